@@ -1,1 +1,1 @@
-"""What each rank runs: it starts and watches the children of its host. Knows MPI and no framework."""
+"""The agent of each rank: it starts and watches the children of its host. It knows MPI and no framework."""

@@ -1,7 +1,7 @@
-"""What each rank runs: takes orders, runs its children, forwards their events, obeys cancel.
+"""The agent of a rank: it takes orders, runs children, forwards their events and ends them.
 
-Knows MPI only as a `Cluster` and no framework. `turn` never blocks; `wait` sleeps until a child
-speaks or ends, or until it is time to look for messages again: MPI has no file descriptor to wait on.
+It knows MPI only as a `Cluster`, and no framework. `turn` never blocks. `wait` sleeps until a child speaks or
+ends, or until the next look for messages: MPI has no file descriptor to wait on.
 """
 
 from __future__ import annotations
@@ -62,13 +62,11 @@ from scaling.transport.base import Cluster
 from scaling.transport.mailbox import send_news
 from scaling.workloads import data
 
-# ---------------------------------------------------------------- proving
-#
-# An agent's part in proving that hosts reach each other: doors for the others, and knocks at theirs.
+# ---------------------------------------------------------------- connections between hosts
 
 
 class Proving:
-    """The doors of one host and the connections that it is making."""
+    """The open doors (listening sockets) of one host, and its connection attempts to other hosts."""
 
     def __init__(self) -> None:
         self._doors: dict[str, socket.socket] = {}
@@ -76,7 +74,7 @@ class Proving:
         self._opened: list[Admitting] = []
 
     def obey(self, order: Admit | Reach, now_s: float) -> None:
-        """Open or close a door, or begin to connect to those of other hosts."""
+        """Open or close a door, or start connecting to the doors of other hosts."""
         if isinstance(order, Reach):
             self._attempts[order.network] = Attempts(order.peers, now_s + order.within_s)
             return
@@ -93,7 +91,6 @@ class Proving:
         return Admitting(network=order.network, port=self._doors[order.network].getsockname()[1])
 
     def answers(self, now_s: float) -> list[Admitting | Reached]:
-        """Those that are due."""
         ended = {network: attempts.ways(now_s) for network, attempts in self._attempts.items()}
         reached = [Reached(network=network, ways=ways) for network, ways in ended.items() if ways is not None]
         for answer in reached:
@@ -103,12 +100,10 @@ class Proving:
 
 
 # ---------------------------------------------------------------- data
-#
-# Whether the data of a run lies on this agent's host.
 
 
 def data_located(order: Locate) -> Located:
-    """What the answer to rank 0 is. Files are looked for, not opened: rank 0 has read them."""
+    """Check that the data of a run is on this host. Files are searched, not opened: rank 0 has read them."""
     try:
         data.locate(data.spec(order.data), order.data_dir)
     except UsageError as error:
@@ -118,18 +113,18 @@ def data_located(order: Locate) -> Located:
 
 # ---------------------------------------------------------------- agent
 
-QUICK_S = 0.002  # between looks for messages while ranks take turns answering each other
-TURNS_S = 0.005  # ... while others have their turn: ranks that are told to run beside each other begin together
-CALM_S = 0.05  # ... while nothing goes on
-MEASURING_S = 0.25  # ... while windows are timed: on the cores that are measured; their end wakes it
+QUICK_S = 0.002  # between looks for messages while ranks answer each other
+TURNS_S = 0.005  # while other points have their turn: ranks that run together should begin together
+CALM_S = 0.05  # while nothing happens
+MEASURING_S = 0.25  # while windows are timed on the same cores; the end of a window wakes the agent
 QUICK_FOR_S, FINISH_S = 0.1, 5.0
-BEAT_S = 10.0  # it says at least so often that it is at work
+BEAT_S = 10.0  # longest time between two messages to rank 0
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
 Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
 
 
 class Agent:
-    """One rank's agent. A signal makes `woken_fd` readable; `clock` and `spawn` are replaced in tests."""
+    """The agent of one rank. A signal makes `woken_fd` readable. Tests replace `clock` and `spawn`."""
 
     def __init__(
         self,
@@ -158,7 +153,7 @@ class Agent:
         self._proving = Proving()
 
     def enrol(self, host: HostInfo, *, version: str, code: str, lacking: strategies.Lacking) -> None:
-        """Tell rank 0 who is here."""
+        """Register this rank at rank 0: its host, its version and what its strategies lack."""
         told = Enrol(
             host=host,
             version=version,
@@ -170,14 +165,13 @@ class Agent:
         send_news(self.cluster, told)
 
     def serve(self) -> None:
-        """Take turns until rank 0 dismisses the launch and no child runs."""
         while not self.dismissed:
             self.turn()
             self.wait()
         self.finish()
 
     def finish(self) -> None:
-        """Take the turns that the last children need to end; not for ever, one may hang in the kernel."""
+        """Take turns until the last children end, at most `FINISH_S` seconds: one may hang in the kernel."""
         self._starter.close()
         deadline_s = self._clock() + FINISH_S
         while self.busy and self._clock() < deadline_s:
@@ -185,18 +179,17 @@ class Agent:
             self.wait()
 
     def interrupt(self, signal: int) -> None:
-        """A signal asks for the end: from a handler, so only noted here."""
+        """Note a signal that asks for the end, from a signal handler; the next turn acts on it."""
         self._signal = signal
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether no turn has come since a signal."""
         return self._signal is not None
 
     # ------------------------------------------------------------ one turn
 
     def turn(self) -> None:
-        """Take all messages, all events, all due steps; send what there is to say."""
+        """Handle all messages, events and due steps, then send all reports."""
         if self._signal is not None:
             self._say(Signalled(signal=self._signal))
             self._signal = None
@@ -222,7 +215,6 @@ class Agent:
             self._outgoing.clear()
 
     def wait(self) -> None:
-        """Sleep until there may be something to do."""
         seconds = self._patience_s()
         poller = select.poll()
         for supervisor in self._supervisors.values():
@@ -239,7 +231,6 @@ class Agent:
             os.read(self._woken_fd, 64)
 
     def _patience_s(self) -> float:
-        """How long until the next look for messages. The end of windows wakes it, where workers time them."""
         measuring = {role for (_, role), one in self._supervisors.items() if one.measuring}
         if measuring:
             return MEASURING_S if "worker" in measuring else CALM_S
@@ -249,11 +240,10 @@ class Agent:
 
     @property
     def busy(self) -> bool:
-        """Whether a child still runs."""
         return bool(self._supervisors)
 
     def hurry(self) -> None:
-        """Look for messages often for a while: somebody is about to answer."""
+        """Look for messages often for `QUICK_FOR_S`: an answer is expected."""
         self._quick_until_s = self._clock() + QUICK_FOR_S
 
     def _say(self, message: ToSweep) -> None:
@@ -297,8 +287,7 @@ class Agent:
             self._starter.preload(task, order.strategies)
 
     def _reserve(self, order: Reserve) -> tuple[int, ...]:
-        """Bind ports but do not listen: nobody else is given them, and a server that sets SO_REUSEADDR
-        can still take them. Empty when the address is not this host's."""
+        """Bind ports without listening; only a server with SO_REUSEADDR can take them. Empty on a wrong host."""
         sockets: list[socket.socket] = []
         self._sockets.setdefault(order.attempt, []).append(sockets)
         try:
@@ -314,7 +303,7 @@ class Agent:
         try:
             asked = granted(self._environ, strategies.environ(task))
             child = self._spawn(task, child_environ(self._environ, task, asked))
-        except (OSError, ValueError, ScalingError) as error:  # no variable of an environment holds a null byte
+        except (OSError, ValueError, ScalingError) as error:  # ValueError: a null byte in a variable
             trace = error.trace if isinstance(error, StrategyError) else ""
             message = f"cannot start: {error}{_limit_hint(error)}"
             reason = Failed(cause="error", message=message)
@@ -324,7 +313,6 @@ class Agent:
         self._supervisors[task.attempt, task.role] = started
 
     def _tell(self, order: Tell) -> None:
-        """Helpers first: they serve what the worker is told to do."""
         now_s, worker = self._clock(), self._supervisors.get((order.attempt, "worker"))
         for role, supervisor in self._of(order.attempt):
             if role != "worker":
@@ -335,7 +323,6 @@ class Agent:
         worker.tell(order.command, self._clock())
 
     def _pause(self, order: Pause) -> None:
-        """Stop the attempt's children, and answer once they stand still."""
         now_s, children = self._clock(), self._of(order.attempt)
         for _, supervisor in children:
             supervisor.pause(now_s)
@@ -347,7 +334,6 @@ class Agent:
             self._report(supervisor.child.task, Measured(ended=supervisor.so_far()))
 
     def _of(self, attempt: int) -> list[tuple[str, Supervisor]]:
-        """The attempt's children here, by role."""
         return [(role, one) for (number, role), one in self._supervisors.items() if number == attempt]
 
     def _release(self, order: Release) -> None:
@@ -363,7 +349,7 @@ class Agent:
     # ------------------------------------------------------------ children
 
     def _look_after(self, key: tuple[int, str], supervisor: Supervisor, now_s: float) -> None:
-        # First whether it ended, then its events: what it said before its end is then all there.
+        # Check the end first: all events sent before the end are then readable.
         ended = supervisor.child.ended()
         for event in supervisor.child.events():
             self._report(supervisor.child.task, supervisor.heard(event, now_s))
@@ -378,12 +364,10 @@ class Agent:
 
 
 def _limit_hint(error: Exception) -> str:
-    """The limit of processes that a fork ran into."""
     return process_limits.hint("", is_fork=True) if isinstance(error, BlockingIOError) else ""
 
 
 def _answer(order: Ask | Locate | Try) -> Missing | Located | Tried:
-    """What rank 0 wants to know of this host."""
     if isinstance(order, Try):
         return other_code.tried(order)
     if isinstance(order, Locate):

@@ -1,10 +1,8 @@
-"""One supervised child: spawn, pipes, clocks, kill ladder -> what was seen of its end.
+"""One child process: its start, its pipes, its signals, and the evidence of its end.
 
-The child leads its own session. Its end is told by its pidfd, not by the end of its pipe: a forked
-grandchild may hold the pipe open. Where there is no pidfd the agent finds out at its next turn.
-Grandchildren that outlive it are killed: those of its group by killpg while the leader is still a
-zombie (so that the id cannot be another's). Those that left the group are this process's children by
-then: a child keeps its orphans while it lives, afterwards this process adopts them (hosts/parents.py).
+It leads its own session. Its pidfd reports its end, because a grandchild may hold its pipe open. Grandchildren of
+its group are killed while it is a zombie, so that the group's id is not reused. Those that left the group are this
+process's children by then (hosts/parents.py).
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ class Child:
     """A running child. The agent calls `ended`, `events`, `push` and `pursue` from its loop; none blocks."""
 
     def __init__(self, task: Task, environ: Mapping[str, str], start: Start | None = None) -> None:
-        """Start it, by default fresh. Raises OSError when it cannot be started (no such folder, no more
-        processes)."""
+        """Start the child; without `start`, as a fresh process. Raises OSError if it cannot be started."""
         self.task = task
         self.mark = f"{os.getpid()}-{task.attempt}-{task.rank}-{task.role}"
         self._decoder = msgspec.json.Decoder(Event)
@@ -59,7 +56,6 @@ class Child:
         self._send(msgspec.json.encode(other_code.told(task)))
 
     def _start(self, environ: Mapping[str, str], start: Start) -> forks.Started:
-        """Make its pipes and start it; the child's ends are closed here."""
         self.events_fd, events_fd = os.pipe()
         commands_fd, self.stdin_fd = os.pipe()
         os.set_blocking(self.events_fd, False)
@@ -77,7 +73,7 @@ class Child:
             os.close(commands_fd)
 
     def tell(self, command: Command) -> None:
-        """Hand it a command; a child that is dead already is noticed elsewhere."""
+        """Send a command. The end of a dead child is noticed elsewhere."""
         self._send(msgspec.json.encode(command))
 
     def _send(self, line: bytes) -> None:
@@ -86,11 +82,10 @@ class Child:
 
     @property
     def unsent(self) -> bool:
-        """Whether its pipe has not taken all that it was told: the task of a few thousand ranks is longer."""
+        """Whether part of a message waits for room in the pipe: the task of a few thousand ranks does."""
         return bool(self._unsent)
 
     def push(self) -> None:
-        """Write what its pipe takes of what it was told."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[os.write(self.stdin_fd, self._unsent) :]
@@ -100,7 +95,7 @@ class Child:
             self._unsent = b""
 
     def events(self) -> list[Event]:
-        """The events that have arrived since. A line that is no event is a bug: msgspec's error."""
+        """Return the events that have arrived. Raises msgspec's error for a line that is no event."""
         while True:
             try:
                 data = os.read(self.events_fd, 65536)
@@ -113,19 +108,17 @@ class Child:
         return [self._decoder.decode(line) for line in lines]
 
     def pause(self) -> None:
-        """Stop its whole group where it stands."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let its group go on."""
         self._signal(signal.SIGCONT)
 
     def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None:
-        """Begin the ladder: its stacks into the log if asked, TERM, KILL after `grace_s`. Twice is once."""
+        """Begin to end it, once: stacks into the log if asked, SIGTERM, SIGKILL after `grace_s`."""
         if self._term_at_s is not None:
             return
         self._grace_s = grace_s
-        self.resume()  # who is stopped hears of no signal but KILL
+        self.resume()  # a stopped process receives only SIGKILL
         if stacks:
             self._signals.add(signal.SIGUSR1)
             os.kill(self.pid, signal.SIGUSR1)
@@ -133,7 +126,6 @@ class Child:
         self.pursue(now_s)
 
     def pursue(self, now_s: float) -> None:
-        """Take the next step of the ladder when it is due."""
         if self._term_at_s is None:
             return
         if self._kill_at_s is None and now_s >= self._term_at_s:
@@ -150,13 +142,13 @@ class Child:
             os.killpg(self.pid, number)
 
     def ended(self) -> bool:
-        """Whether it has ended; its events are still to be taken, then it is reaped."""
+        """Whether it has ended. Its events can be read until `reap`."""
         if self.exit_fd >= 0:
             return bool(self._exit.poll(0))
         return proc.is_over(self.pid)
 
     def reap(self) -> Exit:
-        """Return what is seen of its end. Afterwards nothing of it runs and its pipes are closed."""
+        """Kill what is left of it, close its pipes and return the evidence of its end."""
         self._signal(signal.SIGKILL)
         code = self._wait()
         forks.SESSIONS.discard(self.pid)
@@ -170,7 +162,6 @@ class Child:
                 os.close(fd)
 
     def _exit_of(self, code: int) -> Exit:
-        """What else its host tells of its end, if it failed."""
         if code == 0:
             return Exit()
         tail = log_tail(Path(self.task.log))
@@ -186,8 +177,8 @@ class Child:
 
 
 def _pidfd(pid: int) -> int:
-    """What becomes readable when a child ends; -1 where there is none: before Linux 5.3 (pidfd_open(2)), and in
-    Pythons that were built on such a system, as Anaconda's (https://github.com/python-trio/trio/issues/2855)."""
+    """A file descriptor that is readable when a child ends; -1 before Linux 5.3, and in Pythons built there
+    (https://github.com/python-trio/trio/issues/2855)."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -195,7 +186,6 @@ def _pidfd(pid: int) -> int:
 
 
 def log_tail(path: Path) -> str:
-    """The last part of a log, for a record that outlives it."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -206,11 +196,8 @@ def log_tail(path: Path) -> str:
 
 
 def reap_strays(began: int) -> int:
-    """Kill and reap the orphans of a child that has ended; return how many there were.
-
-    They are children of this process that began after it, outside the sessions of this process and of its running
-    children. An MPI library's own children began earlier. Killing one may orphan its own: look again.
-    """
+    """Kill and reap the orphans of a child that began at `began` (clock ticks since boot); return their number.
+    Sessions of this process and of running children are spared. Killing an orphan may leave new ones."""
     count, sessions = 0, {os.getsid(0), *forks.SESSIONS}
     while strays := [pid for pid in _children() if _is_stray(pid, sessions, began)]:
         for pid in strays:
@@ -226,7 +213,7 @@ def _is_stray(pid: int, sessions: Collection[int], began: int) -> bool:
 
 
 def _session_and_start(pid: int) -> tuple[int, int]:
-    """The session of a process, and its start in clock ticks since boot; (0, -1) once it is gone."""
+    """The session of a process, and its start in clock ticks since boot; (0, -1) if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

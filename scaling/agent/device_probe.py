@@ -1,8 +1,7 @@
-"""What the agent reads of a child's process and devices while the measured windows run.
+"""Readings of a child's process (/proc) and GPUs (NVML) during measured windows.
 
-A reading is taken about every `DeviceProbe.interval_s`: of GPUs through NVML, one after the other in the agent's
-turn, of the process through /proc. What agents cost in all, tests/bench/agents.py shows; nobody has run that with
-GPUs. Whatever ends in between, process or GPU, leaves what is known so far and never raises.
+If a process or GPU disappears, earlier readings are kept. tests/bench/agents.py measures the cost, so far not on
+GPUs.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from scaling.hosts.gpus import ask, find_visible, session
 from scaling.records.point import Device
 from scaling.records.telemetry import POWER_CAP, Sample, Telemetry
 
-# Bits of NVML's nvmlClocksEventReasons that lower clocks. Left out, because they are no loss or are wanted:
-# idle, application clocks set by the user, sync boost, display clocks.
+# Bits of NVML's nvmlClocksEventReasons that are a loss: not idle, the user's clocks, sync boost, display clocks.
 THROTTLE = {
     0x08: "hw slowdown",
     0x40: "hw thermal",
@@ -33,12 +31,8 @@ THROTTLE = {
 
 
 class DeviceProbe:
-    """Reads the devices of one task: `open`, then `start`, `sample` about once a second, `pause`, perhaps `start`
-    again, `stop`.
-
-    What is read is added up over the stretches from `start` to `pause`. `stop` may come without `start`, and then
-    says only how loaded the host is.
-    """
+    """The readings of the devices of one task: `open`, `start`, `sample` about once a second, `pause`, perhaps
+    `start` again, `stop`. Without `start`, `stop` reports only the load of the host."""
 
     interval_s: ClassVar[float] = 1.0
 
@@ -50,7 +44,7 @@ class DeviceProbe:
         machine: MachineMeter | None = None,
         task_gpus: int = 0,
     ) -> None:
-        """Use `open`; `task_gpus` is how many GPUs the task has, of which `gpus` are those that NVML reaches."""
+        """Use `open`. `task_gpus` is the number of the task's GPUs; `gpus` are those that NVML reaches."""
         self._gpus = gpus
         self._process = process
         self._machine = machine
@@ -58,15 +52,14 @@ class DeviceProbe:
 
     @classmethod
     def open(cls, device: Device, device_indices: Sequence[int], pid: int, *, shown_gpu: str = "") -> DeviceProbe:
-        """Watch process `pid` and, on cuda, the GPUs that a framework in this environment calls so, or the one of
-        UUID `shown_gpu` where it is shown no other; beside an emulated device, all that keeps the machine busy."""
+        """Open the readings of process `pid`, of its GPUs, and of the whole machine if the device is emulated.
+        `shown_gpu` is the UUID of the only GPU that the process sees, if it sees only one."""
         indices = device_indices if device == "cuda" else ()
         gpus = [gpu for index in indices if (gpu := GpuMeter.open(index, shown_gpu)) is not None]
         machine = MachineMeter() if device == "emulated" else None
         return cls(gpus, ProcessMeter(pid), machine=machine, task_gpus=len(indices))
 
     def start(self) -> None:
-        """Measured windows are about to begin: take the first reading."""
         self._process.start()
         if self._machine is not None:
             self._machine.start()
@@ -74,13 +67,11 @@ class DeviceProbe:
             gpu.start()
 
     def sample(self) -> None:
-        """Take one reading."""
         self._process.read()
         for gpu in self._gpus:
             gpu.read()
 
     def pause(self) -> None:
-        """Measured windows have ended, others may follow: take the last reading of this stretch."""
         self._process.pause()
         if self._machine is not None:
             self._machine.pause()
@@ -88,7 +79,6 @@ class DeviceProbe:
             gpu.pause()
 
     def stop(self) -> Telemetry:
-        """All measured windows have ended: sum up."""
         self.pause()
         energy_j = self._stop_gpus()
         return Telemetry(
@@ -107,17 +97,14 @@ class DeviceProbe:
         return [gpu.max_sm_clock_mhz for gpu in self._gpus if gpu.max_sm_clock_mhz is not None]
 
     def _stop_gpus(self) -> float | None:
-        """The energy of all GPUs; None where that of any is unknown, since a part would pass for the whole."""
+        """Energy in J; None if that of any GPU is unknown, because a part would pass for the whole."""
         known_j = [energy_j for gpu in self._gpus if (energy_j := gpu.stop()) is not None]
         return sum(known_j) if known_j and len(known_j) == self._task_gpus else None
 
 
 class ProcessMeter:
-    """CPU time and affinity of one process, all its threads included.
-
-    `masks` are those of its threads at both ends of all stretches; `affinity_cpus` is the number of CPUs on which
-    they might run together, the least of all ends, None if unknown.
-    """
+    """CPU time and affinity of one process. `masks`: CPU sets of its threads at both ends of all stretches.
+    `affinity_cpus`: the number of CPUs in all masks together, the least of all ends; None if unknown."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -130,13 +117,11 @@ class ProcessMeter:
             self._process = psutil.Process(pid)
 
     def start(self) -> None:
-        """Begin a stretch."""
         self._readings = []
         self._read_masks()
         self.read()
 
     def pause(self) -> None:
-        """End the stretch, if one has begun."""
         self.read()
         if len(self._readings) > 1:
             self._read_masks()
@@ -152,7 +137,6 @@ class ProcessMeter:
             self.affinity_cpus = min(count, self.affinity_cpus or count)
 
     def read(self) -> None:
-        """Note the CPU time used so far; the first and the last reading are kept."""
         if self._process is None:
             return
         with suppress(psutil.Error):
@@ -161,12 +145,12 @@ class ProcessMeter:
 
     @property
     def cpu_percent(self) -> float | None:
-        """Mean over all stretches, 100 = one core busy; None without any."""
+        """Mean over all stretches: 100 is one busy core; None without a stretch."""
         return 100 * self._used_s / self._span_s if self._span_s > 0 else None
 
 
 def _masks(pid: int) -> set[tuple[int, ...]]:
-    """Of all threads: OpenMP may have bound each to a CPU, and `taskset -p` moves the main thread alone."""
+    """CPU sets of all threads: OpenMP may bind each one, and `taskset -p` moves the main thread alone."""
     masks: set[tuple[int, ...]] = set()
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -176,19 +160,16 @@ def _masks(pid: int) -> set[tuple[int, ...]]:
 
 
 class MachineMeter:
-    """All cores of this machine, whatever process or kernel thread runs on them: in containers and in the nodes of
-    a lab too, whose /proc/stat is the machine's."""
+    """CPU use of all cores of the machine; containers and nodes of a lab read the machine's /proc/stat too."""
 
     def __init__(self) -> None:
         self._before: tuple[float, float] | None = None
         self._busy_s = self._all_s = 0.0
 
     def start(self) -> None:
-        """Begin a stretch."""
         self._before = _busy_and_all()
 
     def pause(self) -> None:
-        """End the stretch, if one has begun."""
         if self._before is not None:
             (busy_before_s, all_before_s), (busy_s, all_s) = self._before, _busy_and_all()
             self._busy_s += busy_s - busy_before_s
@@ -197,12 +178,12 @@ class MachineMeter:
 
     @property
     def busy_percent(self) -> float | None:
-        """Over all stretches: 100 means that all cores were busy. None without any, or within one tick."""
+        """Mean over all stretches: 100 is all cores busy; None without a stretch, or within one clock tick."""
         return 100 * self._busy_s / self._all_s if self._all_s > 0 else None
 
 
 def _busy_and_all() -> tuple[float, float]:
-    """CPU seconds since boot: busy, and in all. Guests' time is in the user's already."""
+    """CPU seconds since boot: busy, and in all. The user's time includes that of guests."""
     times = psutil.cpu_times()
     idle_s = times.idle + times.iowait
     all_s = sum(times) - times.guest - times.guest_nice
@@ -210,15 +191,14 @@ def _busy_and_all() -> tuple[float, float]:
 
 
 class GpuMeter:
-    """Readings of one GPU, and its energy over the stretches from `start` to `pause`; `energy_is_integral` where
-    some of it is that of power readings."""
+    """Readings of one GPU. `energy_is_integral`: whether part of its energy is an integral of power readings."""
 
     def __init__(self, nvml: Any, handle: Any, device_index: int) -> None:
         self._nvml = nvml
         self._handle = handle
         self._device_index = device_index
         self._energy_before_mj: int | None = None
-        self._first: int | None = None  # of the samples of the stretch that has begun
+        self._first: int | None = None  # index of the stretch's first sample
         self._used_j: list[float | None] = []
         self.energy_is_integral = False
         self.samples: list[Sample] = []
@@ -226,20 +206,17 @@ class GpuMeter:
 
     @classmethod
     def open(cls, device_index: int, shown_gpu: str = "") -> GpuMeter | None:
-        """The meter of the visible GPU `device_index`, or of the one that is shown; None where NVML cannot reach
-        it."""
+        """Return the meter of visible GPU `device_index`, or of `shown_gpu`; None if NVML cannot reach it."""
         nvml, _ = session()
         handle = None if nvml is None else find_visible(nvml, device_index, shown_gpu)
         return None if handle is None else cls(nvml, handle, device_index)
 
     def start(self) -> None:
-        """Begin a stretch."""
         self._first = len(self.samples)
         self._energy_before_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         self.read()
 
     def read(self) -> None:
-        """Append one sample. Nothing if the GPU no longer answers."""
         nvml = self._nvml
         power_mw = self._ask("nvmlDeviceGetPowerUsage")
         clock_mhz = self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
@@ -260,13 +237,12 @@ class GpuMeter:
         self.samples.append(sample)
 
     def pause(self) -> None:
-        """End the stretch, if one has begun."""
         if self._first is None:
             return
         self.read()
         before_mj = self._energy_before_mj
         after_mj: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption")
-        if before_mj is None or after_mj is None or after_mj < before_mj:  # less: the driver was reloaded
+        if before_mj is None or after_mj is None or after_mj < before_mj:  # it falls when the driver is reloaded
             self._used_j.append(integral_j(self.samples[self._first :]))
             self.energy_is_integral = True
         else:
@@ -274,15 +250,14 @@ class GpuMeter:
         self._first = None
 
     def stop(self) -> float | None:
-        """The energy used in J: by the GPU's counter where it has one, else the integral of the power samples;
-        None where neither is known, or not of each stretch."""
+        """Return the energy in J, by the GPU's counter or from power samples; None if a stretch is unknown."""
         self.pause()
         known_j = [used_j for used_j in self._used_j if used_j is not None]
         return sum(known_j) if known_j and len(known_j) == len(self._used_j) else None
 
     def _throttle(self) -> tuple[str, ...]:
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if reasons is None:  # drivers before 535 know it by its old name
+        if reasons is None:  # its name before driver 535
             reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(word for bit, word in THROTTLE.items() if (reasons or 0) & bit)
 
@@ -291,7 +266,7 @@ class GpuMeter:
 
 
 def integral_j(samples: list[Sample]) -> float | None:
-    """Energy under the power samples by the trapezoidal rule; None unless two samples know the power."""
+    """Integrate the power samples by the trapezoidal rule, in J; None with fewer than two power readings."""
     known = [(sample.unix_s, sample.power_w) for sample in samples if sample.power_w is not None]
     if len(known) < 2:
         return None

@@ -1,5 +1,4 @@
-"""The environment of a child: the agent's without the launcher's variables, with threads, heap and what the
-strategy asks."""
+"""The environment of a child: the agent's without the launcher's variables, plus ours and the strategy's."""
 
 from __future__ import annotations
 
@@ -13,11 +12,9 @@ from scaling.records.task import Task
 
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
 MIB = 1 << 20
-# NCCL's log is the user's where he has set any of it.
 LOGGING = frozenset({"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"})
-# glibc's, mallopt(3). By default it gives large buffers back to the kernel after each step and faults them in
-# again: 4,500 to 6,300 faults and 9 to 11 ms of kernel time in a step of 66 ms of digits-cnn, another number at
-# each start of one program (python -m tests.bench.malloc). 32 MiB is the largest threshold that it takes.
+# mallopt(3). glibc's defaults return large buffers after each step and fault them in again: 9 to 11 ms in a step
+# of 66 ms of digits-cnn (python -m tests.bench.malloc). 32 MiB is the largest threshold.
 KEPT_HEAP = {
     "MALLOC_TRIM_THRESHOLD_": "2000000000",
     "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),
@@ -26,10 +23,7 @@ KEPT_HEAP = {
 
 
 def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the task's child; `base` is the agent's, `asked` the strategy's.
-
-    A child that meets MPI with the launcher's variables left in dies (scaling/agent/README.md).
-    """
+    """Return the environment of the task's child, from the agent's (`base`) and the strategy's (`asked`)."""
     threads = str(task.threads)
     return {
         **_heap(task),
@@ -40,7 +34,7 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "PYTHONUNBUFFERED": "1",
-        # CUDA then numbers GPUs as NVML does, also where they are of different kinds.
+        # CUDA then numbers GPUs as NVML does, also if they are of different kinds.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         **({"CUDA_VISIBLE_DEVICES": task.shown_gpu} if task.shown_gpu else {}),
         **asked,
@@ -48,8 +42,7 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
 
 
 def outside_of_mpi(base: Mapping[str, str], code: str = "") -> dict[str, str]:
-    """An environment without the launcher's variables, in which any Python finds this package, or before it the
-    revision of it, or of strategies from outside, that lies in the folder `code`."""
+    """Return an environment without the launcher's variables; Python finds `code` first, then this package."""
     parent = str(Path(__file__).resolve().parents[2])
     paths = [*filter(None, [code]), parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
     kept = {key: value for key, value in base.items() if not key.startswith(SCRUBBED)}
@@ -57,8 +50,7 @@ def outside_of_mpi(base: Mapping[str, str], code: str = "") -> dict[str, str]:
 
 
 def _past_proxies(base: Mapping[str, str], task: Task) -> dict[str, str]:
-    """The addresses of the task's processes among those that no proxy is asked for, where there is any proxy:
-    TensorFlow's gRPC would ask it for its peers. It reads `no_proxy` only where there is no `no_grpc_proxy`."""
+    """Exempt the task's addresses from proxies. gRPC reads `no_proxy` only without `no_grpc_proxy`."""
     if not any(name.lower().endswith("_proxy") for name in base):
         return {}
     own = (task.place.address, *task.addresses, *(server.address for server in task.servers))
@@ -70,19 +62,16 @@ def _past_proxies(base: Mapping[str, str], task: Task) -> dict[str, str]:
 
 
 def _kernel_cache(task: Task) -> dict[str, str]:
-    """Room for what the driver compiles for a GPU that a library has no code for: kernels that its cache drops are
-    compiled again in each start. 4 GiB are the most (CUDA programming guide, CUDA environment variables)."""
+    """The maximum is 4 GiB (CUDA programming guide); kernels that do not fit are compiled at each start."""
     return {"CUDA_CACHE_MAXSIZE": str(4 << 30)} if task.point.hardware.device == "cuda" else {}
 
 
 def granted(base: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """What the strategy asks, without a log of NCCL's where the user has set his own."""
+    """Return the strategy's variables, without those of NCCL's log if the user sets any of these."""
     denied = LOGGING if LOGGING & base.keys() else frozenset()
     return {key: value for key, value in asked.items() if key not in denied}
 
 
 def _heap(task: Task) -> dict[str, str]:
-    """What makes glibc keep its heap; nothing for GPUs' workers, another allocator's users, or `--malloc
-    system`."""
     is_kept = task.malloc == "keep" and task.point.hardware.device != "cuda"
     return KEPT_HEAP if is_kept and not allocator.in_use() else {}

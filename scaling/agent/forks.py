@@ -1,7 +1,6 @@
-"""How an agent starts its children: fresh, or as forks of a process that has imported their framework.
+"""How an agent starts its children: as fresh processes, or as forks of one that has imported the framework.
 
-A fork serves where nothing is initialised by importing: on CPUs. GPUs' workers start fresh, since CUDA must not be
-touched before a fork, and so does what a fork server cannot give.
+GPU workers start fresh, because CUDA must not be touched before a fork. So do children whose fork server fails.
 """
 
 from __future__ import annotations
@@ -32,30 +31,28 @@ from scaling.records.task import (
     Task,
 )
 
-# A mark is written over this in a fork's environment.
+# Room in the environment of a fork server; a fork writes its mark over it.
 MARK_ROOM = "-" * 200
 ANSWER_S = 10.0
-# Of what this process has started and not yet waited for: children and fork servers, each the leader of one.
+# Sessions of the children and fork servers that this process has started and not yet waited for.
 SESSIONS: set[int] = set()
 
 
 class Started(NamedTuple):
-    """A child that runs, and how its end is waited for: its exit code, or minus a signal's number."""
+    """A running child. `wait` returns its exit code, or minus the number of the signal that ended it."""
 
     pid: int
     wait: Callable[[], int]
 
 
 class Fds(NamedTuple):
-    """A child's ends of its pipes, and its log."""
-
     commands: int
     events: int
     log: int
 
 
 def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable, code: str = "") -> Started:
-    """Start a child from nothing, in a session of its own; `code` as in its task. Raises OSError."""
+    """Start a fresh child in a session of its own; `code` as in its task. Raises OSError."""
     process = subprocess.Popen(
         other_code.command(python, "scaling.worker", code),
         stdin=fds.commands,
@@ -69,10 +66,10 @@ def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable, co
 
 
 class ForkServer:
-    """One process that has imported a framework. `ready` is None until it says so, False where it has failed."""
+    """A process that has imported a framework. `ready` is None until it reports, and False if it has failed."""
 
     def __init__(self, python: str, modules: Collection[str], environ: Mapping[str, str], code: str = "") -> None:
-        """Start it; raises OSError."""
+        """Start the server. Raises OSError."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ready: bool | None = None
         with theirs:
@@ -89,29 +86,25 @@ class ForkServer:
 
     @property
     def fd(self) -> int:
-        """Becomes readable when it is ready, or gone."""
         return self._socket.fileno()
 
     def look(self) -> None:
-        """Take its word that it is ready, if that has come."""
         if self.ready is None and select.select([self._socket], [], [], 0)[0]:
             self.ready = self._socket.recv(MOST_REQUEST_BYTES) == FORK_READY
 
     def fork(self, environ: Mapping[str, str], fds: Fds) -> Started:
-        """Have it fork a child. Raises OSError; then it is of no more use, unless the environment alone was at
-        fault."""
+        """Fork a child. Raises OSError; the server is then unusable, unless only the environment was at fault."""
         if not self.ready:
             raise ConnectionError("the fork server is gone")
         try:
             request = msgspec.json.encode(ForkRequest(environ=dict(environ)))
-        except UnicodeEncodeError as error:  # a variable of the user's, in another encoding
+        except UnicodeEncodeError as error:  # a variable in another encoding
             raise OSError(f"no message of this environment: {error}") from None
         pid = self._asked(request, fds)
         return Started(pid, partial(self._reaped, pid))
 
     def _reaped(self, pid: int) -> int:
-        """How a fork has ended. This process has adopted those that outlive the server, and those of another
-        revision's server, which forks twice."""
+        """The exit code of a fork. This process adopts forks of an ended server or of another revision."""
         try:
             status = os.waitpid(pid, 0)[1]
         except ChildProcessError:
@@ -122,10 +115,10 @@ class ForkServer:
         try:
             return self._asked(str(pid).encode())
         except OSError:
-            return os.waitpid(pid, 0)[1]  # the server has ended meanwhile
+            return os.waitpid(pid, 0)[1]
 
     def _asked(self, request: bytes, fds: Collection[int] = ()) -> int:
-        """The server's answer. Raises OSError; then it has ended."""
+        """The server's answer to a request. Raises OSError; the server has then ended."""
         try:
             self._socket.settimeout(ANSWER_S)
             socket.send_fds(self._socket, [request], list(fds))
@@ -139,7 +132,7 @@ class ForkServer:
         return int(answer)
 
     def close(self) -> None:
-        """End it; its children go on, and this process adopts them."""
+        """End the server. Its children go on, and this process adopts them."""
         self.ready = False
         self._socket.close()
         with suppress(ProcessLookupError):
@@ -149,16 +142,14 @@ class ForkServer:
 
 
 class Starter:
-    """Starts an agent's children; fork servers are made by `preload`, for threads and heap as its task has
-    them."""
+    """The starter of an agent's children, with a fork server per framework, thread count, heap and revision."""
 
     def __init__(self, base: Mapping[str, str]) -> None:
         self._base = base
         self._servers: dict[tuple[str, int, str, str], ForkServer] = {}
 
     def preload(self, task: Task, names: Collection[str] = ()) -> None:
-        """Have a fork server for children like this task's import their framework, where forks can serve, and what
-        strategies of these names want imported."""
+        """Start a fork server for children like this task's, with extra modules of the strategies `names`."""
         key, modules = self._key(task), frameworks.named(_baseline(task)).preload
         if task.fresh or not modules or task.point.hardware.device == "cuda" or key in self._servers:
             return
@@ -168,17 +159,15 @@ class Starter:
             self._servers[key] = ForkServer(self._python(task), wanted, environ, task.code)
 
     def fds(self) -> list[int]:
-        """What becomes readable when a fork server is ready or gone."""
         return [server.fd for server in self._servers.values() if server.ready is None]
 
     def settled(self) -> bool:
-        """Whether every fork server is ready, or has failed."""
         for server in self._servers.values():
             server.look()
         return not self.fds()
 
     def start(self, task: Task, environ: Mapping[str, str], fds: Fds) -> Started:
-        """A child of this task, forked if it can be. Raises OSError."""
+        """Start a child of this task, as a fork if possible. Raises OSError."""
         forked = not task.fresh and task.point.hardware.device != "cuda"
         server = self._servers.get(self._key(task)) if forked else None
         if server is not None and server.ready:
@@ -187,7 +176,6 @@ class Starter:
         return fresh(environ, fds, self._python(task), task.code)
 
     def close(self) -> None:
-        """End all fork servers."""
         for server in self._servers.values():
             server.close()
         self._servers.clear()
@@ -204,7 +192,7 @@ def _baseline(task: Task) -> str:
 
 
 def _optional(task: Task, names: Collection[str]) -> tuple[str, ...]:
-    """What strategies of the task's framework want imported. Another revision may not have it."""
+    """Extra modules of strategies of the task's framework; none for another revision, which may lack them."""
     loaded = [] if task.code else [frameworks.load(name) for name in names]
     wanted = [getattr(one, "preload", ()) for one in loaded if one.baseline == _baseline(task)]
     found = dict.fromkeys(module for modules in wanted for module in modules)

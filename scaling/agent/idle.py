@@ -1,4 +1,4 @@
-"""What a host's cards carry while nothing of the launch runs: file systems, monitoring, other people."""
+"""Traffic of a host's cards while nothing of the launch runs: file systems, monitoring, other users."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from statistics import median
 from scaling.hosts import interfaces
 from scaling.records.telemetry import Traffic
 
-# In how many stretches it is listened. What is heard is scaled to minutes: a burst within two of five leaves the
-# median alone, wherever it falls.
+# The median over five stretches ignores a burst within two of them.
 STRETCHES = 5
 
 
 class IdleTraffic:
-    """Listens once in a while, in stretches; `over` then says what any time would have carried anyway, by the
-    median stretch of each card."""
+    """The idle traffic of a host: for each card the rates of its median stretch."""
 
     def __init__(self) -> None:
         self._before: interfaces.Reading | None = None
@@ -24,12 +22,11 @@ class IdleTraffic:
         self._rates: dict[str, tuple[float, float]] = {}
 
     def listen(self, seconds: float, now_s: float) -> None:
-        """Begin to listen."""
         self._before, self._began_s = interfaces.read(), now_s
         self._stretch_s, self._hearing = seconds / STRETCHES, []
 
     def is_due(self, now_s: float) -> bool:
-        """Whether listening is over, told once; to be asked often meanwhile, since stretches end when it is."""
+        """Return True once, when listening is over. Call it often, because it also ends the stretches."""
         if self._before is None or now_s < self._began_s + self._stretch_s:
             return False
         now = interfaces.read()
@@ -41,7 +38,7 @@ class IdleTraffic:
         return True
 
     def over(self, seconds: float) -> tuple[Traffic, ...]:
-        """What the cards would carry in so many seconds; nothing where nobody has listened."""
+        """Return the idle traffic of so many seconds by card; empty if no listening has ended."""
         return tuple(
             Traffic(name=name, received_bytes=round(seconds * received), sent_bytes=round(seconds * sent))
             for name, (received, sent) in self._rates.items()

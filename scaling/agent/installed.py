@@ -1,4 +1,4 @@
-"""What an interpreter has for a framework, told by itself; it imports no framework.
+"""Report what an interpreter has installed for a framework. No framework is imported.
 
 python -m scaling.agent.installed FRAMEWORK STRATEGY...      (started by an agent that runs in another one)
 """
@@ -18,12 +18,11 @@ from scaling.agent import strategies
 from scaling.hosts import info
 from scaling.records.host import Installed
 
-# What a worker imports beside its framework.
 NEEDED = ("numpy", "psutil", "pynvml")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print an `Installed` as JSON; 1 and a line where workers cannot run here at all."""
+    """Print an `Installed` as JSON and return 0; print a line and return 1 if no worker can run here."""
     name, *names = arguments
     framework = frameworks.FRAMEWORKS[name]
     if absent := [name for name in NEEDED if find_spec(name) is None]:

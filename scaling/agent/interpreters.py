@@ -1,8 +1,6 @@
-"""Which Python runs a framework's children, and what is installed there.
+"""The Python that runs a framework's children, and what is installed there.
 
-Frameworks whose CUDA libraries overwrite each other's need an environment each: beside an agent's `.venv` that is
-`.venv-tensorflow`, for one, which ./launch/install makes. What such a Python has only itself can say: it is asked
-(installed.py).
+Frameworks whose CUDA libraries overwrite each other's need environments of their own (./launch/install).
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ from scaling.frameworks import variables
 from scaling.hosts import info
 from scaling.records.host import HostInfo, Installed, Interpreter
 
-# SCALING_PYTHON_TENSORFLOW=/path/to/python names one; it goes before what stands beside the agent's environment.
+# SCALING_PYTHON_TENSORFLOW=/path/to/python precedes the interpreter next to the agent's.
 VARIABLE = "SCALING_PYTHON_"
-# Well within the time that ranks have to enrol; a cluster's file system may be cold.
+# Less than the time that ranks have to enrol; a cluster's file system may be slow at first.
 ANSWER_S = 45.0
 
 
 def of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The interpreter of a framework's children: the one that is named, the one beside, else the agent's own."""
+    """Return the Python of a framework's children: the named one, the one next to the agent's, or the agent's."""
     if named := environ.get(VARIABLE + framework.upper()):
         return named
     beside = Path(f"{sys.prefix}-{framework}", "bin/python")
@@ -37,12 +35,12 @@ def of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def framework_of(strategy: str) -> str:
-    """The framework that a strategy's children run in; "" for one of their own."""
+    """Return the framework that a strategy's children run in; "" if it is none of this package's."""
     return frameworks.named(frameworks.load(strategy).baseline).name
 
 
 class Question:
-    """An interpreter beside the agent's, asked what it has for a framework; several are asked at once."""
+    """A question to another interpreter: what does it have for a framework? Several are asked at once."""
 
     def __init__(self, framework: str, names: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
         self.names = tuple(names)
@@ -60,7 +58,7 @@ class Question:
             self._why = f"does not start ({error.strerror or error})"
 
     def answer(self) -> Installed:
-        """What it has; all of these strategies are missing where it does not work."""
+        """Return what it has. If it does not work, all these strategies are missing."""
         if self._answer is None:
             found = self._installed()
             self._answer = found or Installed(missing=dict.fromkeys(self.names, self._told()))
@@ -71,7 +69,6 @@ class Question:
         return self._answer
 
     def interpreter(self) -> Interpreter:
-        """For a host's description."""
         found = self.answer()
         return Interpreter(
             framework=self._framework,
@@ -101,7 +98,6 @@ class Question:
         return None
 
     def _told(self) -> str:
-        """In one line: what was tried, what happened, what mends it."""
         root = Path(__file__).resolve().parents[2]
         if self._is_named:
             name = VARIABLE + self._framework.upper()
@@ -112,7 +108,7 @@ class Question:
 
 
 def ask(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[Question]:
-    """Ask, of those strategies whose children run in another interpreter, each of these."""
+    """Start a question for each framework of these strategies that does not run in the agent's interpreter."""
     parted: dict[str, list[str]] = {}
     for name in names:
         parted.setdefault(_framework_of(name), []).append(name)
@@ -122,15 +118,15 @@ def ask(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[Q
 def _framework_of(strategy: str) -> str:
     try:
         return framework_of(strategy)
-    except Exception:  # anybody's code; what it raised is told where the strategy itself is asked
+    except Exception:  # any exception of a strategy; `missing` reports it
         return ""
 
 
-# ---------------------------------------------------------------- in a host's description
+# ---------------------------------------------------------------- description of a host
 
 
 def host_with(found: Sequence[Interpreter], environ: Mapping[str, str] = os.environ) -> HostInfo:
-    """This host as its workers meet it, with these interpreters beside the agent's own."""
+    """Describe this host as its workers meet it, with these interpreters besides the agent's own."""
     every = frameworks.FRAMEWORKS.values()
     own = replace(
         info.gather(frameworks.distributions()),
@@ -142,11 +138,8 @@ def host_with(found: Sequence[Interpreter], environ: Mapping[str, str] = os.envi
 
 
 def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
-    """The host with these interpreters, and with the versions and what --compile lacks as its workers meet it.
-
-    What the agent's own environment has in another version, or lacks for frameworks that run there, is called by
-    its framework too: `horovod (tensorflow)`.
-    """
+    """Return the host with these interpreters. A package gets its framework's name, as `horovod (tensorflow)`, if
+    its version differs from the agent's, or if the agent's frameworks lack it."""
     elsewhere = {one.framework for one in found}
     every = frameworks.FRAMEWORKS.values()
     here = {package for one in every if one.name not in elsewhere for package in one.distributions}

@@ -15,9 +15,8 @@ from scaling.records.messages import Tried, Try
 from scaling.records.point import Record
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# A cluster's file system may be cold.
 ANSWER_S = 45.0
-# The folder that a process is started in goes before PYTHONPATH, and may hold this revision.
+# The working directory precedes PYTHONPATH and may hold this revision.
 _START = """
 import runpy, sys
 if sys.path[0] == "":
@@ -27,7 +26,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 class Protocol(Record, frozen=True, kw_only=True):
-    """What protocol.py prints of a package."""
+    """The output of protocol.py."""
 
     package: str
     version: str
@@ -37,12 +36,12 @@ class Protocol(Record, frozen=True, kw_only=True):
 
 
 def command(python: str, module: str, code: str) -> list[str]:
-    """What starts a module of the package, of the revision that lies in `code`, of this one where that is ""."""
+    """Return the command that starts a module of the revision in `code`, or of this revision if it is ""."""
     return [python, "-c", _START, module] if code else [python, "-m", module]
 
 
 def tried(order: Try) -> Tried:
-    """Whether workers of a revision can be started on this host and understand what they will be told."""
+    """Check that workers of a revision start on this host and understand this revision's messages."""
     try:
         other = _asked(order.code, order.strategies)
         ours = _asked("", ())
@@ -62,7 +61,7 @@ def tried(order: Try) -> Tried:
 
 
 def _misplaced(order: Try, other: Protocol) -> str:
-    """Why what would be started is not the code in the folder; "" where it is."""
+    """Why Python would load other code than that in the folder; "" if it would not."""
     inside = [name for name in order.strategies if not frameworks.is_outside(name)]
     place = Path(order.code, PACKAGE.name)
     if not Path(order.code).is_dir():
@@ -79,7 +78,7 @@ def _lies_in(file: str, folder: str) -> bool:
 
 
 def _asked(code: str, strategies: tuple[str, ...]) -> Protocol:
-    """Raises OSError, subprocess.SubprocessError, or msgspec.DecodeError where it says something else."""
+    """Raises OSError, subprocess.SubprocessError, or msgspec.DecodeError for any other output."""
     done = subprocess.run(
         [sys.executable, str(PACKAGE / "agent/protocol.py"), *strategies],
         env=outside_of_mpi(os.environ, code), stdin=subprocess.DEVNULL, capture_output=True, text=True,

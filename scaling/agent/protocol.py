@@ -1,8 +1,8 @@
-"""What a revision of this package's workers understand, told by that revision itself.
+"""Report what a revision's workers understand, from within that revision.
 
 python scaling/agent/protocol.py STRATEGY...      (started by an agent only, with that revision on PYTHONPATH)
 
-Nothing that is not Python's own is imported before `main`: by then the path names no other revision.
+Only the standard library is imported before `main` removes this revision from the path.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import sys
 
 
 def main(strategies: list[str]) -> None:
-    """Print which package was found, the hash of what its workers are told and say, what strategies it lacks, and
-    where those from outside the package lie."""
-    del sys.path[0]  # where this file lies
+    """Print as JSON the package found, the hash of its messages, missing strategies, files of outside ones."""
+    del sys.path[0]  # the folder of this file
     stdout = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # strategies may print what they like
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # strategies may print
     import hashlib
     import json
 
@@ -50,7 +49,6 @@ def main(strategies: list[str]) -> None:
 
 
 def _bare(of: object) -> object:
-    """A schema without what it says to people."""
     if isinstance(of, dict):
         return {key: _bare(value) for key, value in of.items() if key not in ("description", "title")}
     return [_bare(one) for one in of] if isinstance(of, list) else of

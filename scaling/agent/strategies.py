@@ -1,4 +1,4 @@
-"""What an agent asks of strategies. They may be anybody's: what they raise costs their points alone."""
+"""What an agent asks strategies. A strategy may raise anything: that costs only its own points."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scaling.records.task import Task
 
 
 class Lacking(NamedTuple):
-    """By strategy, why it cannot run on this host at all, and why not on its GPUs; nothing of those that can. Of
-    those that can and listen at the address of the host's name whatever network is asked for, that address."""
+    """Reasons why strategies cannot run on this host at all, or on its GPUs. `name_addresses`: strategies that
+    listen at the address of the host's name, whatever network is chosen."""
 
     anywhere: dict[str, str]
     on_cuda: dict[str, str]
@@ -24,12 +24,12 @@ class Lacking(NamedTuple):
 
 
 def lacking(names: Iterable[str]) -> Lacking:
-    """What strategies lack on this host, each in its children's interpreter; of GPUs only where there are any."""
+    """Return what strategies lack here, each in its children's interpreter; on GPUs only if there are any."""
     return examine(names)[0]
 
 
 def examine(names: Iterable[str]) -> tuple[Lacking, tuple[Interpreter, ...]]:
-    """What strategies lack on this host, and the interpreters beside this one that were asked."""
+    """Return what strategies lack on this host, and the other interpreters that were asked."""
     names = tuple(names)
     questions = interpreters.ask(names)
     elsewhere = {name for question in questions for name in question.names}
@@ -43,7 +43,7 @@ def examine(names: Iterable[str]) -> tuple[Lacking, tuple[Interpreter, ...]]:
 
 
 def lacking_here(names: Iterable[str]) -> Lacking:
-    """What strategies lack in this interpreter; of GPUs only where there are any."""
+    """Return what strategies lack in this interpreter; on GPUs only if there are any."""
     names = tuple(names)
     has_gpus = bool(gpus.gather_gpus().gpus)
     return Lacking(
@@ -56,7 +56,7 @@ def lacking_here(names: Iterable[str]) -> Lacking:
 def _name_address(name: str) -> str | None:
     try:
         return frameworks.load(name).name_address(name)
-    except Exception:  # anybody's code; `missing` says why it cannot be asked
+    except Exception:  # any exception of a strategy; `missing` reports it
         return None
 
 
@@ -70,7 +70,6 @@ def _first_device(name: str) -> Device:
 
 
 def _devices(name: str) -> tuple[Device, ...]:
-    """Nothing of one that cannot be asked: `missing` says why."""
     try:
         return frameworks.load(name).devices(name)
     except ScalingError:
@@ -85,5 +84,5 @@ def _missing(name: str, device: Device) -> str | None:
 
 
 def environ(task: Task) -> dict[str, str]:
-    """What the strategy asks of a child's environment. Raises ScalingError."""
+    """Return the variables that the strategy sets for a child. Raises ScalingError."""
     return frameworks.load(task.point.strategy).environ(task, task.announced)

@@ -1,4 +1,4 @@
-"""One child as its agent supervises it: its clocks, the readings of its devices, why the agent ended it."""
+"""One child under its agent: its clocks, its log, the readings of its devices, why the agent ended it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from scaling.records.events import (
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
 from scaling.records.telemetry import Telemetry
 
-# ---------------------------------------------------------------- log bound
-#
-# A child's log is kept to a bound, so that one that floods it does not fill the disk under the run's file.
+# ---------------------------------------------------------------- limit of a log
 
 
 LIMIT_BYTES, KEPT_BYTES = 64 << 20, 1 << 20
@@ -37,7 +35,7 @@ EVERY_S = 1.0
 
 
 class LogBound:
-    """Looks at a log now and then: one beyond the limit is cut to its beginning, and what comes is appended."""
+    """The limit of a child's log, which could fill the disk: a longer one is cut to `KEPT_BYTES`."""
 
     def __init__(self, path: str) -> None:
         self.dropped_bytes = 0
@@ -45,13 +43,12 @@ class LogBound:
         self._next_s = 0.0
 
     def look(self, now_s: float) -> None:
-        """Cut the log where it is too long, once a second at most."""
         if now_s >= self._next_s:
             self._next_s = now_s + EVERY_S
             self.cut()
 
     def cut(self) -> None:
-        """Cut the log where it is too long. Its writers append, wherever its end is."""
+        """Cut the log if it is too long. Its writers append at its new end."""
         try:
             size_bytes = self._path.stat().st_size
             if size_bytes <= LIMIT_BYTES or not self._path.is_file():
@@ -60,19 +57,18 @@ class LogBound:
                 log.truncate(KEPT_BYTES)
                 self.dropped_bytes += size_bytes - KEPT_BYTES
                 log.write(f"\n[scaling: {self.dropped_bytes} bytes of this log were dropped here]\n".encode())
-        except OSError:  # no log, or a full disk: the child's affair
+        except OSError:
             return
 
 
 # ---------------------------------------------------------------- supervisor
 
-# What a worker may take to leave its exchange once its result is out: destroying NCCL's communicators is known to
-# hang (https://github.com/NVIDIA/nccl/issues/1013).
+# Time to leave the exchange: NCCL may hang (https://github.com/NVIDIA/nccl/issues/1013).
 LEAVE_S = 30.0
 
 
 class ChildLike(Protocol):
-    """What is needed of a child (child.Child); tests run them inside the process."""
+    """The interface of a child (child.Child). Tests run children inside the process."""
 
     task: Task
     pid: int
@@ -94,7 +90,7 @@ class ChildLike(Protocol):
 
 
 class Supervisor:
-    """A running child with what the agent knows of it. Times are the agent's clock."""
+    """A running child and what the agent knows of it. Times are of the agent's clock."""
 
     def __init__(
         self,
@@ -109,30 +105,28 @@ class Supervisor:
         self._environ = environ
         self._idle = idle
         self._log = LogBound(child.task.log)
-        self._began_s = now_s  # moved on by the time that it was stopped
+        self._began_s = now_s  # start, moved on by the time while it was stopped
         self._spoke_s = now_s
         self._stopped_s: float | None = None
         self._ready = False
         self._stepped = False
-        self._told: Command | None = None  # the command that it has not answered in full
+        self._told: Command | None = None  # the command that is not answered in full
         self._reason: Failed | None = None
         self._result_s: float | None = None
-        self._is_late = False  # in leaving, after its result
+        self._is_late = False  # to leave, after its result
         self._watch: Watch | None = None
 
     @property
     def measuring(self) -> bool:
-        """Whether windows run whose time is kept: measured ones, or those that follow later."""
         is_later = isinstance(self._told, Inspect) or (isinstance(self._told, Run) and self._told.is_later)
         return is_later or (self._watch is not None and self._watch.measuring)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it stands still until it is told something."""
         return self._stopped_s is not None
 
     def tell(self, command: Command, now_s: float) -> None:
-        """Hand it a command, from which on its silence counts."""
+        """Send a command and resume the child. Its silence counts from now on."""
         self._told = command
         self._observe(command, now_s)
         self.resume(now_s)
@@ -140,7 +134,7 @@ class Supervisor:
         self.child.tell(command)
 
     def overhear(self, command: Command, now_s: float) -> None:
-        """What a helper's workers are told: from then on, and until they are done, its CPU use counts."""
+        """Note a command to a helper's workers: the helper's CPU use counts until they are done."""
         self._observe(command, now_s)
         self.resume(now_s)
 
@@ -152,26 +146,25 @@ class Supervisor:
         elif isinstance(command, Train):
             self._watch.begin(command.steps, now_s)
         elif command.measured:
-            # Before them one step is not counted.
             self._watch.begin(command.windows * command.steps + 1, now_s)
 
     def pause(self, now_s: float) -> None:
-        """All ranks have done what they were told: stop it, so that it takes nothing from who is measured next."""
+        """Stop the child once all ranks are done, so that it takes nothing from the next point."""
         if self._watch is not None:
             self._watch.settle()
-        if self._stopped_s is None and self._reason is None:  # whoever is ended must hear of it
+        if self._stopped_s is None and self._reason is None:  # a child that is being ended must receive signals
             self._stopped_s = now_s
             self.child.pause()
 
     def resume(self, now_s: float) -> None:
-        """Let it go on; the time that it was stopped is none of its own."""
+        """Continue the child. Its start-up and deadline clocks exclude the time while it was stopped."""
         if self._stopped_s is not None:
             self._began_s += now_s - self._stopped_s
             self._stopped_s = None
             self.child.resume()
 
     def heard(self, event: Event, now_s: float) -> Event:
-        """Note an event; return it with what the agent knows of it."""
+        """Note an event and return it with what the agent adds."""
         self._spoke_s = now_s
         if self._watch is not None:
             self._watch.look(now_s)
@@ -192,19 +185,17 @@ class Supervisor:
         return event
 
     def _answered(self, last: Window) -> None:
-        """The last window of what it was told."""
         self._told = None
         if last.measured and self._watch is not None:
             self._watch.done()
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
-        """End it, unless that was begun already or it is dead; `reason` explains the end."""
+        """End the child for `reason`, unless it is dead or already being ended."""
         if self._reason is None and not self.child.ended():
             self._reason = reason
             self.child.end(now_s, grace_s=grace_s, stacks=stacks)
 
     def attend(self, now_s: float) -> None:
-        """Take the steps that are due: the rest of its orders, the kill ladder, the log, the clocks, a reading."""
         self.child.push()
         self.child.pursue(now_s)
         self._log.look(now_s)
@@ -215,7 +206,6 @@ class Supervisor:
             self._watch.sample(now_s)
 
     def _overdue(self, now_s: float) -> Failed | None:
-        """Which of the three clocks has run out."""
         clocks = self.child.task.clocks
         age_s, quiet_s = now_s - self._began_s, now_s - self._spoke_s
         if not self._ready and age_s > clocks.startup_s:
@@ -223,7 +213,7 @@ class Supervisor:
         if self._result_s is not None:
             late = now_s - self._result_s > min(clocks.stall_s, LEAVE_S)
             return Failed(cause="hang", message="did not leave its exchange") if late else None
-        # The first step compiles, tunes and connects: it belongs to the start.
+        # The first step compiles, tunes and connects: it belongs to start-up.
         patience_s = clocks.stall_s if self._stepped else max(clocks.stall_s, clocks.startup_s)
         if self._told is not None and quiet_s > patience_s:
             return Failed(cause="hang", message=f"no event for {patience_s:g} s; stacks in the log")
@@ -232,13 +222,12 @@ class Supervisor:
         return None
 
     def ended(self) -> Ended:
-        """Reap it, and report what was seen of its end."""
         seen = self.child.reap()
         self._log.cut()
         return self._account(replace(seen, reason=self._reason, is_late=self._is_late))
 
     def so_far(self) -> Ended:
-        """What is known once all ranks have done their measured windows, as if it ended well now."""
+        """Report what is known after the measured windows, as for a child that ends well now."""
         if self._watch is not None:
             self._watch.settle()
         return self._account(Exit())

@@ -1,7 +1,6 @@
-"""All that an agent reads beside a child while measured windows run: devices, CPU time, traffic, energy.
+"""An agent's readings of a child during measured windows: devices, CPU time, traffic, energy.
 
-Measured windows come in one stretch, or in many where points take turns: `begin` before each, `done` when the
-child itself is done with it, `settle` when all ranks are. Readings are added up.
+Readings are added up over stretches: `begin`, `done` when this child has finished, `settle` when all ranks have.
 """
 
 from __future__ import annotations
@@ -24,20 +23,14 @@ from scaling.records.task import Task
 from scaling.records.telemetry import MAIN, CpuTime, Flow, MachineEnergy, Telemetry, ThreadTime, Traffic
 
 # ---------------------------------------------------------------- energy meter
-#
-# What this machine's processors and memory use while measured windows run: read at both ends and every 10 s.
-#
-# A package's counter begins anew after minutes to hours: more than one turn between two readings would be lost.
 
 
 EVERY_S = 10.0
 
 
 class EnergyMeter:
-    """Adds up over stretches: `start`, `sample` now and then, `pause`, and again; `total` in the end.
-
-    What cannot be read is told and costs nothing else. `root` is /sys/class/powercap.
-    """
+    """Energy of this machine's processors and memory (/sys/class/powercap): `start`, `sample`, `pause`, again;
+    `total`. A counter wraps after minutes to hours, so it is read every 10 s. An unreadable one is reported."""
 
     def __init__(self, root: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -48,23 +41,19 @@ class EnergyMeter:
         self._unreadable = ""
 
     def start(self) -> None:
-        """A stretch begins."""
         self._last = self._read()
         self._last_s = self._clock()
 
     def sample(self) -> None:
-        """Read, if that is due."""
         if self._last is not None and self._clock() - self._last_s >= EVERY_S:
             self._add()
 
     def pause(self) -> None:
-        """The stretch ends, if one has begun."""
         if self._last is not None:
             self._add()
         self._last = None
 
     def total(self) -> MachineEnergy | None:
-        """All stretches; None without counters, or before any stretch."""
         if self._unreadable:
             return MachineEnergy(unreadable=self._unreadable)
         return MachineEnergy(joules=self._joules, seconds=self._seconds) if self._seconds else None
@@ -86,28 +75,23 @@ class EnergyMeter:
             return None
 
 
-# ---------------------------------------------------------------- cpu meter
-#
-# What a child asks of the CPUs while windows are timed: its threads' time and queueing, its faults of memory;
-# and what others ran on the CPUs that it was promised.
-#
-# Read by the agent through /proc before the command to measure is handed on and after the last window has
-# arrived: outside the timed windows, some 30 us per thread. What lies between the readings, and is not timed, is
-# the step that is not counted.
+# ---------------------------------------------------------------- CPU meter
 
 
 NS = 1e9
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# The kernel counts what CPUs ran in ticks of 10 ms: a shorter stretch tells nothing of others.
+# The kernel counts in ticks of 10 ms: a shorter stretch shows nothing of other programs.
 TELLS_S = 0.1
-# Of a line of /proc/stat: user and nice, which have the time of guests in them, system, irq and softirq; steal.
+# Fields of a line of /proc/stat: user and nice (which include guests), system, irq, softirq; and steal.
 BUSY, STOLEN = (1, 2, 3, 6, 7), 8
 
 
 class _Reading(NamedTuple):
-    """All since the process began: by thread run and queued ns, the rest of the process, `ran_s` with threads that
-    ended and children that were waited for; since boot what its CPUs ran, and what was stolen of them; since they
-    were made how often cgroups with a CPU quota were throttled."""
+    """Cumulative counters of a process (with ended threads and children in `ran_s`), its CPUs and its cgroups.
+
+    `threads`: ns run and ns queued, by thread.
+    `busy_s`, `stolen_s`: time since boot that its CPUs ran anything, and that the hypervisor took from them.
+    """
 
     at_s: float
     threads: dict[int, tuple[int, int]]
@@ -121,11 +105,11 @@ class _Reading(NamedTuple):
 
 
 class CpuMeter:
-    """CPU time of one process, added up over stretches: `start`, then `end` with the steps in between, and again.
+    """CPU time and faults of one process: `start`, then `end` with the steps, and again.
 
-    `cpus` are those that it was promised, of which the shares of the hypervisor and of others are read; `root` is
-    /proc, and below `cgroups` lie the files of this agent's cgroups, in which the process is too. `others` is what
-    others ran in the last stretch, as a part of one CPU, 0 where that was too short to tell.
+    /proc is read outside the timed windows, at some 30 us per thread. The uncounted step is included.
+    `cpus`: the CPUs promised to the process.
+    `others`: load by other programs in the last stretch, in units of one CPU; 0 if it was too short.
     """
 
     def __init__(
@@ -136,7 +120,6 @@ class CpuMeter:
         self._throttling: dict[Path, proc.Throttling] = {}
         self._pid = pid
         self._cpus = cpus
-        # Threads have the name of the one that made them until they are given another.
         self._names: dict[int, str] = {pid: MAIN}
         self._begun: _Reading | None = None
         self.others = 0.0
@@ -145,11 +128,9 @@ class CpuMeter:
         self._wall_s = self._kernel_s = self._ran_s = self._busy_s = self._stolen_s = 0.0
 
     def start(self) -> None:
-        """A stretch begins."""
         self._begun = self._read(begins=True)
 
     def end(self, steps: int) -> None:
-        """A stretch of so many steps ends; nothing where none has begun, or where the process is gone."""
         before, self._begun = self._begun, None
         now = self._read(begins=False) if before is not None else None
         if before is None or now is None:
@@ -173,7 +154,6 @@ class CpuMeter:
             self._throttling[folder] = proc.Throttling._make(so_far + end - start for so_far, end, start in sums)
 
     def _add_threads(self, before: dict[int, tuple[int, int]], now: dict[int, tuple[int, int]]) -> float:
-        """Returns how long they ran in between."""
         ran_ns = 0
         for thread, (run_ns, queued_ns) in now.items():
             run_before_ns, queued_before_ns = before.get(thread, (0, 0))
@@ -183,7 +163,6 @@ class CpuMeter:
         return ran_ns / NS
 
     def total(self) -> CpuTime | None:
-        """All stretches; None where there was none."""
         if not self._wall_s:
             return None
         by_name: defaultdict[str, list[list[int]]] = defaultdict(list)
@@ -205,17 +184,16 @@ class CpuMeter:
         )
 
     def _others_s(self) -> float:
-        """What its CPUs ran beside it. Of its own threads those that ended within a stretch are known by the ticks
-        of the whole process alone."""
+        """Seconds of other programs. Only the process's ticks include threads that ended within a stretch."""
         threads_s = sum(run_ns for run_ns, _ in self._used.values()) / NS
         return max(0.0, self._busy_s - max(self._ran_s, threads_s))
 
     def _read(self, *, begins: bool) -> _Reading | None:
-        """Its CPUs last where a stretch begins and first where it ends, so that reading is no load within it."""
+        """Read the CPUs last at the start and first at the end of a stretch: reading is then no load within it."""
         folder = self._root / str(self._pid)
         with suppress(OSError, ValueError, IndexError):
             at_end = None if begins else _of_cpus(self._root, self._cpus)
-            # Fields after the command's closing bracket, from the third of proc(5) on.
+            # Fields from the third of proc(5) on.
             stat = (folder / "stat").read_text().rpartition(")")[2].split()
             at_s, threads = time.monotonic(), self._threads(folder)
             busy_s, stolen_s = at_end or _of_cpus(self._root, self._cpus)
@@ -235,7 +213,7 @@ class CpuMeter:
     def _threads(self, folder: Path) -> dict[int, tuple[int, int]]:
         found = {}
         for thread in os.listdir(folder / "task"):  # noqa: PTH208  three times as fast
-            with suppress(OSError):  # it may have ended meanwhile
+            with suppress(OSError):  # the thread may have ended
                 run_ns, queued_ns, _ = (folder / "task" / thread / "schedstat").read_text().split()
                 found[int(thread)] = int(run_ns), int(queued_ns)
                 if int(thread) not in self._names:
@@ -244,7 +222,6 @@ class CpuMeter:
 
 
 def _of_name(name: str, used: list[list[int]]) -> ThreadTime:
-    """All threads of a name that did anything."""
     return ThreadTime(
         name=name,
         threads=len(used),
@@ -254,8 +231,7 @@ def _of_name(name: str, used: list[list[int]]) -> ThreadTime:
 
 
 def _of_cpus(root: Path, cpus: Collection[int]) -> tuple[float, float]:
-    """Seconds since boot that these CPUs ran anything, and that the hypervisor of a virtual machine ran something
-    else on them."""
+    """Seconds since boot that these CPUs ran anything, and that the hypervisor took from them."""
     if not cpus:
         return 0.0, 0.0
     wanted = {f"cpu{cpu}" for cpu in cpus}
@@ -268,15 +244,12 @@ def _of_cpus(root: Path, cpus: Collection[int]) -> tuple[float, float]:
 
 # ---------------------------------------------------------------- watch
 
-# An agent that has no turn for so long while windows run stood still itself: it has one four times a second.
+# An agent takes four turns a second during windows. After a longer pause it stood still itself.
 STILL_S = 1.0
 
 
 class Watch:
-    """The readings beside one child. A server is watched for its CPU alone.
-
-    `measuring` tells whether a stretch runs for this child.
-    """
+    """The readings of one child; GPUs only if it `computes`. `measuring`: whether a stretch runs for it."""
 
     def __init__(
         self,
@@ -294,9 +267,8 @@ class Watch:
         self._looked_s = self._still_s = self._asleep_before_s = self._suspended_s = 0.0
         self._counts_traffic = task.counts_traffic
         if task.counts_traffic:
-            connections.read()  # what it imports, it imports now
+            connections.read()
         device = task.point.hardware.device if computes else "cpu"
-        # Opening takes time, which no command should wait for.
         self._devices = DeviceProbe.open(device, task.device_indices, pid, shown_gpu=task.shown_gpu)
         self._cpu = CpuMeter(pid, task.cpus)
         self._energy = EnergyMeter() if task.counts_energy else None
@@ -308,7 +280,6 @@ class Watch:
         self._flows: tuple[Flow, ...] = ()
 
     def begin(self, steps: int, now_s: float) -> None:
-        """A stretch of measured windows is about to begin, of so many steps in all."""
         if self._counts_traffic:
             self._counters, self._connections = interfaces.read(), connections.read()
             self._connected = {}
@@ -322,13 +293,11 @@ class Watch:
         self._asleep_before_s = proc.asleep_s()
 
     def look(self, now_s: float) -> None:
-        """The agent has a turn: note how long it had none while windows run."""
         if self.measuring:
             self._still_s = max(self._still_s, now_s - self._looked_s)
             self._looked_s = now_s
 
     def sample(self, now_s: float) -> None:
-        """Read the devices and the machine, if that is due."""
         self.look(now_s)
         if self.measuring and now_s - self._sampled_s >= self._devices.interval_s:
             self._sampled_s = now_s
@@ -337,10 +306,7 @@ class Watch:
             self._energy.sample()
 
     def done(self) -> None:
-        """The child is done with its windows; others may not be.
-
-        Connections are read now too: when all are done, a peer may have left and its connections with it.
-        """
+        """End the stretch for this child. Connections are read too: a peer may leave before all ranks are done."""
         if not self.measuring:
             return
         self.measuring = False
@@ -354,7 +320,7 @@ class Watch:
             self._connected = {**self._connected, **connections.read()}
 
     def settle(self) -> None:
-        """All ranks are done: a rank that was done before may have sent bytes that still waited for their turn."""
+        """End the stretch for all ranks. Bytes that were still queued after a rank's last window are included."""
         self.done()
         if self._counters is not None:
             self._counted_s += time.monotonic() - self._counting_s
@@ -366,7 +332,6 @@ class Watch:
         self._flows = _flows((*self._flows, *connections.since(self._connections, connected)))
 
     def close(self) -> Telemetry:
-        """What was read in all; of a stretch that was broken off, what is known."""
         self.done()
         if self._counters is not None:
             self._keep_flows(self._connected)
@@ -384,7 +349,6 @@ class Watch:
 
 
 def _traffic(found: Iterable[Traffic]) -> tuple[Traffic, ...]:
-    """The sum of each card's."""
     by_name: dict[str, Traffic] = {}
     for one in found:
         old = by_name.get(one.name, Traffic(name=one.name, received_bytes=0, sent_bytes=0))
@@ -397,7 +361,6 @@ def _traffic(found: Iterable[Traffic]) -> tuple[Traffic, ...]:
 
 
 def _flows(found: Iterable[Flow]) -> tuple[Flow, ...]:
-    """The sum of each path's."""
     by_path: dict[tuple[str, str], Flow] = {}
     for one in found:
         old = by_path.get((one.address, one.peer))

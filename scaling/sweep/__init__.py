@@ -1,1 +1,1 @@
-"""Rank 0 alone: rounds, attempts at a point, and what is known of them meanwhile."""
+"""Rank 0's part: rounds, epochs of points, attempts, and the state of each."""

@@ -1,6 +1,6 @@
-"""One attempt at one point, seen from rank 0: ports, helpers, workers, warm-up, windows, end.
+"""One attempt at one point, as rank 0 sees it: ports, helpers, workers, warm-up, windows, end.
 
-It never waits: it hears reports and gives orders. When which order is due, `epoch.py` knows.
+It never waits: it receives reports and sends orders. `epoch.py` decides when each order is due.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from scaling.sweep.ended import WELL, Evidence, how_it_ended
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold, with_rank
 from scaling.workloads import schedule
 
-# ---------------------------------------------------------------- training
-#
-# What ranks are told of a training to an accuracy: an epoch, then what is held out, until the target is reached.
+# ---------------------------------------------------------------- training to an accuracy
 
 
 def training_compared(state: PointState) -> PointState:
-    """All ranks are ready; a failure where they do not have as many samples, since their hosts' data differ."""
+    """Fail the point if ranks have different numbers of samples, because the data of their hosts differ."""
     counts = {rank.task.hosts[rank.task.rank]: _samples(rank.ready) for rank in state.ranks}
     if len(set(counts.values())) > 1:
         had = ", ".join(f"{host} has {count:,}" for host, count in counts.items())
@@ -44,7 +42,7 @@ def _samples(ready: Ready | None) -> int:
 
 
 def decide_training(state: PointState) -> Command | None:
-    """The next command once every rank has done the last one; None when it is over."""
+    """Return the command after the one that every rank has done; None when the training is over."""
     regime = state.point.regime
     assert regime is not None
     if isinstance(state.command, Train):
@@ -61,7 +59,7 @@ def _is_reached(state: PointState, number: int) -> bool:
 
 
 def _steps(state: PointState, number: int) -> int:
-    """Of an epoch, at least one: a batch may hold several epochs of few samples."""
+    """Steps of an epoch, at least one: a batch may hold several epochs of few samples."""
     point, samples = state.point, _samples(state.ranks[0].ready)
     before, after = (
         schedule.steps_before(
@@ -78,8 +76,7 @@ Child = TypeVar("Child", RankState, HelperState)
 
 
 class Attempt:
-    """A running attempt: told of what agents report, it gives the orders that follow. `state` is what is known,
-    `stood` what agents said when it last stood still for a probe, by rank of the launch."""
+    """A running attempt. `stood` has the answers to the last probe, by launch rank."""
 
     def __init__(
         self,
@@ -154,7 +151,6 @@ class Attempt:
         return tuple(replace(task, is_traced=is_traced, save_weights=saved) for task in tasks)
 
     def _begin(self) -> None:
-        """Ask for ports; where none are needed, start at once."""
         for index, wanted in enumerate(self._wanted):
             self._agents.add(wanted.launch_rank)
             order = Reserve(attempt=self.attempt, slot=index, count=wanted.count, address=wanted.address)
@@ -164,11 +160,11 @@ class Attempt:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of the attempt runs any more."""
+        """Whether the attempt has started and none of its children runs."""
         return self._started and not self._alive
 
     def reserved(self, slot: int, held: tuple[int, ...]) -> None:
-        """Ports are held: once all are, start the helpers, or the workers where there are none."""
+        """Note ports; once all are reserved, start the helpers, or the workers if there are none."""
         self._held[slot] = held
         if len(self._held) < len(self._wanted) or self._started:
             return
@@ -181,12 +177,10 @@ class Attempt:
         self._fail(Failed(cause="error", message=message, host=host))
 
     def _fail(self, failed: Failed) -> None:
-        """End it before any child was started."""
         self.state = failing(self.state, failed)
         self._started = True
 
     def _start_all(self) -> None:
-        """Start the helpers; the workers follow when all that they do not wait for themselves can be reached."""
         self._tasks = ports.assigned(self._tasks, self._traits, self._held)
         state = self.state
         tasks = worker_tasks(self._tasks, self._traits)
@@ -204,7 +198,6 @@ class Attempt:
             self._start_workers()
 
     def _helpers(self) -> tuple[HelperState, ...]:
-        """What the strategy wants beside the workers. Raises StrategyError."""
         wanted = self._strategy.helpers(self._tasks[0])
         try:
             return tuple(HelperState(task=helper_task(self._tasks, each), awaited=each.awaited) for each in wanted)
@@ -226,7 +219,7 @@ class Attempt:
             self._start(rank.task)
 
     def hear(self, report: Report) -> None:
-        """Fold one report; start the workers once they need not wait for a helper, end all when one has failed."""
+        """Apply one report. Start the workers once no helper is awaited; release all at a failure."""
         if isinstance(report.event, Measured):
             self._so_far[report.rank, report.role] = report.event.ended
             return
@@ -243,7 +236,7 @@ class Attempt:
             self.release("the point is over")
 
     def lose(self, silent: Collection[int], why: str) -> None:
-        """Fail if one of these ranks of the launch takes part: nothing is heard of them."""
+        """Fail if one of these silent launch ranks takes part."""
         lost = (task for task in self._tasks if task.launch_rank in silent)
         if (task := next(lost, None)) is not None:
             evidence = Evidence(task=task, host=task.hosts[task.rank], silence=why)
@@ -251,12 +244,12 @@ class Attempt:
 
     @property
     def fails(self) -> bool:
-        """Whether something of it has failed: nothing more can be asked of it."""
+        """Whether the attempt has failed or was released: it takes no more commands."""
         return self.state.failure is not None or self._released
 
     @property
     def waits(self) -> bool:
-        """Whether all ranks that were told something have done it and wait for more."""
+        """Whether all ranks with a command are done with it and wait for the next."""
         state = self.state
         if state.phase == "starting":
             return state.all_ready
@@ -265,7 +258,7 @@ class Attempt:
         return state.phase in ("warming", "measuring", "waiting", "soaking", "evaluating") and state.chunk_complete
 
     def warm_up(self, pace: warmup.Pace) -> bool:
-        """Give the next command of the warm-up; False when it is over."""
+        """Send the next command of the warm-up; return False when it is over."""
         next_one = warmup.decide(self.state, pace)
         if isinstance(next_one, Run):
             self._command(next_one)
@@ -275,36 +268,33 @@ class Attempt:
         return False
 
     def expect(self, windows: int) -> None:
-        """So many measured windows will each rank report."""
         self.state = replace(self.state, expected=windows)
 
     def measure(self, windows: int, *, first: int = 0, rank: int | None = None, canary: bool = False) -> None:
-        """Have all ranks, or one of them alone, run measured windows of which the first has this index."""
+        """Have all ranks, or one alone, run measured windows, numbered from `first`."""
         run = Run(
             windows=windows, steps=self._steps, measured=True, linger=self.lingers, first=first, canary=canary
         )
         self._command(run, rank)
 
     def run_on(self, run: Run, rank: int | None) -> None:
-        """Have all ranks, or one of them alone, go on after the measured windows."""
         self._command(run, rank)
 
     @property
     def lingers(self) -> bool:
-        """Whether ranks that are done go on, or the last ones would run on an emptier machine than the first."""
+        """Whether ranks go on after their windows; otherwise the last ones would run on an emptier machine."""
         return self.state.point.kind in BESIDE or not self.state.synchronous
 
     def rest(self) -> None:
-        """Have ranks that linger leave off."""
         self._command(Rest())
 
     def keep(self, number: int, windows: tuple[Window, ...], disturbed: tuple[Window, ...]) -> None:
-        """Let these tries of one rank's measured windows count; `disturbed` are the others."""
+        """Set which tries of a rank's measured windows count; `disturbed` are the others."""
         rank = replace(self.state.ranks[number], windows=windows, disturbed=disturbed)
         self.state = with_rank(self.state, number, rank)
 
     def train(self) -> bool:
-        """Have all ranks do what comes next of a training to an accuracy; False when it is over."""
+        """Send the next command of a training to an accuracy; return False when it is over."""
         if self.state.phase == "starting":
             self.state = training_compared(self.state)
         command = None if self.state.failure else decide_training(self.state)
@@ -315,24 +305,23 @@ class Attempt:
         return command is not None
 
     def inspect(self, rank: int | None) -> bool:
-        """Have all ranks, or one of them alone, do what no figure counts; False where there is nothing."""
+        """Have all ranks, or one alone, run uncounted steps; return False if there are none."""
         command = inspection.command(self.state)
         if command is not None:
             self._command(command, rank)
         return command is not None
 
     def account(self) -> None:
-        """Have agents report what was read beside the measured windows, which are in."""
+        """Have agents report their readings of the measured windows."""
         self._bench.mailbox.order(sorted(self._agents), Account(attempt=self.attempt))
 
     @property
     def is_accounted(self) -> bool:
-        """Whether it is known of each child what was read meanwhile."""
         return self._alive <= self._so_far.keys()
 
     @property
     def so_far(self) -> PointState:
-        """The state as if all of it had ended well when its measured windows were in."""
+        """The state after the measured windows, with every child recorded as ended well."""
         ranks = tuple(map(self._ended_well, self.state.ranks))
         helpers = tuple(map(self._ended_well, self.state.helpers))
         return replace(self.state, ranks=ranks, helpers=helpers)
@@ -342,7 +331,6 @@ class Attempt:
         return child if ended is None else replace(child, ended=ended, ending=WELL)
 
     def finish(self) -> None:
-        """Have all ranks report and end."""
         self._command(Finish())
 
     def _command(self, command: Command, rank: int | None = None) -> None:
@@ -351,30 +339,28 @@ class Attempt:
         self._bench.mailbox.order(agents, Tell(attempt=self.attempt, command=command))
 
     def pause(self) -> None:
-        """Stop all that runs of it until the next command."""
         if not self._released:
             self._pausing = set(self._agents)
             self._bench.mailbox.order(sorted(self._agents), Pause(attempt=self.attempt))
 
     def probe(self, launch_ranks: Collection[int]) -> None:
-        """Have the cores of these ranks probed while all that runs of it stands still."""
+        """Have the cores of these launch ranks probed while the attempt stands still."""
         if not self._released:
             self.state = replace(self.state, phase="waiting")
             self.stood, self._pausing = {}, set(launch_ranks)
             self._bench.mailbox.order(sorted(launch_ranks), Pause(attempt=self.attempt, canary=True))
 
     def paused(self, told: Paused) -> None:
-        """What runs of it there stands still."""
         self._pausing.discard(told.launch_rank)
         self.stood[told.launch_rank] = told
 
     @property
     def moves(self) -> bool:
-        """Whether any of it has yet to stop."""
+        """Whether an agent has yet to stop its children."""
         return bool(self._pausing)
 
     def release(self, reason: str, *, grace_s: float = 2.0) -> None:
-        """Have every agent of the point end what still runs of it; once."""
+        """Have every agent of the point end its children. A second call does nothing."""
         if not self._released:
             self._released = True
             order = Release(attempt=self.attempt, reason=reason, grace_s=grace_s)

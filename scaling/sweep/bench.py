@@ -1,4 +1,4 @@
-"""What all attempts of a sweep share."""
+"""The objects that all attempts of a sweep share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaling.transport.mailbox import Mailbox
 
 
 class Bench(Record, frozen=True, kw_only=True):
-    """What all attempts of a sweep share. `logs` is the folder of their logs."""
+    """Shared objects of all attempts. `logs` is the folder of their logs."""
 
     plan: Plan
     mailbox: Mailbox[ToAgent, ToSweep]
@@ -22,7 +22,6 @@ class Bench(Record, frozen=True, kw_only=True):
 
     @property
     def clocks(self) -> Clocks:
-        """The three clocks of every child."""
         config = self.plan.config
         assert config.startup_timeout_s is not None and config.point_timeout_s is not None
         return Clocks(

@@ -1,8 +1,6 @@
-"""How a child of a point ended, and which failure is the point's cause. Pure.
+"""How a child of a point ended, and which failure is the point's cause.
 
-Agents and workers report evidence; rank 0 decides here, and records, footnotes and exit codes show the result.
-Two parts of the evidence come in words, since only their process knows them: a worker names the exception that
-it caught (`worker/run_task.py`), and an agent the reason for which it ended a child (`agent/supervisor.py`).
+Agents and workers report evidence, partly in words; rank 0 decides here.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from scaling.records.point import Record
 from scaling.records.task import Task
 from scaling.text import signal_name
 
-# How likely another failure brought a cause about; 1 where it is not listed (oom, nan-loss and others). Signals
-# come from outside the process, but for those of faults. MXNet and TensorFlow abort when a peer is gone.
+# The higher, the more likely another failure is the cause; 1 if not listed (oom, nan-loss and others). Other
+# signals than those of faults come from outside the process. MXNet and TensorFlow abort when a peer is gone.
 DOUBT = {
     "crash": 0,
     "crash(SIGSEGV)": 1, "crash(SIGBUS)": 1, "crash(SIGFPE)": 1, "crash(SIGILL)": 1,
@@ -30,11 +28,8 @@ DOUBT_OF_PEERS_LOST = 4
 
 
 class Evidence(Record, frozen=True, kw_only=True):
-    """All that rank 0 knows of a child's end.
-
-    `error` is the child's last words. `is_done`: a worker's result is in, or a helper has announced itself. `exit`
-    is None until the agent has seen the end. `silence` says that nothing is heard of the agent.
-    """
+    """All that rank 0 knows of a child's end. `exit` is None until the agent has seen it; `silence` tells that
+    nothing is heard of the agent. `is_done`: a worker's result is in, or a helper has announced itself."""
 
     task: Task
     host: str
@@ -45,15 +40,12 @@ class Evidence(Record, frozen=True, kw_only=True):
 
     @property
     def of_worker(self) -> bool:
-        """Whether the child trains; others are helpers."""
         return self.task.role == "worker"
 
 
 class Ending(Record, frozen=True, kw_only=True):
-    """How a child ended: `outcome` for its own record, and `failure` of its point, None where it brings none.
-
-    `after_result` is what went wrong once its result was in, which is no failure.
-    """
+    """How a child ended: its own `outcome`, and the `failure` of its point, None if it causes none. `after_result`
+    is an error after its result, which is no failure."""
 
     outcome: Outcome
     failure: Failed | None = None
@@ -69,12 +61,12 @@ def how_it_ended(evidence: Evidence) -> Ending:
     """Decide how a child ended. The first of these decides:
 
     1. the silence of its agent;
-    2. a worker's result, unless the agent ended it for another reason than being late to leave;
-    3. its last words;
+    2. a worker's result, unless its agent ended it for another reason than leaving late;
+    3. its own error;
     4. the agent's reason, the kernel's out-of-memory killer, a signal or an exit code (`_cause`);
-    5. what it left unsaid when it exited with code 0.
+    5. a missing result or announcement at exit code 0.
 
-    The record of a helper keeps 4 alone.
+    The record of a helper uses 4 alone.
     """
     task, seen = evidence.task, evidence.exit
     if evidence.silence:
@@ -94,17 +86,14 @@ def how_it_ended(evidence: Evidence) -> Ending:
 
 
 def _is_excused(evidence: Evidence) -> bool:
-    """Whether a worker's result is in, so that no end is a failure, unless its agent cancelled it."""
+    """Whether a worker's result is in, which excuses any end unless its agent cancelled it."""
     seen, has_result = evidence.exit, evidence.of_worker and evidence.is_done
     return seen is not None and has_result and (seen.reason is None or seen.is_late)
 
 
 def _cause(seen: Exit) -> Failed | None:
-    """The cause as the agent saw it; None for exit code 0.
-
-    An agent's reason counts if the child ended by one of the agent's signals: a child that was killed just before
-    takes some milliseconds to die, and its peers notice earlier than its agent.
-    """
+    """The cause as the agent saw it; None for exit code 0. The agent's reason counts only if its signal ended the
+    child: a child killed from outside may die after its peers have failed."""
     code, reason = seen.code, seen.reason
     if reason is not None and (not seen.is_started or -code in seen.signals):
         return reason
@@ -117,14 +106,13 @@ def _cause(seen: Exit) -> Failed | None:
         )
     if code < 0:
         name = signal_name(-code)
-        # A process that writes to shared memory without room ends so: containers have 64 MB of it.
+        # Writing to shared memory without room ends so: containers have 64 MB of it.
         hint = ", as where /dev/shm is full" if -code == signal.SIGBUS else ""
         return Failed(cause=f"crash({name})", message=f"ended by {name}{hint}{seen.limit}")
     return Failed(cause=f"exit({code})", message=f"exited with code {code}{seen.limit}")
 
 
 def _unsaid(evidence: Evidence) -> Failed | None:
-    """What a child that exited with code 0 should have said before."""
     if evidence.is_done:
         return None
     what = "without a result" if evidence.of_worker else "before it announced itself"
@@ -132,7 +120,6 @@ def _unsaid(evidence: Evidence) -> Failed | None:
 
 
 def _located(why: Failed | Error, evidence: Evidence) -> Failed:
-    """The failure of a point by one of its children."""
     task, seen = evidence.task, evidence.exit
     return Failed(
         cause=why.cause,
@@ -146,7 +133,7 @@ def _located(why: Failed | Error, evidence: Evidence) -> Failed:
 
 
 def most_certain(failures: Iterable[Failed]) -> Failed | None:
-    """The cause among all failures of a point; among equally certain ones the first."""
+    """Return the most certain of a point's failures, the first of equally certain ones; None without failures."""
     return min(failures, key=_doubt, default=None)
 
 

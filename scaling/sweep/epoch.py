@@ -1,22 +1,15 @@
 """Points that live side by side: started together, warmed up one by one, measured in turns, ended together.
 
-A point by itself is an epoch of one. The course of an epoch is a generator that yields while it waits; the sweep
-goes on with it after each report.
-
-    start all         each is stopped once it is ready
-    warm up           one after the other, everyone else stopped
-    blocks            in each, every point runs its windows once, in random order, everyone else stopped (disturbed
-                      ones again: quiet/turns.py); of a point by itself all its windows are one turn
-    account           what is measured is kept, whatever comes
-    soak              in the first round some go on taking turns for a while (below)
+    start all         each point is stopped (SIGSTOP) once it is ready
+    warm up           one after the other
+    blocks            one turn of each point in random order; disturbed turns are repeated (quiet/turns.py)
+    account           measured windows are kept
+    soak              in the first round some points take turns for longer
+    inspect           uncounted steps
     finish all
 
-Points on nodes of their own may also be warmed up and measured at the same time (`Course.at_once`).
-
-A training to an accuracy has neither warm-up nor blocks: epochs and evaluations follow each other (attempt.py).
-
-Taking turns is what beats a machine that wanders for seconds: it hits all points of a block alike. Everyone else
-is stopped (SIGSTOP), since some frameworks poll.
+This course is a generator that yields while it waits; the sweep resumes it after each report. All windows of a
+point alone are one turn. A training to an accuracy has neither warm-up nor blocks (attempt.py).
 """
 
 from __future__ import annotations
@@ -46,31 +39,25 @@ from scaling.sweep.warmup import pace_of
 
 # ---------------------------------------------------------------- soak
 #
-# Whether what was measured lasts: who trains on when the windows of an epoch are over, and how.
-#
-# Where points take turns, a process is measured within its first seconds, which do not tell what it will do ten
-# seconds later. In the first round one exchange of each strategy and the plain loop behind it go on taking turns
-# for a while, as in a soak test. No figure counts these windows: `analysis/measured/lasting.py` asks whether they
-# become quicker or slower.
+# The first seconds of a process do not show its speed ten seconds later. `analysis/measured/lasting.py` compares
+# the windows of the soak with the measured ones. No figure counts them.
 
 
 SOAK_ROUND = 0
 
 
 class Soaked(NamedTuple):
-    """A point that goes on: all its ranks, or one of them alone."""
+    """A point that soaks: all its ranks, or one alone."""
 
     attempt: Attempt
     rank: int | None
 
     @property
     def windows(self) -> Sequence[Window]:
-        """Those that were measured of it, or of the first of its ranks."""
         return self.attempt.state.ranks[self.rank or 0].windows
 
 
 def soak_commands(attempts: Sequence[Attempt], course: Course) -> Iterator[tuple[Soaked, Run]]:
-    """What is told to whom, one after the other."""
     found = soak_chosen(attempts) if course.soak_s else []
     for block in range(soak_turns([one.windows for one in found], course.soak_s) if found else 0):
         random.Random(f"{course.seed}/later {block}").shuffle(found)
@@ -79,17 +66,17 @@ def soak_commands(attempts: Sequence[Attempt], course: Course) -> Iterator[tuple
 
 
 def soak_turns(measured: Sequence[Sequence[Window]], soak_s: float) -> int:
-    """How many each has, by the measured windows of all: for about so many seconds, and some at least."""
+    """Return the turns of each point: about `soak_s` seconds by the measured windows of all, with a minimum."""
     return max(defaults.FEWEST_TURNS, round(soak_s / fmean(map(_turn_s, measured))))
 
 
 def _turn_s(windows: Sequence[Window]) -> float:
-    """Seconds of training in a turn: one step that gives ranks a common start, and windows like these."""
+    """Seconds of training in a turn: one step for a common start, and windows like these."""
     return median(window.seconds * (LATER_WINDOWS + 1 / window.steps) for window in windows)
 
 
 def soak_chosen(attempts: Sequence[Attempt]) -> list[Soaked]:
-    """Of each strategy the exchange of most devices beside its plain loop, and that loop on its first device."""
+    """Choose the widest exchange of each strategy with its plain loop, which runs on its first device."""
     found: dict[int, Soaked] = {}
     for exchange in _widest(attempt for attempt in attempts if _is_exchange(attempt.state)):
         if plain := next((one for one in attempts if _is_behind(one.state.point, exchange.state.point)), None):
@@ -99,7 +86,7 @@ def soak_chosen(attempts: Sequence[Attempt]) -> list[Soaked]:
 
 
 def _is_exchange(state: PointState) -> bool:
-    """Whether its efficiency is claimed, of real devices that wait for each other."""
+    """Whether its efficiency is claimed, on real devices that wait for each other."""
     point = state.point
     is_first = point.kind == "exchange" and point.round == SOAK_ROUND and point.workload.trains
     return is_first and state.synchronous and not state.oversubscribed and point.hardware.device != "emulated"
@@ -115,7 +102,7 @@ def _widest(exchanges: Iterable[Attempt]) -> Iterator[Attempt]:
 
 
 def _is_behind(plain: Point, exchange: Point) -> bool:
-    """Whether the efficiency of the exchange is against this point."""
+    """Whether this point is the plain loop of the exchange's efficiency."""
     if plain.kind not in ("solo", "each") or plain.strategy != frameworks.load(exchange.strategy).baseline:
         return False
     work = exchange.workload.alone(exchange.reference.batch_size)
@@ -123,7 +110,6 @@ def _is_behind(plain: Point, exchange: Point) -> bool:
 
 
 def _turn(one: Soaked, block: int, *, canary: bool) -> Run:
-    """Windows like the measured ones."""
     first = LATER_WINDOWS * (block + 1)
     return Run(windows=LATER_WINDOWS, steps=one.windows[-1].steps, measured=False, first=first, canary=canary)
 
@@ -132,11 +118,8 @@ def _turn(one: Soaked, block: int, *, canary: bool) -> Run:
 
 
 class Epoch:
-    """Runs some points side by side, or one by itself.
-
-    `attempts` are the newest of each point, `soaked_s` is how long some went on.
-    `keep` is told of each point whose measured windows are in.
-    """
+    """A run of points side by side, or of one alone. `soaked_s` is the duration of the soak in seconds. `keep` is
+    called with the state of each point whose measured windows are in."""
 
     def __init__(
         self,
@@ -172,7 +155,6 @@ class Epoch:
         return Attempt(self._bench, point, number, retries, self._course.number, is_traced=is_traced)
 
     def hear(self, said: Heard) -> None:
-        """Hand a report to whom it concerns."""
         for attempt in self.attempts:
             if attempt.attempt == said.attempt:
                 match said:
@@ -184,24 +166,22 @@ class Epoch:
                         attempt.paused(said)
 
     def go_on(self) -> bool:
-        """Take the steps that are due; False when all is over."""
+        """Take the steps that are due; return False when the epoch is over."""
         return next(self._way, "over") is None
 
     def states(self) -> list[PointState]:
-        """What is known of each point."""
         return [attempt.state for attempt in self.attempts]
 
     def lose(self, silent: Collection[int], why: str) -> None:
-        """Have all points fail that one of these ranks of the launch takes part in."""
+        """Fail all points in which one of these silent launch ranks takes part."""
         for attempt in self.attempts:
             attempt.lose(silent, why)
 
     def release(self, reason: str, *, grace_s: float) -> None:
-        """End all that still runs."""
         for attempt in self.attempts:
             attempt.release(reason, grace_s=grace_s)
 
-    # ------------------------------------------------------------ its course
+    # ------------------------------------------------------------ course
 
     @property
     def _running(self) -> list[Attempt]:
@@ -227,7 +207,6 @@ class Epoch:
         yield from self._end()
 
     def _at_once(self) -> Iterator[None]:
-        """Each goes its way, whatever the others do."""
         ways = [
             chain(self._warm_up(attempt), self._measure(self._turns([attempt], 0))) for attempt in self._running
         ]
@@ -249,7 +228,6 @@ class Epoch:
         return self._turns(order, block)
 
     def _account(self) -> Iterator[None]:
-        """All measured windows are in: have them kept, since a run may be broken off in what comes."""
         for attempt in self._running:
             attempt.account()
         for attempt in self._running:
@@ -275,14 +253,13 @@ class Epoch:
             yield
 
     def _train(self, attempt: Attempt) -> Iterator[None]:
-        """To an accuracy, without any step that is not counted; a training is an epoch of one point."""
         self.active = attempt
         while not attempt.fails and attempt.train():
             yield from self._answer(attempt)
         yield from self._end()
 
     def _start(self) -> Iterator[None]:
-        """Until all are ready. Who fails by what may be chance is tried once more."""
+        """Wait until all points are ready. A failure that may be chance is retried once."""
         stopped: set[int] = set()
         while True:
             for index, attempt in enumerate(self.attempts):
@@ -297,8 +274,7 @@ class Epoch:
             yield
 
     def _stops(self, attempt: Attempt) -> bool:
-        """Whether a point must stand still while it is not its turn: others are measured, its own ranks one by
-        one, or canaries on its cores, beside which nothing of it should poll or linger."""
+        """Whether it must stand still: others have turns, its ranks run one by one, or its cores are probed."""
         return self._is_shared or self._course.canary or attempt.state.point.kind == "each"
 
     def _warm_up(self, attempt: Attempt) -> Iterator[None]:
@@ -309,12 +285,10 @@ class Epoch:
         yield from self._stop(attempt)
 
     def _answer(self, attempt: Attempt) -> Iterator[None]:
-        """Until all who were told something have done it, or it has failed."""
         while not attempt.waits and not attempt.fails:
             yield
 
     def _inspect(self, attempt: Attempt) -> Iterator[None]:
-        """What no figure counts, everyone else stopped; of `each` seat by seat."""
         self.active = attempt
         for rank in range(len(attempt.state.ranks)) if attempt.state.point.kind == "each" else (None,):
             if not attempt.fails and attempt.inspect(rank):
@@ -324,12 +298,10 @@ class Epoch:
     # ------------------------------------------------------------ measuring
 
     def _turns(self, order: Sequence[Attempt], block: int) -> Iterator[Turn]:
-        """These points' windows of a block; those of `each`, seat by seat."""
         first = block * self._course.windows
         return (Turn(attempt, rank, first) for attempt in order for rank in self._seats(attempt, block))
 
     def _measure(self, turns: Iterable[Turn]) -> Iterator[None]:
-        """Measure these turns one after the other, disturbed ones again."""
         for turn in self._quiet.before(turns):
             if turn is None:
                 yield
@@ -338,21 +310,19 @@ class Epoch:
                 self._quiet.after(turn)
 
     def _probe(self, turn: Turn) -> Iterator[None]:
-        """Have the cores of a turn probed while it stands still."""
         self.active = turn.attempt
         turn.attempt.probe(turn.launch_ranks)
         yield from self._stand(turn.attempt)
 
     def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
-        """Which ranks run by themselves, one after the other; None: all at once."""
+        """Ranks that run alone, one after the other; None is all ranks at once."""
         point = attempt.state.point
         if point.kind != "each":
             return (None,)
-        # Each round begins with others: a first block that is always cold would else be always the same seats'.
+        # Each round begins with other seats, because its first block is colder.
         return seats(len(attempt.state.ranks), block + point.round, self._blocks)
 
     def _turn(self, turn: Turn) -> Iterator[None]:
-        """One turn."""
         self.active = attempt = turn.attempt
         if not attempt.fails:
             windows, canary = self._course.windows, self._course.canary
@@ -361,15 +331,13 @@ class Epoch:
             yield from self._leave_off(attempt)
 
     def _leave_off(self, attempt: Attempt) -> Iterator[None]:
-        """A turn is over: stop between two steps."""
         if self._stops(attempt) and attempt.lingers and not attempt.fails:
             attempt.rest()
             yield from self._answer(attempt)
         yield from self._stop(attempt)
 
     def _stop(self, attempt: Attempt) -> Iterator[None]:
-        """Until all of it stand still: the next turn would else begin beside those that do not, and on some hosts
-        before others."""
+        """Wait until all of it stands still; otherwise the next turn would begin earlier on some hosts."""
         if self._stops(attempt):
             attempt.pause()
             yield from self._stand(attempt)

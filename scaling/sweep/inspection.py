@@ -1,8 +1,8 @@
-"""What ranks do after their measured windows that no figure counts: which points, how many steps. Pure.
+"""Uncounted steps after the measured windows: which points run them, and how many.
 
-Steps without an exchange take half as long as two measured windows, and every point of an exchange between real
-devices has them; exchanges beside compute are as many, on GPUs, where CPU time does not split the loss; profiled
-steps are asked for (`--trace`) and follow once per cell.
+* Steps without exchange: two windows of half length, for every exchange between real devices.
+* Exchanges during compute: as many, on GPUs, where CPU time does not split the loss.
+* Profiled steps: once per cell, with `--trace`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from scaling.sweep.state import PointState
 
 UNSYNCED_WINDOWS = 2
 TRACED_STEPS = 5
-# What explains an exchange by comparison; `comm` computes nothing.
+# Kinds that explain an exchange by comparison; `comm` computes nothing.
 TRACED: tuple[Kind, ...] = ("exchange", "together", "solo", "each")
-# Where no CPU time tells what the exchange takes beside compute.
 OVERLAPPED: tuple[Device, ...] = ("cuda",)
 
 
 def traced(points: Iterable[Point], records: Iterable[PointRecord]) -> frozenset[str]:
-    """The keys of those points that end with profiled steps: the first of each cell that ends well."""
+    """Return the keys of points that end with profiled steps: those of cells without a successful record."""
     wanted = {point.key: point.cell for point in points if point.kind in TRACED}
     had = {record.point.cell for record in records if isinstance(record.outcome, Finished)}
     return frozenset(key for key, cell in wanted.items() if cell not in had)
 
 
 def command(state: PointState) -> Inspect | None:
-    """What all ranks are told when they have done their measured windows; None where nothing is left."""
+    """Return the uncounted steps of all ranks after their measured windows; None if there are none."""
     point = state.point
-    # An emulated device's steps say nothing of what a wrapper costs.
+    # Steps of an emulated device do not show what a wrapper costs.
     exchanges = point.kind == "exchange" and point.world_size > 1 and point.hardware.device != "emulated"
     windows = UNSYNCED_WINDOWS if exchanges else 0
     traced_steps = TRACED_STEPS if state.ranks[0].task.is_traced else 0

@@ -1,4 +1,4 @@
-"""The state of an ended point -> the PointRecord that is kept: what failed first, digests, warnings. Pure."""
+"""The record of an ended point: its outcome, its ranks, its warnings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from scaling.records.telemetry import Telemetry
 from scaling.sweep.ended import most_certain
 from scaling.sweep.state import HelperState, PointState, RankState
 
-# Above this an emulated step is no longer told by its sleeps and its bytes alone.
+# Above this load an emulated step also depends on CPU time, not only on its sleeps and its bytes.
 MOST_BUSY_PERCENT = 80
-# What may be chance: such a point is tried once more.
 RETRIED = ("port-taken",)
 UNCHECKED = PointWarning(
     kind="other",
@@ -26,7 +25,7 @@ UNCHECKED = PointWarning(
 
 
 def retries_of(state: PointState) -> tuple[str, ...]:
-    """Why a point is tried once more; nothing where it was already, or where that would not help."""
+    """Return why a point is retried; empty if it was already retried, or if that would not help."""
     failure = cause_of(state)
     if failure is None or state.retries or failure.cause not in RETRIED:
         return ()
@@ -34,7 +33,7 @@ def retries_of(state: PointState) -> tuple[str, ...]:
 
 
 def record_of(state: PointState, *, ended_s: float) -> PointRecord:
-    """Make what is kept of an ended point. A synchronous exchange whose ranks' parameters differ is void."""
+    """Make the record of an ended point. A synchronous exchange fails if the parameters of its ranks differ."""
     ranks = tuple(_rank_record(rank) for rank in state.ranks)
     outcome: Outcome = cause_of(state) or Finished()
     if isinstance(outcome, Finished) and _must_agree(state):
@@ -65,7 +64,7 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
 
 
 def record_so_far(state: PointState, *, now_s: float) -> PointRecord:
-    """Make what is kept of a point when its measured windows are in, until the record of its end replaces it."""
+    """Make the record of a point whose measured windows are in; the record of its end replaces it."""
     record = replace(record_of(state, ended_s=now_s), ended=False)
     unchecked = (UNCHECKED,) if _must_agree(state) and len(record.ranks) > 1 else ()
     return replace(record, warnings=(*record.warnings, *unchecked))
@@ -76,7 +75,7 @@ def _must_agree(state: PointState) -> bool:
 
 
 def cause_of(state: PointState) -> Failed | None:
-    """Return the most certain of all failures of a point; among equally certain ones the first."""
+    """Return the most certain failure of a point, the first of equally certain ones; None if there is none."""
     if state.failure is None:
         return None
     endings = chain((one.ending for one in state.ranks), (one.ending for one in state.helpers))
@@ -89,7 +88,7 @@ def _helper_record(helper: HelperState, *, well: bool) -> HelperRecord:
     ended = helper.ended
     outcome = helper.ending.outcome
     if well and isinstance(outcome, Failed) and outcome.cause == "cancelled":
-        outcome = Finished()  # servers do not end by themselves
+        outcome = Finished()  # servers run until they are ended
     return HelperRecord(
         name=helper.task.role,
         launch_rank=helper.task.launch_rank,
@@ -144,7 +143,6 @@ def _digests_agree(state: PointState) -> Outcome:
 
 
 def _warnings(state: PointState) -> Iterator[PointWarning]:
-    """What a reader of the row must know."""
     if not state.settled:
         yield PointWarning(
             kind="unsettled", text="never settled: the warm-up hit its ceiling with windows still drifting"
@@ -186,7 +184,7 @@ def _of_rank(rank: RankState) -> Iterator[PointWarning]:
 
 
 def _moved_together(state: PointState) -> str:
-    """Which rank ran on another's CPUs after all, as somebody moved it; "" where none did."""
+    """Which ranks ran on the same CPUs, because one was moved; "" if none did."""
     beside = state.ranks if state.point.kind != "each" else ()
     for rank in beside:
         host, moved = rank.task.hosts[rank.task.rank], _moved(rank)
@@ -199,7 +197,7 @@ def _moved_together(state: PointState) -> str:
 
 
 def _moved(rank: RankState) -> set[int]:
-    """The CPUs of others on which threads of a rank were, if these threads were kept off some of its own."""
+    """The CPUs of others on which threads of a rank ran, if those threads were kept off some of its own."""
     own = set(rank.task.cpus)
     if not own or rank.ended is None or rank.task.point.hardware.device != "cpu":
         return set()
@@ -211,7 +209,6 @@ def _listed(cpus: Iterable[int]) -> str:
 
 
 def _flooding(child: RankState | HelperState) -> Iterator[PointWarning]:
-    """Of a child whose log was cut: what is not there, and that writing it took its time."""
     if child.ended is not None and child.ended.log_dropped_bytes:
         where = f"{child.task.role} of rank {child.task.rank} on {child.task.hosts[child.task.rank]}"
         text = f"{where} flooded its log: {child.ended.log_dropped_bytes / 1e6:.0f} MB of it were dropped"
@@ -219,8 +216,6 @@ def _flooding(child: RankState | HelperState) -> Iterator[PointWarning]:
 
 
 def _throttled(child: RankState | HelperState) -> Iterator[PointWarning]:
-    """Of a rank whose GPU was too hot, or its power failing, in its worker or in the helper that computes for
-    it."""
     samples = child.ended.telemetry.samples if child.ended else ()
     if reasons := device_use.throttled(samples):
         rank = child.task.rank
@@ -229,7 +224,7 @@ def _throttled(child: RankState | HelperState) -> Iterator[PointWarning]:
 
 
 def _too_busy(state: PointState) -> Iterator[PointWarning]:
-    """Of a machine that emulates: where little is idle, ranks wait for cores that real devices would not share."""
+    """Warn that an emulating machine is busy: its ranks wait for cores that real devices would not share."""
     hosts = dict.fromkeys(rank.task.hosts[rank.task.rank] for rank in state.ranks)
     busy = dict.fromkeys(
         rank.task.hosts[rank.task.rank]
@@ -237,7 +232,6 @@ def _too_busy(state: PointState) -> Iterator[PointWarning]:
         if rank.ended and (rank.ended.telemetry.machine_cpu_percent or 0.0) > MOST_BUSY_PERCENT
     )
     if busy:
-        # The nodes of a lab are one machine.
         of = f" of {', '.join(busy)}" if len(busy) < len(hosts) else ""
         text = (
             f"CPUs{of} were over {MOST_BUSY_PERCENT} % busy while they emulated: times are too long; keep others "

@@ -1,9 +1,7 @@
-"""The live state of a running point, folded from what its children report: `fold(state, report)`.
+"""The live state of a running point, folded from the reports of its children: `fold(state, report)`.
 
-Pure: no clock, no I/O; every time stands in the events or is given. The sweep decides on this state, the view
-draws it, `outcome.py` makes the record of it. Ranks are counted as they report, so that no report is answered by
-asking all of them; but each copies the tuple of ranks: some 10 us at 1,000 ranks (tests/bench/collector.py), and
-more the more there are.
+Times are in the events or arguments. Ranks are counted as they report, but each report copies the tuple of ranks:
+some 10 us at 1,000 ranks (tests/bench/collector.py).
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from scaling.records.point import Pattern, Point, Record
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
 from scaling.sweep.ended import UNSEEN, Ending, Evidence, how_it_ended
 
-# `waiting` is for quiet cores, before what was disturbed is measured again.
+# `waiting`: for idle cores, before disturbed windows are repeated.
 Phase = Literal[
     "starting", "warming", "measuring", "waiting", "soaking", "evaluating", "inspecting", "finishing", "ended"
 ]
 
 
 class RankState(Record, frozen=True, kw_only=True):
-    """One worker, as far as its events tell. `in_chunk` counts its windows of the running command."""
+    """One worker, by its events. `in_chunk` counts its windows of the running command."""
 
     task: Task
     pid: int = 0
@@ -57,14 +55,13 @@ class RankState(Record, frozen=True, kw_only=True):
     ending: Ending = UNSEEN
 
     def evidence(self, seen: Exit | None = None) -> Evidence:
-        """What is known of its end; `seen` by its agent."""
         host, is_done = self.task.hosts[self.task.rank], self.result is not None
         return Evidence(task=self.task, host=host, error=self.error, is_done=is_done, exit=seen)
 
 
 class HelperState(Record, frozen=True, kw_only=True):
-    """One helper, as far as its events tell; `announced` is None until it can be reached. Workers wait
-    for it where it is not `awaited`."""
+    """One helper, by its events. `announced` is None until it can be reached. If it is `awaited`, workers start
+    only then; otherwise they wait for it themselves."""
 
     task: Task
     awaited: bool = True
@@ -74,24 +71,23 @@ class HelperState(Record, frozen=True, kw_only=True):
     ending: Ending = UNSEEN
 
     def evidence(self, *, error: Error | None = None, seen: Exit | None = None) -> Evidence:
-        """What is known of its end: its last words, then what its agent has seen."""
         is_done = self.announced is not None
         return Evidence(task=self.task, host=self.host, error=error, is_done=is_done, exit=seen)
 
     @property
     def host(self) -> str:
-        """The host that the helper runs on."""
         beside = (server.host for server in self.task.servers if server.launch_rank == self.task.launch_rank)
         return next(beside, self.task.hosts[self.task.rank])
 
 
 class PointState(Record, frozen=True, kw_only=True):
-    """One running point. `expected` is the number of measured windows that each rank will report.
+    """One running point. Times are CLOCK_MONOTONIC of rank 0.
 
-    `ready`, `told`, `chunk_done`, `inspected` and `ended` count ranks; a chunk is the windows of one command,
-    which was told to `told` of them. `failure` is the first failure: the cause; what follows from it is recorded
-    as cancelled. Times are CLOCK_MONOTONIC of rank 0. `epoch` numbers the points that live side by side with this
-    one, None where none do.
+    `expected`: measured windows that each rank will report.
+    `ready`, `inspected`, `ended`: numbers of ranks.
+    `told`, `chunk_done`: numbers of ranks with the running command, and of those that are done with it.
+    `failure`: the first failure, which is the cause; its consequences are recorded as cancelled.
+    `epoch`: number shared by points that live side by side; None for a point alone.
     """
 
     point: Point
@@ -121,12 +117,12 @@ class PointState(Record, frozen=True, kw_only=True):
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether its ranks have less than their CPUs, which `crowding` explains: then nothing is claimed."""
+        """Whether its ranks have fewer CPUs than intended, as `crowding` explains: nothing is claimed."""
         return bool(self.crowding)
 
     @property
     def waits_for_helpers(self) -> bool:
-        """Whether workers must not start yet: a helper cannot be reached that they do not wait for themselves."""
+        """Whether workers must not start yet: an `awaited` helper cannot be reached."""
         return any(helper.awaited and helper.announced is None for helper in self.helpers)
 
     @property
@@ -136,12 +132,12 @@ class PointState(Record, frozen=True, kw_only=True):
 
     @property
     def chunk_complete(self) -> bool:
-        """Whether every rank that was told the running command has done so, or rests."""
+        """Whether every rank with the running command is done with it, or rests."""
         return isinstance(self.command, Run | Rest | Train | Evaluate) and self.chunk_done == self.told
 
 
 def commanded(state: PointState, command: Command, told: int | None = None) -> PointState:
-    """The state after `command` was sent to `told` ranks, or to every one."""
+    """Return the state after `command` was sent to `told` ranks, or to all."""
     if isinstance(command, Finish):
         return replace(state, command=command, phase="finishing")
     if isinstance(command, Inspect):
@@ -162,7 +158,7 @@ def _unmeasured(state: PointState) -> Phase:
 
 
 def fold(state: PointState, report: Report) -> PointState:
-    """Return the state after one report; reports of children that already ended change nothing."""
+    """Return the state after one report. Reports of ended children change nothing."""
     event = report.event
     if report.role != "worker":
         return _fold_helper(state, report, event)
@@ -196,13 +192,12 @@ def fold(state: PointState, report: Report) -> PointState:
 
 
 def with_rank(state: PointState, index: int, rank: RankState) -> PointState:
-    """The state with this one in the place of one of its ranks."""
     ranks = state.ranks
     return replace(state, ranks=(*ranks[:index], rank, *ranks[index + 1 :]))
 
 
 def failing(state: PointState, failed: Failed | None) -> PointState:
-    """Note a failure, if there is one; only the first one is the cause."""
+    """Note a failure, if there is one. Only the first is the cause."""
     return state if state.failure is not None else replace(state, failure=failed)
 
 
@@ -230,7 +225,7 @@ def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) ->
 
 
 def _with_tail(state: PointState, outcome: Failed) -> PointState:
-    """Give the point's failure the log tail that arrives with the end of the rank that caused it."""
+    """Add the log tail to the point's failure: it arrives with the end of the rank that failed."""
     failure = state.failure
     if failure is None or failure.rank != outcome.rank or failure.log_tail:
         return state

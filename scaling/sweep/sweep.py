@@ -1,6 +1,6 @@
-"""Rank 0: for each epoch of points dispatch, collect, append; further rounds, Ctrl-C.
+"""Rank 0's main loop: it measures each epoch of points, appends their records and adds rounds.
 
-One thread, never blocking: each turn takes what agents sent, folds it, answers, lets the view look.
+One thread, which never blocks: each turn takes the agents' messages, applies them, answers and updates the view.
 """
 
 from __future__ import annotations
@@ -46,27 +46,24 @@ from scaling.sweep.turns import Course
 from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
 
-# ---------------------------------------------------------------- registering
-#
-# Has the later points of a sweep predicted from the earlier ones, before any of them is measured.
+# ---------------------------------------------------------------- predictions of later points
 
 
 class Asking(Protocol):
-    """Questions that somebody else answers meanwhile."""
+    """Questions to a predictor that works in another process."""
 
     def answers(self) -> tuple[Prediction, ...] | None:
-        """One for each question, in their order; None until there are."""
+        """Return one prediction for each question, in their order; None until all are there."""
 
     def stop(self) -> None:
-        """Wait no longer. May be called again."""
+        """Stop waiting; may be called again."""
 
 
-# Of a run's folder.
 Predictor = Callable[[Path, Sequence[Question]], Asking]
 
 
 def prediction_questions(plan: Plan) -> tuple[Question, ...]:
-    """The exchanges of the later stage, each once."""
+    """Return the exchanges of the later stage, each once."""
     points = [point for group in plan.groups if plan.is_later(group) for point in group.points]
     return tuple(
         Question(point=replace(point, round=0), nodes=len({slot.host for slot in slots_of(point, plan.slots)}))
@@ -76,7 +73,7 @@ def prediction_questions(plan: Plan) -> tuple[Question, ...]:
 
 
 def prediction_begun(plan: Plan, records: Iterable[PointRecord]) -> bool:
-    """Whether any point of the later stage was tried already: what is said now would not be said before."""
+    """Whether a point of the later stage was already tried: a prediction would come too late."""
     later = {point.cell for group in plan.groups if plan.is_later(group) for point in group.points}
     return any(record.point.cell in later for record in records)
 
@@ -84,7 +81,7 @@ def prediction_begun(plan: Plan, records: Iterable[PointRecord]) -> bool:
 def ask_prediction(
     predictor: Predictor, run: Path, asked: Sequence[Question], mailbox: Mailbox[ToAgent, ToSweep]
 ) -> tuple[Prediction, ...]:
-    """Wait for the answers, in turn with this rank's agent. Raises Interrupted on a signal."""
+    """Wait for the answers while this rank's agent takes its turns. Raises Interrupted on a signal."""
     asking = predictor(run, asked)
     try:
         while (found := asking.answers()) is None:
@@ -98,7 +95,7 @@ def ask_prediction(
 
 
 def predictions_told(found: Iterable[Prediction]) -> Iterator[str]:
-    """What is worth a line of each, and once what is noted of any."""
+    """Yield the notes of all predictions, each once, then a line for each prediction."""
     for text in dict.fromkeys(text for one in found for text in one.notes):
         yield f"note: {text}"
     for one in found:
@@ -115,9 +112,7 @@ def _name(point: Point) -> str:
     return f"{point.strategy} over {point.interconnect} N={point.world_size} batch {point.workload.batch_size}"
 
 
-# ---------------------------------------------------------------- preloading
-#
-# What is done before points are measured: imports, once, and listening to idle networks before each round.
+# ---------------------------------------------------------------- before points are measured
 
 
 LISTEN_S = 0.5
@@ -125,8 +120,7 @@ PATIENCE_S = 10.0
 
 
 def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> None:
-    """Have all agents import what they need, since half of a short run would else be imports, and wait until they
-    have. Raises Interrupted on a signal."""
+    """Have all agents preload imports (half of a short run), and wait. Raises Interrupted on a signal."""
     wanted: dict[int, list[Task]] = defaultdict(list)
     for point in _samples(plan):
         slots = placement.slots_of(point, plan.slots)
@@ -145,16 +139,14 @@ def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> 
 
 
 def listen(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep]) -> None:
-    """Have all agents count what their hosts' cards carry while nothing runs, where points cross hosts. Raises
-    Interrupted on a signal."""
+    """Have all agents measure idle traffic, if points cross hosts. Raises Interrupted on a signal."""
     if len(plan.hosts) > 1:
         mailbox.order_all(Listen(seconds=LISTEN_S))
         mailbox.answers(Listened, range(mailbox.size), LISTEN_S + PATIENCE_S)
 
 
 def _samples(plan: Plan) -> Iterator[Point]:
-    """Of each framework that can be imported beforehand, its plain loop on as many ranks as any point has: what an
-    exchange asks of the environment there is none of yet, no port, no server."""
+    """The widest plain loop of each framework with preload; an exchange needs ports and servers first."""
     by_baseline: dict[str, list[Point]] = defaultdict(list)
     for cell in plan.cells:
         if cell.strategy not in plan.missing:
@@ -170,7 +162,7 @@ def _samples(plan: Plan) -> Iterator[Point]:
 
 
 class Sweep:
-    """Measures the points of a plan that `records` lack, in rounds, and appends their records."""
+    """The main loop: it measures the points of a plan that `records` lack, and appends their records."""
 
     def __init__(
         self,
@@ -199,14 +191,13 @@ class Sweep:
         self._begun_s, self._points_so_far = clock(), 0
         self._unix_clock = unix_clock
         logs = store.folder.resolve() / "logs"
-        # After those whose logs are there: a resumed run appends to no older log.
+        # After the numbers of existing logs: a resumed run appends to no older log.
         self._attempt: int = max((int(log.name[:4]) for log in logs.glob("[0-9]" * 4 + "-*")), default=0)
         self._quiet = Quiet()
         self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
 
     def run(self) -> None:
-        """Measure everything. Raises Interrupted after a signal, StoreError when a record cannot be kept;
-        whatever was kept before stays."""
+        """Measure everything. Raises Interrupted after a signal, StoreError if a record cannot be kept."""
         self.begin()
         for later in self.plan.stages:
             if later:
@@ -214,7 +205,6 @@ class Sweep:
             self._run(later)
 
     def _run(self, later: bool) -> None:
-        """All rounds of one stage."""
         number, planned = 0, self.plan.rounds
         for ahead in range(planned):
             self._allow(ahead, later)
@@ -235,25 +225,22 @@ class Sweep:
         self._quiet.allow(sum(map(self.plan.seconds, lacking)))
 
     def _groups(self, number: int, later: bool) -> list[tuple[int, Group]]:
-        """Those of a round that a stage measures, with their places in the round."""
         every = enumerate(self.plan.round(number))
         return [(index, group) for index, group in every if self.plan.is_later(group) == later]
 
     def begin(self) -> None:
-        """Have agents import what their workers will need."""
         preload(self.plan, self.mailbox, self._bench.clocks.startup_s)
         self._begun_s = self._clock()
 
     def measure(self, group: Group, total: int, *, at_once: bool = False) -> tuple[PointRecord, ...]:
-        """Measure the points of a group that no round of the plan has, and keep their records; `total` is how many
-        there are in all. `at_once`: they share no rank, and none waits for another."""
-        if at_once:  # groups beside each other disturb each other's canaries
+        """Measure a group that is in no round of the plan, of `total` points in all, and keep its records.
+        `at_once`: points share no rank and are measured at the same time."""
+        if at_once:  # they would disturb each other's canaries
             return self._measure(group, total, replace(self._course(group, 0), at_once=True, canary=False))
         self._quiet.allow(self.plan.seconds(group))
         return self._measure(group, total, self._course(group, 0))
 
     def _measure(self, group: Group, total: int, course: Course) -> tuple[PointRecord, ...]:
-        # Of which the time so far is: points of a group end together.
         self._points_so_far += sum(point.key not in self._done for point in group.points)
         found = []
         for record in self._records_of(group, course):
@@ -262,7 +249,7 @@ class Sweep:
         return tuple(found)
 
     def _register(self) -> None:
-        """Write down what the later stage will do, as long as none of it was tried."""
+        """Register predictions of the later stage, unless one of its points was already tried."""
         if self._predictor is None:
             return
         if prediction_begun(self.plan, self.records):
@@ -271,7 +258,7 @@ class Sweep:
         asked = prediction_questions(self.plan)
         try:
             found = ask_prediction(self._predictor, self.store.folder, asked, self.mailbox) if asked else ()
-        except OSError as error:  # no room, no process: a reason to go on without
+        except OSError as error:
             self.view.note(f"not predicted: {error}")
             return
         for one in found:
@@ -297,7 +284,6 @@ class Sweep:
             self._bench = replace(self._bench, logs=str(self.store.folder.resolve() / "logs"))
 
     def _too_wide(self) -> bool:
-        """Whether any claimed efficiency's interval is wider than `--target-ci` allows."""
         if self._target is None:
             return False
         found = [row.efficiency for row in self._analyser.rows() if row.efficiency is not None]
@@ -306,7 +292,7 @@ class Sweep:
     # ------------------------------------------------------------ points side by side
 
     def _records_of(self, group: Group, course: Course) -> Iterator[PointRecord]:
-        """Measure the points of a group that are lacking; those first that cannot be measured."""
+        """Yield records of the points of a group that are lacking, first of those that cannot be measured."""
         able = []
         for point in group.points:
             if point.key in self._done:
@@ -354,13 +340,12 @@ class Sweep:
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
-        # No other round has it, so that the time left does not follow from it.
+        # No other round has a soak: the time left does not depend on it.
         self._begun_s += current.soaked_s
         ended_s = self._clock()
         return [self._emulating(record_of(state, ended_s=ended_s)) for state in current.states()]
 
     def _lose(self, current: Epoch, error: SilentRanks) -> None:
-        """Keep that points failed because ranks stand still; those that were measured stay measured."""
         current.lose(error.ranks, str(error))
         measured = done_keys(self.records)
         for state in current.states():
@@ -387,8 +372,8 @@ class Sweep:
         )
 
     def _epoch(self, group: Group, index: int) -> int:
-        """The number of an epoch in its round; another one where points of the group are there already, which took
-        no turns with those that were lacking."""
+        """The number of an epoch in its round; a new one if points of the group were measured before, in other
+        turns."""
         if not any(point.key in self._done for point in group.points):
             return index
         number = group.points[0].round

@@ -1,4 +1,4 @@
-"""Points that take turns: whose windows a turn has, and how many windows each point has. Pure."""
+"""Turns: which windows a turn has, and how many turns each point has."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from scaling.records.point import Record
 from scaling.sweep.attempt import Attempt
 from scaling.sweep.state import PointState
 
-# Between two turns.
+# seconds between two turns
 ORDERS_S = 0.03
 
 
 class Course(Record, frozen=True, kw_only=True):
-    """How an epoch is measured: so many blocks of windows of each point; `number` is None for a point by itself.
+    """How an epoch is measured.
 
-    `blocks` is None where the time of a step says how many there are. `at_once`: the points share no rank and no
-    server, and all are measured at the same time. `planned_s`: how long it was planned to take, which bounds how
-    long disturbed windows are measured again (quiet/turns.py). `soak_s`: how long some of them go on after their
-    windows, 0 for none. `traced` are the keys of the points that end with profiled steps.
+    `number`: of the epoch in its round; None for a point alone.
+    `blocks`: None if the time of a step decides.
+    `windows`: of each point in a block.
+    `at_once`: points share no rank and no server, and are measured at the same time.
+    `planned_s`: planned duration, which limits the repetition of disturbed windows (quiet/turns.py).
+    `soak_s`: duration of the soak, 0 for none.
+    `traced`: keys of points that end with profiled steps.
     """
 
     number: int | None
@@ -37,7 +40,7 @@ class Course(Record, frozen=True, kw_only=True):
 
 
 class Turn(NamedTuple):
-    """Whose windows are measured, from the `first` on: all ranks' of a point, or one's."""
+    """A turn: windows of all ranks of a point, or of one rank, numbered from `first`."""
 
     attempt: Attempt
     rank: int | None
@@ -45,24 +48,20 @@ class Turn(NamedTuple):
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The numbers of those that run."""
         return range(len(self.attempt.state.ranks)) if self.rank is None else (self.rank,)
 
     @property
     def launch_ranks(self) -> frozenset[int]:
-        """The same, by rank of the launch: each has its cores."""
+        """Launch ranks of the ranks that run; each has its own cores."""
         return frozenset(self.attempt.state.ranks[number].task.launch_rank for number in self.ranks)
 
 
 def blocks_that_fit(states: Iterable[PointState]) -> int:
-    """How many windows each of these points has, which are warm, where the configuration leaves it open.
-
-    They have been told no window that counts, so that what is measured has no say in it.
-    """
+    """Return the number of windows of each of these warm points. Measured windows have no say in it."""
     return defaults.turns_in_round(fmean(map(_turn_s, states)))
 
 
 def _turn_s(state: PointState) -> float:
-    """Seconds of a turn: a window like the last one that warmed up, an uncounted step before it, and orders."""
+    """Seconds of a turn: a window like the last of the warm-up, an uncounted step, and orders."""
     slowest = max((rank.warmup[-1] for rank in state.ranks), key=lambda window: window.seconds)
     return slowest.seconds * (slowest.steps + 1) / slowest.steps + ORDERS_S

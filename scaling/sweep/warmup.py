@@ -1,8 +1,7 @@
-"""How many steps make a window, and when the warm-up is over. Pure.
+"""The number of steps of a window, and the end of the warm-up.
 
-Rank 0 decides for all ranks, so that collective steps stay equal in number: two single steps; then
-windows of K steps, K from the slowest rank, until they are steady or the ceiling is reached. The floor and the
-ceiling are each a time and a number of windows: both must be reached.
+Two single steps come first. Then come windows of K steps, K by the slowest rank, until they are steady or the
+ceiling is reached. Floor and ceiling are each a time and a number of windows; both must be reached.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ MAX_STEPS = 100_000
 
 
 class Pace(Record, frozen=True, kw_only=True):
-    """How long a window should be, and how long the warm-up is at least and at most.
-
-    Where points live side by side it is not `judged` whether these are steady: the noise of the machine would be
-    judged, while the windows that count tell themselves whether they drift (analysis).
-    """
+    """The length of a window, and the floor and ceiling of the warm-up. `judged`: windows must be steady."""
 
     window_s: float
     floor_windows: int = FLOOR_WINDOWS
@@ -37,16 +32,15 @@ class Pace(Record, frozen=True, kw_only=True):
     judged: bool = True
 
 
-# Where points take turns, windows that count are many and short, and tell themselves whether they drift.
+# Points that take turns are not judged: analysis checks their many short windows for drift.
 SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
-# An exchange without compute explains, and is in no efficiency: a part of a window is enough. One of several ranks
-# is what the row is about, and of all points the noisiest: its steps stall now and then (of DDP's over Gloo on two
-# cores one in ninety took over a fifth longer, of plain loops one in three hundred), which more of them average.
+# `comm` is in no efficiency: a part of a window is enough. Exchanges of several ranks are the noisiest points,
+# because their steps stall now and then: longer windows average that.
 COMM_PART, EXCHANGE_PART = 0.25, 2.0
 
 
 def pace_of(point: Point, window_s: float, *, takes_turns: bool) -> Pace:
-    """Of a point whose windows are to last so many seconds."""
+    """Return the pace of a point whose windows should last `window_s` seconds."""
     if not takes_turns:
         floor_s, ceiling_s = defaults.warm_up_s(point.hardware.device)
         return Pace(window_s=window_s, floor_s=floor_s, ceiling_s=ceiling_s)
@@ -56,15 +50,14 @@ def pace_of(point: Point, window_s: float, *, takes_turns: bool) -> Pace:
 
 
 class Warm(Record, frozen=True, kw_only=True):
-    """The warm-up is over: windows have so many steps. `settled` is False where they still drift."""
+    """The end of the warm-up: the steps of a window. `settled` is False if windows still drift."""
 
     steps: int
     settled: bool = True
 
 
 def decide(state: PointState, pace: Pace) -> Run | Warm:
-    """Return the next command once every rank is ready, or has done all windows of the last one; or that none is
-    needed any more."""
+    """Return the command after the one that every rank has done, or `Warm` if the warm-up is over."""
     slowest_s, steps = _warmup(state)
     if len(steps) < SINGLE_STEPS:
         return Run(windows=1, steps=1, measured=False)
@@ -78,7 +71,7 @@ def decide(state: PointState, pace: Pace) -> Run | Warm:
     alike_s = [seconds for seconds, count in zip(after_s, counts, strict=True) if count == current]
     exhausted = len(after_s) >= CEILING_WINDOWS and sum(after_s) >= pace.ceiling_s
     if not exhausted and not 0.5 <= fitting / current <= 2.0:
-        # The single step misled: a lazy start made it slow, or the clock could not tell it.
+        # The single step was slow because of a lazy start, or too short for the clock.
         return floor
     if not pace.judged:
         return Warm(steps=current)
@@ -89,17 +82,16 @@ def decide(state: PointState, pace: Pace) -> Run | Warm:
 
 
 def _floor_windows(pace: Pace, seconds: float) -> int:
-    """Return how many windows that last so many seconds fill the floor."""
     return max(pace.floor_windows, math.ceil(pace.floor_s / seconds) if seconds else 0)
 
 
 def steps_per_window(step_s: float, window_s: float) -> int:
-    """How many steps last at least `window_s`."""
+    """Return how many steps last at least `window_s`."""
     return max(1, min(MAX_STEPS, math.ceil(window_s / step_s))) if step_s > 0 else MAX_STEPS
 
 
 def _warmup(state: PointState) -> tuple[list[float], list[int]]:
-    """Return for each warm-up window the slowest rank's seconds, and its steps."""
+    """For each warm-up window, the seconds of the slowest rank, and the steps."""
     by_window = list(zip(*(rank.warmup for rank in state.ranks), strict=True))
     slowest_s = [max(window.seconds for window in windows) for windows in by_window]
     return slowest_s, [windows[0].steps for windows in by_window]

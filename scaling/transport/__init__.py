@@ -1,1 +1,1 @@
-"""How the ranks of a launch reach each other."""
+"""Messages between the ranks of a launch, and the launch itself."""

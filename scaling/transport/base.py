@@ -1,4 +1,4 @@
-"""What carries messages between ranks: `Cluster`, and its form inside one process."""
+"""`Cluster`, the interface that carries messages between ranks, and its form inside one process."""
 
 from __future__ import annotations
 
@@ -9,35 +9,29 @@ Box = Literal["agent", "sweep"]
 
 
 class Cluster(Protocol):
-    """Ranks that exchange small byte strings, never blocking.
-
-    A message is delivered once, in order per sender and box. Rank 0 has two boxes: its agent's
-    and the sweep's. Nothing may block in here: a waiting MPI rank burns a core (scaling/README.md).
-    """
+    """Ranks that exchange small byte strings, each delivered once, in order per sender and box. No method blocks:
+    a rank that waits in MPI uses a core (scaling/README.md). Rank 0 has two boxes: its agent's and the sweep's."""
 
     rank: int
     size: int
     library: str
 
     def send(self, rank: int, box: Box, message: bytes) -> None:
-        """Queue `message` for `rank`; returns at once."""
+        """Queue `message` for `rank` and return at once."""
 
     def receive(self, box: Box) -> tuple[int, bytes] | None:
-        """The next waiting message as (sender, message), or None."""
+        """Return the next message as (sender, message), or None."""
 
     def close(self) -> None:
-        """Deliver what is queued and leave, together with all ranks."""
+        """Deliver queued messages and leave, together with all ranks."""
 
     def abort(self, code: int) -> None:
-        """End all ranks of the launch with `code`, now."""
+        """End all ranks of the launch with `code`, at once."""
 
 
 class Hub:
-    """The post office of `size` ranks inside one process: it carries messages through queues, in a fixed order.
-
-    It serves a run of one rank without MPI, and tests: agents take turns without threads, so that the order of
-    events is the same each time.
-    """
+    """Queues for `size` ranks inside one process, for a run of one rank without MPI, and for tests. Agents take
+    turns without threads, so events always have the same order."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -48,7 +42,7 @@ class Hub:
             self.boxes[rank, "sweep"] = deque()
 
     def rank(self, rank: int) -> InlineCluster:
-        """The cluster as `rank` sees it."""
+        """Return the cluster as `rank` sees it."""
         return InlineCluster(self, rank)
 
 

@@ -1,4 +1,4 @@
-"""What every command under mpirun begins and ends with: the other ranks, and what becomes of an exception."""
+"""The start and end of every command under mpirun: open files, the other ranks, uncaught exceptions."""
 
 from __future__ import annotations
 
@@ -23,17 +23,14 @@ from scaling.transport.launchers import launched
 from scaling.transport.mpi import connect
 
 # ---------------------------------------------------------------- open files
-#
-# How many files a rank may open: as many as the system lets it, or the launch is refused.
 
 
-# MPI by itself hangs or crashes with a dozen; an agent has several for each point that lives side by side.
+# MPI alone hangs or crashes with a dozen; an agent needs several for each point that lives side by side.
 LEAST_OPEN_FILES, ENOUGH = 256, 1 << 16
 
 
 def allow_open_files() -> None:
-    """Raise this process's own limit (`ulimit -n`) as far as the system lets it. Raises LaunchError where too few
-    files are left to it."""
+    """Raise this process's limit (`ulimit -n`) as far as allowed. Raises LaunchError if it stays too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = open_files_limit(soft, hard)
     if allowed != soft:
@@ -41,7 +38,7 @@ def allow_open_files() -> None:
 
 
 def open_files_limit(soft: int, hard: int) -> int:
-    """What the limit is to be; RLIM_INFINITY is below all numbers. Raises LaunchError."""
+    """Return the new limit; RLIM_INFINITY is below all numbers. Raises LaunchError."""
     endless = resource.RLIM_INFINITY
     if endless not in (soft, hard) and hard < LEAST_OPEN_FILES:
         raise LaunchError(
@@ -55,29 +52,26 @@ def open_files_limit(soft: int, hard: int) -> int:
 
 # ---------------------------------------------------------------- launch
 
-# Of the command whose errors begin with another name than it is started by.
+# The module of a command whose errors begin with another name.
 NAMED = {"scaling": "scaling.run"}
 
-# How often, and how long between, a rank that aborts looks whether its last words were read.
+# How often, and every how many seconds, a rank that aborts looks whether its output was read.
 LOOKS, LOOK_S = 200, 0.01
 PMI_S = 2.0
-# How long rank 0 may be behind the others, and the signals that launchers end ranks by.
+# How long rank 0 may be behind the others, and signals by which launchers end ranks.
 WORD_S, ENDING = 10.0, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def as_rank(work: Callable[[Cluster], int], name: str) -> int:
-    """Connect to the other ranks and do this rank's `work`; returns the exit code.
-
-    An uncaught exception on one rank would hang the others, so it is printed and ends them all. `name` is the
-    command's, for a LaunchError.
-    """
+    """Connect to the other ranks, do this rank's `work` and return the exit code. An uncaught exception is printed
+    and ends all ranks, which would hang. `name` is the command's, for a LaunchError."""
     open_streams()
     try:
         allow_open_files()
         cluster = _connected(f"python -m {NAMED.get(name, name)} ...")
     except LaunchError as error:
         launch = launched(os.environ)
-        if launch is None or launch.rank == 0:  # once, however many there are
+        if launch is None or launch.rank == 0:  # once, for any number of ranks
             complain(error, name)
         elif not rank_0_spoke():
             complain(f"rank {launch.rank} on {socket.gethostname()}: {error}", name)
@@ -95,7 +89,7 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
 
 
 def abort(cluster: Cluster, code: int) -> None:
-    """End all ranks once what this one printed was read."""
+    """End all ranks after the output of this one was read."""
     _let_read()
     cluster.abort(code)
 
@@ -108,8 +102,7 @@ def _let_read() -> None:
 
 
 def end_all(code: int) -> None:
-    """Have MPICH's launcher end all ranks, over its PMI 1: where one leaves before MPI's start, the others would
-    wait for it. Other launchers do so unasked."""
+    """Have MPICH's launcher end all ranks over PMI 1: they would wait for one that leaves early."""
     with suppress(KeyError, ValueError, OSError):
         fd = int(os.environ["PMI_FD"])
         _let_read()
@@ -119,14 +112,14 @@ def end_all(code: int) -> None:
 
 
 def rank_0_spoke() -> bool:
-    """Whether the launcher ends this rank within some seconds: it does once the first rank has ended, which is
-    rank 0 where all ranks met the same error; what it did not meet, the others say."""
+    """Whether the launcher ends this rank within `WORD_S`, because rank 0 met the same error and ended. Otherwise
+    rank 0 did not meet it, and this rank must print it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     return signal.sigtimedwait(ENDING, WORD_S) is not None
 
 
 def _connected(command: str) -> Cluster:
-    """MPI; without a launcher and without an MPI library, this process alone."""
+    """The cluster of MPI; this process alone without a launcher and an MPI library."""
     try:
         return connect(command)
     except LaunchError:
@@ -136,10 +129,7 @@ def _connected(command: str) -> Cluster:
 
 
 def wait_until_read(fd: int) -> None:
-    """Until whoever reads this pipe has taken what is in it, for 2 s at most.
-
-    MPICH's launcher, told to abort, ends without what it has not read yet.
-    """
+    """Wait, 2 s at most, until this pipe is empty: MPICH's launcher drops unread output when it aborts."""
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return
     for _ in range(LOOKS):

@@ -1,7 +1,6 @@
-"""Which launcher started this process, by the variables that it leaves, and what to start instead. Pure.
+"""Which launcher started this process, by its environment variables, and what to start if its ranks are alone.
 
-A launcher without a PMI that the MPI library speaks starts N programs of one rank each: every one of them would
-write a table of its own, and none would say so (open-mpi/ompi#13523).
+Without the MPI library's PMI a launcher starts N runs of one rank, without a warning (open-mpi/ompi#13523).
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from typing import NamedTuple
 
 
 class Launch(NamedTuple):
-    """A launcher, how many processes it started (0: it does not say), which of them this is, and the line that
-    would have worked."""
+    """A launcher: its number of processes (0 if unknown), the rank of this one, and the command that works."""
 
     launcher: str
     size: int
@@ -27,12 +25,9 @@ MPIRUN = "mpirun -np {n} {command}"
 
 
 def launched(environ: Mapping[str, str], command: str = "python -m scaling.run ...") -> Launch | None:
-    """Who started several processes, this among them; None where nobody says so.
-
-    Open MPI's own variable goes first: what its mpirun starts by Slurm's srun has both. `srun` sets
-    SLURM_STEP_NUM_TASKS and SLURM_PROCID; the shell of an allocation has neither. torchrun sets
-    TORCHELASTIC_RUN_ID beside WORLD_SIZE and RANK.
-    """
+    """Return the launcher of several processes, this among them; None without one. Open MPI's variable comes
+    first: its mpirun may start ranks by srun, which leaves both. The shell of a Slurm allocation has no
+    SLURM_PROCID."""
     found = _mpi(environ, "OMPI_COMM_WORLD") or _srun(environ) or _torchrun(environ) or _flux(environ)
     found = found or _pals(environ) or _mpi(environ, "PMI")
     if found is None:
@@ -48,7 +43,7 @@ def _mpi(environ: Mapping[str, str], prefix: str) -> Launch | None:
 
 
 def _srun(environ: Mapping[str, str]) -> Launch | None:
-    """Not where a daemon of another launcher was the task: PMI then tells another size."""
+    """None if another launcher's daemon was the task: PMI then has another size."""
     size = _number(environ, "SLURM_STEP_NUM_TASKS")
     if "SLURM_PROCID" not in environ or size < 2 or _number(environ, "PMI_SIZE") not in (0, size):
         return None
@@ -70,7 +65,7 @@ def _flux(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _pals(environ: Mapping[str, str]) -> Launch | None:
-    """HPE Cray's mpiexec, which tells how many there are by PMI alone: without it, there may be any number."""
+    """HPE Cray's mpiexec. Only PMI has the number of processes; without PMI any number is possible."""
     size = _number(environ, "PMI_SIZE")
     if "PALS_RANKID" not in environ or size == 1:
         return None

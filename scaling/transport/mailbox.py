@@ -1,4 +1,4 @@
-"""Rank 0's mailbox: orders out to the other ranks, news in from them, as MessagePack."""
+"""Rank 0's mailbox: orders to the ranks and news from them, as MessagePack."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from scaling.transport.base import Cluster
 Order = TypeVar("Order")
 News = TypeVar("News")
 Answer = TypeVar("Answer")
-# How long ranks may take to say that they are there.
 ENROL_S = 60.0
-# How long no word may come from a rank, longer than any order keeps an agent from saying one; and how much of the
-# time between two looks counts at most, since rank 0 or the whole machine may have been suspended.
+# Limit of a rank's silence, longer than any order keeps an agent busy. At most LOOK_S between two looks counts,
+# because rank 0 or the machine may have been suspended.
 SILENT_S, LOOK_S = 120.0, 1.0
 
 
 def send_news(cluster: Cluster, *news: msgspec.Struct) -> None:
-    """Send messages to rank 0's mailbox as one."""
     cluster.send(0, "sweep", ENCODER.encode(news))
 
 
 class Mailbox(Generic[Order, News]):
-    """Rank 0's side of the messages of a command: orders to the ranks, news from them, taking turns with its own.
+    """Rank 0's side of the messages of a command: orders to the ranks and news from them.
 
-    `decoder` reads a tuple of news, of which `Signalled` is one. `turn` lets this rank (in tests: all ranks) work,
-    `wait` sleeps until there may be news. A rank on one of `hosts` may be silent for `silent_s`.
+    `decoder`: reads a tuple of news, of which `Signalled` is one.
+    `turn`, `wait`: let this rank (in tests: all ranks) work; sleep until there may be news.
+    `silent_s`: seconds that a rank may be silent.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Mailbox(Generic[Order, News]):
     ) -> None:
         self.size = cluster.size
         self.clock = clock
-        self.signalled: int | None = None  # the first signal that any rank was told by to end
+        self.signalled: int | None = None  # the first signal that asked any rank to end
         self._cluster = cluster
         self._decoder = decoder
         self._turn = turn
@@ -56,23 +55,18 @@ class Mailbox(Generic[Order, News]):
         self.hosts: Sequence[str] = ()
         self._silent_s = silent_s
         self._looked_s, self._awake_s, self._due_s = clock(), 0.0, LOOK_S
-        self._heard_s = [0.0] * cluster.size  # when each rank was heard last, by `_awake_s`
+        self._heard_s = [0.0] * cluster.size  # `_awake_s` at the last message of each rank
 
     def order(self, ranks: Sequence[int], order: Order) -> None:
-        """Send one order to `ranks`; returns at once."""
         data = ENCODER.encode(order)
         for rank in ranks:
             self._cluster.send(rank, "agent", data)
 
     def order_all(self, order: Order) -> None:
-        """Send one order to every rank."""
         self.order(range(self.size), order)
 
     def news(self) -> Iterator[tuple[int, News]]:
-        """What has arrived, as (rank, message); takes a turn first, and sleeps when there was nothing.
-
-        Raises SilentRanks.
-        """
+        """Take a turn and yield news as (rank, message); sleep if there is none. Raises SilentRanks."""
         self._turn()
         now_s = self.clock()
         self._awake_s += min(now_s - self._looked_s, LOOK_S)
@@ -100,10 +94,8 @@ class Mailbox(Generic[Order, News]):
             raise SilentRanks(f"no word from {several(list(named))} for {self._silent_s:g} s: {what}", silent)
 
     def answers(self, kind: type[Answer], ranks: Collection[int], within_s: float) -> dict[int, Answer]:
-        """The newest message of this kind from each of `ranks`; of those that came, when the time is over before.
-
-        Other messages that arrive meanwhile are dropped. Raises Interrupted on a signal.
-        """
+        """Return the newest message of this kind from each of `ranks` that answers in time; others are dropped.
+        Raises Interrupted on a signal."""
         answers: dict[int, Answer] = {}
         for rank, said in self.news_within(within_s):
             if isinstance(said, kind) and rank in ranks:
@@ -113,7 +105,7 @@ class Mailbox(Generic[Order, News]):
         return answers
 
     def news_within(self, within_s: float) -> Iterator[tuple[int, News]]:
-        """What arrives within the time, as (rank, message). Raises Interrupted on a signal."""
+        """Yield what arrives within the time, as (rank, message). Raises Interrupted on a signal."""
         end_s = self.clock() + within_s
         while self.clock() < end_s:
             yield from self.news()
@@ -121,7 +113,7 @@ class Mailbox(Generic[Order, News]):
                 raise Interrupted(self.signalled)
 
     def look(self) -> None:
-        """Take a turn, and drop what has arrived. Raises Interrupted on a signal."""
+        """Take a turn and drop what has arrived. Raises Interrupted on a signal."""
         for _ in self.news():
             pass
         if self.signalled is not None:

@@ -1,7 +1,6 @@
 """The ranks of an MPI launch; the only file that imports mpi4py.
 
-Sends are non-blocking and kept until they complete; receives only happen after a probe. Nothing here
-waits inside MPI while anything measures: a rank in a blocking receive burns a core.
+Sends are kept until they complete. A receive follows a probe: a rank in a blocking receive uses a core.
 """
 
 from __future__ import annotations
@@ -30,11 +29,8 @@ DAEMONS = ("orted", "prted")  # of Open MPI, on other nodes than mpirun
 
 
 def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
-    """Initialise MPI and join the launch; `command` is what was started, for the advice.
-
-    Raises LaunchError without an MPI library, when the library found is not the launcher's, or when the launcher
-    starts no MPI: then every rank believes that it is alone.
-    """
+    """Initialise MPI and join the launch; `command` is for the advice. Raises LaunchError without an MPI library,
+    and if each rank is alone: the library is not the launcher's, or the launcher starts no MPI."""
     import mpi4py
 
     _need_home()
@@ -53,15 +49,14 @@ def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
 
 
 def _need_home() -> None:
-    """Open MPI 5 ends a process without HOME (cron, systemd, docker exec) with its internals."""
+    """Open MPI 5 ends a process without HOME (cron, systemd, docker exec)."""
     if "HOME" not in os.environ:
-        with suppress(RuntimeError):  # of the password file, in which containers' users need not stand
+        with suppress(RuntimeError):  # containers' users may be missing in the password file
             os.environ["HOME"] = str(Path.home())
         os.environ.setdefault("HOME", "/")
 
 
 def _alone(launch: Launch, library: str) -> str:
-    """Why each process of a launch is an MPI world of its own."""
     started = f"{launch.launcher} started {launch.size or 'any number of'} ranks"
     if launch.launcher == "mpirun":
         return (
@@ -72,8 +67,8 @@ def _alone(launch: Launch, library: str) -> str:
 
 
 def launcher_output() -> TextIO | None:
-    """The standard output of Open MPI's mpirun, to write the last table to, where this rank is its child; else
-    None. At its own Ctrl-C, 5 forwards no output any more."""
+    """Open the output of Open MPI's mpirun for the last table: after its own Ctrl-C, version 5 forwards none. None
+    if this rank is not its child."""
     with suppress(OSError):
         if launcher := _launcher():
             return Path(f"/proc/{launcher.pid}/fd/1").open("a")
@@ -81,7 +76,7 @@ def launcher_output() -> TextIO | None:
 
 
 def _launcher() -> psutil.Process | None:
-    """Open MPI's mpirun, where this rank is its child."""
+    """Open MPI's mpirun, if this rank is its child."""
     import psutil
 
     with suppress(psutil.Error):
@@ -92,8 +87,8 @@ def _launcher() -> psutil.Process | None:
 
 
 def kill_launcher_later() -> None:
-    """Leave a process behind that kills Open MPI's mpirun if it lives on: where a node is gone, 5 waits for its
-    daemon there for minutes, whatever signal it gets."""
+    """Leave a process behind that kills Open MPI's mpirun if it lives on. If a node is gone, version 5 waits for
+    its daemon there for minutes, whatever signal it gets."""
     import psutil
 
     launcher = _launcher()
@@ -110,8 +105,8 @@ def kill_launcher_later() -> None:
 
 
 def beyond_the_launcher(act: Callable[[], int]) -> int:
-    """Do this in a process that outlives the launcher, and return its exit code: told to end, Open MPI kills the
-    process groups of its ranks, 4 after a second and 5 after a quarter."""
+    """Call `act` in a process that outlives the launcher, and return its exit code. An ending Open MPI kills the
+    process groups of its ranks: version 4 after 1 s, version 5 after 0.25 s."""
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     code = 1
@@ -150,8 +145,7 @@ class MpiCluster:
         self._pending.append((request, message))
 
     def _take(self, tag: int) -> tuple[int, bytes] | None:
-        # Open MPI's probe looks at what has arrived before it looks for more: after a sleep it says no, and only
-        # the next one finds what came meanwhile.
+        # Open MPI's first probe after a sleep sees only older arrivals; the second one sees the rest.
         if not any(self._comm.Iprobe(self._mpi.ANY_SOURCE, tag, self._status) for _ in range(PROBES)):
             return None
         source = self._status.Get_source()
@@ -160,8 +154,7 @@ class MpiCluster:
         return source, bytes(buffer)
 
     def close(self) -> None:
-        # Each rank says goodbye to rank 0, which first takes all that was said before: MPICH refuses to end
-        # with messages that nobody received.
+        # Rank 0 takes all messages before the goodbye of each rank: MPICH does not finalize with unreceived ones.
         deadline_s = time.monotonic() + FLUSH_S
         self._isend(0, BYE_TAG, b"")
         waiting = self.size if self.rank == 0 else 0

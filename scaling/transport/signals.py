@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a terminal that closed (SIGHUP), of a rank from its first moment on."""
+"""Signals that ask a rank to end, from its first moment on: Ctrl-C, SIGTERM, SIGUSR1, SIGHUP."""
 
 from __future__ import annotations
 
@@ -13,23 +13,18 @@ from scaling import files
 from scaling.errors import Interrupted
 from scaling.text import signal_name
 
-# A launcher may hand on one Ctrl-C as two signals within moments.
+# A launcher may pass on one Ctrl-C as two signals.
 AGAIN_S = 1.0
 STDERR = 2
 
 
 class Signals:
-    """Signals that ask for the end, noted until there is somebody to tell.
-
-    USR1 means Ctrl-C: unlike that, every mpirun hands it on to its ranks while it goes on forwarding their output
-    (launch/local sends it). What nohup has set to be ignored stays so.
-
-    Something may keep the process from taking notice, a file server that does not answer for one. The first signal
-    then says what is loaded, and the next one ends the process at once.
-    """
+    """Signals that ask for the end, kept until they can be passed on. USR1 means Ctrl-C: every mpirun passes it on
+    and goes on forwarding its ranks' output (launch/local sends it). SIGHUP stays ignored under nohup. If the
+    process is stuck, the first signal prints what is being loaded, and the next one ends the process."""
 
     def __init__(self) -> None:
-        self.fd, told = os.pipe()  # readable once a signal came
+        self.fd, told = os.pipe()  # readable after a signal
         for fd in (self.fd, told):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
@@ -59,10 +54,8 @@ class Signals:
             self._interrupt(number)
 
     def hand_to(self, interrupt: Callable[[int], None], waits: Callable[[], bool]) -> None:
-        """From now on `interrupt` is told; also of what came before. A signal `waits` until notice is taken of it.
-
-        UCX, below MPI, has taken SIGHUP for itself meanwhile and does nothing with it.
-        """
+        """Call `interrupt` for each signal, also for an earlier one; `waits` tells whether one is still unnoticed.
+        Handlers are set again, because UCX, below MPI, takes SIGHUP and ignores it."""
         self._listen()
         self._interrupt, self._waits = interrupt, waits
         if self._early is not None:

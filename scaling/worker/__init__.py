@@ -1,1 +1,1 @@
-"""The child that trains for one point. Knows one framework, no MPI."""
+"""The process that trains for one point. It knows one framework and no MPI."""

@@ -1,4 +1,4 @@
-"""A fresh child's entry.
+"""Entry of a fresh child.
 
 python -m scaling.worker      (started by an agent only)
 """

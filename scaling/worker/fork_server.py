@@ -2,10 +2,9 @@
 
 python -m scaling.worker.fork_server MODULE... [-- MODULE...]      (started by an agent only)
 
-Half of a short run would else be imports. A request is one message on a socket: the worker's environment, with its
-commands, its events and its log as file descriptors; the answer is its pid. The worker stays this process's child,
-which waits for it when its agent sends that pid, and answers with its wait status: a second fork, by which the
-agent would adopt it, copies and frees a framework's page tables once more (torch: 24 ms after another 24).
+A request is the worker's environment, with its commands, events and log as file descriptors; the answer is its
+pid. If the agent sends a pid, the answer is that worker's wait status. The agent cannot wait itself: a second fork
+for that would copy a framework's page tables again (torch: 24 ms).
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from scaling.hosts import parents
 from scaling.records.task import CHILD_MARK, FORK_FD, FORK_READY, MOST_REQUEST_BYTES, OPTIONAL_MODULES, ForkRequest
 from scaling.worker import run_task
 
-# Of /proc/PID/stat after the command's closing bracket: where the environment begins, the 50th of proc(5).
+# Fields of /proc/PID/stat after the command's closing bracket; the environment begins at the 50th of proc(5).
 ENV_START = 47
 
 
 def main(modules: list[str]) -> int:
-    """Import, say so, fork until the agent is gone or a fork fails."""
+    """Import the modules, report that, and fork until the agent is gone or a fork fails."""
     agent = socket.socket(fileno=int(os.environ[FORK_FD]))
-    parents.end_with_parent()  # an import that hangs looks at no socket
+    parents.end_with_parent()  # an import that hangs reads no socket
     if select.select([agent], [], [], 0)[0]:
-        return 0  # nothing is asked before it is ready: the agent was gone before that
+        return 0  # readable before any request: the agent is gone
     run_task.draw_nothing()
     _import(modules)
     gc.collect()
-    gc.freeze()  # what was imported is then not copied by each worker's first collection
+    gc.freeze()  # the first collection of a worker then copies no imports
     agent.send(FORK_READY)
     while True:
         data, fds, _, _ = socket.recv_fds(agent, MOST_REQUEST_BYTES, 3)
@@ -56,8 +55,7 @@ def main(modules: list[str]) -> int:
 
 
 def _import(modules: list[str]) -> None:
-    """All of them; of those after OPTIONAL whatever can be imported: the children that need the others tell why
-    not."""
+    """Import all modules; workers report why one after OPTIONAL_MODULES cannot be imported."""
     first = modules.index(OPTIONAL_MODULES) if OPTIONAL_MODULES in modules else len(modules)
     for module in (*modules[:first], "scaling.frameworks.base"):
         import_module(module)
@@ -67,7 +65,7 @@ def _import(modules: list[str]) -> None:
 
 
 def _become_worker(agent: socket.socket, data: bytes, fds: list[int]) -> NoReturn:
-    """Whatever is raised in here ends here: an orderly exit is the server's own."""
+    """Exceptions end here: only the server itself exits in order."""
     try:
         _work(agent, msgspec.json.decode(data, type=ForkRequest), fds)
     except BaseException:
@@ -92,7 +90,7 @@ def _work(agent: socket.socket, request: ForkRequest, fds: list[int]) -> NoRetur
 
 
 def _mark(mark: str) -> None:
-    """Write the mark where the kernel shows this process's environment: a fork still has its parent's there."""
+    """Write the mark where the kernel shows this process's environment: a fork has its parent's there."""
     shown = Path("/proc/self/environ").read_bytes()
     offset = shown.find(f"{CHILD_MARK}=".encode()) + len(CHILD_MARK) + 1
     start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[ENV_START])

@@ -1,7 +1,6 @@
-"""Steps after the measured windows, which no figure counts: without the exchange, the exchange alone beside
-compute, and with profilers on.
+"""Uncounted steps after the measured windows: without exchange, exchanges during compute, and with profilers.
 
-They are collective like all others: whatever a profiler does, every rank makes as many of them.
+They are collective: every rank runs the same number of them, whatever a profiler does.
 """
 
 from __future__ import annotations
@@ -28,25 +27,24 @@ FOLDER = "traces"
 
 
 class Timer(Protocol):
-    """What times steps: the worker's loop."""
+    """The interface that times steps: the worker's loop."""
 
     trainer: Trainer
 
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
-        """One window."""
+        """Time one window."""
 
     def timing(self, trainer: Trainer) -> Timer:
-        """The same for another trainer."""
+        """Return the same for another trainer."""
 
 
 def trace_path(log: str) -> Path:
-    """How the names of a rank's traces begin, by its log's: `traces/0004-torch-gloo-exchange-n2-r0.1`."""
+    """Return the beginning of a rank's trace names by its log's: `traces/0004-torch-gloo-exchange-n2-r0.1`."""
     path = Path(log)
     return path.parent.parent / FOLDER / path.stem
 
 
 def inspected(timer: Timer, inspect: Inspect, path: Path | None) -> Inspected:
-    """Run them all; `path` begins the names of trace files."""
     unsynced = tuple(_unsynced(timer, inspect.windows, inspect.steps))
     beside = _beside(timer, inspect.beside_windows, inspect.steps)
     if not inspect.traced_steps or path is None:
@@ -64,7 +62,7 @@ def inspected(timer: Timer, inspect: Inspect, path: Path | None) -> Inspected:
 
 
 def _unsynced(timer: Timer, windows: int, steps: int) -> Iterator[Window]:
-    """All ranks begin together; the first step after an exchange may still wait for one (DDP's buffers)."""
+    """All ranks begin together. The first step after an exchange may still wait for one (DDP's buffers)."""
     trainer = timer.trainer
     if not windows or not isinstance(trainer, Unsynced):
         return
@@ -75,7 +73,7 @@ def _unsynced(timer: Timer, windows: int, steps: int) -> Iterator[Window]:
 
 
 def _beside(timer: Timer, windows: int, steps: int) -> tuple[Window, ...]:
-    """Of the exchange alone, in a thread, while this one computes without any."""
+    """The exchange alone, in a thread, while this thread computes without exchange."""
     trainer = timer.trainer
     if not windows or not isinstance(trainer, Overlapping) or (alone := trainer.exchange_alone()) is None:
         return ()
@@ -83,20 +81,19 @@ def _beside(timer: Timer, windows: int, steps: int) -> tuple[Window, ...]:
         found = thread.submit(_exchanges, timer.timing(alone), windows, steps)
         while not found.done():
             trainer.unsynced_step()
-            # Not `sync`: it waits for the exchange too, and there would be nothing beside the rest of that.
+            # Not `sync`, which also waits for the exchange: the rest of it would run without compute.
             trainer.loss()
     return found.result()
 
 
 def _exchanges(timer: Timer, windows: int, steps: int) -> tuple[Window, ...]:
-    """Windows after one exchange that is not counted, which gives all ranks a common start."""
+    """The first exchange is not counted: it gives all ranks a common start."""
     timer.trainer.step()
     timer.trainer.sync()
     return tuple(_windows(timer, timer.trainer.step, windows, steps))
 
 
 def _windows(timer: Timer, step: Callable[[], None], windows: int, steps: int) -> Iterator[Window]:
-    """So many that share their edges."""
     start_s: float | None = None
     for index in range(windows):
         window = timer.timed(step, steps, index, start_s)
@@ -105,7 +102,7 @@ def _windows(timer: Timer, step: Callable[[], None], windows: int, steps: int) -
 
 
 class Tracing:
-    """A rank's profilers. `files` are those written, `gpu` what they tell of its GPU, `notes` what went wrong."""
+    """A rank's profilers: the `files` they wrote, `gpu` times from these, and `notes` of what went wrong."""
 
     def __init__(self, trainer: Trainer, path: Path) -> None:
         self.files: list[Path] = []
@@ -117,10 +114,10 @@ class Tracing:
             self.notes.append("no trace: the strategy's trainer has no profiler")
 
     def run(self, timer: Timer, steps: int) -> tuple[Window, ...]:
-        """So many steps, whether profilers start or not: no window where none does. What steps raise is raised."""
+        """Run the steps and return their window, or none if no profiler starts. Exceptions of steps are raised."""
         started = [each for each in self._tracers if self._tried("start", partial(self._start, each))]
         trainer = timer.trainer
-        # Profilers take different times to start: begin together, as measured windows do.
+        # Profilers take different times to start: give ranks a common start.
         trainer.step()
         trainer.sync()
         with ExitStack() as stack:
@@ -148,7 +145,7 @@ class Tracing:
                 self.notes.append("the trace says nothing of the GPU: may this user read its counters (CUPTI)?")
 
     def _tried(self, what: str, act: Callable[[], None]) -> bool:
-        """Whether it went well. A profiler may raise anything, and no trace is worth a point."""
+        """A profiler may raise anything: that costs the trace, not the point."""
         try:
             act()
         except Exception as error:

@@ -1,8 +1,7 @@
-"""The only timed loop. It is the same for every strategy: no strategy times itself.
+"""The only timed loop, the same for every strategy.
 
-The worker obeys rank 0's commands: `Run` so many windows of so many steps, perhaps `Inspect` (inspection.py), then
-`Finish`. Windows of one Run share their edges (the end of one is the start of the next, between two device
-synchronisations), so their seconds add up to the time from the common start to the last one.
+Windows of one `Run` share their edges, each at a device synchronisation. So their seconds add up to the time from
+the common start to the last edge.
 """
 
 from __future__ import annotations
@@ -30,24 +29,26 @@ KIB = 1024
 
 
 class Send(Protocol):
-    """How events are reported; with `hold` one may wait for others to follow."""
+    """The function that reports events; with `hold` an event may wait for the next one."""
 
     def __call__(self, event: Event, *, hold: bool = False) -> None: ...
 
 
 class NanLoss(Exception):
-    """The loss of a window is not a number; its message says where."""
+    """A loss that is not finite; the message tells the window."""
 
 
 class Worker:
-    """Runs windows of `trainer` and reports them through `send`.
+    """The loop that runs windows of `trainer` and reports them through `send`.
 
-    `clock` is CLOCK_MONOTONIC, `unix_clock` the wall clock, an independent witness for the audit.
-    `waiting` tells whether the next command has arrived, which ends lingering. With `times_steps` each step of a
-    window is timed by itself too, if the trainer's steps have ended when they return, or its device notes when
-    they do. `trace` begins the names of trace files. `learner` is there where it is trained to an accuracy;
-    `waited_s` tells how long its feed has kept it so far, `fed` how many samples it was handed there, None where
-    its batch stays the same: then the trainer's own count is taken. `first_digest` is that before the first step.
+    `waiting`: whether the next command has arrived, which ends lingering.
+    `clock`, `unix_clock`: CLOCK_MONOTONIC, and the wall clock as an independent witness for the audit.
+    `times_steps`: time each step too, if steps end when they return or the device notes their ends.
+    `trace`: beginning of the names of trace files.
+    `learner`: for a training to an accuracy.
+    `waited_s`: seconds that the feed has kept the loop waiting so far.
+    `fed`: samples that the feed has handed out; None if the batch stays the same: the trainer then counts.
+    `first_digest`: the digest before the first step.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Worker:
         self._marks = (
             trainer if times_steps and isinstance(trainer, Marking) and trainer.has_device_clock else None
         )
-        self._reported = 0  # samples in the windows so far, those between them included
+        self._reported = 0  # samples up to the end of the last window
         self._stale = trainer if isinstance(trainer, Stale) else None
         self._trace = trace
         self._learner = learner
@@ -85,7 +86,7 @@ class Worker:
         self._phase = "warm-up"
 
     def obey(self, command: Command) -> bool:
-        """Carry out one command; False after the last. Raises NanLoss and whatever the strategy raises."""
+        """Carry out one command; return False after the last. Raises NanLoss and whatever the strategy raises."""
         match command:
             case Run():
                 self._run(command)
@@ -94,7 +95,7 @@ class Worker:
                 self._send(Rested())
                 return True
             case Inspect():
-                # Before steps that change the parameters, and profilers that take memory.
+                # Now: later steps change the parameters, and profilers take memory.
                 self._result = self._measured_result()
                 self._send(inspected(self, command, self._trace))
                 return True
@@ -113,8 +114,7 @@ class Worker:
     def _run(self, run: Run) -> None:
         trainer = self.trainer
         if run.measured or run.is_later:
-            # The command reaches the ranks at different times: whoever has it first would count its waiting
-            # for the last. One exchange that is not counted gives them a common start.
+            # Commands reach ranks at different times. One uncounted exchange gives them a common start.
             trainer.step()
             self._phase = "measured" if run.measured else "soak"
         trainer.sync()
@@ -134,7 +134,7 @@ class Worker:
             trainer.sync()
 
     def _epoch(self, train: Train) -> Window:
-        """From the command to the device's end of its last step: no step of a training goes uncounted."""
+        """The window is from the command to the device's end of the last step: every step of a training counts."""
         assert self._learner is not None
         window = self.timed(self._learner.stepping(train, self.trainer.step), train.steps, train.number)
         loss = _finite(of_trainer(self.trainer, "loss"), train.number, "measured")
@@ -144,7 +144,7 @@ class Worker:
         return of_trainer(self._stale, "staleness") if self._stale else None
 
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
-        """So many steps from `start_s`, or from now if nothing runs any more, to the device's end of them."""
+        """Time the steps from `start_s`, or from now if the device is idle, to the device's end of them."""
         trainer = self.trainer
         before, reported, waited_s = self._samples(), self._reported, self._waited_s()
         begun_s = self._clock() if start_s is None else start_s
@@ -168,17 +168,15 @@ class Worker:
         )
 
     def timing(self, trainer: Trainer) -> Worker:
-        """The same clocks for another trainer."""
         return Worker(trainer, self._send, self._waiting, self._clock, self._unix_clock)
 
     def _samples(self) -> int:
-        """Handed out by the feed so far, whatever the trainer says of them."""
         fed = self._fed()
         told: int = of_trainer(self.trainer, "samples") if fed is None else fed
         return told
 
     def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
-        """Take so many steps; how long each took, where that is asked for and the clock can tell."""
+        """Run the steps; return the seconds of each if the host's clock times them."""
         if self._marks is not None:
             return self._marked(step, count, self._marks.mark)
         if not self._times_steps:
@@ -192,7 +190,6 @@ class Worker:
         return tuple(end_s - begun_s for begun_s, end_s in pairwise(edges_s))
 
     def _marked(self, step: Callable[[], None], count: int, mark: Callable[[], None]) -> tuple[float, ...]:
-        """Take so many steps, of which the device will tell how long each took."""
         mark()
         for _ in range(count):
             step()
@@ -211,7 +208,7 @@ class Worker:
 
 
 def digest_taken(trainer: Trainer) -> str | None:
-    """Hash of the parameters that a trainer shows; of one that shows none, what it says."""
+    """Hash the parameters that a trainer shows; if it shows none, return its own digest."""
     if isinstance(trainer, Shown):
         return digest_of(trainer.weights())
     told: str | None = of_trainer(trainer, "digest")
@@ -219,7 +216,6 @@ def digest_taken(trainer: Trainer) -> str | None:
 
 
 def _since(before_s: float | None, now_s: float | None) -> float | None:
-    """What was added; None where nothing is added up."""
     return None if before_s is None or now_s is None else now_s - before_s
 
 

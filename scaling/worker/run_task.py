@@ -1,4 +1,7 @@
-"""What a child does: read the task, take the CPUs, join the exchange, obey commands, end."""
+"""The life of a child: read the task, take the CPUs, join the exchange, obey commands, end.
+
+The file also holds the causes of exceptions, the page cache of a point's data, and the pipes to the agent.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +44,13 @@ from scaling.workloads import data, feeds, models, walk
 
 # ---------------------------------------------------------------- failures
 #
-# An exception -> the cause of a failed point. Frameworks' classes are told by name: none is imported.
-#
-# What an exception means stands in its text alone where a framework raises; here it is read, and nowhere else.
+# No framework is imported here: exceptions are known by class name and text.
 
 
-# What a failure is called, by the words of libraries in lower case: the first line of which all of one group are
-# in the text counts. What libraries of RDMA and shared memory say of memory comes before what frameworks say.
+# Causes by words of libraries. The first cause counts that has a group with all its words in the text: RDMA and
+# shared memory before memory in general.
 WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
-    # Pinned memory for a card: `ulimit -l`, not memory, is what is short.
+    # Pinned memory: the limit `ulimit -l` is too low.
     ("memlock", (("ibv_", "cannot allocate memory"), ("mr_reg", "cannot allocate memory"), ("memlock",))),
     (
         "shm",
@@ -97,19 +98,19 @@ WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ),
     ("port-taken", (("address already in use",), ("eaddrinuse",))),
     ("nccl", (("nccl", "error"), ("nccl", "failed"), ("nccl", "timeout"))),
-    # torch raises it wherever the worker is when a loader process dies.
+    # torch raises it anywhere in the worker when a loader process dies.
     ("feed", (("dataloader worker", "exited unexpectedly"), ("dataloader worker", "killed by signal"))),
 )
 PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote", "unavailable", "aborted", "shut down")
 # Lines that do not say what happened: headings, and frames of Python, TensorFlow (`[[`) and MXNet (`[bt]`).
 FRAME = 'File "'
 HEADING = re.compile(rf"\s*({FRAME}|\[bt\]|\[\[|\d+ root error|.*:$)")
-# After these words NCCL's own say what happened; those before are the same for every failure.
+# NCCL's own message follows these words; those before are the same for every failure.
 LAST_ERROR = "Last error:"
 
 
 def event_of(error: BaseException) -> Error:
-    """Report a caught exception in words: evidence for rank 0, which never sees its class or its host's limits."""
+    """Report an exception in words, as evidence for rank 0, which does not know its class or its host's limits."""
     return Error(
         cause=cause_of(error),
         message=readable(message_of(error) + process_limits.hint(str(error))),
@@ -119,7 +120,7 @@ def event_of(error: BaseException) -> Error:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return a cause of `records.Failed`; "error" for what has no name of its own."""
+    """Return a cause of `records.Failed`; "error" if no other fits."""
     if isinstance(error, NanLoss):
         return "nan-loss"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -133,7 +134,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def may_follow(error: BaseException) -> bool:
-    """Whether it may only tell that a peer is gone: a survivor notices that before the peer's agent does."""
+    """Whether it may only mean that a peer is gone, which survivors notice before the peer's agent does."""
     words = message_of(error).lower()
     return cause_of(error) in ("error", "nccl") and any(word in words for word in PEER_GONE)
 
@@ -161,21 +162,15 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-# ---------------------------------------------------------------- reading
-#
-# Where a point's data is read from: the kernel's page cache, or the disk because it was dropped from there.
+# ---------------------------------------------------------------- page cache
 
 
 def prepared(task: Task) -> tuple[Literal["", "page cache", "disk"], float | None]:
-    """Drop this rank's share of its host's files from the page cache, where the point asks for that.
-
-    Returns where data in files comes from, and which part of the share is still cached; of other data nothing.
-
-    Other ranks may have begun to read: a batch or two each. Raises UsageError, or OSError.
-    """
+    """Drop this rank's share of its host's files from the page cache, if the point asks for that. Returns the
+    source of data in files, "" for other data, and which part of the share is still cached: other ranks may
+    have read a batch or two already. Raises UsageError or OSError."""
     work = task.point.workload
     drives = frameworks.load(task.point.strategy).traits(task.point.strategy).drives
-    # Where helpers compute, files are read once, before the first window.
     held = data.spec(work.data).format not in data.DECODED or drives == "point"
     if held or task.point.kind == "comm" or task.point.hardware.device == "emulated":
         return "", None
@@ -190,18 +185,15 @@ def prepared(task: Task) -> tuple[Literal["", "page cache", "disk"], float | Non
 
 
 # ---------------------------------------------------------------- channel
-#
-# The worker's two pipes: commands in on fd 0, events out on an inherited fd, both JSON lines.
-#
-# fd 0 is also the lifeline: at its end the agent is gone, and the worker kills its descendants and its group. It
-# is read by os.read in a thread: a thread blocked in a buffered read turns every exit into SIGABRT.
 
 
 HOLD_S = 0.5
 
 
 class Channel:
-    """The worker's end of its pipes."""
+    """The worker's two pipes: commands in on fd 0, events out on an inherited fd, both as JSON lines. fd 0 ends
+    with the agent: the worker then kills its descendants and its group. A thread uses os.read, because a thread
+    blocked in a buffered read turns every exit into SIGABRT."""
 
     def __init__(self, commands_fd: int, events_fd: int) -> None:
         self._in = commands_fd
@@ -213,27 +205,24 @@ class Channel:
         self._encoder = msgspec.json.Encoder()
 
     def read_task(self) -> Task:
-        """Read the first line. `listen` follows, once the CPUs are taken: threads inherit them."""
+        """Read the first line. Call `listen` later, once the CPUs are taken: its thread inherits them."""
         while b"\n" not in self._buffer:
             self._buffer += self._read()
         line, self._buffer = self._buffer.split(b"\n", 1)
         return msgspec.json.decode(line, type=Task)
 
     def listen(self) -> None:
-        """From now on a thread reads commands and watches the lifeline."""
+        """Start a thread that reads commands and watches for the agent's end."""
         threading.Thread(target=self._listen, daemon=True, name="lifeline").start()
 
     def receive(self) -> Command:
-        """Wait for the next command."""
         return self._commands.get()
 
     def waiting(self) -> bool:
-        """Whether a command has arrived that was not received yet."""
         return not self._commands.empty()
 
     def send(self, event: Event, *, hold: bool = False) -> None:
-        """Report an event. With `hold` it may wait for company: whoever reads it runs on the cores that are
-        being measured."""
+        """Report an event. With `hold` it may wait for more: its reader uses the cores that are being measured."""
         self._held += self._encoder.encode(event) + b"\n"
         now_s = time.monotonic()
         if hold and now_s - self._sent_s < HOLD_S:
@@ -260,19 +249,19 @@ class Channel:
             self._commands.put(decoder.decode(line))
 
 
-# ---------------------------------------------------------------- run task
+# ---------------------------------------------------------------- task
 
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
 def main(events_fd: int) -> int:
-    """Run one task; 0 after a result, 1 after an exception, which was reported."""
+    """Run one task; return 0 after a result, 1 after an exception, which was reported."""
     tell_faults()
-    # A hung worker is asked for its stacks (they go to its log) before it is ended.
+    # A hung worker is asked for its stacks, which go to its log.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    # A child that is stopped while its agent dies must go on, or it would never see the end of its lifeline.
+    # A stopped child goes on when its agent dies: it then sees the end of fd 0.
     parents.signal_at_parents_death(signal.SIGCONT)
-    # Its agent then adopts whatever a strategy starts and leaves, all at once at the end of this process.
+    # The agent then adopts what a strategy leaves behind, at the end of this process.
     parents.adopt_orphans()
     draw_nothing()
     channel = Channel(0, events_fd)
@@ -291,14 +280,13 @@ def main(events_fd: int) -> int:
         channel.send(event_of(error))
         return 1
     finally:
-        # A feed's processes would hold this one's pipes for seconds longer.
+        # A feed's processes would hold this process's pipes for seconds.
         feeding.close()
     return 0
 
 
 def tell_faults() -> None:
-    """Have a fault write all stacks and then end this process. MXNet's handler, which it installs when it is
-    imported, does not: it runs what C++ does at an orderly end, which may fault again and hang."""
+    """Make a fault write all stacks and end the process. MXNet's own handler may fault again and hang."""
     faulthandler.disable()
     for number in _FAULTS:
         signal.signal(number, signal.SIG_DFL)
@@ -306,26 +294,25 @@ def tell_faults() -> None:
 
 
 def draw_nothing() -> None:
-    """Keep a framework from importing matplotlib. Keras does so where it finds it, which takes half a second and
-    writes into the user's home."""
+    """Keep frameworks from importing matplotlib: Keras would take 0.5 s for it and write into the user's home."""
     sys.modules.setdefault("matplotlib", cast(ModuleType, None))
 
 
 def _pin(task: Task) -> None:
-    # CPUs that a cgroup forbids: the agent reports what the worker really has.
+    # A cgroup may forbid CPUs: the agent reports the affinity that results.
     if task.cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, task.cpus)
 
 
 def _go_first() -> None:
-    """Where memory runs out, the kernel is to end this process and not its agent, or others of the machine."""
+    """If memory runs out, the kernel should end this process, not its agent or other programs."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _work(task: Task, channel: Channel) -> Trainer:
-    """Obey until the result is out; the trainer is still to be closed."""
+    """Obey until the result is out; the trainer is not closed."""
     begun_s = time.monotonic()
     strategy = frameworks.load(task.point.strategy)
     module = cast(TrainerModule, import_module(strategy.trainer_module))
@@ -369,7 +356,6 @@ def _work(task: Task, channel: Channel) -> Trainer:
 
 
 def _connect(module: TrainerModule, task: Task) -> Trainer:
-    """The trainer; of kind `feed` what feeds it, which is the same in all frameworks unless one has its own."""
     if task.point.kind != "feed":
         return module.connect(task)
     alone: Callable[[Task], Trainer] = getattr(module, "pipeline", feeding.connect)
@@ -377,12 +363,11 @@ def _connect(module: TrainerModule, task: Task) -> Trainer:
 
 
 def _announcement(task: Task, values: Any) -> Announce:
-    """What a helper announces. Raises StrategyError for a wrong type."""
     return Announce(values=answers.typed(task.point.strategy, "announce()", values, dict[str, str]))
 
 
 def _leave(trainer: Trainer) -> int:
-    """Close it. Its result is out: what it raises now is for the log, and the agent ends it where it hangs."""
+    """The result is out: exceptions go to the log, and the agent ends a worker that hangs here."""
     try:
         trainer.close()
     except Exception:
@@ -405,7 +390,7 @@ def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:
 
 
 def operations_per_sample(point: Point) -> int:
-    """Of the passes that a step runs, for one sample; 0 where nothing is computed."""
+    """Return the operations of a step's passes for one sample; 0 if nothing is computed."""
     if point.hardware.device == "emulated" or point.kind in ("comm", "feed"):
         return 0
     model = models.of(point.workload)
@@ -418,9 +403,8 @@ def _crossing(strategy: Strategy, task: Task, trainer: Trainer) -> Bounds | None
 
 
 def run_and_exit(events_fd: int) -> NoReturn:
-    """Run the task that comes on fd 0 and end the process."""
     code = main(events_fd)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Frameworks' threads abort at interpreter exit while others re-initialise; nothing is left to do.
+    # Frameworks' threads may abort at the interpreter's exit.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What a worker does of a training to an accuracy, around the timed loop's steps: rates, signs of life, counts."""
+"""The worker's part in a training to an accuracy: learning rates, signs of life, evaluation, weights."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ from scaling.workloads import feeds, models, schedule, weights_file
 from scaling.workloads.data import Split
 from scaling.workloads.specs import Classes, ModelSpec
 
-# Between two signs of life.
 PROGRESS_S = 5.0
-# With more classes nobody reads who was taken for whom.
 MOST_CLASSES = 100
 
 
 def training_samples(task: Task) -> int:
-    """Of an epoch, over all ranks; 0 where the point is not trained to an accuracy."""
+    """Return the samples of an epoch over all ranks; 0 if the point is not trained to an accuracy."""
     if task.point.regime is None:
         return 0
     return len(feeds.samples(task, models.of(task.point.workload), "train"))
 
 
 def data_samples(task: Task) -> dict[str, int]:
-    """By split, what the data has; {} where the point is not trained to an accuracy."""
+    """Return the samples of each split of the data; {} if the point is not trained to an accuracy."""
     if task.point.regime is None:
         return {}
     model = models.of(task.point.workload)
@@ -43,10 +41,7 @@ def data_samples(task: Task) -> dict[str, int]:
 def learner_of(
     trainer: object, task: Task, send: Callable[[Event], None], clock: Callable[[], float] = time.monotonic
 ) -> Learner | None:
-    """A task's; None where it is not trained to an accuracy.
-
-    One worker that drives several devices goes through all that is held out.
-    """
+    """Return a task's learner, or None. A worker that drives several devices evaluates all held-out samples."""
     if task.point.regime is None:
         return None
     strategy = frameworks.load(task.point.strategy)
@@ -56,10 +51,8 @@ def learner_of(
 
 
 class Learner:
-    """A rank's part of a training to an accuracy. `ranks` of a point go through what is held out together.
-
-    Raises TypeError for a trainer that cannot be evaluated.
-    """
+    """A rank's part in a training to an accuracy; `ranks` share the held-out samples. Raises TypeError for a
+    trainer that cannot be evaluated."""
 
     def __init__(
         self,
@@ -82,7 +75,6 @@ class Learner:
         self._classes = spec.target.count if isinstance(spec.target, Classes) else 2
 
     def stepping(self, train: Train, step: Callable[[], None]) -> Callable[[], None]:
-        """`step` with the rate of its place in the epoch, and now and then a sign of life."""
         taken, varies = iter(range(train.steps)), schedule.varies(self._regime)
 
         def one() -> None:
@@ -101,13 +93,13 @@ class Learner:
             self._send(Progress(steps=steps))
 
     def evaluated(self, evaluate: Evaluate) -> Evaluated:
-        """Count what is right on this rank's shard. Every rank predicts as often, since that may be collective."""
+        """Count right predictions on this rank's shard. Every rank predicts equally often (collectives)."""
         start_s = self._clock()
         self._trainer.average_statistics()
         confusion = np.zeros((self._classes, self._classes), np.int64)
         for number, (inputs, labels) in enumerate(self._batches()):
             found = self._trainer.predict(inputs)
-            # Of a batch that only keeps others company no label is given.
+            # A batch that only keeps other ranks company has no labels.
             np.add.at(confusion, (labels, found[: len(labels)]), 1)
             self._tell(number + 1)
         return Evaluated(
@@ -120,8 +112,7 @@ class Learner:
         )
 
     def kept(self, result: Result) -> Result:
-        """The result, once what was learnt is in the file that the task names. A file that cannot be written costs
-        nothing else."""
+        """Save the weights to the task's file, if any. A file that cannot be written is noted in the result."""
         if not self._task.save_weights:
             return result
         learnt = self._trainer.learnt()
@@ -134,7 +125,7 @@ class Learner:
         return replace(result, saved=self._task.save_weights)
 
     def _batches(self) -> Iterator[tuple[NDArray[np.float32] | NDArray[np.int64], NDArray[np.int64]]]:
-        """The shard's, and as many more without labels as the longest shard has."""
+        """The shard's, then batches without labels up to the length of the longest shard."""
         batch_size = self._task.point.workload.batch_size
         longest = -(-len(self._held_out) // self._ranks)
         left = -(-longest // batch_size)

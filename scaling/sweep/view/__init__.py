@@ -1,1 +1,1 @@
-"""What a person sees while a sweep runs."""
+"""Views of a running sweep."""

@@ -1,9 +1,7 @@
-"""What the live view shows at one moment: lines of styled text that fit a terminal. Pure; knows no rich.
+"""One frame of the live view: lines of styled text that fit a terminal. It does not import rich.
 
-From above: title, progress of the sweep, table so far, the running point with a bar per rank (per node
-above 32 ranks), the last notes. Ranks stand in as few columns as keep them within 8 lines; where the
-terminal is short the table shows its last rows. Plain spans because a rich.Table costs ten times as much
-per refresh, on cores that are being measured.
+Ranks are in as few columns as fit 8 lines. A short terminal shows the last rows of the table. A rich.Table costs
+ten times as much as plain spans, on cores that are being measured.
 """
 
 from __future__ import annotations
@@ -19,17 +17,15 @@ from scaling.sweep.view.plain import number, phase
 from scaling.text import decimals, duration
 
 # ---------------------------------------------------------------- ranks
-#
-# A running point's ranks as bars: how far each is, how fast, in which state.
 
 
 HOST_MAX = 12
-# From what holds a point up most to what does least.
+# From the state that delays a point most to the one that delays it least.
 STATES = ("failed", "cancelled", "start", "import", "ready", "warming", "measuring", "done")
 
 
 class Gauge(NamedTuple):
-    """A bar: one rank, or the slowest rank of a node. `host` is empty where the name or the point says it."""
+    """A bar: one rank, or the slowest rank of a node. `host` is empty if the name or the point tells it."""
 
     name: str
     host: str
@@ -41,7 +37,7 @@ class Gauge(NamedTuple):
 
 
 def worst_gauge(gauges: list[Gauge], count: int) -> tuple[list[Gauge], int]:
-    """The `count` that hold up the others, in their order, and the number of the others."""
+    """Return the `count` slowest gauges, in their order, and the number of the others."""
     slowest = sorted(range(len(gauges)), key=lambda index: _advance(gauges[index]))
     return [gauges[index] for index in sorted(slowest[:count])], len(gauges) - count
 
@@ -51,7 +47,7 @@ def _advance(gauge: Gauge) -> tuple[int, int]:
 
 
 def rank_gauges(state: PointState) -> list[Gauge]:
-    """A gauge of each rank, named by its number; with its host where there are several."""
+    """Return a gauge for each rank, named by its number, with its host if there are several."""
     hosts = state.ranks[0].task.hosts
     several = len(set(hosts)) > 1
     return [
@@ -61,7 +57,7 @@ def rank_gauges(state: PointState) -> list[Gauge]:
 
 
 def node_gauges(state: PointState) -> list[Gauge]:
-    """A gauge of each node, which is its slowest rank's."""
+    """Return a gauge for each node: that of its slowest rank."""
     by_host: dict[str, list[RankState]] = {}
     for host, rank in zip(state.ranks[0].task.hosts, state.ranks, strict=True):
         by_host.setdefault(host, []).append(rank)
@@ -99,7 +95,6 @@ def _state_of(rank: RankState, state: PointState) -> str:
 
 
 def _pace(rank: RankState, state: PointState) -> tuple[str, str]:
-    """The speed of the last window and its unit; of `comm`, the time of one exchange."""
     windows = rank.windows or rank.warmup
     if not windows or windows[-1].seconds <= 0:
         return "", ""
@@ -130,8 +125,6 @@ STYLES = {
 
 
 class Glyphs(NamedTuple):
-    """The signs that bars and separators are drawn with."""
-
     full: str = "━"
     half: str = "╸"
     rest: str = "─"
@@ -144,14 +137,12 @@ ASCII = Glyphs(full="=", half="-", rest="-", none="-", plus_minus="+-", more="~"
 
 
 class Note(NamedTuple):
-    """A line below the frame: why a point failed, or what else is worth one."""
-
     text: str
     is_failure: bool = False
 
 
 class Scene(NamedTuple):
-    """All that a frame shows. `left_s` is None while nobody knows."""
+    """The content of a frame. `left_s` is None if unknown."""
 
     title: str
     done: int
@@ -166,7 +157,7 @@ class Scene(NamedTuple):
 
 
 def frame(scene: Scene, *, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return at most `height` lines of at most `width` signs."""
+    """Return at most `height` lines of at most `width` characters."""
     head = [_title(scene, width, glyphs), _progress(scene, width, glyphs)]
     notes = _notes(scene.notes, width, glyphs)
     room = height - len(head) - len(notes)
@@ -197,7 +188,7 @@ def _progress(scene: Scene, width: int, glyphs: Glyphs) -> Line:
     left = f"  left {duration(scene.left_s)}" if scene.left_s else ""
     count = f"{scene.done}/{scene.total} points"
     text = f"  {count}  {duration(scene.elapsed_s)}"
-    # The bar keeps its length while the times change theirs.
+    # The bar keeps its length when the times get longer.
     room = max(width - max(len(text + left), len(count) + 30), 3)
     bar = _bar(scene.done, scene.total, room, "bold green", glyphs)
     return [*bar, (text.rjust(width - room - len(left)), ""), (left, "bold")]
@@ -230,7 +221,6 @@ def _point(scene: Scene, width: int, room: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _bars(state: PointState, width: int, room: int, glyphs: Glyphs) -> list[Line]:
-    """The ranks in columns; by node where they are many or do not fit."""
     many = len(state.ranks) > MAX_RANKS
     gauges = node_gauges(state) if many else rank_gauges(state)
     if not many and len(gauges) > _most(gauges, width) * room:
@@ -248,13 +238,11 @@ def _bars(state: PointState, width: int, room: int, glyphs: Glyphs) -> list[Line
 
 
 def _most(gauges: Sequence[Gauge], width: int) -> int:
-    """How many columns have room for name, a short bar, count and value."""
     needed = max(len(gauge.name) + 2 * len(str(gauge.total)) for gauge in gauges) + CELL_FIXED + CELL_GAP
     return max((width + CELL_GAP) // needed, 1)
 
 
 def _names(gauges: Sequence[Gauge], width: int) -> list[str]:
-    """The gauges' names, equally long; with the host where there is room."""
     digits, host = max(len(gauge.name) for gauge in gauges), max(len(gauge.host) for gauge in gauges)
     if not host or width < CELL_HOST + host:
         return [f"{gauge.name:>{digits}}" for gauge in gauges]
@@ -291,7 +279,6 @@ def _joined(cells: Iterable[Line]) -> Line:
 
 
 def _table(rows: Sequence[Row], width: int, room: int, glyphs: Glyphs) -> list[Line]:
-    """The last rows that fit, under their headings."""
     if not rows or room < 3:
         return []
     hidden = max(len(rows) - (room - 2), 0)
@@ -322,12 +309,11 @@ def _row(row: Row, text: str, width: int, glyphs: Glyphs) -> Line:
 
 
 def _claimed(row: Row) -> Estimate | None:
-    """The efficiency, unless the samples of its ranks taught less than those that it would be held against."""
+    """None if the samples of its ranks taught less than those of the baseline."""
     return None if row.learnt_less else row.efficiency
 
 
 def _share(efficiency: Estimate | None, glyphs: Glyphs) -> Line:
-    """The efficiency as a bar, in the colour of a traffic light."""
     if efficiency is None:
         return [(" " * SHARE, "")]
     mean = efficiency.mean
@@ -340,7 +326,6 @@ def _name(row: Row) -> str:
 
 
 def _estimates(estimates: Sequence[Estimate | None], scale: float, unit: str, glyphs: Glyphs) -> list[str]:
-    """Texts like `602.1 ± 1.2`, means and half widths under each other."""
     smallest = min((estimate.mean * scale for estimate in estimates if estimate), default=0.0)
     digits = 1 if unit else decimals(smallest)
     means, halves = [], []

@@ -1,9 +1,7 @@
-"""The live view of a running sweep in a terminal; `make` chooses between it, its plain-line twin, and none.
+"""The live view of a running sweep in a terminal; `make` chooses between it, plain lines and none.
 
-Rank 0's event loop calls a View from one thread, on cores that are being measured: `progress` returns at
-once unless a refresh is due, and one is due at most every second. What a frame shows stands in
-`frame.py`, the plain lines in `plain.py`; this file alone knows rich, and imports it only when
-a live view is made, so that the agents of other ranks do not pay for it.
+Rank 0 calls a view on cores that are being measured: it draws at most once a second. rich is imported only when a
+live view is made, so that other ranks do not pay for it.
 """
 
 from __future__ import annotations
@@ -38,11 +36,8 @@ def make(
     clock: Callable[[], float] = time.monotonic,
     columns: int | None = None,
 ) -> View:
-    """Return the view of this kind on `stream`.
-
-    `columns` is the terminal's width; None: COLUMNS, or what the terminal says. A terminal that cannot move
-    its cursor (TERM=dumb) gets the plain lines.
-    """
+    """Return the view of this kind on `stream`; plain lines if the terminal cannot move its cursor (TERM=dumb).
+    `columns` is its width; None takes COLUMNS or asks the terminal."""
     if kind == "none":
         return NoView(stream, clock)
     if kind == "plain" or os.environ.get("TERM", "").lower() in DUMB:
@@ -51,7 +46,7 @@ def make(
 
 
 class LiveView:
-    """Draws the newest state over the last one, at most once a second."""
+    """A view that draws the newest state over the last one, at most once a second."""
 
     def __init__(
         self,
@@ -81,7 +76,6 @@ class LiveView:
         self._notes: list[Note] = []
 
     def opened(self, header: Header, total: int) -> None:
-        """Draw the first frame."""
         self._title, self._total = one_line(headline(header)), total
         self._opened_s = self._left_at_s = self._clock()
         self._left_s = header.estimate_s or None
@@ -89,20 +83,17 @@ class LiveView:
         self._look()
 
     def began(self, state: PointState, number: int) -> None:
-        """Show the point's ranks from now on."""
         # A resumed run starts with points that are done.
         self._number, self._done = number, number - 1
         self.progress(state)
 
     def progress(self, state: PointState) -> None:
-        """Keep the state; draw it when a refresh is due."""
         self._state = state
         self._look()
 
     def finished(
         self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
     ) -> None:
-        """Let the table grow; failures and warnings become notes."""
         self._done, self._total, self._rows = number, total, rows
         self._left_s, self._left_at_s = left_s, self._clock()
         self._state = None
@@ -113,17 +104,15 @@ class LiveView:
         self._look()
 
     def extended(self, total: int) -> None:
-        """The bar gets longer."""
         self._total = total
         self._look()
 
     def note(self, text: str) -> None:
-        """Show it among the last notes."""
         self._notes.append(Note(one_line(text)))
         self._look()
 
     def closed(self, stream: TextIO | None = None) -> None:
-        """Leave progress and notes on the screen (the table is printed whole after them); free the cursor."""
+        """Leave progress and notes on the screen; the whole table is printed after them."""
         if stream is not None:
             self._stream.redirect(stream)
         self._state, self._rows, self._left_s = None, (), None
@@ -142,8 +131,8 @@ class LiveView:
         terminal = shutil.get_terminal_size()
         width = self._columns or terminal.columns
         self._console.size = (width, terminal.lines)
-        # One line and one column stay free: a full last line would scroll, a full last column may wrap. And
-        # the frame ends its last line, because mpirun (Open MPI 5) forwards whole lines only.
+        # One line and one column stay free, or the terminal would scroll or wrap. The frame ends its last line:
+        # mpirun (Open MPI 5) forwards whole lines only.
         lines = frame(self._scene(), width=width - 1, height=terminal.lines - 1, glyphs=self._glyphs)
         text = Text(no_wrap=True, overflow="crop", end="")
         for line in lines:

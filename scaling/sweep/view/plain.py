@@ -1,7 +1,4 @@
-"""The view as plain lines, fit for a Slurm log; and the words that both views share.
-
-One line per event, flushed, no control characters. What it does not know: colours, widths, cursors.
-"""
+"""The view as plain lines, fit for a Slurm log, and the words that both views share."""
 
 from __future__ import annotations
 
@@ -29,12 +26,12 @@ NAMED = 4
 
 
 def number(value: float) -> str:
-    """`value` with about four digits, never in scientific notation."""
+    """Format `value` with about four digits, never in scientific notation."""
     return f"{value:.{decimals(value)}f}"
 
 
 def phase(state: PointState) -> str:
-    """Where a running point is: `measuring: window 4 of 10`."""
+    """Describe where a running point is: `measuring: window 4 of 10`."""
     ranks = len(state.ranks)
     if (failure := cause_of(state)) is not None:
         return f"{blame(failure)}; ending the others" if ranks > 1 else blame(failure)
@@ -58,7 +55,6 @@ def phase(state: PointState) -> str:
 
 
 def _training(state: PointState) -> str:
-    """`epoch 4 of 5, top-1 97.2 %`."""
     evaluated = min(len(rank.evaluations) for rank in state.ranks)
     reached = accuracy.top1(rank.evaluations[evaluated - 1] for rank in state.ranks) if evaluated else None
     so_far = "" if reached is None else f", top-1 {100 * reached:.1f} %"
@@ -67,22 +63,18 @@ def _training(state: PointState) -> str:
 
 
 def blame(failed: Failed) -> str:
-    """What failed and where: `FAILED crash(SIGSEGV) on rank 1 (node2)`; no host where no worker was started."""
+    """Name a failure and its place, if a worker was started: `FAILED crash(SIGSEGV) on rank 1 (node2)`."""
     return f"FAILED {failed.cause}" + (f" on rank {failed.rank} ({failed.host})" if failed.host else "")
 
 
 def failure(failed: Failed) -> str:
-    """A failure on one line: cause, place, message and where to look."""
     message = one_line(failed.message)
     log = f"; log {failed.log}" if failed.log else ""
     return f"{blame(failed)}: {message}{log}" if message else blame(failed) + log
 
 
 def speed(record: PointRecord) -> str:
-    """The rate of all ranks together, by the longest rank's time: `602.1 images/s`; of `comm`, ms per exchange.
-
-    Empty where nothing was measured.
-    """
+    """Return the rate of all ranks by the slowest rank's time; for `comm`, ms per exchange; "" if unmeasured."""
     step = step_time(record)
     if step is None:
         return ""
@@ -93,7 +85,7 @@ def speed(record: PointRecord) -> str:
 
 
 def result(record: PointRecord, left_s: float | None) -> str:
-    """What came of a point: `602.1 images/s, 10 windows in 2.1 s (4.9 s in all), left 1 min 10 s`."""
+    """Describe the result of a point: `602.1 images/s, 10 windows in 2.1 s (4.9 s in all), left 1 min 10 s`."""
     left = f", left {duration(left_s)}" if left_s else ""
     if isinstance(record.outcome, Failed):
         return failure(record.outcome) + left
@@ -109,7 +101,6 @@ def result(record: PointRecord, left_s: float | None) -> str:
 
 
 def _trained(record: PointRecord) -> str:
-    """`top-1 97.8 % after 5 epochs in 4.2 s (6.1 s in all), 1,711 images/s`."""
     last = [rank.evaluations[-1] for rank in record.ranks if rank.evaluations]
     epochs = counted(max(len(rank.windows) for rank in record.ranks), "epoch")
     took = f"{duration(record.measured_s)} ({duration(record.wall_s)} in all)"
@@ -117,7 +108,7 @@ def _trained(record: PointRecord) -> str:
 
 
 def headline(header: Header) -> str:
-    """What runs: strategies, model, data, device, ranks and hosts, why this device."""
+    """Describe what runs: strategies, model, data, device, ranks and hosts, and why this device."""
     config = header.config
     hosts = len(set(header.host_of_rank))
     model = " on ".join(str(config[key]) for key in ("model", "data") if config.get(key))
@@ -129,13 +120,13 @@ def headline(header: Header) -> str:
 
 
 def _samples(model: str | None) -> str:
-    """What a batch counts: a rate's tokens come in sequences."""
+    """The unit of a batch: tokens come in sequences."""
     unit = models.CATALOGUE[model].unit if model in models.CATALOGUE else "samples"
     return "sequences" if unit == "tokens" else unit
 
 
 def introduction(header: Header, total: int) -> Iterator[str]:
-    """The first lines of a log: what runs, on what and why, how much of it."""
+    """Yield the first lines of a log: what runs, on what and why, how much of it."""
     config = header.config
     batch, whole = config.get("batch_size"), config.get("global_batch_size")
     batch = batch or ", ".join(map(str, config.get("batch_sizes") or ()))
@@ -152,7 +143,6 @@ def introduction(header: Header, total: int) -> Iterator[str]:
 
 
 def _hosts(header: Header) -> Iterator[str]:
-    """A line for each kind of host: its devices and how many ranks it has."""
     infos = {host.hostname: host for host in header.hosts}
     alike: dict[str, list[str]] = {}
     for name, ranks in Counter(header.host_of_rank).items():
@@ -171,31 +161,27 @@ def _hosts(header: Header) -> Iterator[str]:
 
 
 class Stream:
-    """A stream for people, which must never cost the sweep: what cannot be encoded is replaced, and what
-    a terminal or pipe that is gone refuses is dropped (the records are in the run's file)."""
+    """A stream that never fails the sweep: it replaces characters and drops output that cannot be written."""
 
     def __init__(self, stream: TextIO) -> None:
         self.redirect(stream)
 
     def redirect(self, stream: TextIO) -> None:
-        """Write to another stream from now on."""
         self._stream = stream
         self.encoding = stream.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write what the encoding has; returns the number of characters given."""
         with suppress(OSError):
             self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
         return len(text)
 
     def flush(self) -> None:
-        """Hand on at once what was written."""
         with suppress(OSError):
             self._stream.flush()
 
 
 class PlainView:
-    """One line per event; a heartbeat where nothing else was printed for 30 s."""
+    """A view of one line per event, with a heartbeat after 30 s without output."""
 
     def __init__(
         self,
@@ -210,18 +196,15 @@ class PlainView:
         self._number = self._total = 0
 
     def opened(self, header: Header, total: int) -> None:
-        """Say what runs."""
         self._total = total
         for text in introduction(header, total):
             self.note(text)
 
     def began(self, state: PointState, number: int) -> None:
-        """Nothing is said before a point ends or takes long."""
         del state
         self._number = number
 
     def progress(self, state: PointState) -> None:
-        """A sign of life in a long point."""
         now_s = self._clock()
         if now_s - self._printed_s >= HEARTBEAT_S:
             so_far = duration(now_s - state.started_s)
@@ -230,7 +213,6 @@ class PlainView:
     def finished(
         self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
     ) -> None:
-        """The point's result, then its warnings. The table is printed once, at the end of the run."""
         del rows
         self._total = total
         self._event(number, f"{record.point.label}: {result(record, left_s)}")
@@ -238,23 +220,19 @@ class PlainView:
             self._event(number, f"{record.point.label}: warning: {warning.text}")
 
     def extended(self, total: int) -> None:
-        """Another round was added."""
         self._total = total
         self.note(f"intervals are wider than asked for: a round more, {total} points in all")
 
     def note(self, text: str) -> None:
-        """One line of its own."""
         self._print(one_line(text))
 
     def closed(self, stream: TextIO | None = None) -> None:
-        """Nothing to restore."""
         del stream
 
     def _event(self, number: int, text: str) -> None:
         self._print(f"[{number:>{len(str(self._total))}}/{self._total}] {one_line(text)}")
 
     def _print(self, line: str) -> None:
-        """Stamped with the local time, flushed."""
         self._printed_s = self._clock()
         stamp = time.strftime("%H:%M:%S", time.localtime(self._unix_clock()))
         self._stream.write(f"{stamp} {line}\n")
@@ -262,7 +240,7 @@ class PlainView:
 
 
 class NoView(PlainView):
-    """A view that says nothing."""
+    """A view that prints nothing."""
 
     def _print(self, line: str) -> None:
-        """Dropped."""
+        pass
