@@ -98,7 +98,7 @@ class Inspected(Record, frozen=True, kw_only=True, tag="inspected"):
     """The answer to `Inspect`.
 
     `unsynced`: windows without an exchange; `beside`: windows of the exchange during compute.
-    `traced`: the window of profiled steps; `traces`: its files, relative to the run's folder; `gpu`: their summary.
+    `traced`: the window of profiled steps; `traces`: its files, relative to the run's folder; `gpu`: a summary.
     `notes`: why a trace is missing.
     """
 

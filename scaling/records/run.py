@@ -206,9 +206,9 @@ class RankRecord(Record, frozen=True, kw_only=True):
 
     @property
     def soaked(self) -> tuple[Window, ...]:
-        """The later windows of the soak itself.
+        """The later windows that count for the soak.
 
-        In the first versions it was one long window of index 0, and then the second of each two windows.
+        In records of the first versions, which begin with index 0, those of even index do not count.
         """
         if self.later and self.later[0].index > 0:
             return self.later
@@ -268,11 +268,9 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     `ranks`: its workers, one per device or one for all.
     `hosts[r]`: the host of device r; `gpus[r]`: its UUID if it is a GPU.
     `oversubscribed`: ranks shared a core or a GPU; `crowding` is the reason.
-    `synchronous`: ranks wait for each other.
     `pattern`: how gradients are sent; `updates_all`: each rank updates all parameters. Older records lack both.
     `epoch`: points of one round and epoch took turns; None for a point measured alone.
-    `emulation`: None for real devices.
-    `ended`: False for a record written when the measured windows were in. The record of the point's end replaces it
+    `ended`: False for a record written when the measured windows were in. The record of the end replaces it
     (`records/store.py`), unless the run was interrupted.
     """
 

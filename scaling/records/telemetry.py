@@ -59,7 +59,7 @@ POWER_CAP = "sw power cap"
 class Sample(Record, frozen=True, kw_only=True, array_like=True):
     """One reading of one GPU in timed windows; None for values that it does not report.
 
-    `throttle`: reasons for lower clocks. `device_index`: as in the task; None in older records, of the first GPU only.
+    `throttle`: reasons for lower clocks. `device_index`: as in the task; None in older records (first GPU only).
     """
 
     unix_s: UnixSeconds
