@@ -25,11 +25,8 @@ HELP = ["--help", "-h"]
 
 def command(app: typer.Typer, argv: Sequence[str], name: str, program: str = "") -> Any:
     """Run a command's flags on `argv`; return what its function returns, or Typer's exit code after `--help`.
-
-    `name` is the command; the help shows `program`, by default `python -m NAME`.
-    Raises UsageError for mistakes that Typer reports, StoreError if the help cannot be written (full disk), and
-    Interrupted for Ctrl-C.
-    """
+    `name` is the command; the help shows `program`, by default `python -m NAME`. Raises UsageError for mistakes
+    that Typer reports, StoreError if the help cannot be written (full disk), and Interrupted for Ctrl-C."""
     import typer  # only rank 0 needs it
 
     try:
@@ -80,9 +77,7 @@ def _read(app: typer.Typer) -> Any:
 
 def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None, name: str) -> int:
     """Run a command on `argv`, by default sys.argv, and return its exit code.
-
-    User mistakes become one line on stderr, without a traceback. Ctrl-C becomes exit code 130.
-    """
+    User mistakes become one line on stderr, without a traceback. Ctrl-C becomes exit code 130."""
     open_streams()
     try:
         return act(sys.argv[1:] if argv is None else argv) or 0
@@ -116,9 +111,8 @@ def open_streams() -> None:
 
 def deliver(data: str | bytes, output: Path | None) -> None:
     """Write a command's result to its `--output` file, or print it.
-
-    Raises UsageError if the file cannot be written or is a run's own file, StoreError if stdout cannot be written.
-    """
+    Raises UsageError if the file cannot be written or is a run's own file, StoreError if stdout cannot be
+    written."""
     if output is None:
         show(data)
         return

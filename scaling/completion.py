@@ -22,9 +22,7 @@ EPILOG = "Scripts that install frameworks and start these commands on a cluster 
 
 def run(argv: Sequence[str], commands: Mapping[str, tuple[str, str]]) -> int:
     """Answer `--help`, `--version`, `--install-completion`, `--show-completion` or a completing shell.
-
-    `commands` maps each command's name to its package and summary.
-    """
+    `commands` maps each command's name to its package and summary."""
     code = command(_app(commands, _typed()), argv, NAME, program=NAME)
     return code if isinstance(code, int) else 0
 

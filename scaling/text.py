@@ -20,9 +20,7 @@ HOUR_S = 3600
 
 def printable(text: str) -> str:
     """Replace each unprintable character by a space.
-
-    Terminals obey control characters; characters that reverse or hide text make one name look like another.
-    """
+    Terminals obey control characters; characters that reverse or hide text make one name look like another."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)
 
 

@@ -29,10 +29,8 @@ LOST = (8, 11, 15, 999)
 @lru_cache(maxsize=1)
 def session() -> tuple[Any, str]:
     """Return (pynvml, "") with NVML initialised, or (None, reason); the reason is "" without a driver.
-
     NVML stays initialised. Without persistence mode the driver releases every GPU with its last client, and
-    setting it up again takes seconds (docs.nvidia.com, "Driver Persistence").
-    """
+    setting it up again takes seconds (docs.nvidia.com, "Driver Persistence")."""
     try:
         import pynvml  # type: ignore[import-untyped, unused-ignore]
     except ModuleNotFoundError:
@@ -119,9 +117,7 @@ def reachable(nvml: Any) -> list[Visible]:
 
 def lost(nvml: Any) -> tuple[str, ...]:
     """Return `GPU 3: GPU is lost` for each GPU that NVML counts but that fails (off the bus, without power).
-
-    GPUs that a container or batch system withholds are not lost.
-    """
+    GPUs that a container or batch system withholds are not lost."""
     found: list[str] = []
     for index in range(ask(nvml, "nvmlDeviceGetCount") or 0):
         try:
@@ -210,11 +206,9 @@ def none_here(instead: str) -> str | None:
 
 def unsupported(found: Found, root: Path = proc.ROOT) -> str:
     """Describe GPUs of this host that this program cannot use; "" if there are none.
-
     AMD's kernel driver has the device `kfd` (docs.kernel.org, "AMDKFD"). Containers need the capability `utility`
     for NVML (NVIDIA container toolkit, "Driver Capabilities"). A Jetson is a Tegra (Linux, arm/tegra); early ones
-    have no NVML (NVIDIA/k8s-device-plugin issue 132, vllm issue 9728).
-    """
+    have no NVML (NVIDIA/k8s-device-plugin issue 132, vllm issue 9728)."""
     said = []
     if not found.driver and (root / "dev/nvidiactl").exists():
         said.append("NVIDIA GPU found without libnvidia-ml: NVIDIA_DRIVER_CAPABILITIES lacks utility")
@@ -233,8 +227,7 @@ def _device_tree(root: Path) -> bytes:
 
 def _cuda(nvml: Any) -> tuple[int, int] | None:
     """Return the release of the libcuda that programs load, which may be newer than the driver's (CUDA
-    compatibility package); else the driver's.
-    """
+    compatibility package); else the driver's."""
     number = ask(nvml, "nvmlSystemGetCudaDriverVersion_v2") or ask(nvml, "nvmlSystemGetCudaDriverVersion")
     return (number // 1000, number % 1000 // 10) if number else None
 

@@ -32,9 +32,7 @@ PACKAGES: Mapping[str, Sequence[str]] = {name: (name,) for name in ("mpi4py", "n
 
 def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
     """Describe this host as this process sees it, with its CPU affinity, cgroup and visible GPUs.
-
-    `packages` maps further packages to their distribution names; the first installed one counts.
-    """
+    `packages` maps further packages to their distribution names; the first installed one counts."""
     found = gather_gpus()
     cpuinfo = proc.cpuinfo()
     total_bytes: int = psutil.virtual_memory().total
@@ -168,9 +166,7 @@ def granted_cpus(hosts: Iterable[HostInfo]) -> float:
 
 def pick_cpus(cores: tuple[tuple[int, ...], ...], *, local_rank: int, per_rank: int) -> tuple[int, ...]:
     """Return the hardware threads of a rank's `per_rank` cores.
-
-    Ranks take cores in order, and start again at the first core if there are more ranks than cores.
-    """
+    Ranks take cores in order, and start again at the first core if there are more ranks than cores."""
     first = local_rank * per_rank
     mine = (cores[(first + offset) % len(cores)] for offset in range(per_rank))
     return tuple(dict.fromkeys(cpu for core in mine for cpu in core))

@@ -38,19 +38,15 @@ Reading = Mapping[str, Counter]
 
 def read(root: Path = ROOT) -> Reading:
     """Read all counters of this host except the loopback's.
-
     A card includes its VLANs, a bond or bridge its cards, an InfiniBand port its IPoIB interfaces, a Slingshot
-    port its Ethernet interface.
-    """
+    port its Ethernet interface."""
     return {**dict(_interfaces(root)), **dict(_ports(root))}
 
 
 def since(before: Reading, now: Reading) -> tuple[Traffic, ...]:
     """Return the traffic of each interface and port between two readings, without double counting.
-
     Bytes of tunnels (WireGuard, tun) count twice, since their card is unknown. New counters and counters that went
-    back (a reloaded driver) are left out.
-    """
+    back (a reloaded driver) are left out."""
     moved = {
         name: (
             counter.received_bytes - before[name].received_bytes,

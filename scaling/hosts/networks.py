@@ -36,9 +36,7 @@ MOST = 256
 
 def read_routes(interfaces: Collection[str], root: Path = ROUTES) -> tuple[Route, ...]:
     """Return the routes by these interfaces; none if unknown.
-
-    This leaves out a Kubernetes node's routes to its own pods, by interfaces without an address.
-    """
+    This leaves out a Kubernetes node's routes to its own pods, by interfaces without an address."""
     # Netlink has the same, but importing pyroute2 is slow.
     lines: list[list[str]] = []
     with suppress(OSError):
@@ -76,9 +74,7 @@ def _shape(destination: str) -> tuple[int, int]:
 
 def both_ways(one: HostInfo, nic: Nic, other: HostInfo, theirs: Nic) -> bool:
     """Return whether routes lead between two hosts by these interfaces.
-
-    Without a routing table, interfaces of the same name are assumed to be connected.
-    """
+    Without a routing table, interfaces of the same name are assumed to be connected."""
     if nic.address == theirs.address:
         return False
     there = leads(one, theirs.address) == nic.name if one.routes else nic.name == theirs.name
@@ -97,9 +93,7 @@ VERBS = (INFINIBAND, "Ethernet")
 
 def card_behind(host: HostInfo, interface: str) -> tuple[Hca, ...]:
     """Return the InfiniBand ports of an interface, up or not.
-
-    Ethernet cards use RDMA only if a fabric file names them: networks without RoCE settings lose packets.
-    """
+    Ethernet cards use RDMA only if a fabric file names them: networks without RoCE settings lose packets."""
     return tuple(hca for hca in host.hcas if interface in hca.interfaces and hca.link_layer == INFINIBAND)
 
 
@@ -147,9 +141,7 @@ def _is_among(card: Hca, cards: str) -> bool:
 
 def rate_bits_per_s(host: HostInfo, nic: Nic) -> float | None:
     """Return the rate of an interface, or of its card's port.
-
-    Many kernels report no speed for IPoIB (openshift/assisted-installer-agent pull request 1492).
-    """
+    Many kernels report no speed for IPoIB (openshift/assisted-installer-agent pull request 1492)."""
     if nic.speed_bits_per_s is not None:
         return nic.speed_bits_per_s
     rates = [hca.rate_bits_per_s for hca in host.hcas if nic.name in hca.interfaces and hca.active]
@@ -254,9 +246,7 @@ Nics = Mapping[str, Nic]  # by host
 
 def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entry] | None = None) -> Network:
     """Return the network that `word` means: `auto`, a name of the fabric file (`named`), an interface or a subnet.
-
-    Raises UsageError if a host does not have it, LaunchError if hosts share no network.
-    """
+    Raises UsageError if a host does not have it, LaunchError if hosts share no network."""
     by_name, entries = {host.hostname: host for host in hosts}, named or {}
     if word == AUTO:
         return _fastest(by_name, entries)
@@ -345,9 +335,7 @@ def within(nic: Nic, entry: Entry) -> bool:
 
 def _hca(hosts: Hosts, nics: Nics, entry: Entry, source: str) -> dict[str, str]:
     """Return the cards of each host: those of the fabric file, else those behind its InfiniBand interface.
-
-    If some host has none, no host uses cards: NCCL does not mix them with sockets.
-    """
+    If some host has none, no host uses cards: NCCL does not mix them with sockets."""
     if entry.hca:
         named = {name: entry.cards(name) for name in nics}
         if bare := next((name for name, found in named.items() if found is None), None):
@@ -429,10 +417,8 @@ def _is_taken(host: HostInfo, nic: Nic) -> bool:
 
 def _routed(hosts: Hosts, shared: Sequence[Nics]) -> list[Nics]:
     """Return further networks with routes between the first host and all others, in both directions.
-
     Such are pods or cloud machines with a /32 each, a /24 per node, or rails. Connections prove the other pairs
-    later.
-    """
+    later."""
     name, *others = hosts
     found: list[Nics] = []
     for nic in _general(hosts[name]):

@@ -26,9 +26,7 @@ def drop(paths: Iterable[str]) -> None:
 
 def cached_fraction(paths: Sequence[str]) -> float | None:
     """Return the cached part of a sample of these files. Raises OSError.
-
-    None if unknown: only users with write access may ask (mincore(2)).
-    """
+    None if unknown: only users with write access may ask (mincore(2))."""
     some = [path for path in paths[:: max(1, len(paths) // LOOKED_AT)] if Path(path).stat().st_size]
     if not some or not all(os.access(path, os.W_OK) for path in some):
         return None

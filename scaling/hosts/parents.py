@@ -15,17 +15,14 @@ def signal_at_parents_death(number: signal.Signals) -> None:
 
 def end_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies.
-
-    The thread that watches the lifeline cannot run during an import, or while a framework holds the GIL.
-    """
+    The thread that watches the lifeline cannot run during an import, or while a framework holds the GIL."""
     signal_at_parents_death(signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
     """Make this process the parent of its descendants' orphans.
-
-    SIGCHLD must not be ignored: the kernel would reap children, and their exit codes would be lost (sigaction(2)).
-    """
+    SIGCHLD must not be ignored: the kernel would reap children, and their exit codes would be lost
+    (sigaction(2))."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _set(_PR_SET_CHILD_SUBREAPER, 1)

@@ -65,10 +65,8 @@ def census(root: Path = Path("/proc")) -> Census:
 
 def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[Foreign, ...]:
     """Return the programs that used most CPU time between two censuses, except the launch's own.
-
     The launch's own are this process, `launcher` (default: the parent), their descendants, and twins of this
-    process. Time of ended children belongs to the process that waited for them, such as `make`.
-    """
+    process. Time of ended children belongs to the process that waited for them, such as `make`."""
     ours = {os.getpid(), os.getppid() if launcher is None else launcher} - {0}
     if os.getpid() != INIT:
         ours -= {INIT}  # init's are nobody's
@@ -86,10 +84,8 @@ def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[F
 
 def _gone_s(before: Census, now: Census) -> defaultdict[int, float]:
     """Return by process the earlier CPU seconds of its descendants that have ended.
-
     They are contained in `children_s` of the process that waited. It is unknown if parents ended too, so all
-    ancestors count.
-    """
+    ancestors count."""
     found: defaultdict[int, float] = defaultdict(float)
     for pid, process in before.processes.items():
         if pid not in now.processes:
@@ -112,9 +108,7 @@ def _read_process(folder: Path) -> Iterator[_Process]:
 def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:
     """Return whether a process belongs to the launch: one of `ours`, a twin of this process, or a descendant of
     these.
-
-    A twin is another rank: the same command under the same launcher, perhaps behind a shell or container.
-    """
+    A twin is another rank: the same command under the same launcher, perhaps behind a shell or container."""
     line = _line(pid, processes)
     if not ours.isdisjoint(line):
         return True
@@ -160,9 +154,7 @@ VIRTUAL_VENDORS = ("Alibaba Cloud", "Amazon EC2", "Google", "KVM", "OpenStack", 
 
 def physical_cores(cpus: Iterable[int], root: Path = ROOT) -> tuple[tuple[int, ...], ...]:
     """Group these CPUs into physical cores, ordered by (package, core).
-
-    Each core is the tuple of its hardware threads in `cpus`. Without sysfs every CPU is a core.
-    """
+    Each core is the tuple of its hardware threads in `cpus`. Without sysfs every CPU is a core."""
     allowed, cores = set(cpus), []
     while allowed:
         cpu = min(allowed)
@@ -245,9 +237,7 @@ def memory_limit_bytes(root: Path = ROOT) -> int | None:
 
 def cpu_quotas(root: Path = ROOT) -> dict[str, float]:
     """Return the CPUs granted by this process's cgroup (v2 or v1) and its ancestors (`docker --cpus`), by inode.
-
-    All processes of a cgroup share its quota. An affinity mask does not show it.
-    """
+    All processes of a cgroup share its quota. An affinity mask does not show it."""
     return {str(folder.stat().st_ino): cpus for folder, cpus in _quotas(root)}
 
 
@@ -302,9 +292,7 @@ def _limit_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path
 
 def oom_kills(root: Path = ROOT) -> tuple[int, str]:
     """Return the count of the kernel's out-of-memory killer, and the file that counts.
-
-    It is of this process's cgroup (v2, and v1 since Linux 4.13), else of the machine; (0, "") if unknown.
-    """
+    It is of this process's cgroup (v2, and v1 since Linux 4.13), else of the machine; (0, "") if unknown."""
     files = _limit_files(root, "memory", "memory.events", "memory.oom_control")
     for file in (*files, root / "proc/vmstat"):
         for line in _read(file).splitlines():
@@ -358,9 +346,7 @@ def _read(file: Path) -> str:
 
 def output(*command: str) -> str:
     """Return what a command prints; "" if it is missing, fails or takes longer than 5 s.
-
-    GIT_* variables of a git hook are removed: they would name another checkout.
-    """
+    GIT_* variables of a git hook are removed: they would name another checkout."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(

@@ -33,9 +33,7 @@ class Limit(NamedTuple):
 
 def hint(text: str, root: Path = proc.ROOT, *, is_fork: bool = False) -> str:
     """Return `; pids.max of the cgroup is 64, 64 in use: raise it (...)` for the limit with the least room.
-
-    "" unless `text` says that no process or thread could be made, or `is_fork` is set.
-    """
+    "" unless `text` says that no process or thread could be made, or `is_fork` is set."""
     words = text.lower()
     is_clear = is_fork or any(one in words for one in CLEAR)
     if not is_clear and VAGUE not in words:

@@ -29,9 +29,7 @@ OF_DATA: tuple[Kind, ...] = ("feed", "held")
 
 def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]:
     """Return the given kinds, else the usual ones, with OF_DATA if the data is decoded from files.
-
-    Raises UsageError if `feed` or `held` is given for data that is not read.
-    """
+    Raises UsageError if `feed` or `held` is given for data that is not read."""
     given, found = config.kinds, data.spec(name)
     if given is None:
         return (*USUAL, *OF_DATA) if found.format in data.DECODED and device != "emulated" else USUAL
@@ -124,9 +122,7 @@ def baseline(
     name: str, work: Workload, options: dict[str, str], placement: Placement, slots: Sequence[Slot]
 ) -> Point:
     """Return the plain loop on a whole CPU, at the batch of one GPU.
-
-    Always fp32 and the frameworks' own memory format, as is usual on CPUs.
-    """
+    Always fp32 and the frameworks' own memory format, as is usual on CPUs."""
     (first,) = first_slots(1, placement, slots)
     return Point(
         strategy=frameworks.load(name).baseline,
@@ -165,9 +161,7 @@ def is_own_baseline(config: SweepConfig, name: str) -> bool:
 
 def pass_world_sizes(config: SweepConfig, defaults: Sequence[int]) -> tuple[int, ...]:
     """Return the world sizes: the given ones, else one device for passes and `defaults` for whole steps.
-
-    Raises UsageError for passes on several devices.
-    """
+    Raises UsageError for passes on several devices."""
     if not config.has_passes:
         return config.world_sizes or tuple(defaults)
     sizes = config.world_sizes or (1,)
@@ -194,9 +188,7 @@ def each(config: SweepConfig) -> Iterator[SweepConfig]:
 
 def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
     """Return the work of each device at this world size, for a configuration of one batch and one pass (`each`).
-
-    Raises UsageError if the batch does not divide.
-    """
+    Raises UsageError if the batch does not divide."""
     assert config.model is not None and config.data is not None
     assert config.precision is not None and config.memory_format is not None
     (pass_,) = config.pass_
@@ -294,9 +286,7 @@ def _by_node(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Mapping[s
 
 def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:
     """List every point of one round once: strategies of a framework share its controls.
-
-    Raises UsageError for a point that no launch on these slots could run.
-    """
+    Raises UsageError for a point that no launch on these slots could run."""
     _check_servers(config, slots)
     check_passes(config)
     assert config.strategy is not None and config.world_sizes is not None
@@ -381,9 +371,8 @@ def _point(
 
 def _options(config: SweepConfig, name: str) -> dict[str, str]:
     """Return the `--option [STRATEGY.]key=value` of a strategy, checked against its list.
-
-    A key without a strategy applies to each strategy that knows it. Raises UsageError for a key that none knows.
-    """
+    A key without a strategy applies to each strategy that knows it. Raises UsageError for a key that none
+    knows."""
     strategy = frameworks.load(name)
     own: dict[str, str] = {}
     for text in config.option:
@@ -417,9 +406,7 @@ def refused(
     on_network: Callable[[Point], tuple[str, str] | None] = lambda _: None,
 ) -> dict[str, str]:
     """Return by cell why a point cannot run on these nodes or its network.
-
-    Raises UsageError if no exchange can run.
-    """
+    Raises UsageError if no exchange can run."""
     found = {point.cell: _refusal(point, slots) or on_network(point) for point in points}
     reasons = {cell: one for cell, one in found.items() if one is not None}
     if not any(point.kind in WANTED and point.cell not in reasons for point in points):
@@ -464,10 +451,8 @@ def _unseen(ranks: Sequence[Slot]) -> str:
 
 def _sliced(ranks: Sequence[Slot]) -> str:
     """Return which two ranks are on slices of one GPU; "" if none are.
-
     NCCL identifies GPUs by their bus and fails with "Duplicate GPU detected"
-    (https://github.com/NVIDIA/nccl/issues/1716).
-    """
+    (https://github.com/NVIDIA/nccl/issues/1716)."""
     owner: dict[tuple[str, str], Slot] = {}
     for rank in ranks:
         other = owner.setdefault((rank.host, rank.whole_gpu), rank)

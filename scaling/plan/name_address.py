@@ -31,10 +31,8 @@ def fault(
 ) -> tuple[str, str] | None:
     """Return what is wrong with the addresses of these hosts' names, and the fix (with `obeying`); None if nothing
     is.
-
     One host reaches itself at any address. On GPUs, NCCL carries the gradients; any address that others reach will
-    do.
-    """
+    do."""
     if len(addresses) < 2:
         return None
     for host, address in addresses.items():

@@ -57,10 +57,8 @@ class Slot(Record, frozen=True, kw_only=True):
 
 def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
     """Give every rank of the launch its slot; `enrolled[r]` is the message of rank r.
-
     The cores of a machine are all that any of its ranks may use. Each rank gets the same number of them, at most
-    its share of a CPU quota. Raises UsageError if `--cpus-per-rank` asks for too many.
-    """
+    its share of a CPU quota. Raises UsageError if `--cpus-per-rank` asks for too many."""
     hosts = [enrol.host for enrol in enrolled]
     ranks_of = _by_machine(hosts)
     cores_by = {machine: cores_of(hosts[rank] for rank in ranks) for machine, ranks in ranks_of.items()}
@@ -149,10 +147,8 @@ def near_gpus(
     slots: Sequence[Slot], hosts: Sequence[HostInfo], cpus_per_rank: int | None = None
 ) -> tuple[Slot, ...]:
     """Divide the cores of each NUMA node among the ranks whose GPUs are on it.
-
     Ranks share cores if there are fewer cores than ranks. If the near cores of one rank are unknown, no rank of
-    its machine is pinned: the others would have cores of their own, and that rank would not.
-    """
+    its machine is pinned: the others would have cores of their own, and that rank would not."""
     near = _near(slots, hosts)
     floating = {slot.machine for slot in slots if not near.get((slot.machine, slot.gpu))}
     sharing: dict[tuple[str, tuple[Core, ...]], list[Slot]] = {}
@@ -239,9 +235,7 @@ def gpus_of(point: Point, slots: Sequence[Slot]) -> tuple[str, ...]:
 
 def server_slots(point: Point, rank_slots: Sequence[Slot], slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """Return the slot of each parameter server, one node after another.
-
-    `shared` takes the nodes that train, `dedicated` the nodes that the point leaves free, if there are any.
-    """
+    `shared` takes the nodes that train, `dedicated` the nodes that the point leaves free, if there are any."""
     training = list(dict.fromkeys(slot.host for slot in rank_slots))
     free = [host for host in dict.fromkeys(slot.host for slot in slots) if host not in training]
     hosts = free if point.server_hosts == "dedicated" and free else training

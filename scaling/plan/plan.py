@@ -231,9 +231,7 @@ def _groups(
     config: SweepConfig, cells: Sequence[Point], device: Device, slots: Sequence[Slot], enrolled: Sequence[Enrol]
 ) -> tuple[Group, ...]:
     """Group the cells. By default only on CPUs they take turns: models would share a GPU's memory.
-
-    Never with --drop-caches: points that take turns would read the files from the page cache.
-    """
+    Never with --drop-caches: points that take turns would read the files from the page cache."""
     wanted = (device == "cpu" if config.interleave is None else config.interleave) and not config.drop_caches
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
     if not wanted:

@@ -106,9 +106,7 @@ def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
 
 def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why: str) -> dict[str, str]:
     """Return why strategies cannot run on some host; `why` is the reason for the device.
-
-    Raises UsageError if a strategy needs another device, or if no strategy can run.
-    """
+    Raises UsageError if a strategy needs another device, or if no strategy can run."""
     reasons: dict[str, str] = {}
     for name in names:
         strategy = frameworks.load(name)
@@ -283,10 +281,8 @@ def predict_first(draft: Draft, _: Launch) -> Draft:
 
 def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> tuple[Device, str]:
     """Return the device and the reason for it.
-
     Raises UsageError if ranks lack the given device, or if only some ranks have GPUs and none is given: a driver
-    may have failed.
-    """
+    may have failed."""
     if profiles.name_of(config.device):
         return "emulated", f"--device {config.device}"
     if config.device == "cpu":
@@ -443,9 +439,7 @@ def emulation_told(
 
 def emulation(draft: Draft, launch: Launch) -> Draft:
     """Choose shrink and dilate of an emulated device for the lab's fastest network and all world sizes.
-
-    Both are 1 without a lab, since links cannot be slowed.
-    """
+    Both are 1 without a lab, since links cannot be slowed."""
     config = draft.config
     if not profiles.name_of(config.device):
         return draft
@@ -486,10 +480,8 @@ class Choice(NamedTuple):
 
 def precision(draft: Draft, launch: Launch) -> Draft:
     """Choose precision and memory format, and list the points of a round.
-
     Take the best choice that no strategy refuses, since all are compared at the same work. Raises UsageError if
-    none fits.
-    """
+    none fits."""
     config, refusals = draft.config, list[str]()
     *better, last = _choices(config, launch.device, _capability(launch.gpus))
     for choice in better:

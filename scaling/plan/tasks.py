@@ -25,9 +25,7 @@ def rank_tasks(
     **shared: Any,
 ) -> tuple[Task, ...]:
     """Make one task per rank of the point, without ports.
-
-    `places` is by host. `logs` is the folder of the run's logs. `shared` are further fields of all tasks.
-    """
+    `places` is by host. `logs` is the folder of the run's logs. `shared` are further fields of all tasks."""
     hosts = tuple(slot.host for slot in slots)
     alone = len({*hosts, *(slot.host for slot in server_slots)}) == 1
     place_of = dict.fromkeys(hosts, ALONE) if alone else places
@@ -76,9 +74,7 @@ def _task(
 def worker_tasks(tasks: Sequence[Task], traits: Traits) -> tuple[Task, ...]:
     """Return the tasks of a point's workers: those of all ranks, or rank 0's alone with the CPUs of its whole
     host.
-
-    Such a single worker computes on all devices of the host if it drives the node, on none if helpers compute.
-    """
+    Such a single worker computes on all devices of the host if it drives the node, on none if helpers compute."""
     if traits.drives == "device":
         return tuple(tasks)
     first = tasks[0]

@@ -35,9 +35,7 @@ def bytes_per_step(
     parts: Parts = WHOLE,
 ) -> Bounds | None:
     """Return the bytes that must cross nodes in one step; None if unknown.
-
-    `hosts[r]` is the host of rank r, in ring order; `server_hosts[i]` the host of server i.
-    """
+    `hosts[r]` is the host of rank r, in ring order; `server_hosts[i]` the host of server i."""
     if pattern == "ring" and hosts:
         exactly = gradient_bytes * parts[0] * ring_crossings(hosts)
     elif pattern == "servers" and server_hosts:

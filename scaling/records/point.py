@@ -134,8 +134,7 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
 
     def reference(self, world_size: int) -> Workload:
         """Return the work of the one device to which efficiency refers: the batch of a device (weak), of all
-        (strong), or of a node (node rule).
-        """
+        (strong), or of a node (node rule)."""
         return replace(self, batch_size=self.batch_size * self.share(world_size), node_devices=1)
 
     def alone(self, batch_size: int) -> Workload:
@@ -242,9 +241,7 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
     @property
     def has_own_cpus(self) -> bool:
         """Whether only the worker and foreign processes run on a rank's CPUs.
-
-        A native feed may have processes of its own, and with a GPU most CPUs of a rank are idle.
-        """
+        A native feed may have processes of its own, and with a GPU most CPUs of a rank are idle."""
         return self.is_alone and self.hardware.device == "cpu" and self.workload.feed == "reference"
 
     @cached_property

@@ -207,9 +207,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
     @property
     def soaked(self) -> tuple[Window, ...]:
         """The later windows that count for the soak.
-
-        In records of the first versions, which begin with index 0, those of even index do not count.
-        """
+        In records of the first versions, which begin with index 0, those of even index do not count."""
         if self.later and self.later[0].index > 0:
             return self.later
         return tuple(window for window in self.later if window.index % LATER_WINDOWS)
@@ -229,9 +227,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
 
     def uncounted_steps(self, epoch: int | None) -> int:
         """Return the uncounted steps that gave ranks a common start: one before each run of windows.
-
-        If points take turns (`epoch`), each window is such a run. Repeated windows had their own.
-        """
+        If points take turns (`epoch`), each window is such a run. Repeated windows had their own."""
         windows = (*self.windows, *self.disturbed)
         return len(windows) if epoch is not None else sum(one.index == windows[0].index for one in windows)
 

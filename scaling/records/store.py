@@ -48,9 +48,7 @@ def upgraded(point_record: Plain, schema: int) -> Plain:
 
 def with_gpus(record: PointRecord, header: Header) -> PointRecord:
     """Fill in the GPUs of a record without them: rank k of a host has the host's GPU k.
-
-    UUIDs are global, so hosts that share a GPU are detected.
-    """
+    UUIDs are global, so hosts that share a GPU are detected."""
     if record.gpus or record.point.hardware.device != "cuda":
         return record
     uuids = {host.hostname: iter([gpu.uuid for gpu in host.gpus]) for host in header.hosts}
@@ -117,9 +115,7 @@ def folder_of(run: Path) -> Path:
 
 def load(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
     """Read a run (its folder or its file).
-
-    Raises UsageError if it is not a run, is damaged before its last line, or has a newer schema.
-    """
+    Raises UsageError if it is not a run, is damaged before its last line, or has a newer schema."""
     header, records, _ = load_whole(run)
     return header, records
 
@@ -201,9 +197,7 @@ def _reason(error: Exception) -> str:
 
 def unlinked(path: Path) -> Path:
     """Remove a symbolic link at this path; return the path.
-
-    A run never writes through a link: the folder's author chose its target, not the user.
-    """
+    A run never writes through a link: the folder's author chose its target, not the user."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     return path
@@ -260,9 +254,7 @@ class Store:
     @classmethod
     def resume(cls, run: Path) -> Store:
         """Open a run to continue it; cut off a truncated last line.
-
-        Raises UsageError if it cannot be written or another run writes into it.
-        """
+        Raises UsageError if it cannot be written or another run writes into it."""
         folder = folder_of(run)
         _check_encoding(folder, f"--resume {run}")
         store = cls(folder, _open(folder / FILE, os.O_NOFOLLOW))
@@ -273,18 +265,14 @@ class Store:
 
     def append(self, record: Line) -> str:
         """Write one record and fsync; return the message of `secure`.
-
-        Raises StoreError, for example on a full disk; the file then ends as before.
-        """
+        Raises StoreError, for example on a full disk; the file then ends as before."""
         said = self.secure()
         self._write(record)
         return said
 
     def secure(self) -> str:
         """Write the whole run to a new folder if its folder was removed or moved.
-
-        Returns a message about it, else "". Raises StoreError if no new folder can be made.
-        """
+        Returns a message about it, else "". Raises StoreError if no new folder can be made."""
         if self._is_in_place():
             return ""
         lost = self.folder

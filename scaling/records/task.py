@@ -132,10 +132,8 @@ class Rest(Record, frozen=True, kw_only=True, tag="rest"):
 
 class Inspect(Record, frozen=True, kw_only=True, tag="inspect"):
     """Take the digest, then run steps that are not counted; the answer is Inspected.
-
     First `windows` windows of `steps` steps without any exchange, then `beside_windows` of `steps` exchanges
-    during compute, if the trainer has these; then one window of `traced_steps` steps with profilers.
-    """
+    during compute, if the trainer has these; then one window of `traced_steps` steps with profilers."""
 
     windows: int
     steps: int
@@ -179,9 +177,7 @@ class Timed(Record, frozen=True, kw_only=True):
 
 def timed(ranks: int, size_bytes: int, times_s: tuple[float, ...]) -> Timed:
     """Compute the busbw of the fastest and of the median repetition: 2 (N-1)/N x bytes / time.
-
-    This is what each link carries each way, by nccl-tests ("Performance reported by NCCL tests").
-    """
+    This is what each link carries each way, by nccl-tests ("Performance reported by NCCL tests")."""
     from statistics import median  # every child imports this file
 
     moved_bytes = 2 * (ranks - 1) / ranks * size_bytes
@@ -237,8 +233,6 @@ MOST_REQUEST_BYTES = 1 << 17
 
 class ForkRequest(Record, frozen=True, kw_only=True):
     """Fork a worker with this environment. Its commands, events and log come as file descriptors.
-
-    A message without descriptors is a worker's pid to wait for.
-    """
+    A message without descriptors is a worker's pid to wait for."""
 
     environ: dict[str, str]

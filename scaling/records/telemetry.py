@@ -32,10 +32,8 @@ class Collective(Record, frozen=True, kw_only=True, array_like=True):
 
 class GpuTime(Record, frozen=True, kw_only=True):
     """One GPU's time in the profiled steps of its rank, between two device synchronisations.
-
     `span_s` = `compute_s` + exposed time of the collectives + `idle_s`. `kernels` compute. `collectives` are in
-    the order of their starts.
-    """
+    the order of their starts."""
 
     steps: Size
     span_s: Seconds

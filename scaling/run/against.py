@@ -29,9 +29,7 @@ class Compared(NamedTuple):
 
 def read(run: Path) -> Header:
     """Read the header of the run to compare with.
-
-    Raises UsageError if it cannot be compared, before hours of measuring.
-    """
+    Raises UsageError if it cannot be compared, before hours of measuring."""
     try:
         header, records = store.load_measured(run)
     except UsageError as error:

@@ -53,9 +53,7 @@ def prove(
     mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], networks: Sequence[Network]
 ) -> tuple[Network, ...]:
     """Connect the hosts on each network; return the networks with their numbers of connections.
-
-    Raises LaunchError if hosts do not reach each other, or if routed packets leave by another interface.
-    """
+    Raises LaunchError if hosts do not reach each other, or if routed packets leave by another interface."""
     first: dict[str, int] = {}
     for rank, one in enumerate(enrolled):
         first.setdefault(one.host.hostname, rank)
@@ -157,10 +155,8 @@ def locate(
     goes_on: bool = False,
 ) -> Plan:
     """Return the plan with the folder of its data, after a check that every host has the data.
-
-    Emulated devices read no data. A resumed run (`goes_on`) may have saved its weights already.
-    Raises UsageError with the flag and the host that lacks it, or SilentRanks.
-    """
+    Emulated devices read no data. A resumed run (`goes_on`) may have saved its weights already. Raises UsageError
+    with the flag and the host that lacks it, or SilentRanks."""
     config = made.config
     assert config.data is not None
     given = absolute(config.data_dir)
@@ -182,8 +178,7 @@ def locate(
 
 
 def _writable(path: str | None, goes_on: bool) -> str | None:
-    """The file that what was learnt goes to, as every rank can find it; raises UsageError for one that cannot be
-    written, or that holds what another run has learnt."""
+    """Return the absolute path. Raises UsageError if it cannot be written or exists, unless the run is resumed."""
     if path is None:
         return None
     file = Path(path).expanduser().absolute()
@@ -197,7 +192,6 @@ def _writable(path: str | None, goes_on: bool) -> str | None:
 
 
 def _splits(config: SweepConfig) -> tuple[Split, ...]:
-    """What is read: what is held out as well where accuracy is asked for."""
     return ("train", "test") if config.epochs else TRAIN
 
 
@@ -229,9 +223,7 @@ def enrol(agent: Agent) -> None:
 
 def wait_for_all(mailbox: Mailbox[ToAgent, ToSweep], within_s: float = ENROL_S) -> tuple[Enrol, ...]:
     """Return every rank's enrolment, by rank.
-
-    Raises SilentRanks, or LaunchError for different code or for two machines of one name.
-    """
+    Raises SilentRanks, or LaunchError for different code or for two machines of one name."""
     enrolled = mailbox.answers(Enrol, range(mailbox.size), within_s)
     if len(enrolled) < mailbox.size:
         raise SilentRanks(f"only {len(enrolled)} of {mailbox.size} ranks reported within {within_s:g} s")
@@ -260,9 +252,7 @@ def ask_of_outside(
     within_s: float = ENROL_S,
 ) -> tuple[Enrol, ...]:
     """Ask all ranks which strategies from outside they lack; return the completed enrolments.
-
-    Only rank 0 knows their names, from the command line. Raises SilentRanks.
-    """
+    Only rank 0 knows their names, from the command line. Raises SilentRanks."""
     outside = tuple(name for name in dict.fromkeys(names) if frameworks.is_outside(name))
     if not outside:
         return tuple(enrolled)

@@ -57,9 +57,7 @@ def with_fields(
     names: Collection[str] = (), of: type[SweepConfig] = SweepConfig, **defaults: Any
 ) -> Callable[[Command], Command]:
     """Decorate a command with the flags of these fields, by default of all, before its own flags.
-
-    `defaults` replace those of the fields. The command receives the values as `**flags`; `given` reads them.
-    """
+    `defaults` replace those of the fields. The command receives the values as `**flags`; `given` reads them."""
     known = fields_of(of)
     added = {name: _parameter(known[name], defaults.get(name, known[name].default)) for name in names or known}
 
@@ -211,9 +209,7 @@ def sweep(
 
 def _older_run(given: dict[str, Any], file: dict[str, Any]) -> Path | None:
     """Return the run of `against`, by flag or file, and remove it from both; None for a revision or nothing.
-
-    Raises UsageError for an unreadable path.
-    """
+    Raises UsageError for an unreadable path."""
     asked = given.get("against", file.get("against"))
     if asked is None:
         return None

@@ -104,9 +104,7 @@ REPORT = "report"
 
 def write_page(folder: Path, look: Callable[[], None] = lambda: None) -> Path:
     """Write the page into the run's folder; return its path. Call `look` meanwhile and raise what it raises.
-
-    Raises StoreError with the command to try again.
-    """
+    Raises StoreError with the command to try again."""
     path = folder / PAGE_FILE
     arguments = [str(folder), "--format", "html", "--output", str(path)]
     try:
@@ -147,9 +145,7 @@ def measure(
     base: Path | None = None,
 ) -> int:
     """Measure the points that `records` lack, then compare with the run `base`; return the exit code.
-
-    An interrupted run writes no page and is not compared: there may be no time.
-    """
+    An interrupted run writes no page and is not compared: there may be no time."""
     _prepare()
     screen = live.make(kind, sys.stdout)
     mpirun_output: TextIO | None = None
@@ -196,9 +192,7 @@ def _conclude(
     ending: Ending,
 ) -> int:
     """Print the table of the file, or of `records` if the file is lost, then the rest of `ending`.
-
-    Returns the exit code. Raises Interrupted on a signal after the table.
-    """
+    Returns the exit code. Raises Interrupted on a signal after the table."""
     stream = Stream(output)
     try:
         if said := opened.secure():

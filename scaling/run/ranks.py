@@ -56,9 +56,7 @@ def lead(
     name: str = NAME,
 ) -> int:
     """Run rank 0: do `work`, or return it if it is an exit code. The other agents are always dismissed.
-
-    Errors begin with the command's `name`.
-    """
+    Errors begin with the command's `name`."""
     agent = _agent(cluster, signals)
     mailbox = Mailbox[ToAgent, ToSweep](
         cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait, silent_s=SILENT_S

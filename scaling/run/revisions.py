@@ -34,10 +34,8 @@ GIT_S = 60.0
 
 
 class Source(NamedTuple):
-    """Code of which another revision is measured.
-
-    `folder`: its folder on sys.path; `packed`: the part of it to pack, `.` for all; `file`: a file that git must track.
-    """
+    """Code of which another revision is measured: its folder on sys.path, the part to pack (`.` for all), and a
+    file that git must track."""
 
     folder: Path
     packed: str
@@ -54,9 +52,7 @@ PACKAGE_SOURCE = Source(PACKAGE.parent, PACKAGE.name, PACKAGE / "__init__.py")
 
 def source(strategies: Iterable[str], against: str) -> Source:
     """Return where the code of the strategies is. A file from outside the package is packed with its whole folder.
-
-    Raises UsageError if they are in several folders, or a module is not found.
-    """
+    Raises UsageError if they are in several folders, or a module is not found."""
     found: dict[Path, Source] = {}
     for name in map(own, strategies):
         one = _of_module(name) if frameworks.is_outside(name) else PACKAGE_SOURCE
@@ -137,9 +133,7 @@ def settled(config: SweepConfig) -> SweepConfig:
 @contextmanager
 def checked_out(made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol]) -> Iterator[Plan]:
     """Check out the other revision, if there is one; yield the plan with its folder, then remove it.
-
-    Raises UsageError if the folder cannot be made, or workers of that revision cannot start on some host.
-    """
+    Raises UsageError if the folder cannot be made, or workers of that revision cannot start on some host."""
     commit = made.config.against
     if commit is None:
         yield made
