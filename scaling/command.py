@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # The run's file name, as in records/store.py (not imported here). --output never overwrites such a file.
 KEPT = "run.jsonl"
-# The names of the help flag, for all commands.
 HELP = ["--help", "-h"]
 
 
@@ -110,9 +109,8 @@ def open_streams() -> None:
 
 
 def deliver(data: str | bytes, output: Path | None) -> None:
-    """Write a command's result to its `--output` file, or print it.
-    Raises UsageError if the file cannot be written or is a run's own file, StoreError if stdout cannot be
-    written."""
+    """Write a command's result to its `--output` file, or print it. Raises UsageError if the file cannot be
+    written or is a run's own file, StoreError if stdout cannot be written."""
     if output is None:
         show(data)
         return

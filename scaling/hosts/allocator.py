@@ -70,5 +70,4 @@ def _path() -> str:
 
 
 def _exists(word: str) -> bool:
-    """Return whether a library may exist: the loader itself finds bare names and expands $LIB."""
     return "/" not in word or "$" in word or Path(word).exists()

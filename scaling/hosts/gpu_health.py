@@ -92,10 +92,9 @@ PEER_MEMORY = {
     "nv_mem": "sys/kernel/mm/memory_peers/nv_mem/version",
     "nv_mem_nc": "sys/kernel/mm/memory_peers/nv_mem_nc/version",
 }
-# The initial PID namespace (PROC_PID_INIT_INO of Linux's include/linux/proc_ns).
+# The initial PID namespace (Linux, include/linux/proc_ns).
 HOSTS_OWN = "pid:[4026531836]"
 OPEN = "Open Kernel Module"  # else "Kernel Module"
-# NVML_GPU_FABRIC_STATE_*.
 FABRIC = {1: "not started", 2: "in progress", 3: "completed"}
 COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
 
@@ -124,9 +123,6 @@ def _is_open(root: Path) -> bool | None:
     with suppress(OSError):
         return OPEN in (root / "proc/driver/nvidia/version").read_text(errors="replace")
     return None
-
-
-# ---------------------------------------------------------------- one GPU
 
 
 def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
@@ -180,7 +176,8 @@ def _clocks_and_power(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _repairs(nvml: Any, handle: Any) -> tuple[bool | None, bool | None]:
-    """Return whether a memory repair is pending, and whether one failed. Before Ampere, pages are retired."""
+    """Return whether a memory repair is pending, and whether one failed (unknown before Ampere, which retires
+    pages)."""
     remapped = ask(nvml, "nvmlDeviceGetRemappedRows", handle)
     if remapped is not None:
         return bool(remapped[2]), bool(remapped[3])
@@ -188,7 +185,6 @@ def _repairs(nvml: Any, handle: Any) -> tuple[bool | None, bool | None]:
 
 
 def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:
-    """Return the fabric manager's state for a GPU behind NVSwitches, and its error."""
     info = nvml.c_nvmlGpuFabricInfo_t() if hasattr(nvml, "c_nvmlGpuFabricInfo_t") else None
     if info is None or ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
         return "", ""

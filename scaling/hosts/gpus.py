@@ -22,15 +22,14 @@ from scaling.records.host import Gpu
 # NVML through nvidia-ml-py, initialised once. Nothing here raises.
 
 
-# NVML_ERROR_INSUFFICIENT_POWER, _IRQ_ISSUE, _GPU_IS_LOST, and _UNKNOWN of some drivers.
 LOST = (8, 11, 15, 999)
 
 
 @lru_cache(maxsize=1)
 def session() -> tuple[Any, str]:
-    """Return (pynvml, "") with NVML initialised, or (None, reason); the reason is "" without a driver.
-    NVML stays initialised. Without persistence mode the driver releases every GPU with its last client, and
-    setting it up again takes seconds (docs.nvidia.com, "Driver Persistence")."""
+    """Return (pynvml, "") with NVML initialised, or (None, reason); the reason is "" without a driver. NVML stays
+    initialised: without persistence mode the driver sets up every GPU anew for its next client, which takes
+    seconds (docs.nvidia.com, "Driver Persistence")."""
     try:
         import pynvml  # type: ignore[import-untyped, unused-ignore]
     except ModuleNotFoundError:
@@ -77,12 +76,10 @@ def visible(nvml: Any) -> list[Visible]:
     """Return the devices that workers of this process may use, in the frameworks' order.
 
     CUDA_VISIBLE_DEVICES is read as CUDA does: indices, UUIDs or unique prefixes, MIG UUIDs. The first invalid
-    entry ends the list, a repeated entry empties it (CUDA programming guide, "CUDA Environment Variables"). NVML's
-    order is that of the PCI bus; CUDA's may differ without CUDA_DEVICE_ORDER=PCI_BUS_ID on hosts with different
-    GPUs.
-
-    A GPU in MIG mode counts as its slices. A CUDA process sees one slice and no other GPU (MIG user guide, "CUDA
-    Device Enumeration").
+    entry ends the list, a repeated entry empties it (CUDA programming guide, "CUDA Environment Variables"). NVML
+    orders by PCI bus; CUDA may differ on mixed hosts without CUDA_DEVICE_ORDER=PCI_BUS_ID. A GPU in MIG mode
+    counts as its slices; a CUDA process sees one slice and no other GPU (MIG user guide, "CUDA Device
+    Enumeration").
     """
     all_gpus = reachable(nvml)
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -141,7 +138,6 @@ def _visible_devices(nvml: Any, gpu: Visible) -> list[Visible]:
 
 
 def _select(nvml: Any, all_gpus: list[Visible], word: str) -> list[Visible]:
-    """Return the devices of one entry of CUDA_VISIBLE_DEVICES; none if it is invalid."""
     if word.startswith("MIG-"):
         handle = ask(nvml, "nvmlDeviceGetHandleByUUID", word)
         if handle is None:
@@ -160,7 +156,6 @@ def _select(nvml: Any, all_gpus: list[Visible], word: str) -> list[Visible]:
 
 # pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as the tuple (0,), which ctypes refuses.
 P2P_READ, P2P_NVLINK = 0, 2
-# 64-bit words of a CPU mask: 1,024 CPUs, or more if the host has more.
 CPU_WORDS = 16
 
 PciAddress = tuple[int, int, int]
@@ -226,13 +221,9 @@ def _device_tree(root: Path) -> bytes:
 
 
 def _cuda(nvml: Any) -> tuple[int, int] | None:
-    """Return the release of the libcuda that programs load, which may be newer than the driver's (CUDA
-    compatibility package); else the driver's."""
+    """Return the CUDA release of the libcuda in use (CUDA compatibility package), else of the driver."""
     number = ask(nvml, "nvmlSystemGetCudaDriverVersion_v2") or ask(nvml, "nvmlSystemGetCudaDriverVersion")
     return (number // 1000, number % 1000 // 10) if number else None
-
-
-# ---------------------------------------------------------------- what they are
 
 
 class _Node(NamedTuple):
@@ -253,8 +244,7 @@ class _Node(NamedTuple):
 
 
 def _node(nvml: Any, device: Visible) -> _Node:
-    """Read a GPU's NVLinks. In a virtual machine the far end may be unknown; it counts as an NVSwitch, as in
-    NCCL."""
+    """Read a GPU's NVLinks. An unknown far end, as in virtual machines, counts as an NVSwitch, as in NCCL."""
     named = (nvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU)
     far_ends: Counter[PciAddress | None] = Counter()
     switched = 0
@@ -289,7 +279,6 @@ def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
 
 
 def _cores(nvml: Any, handle: Any) -> tuple[tuple[int, ...], ...]:
-    """Return the cores near a GPU that this process may use."""
     words = max(CPU_WORDS, -(-os.sysconf("SC_NPROCESSORS_CONF") // 64))
     mask = ask(nvml, "nvmlDeviceGetCpuAffinityWithinScope", handle, words, nvml.NVML_AFFINITY_SCOPE_NODE)
     if mask is None:  # drivers before 455 do not know scopes

@@ -37,7 +37,7 @@ class Host(Record, frozen=True, kw_only=True):
 
     `slots`: the number of ranks, None if not given. `format`: None if both formats have such a line.
     `line`: counts from 1. `remark`: the comment after the host.
-    `open_comment`: for the last host, the line of a comment that ends the file without a newline; else 0.
+    `open_comment`: for the last host, the line of a comment that lacks a newline; else 0.
     """
 
     name: str
@@ -167,7 +167,6 @@ def _option(word: str, name: str) -> tuple[str, str]:
 
 
 def _slots(count: str | None, given: dict[str, str], name: str) -> int | None:
-    """Return the number of ranks. Raises ValueError if a count or port is not a number."""
     for key in (*COUNTS, *MOST):
         if key in given and not COUNT.fullmatch(given[key]):
             raise ValueError(f"{key}={given[key]} is not a number of ranks; write '{name} {key}=4'")

@@ -26,7 +26,6 @@ from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic, joined_variables
 from scaling.text import counted
 
-# Packages of every run.
 PACKAGES: Mapping[str, Sequence[str]] = {name: (name,) for name in ("mpi4py", "numpy", "nvidia-ml-py")}
 
 
@@ -98,7 +97,7 @@ def check_names(hosts: Sequence[HostInfo]) -> None:
             )
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- descriptions
 
 
 def describe(host: HostInfo) -> str:
@@ -130,11 +129,7 @@ def _describe_gpus(host: HostInfo) -> str:
     return text + "/".join(links)
 
 
-# ---------------------------------------------------------------- processor
-
-
 def _launcher_cores() -> int:
-    """Return the cores of the parent process; 0 if unknown."""
     try:
         return len(proc.physical_cores(os.sched_getaffinity(os.getppid())))
     except OSError:
@@ -157,8 +152,7 @@ def cores_of(hosts: Iterable[HostInfo]) -> tuple[tuple[int, ...], ...]:
 
 
 def granted_cpus(hosts: Iterable[HostInfo]) -> float:
-    """Return the least CPUs that quotas grant one of these ranks; ranks of a cgroup share its quota. Infinity
-    without one."""
+    """Return the least CPUs that quotas grant one of these ranks; infinity without a quota."""
     quotas = [one for host in hosts for one in host.cpu_quotas.items()]
     ranks = Counter(group for group, _ in quotas)
     return min((quota / ranks[group] for group, quota in quotas), default=inf)
@@ -215,9 +209,6 @@ def _nic(name: str, address: Any, state: Any) -> Nic:
         mtu=state.mtu,
         speed_bits_per_s=state.speed * 1e6 if known else None,
     )
-
-
-# ---------------------------------------------------------------- versions
 
 
 def versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:

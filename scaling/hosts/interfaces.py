@@ -22,10 +22,8 @@ LAYERED = ("bond", "vlan", "macvlan", "ipvlan")
 
 
 class Counter(NamedTuple):
-    """Bytes of one interface or port; `includes` names interfaces whose bytes it also counts.
-
-    `is_part`: it belongs to a bond or bridge, which counts its bytes; it is not reported.
-    """
+    """Bytes of one interface or port; `includes` names interfaces whose bytes it also counts. If it belongs to a
+    bond or bridge (`is_part`), that counts its bytes, and it is not reported."""
 
     received_bytes: int
     sent_bytes: int
@@ -37,9 +35,8 @@ Reading = Mapping[str, Counter]
 
 
 def read(root: Path = ROOT) -> Reading:
-    """Read all counters of this host except the loopback's.
-    A card includes its VLANs, a bond or bridge its cards, an InfiniBand port its IPoIB interfaces, a Slingshot
-    port its Ethernet interface."""
+    """Read all counters of this host except the loopback's. A card includes its VLANs, a bond or bridge its cards,
+    an InfiniBand port its IPoIB interfaces, a Slingshot port its Ethernet interface."""
     return {**dict(_interfaces(root)), **dict(_ports(root))}
 
 
@@ -79,9 +76,6 @@ def has_card(interface: str, root: Path = ROOT) -> bool:
 def port_name(hca: str, port: int | str) -> str:
     """Return the name of a port in `Traffic`: `mlx5_0/1`."""
     return f"{hca}/{port}"
-
-
-# ---------------------------------------------------------------- Linux's files
 
 
 def _interfaces(root: Path) -> Iterator[tuple[str, Counter]]:

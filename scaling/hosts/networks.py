@@ -21,11 +21,8 @@ from scaling.records.network import ALONE, ANY, AUTO, Network, Place
 from scaling.records.point import Record
 
 # ---------------------------------------------------------------- routes
-# From the kernel's main routing table, the longest matching prefix:
-#
-#     /proc/net/route     a route per line, addresses in hexadecimal (net/ipv4/fib_trie.c, fib_route_seq_show)
-#
-# Other rules (`ip rule`) are not read; connections prove the way (`hosts/connections.py`).
+# Longest prefix in the main table, /proc/net/route (net/ipv4/fib_trie.c, fib_route_seq_show). Rules (`ip rule`)
+# are not read; connections prove the way (`hosts/connections.py`).
 
 
 ROUTES = Path("/")
@@ -35,8 +32,7 @@ MOST = 256
 
 
 def read_routes(interfaces: Collection[str], root: Path = ROUTES) -> tuple[Route, ...]:
-    """Return the routes by these interfaces; none if unknown.
-    This leaves out a Kubernetes node's routes to its own pods, by interfaces without an address."""
+    """Return the routes by these interfaces, without those to a Kubernetes node's own pods; none if unknown."""
     # Netlink has the same, but importing pyroute2 is slow.
     lines: list[list[str]] = []
     with suppress(OSError):
@@ -53,9 +49,6 @@ def _route(line: list[str]) -> Route:
 def _route_address(text: str) -> IPv4Address:
     """Return `0000F40A` as 10.244.0.0: bytes in this machine's order."""
     return IPv4Address(struct.pack("=I", int(text, 16)))
-
-
-# ---------------------------------------------------------------- pure
 
 
 def leads(host: HostInfo, address: str) -> str:
@@ -287,9 +280,6 @@ def _network(
     )
 
 
-# ---------------------------------------------------------------- by its name
-
-
 def described(word: str) -> Entry:
     """Return the Entry of an interface or subnet."""
     if "/" in word:
@@ -298,7 +288,7 @@ def described(word: str) -> Entry:
 
 
 def _nics(hosts: Hosts, fitting: Mapping[str, Sequence[Nic]]) -> dict[str, Nic]:
-    """Choose each host's interface, with an address in a subnet that all hosts share, if possible."""
+    """Choose each host's interface, if possible with an address in a subnet that all hosts share."""
     shared = set.intersection(*({nic.subnet for nic in nics} for nics in fitting.values()))
     subnet = next((nic.subnet for nic in next(iter(fitting.values())) if nic.subnet in shared), None)
     found: dict[str, Nic] = {}
@@ -309,7 +299,6 @@ def _nics(hosts: Hosts, fitting: Mapping[str, Sequence[Nic]]) -> dict[str, Nic]:
 
 
 def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entry]) -> Sequence[Nic]:
-    """Return this host's addresses for an entry, link-local ones last."""
     usable = _usable(host)
     if fitting := [nic for nic in usable if entry.interface in ("", nic.name) and within(nic, entry)]:
         return sorted(fitting, key=_is_link_local)
@@ -334,8 +323,7 @@ def within(nic: Nic, entry: Entry) -> bool:
 
 
 def _hca(hosts: Hosts, nics: Nics, entry: Entry, source: str) -> dict[str, str]:
-    """Return the cards of each host: those of the fabric file, else those behind its InfiniBand interface.
-    If some host has none, no host uses cards: NCCL does not mix them with sockets."""
+    """Return each host's cards: the fabric file's, else its InfiniBand ports if every host has some."""
     if entry.hca:
         named = {name: entry.cards(name) for name in nics}
         if bare := next((name for name, found in named.items() if found is None), None):
@@ -411,14 +399,12 @@ def _by_subnet(host: HostInfo) -> dict[IPv4Network, Nic]:
 
 
 def _is_taken(host: HostInfo, nic: Nic) -> bool:
-    """Return whether packets to its subnet leave by this interface."""
     return leads(host, str(nic.subnet.network_address)) == nic.name
 
 
 def _routed(hosts: Hosts, shared: Sequence[Nics]) -> list[Nics]:
-    """Return further networks with routes between the first host and all others, in both directions.
-    Such are pods or cloud machines with a /32 each, a /24 per node, or rails. Connections prove the other pairs
-    later."""
+    """Return further networks with routes between the first host and all others; connections prove the other
+    pairs."""
     name, *others = hosts
     found: list[Nics] = []
     for nic in _general(hosts[name]):
@@ -441,8 +427,7 @@ def _peer(first: HostInfo, nic: Nic, other: HostInfo) -> Nic | None:
 
 
 def _same_address(nics: Nics) -> tuple[str, str] | None:
-    """Return two hosts with the same address, as of a bridge of virtual machines or containers, which connects no
-    hosts."""
+    """Return two hosts with the same address, as of a bridge of virtual machines, which connects no hosts."""
     owner: dict[str, str] = {}
     for name, nic in nics.items():
         if (first := owner.setdefault(nic.address, name)) != name:
@@ -454,9 +439,6 @@ def _is_one_machine(hosts: Iterable[HostInfo]) -> bool:
     """Return whether all hosts have one kernel (nodes emulated on one machine); one address is then fine."""
     (first, *rest) = {host.boot_id for host in hosts}
     return bool(first) and not rest
-
-
-# ---------------------------------------------------------------- interfaces
 
 
 def _usable(host: HostInfo) -> list[Nic]:

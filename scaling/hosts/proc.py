@@ -21,8 +21,7 @@ from scaling.records.telemetry import Foreign
 from scaling.text import one_line
 
 # ---------------------------------------------------------------- foreign
-# Foreign processes on this host's CPUs, from /proc/PID/stat: 15 us a process, read only on suspicion
-# (quiet/agent.py).
+# From /proc/PID/stat, 15 us a process; read only on suspicion (quiet/agent.py).
 
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -46,7 +45,6 @@ class _Process(NamedTuple):
     children_s: float = 0.0
 
 
-# A new process has used all its time since the census before.
 NEW = _Process("", 0, 0.0)
 
 
@@ -64,9 +62,9 @@ def census(root: Path = Path("/proc")) -> Census:
 
 
 def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[Foreign, ...]:
-    """Return the programs that used most CPU time between two censuses, except the launch's own.
-    The launch's own are this process, `launcher` (default: the parent), their descendants, and twins of this
-    process. Time of ended children belongs to the process that waited for them, such as `make`."""
+    """Return the programs that used most CPU time between two censuses, except the launch's own: this process,
+    `launcher` (default: the parent), their descendants, and twins of this process. A process that waits for
+    children, such as `make`, has their time."""
     ours = {os.getpid(), os.getppid() if launcher is None else launcher} - {0}
     if os.getpid() != INIT:
         ours -= {INIT}  # init's are nobody's
@@ -83,9 +81,8 @@ def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[F
 
 
 def _gone_s(before: Census, now: Census) -> defaultdict[int, float]:
-    """Return by process the earlier CPU seconds of its descendants that have ended.
-    They are contained in `children_s` of the process that waited. It is unknown if parents ended too, so all
-    ancestors count."""
+    """Return by process the earlier CPU seconds of its ended descendants, which are now in an ancestor's
+    `children_s`."""
     found: defaultdict[int, float] = defaultdict(float)
     for pid, process in before.processes.items():
         if pid not in now.processes:
@@ -95,7 +92,6 @@ def _gone_s(before: Census, now: Census) -> defaultdict[int, float]:
 
 
 def _read_process(folder: Path) -> Iterator[_Process]:
-    """Yield the process if it exists. Its name may contain spaces and brackets."""
     if not folder.name.isdecimal():
         return
     with suppress(OSError, IndexError, ValueError):
@@ -106,9 +102,8 @@ def _read_process(folder: Path) -> Iterator[_Process]:
 
 
 def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:
-    """Return whether a process belongs to the launch: one of `ours`, a twin of this process, or a descendant of
-    these.
-    A twin is another rank: the same command under the same launcher, perhaps behind a shell or container."""
+    """Return whether a process is one of `ours`, a twin of this process, or a descendant of these. A twin is
+    another rank: the same command under the same launcher, perhaps behind a shell or container."""
     line = _line(pid, processes)
     if not ours.isdisjoint(line):
         return True
@@ -126,7 +121,6 @@ def _line(pid: int, processes: dict[int, _Process]) -> list[int]:
 
 
 def _command(pid: int, name: str) -> str:
-    """Return the program and its first arguments; the kernel's name for kernel threads."""
     with suppress(ValueError):
         program, *arguments = _arguments(pid)
         text = one_line(" ".join((Path(program).name, *arguments[:ARGUMENTS])))
@@ -141,15 +135,12 @@ def _arguments(pid: int) -> list[str]:
     return []
 
 
-# ---------------------------------------------------------------- proc
+# ---------------------------------------------------------------- processor
 
 ROOT = Path("/")
 
 # DMI vendors of virtual machines, for processors without a flag (Arm).
 VIRTUAL_VENDORS = ("Alibaba Cloud", "Amazon EC2", "Google", "KVM", "OpenStack", "QEMU", "VMware", "Xen")
-
-
-# ---------------------------------------------------------------- processor
 
 
 def physical_cores(cpus: Iterable[int], root: Path = ROOT) -> tuple[tuple[int, ...], ...]:
@@ -301,7 +292,7 @@ def oom_kills(root: Path = ROOT) -> tuple[int, str]:
     return 0, ""
 
 
-# ---------------------------------------------------------------- what stands between
+# ---------------------------------------------------------------- virtual machine, container
 
 
 def virtual(cpuinfo: Mapping[str, str], environ: Mapping[str, str], root: Path = ROOT) -> str:
@@ -345,8 +336,8 @@ def _read(file: Path) -> str:
 
 
 def output(*command: str) -> str:
-    """Return what a command prints; "" if it is missing, fails or takes longer than 5 s.
-    GIT_* variables of a git hook are removed: they would name another checkout."""
+    """Return what a command prints, without GIT_* of a git hook; "" if it is missing, fails or takes longer than 5
+    s."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(

@@ -14,11 +14,10 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.hosts import proc
 
-# Clear messages, in lower case, of Python, libgomp, OpenBLAS and TensorFlow.
+# Messages of Python, libgomp, OpenBLAS and TensorFlow, in lower case.
 CLEAR = ("can't start new thread", "pthread_create failed", "pthread_create() failed", "thread creation failed")
-# The kernel's message, in std::system_error and also of sockets.
 VAGUE = "resource temporarily unavailable"
-# A limit counts as reached from this part on: processes may have died since.
+# A limit counts as reached from this part on: processes may have ended since.
 REACHED = 0.9
 
 

@@ -95,9 +95,8 @@ def netdevs(port: Path, root: Path = ROOT) -> tuple[str, ...]:
 
 
 def _opens(port: Path, root: Path) -> bool:
-    """Return whether this process may open the card.
-    In a container sysfs shows all cards of the host, /dev only the granted ones (k8s-rdma-shared-dev-plugin issue
-    93)."""
+    """Return whether this process may open the card; in a container sysfs shows all cards, /dev only the granted
+    ones."""
     devices = sorted((port.parent.parent / "device/infiniband_verbs").glob("uverbs*"))
     return all(os.access(root / "dev/infiniband" / device.name, os.R_OK | os.W_OK) for device in devices)
 

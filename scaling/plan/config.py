@@ -35,7 +35,6 @@ DEVICES = ("auto", "cpu", "cuda")
 MAX_NAME_BYTES = 200
 MAX_SEED = 1 << 32
 
-# The panels of --help.
 WHAT, HOW, TRAINING = "What to measure", "How to measure", "Training to an accuracy"
 LIMITS, OUT, RUNS = "Time limits", "Output", "Runs"
 _what, _how = partial(Flag, panel=WHAT), partial(Flag, panel=HOW)
@@ -43,7 +42,6 @@ _train = partial(Flag, panel=TRAINING, of="training")
 _limit, _out, _runs = partial(Flag, panel=LIMITS), partial(Flag, panel=OUT), partial(Flag, panel=RUNS)
 # The help of --fabric, also of scaling check.
 FABRIC_FILE = "TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml)."
-# Fields that depend on the data set.
 _OF_DATA = ("feed", "feed_workers", "drop_caches", "train_samples", "test_samples")
 
 

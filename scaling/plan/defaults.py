@@ -25,24 +25,18 @@ TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.15, 5, 12
 # The soak, at most SOAK_PART of the planned time. It detects warm-up that lasts 20 s
 # (tests/unit/analysis/test_lasting.py).
 SOAK_S, SOAK_PART = 12.0, 1 / 5
-# Five rounds detect 5 % between two of eight exchanges in 81 % of tables (python -m tests.bench.comparisons). With
-# four windows a cold first one was kept in 2 of 4 runs with a planted fault.
+# Five rounds detect 5 % between two of eight exchanges in 81 % of tables (python -m tests.bench.comparisons).
 PACE_ALONE = (5, 5, 0.5)
 PACE_ON_GPUS = (5, 5, 1.0)
-# Warm-up: least and most seconds, fewest windows. A GPU at its power limit starts at a higher clock for 10 to 30
-# s.
+# Warm-up: least and most seconds, fewest windows. A GPU's clock settles to its power limit within 10 to 30 s.
 WARM_UP_S, WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS = (0.0, 8.0), (10.0, 16.0), 4
 
-# Timeouts: of the start, and of a point.
 STARTUP_S, STARTUP_ON_GPUS_S, POINT_S = 300.0, 600.0, 1800.0
 # A training may take days; the stall timeout ends it.
 TRAINING_S = 30 * 86_400.0
 COMPILING = 2
 # Guesses for --dry-run, seconds: set up CUDA, cuDNN and NCCL; compile.
 ON_GPU_S, COMPILE_S = 8.0, 60.0
-
-
-# ---------------------------------------------------------------- pace and clocks
 
 
 def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepConfig:
@@ -79,7 +73,6 @@ def _pace(config: SweepConfig, device: Device, *, side_by_side: bool) -> tuple[i
 
 
 def _check_patience(config: SweepConfig) -> None:
-    """Raise UsageError if windows or soak last longer than the timeouts allow."""
     assert config.window_s is not None and config.point_timeout_s is not None
     if config.window_s >= config.stall_timeout_s:
         raise UsageError(

@@ -88,7 +88,6 @@ def _of_size(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mappin
 
 
 def _fitting(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:
-    """Return one group of all cells if each machine's memory holds them; else none."""
     needed: dict[str, int] = defaultdict(int)
     limit: dict[str, int] = {}
     for cell in cells:
@@ -111,7 +110,7 @@ def worker_bytes(point: Point) -> int:
 
 
 def seats(count: int, block: int, blocks: int) -> tuple[int, ...]:
-    """Return which of `count` seats run in a block: up to four all, of more each in at least two of the blocks."""
+    """Return the seats that run in a block: up to four all, of more each in at least two of the blocks."""
     if count <= 4:
         return tuple(range(count))
     each = min(count, math.ceil(2 * count / blocks))

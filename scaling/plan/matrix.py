@@ -227,7 +227,6 @@ def image_size(config: SweepConfig, model: ModelSpec) -> int:
 
 
 def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
-    """Return --sequence-length or the model's own; 0 for a model that reads images."""
     if isinstance(model.input, Tokens):
         return config.sequence_length or model.input.length
     if config.sequence_length is not None:
@@ -238,7 +237,6 @@ def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
 
 
 def _checked(work: Workload) -> Workload:
-    """Raise UsageError if the network cannot have this size."""
     try:
         assert models.of(work).placed
     except UsageError as error:
@@ -265,7 +263,6 @@ def _part(batch_size: int, shared_by: int, flag: str, devices: str) -> int:
 
 
 def _node_devices(config: SweepConfig, size: int, slots: Sequence[Slot]) -> int:
-    """Return how many devices of each node take part. Raises UsageError if nodes differ."""
     counts = _by_node(config, size, slots)
     fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
     if counts[fewest] != counts[most]:
@@ -335,7 +332,6 @@ def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Wo
     if "together" in wanted and size > 1:
         yield _point(config, device, plain, "together", size, work, shared)
     for kind in (kind for kind in OF_DATA if kind in wanted):
-        # One device waits for data too; its step time contains that.
         yield _point(config, device, plain, kind, 1, replace(work, node_devices=1), shared)
         if size > 1:
             yield _point(config, device, plain, kind, size, work, shared)
@@ -370,9 +366,8 @@ def _point(
 
 
 def _options(config: SweepConfig, name: str) -> dict[str, str]:
-    """Return the `--option [STRATEGY.]key=value` of a strategy, checked against its list.
-    A key without a strategy applies to each strategy that knows it. Raises UsageError for a key that none
-    knows."""
+    """Return the `--option [STRATEGY.]key=value` of a strategy. A key without a strategy is for all that know
+    it."""
     strategy = frameworks.load(name)
     own: dict[str, str] = {}
     for text in config.option:
@@ -450,8 +445,7 @@ def _unseen(ranks: Sequence[Slot]) -> str:
 
 
 def _sliced(ranks: Sequence[Slot]) -> str:
-    """Return which two ranks are on slices of one GPU; "" if none are.
-    NCCL identifies GPUs by their bus and fails with "Duplicate GPU detected"
+    """Return which two ranks are on slices of one GPU, which NCCL refuses
     (https://github.com/NVIDIA/nccl/issues/1716)."""
     owner: dict[tuple[str, str], Slot] = {}
     for rank in ranks:

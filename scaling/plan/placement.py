@@ -56,9 +56,8 @@ class Slot(Record, frozen=True, kw_only=True):
 
 
 def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
-    """Give every rank of the launch its slot; `enrolled[r]` is the message of rank r.
-    The cores of a machine are all that any of its ranks may use. Each rank gets the same number of them, at most
-    its share of a CPU quota. Raises UsageError if `--cpus-per-rank` asks for too many."""
+    """Give every rank its slot; `enrolled[r]` is the message of rank r. Raises UsageError for a large
+    --cpus-per-rank. Each rank of a machine has the same number of cores, at most its share of a CPU quota."""
     hosts = [enrol.host for enrol in enrolled]
     ranks_of = _by_machine(hosts)
     cores_by = {machine: cores_of(hosts[rank] for rank in ranks) for machine, ranks in ranks_of.items()}
@@ -116,7 +115,6 @@ def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
 
 
 def _owners(hosts: Sequence[HostInfo]) -> set[str]:
-    """Return the hosts whose kernel no other host has."""
     by_kernel: dict[str, set[str]] = {}
     for host in hosts:
         by_kernel.setdefault(host.boot_id, set()).add(host.hostname)
@@ -146,9 +144,9 @@ def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads:
 def near_gpus(
     slots: Sequence[Slot], hosts: Sequence[HostInfo], cpus_per_rank: int | None = None
 ) -> tuple[Slot, ...]:
-    """Divide the cores of each NUMA node among the ranks whose GPUs are on it.
-    Ranks share cores if there are fewer cores than ranks. If the near cores of one rank are unknown, no rank of
-    its machine is pinned: the others would have cores of their own, and that rank would not."""
+    """Divide the cores of each NUMA node among the ranks whose GPUs are on it; more ranks than cores share them.
+    If the near cores of one rank are unknown, no rank of its machine is pinned, so that all have the same
+    conditions."""
     near = _near(slots, hosts)
     floating = {slot.machine for slot in slots if not near.get((slot.machine, slot.gpu))}
     sharing: dict[tuple[str, tuple[Core, ...]], list[Slot]] = {}

@@ -27,7 +27,7 @@ from scaling.records.run import Emulation
 from scaling.tools.emulated import profiles
 
 # ---------------------------------------------------------------- flags without effect
-# Flags that the configuration alone shows to be useless are refused by `validation.check_given`.
+# By the devices of the launch; `validation.check_given` uses the configuration alone.
 
 
 def check_given(made: Plan, given: Collection[str]) -> None:
@@ -55,8 +55,6 @@ def _most_beside_each_other(made: Plan) -> int:
     return max(families.values(), default=0)
 
 
-# ---------------------------------------------------------------- plan
-
 # Of a group: seconds until all forks are ready, windows of warm-up, seconds before each window.
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
 # Factor for messages and canaries during the soak.
@@ -67,11 +65,9 @@ class Plan(Record, frozen=True, kw_only=True):
     """Everything decided before the first point.
 
     `config`: the given one, with every None that depends on the launch replaced.
-    `missing`, `refused`: why a strategy, or a cell, is not measured.
-    `why`: the reasons for the device and the defaults.
+    `missing`, `refused`: why a strategy, or a cell, is not measured. `why`: the reasons for device and defaults.
     `groups`: the points of one round, not shuffled.
-    `cores`: those of the smallest host.
-    `other_code`: the folder of the revision of `--against`.
+    `cores`: those of the smallest host. `other_code`: the folder of the revision of `--against`.
     """
 
     config: SweepConfig
@@ -201,7 +197,6 @@ def make(
     lab_bits_per_s: Sequence[float] = (),
 ) -> Plan:
     """Resolve the configuration on these hosts and list the points. Raises UsageError.
-
     `fabric`: the networks of the fabric file. `lab_bits_per_s`: the declared rates of a lab's networks.
     """
     slots = place_ranks(enrolled, config.cpus_per_rank)

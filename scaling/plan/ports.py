@@ -12,7 +12,7 @@ from scaling.records.task import Task
 
 
 class Wanted(Record, frozen=True, kw_only=True):
-    """How many ports a point needs on an address of one host, reserved by the agent of rank `launch_rank`."""
+    """How many ports a point needs on an address of one host, held by the agent of rank `launch_rank`."""
 
     launch_rank: int
     host: str

@@ -1,10 +1,8 @@
 """Resolve a configuration on the hosts of this launch, by RULES in order.
 
-A rule is named after the field that it fills in: `batch_size` chooses the batch if --batch-size is not given.
-It keeps given values and raises UsageError if this launch cannot run them.
-
-On GPUs the defaults are what users of that GPU would choose, since slow compute makes every network look good:
-half precision on tensor cores, images in channels_last, and a batch that fills the memory.
+A rule is named after the field that it fills in. It keeps given values, and raises UsageError if this launch
+cannot run them. On GPUs the defaults are what users would choose, since slow compute makes every network look
+good: half precision on tensor cores, channels_last, and a batch that fills the memory.
 """
 
 from __future__ import annotations
@@ -194,7 +192,7 @@ def _data(config: SweepConfig) -> str:
     return config.data
 
 
-# ---------------------------------------------------------------- batch, clocks
+# ---------------------------------------------------------------- batch, timeouts
 
 
 def cpu_precision(draft: Draft, launch: Launch) -> Draft:
@@ -280,9 +278,8 @@ def predict_first(draft: Draft, _: Launch) -> Draft:
 
 
 def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> tuple[Device, str]:
-    """Return the device and the reason for it.
-    Raises UsageError if ranks lack the given device, or if only some ranks have GPUs and none is given: a driver
-    may have failed."""
+    """Return the device and the reason for it. Raises UsageError if ranks lack the given device, or if only some
+    ranks have GPUs and none is given: a driver may have failed."""
     if profiles.name_of(config.device):
         return "emulated", f"--device {config.device}"
     if config.device == "cpu":
@@ -438,8 +435,8 @@ def emulation_told(
 
 
 def emulation(draft: Draft, launch: Launch) -> Draft:
-    """Choose shrink and dilate of an emulated device for the lab's fastest network and all world sizes.
-    Both are 1 without a lab, since links cannot be slowed."""
+    """Choose shrink and dilate of an emulated device for the lab's fastest network and all world sizes; 1 without
+    a lab."""
     config = draft.config
     if not profiles.name_of(config.device):
         return draft
@@ -448,9 +445,6 @@ def emulation(draft: Draft, launch: Launch) -> Draft:
     loads = list(_loads(config, launch.slots, emulated_cores(launch.enrolled), max(launch.lab_bits_per_s)))
     setting = scale.setting(loads, config.shrink, config.dilate)
     return draft.but(shrink=setting.shrink, dilate=setting.dilate)
-
-
-# ---------------------------------------------------------------- compile
 
 
 def compile_(draft: Draft, launch: Launch) -> Draft:
@@ -479,9 +473,8 @@ class Choice(NamedTuple):
 
 
 def precision(draft: Draft, launch: Launch) -> Draft:
-    """Choose precision and memory format, and list the points of a round.
-    Take the best choice that no strategy refuses, since all are compared at the same work. Raises UsageError if
-    none fits."""
+    """Choose the best precision and memory format that no strategy refuses, and list the points of a round. Raises
+    UsageError if none fits."""
     config, refusals = draft.config, list[str]()
     *better, last = _choices(config, launch.device, _capability(launch.gpus))
     for choice in better:
@@ -500,7 +493,6 @@ def _chosen(draft: Draft, launch: Launch, choice: Choice, refusals: Sequence[str
 
 
 def _choices(config: SweepConfig, device: Device, capability: tuple[int, int] | None) -> Iterator[Choice]:
-    """Yield the best choice first; given values stay."""
     halves: tuple[Precision, ...] = ()
     if device == "cuda" and capability is not None and capability >= TENSOR_CORES_FROM:
         halves = ("bf16", "fp16") if capability >= BFLOAT16_FROM else ("fp16",)

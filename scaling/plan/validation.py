@@ -16,7 +16,6 @@ from scaling.workloads import models
 MOST = 1 << 32
 # File formats of weights (workloads/weights_file.py is not imported: it needs NumPy).
 SAVED = (".npz", ".safetensors")
-# Kinds that are a baseline of efficiencies.
 BASELINES = {"solo", "each"}
 
 
@@ -48,14 +47,12 @@ def _each(config: SweepConfig, check: Callable[[Field, Any], None]) -> None:
 
 
 def _countable(field: Field, value: Any) -> None:
-    """Refuse numbers too large for records, mostly typing errors."""
     for one in value if isinstance(value, tuple) else (value,):
         if isinstance(one, int | float) and MOST < abs(one) < math.inf:
             raise UsageError(f"{flag(field.key)} {one}: at most {MOST:,}")
 
 
 def _in_order(field: Field, value: Any) -> None:
-    """Refuse a list that is empty, unsorted or has a number below 1."""
     name, one = flag(field.key), field.flag.ascending
     if value == () and field.flag.example:
         raise UsageError(f"{name}: empty; write for example {field.flag.example}")
@@ -69,7 +66,6 @@ def _in_order(field: Field, value: Any) -> None:
 
 
 def _within(field: Field, value: Any) -> None:
-    """Refuse a number outside its bounds; words have none."""
     above, least, bound = field.flag.above, field.flag.least, field.flag.bound
     if isinstance(value, str):
         return
@@ -88,7 +84,6 @@ def _of(config: SweepConfig, topic: Topic) -> Iterator[tuple[str, Any]]:
 
 
 def _of_its_kind(config: SweepConfig) -> None:
-    """Refuse fields of another kind of run."""
     if not profiles.name_of(config.device):
         for name, value in _of(config, "emulated devices"):
             raise UsageError(f"{flag(name)} {value:g}: only for emulated devices; add --device emulated:PROFILE")
@@ -123,7 +118,6 @@ def _one_batch_rule(config: SweepConfig) -> None:
 
 
 def _batch_sizes(config: SweepConfig) -> None:
-    """Refuse --batch-sizes with another batch flag, or with a rule that divides the batch."""
     if config.batch_sizes is None:
         return
     for field in ("batch_size", "global_batch_size"):

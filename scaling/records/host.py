@@ -7,8 +7,6 @@ from ipaddress import IPv4Interface, IPv4Network
 
 from scaling.records.point import Amount, Count, Index, Record
 
-# ---------------------------------------------------------------- GPU health
-
 
 class GpuHealth(Record, frozen=True, kw_only=True):
     """The state of one GPU.
@@ -68,9 +66,6 @@ class GpuHost(Record, frozen=True, kw_only=True):
     is_open: bool | None = None
 
 
-# ---------------------------------------------------------------- interpreter
-
-
 class Interpreter(Record, frozen=True, kw_only=True):
     """The Python of a framework's children on a host, if it is not the agent's.
 
@@ -100,9 +95,6 @@ class Installed(Record, frozen=True, kw_only=True):
     name_addresses: dict[str, str] = {}
     cuda: str | None = None
     compile_lacks: str = ""
-
-
-# ---------------------------------------------------------------- host
 
 
 class Gpu(Record, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ class Paused(Record, frozen=True, kw_only=True, tag="paused"):
 
 
 class Report(Record, frozen=True, kw_only=True, tag="report"):
-    """An event of one child of one attempt."""
+    """An event of a child of an attempt."""
 
     attempt: int
     rank: int

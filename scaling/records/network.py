@@ -42,7 +42,6 @@ class NcclChoice(Record, frozen=True, kw_only=True):
 
 GBIT = 1e9
 AUTO = "auto"
-# The `hca` of a place where NCCL chooses the card.
 ANY = "any"
 
 

@@ -13,10 +13,8 @@ from msgspec.structs import astuple, replace
 # Anybody may have written a run's file. The decoder refuses values outside these bounds.
 
 
-# Exact as a float.
 MOST = 2**53
 Count = Annotated[int, Meta(ge=0, le=MOST)]
-# Ranks, devices, nodes, rounds, samples of a batch.
 Size = Annotated[int, Meta(ge=1, le=2**31)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
 # A duration, or a time of CLOCK_MONOTONIC.
@@ -24,9 +22,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 # Up to the year 9999, datetime's last.
 UnixSeconds = Annotated[float, Meta(ge=0, le=253_402_300_799)]
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
-# Seconds of a canary.
 Taken = Annotated[float, Meta(ge=0, le=1e300)]
-# A divisor or factor.
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
 # Of either sign: losses, and differences of counters that may go back.
 Signed = Annotated[float, Meta(ge=-1e39, le=1e39)]
@@ -54,11 +50,9 @@ MemoryFormat = Literal["contiguous", "channels_last"]
 ServerHosts = Literal["shared", "dedicated"]
 # How the learning rate grows with the samples of an update: in proportion (Goyal 2017), by the root, not at all.
 LrScale = Literal["linear", "sqrt", "none"]
-# The forward pass; forward and backward; or the whole step.
 Pass = Literal["forward", "backward", "step"]
 # The pipeline that all frameworks share, or each framework's own.
 Feed = Literal["reference", "native"]
-# What a trainer can do: evaluate, change the learning rate, average batch norm's statistics over ranks.
 Skill = Literal["evaluate", "rate", "statistics"]
 # How gradients are sent: in a ring of ranks, to servers and back, or inside one process.
 Pattern = Literal["", "ring", "servers", "inside"]
@@ -281,6 +275,5 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
 
 
 def _words(of: Workload | Hardware | Regime) -> list[str]:
-    """Return its values in order, without LATER fields that have their default."""
     fields = zip(of.__struct_fields__, astuple(of), strict=True)
     return [str(value) for name, value in fields if name not in LATER or value != LATER[name]]

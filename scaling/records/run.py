@@ -59,10 +59,8 @@ class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
 
 
 # ---------------------------------------------------------------- imported rows
-# A run has either imported rows, in its header, or points.
 
 
-# Steps, if a log has neither samples nor the batch.
 ImportedUnit = Literal["images", "samples", "sequences", "tokens", "steps"]
 
 
@@ -154,9 +152,7 @@ def _is_modelled(point: Point) -> bool:
 # ---------------------------------------------------------------- run
 
 SCHEMA = 3
-# Windows of one turn of the soak.
 LATER_WINDOWS = 2
-# Place of a helper in records of schema 1.
 NOWHERE = Place(address="", interface="")
 
 

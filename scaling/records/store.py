@@ -31,7 +31,7 @@ from scaling.records.run import SCHEMA, Header, PointRecord, Prediction, Warning
 
 
 Plain = dict[str, Any]
-# Kinds of schema 1's warnings, by words of their text.
+# Words of schema 1's warnings, by kind.
 _KINDS: dict[str, WarningKind] = {
     "settled": "unsettled",
     "throttled": "throttled",
@@ -47,8 +47,7 @@ def upgraded(point_record: Plain, schema: int) -> Plain:
 
 
 def with_gpus(record: PointRecord, header: Header) -> PointRecord:
-    """Fill in the GPUs of a record without them: rank k of a host has the host's GPU k.
-    UUIDs are global, so hosts that share a GPU are detected."""
+    """Fill in the GPUs of a record without them: rank k of a host has the host's GPU k. Hosts may share a GPU."""
     if record.gpus or record.point.hardware.device != "cuda":
         return record
     uuids = {host.hostname: iter([gpu.uuid for gpu in host.gpus]) for host in header.hosts}
@@ -60,8 +59,6 @@ def with_gpus(record: PointRecord, header: Header) -> PointRecord:
 
 
 def _from_1(record: Plain) -> Plain:
-    """Convert from schema 1: flat points, places without an address, warnings as text, no bytes that cross
-    nodes."""
     point = dict(record["point"])
     work = {name: point.pop(name) for name in Workload.__struct_fields__ if name in point}
     hardware = {name: point.pop(name) for name in Hardware.__struct_fields__ if name in point}
@@ -85,8 +82,7 @@ def _with_place(child: Plain, default: str) -> Plain:
 
 
 def _with_crossing(rank: Plain, record: Plain) -> Plain:
-    """Fill in `crossing_bytes_per_step` if known. At that time, the option `compression` made gradients
-    smaller."""
+    """The option `compression` was then the only one that made gradients smaller."""
     compression = record["point"].get("options", {}).get("compression", "none")
     if rank.get("ready") is None or not record.get("synchronous", True) or compression != "none":
         return rank
@@ -96,8 +92,6 @@ def _with_crossing(rank: Plain, record: Plain) -> Plain:
     )
     return {**rank, "ready": {**rank["ready"], "crossing_bytes_per_step": bounds}}
 
-
-# ---------------------------------------------------------------- store
 
 FILE = "run.jsonl"
 _HEADER = msgspec.json.Decoder(Header)
@@ -196,8 +190,8 @@ def _reason(error: Exception) -> str:
 
 
 def unlinked(path: Path) -> Path:
-    """Remove a symbolic link at this path; return the path.
-    A run never writes through a link: the folder's author chose its target, not the user."""
+    """Remove a symbolic link at this path, whose target the folder's author chose, not the user; return the
+    path."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     return path

@@ -11,7 +11,6 @@ from scaling.records.point import Point, Record
 # ---------------------------------------------------------------- task
 
 Malloc = Literal["keep", "system"]
-# Environment variable of a child: the file descriptor for its events.
 EVENTS_FD = "SCALING_EVENTS_FD"
 
 
@@ -219,15 +218,11 @@ class RankAllReduce(Record, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- the server that forks children
 
 
-# Environment variable: the server's end of the socket.
 FORK_FD = "SCALING_FORK_FD"
-# Environment variable that marks descendants of a child.
 CHILD_MARK = "SCALING_CHILD"
-# The server's message after its imports.
 FORK_READY = b"ready"
 # In a server's arguments: the modules after it may be missing.
 OPTIONAL_MODULES = "--"
-# The largest request, mostly its environment.
 MOST_REQUEST_BYTES = 1 << 17
 
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from scaling.records.point import Amount, Count, Index, Record, Seconds, Signed, Size, UnixSeconds
 
-# ---------------------------------------------------------------- GPU time
-
-
-# The annotation of the profiled steps in a trace.
 TRACED = "scaling: traced steps"
 
 
@@ -47,8 +43,6 @@ class GpuTime(Record, frozen=True, kw_only=True):
         """Communication that no compute hides, in seconds."""
         return sum(collective.exposed_s for collective in self.collectives)
 
-
-# ---------------------------------------------------------------- telemetry
 
 # The throttle reason at the power limit: normal under load, not a fault.
 POWER_CAP = "sw power cap"
@@ -90,7 +84,6 @@ class Flow(Record, frozen=True, kw_only=True, array_like=True):
     busy_s: Seconds
 
 
-# The name of a process's first thread.
 MAIN = "main"
 
 

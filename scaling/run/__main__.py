@@ -38,8 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shown(argv: Sequence[str]) -> int | None:
-    """Answer `--help` and `--version` without MPI, which takes 0.5 s to start, unless a launcher started this
-    process."""
+    """Answer `--help` and `--version` without MPI, which takes 0.5 s to start; None under a launcher."""
     if not SHOWN.intersection(argv) or launched(os.environ) or "PMIX_RANK" in os.environ:
         return None
     open_streams()
@@ -48,7 +47,6 @@ def _shown(argv: Sequence[str]) -> int | None:
 
 
 def _let_go(stream: TextIO) -> None:
-    """Flush; if the reader has left, redirect the stream so that Python's flush at exit does not fail."""
     try:
         stream.flush()
     except OSError:
@@ -59,7 +57,6 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     asked = _read(argv) if cluster.rank == 0 else None
     if isinstance(asked, int) and cluster.size == 1:
         return asked  # --help or a mistake, and no other ranks
-    # Imported late: --help does not need it.
     from scaling.run import ranks
 
     if asked is None:
@@ -69,8 +66,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
 
 
 def _read(argv: Sequence[str]) -> Invocation | int:
-    """Return the command line's Invocation, or an exit code if nothing remains to be done."""
-    from scaling.run import flags  # only rank 0 needs Typer
+    from scaling.run import flags
 
     try:
         return flags.parse(argv)

@@ -111,7 +111,6 @@ def _connect(
 
 
 def _fault(host: HostInfo, peer: str, way: Way, network: Network) -> str:
-    """Return what is wrong with the way from a host to a peer; "" if nothing."""
     address, wanted = network.places[peer].address, network.places[host.hostname].interface
     if way.error:
         return f"{host.hostname} to {peer} at {address}: {way.error}"
@@ -154,9 +153,8 @@ def locate(
     *,
     goes_on: bool = False,
 ) -> Plan:
-    """Return the plan with the folder of its data, after a check that every host has the data.
-    Emulated devices read no data. A resumed run (`goes_on`) may have saved its weights already. Raises UsageError
-    with the flag and the host that lacks it, or SilentRanks."""
+    """Return the plan with the folder of its data, after a check that every host has it; emulated devices read
+    none. Raises UsageError with the flag and the host that lacks it, or SilentRanks."""
     config = made.config
     assert config.data is not None
     given = absolute(config.data_dir)
@@ -216,9 +214,6 @@ def enrol(agent: Agent) -> None:
     """Send rank 0 this rank's host, its code, and which strategies cannot run here."""
     lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
     agent.enrol(interpreters.host_with(others), version=__version__, code=code_hash(), lacking=lacking)
-
-
-# ---------------------------------------------------------------- rank 0
 
 
 def wait_for_all(mailbox: Mailbox[ToAgent, ToSweep], within_s: float = ENROL_S) -> tuple[Enrol, ...]:

@@ -23,9 +23,7 @@ EPILOG = (
     "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
     "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
 )
-# Flags that are not fields of a run.
 ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
-# Other spellings of fields.
 SUGAR = ("kv_store",)
 # Flag -> the flag that it follows in --help, if not in the order of the fields.
 PLACES = {"kv_store": "strategy", "against": "like"}
@@ -208,8 +206,7 @@ def sweep(
 
 
 def _older_run(given: dict[str, Any], file: dict[str, Any]) -> Path | None:
-    """Return the run of `against`, by flag or file, and remove it from both; None for a revision or nothing.
-    Raises UsageError for an unreadable path."""
+    """Return the run of `against`, by flag or file, and remove it from both; None for a revision or nothing."""
     asked = given.get("against", file.get("against"))
     if asked is None:
         return None
@@ -226,7 +223,6 @@ def _older_run(given: dict[str, Any], file: dict[str, Any]) -> Path | None:
 
 
 def _check_runs(resume: Path | None, others: Mapping[str, Any], base: Path | None) -> None:
-    """Refuse --resume with any other setting, and --like with --against."""
     with_it = [name for name, value in others.items() if value is not None]
     if resume is not None and base is not None:
         raise UsageError(

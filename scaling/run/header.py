@@ -58,11 +58,7 @@ def by_name(enrolled: Sequence[Enrol]) -> dict[str, HostInfo]:
 
 
 def _batch_sizes(made: Plan) -> list[int]:
-    """Return the batches per device, the largest first."""
     return sorted({point.workload.batch_size for point in made.cells}, reverse=True)
-
-
-# ---------------------------------------------------------------- emulated devices
 
 
 def emulation(

@@ -61,7 +61,6 @@ def _kind_of(traits: Traits) -> str:
 
 
 def _interpreters(enrolled: Sequence[Enrol]) -> list[str]:
-    """List frameworks that do not run in the agents' Python, with their Python, packages and hosts."""
     machines = {enrol.host.hostname: enrol.host for enrol in enrolled}
     hosts: dict[tuple[str, str], list[str]] = {}
     for name, host in machines.items():
@@ -80,7 +79,6 @@ def _had(one: Interpreter) -> str:
 
 
 def _families() -> dict[str, list[str]]:
-    """Group strategies with the same options, by the first of them."""
     found: dict[str, list[str]] = {}
     for name in frameworks.NAMES:
         same = (first for first in found if frameworks.load(first).options is frameworks.load(name).options)

@@ -35,10 +35,9 @@ from scaling.transport.mailbox import Mailbox
 from scaling.transport.mpi import beyond_the_launcher, launcher_output
 
 # ---------------------------------------------------------------- predicting
-# Runs `scaling predict` as a process: it only reads runs.
 
 
-# A prediction takes 1 or 2 s; the timeout is for a file system that hangs.
+# A prediction takes 1 or 2 s.
 PATIENCE_S = 120.0
 _ANSWERS = msgspec.json.Decoder(tuple[Prediction, ...])
 
@@ -226,7 +225,7 @@ def _print_table(
 ) -> str:
     """Print the table and the run's place; return the last line, for programs."""
     from scaling.report.document import document
-    from scaling.report.formats import terminal  # only rank 0 needs rich
+    from scaling.report.formats import terminal
 
     doc = document(header, records, predictions=predictions)
     stream.write(f"{terminal.draw(doc, color=color)}\n{where}\n")

@@ -21,9 +21,8 @@ LOOK_S = 0.1
 def output(
     command: str, arguments: Sequence[str], look: Callable[[], None] = lambda: None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `scaling COMMAND`; return its output and exit code.
-    Calls `look` meanwhile; if it raises (Ctrl-C), the program is killed. Raises OSError or
-    subprocess.TimeoutExpired."""
+    """Run `scaling COMMAND`; return its output and exit code. Calls `look` meanwhile; if it raises (Ctrl-C), the
+    program is killed. Raises OSError or subprocess.TimeoutExpired."""
     with subprocess.Popen(
         [sys.executable, "-m", "scaling", command, *arguments],
         stdin=subprocess.DEVNULL,

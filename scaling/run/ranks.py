@@ -45,9 +45,6 @@ def _agent(cluster: Cluster, signals: Signals) -> Agent:
     return agent
 
 
-# ---------------------------------------------------------------- rank 0
-
-
 def lead(
     cluster: Cluster,
     signals: Signals,
@@ -108,7 +105,6 @@ class Lead:
             return self._measure(self.proved(whole), asked, warns=not wanted.world_sizes)
 
     def _warn_of_idle_devices(self, device: Device) -> None:
-        """Warn if a single rank without a launcher leaves devices idle."""
         host = self.enrolled[0].host
         count, what = (len(host.gpus), "GPUs") if device == "cuda" else (len(host.cores), "cores")
         if self.cluster.size == 1 and count > 1 and launched(os.environ) is None:
@@ -158,14 +154,12 @@ class Lead:
 
 
 def _settings(asked: Invocation) -> dict[str, Any] | None:
-    """Return the fields of the older run of --against or --like, else None. Raises UsageError."""
     if asked.against is not None:
         return inherited(_known(against.read(asked.against), f"--against {asked.against}"))
     return alike(_known(store.load_measured(asked.like)[0], f"--like {asked.like}")) if asked.like else None
 
 
 def _known(older: Header, given: str) -> dict[str, Any]:
-    """Return the settings of an older run. Raises UsageError if this version does not know one of them."""
     if unknown := ", ".join(field for field in older.config if field not in config.FIELDS):
         raise UsageError(
             f"{given}: was measured by scaling {older.version} ({older.code}) with settings that this one "

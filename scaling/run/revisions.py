@@ -27,7 +27,6 @@ from scaling.records.other_code import own
 from scaling.transport.mailbox import ENROL_S, Mailbox
 
 # ---------------------------------------------------------------- repositories
-# The code is this package, or strategies from outside.
 
 
 GIT_S = 60.0
@@ -66,7 +65,7 @@ def source(strategies: Iterable[str], against: str) -> Source:
 
 def _of_module(name: str) -> Source:
     module = name.partition(":")[0]
-    frameworks.load(name)  # raises if it is wrong
+    frameworks.load(name)  # raises UsageError
     spec = find_spec(module)
     if spec is None or not spec.has_location or spec.origin is None:
         raise UsageError(f"--strategy {name}: {module} lies in no file")
