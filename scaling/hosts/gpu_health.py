@@ -176,8 +176,7 @@ def _clocks_and_power(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _repairs(nvml: Any, handle: Any) -> tuple[bool | None, bool | None]:
-    """Return whether a memory repair is pending, and whether one failed (unknown before Ampere, which retires
-    pages)."""
+    """Return whether a memory repair is pending, and whether one failed (unknown before Ampere)."""
     remapped = ask(nvml, "nvmlDeviceGetRemappedRows", handle)
     if remapped is not None:
         return bool(remapped[2]), bool(remapped[3])

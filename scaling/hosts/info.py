@@ -142,8 +142,7 @@ def ids_of(host: HostInfo) -> tuple[int, ...]:
 
 
 def cores_of(hosts: Iterable[HostInfo]) -> tuple[tuple[int, ...], ...]:
-    """Return the cores that any of these ranks of one machine may use, in order; each rank may have one thread of
-    a core."""
+    """Return the cores that any of these ranks of one machine may use; a rank may have one thread of a core."""
     threads: dict[int, set[int]] = {}
     for host in hosts:
         for name, core in zip(ids_of(host), host.cores, strict=True):

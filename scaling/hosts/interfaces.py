@@ -41,9 +41,8 @@ def read(root: Path = ROOT) -> Reading:
 
 
 def since(before: Reading, now: Reading) -> tuple[Traffic, ...]:
-    """Return the traffic of each interface and port between two readings, without double counting.
-    Bytes of tunnels (WireGuard, tun) count twice, since their card is unknown. New counters and counters that went
-    back (a reloaded driver) are left out."""
+    """Return the traffic of each interface and port between two readings, without double counting except of
+    tunnels. New counters and counters that went back (a reloaded driver) are left out."""
     moved = {
         name: (
             counter.received_bytes - before[name].received_bytes,

@@ -114,8 +114,7 @@ def cards_of_hosts(hosts: Iterable[HostInfo]) -> dict[str, float | None]:
 
 
 def need_plugin(hosts: Mapping[str, HostInfo], wanted: Mapping[str, str]) -> bool:
-    """Return whether NCCL needs a plugin for any of these cards (by host, with commas); unknown cards have
-    verbs."""
+    """Return whether NCCL needs a plugin for any of these cards (by host, with commas)."""
     return any(
         card.link_layer not in VERBS
         for name, cards in wanted.items()
@@ -169,8 +168,7 @@ class Entry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rate_gbit: float | None = None
 
     def cards(self, host: str) -> str | None:
-        """Return the cards of a host, with commas; "" if the file names none, None if it names only other
-        hosts'."""
+        """Return the cards of a host, with commas; "" without `hca`, None if it names only other hosts."""
         if not isinstance(self.hca, dict):
             return _joined_cards(self.hca)
         fitting = (_joined_cards(cards) for pattern, cards in self.hca.items() if fnmatchcase(host, pattern))
@@ -403,8 +401,7 @@ def _is_taken(host: HostInfo, nic: Nic) -> bool:
 
 
 def _routed(hosts: Hosts, shared: Sequence[Nics]) -> list[Nics]:
-    """Return further networks with routes between the first host and all others; connections prove the other
-    pairs."""
+    """Return networks routed between the first host and all others; connections prove the other pairs."""
     name, *others = hosts
     found: list[Nics] = []
     for nic in _general(hosts[name]):

@@ -14,8 +14,7 @@ LOOKED_AT = 64
 
 
 def drop(paths: Iterable[str]) -> None:
-    """Drop files from the page cache if they are written to disk and not mapped (posix_fadvise(2)). Raises
-    OSError."""
+    """Drop files from the page cache if written to disk and not mapped (posix_fadvise(2)). Raises OSError."""
     for path in paths:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -25,8 +24,8 @@ def drop(paths: Iterable[str]) -> None:
 
 
 def cached_fraction(paths: Sequence[str]) -> float | None:
-    """Return the cached part of a sample of these files. Raises OSError.
-    None if unknown: only users with write access may ask (mincore(2))."""
+    """Return the cached part of a sample of these files; None without write access (mincore(2)). Raises
+    OSError."""
     some = [path for path in paths[:: max(1, len(paths) // LOOKED_AT)] if Path(path).stat().st_size]
     if not some or not all(os.access(path, os.W_OK) for path in some):
         return None

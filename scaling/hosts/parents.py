@@ -1,4 +1,4 @@
-"""What happens to a process when its parent dies (prctl(2))."""
+"""Signals at a parent's death, and orphans (prctl(2))."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def end_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants' orphans. SIGCHLD must not be ignored: the kernel would reap
+    """Make this process the parent of its descendants' orphans. With SIGCHLD ignored the kernel would reap
     children, and their exit codes would be lost (sigaction(2))."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -62,9 +62,8 @@ def census(root: Path = Path("/proc")) -> Census:
 
 
 def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[Foreign, ...]:
-    """Return the programs that used most CPU time between two censuses, except the launch's own: this process,
-    `launcher` (default: the parent), their descendants, and twins of this process. A process that waits for
-    children, such as `make`, has their time."""
+    """Return the programs that used most CPU time between two censuses, except the launch's own. The launch's own:
+    this process, `launcher` (default: the parent), their descendants, and twins of this process."""
     ours = {os.getpid(), os.getppid() if launcher is None else launcher} - {0}
     if os.getpid() != INIT:
         ours -= {INIT}  # init's are nobody's
@@ -81,8 +80,7 @@ def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[F
 
 
 def _gone_s(before: Census, now: Census) -> defaultdict[int, float]:
-    """Return by process the earlier CPU seconds of its ended descendants, which are now in an ancestor's
-    `children_s`."""
+    """Return by process the earlier CPU seconds of ended descendants, now in an ancestor's `children_s`."""
     found: defaultdict[int, float] = defaultdict(float)
     for pid, process in before.processes.items():
         if pid not in now.processes:
@@ -336,8 +334,8 @@ def _read(file: Path) -> str:
 
 
 def output(*command: str) -> str:
-    """Return what a command prints, without GIT_* of a git hook; "" if it is missing, fails or takes longer than 5
-    s."""
+    """Return what a command prints; "" if it is missing, fails or takes over 5 s. GIT_* of a git hook is
+    removed."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(

@@ -95,8 +95,7 @@ def netdevs(port: Path, root: Path = ROOT) -> tuple[str, ...]:
 
 
 def _opens(port: Path, root: Path) -> bool:
-    """Return whether this process may open the card; in a container sysfs shows all cards, /dev only the granted
-    ones."""
+    """Return whether this process may open the card. In a container only /dev shows which cards are granted."""
     devices = sorted((port.parent.parent / "device/infiniband_verbs").glob("uverbs*"))
     return all(os.access(root / "dev/infiniband" / device.name, os.R_OK | os.W_OK) for device in devices)
 

@@ -24,9 +24,8 @@ def code_hash(package: Path = PACKAGE) -> str:
 
 
 def revision(package: Path = PACKAGE) -> str:
-    """Return the commit of the package's checkout (10 digits), else the stamp of its image, else "".
-    `-dirty` follows if the package differs from the commit, `-unchecked` if git did not run. A checkout around a
-    virtual environment does not count."""
+    """Return the commit of the package's checkout (10 digits), else the stamp of its image, else "". `-dirty`
+    follows if the package differs from the commit, `-unchecked` if git did not run."""
     return _asked(package) or _read(package.parent / ".git") or _stamped(package)
 
 

@@ -46,7 +46,7 @@ _OF_DATA = ("feed", "feed_workers", "drop_caches", "train_samples", "test_sample
 
 
 class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"pass_": "pass"}):
-    """What to measure and how. Lists are tuples. None means: chosen from the devices of the launch."""
+    """The settings of a run. Lists are tuples. None means: chosen from the devices of the launch."""
 
     strategy: Annotated[
         tuple[str, ...] | None,

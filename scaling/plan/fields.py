@@ -75,8 +75,7 @@ class Field(NamedTuple):
         )
 
     def read(self, value: Any) -> Any:
-        """Convert a command-line value to its form in files. Raises UsageError if a list of numbers has another
-        word."""
+        """Convert a command-line value to its form in files. Raises UsageError for a wrong list of numbers."""
         if not isinstance(value, str) or int not in self.items:
             is_words = isinstance(value, str) and self.is_list
             return words(value) if is_words else list(value) if isinstance(value, tuple) else value
@@ -118,8 +117,7 @@ def _field(name: str, key: str, default: Any, hints: Mapping[str, Any]) -> Field
 
 
 def refusal(message: str, data: Mapping[str, Any], source: str, known: Mapping[str, Field]) -> str:
-    """Turn msgspec's "Expected `int`, got `str` - at `$.rounds`" into a message that begins with the flag or
-    key."""
+    """Turn msgspec's "Expected `int`, got `str` - at `$.rounds`" into a message with the flag or key first."""
     what, _, path = message.replace(" | null", "").partition(" - at ")
     key = path.strip("`").removeprefix("$.").removeprefix("$")
     name = key.split("[")[0]

@@ -366,8 +366,8 @@ def _point(
 
 
 def _options(config: SweepConfig, name: str) -> dict[str, str]:
-    """Return the `--option [STRATEGY.]key=value` of a strategy. A key without a strategy is for all that know
-    it."""
+    """Return the strategy's part of `--option [STRATEGY.]key=value`; without a name, it is for all that know the
+    key."""
     strategy = frameworks.load(name)
     own: dict[str, str] = {}
     for text in config.option:
@@ -400,8 +400,8 @@ def refused(
     slots: Sequence[Slot],
     on_network: Callable[[Point], tuple[str, str] | None] = lambda _: None,
 ) -> dict[str, str]:
-    """Return by cell why a point cannot run on these nodes or its network.
-    Raises UsageError if no exchange can run."""
+    """Return by cell why a point cannot run on these nodes or its network. Raises UsageError if no exchange
+    can."""
     found = {point.cell: _refusal(point, slots) or on_network(point) for point in points}
     reasons = {cell: one for cell, one in found.items() if one is not None}
     if not any(point.kind in WANTED and point.cell not in reasons for point in points):

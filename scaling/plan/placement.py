@@ -145,8 +145,7 @@ def near_gpus(
     slots: Sequence[Slot], hosts: Sequence[HostInfo], cpus_per_rank: int | None = None
 ) -> tuple[Slot, ...]:
     """Divide the cores of each NUMA node among the ranks whose GPUs are on it; more ranks than cores share them.
-    If the near cores of one rank are unknown, no rank of its machine is pinned, so that all have the same
-    conditions."""
+    If the near cores of one rank are unknown, no rank of its machine is pinned."""
     near = _near(slots, hosts)
     floating = {slot.machine for slot in slots if not near.get((slot.machine, slot.gpu))}
     sharing: dict[tuple[str, tuple[Core, ...]], list[Slot]] = {}
@@ -197,8 +196,7 @@ def first_slots(size: int, placement: Placement, slots: Sequence[Slot]) -> tuple
 
 
 def crowding(point: Point, slots: Sequence[Slot]) -> str:
-    """Return why two ranks share a CPU or GPU at a time, or a CPU quota is too small; "" if every rank has its
-    device."""
+    """Return why ranks share a CPU or GPU at a time, or why a CPU quota is too small; "" if neither."""
     device = point.hardware.device
     if device == "emulated":
         return ""

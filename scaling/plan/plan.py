@@ -102,8 +102,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def stages(self) -> tuple[bool, ...]:
-        """The stages of the sweep, one after another; True stands for the stage of later points
-        (--predict-first)."""
+        """Whether each stage has the later points (--predict-first); stages are measured one after another."""
         return (False,) if self.config.predict_first is None else (False, True)
 
     def is_later(self, group: Group) -> bool:
@@ -196,9 +195,8 @@ def make(
     *,
     lab_bits_per_s: Sequence[float] = (),
 ) -> Plan:
-    """Resolve the configuration on these hosts and list the points. Raises UsageError.
-    `fabric`: the networks of the fabric file. `lab_bits_per_s`: the declared rates of a lab's networks.
-    """
+    """Resolve the configuration on these hosts and list the points. Raises UsageError. `fabric` has the networks
+    of the fabric file, `lab_bits_per_s` the declared rates of a lab's networks."""
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = rules.choose_device(config, slots, enrolled)
     resolved, how, missing, points = rules.resolve(

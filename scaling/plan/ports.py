@@ -21,8 +21,7 @@ class Wanted(Record, frozen=True, kw_only=True):
 
 
 def wanted(tasks: Sequence[Task], traits: Traits) -> tuple[Wanted, ...]:
-    """Return what a point needs: rank 0's ports, those of all ranks, those of the servers. `tasks` is one per
-    rank."""
+    """Return what a point needs: ports of rank 0, of all ranks, of the servers. `tasks` is one per rank."""
     first = tasks[0]
     shared = [_beside(first, traits.ports)] if traits.ports else []
     own = [_beside(task, 1) for task in tasks] if traits.rank_ports else []

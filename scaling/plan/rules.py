@@ -435,8 +435,7 @@ def emulation_told(
 
 
 def emulation(draft: Draft, launch: Launch) -> Draft:
-    """Choose shrink and dilate of an emulated device for the lab's fastest network and all world sizes; 1 without
-    a lab."""
+    """Choose shrink and dilate of an emulated device for the lab's fastest network; both are 1 without a lab."""
     config = draft.config
     if not profiles.name_of(config.device):
         return draft
@@ -473,8 +472,8 @@ class Choice(NamedTuple):
 
 
 def precision(draft: Draft, launch: Launch) -> Draft:
-    """Choose the best precision and memory format that no strategy refuses, and list the points of a round. Raises
-    UsageError if none fits."""
+    """Choose the best precision and memory format that no strategy refuses, and list the points. Raises
+    UsageError."""
     config, refusals = draft.config, list[str]()
     *better, last = _choices(config, launch.device, _capability(launch.gpus))
     for choice in better:

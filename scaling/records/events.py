@@ -209,8 +209,7 @@ class Exit(Record, frozen=True, kw_only=True):
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
-    """Sent by the agent once per child: none of its processes runs. `nccl` is from NCCL's log, None without
-    one."""
+    """Sent by the agent once per child, when none of its processes runs. `nccl` is from NCCL's log."""
 
     exit: Exit = Exit()
     environ: dict[str, str] = {}

@@ -49,13 +49,12 @@ class GpuHealth(Record, frozen=True, kw_only=True):
 
 
 class GpuHost(Record, frozen=True, kw_only=True):
-    """What the driver of one rank's host reports.
+    """The driver's report on one rank's host.
 
     `cuda`: the newest CUDA release that it runs (`13.0`).
     `reachable`: GPUs that this process may open, whatever CUDA_VISIBLE_DEVICES says.
     `lost`: GPUs that NVML counts but cannot reach (off the bus).
-    `peer_memory`: the kernel module by which RDMA cards reach GPUs.
-    `is_open`: open kernel modules, which offer DMA-BUF in its place.
+    `peer_memory`: the kernel module by which RDMA cards reach GPUs; open modules (`is_open`) offer DMA-BUF.
     """
 
     gpus: tuple[GpuHealth, ...] = ()

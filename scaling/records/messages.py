@@ -70,8 +70,7 @@ class Alive(Record, frozen=True, kw_only=True, tag="alive"):
 
 
 class Missing(Record, frozen=True, kw_only=True, tag="missing"):
-    """The answer to Ask: why strategies cannot run on that host or its GPUs. Strategies that can run are not
-    listed."""
+    """The answer to Ask: why strategies cannot run on that host or its GPUs. Others are not listed."""
 
     missing: dict[str, str]
     missing_on_cuda: dict[str, str] = {}
@@ -175,8 +174,7 @@ class Listen(Record, frozen=True, kw_only=True, tag="listen"):
 
 
 class Preload(Record, frozen=True, kw_only=True, tag="preload"):
-    """Import what children of these tasks and strategies need, and fork them from there; the answer is
-    Preloaded."""
+    """Start fork servers with the imports of these tasks and strategies; the answer is Preloaded."""
 
     tasks: tuple[Task, ...]
     strategies: tuple[str, ...] = ()

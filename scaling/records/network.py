@@ -12,12 +12,12 @@ from scaling.records.point import Amount, Count, Index, Record
 
 
 class NcclChoice(Record, frozen=True, kw_only=True):
-    """What NCCL's log says of one worker, or of several together.
+    """NCCL's log of one worker, or of several together.
 
     `network`: IB, Socket, or a plugin's name; `provider`: of libfabric under a plugin.
     `cards`: those that its connections use, else all that it listed.
     `transports`: connections by transport (NET/IB, P2P/CUMEM, SHM/direct).
-    `gpu_direct`: connections over a network that access the GPU's memory.
+    `gpu_direct`: connections over a network that access the GPU's memory directly.
     `algorithms`: bytes of all-reduces by algorithm and protocol ("ring simple"), of one rank of a point alone.
     `nvls`: whether NVLink SHARP was set up. `warnings`: the first ones.
     """

@@ -1,4 +1,4 @@
-"""What is measured: a point, its workload and its hardware."""
+"""Points, with their workload and hardware."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "pass"}):
-    """What is trained, and how: all that two rates must share to be of the same work.
+    """The work of a step and its settings. Two rates are of the same work if these are equal.
 
     `batch_size`: samples of one step on one device.
-    `unit`: what a rate counts; a sample is one unit, or a sequence of `sequence_length` tokens.
+    `unit`: the unit of a rate; a sample is one unit, or a sequence of `sequence_length` tokens.
     `image_size`: pixels, 0 for the model's own; `sequence_length`: tokens, 0 for models without.
     `optimizer`: "" for that of the model's recipe.
     `node_devices`: devices of each node that share its batch (`node` rule).
@@ -122,13 +122,11 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
         return self.batch_rule != "weak"
 
     def share(self, world_size: int) -> int:
-        """Return the number of devices that share the reference's work: all (strong), a node's (node rule), 1
-        (weak)."""
+        """Return how many devices share the reference's work: all (strong), a node's (node rule), 1 (weak)."""
         return world_size if self.batch_rule == "strong" else self.node_devices
 
     def reference(self, world_size: int) -> Workload:
-        """Return the work of the one device to which efficiency refers: the batch of a device (weak), of all
-        (strong), or of a node (node rule)."""
+        """Return the work of the one device to which efficiency refers: the batch that the rule keeps fixed."""
         return replace(self, batch_size=self.batch_size * self.share(world_size), node_devices=1)
 
     def alone(self, batch_size: int) -> Workload:
@@ -195,7 +193,7 @@ class Regime(Record, frozen=True, kw_only=True, order=True):
 
 
 class Point(Record, frozen=True, kw_only=True, dict=True):
-    """What one measurement is of: the exchange, the work, and the number and kind of devices.
+    """One measurement: the exchange, the work, the number and kind of devices.
 
     `strategy`: `<framework>:plain` for controls of the plain loop, so that strategies of a framework share them.
     `regime`: of a `train`, else None.

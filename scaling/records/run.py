@@ -222,15 +222,14 @@ class RankRecord(Record, frozen=True, kw_only=True):
         return sum(window.seconds for window in self.windows)
 
     def uncounted_steps(self, epoch: int | None) -> int:
-        """Return the uncounted steps that gave ranks a common start: one before each run of windows.
-        If points take turns (`epoch`), each window is such a run. Repeated windows had their own."""
+        """Return the uncounted steps that gave ranks a common start: one before each run of windows. If points
+        take turns (`epoch`), each window is such a run. Repeated windows have their own."""
         windows = (*self.windows, *self.disturbed)
         return len(windows) if epoch is not None else sum(one.index == windows[0].index for one in windows)
 
 
 class HelperRecord(Record, frozen=True, kw_only=True):
-    """A helper of a point: its place, its end, and its use of CPU (and GPU, if it computes) in measured
-    windows."""
+    """A helper of a point: its place, its end, and its use of CPU and GPU in measured windows."""
 
     name: str
     launch_rank: Index

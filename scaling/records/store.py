@@ -1,5 +1,4 @@
-"""Read and write `results/<start>-<name>/run.jsonl`: a header line, then Predictions and PointRecords, one per
-line.
+"""Read and write `run.jsonl` of a run: a header line, then Predictions and PointRecords, one per line.
 
 A point has a line when its measured windows are in, and another at its end, which replaces the first for readers.
 Each line is appended and fsynced. A partly written line is removed; a truncated last line (the machine died) is
@@ -190,8 +189,7 @@ def _reason(error: Exception) -> str:
 
 
 def unlinked(path: Path) -> Path:
-    """Remove a symbolic link at this path, whose target the folder's author chose, not the user; return the
-    path."""
+    """Remove a symbolic link at this path, since a folder's author chose its target; return the path."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     return path

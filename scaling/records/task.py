@@ -1,5 +1,4 @@
-"""Messages to a child on its stdin, as JSON lines: its task, then commands. Also timed all-reduces and fork
-requests."""
+"""Messages to a child on its stdin: its task, then commands. Also timed all-reduces and fork requests."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ class Run(Record, frozen=True, kw_only=True, tag="run"):
 
 
 class Rest(Record, frozen=True, kw_only=True, tag="rest"):
-    """Stop lingering between two steps, and answer Rested: a step stopped half-way would end in the next
-    window."""
+    """Stop lingering and answer Rested: a child stopped within a step would end it in the next window."""
 
 
 class Inspect(Record, frozen=True, kw_only=True, tag="inspect"):
@@ -148,8 +146,7 @@ class Train(Record, frozen=True, kw_only=True, tag="train"):
 
 
 class Evaluate(Record, frozen=True, kw_only=True, tag="evaluate"):
-    """Average batch norm's statistics over ranks, then evaluate this rank's held-out samples, after epoch
-    `number`."""
+    """Average batch norm's statistics over ranks, then evaluate this rank's held-out samples."""
 
     number: int
 
@@ -175,8 +172,7 @@ class Timed(Record, frozen=True, kw_only=True):
 
 
 def timed(ranks: int, size_bytes: int, times_s: tuple[float, ...]) -> Timed:
-    """Compute the busbw of the fastest and of the median repetition: 2 (N-1)/N x bytes / time.
-    This is what each link carries each way, by nccl-tests ("Performance reported by NCCL tests")."""
+    """Compute busbw as nccl-tests defines it: 2 (N-1)/N x bytes / time ("Performance reported by NCCL tests")."""
     from statistics import median  # every child imports this file
 
     moved_bytes = 2 * (ranks - 1) / ranks * size_bytes

@@ -1,4 +1,4 @@
-"""What an agent reads during measured windows: device, network, CPU and energy of a child and its host."""
+"""An agent's readings during measured windows: device, network, CPU and energy of a child and its host."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ class Collective(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class GpuTime(Record, frozen=True, kw_only=True):
-    """One GPU's time in the profiled steps of its rank, between two device synchronisations.
-    `span_s` = `compute_s` + exposed time of the collectives + `idle_s`. `kernels` compute. `collectives` are in
-    the order of their starts."""
+    """One GPU's time in the profiled steps of its rank, between two device synchronisations. `span_s` =
+    `compute_s` + exposed time of the collectives + `idle_s`. `collectives` are sorted by start."""
 
     steps: Size
     span_s: Seconds

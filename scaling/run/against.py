@@ -46,8 +46,7 @@ def read(run: Path) -> Header:
 
 
 def compare(base: Path, new: Path, look: Callable[[], None] = lambda: None) -> Compared:
-    """Compare two finished runs; call `look` meanwhile and raise what it raises. Raises StoreError without a
-    verdict."""
+    """Compare two finished runs; call `look` meanwhile. Raises StoreError without a verdict."""
     command = f"python -m scaling {COMPARE} {base} {new}"
     try:
         done = programs.output(COMPARE, [str(base), str(new)], look)

@@ -1,4 +1,4 @@
-"""What rank 0 checks with every rank before a sweep: its host and code, the data, the networks."""
+"""Checks of rank 0 with every rank before a sweep: host and code, data, networks."""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ _ANSWERS = msgspec.json.Decoder(tuple[Prediction, ...])
 
 
 class Asking:
-    """A running `python -m scaling predict register RUN`. Input and output are files: pipes could fill and
-    block."""
+    """A running `python -m scaling predict register RUN`. It uses files, since pipes could fill and block."""
 
     def __init__(self, run: Path, asked: Sequence[Question]) -> None:
         self._asked = asked
@@ -63,8 +62,7 @@ class Asking:
             )
 
     def answers(self) -> tuple[Prediction, ...] | None:
-        """Return a prediction for each question, or refusals with the reason if the process failed; None while it
-        runs."""
+        """Return one prediction per question; refusals if the process failed; None while it runs."""
         code = self._process.poll()
         if code is None:
             late = time.monotonic() > self._end_s
@@ -102,8 +100,7 @@ REPORT = "report"
 
 
 def write_page(folder: Path, look: Callable[[], None] = lambda: None) -> Path:
-    """Write the page into the run's folder; return its path. Call `look` meanwhile and raise what it raises.
-    Raises StoreError with the command to try again."""
+    """Write the page into the run's folder; return its path. Call `look` meanwhile. Raises StoreError."""
     path = folder / PAGE_FILE
     arguments = [str(folder), "--format", "html", "--output", str(path)]
     try:
@@ -123,7 +120,7 @@ NOTHING_COMPARED = 2
 
 
 class Ending(NamedTuple):
-    """What follows the last table: a page, a comparison with the run `base`. `look` raises Interrupted after a
+    """The steps after the last table: a page, a comparison with the run `base`. `look` raises Interrupted on a
     signal."""
 
     color: bool

@@ -52,8 +52,7 @@ def lead(
     argv: Sequence[str],
     name: str = NAME,
 ) -> int:
-    """Run rank 0: do `work`, or return it if it is an exit code. The other agents are always dismissed.
-    Errors begin with the command's `name`."""
+    """Run rank 0: do `work`, or return it if it is an exit code; then dismiss the other agents."""
     agent = _agent(cluster, signals)
     mailbox = Mailbox[ToAgent, ToSweep](
         cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait, silent_s=SILENT_S

@@ -33,8 +33,8 @@ GIT_S = 60.0
 
 
 class Source(NamedTuple):
-    """Code of which another revision is measured: its folder on sys.path, the part to pack (`.` for all), and a
-    file that git must track."""
+    """Code of which another revision is measured: its folder on sys.path, the part to pack (`.` for all), a
+    tracked file."""
 
     folder: Path
     packed: str
@@ -50,8 +50,8 @@ PACKAGE_SOURCE = Source(PACKAGE.parent, PACKAGE.name, PACKAGE / "__init__.py")
 
 
 def source(strategies: Iterable[str], against: str) -> Source:
-    """Return where the code of the strategies is. A file from outside the package is packed with its whole folder.
-    Raises UsageError if they are in several folders, or a module is not found."""
+    """Return where the code of the strategies is; outside the package, the whole folder is packed. Raises
+    UsageError if they are in several folders, or a module is not found."""
     found: dict[Path, Source] = {}
     for name in map(own, strategies):
         one = _of_module(name) if frameworks.is_outside(name) else PACKAGE_SOURCE
