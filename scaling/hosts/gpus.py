@@ -27,9 +27,9 @@ LOST = (8, 11, 15, 999)
 
 @lru_cache(maxsize=1)
 def session() -> tuple[Any, str]:
-    """Return (pynvml, "") with NVML initialised, or (None, reason); the reason is "" without a driver. NVML stays
-    initialised: without persistence mode the driver sets up every GPU anew for its next client, which takes
-    seconds (docs.nvidia.com, "Driver Persistence")."""
+    """Return (pynvml, "") with NVML initialised, or (None, reason); the reason is "" without a driver.
+    NVML stays initialised: without persistence mode the driver sets up every GPU anew for its next client, which
+    takes seconds (docs.nvidia.com, "Driver Persistence")."""
     try:
         import pynvml  # type: ignore[import-untyped, unused-ignore]
     except ModuleNotFoundError:

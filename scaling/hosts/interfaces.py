@@ -1,6 +1,7 @@
 """Byte counters of this host's network interfaces and RDMA ports, from the kernel.
 
-/sys/class/net/NAME/statistics/{rx,tx}_bytes     (linux/Documentation/ABI/testing/sysfs-class-net-statistics)
+Interfaces: /sys/class/net/NAME/statistics/{rx,tx}_bytes (linux/Documentation/ABI/testing,
+sysfs-class-net-statistics). Ports: hosts/rdma.py.
 """
 
 from __future__ import annotations

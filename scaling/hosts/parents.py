@@ -20,8 +20,8 @@ def end_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants' orphans. With SIGCHLD ignored the kernel would reap
-    children, and their exit codes would be lost (sigaction(2))."""
+    """Make this process the parent of its descendants' orphans.
+    With SIGCHLD ignored the kernel would reap children, and their exit codes would be lost (sigaction(2))."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _set(_PR_SET_CHILD_SUBREAPER, 1)

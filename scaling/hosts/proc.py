@@ -62,8 +62,9 @@ def census(root: Path = Path("/proc")) -> Census:
 
 
 def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[Foreign, ...]:
-    """Return the programs that used most CPU time between two censuses, except the launch's own. The launch's own:
-    this process, `launcher` (default: the parent), their descendants, and twins of this process."""
+    """Return the programs that used most CPU time between two censuses, except the launch's own.
+    The launch's own: this process, `launcher` (default: the parent), their descendants, and twins of this
+    process."""
     ours = {os.getpid(), os.getppid() if launcher is None else launcher} - {0}
     if os.getpid() != INIT:
         ours -= {INIT}  # init's are nobody's
@@ -100,8 +101,8 @@ def _read_process(folder: Path) -> Iterator[_Process]:
 
 
 def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:
-    """Return whether a process is one of `ours`, a twin of this process, or a descendant of these. A twin is
-    another rank: the same command under the same launcher, perhaps behind a shell or container."""
+    """Return whether a process is one of `ours`, a twin of this process, or a descendant of these.
+    A twin is another rank: the same command under the same launcher, perhaps behind a shell or container."""
     line = _line(pid, processes)
     if not ours.isdisjoint(line):
         return True

@@ -110,7 +110,8 @@ def worker_bytes(point: Point) -> int:
 
 
 def seats(count: int, block: int, blocks: int) -> tuple[int, ...]:
-    """Return the seats that run in a block: up to four all, of more each in at least two of the blocks."""
+    """Return the seats that run in a block. All of up to four run; more take turns, each in at least two
+    blocks."""
     if count <= 4:
         return tuple(range(count))
     each = min(count, math.ceil(2 * count / blocks))

@@ -23,7 +23,8 @@ from scaling.workloads.specs import Images, ModelSpec, Tokens
 # ---------------------------------------------------------------- kinds
 
 USUAL: tuple[Kind, ...] = ("exchange", "solo", "each", "together", "comm")
-# They measure the time lost waiting for data: the feed alone, and plain loops on a batch that stays on the device.
+# These kinds measure the time lost waiting for data: the feed alone, and plain loops on a batch that stays on the
+# device.
 OF_DATA: tuple[Kind, ...] = ("feed", "held")
 
 
@@ -366,8 +367,9 @@ def _point(
 
 
 def _options(config: SweepConfig, name: str) -> dict[str, str]:
-    """Return the strategy's part of `--option [STRATEGY.]key=value`; without a name, it is for all that know the
-    key."""
+    """Return the options of a strategy (`--option [STRATEGY.]key=value`).
+    A key without a strategy applies to each strategy that knows it. Raises UsageError for a key that none
+    knows."""
     strategy = frameworks.load(name)
     own: dict[str, str] = {}
     for text in config.option:
@@ -400,8 +402,7 @@ def refused(
     slots: Sequence[Slot],
     on_network: Callable[[Point], tuple[str, str] | None] = lambda _: None,
 ) -> dict[str, str]:
-    """Return by cell why a point cannot run on these nodes or its network. Raises UsageError if no exchange
-    can."""
+    """Return by cell why a point cannot run on its nodes or network. Raises UsageError if no exchange can."""
     found = {point.cell: _refusal(point, slots) or on_network(point) for point in points}
     reasons = {cell: one for cell, one in found.items() if one is not None}
     if not any(point.kind in WANTED and point.cell not in reasons for point in points):

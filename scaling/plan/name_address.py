@@ -29,8 +29,8 @@ def refusal(
 def fault(
     addresses: Mapping[str, str | None], network: Network, device: Device, obeying: str
 ) -> tuple[str, str] | None:
-    """Return what is wrong with the addresses of these hosts' names, and the fix (with `obeying`); None if nothing
-    is. One host reaches itself at any address; NCCL (GPUs) needs any address that others reach."""
+    """Return what is wrong with the addresses of these hosts' names, and the fix (with `obeying`), or None.
+    One host reaches itself at any address; NCCL (GPUs) needs any address that others reach."""
     if len(addresses) < 2:
         return None
     for host, address in addresses.items():

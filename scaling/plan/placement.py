@@ -56,8 +56,9 @@ class Slot(Record, frozen=True, kw_only=True):
 
 
 def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
-    """Give every rank its slot; `enrolled[r]` is the message of rank r. Raises UsageError for a large
-    --cpus-per-rank. Each rank of a machine has the same number of cores, at most its share of a CPU quota."""
+    """Give every rank its slot; `enrolled[r]` is the message of rank r.
+    Each rank of a machine has the same number of cores, at most its share of a CPU quota. Raises UsageError if
+    --cpus-per-rank is too large."""
     hosts = [enrol.host for enrol in enrolled]
     ranks_of = _by_machine(hosts)
     cores_by = {machine: cores_of(hosts[rank] for rank in ranks) for machine, ranks in ranks_of.items()}

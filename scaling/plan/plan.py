@@ -27,7 +27,7 @@ from scaling.records.run import Emulation
 from scaling.tools.emulated import profiles
 
 # ---------------------------------------------------------------- flags without effect
-# By the devices of the launch; `validation.check_given` uses the configuration alone.
+# These checks need the launch's devices; `validation.check_given` checks the configuration alone.
 
 
 def check_given(made: Plan, given: Collection[str]) -> None:
@@ -55,7 +55,7 @@ def _most_beside_each_other(made: Plan) -> int:
     return max(families.values(), default=0)
 
 
-# Of a group: seconds until all forks are ready, windows of warm-up, seconds before each window.
+# Seconds until all forks of a group are ready, windows of warm-up, seconds before each window.
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
 # Factor for messages and canaries during the soak.
 SOAKED = 1.1
@@ -195,8 +195,8 @@ def make(
     *,
     lab_bits_per_s: Sequence[float] = (),
 ) -> Plan:
-    """Resolve the configuration on these hosts and list the points. Raises UsageError. `fabric` has the networks
-    of the fabric file, `lab_bits_per_s` the declared rates of a lab's networks."""
+    """Resolve the configuration on these hosts and list the points. Raises UsageError.
+    `fabric` has the networks of the fabric file, `lab_bits_per_s` the declared rates of a lab's networks."""
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = rules.choose_device(config, slots, enrolled)
     resolved, how, missing, points = rules.resolve(
@@ -223,8 +223,8 @@ def make(
 def _groups(
     config: SweepConfig, cells: Sequence[Point], device: Device, slots: Sequence[Slot], enrolled: Sequence[Enrol]
 ) -> tuple[Group, ...]:
-    """Group the cells. By default only on CPUs they take turns: models would share a GPU's memory.
-    Never with --drop-caches: points that take turns would read the files from the page cache."""
+    """Group the cells. By default they take turns on CPUs only: models would share a GPU's memory. Never with
+    --drop-caches: points that take turns would read the files from the page cache."""
     wanted = (device == "cpu" if config.interleave is None else config.interleave) and not config.drop_caches
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
     if not wanted:

@@ -37,7 +37,7 @@ GB = 1e9
 
 
 class Launch(NamedTuple):
-    """The facts that rules use. `why` is the reason for the device."""
+    """The facts that rules use; `why` is the reason for the device."""
 
     enrolled: Sequence[Enrol]
     slots: Sequence[Slot]
@@ -278,8 +278,9 @@ def predict_first(draft: Draft, _: Launch) -> Draft:
 
 
 def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> tuple[Device, str]:
-    """Return the device and the reason for it. Raises UsageError if ranks lack the given device, or if only some
-    ranks have GPUs and none is given: a driver may have failed."""
+    """Return the device and the reason for it.
+    Raises UsageError if ranks lack the given device, or if only some ranks have GPUs and none is given: a driver
+    may have failed."""
     if profiles.name_of(config.device):
         return "emulated", f"--device {config.device}"
     if config.device == "cpu":
@@ -472,8 +473,8 @@ class Choice(NamedTuple):
 
 
 def precision(draft: Draft, launch: Launch) -> Draft:
-    """Choose the best precision and memory format that no strategy refuses, and list the points. Raises
-    UsageError."""
+    """Choose the best precision and memory format that no strategy refuses, and list the points of a round.
+    Raises UsageError if none fits."""
     config, refusals = draft.config, list[str]()
     *better, last = _choices(config, launch.device, _capability(launch.gpus))
     for choice in better:

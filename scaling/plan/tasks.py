@@ -72,9 +72,8 @@ def _task(
 
 
 def worker_tasks(tasks: Sequence[Task], traits: Traits) -> tuple[Task, ...]:
-    """Return the tasks of a point's workers: those of all ranks, or rank 0's alone with the CPUs of its whole
-    host.
-    Such a single worker computes on all devices of the host if it drives the node, on none if helpers compute."""
+    """Return the tasks of a point's workers: one per rank, or rank 0's alone with the CPUs of its whole host.
+    A single worker computes on all devices of the host if it drives the node, on none if helpers compute."""
     if traits.drives == "device":
         return tuple(tasks)
     first = tasks[0]

@@ -164,15 +164,14 @@ class Hardware(Record, frozen=True, kw_only=True, order=True):
 
 
 class Regime(Record, frozen=True, kw_only=True, order=True):
-    """How a point of kind `train` is trained to an accuracy.
+    """The training of a point of kind `train`.
 
     `seed`: of weights and order.
     `rate`: the learning rate: `base_rate` for updates of `base_batch` samples, scaled by the rule `lr_scale`.
     `warmup_epochs`: epochs in which it grows from `base_rate` to `rate`.
     `lr_steps`: epochs at whose beginning it falls to a tenth.
-    `augment_epochs`: the last epochs, with changed images.
+    `augment_epochs`: how many of the last epochs have changed images.
     `target_top1`: a fraction of 1 at which training ends early.
-    `weights`: a file to begin with.
     `train_samples`, `test_samples`: how many are used, the same for every seed; 0 for all.
     """
 

@@ -153,8 +153,8 @@ def locate(
     *,
     goes_on: bool = False,
 ) -> Plan:
-    """Return the plan with the folder of its data, after a check that every host has it; emulated devices read
-    none. Raises UsageError with the flag and the host that lacks it, or SilentRanks."""
+    """Return the plan with the folder of its data, after a check that every host has it.
+    Emulated devices read none. Raises UsageError with the flag and the host that lacks it, or SilentRanks."""
     config = made.config
     assert config.data is not None
     given = absolute(config.data_dir)
@@ -176,7 +176,7 @@ def locate(
 
 
 def _writable(path: str | None, goes_on: bool) -> str | None:
-    """Return the absolute path. Raises UsageError if it cannot be written or exists, unless the run is resumed."""
+    """Return the absolute path. Raises UsageError if it cannot be written, or exists and the run is new."""
     if path is None:
         return None
     file = Path(path).expanduser().absolute()

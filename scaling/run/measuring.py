@@ -120,8 +120,7 @@ NOTHING_COMPARED = 2
 
 
 class Ending(NamedTuple):
-    """The steps after the last table: a page, a comparison with the run `base`. `look` raises Interrupted on a
-    signal."""
+    """The steps after the last table: a page, a comparison with `base`. `look` raises Interrupted on a signal."""
 
     color: bool
     page: bool
