@@ -1,4 +1,4 @@
-"""`scaling COMMAND ...`, also `python -m scaling COMMAND ...`: one name for all commands.
+"""The command `scaling COMMAND ...`, also `python -m scaling COMMAND ...`.
 
 A command's package is imported only when that command runs.
 """
@@ -16,12 +16,12 @@ from scaling.errors import near
 from scaling.transport.launchers import launched
 
 NAME = "scaling"
-COMPLETING = "_SCALING_COMPLETE"  # what Typer's completion scripts set
+COMPLETING = "_SCALING_COMPLETE"  # set by Typer's completion scripts
 OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
 
 class Command(NamedTuple):
-    """The package of a command, and what the command does."""
+    """The package of a command and its one-line summary."""
 
     package: str
     summary: str
@@ -45,7 +45,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` names; returns its exit code."""
+    """Run the command that `argv` names and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if COMPLETING in os.environ or not words or words[0].partition("=")[0] in OWN:
         from scaling.completion import run  # Typer
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def script() -> int:
-    """The console script. Strategies from outside are found in the working directory, as under `python -m`."""
+    """Run the console script. Strategies from outside are found in the working directory, as under `python -m`."""
     sys.path.append("")
     return main()
 

@@ -1,4 +1,4 @@
-"""What every command does alike with its command line: read it, and refuse it in one line."""
+"""Shared parts of all commands: parse flags, report errors in one line, write output."""
 
 from __future__ import annotations
 
@@ -17,19 +17,16 @@ from scaling.text import one_line, readable
 if TYPE_CHECKING:
     import typer
 
-# What runs are kept in (records/store.py, which stands beside this file and is not imported): never written over.
+# The run's file name, as in records/store.py (not imported here). --output never overwrites such a file.
 KEPT = "run.jsonl"
-# Of every command, also of a command's own.
 HELP = ["--help", "-h"]
 
 
 def command(app: typer.Typer, argv: Sequence[str], name: str, program: str = "") -> Any:
-    """Run a command's flags on `argv`: what its function returns, or Typer's exit code after `--help`.
-
-    Raises UsageError for what Typer refuses, StoreError where no help can be written (a full disk), and
-    Interrupted for a Ctrl-C. `name` is the command; the help shows `program`, by default `python -m NAME`.
-    """
-    import typer  # by rank 0 alone: the other ranks only need what stands below
+    """Run a command's flags on `argv`; return what its function returns, or Typer's exit code after `--help`.
+    `name` is the command; the help shows `program`, by default `python -m NAME`. Raises UsageError for mistakes
+    that Typer reports, StoreError if the help cannot be written (full disk), and Interrupted for Ctrl-C."""
+    import typer  # only rank 0 needs it
 
     try:
         _refuse_twice(_read(app), argv)
@@ -44,29 +41,25 @@ def command(app: typer.Typer, argv: Sequence[str], name: str, program: str = "")
             raise
         _silence(sys.stdout)
         raise StoreError(f"standard output: {error.strerror}") from None
-    except SystemExit:  # rich's, where the reader of a help text has left (head, less)
+    except SystemExit:  # rich exits if the reader of a help text has closed the pipe (head, less)
         _silence(sys.stdout)
         return 0
 
 
 def output_flag(*names: str) -> Any:
-    """Return the flag of the file that a command writes, for its annotation."""
+    """Return the annotation of a command's --output flag."""
     import typer
 
     return typer.Option(*names, help="Write to this file.", metavar="FILE", show_default="stdout")
 
 
 def _refusals(one: type[Exception]) -> Any:
-    """The class of all errors that Typer raises for a user's mistake, of which `one` is a kind.
-
-    It is TyperException since Typer 0.28, and click's ClickException before.
-    """
+    """Return the base class of Typer's errors for user mistakes: TyperException since 0.28, click's before."""
     return one.__mro__[one.__mro__.index(Exception) - 1]
 
 
 def _refuse_twice(read: Any, argv: Sequence[str]) -> None:
-    """Raises UsageError where a flag that takes a list (metavar `NAME,...`) is given twice: the first would be
-    dropped in silence. Of a single value the last one holds, as in other programs."""
+    """Raise UsageError if a list flag (metavar `NAME,...`) is given twice; the first would be dropped silently."""
     for flag in (one.opts[0] for one in read.params if str(one.metavar).endswith(",...")):
         ends = [place for place, word in enumerate(argv) if word.partition("=")[0] == flag]
         if len(ends) > 1:
@@ -76,17 +69,14 @@ def _refuse_twice(read: Any, argv: Sequence[str]) -> None:
 
 @cache
 def _read(app: typer.Typer) -> Any:
-    """What reads an app's flags, made once a process."""
     import typer
 
     return typer.main.get_command(app)
 
 
 def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None, name: str) -> int:
-    """Run a command on `argv`, by default the process's own arguments: its exit code.
-
-    Users' mistakes are one line on stderr and not a traceback; a Ctrl-C is the code that shells give it.
-    """
+    """Run a command on `argv`, by default sys.argv, and return its exit code.
+    User mistakes become one line on stderr, without a traceback. Ctrl-C becomes exit code 130."""
     open_streams()
     try:
         return act(sys.argv[1:] if argv is None else argv) or 0
@@ -100,8 +90,7 @@ def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None,
 
 
 def complain(error: ScalingError | str, name: str, kind: str = "error") -> None:
-    """Write an error of the user's or the launch's, or a warning, to stderr in one line; where nobody takes it,
-    the exit code still tells."""
+    """Write an error or warning to stderr in one line; ignore a closed stderr."""
     try:
         sys.stderr.write(f"{name}: {kind}: {one_line(readable(str(error)))}\n")
         sys.stderr.flush()
@@ -110,8 +99,7 @@ def complain(error: ScalingError | str, name: str, kind: str = "error") -> None:
 
 
 def open_streams() -> None:
-    """Open stdout and stderr where the shell closed them: nobody listens, but writing must not fail. Nor must
-    signs that the locale lacks: rich writes … into help texts, whatever the encoding."""
+    """Reopen a closed stdout or stderr on /dev/null, and replace characters that the locale cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -121,8 +109,8 @@ def open_streams() -> None:
 
 
 def deliver(data: str | bytes, output: Path | None) -> None:
-    """Write what a command found to its `--output`, or print it. Raises UsageError when the file cannot be
-    written or is a run's own, whose measurements nothing brings back, StoreError when stdout cannot."""
+    """Write a command's result to its `--output` file, or print it. Raises UsageError if the file cannot be
+    written or is a run's own file, StoreError if stdout cannot be written."""
     if output is None:
         show(data)
         return
@@ -138,13 +126,12 @@ def deliver(data: str | bytes, output: Path | None) -> None:
 
 
 def _is_planted(path: Path) -> bool:
-    """Whether a path is a link in a run's folder: the folder's author chose its target, not the user."""
+    """Return whether a path is a link in a run's folder: the folder's author chose its target, not the user."""
     return path.is_symlink() and (path.parent / KEPT).exists()
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """A file is there whole or as it was before; a device, a pipe and a file in a folder that is not ours take
-    what comes."""
+    """Replace a file atomically; write directly to a device, a pipe, or into a folder without write access."""
     ours = path.is_symlink() or (path.is_file() and os.access(path.parent, os.W_OK))
     if path.exists() and not ours:
         path.write_bytes(data)
@@ -152,7 +139,7 @@ def _replace(path: Path, data: bytes) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.unlink(missing_ok=True)
-        with part.open("xb") as file:  # never through a link
+        with part.open("xb") as file:  # never follow a link
             file.write(data)
         part.replace(path)
     finally:
@@ -164,7 +151,7 @@ def _encoded(data: str | bytes) -> bytes:
 
 
 def show(data: str | bytes) -> None:
-    """Print to stdout; a reader that has left (head, less) is no error. Raises StoreError on a full disk."""
+    """Print to stdout; ignore a closed pipe (head, less). Raises StoreError on a full disk."""
     try:
         sys.stdout.buffer.write(_encoded(data))
         sys.stdout.flush()
@@ -175,5 +162,4 @@ def show(data: str | bytes) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Nobody takes what is written any more; what Python flushes at exit must not complain either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""The help of `scaling`, its version, and the completion of its commands in shells."""
+"""The help of `scaling`, its version, and shell completion."""
 
 from __future__ import annotations
 
@@ -21,28 +21,24 @@ EPILOG = "Scripts that install frameworks and start these commands on a cluster 
 
 
 def run(argv: Sequence[str], commands: Mapping[str, tuple[str, str]]) -> int:
-    """Answer `--help`, `--version`, `--install-completion`, `--show-completion`, or a shell that completes.
-
-    `commands` are the package and the summary of each.
-    """
+    """Answer `--help`, `--version`, `--install-completion`, `--show-completion` or a completing shell.
+    `commands` maps each command's name to its package and summary."""
     code = command(_app(commands, _typed()), argv, NAME, program=NAME)
     return code if isinstance(code, int) else 0
 
 
 def _typed() -> str:
-    """The command in the line that a shell completes: bash and fish set one variable, zsh another."""
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     return "".join(line.split()[1:2])
 
 
 def _app(commands: Mapping[str, tuple[str, str]], typed: str) -> typer.Typer:
-    """All commands by their summaries; only the flags of the command that is typed are imported."""
     app = typer.Typer(name=NAME, help=ABOUT, epilog=EPILOG, rich_markup_mode=None)
     app.callback()(_own)
     for name, (package, summary) in commands.items():
         if name == typed:
             _complete(app, name, package)
-        elif " " not in name:  # what follows a command is completed as its arguments
+        elif " " not in name:  # subcommands are completed as arguments of their command
             app.command(name, help=summary)(_nothing)
     return app
 
@@ -56,7 +52,7 @@ def _complete(app: typer.Typer, name: str, package: str) -> None:
 
 
 def _nothing() -> None:
-    """Stand for a command in the list."""
+    pass
 
 
 def _print_version(wanted: bool) -> None:

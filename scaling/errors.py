@@ -1,14 +1,13 @@
-"""Every error of the package.
+"""All errors of the package.
 
     ScalingError
     ├── UsageError       a user's mistake: one line on rank 0, exit 2, no worker was started
-    ├── LaunchError      the launch itself cannot work (mixed versions, no MPI library): exit 2
-    │   └── SilentRanks  ranks that do not answer: the launch is aborted, since MPI's own end would wait for them
-    ├── StrategyError    what a strategy's own code raised, or a wrong type: its points fail, the sweep goes on
-    └── StoreError       the run's file can no longer be written or read: exit 1, the file stays readable
+    ├── LaunchError      the launch cannot work (mixed versions, no MPI library): exit 2
+    │   └── SilentRanks  some ranks do not answer: abort the launch, since MPI_Finalize would wait for them
+    ├── StrategyError    a strategy's own code failed: its points fail, the sweep goes on
+    └── StoreError       the run's file cannot be written or read: exit 1, the file stays readable
 
-A point that fails is not an error but a value: `Failed` of records/events.py, in its record and its table cell.
-Anything else that is raised is a bug: traceback and Abort.
+A failed point is a value, not an error: `Failed` in records/events.py. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from difflib import get_close_matches
 
 
 class ScalingError(Exception):
-    """The base of all errors that a user is meant to read."""
+    """The base of all errors with a message for users."""
 
     exit_code = 1
 
 
 class UsageError(ScalingError):
-    """A flag, file or launch that cannot be obeyed: says where, what was found, what would be right."""
+    """A flag, file or launch that cannot be used. The message says where, what is wrong, and what is right."""
 
     exit_code = 2
 
 
 class LaunchError(ScalingError):
-    """The ranks of this launch cannot work together."""
+    """Ranks of this launch that cannot work together."""
 
     exit_code = 2
 
 
 class SilentRanks(LaunchError):
-    """Ranks that do not answer; `ranks` are their numbers where a run is broken off because of them."""
+    """Ranks that do not answer. `ranks` are their numbers if a run is aborted because of them."""
 
     def __init__(self, message: str, ranks: Collection[int] = ()) -> None:
         super().__init__(message)
@@ -48,7 +47,7 @@ class SilentRanks(LaunchError):
 
 
 class StrategyError(ScalingError):
-    """A mistake in a strategy's own code: `what` is the hook with what it raised or returned."""
+    """A mistake in a strategy's own code. `what` names the hook and what it raised or returned."""
 
     exit_code = 2
 
@@ -62,10 +61,7 @@ class StoreError(ScalingError):
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """Return the tail of a message about an unknown `word`: its near match, or all that is known.
-
-    Capitals count as no difference: P100 is nearer to p100 than to v100.
-    """
+    """Return the end of a message about an unknown `word`: the nearest known word, ignoring case, or all."""
     names = sorted(known)
     folded = {name.casefold(): name for name in names}
     close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
@@ -73,13 +69,12 @@ def near(word: str, known: Iterable[str]) -> str:
 
 
 def told_by(flag: str, variable: str, value: str) -> str:
-    """What told a value, `flag value` or `VARIABLE=value`: who set a variable long ago finds no flag on the line
-    typed."""
+    """Return the source of a value, `flag value` or `VARIABLE=value`, for messages."""
     return f"{variable}={value}" if os.environ.get(variable) == value else f"{flag} {value}"
 
 
 class Interrupted(Exception):
-    """A signal asked for the end; `number` is the signal's."""
+    """A signal asked the process to end; `number` is the signal's."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -87,10 +82,10 @@ class Interrupted(Exception):
 
     @property
     def by_launcher(self) -> bool:
-        """Whether mpirun itself may be ending: it sends TERM to its ranks, also after a Ctrl-C."""
+        """Whether mpirun may be ending too: it sends TERM to its ranks, also after Ctrl-C."""
         return self.number == signal.SIGTERM
 
     @property
     def exit_code(self) -> int:
-        """As shells count: 130 for Ctrl-C, 143 for TERM, 129 for HUP."""
+        """The exit code that shells give: 130 for Ctrl-C, 143 for TERM, 129 for HUP. USR1 counts as Ctrl-C."""
         return 128 + (signal.SIGINT if self.number == signal.SIGUSR1 else self.number)

@@ -1,4 +1,4 @@
-"""Read files that users name; refuse a pipe and a device, which may have no end; know what is being read."""
+"""Read files that users name, and remember which file is being read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _loading: list[str] = []
 
 
 def read(path: Path) -> bytes:
-    """The content of a file. Raises OSError, also for what is no file."""
+    """Return the content of a file. Raises OSError, also for a pipe, a socket or a device."""
     with loading(path):
         check(path)
         return path.read_bytes()
 
 
 def check(path: Path) -> None:
-    """Refuse a pipe, a socket and a device, and what is not there. Raises OSError."""
+    """Raise OSError for a missing file, a pipe, a socket or a device: these may never end."""
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind in ENDLESS:
         raise OSError(errno.EINVAL, f"is {ENDLESS[kind]}, name a file", str(path))
@@ -33,7 +33,7 @@ def check(path: Path) -> None:
 
 @contextmanager
 def loading(what: object) -> Iterator[None]:
-    """Note what is read or imported; it may lie on a file server that does not answer."""
+    """Remember what is being read or imported; a file server may not answer."""
     _loading.append(str(what))
     try:
         yield
@@ -42,5 +42,5 @@ def loading(what: object) -> Iterator[None]:
 
 
 def loading_now() -> str:
-    """What is read or imported just now; "" for nothing."""
+    """Return what is being read or imported; "" for nothing."""
     return _loading[-1] if _loading else ""

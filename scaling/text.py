@@ -1,4 +1,4 @@
-"""Numbers and words for people: the same in every format and on the screen."""
+"""Format numbers and words for people, the same in every output."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ HOUR_S = 3600
 
 
 def printable(text: str) -> str:
-    """`text` with a space for each sign that is not printable: terminals obey control characters, and signs that
-    turn or hide text make one name look like another."""
+    """Replace each unprintable character by a space.
+    Terminals obey control characters; characters that reverse or hide text make one name look like another."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def one_line(text: str) -> str:
-    """`text` on one line and printable: messages come from whatever failed."""
+    """Return `text` as one printable line."""
     return " ".join(printable(text).split())
 
 
 def legible(value: T) -> T:
-    """A Struct, or plain data, with all of its texts printable."""
+    """Return a Struct or plain data with all its texts printable."""
     found: Any = value
     if isinstance(value, str):
         found = printable(value)
@@ -44,7 +44,7 @@ def legible(value: T) -> T:
 
 
 def as_json(value: Any) -> str:
-    """`value` as indented JSON. Signs that are not printable are escaped, which JSON reads back."""
+    """Return `value` as indented JSON. Unprintable characters are escaped; JSON reads them back."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     lines = (line if line.isprintable() else "".join(map(_escaped, line)) for line in text.split("\n"))
     return "\n".join(lines) + "\n"
@@ -55,12 +55,12 @@ def _escaped(sign: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Names of files, and what tells them, as UTF-8 and JSON can: bytes of another encoding as `\\udcff`."""
+    """Escape what UTF-8 cannot encode: bytes of another encoding become `\\udcff`."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def duration(seconds: float) -> str:
-    """`4.9 s`, `42 s`, `1 min 10 s`, `2 h 5 min`."""
+    """Format seconds: `4.9 s`, `42 s`, `1 min 10 s`, `2 h 5 min`."""
     if seconds < 9.95:
         return f"{max(seconds, 0.0):.1f} s"
     whole = round(seconds)
@@ -72,24 +72,24 @@ def duration(seconds: float) -> str:
 
 
 def decimals(value: float) -> int:
-    """How many decimals show about four digits of `value`."""
+    """Return how many decimals show about four digits of `value`."""
     return 0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 0.1 else 4
 
 
 def date(unix_s: float) -> str:
-    """The minute, in UTC: a table must not depend on where it is read."""
+    """Format a time to the minute in UTC, so that a table does not depend on the reader's time zone."""
     return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def several(names: Sequence[str], shown: int = 6) -> str:
-    """`a b c`, or `a b c d e ... z` when there are many."""
+    """Join names: `a b c`, or `a b c d e ... z` if there are more than `shown`."""
     if len(names) <= shown:
         return " ".join(names)
     return " ".join((*names[: shown - 1], "...", names[-1]))
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`0-55,112-167`, as the kernel and `nvidia-smi topo -m` write sets of CPUs."""
+    """Format a set of CPUs as the kernel and `nvidia-smi topo -m` do: `0-55,112-167`."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:
@@ -100,18 +100,17 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`host` of one, `hosts` of any other number."""
+    """Return the noun, with an s unless `count` is 1."""
     return noun if count == 1 else f"{noun}s"
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 host`, `4 hosts`."""
+    """Return `1 host`, `4 hosts`."""
     return f"{count} {plural(count, noun)}"
 
 
 def rounded(value: Any) -> Any:
-    """Plain data with its floats to 10 digits and 12 decimals: what comes after is the libraries' versions,
-    and two readers of a run shall get the same bytes."""
+    """Round all floats of plain data to 10 digits and 12 decimals: the rest depends on library versions."""
     if isinstance(value, float):
         return float(f"{round(value, 12) + 0.0:.10g}")
     if isinstance(value, dict):
@@ -120,7 +119,7 @@ def rounded(value: Any) -> Any:
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL` of 9; real-time signals have no names of their own: `signal 40`."""
+    """Return `SIGKILL` for 9, and `signal 40` for a real-time signal, which has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

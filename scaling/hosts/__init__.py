@@ -1,1 +1,1 @@
-"""What machines and networks are: processors, GPUs, interfaces, connections, and networks by name."""
+"""The hardware, networks and limits of a host."""

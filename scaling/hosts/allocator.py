@@ -1,8 +1,7 @@
-"""Which library allocates memory in this process, and so in the children that have its environment.
+"""The library that replaces malloc in this process and in children with its environment.
 
-A library that LD_PRELOAD names may not be there, and one that it does not name may come by /etc/ld.so.preload, or
-be linked to Python: what the loader made of it, the process's own memory map tells. What a framework's own Python
-is linked to, it does not.
+It is read from the process's memory map. LD_PRELOAD may name a missing library; others come by /etc/ld.so.preload
+or are linked to Python. The map does not show what a framework's own Python is linked to.
 """
 
 from __future__ import annotations
@@ -14,38 +13,37 @@ from functools import cache
 from pathlib import Path
 
 KNOWN = ("jemalloc", "tcmalloc", "mimalloc", "hoard", "snmalloc", "tbbmalloc")
-# What glibc takes from the environment, mallopt(3) and its manual's "Tunables".
+# Variables of glibc's heap (mallopt(3), "Tunables" in its manual).
 SETTINGS = (
     "MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST", "MALLOC_CHECK_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_PERTURB_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_",
 )  # fmt: skip
 MAPS = Path("/proc/self/maps")
-# glibc's (libc.so.6, libc-2.31.so) and musl's (ld-musl-x86_64.so.1).
+# The C library: glibc (libc.so.6, libc-2.31.so) or musl (ld-musl-x86_64.so.1).
 _C_LIBRARY = re.compile(r"libc\.|libc-2|ld-")
 
 
 @cache
 def in_use() -> str:
-    """The library that this process really has from its start: `jemalloc`; "" where it is the C library."""
+    """Return the library that replaces malloc: `jemalloc`; "" for the C library."""
     return named(_path())
 
 
 def brought_by(environ: Mapping[str, str]) -> str:
-    """`LD_PRELOAD` where that names the allocator in use; "" where it came in another way."""
+    """Return `LD_PRELOAD` if that loaded the library in use, else ""."""
     words = filter(_exists, re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")))
     return "LD_PRELOAD" if in_use() and in_use() in map(named, words) else ""
 
 
 def settings(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What the user has set of glibc's heap: `MALLOC_TRIM_THRESHOLD_=0`, `glibc.malloc.arena_max=1`. It wins over
-    what workers are given."""
+    """Return the user's settings of glibc's heap: `MALLOC_TRIM_THRESHOLD_=0`, `glibc.malloc.arena_max=1`."""
     tunables = environ.get("GLIBC_TUNABLES", "").split(":")
     variables = (f"{name}={environ[name]}" for name in SETTINGS if name in environ)
     return (*variables, *(one for one in tunables if one.startswith("glibc.malloc.")))
 
 
 def named(path: str) -> str:
-    """What an allocator's library is called; "" for the C library, and for what is no library."""
+    """Return the name of an allocator's library; "" for the C library and for no library."""
     name = path.rpartition("/")[2]
     if _C_LIBRARY.match(name) or ".so" not in name:
         return ""
@@ -53,7 +51,7 @@ def named(path: str) -> str:
 
 
 def holder(maps: str, address: int) -> str:
-    """The file that is mapped at an address, by the text of /proc/PID/maps; "" for none."""
+    """Return the file mapped at an address, from the text of /proc/PID/maps; "" for none."""
     for line in maps.splitlines():
         span, *_, path = line.split(maxsplit=5)
         first, _, end = span.partition("-")
@@ -63,8 +61,7 @@ def holder(maps: str, address: int) -> str:
 
 
 def _path() -> str:
-    """The file that holds what the loader found for all of the process."""
-    # Every allocator has it, as malloc; but malloc's own address is the program's in a Python that is not PIE.
+    # Every allocator defines posix_memalign. The address of malloc is the program's in a Python that is not PIE.
     address = ctypes.cast(ctypes.CDLL(None).posix_memalign, ctypes.c_void_p).value
     try:
         return holder(MAPS.read_text(errors="replace"), address or 0)
@@ -73,5 +70,4 @@ def _path() -> str:
 
 
 def _exists(word: str) -> bool:
-    """Whether a library may be there: the loader itself looks for bare names, and fills in $LIB."""
     return "/" not in word or "$" in word or Path(word).exists()

@@ -1,8 +1,7 @@
-"""What this host has sent over each of its TCP connections, and for how long each had something to send.
+"""TCP connections of this host: whether hosts reach each other, and the bytes and busy time of each connection.
 
-The kernel keeps both per connection and tells them over netlink (sock_diag; struct tcp_info of linux/tcp.h has
-tcpi_bytes_acked and tcpi_busy_time, "time (usec) busy sending data"). A path between two nodes that is busy all
-the time is what an exchange waits for; its bytes over its busy time are what it can carry. RDMA is not seen here.
+The counters come from the kernel by netlink (sock_diag; tcpi_bytes_acked and tcpi_busy_time of struct tcp_info in
+linux/tcp.h). Bytes over busy time are what a path can carry. RDMA is not counted.
 """
 
 from __future__ import annotations
@@ -20,23 +19,19 @@ from scaling.records.messages import Way
 from scaling.records.telemetry import Flow
 
 # ---------------------------------------------------------------- reach
-# Whether hosts reach each other over a network, and by which interface: TCP connections that nobody holds to one.
-#
-# The kernel chooses the way as it will for the exchange, rules and all, so the address that a connection got here
-# says by which interface it left.
+# The kernel chooses the way as for an exchange. The local address of a connection shows its interface.
 
 
 BACKLOG = 1024
 
 
 def door(address: str) -> socket.socket:
-    """A socket that takes connections at an address without ever serving them. Raises OSError where the address is
-    not this host's."""
+    """Open a socket that accepts connections at an address. Raises OSError if the address is not this host's."""
     return socket.create_server((address, 0), backlog=BACKLOG)
 
 
 class Attempts:
-    """Connections that are being made, all at once."""
+    """Connections to several peers, made at the same time."""
 
     def __init__(self, peers: Sequence[tuple[str, int]], until_s: float) -> None:
         self._until_s = until_s
@@ -58,7 +53,7 @@ class Attempts:
         self._poller.register(sock, select.POLLOUT)
 
     def ways(self, now_s: float) -> tuple[Way, ...] | None:
-        """How each peer was reached, in their order; None while some may yet be."""
+        """Return how each peer was reached, in order; None while some are pending."""
         for fd, _ in self._poller.poll(0):
             number, sock = self._open.pop(fd)
             self._poller.unregister(fd)
@@ -78,12 +73,12 @@ class Attempts:
 ESTABLISHED = 1 << 1
 INFO = 1 << 1
 MICRO = 1e-6
-# Less than this between two addresses tells nothing of the path: ranks and agents also say short things.
+# Fewer bytes between two addresses are control messages.
 LEAST_BYTES = 100_000
 
 
 class Connection(NamedTuple):
-    """A TCP connection by its two ends, as text."""
+    """The two ends of a TCP connection."""
 
     address: str
     port: int
@@ -92,7 +87,7 @@ class Connection(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What a connection has done since it was made."""
+    """Counters of a connection since it was made."""
 
     acked_bytes: int
     busy_s: float
@@ -102,9 +97,8 @@ Reading = Mapping[Connection, Account]
 
 
 def read() -> Reading:
-    """All connections that are up and leave the host; none where the kernel does not tell (a sandbox, a container
-    without netlink)."""
-    # Takes 0.1 s, and few need it.
+    """Read all connections to other hosts; none if the kernel does not answer (a sandbox, a container)."""
+    # Takes 0.1 s.
     from pyroute2 import DiagSocket  # type: ignore[import-untyped, unused-ignore]
     from pyroute2.netlink.exceptions import NetlinkError  # type: ignore[import-untyped, unused-ignore]
 
@@ -121,7 +115,7 @@ def read() -> Reading:
 
 
 def since(before: Reading, now: Reading) -> tuple[Flow, ...]:
-    """What went from each address to each peer between two readings, over all connections of the two."""
+    """Return the traffic between two readings, from each address to each peer."""
     sent_bytes: defaultdict[tuple[str, str], int] = defaultdict(int)
     busy_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     for connection, account in now.items():
@@ -146,6 +140,6 @@ def _account(answer: Any) -> Iterator[tuple[Connection, Account]]:
 
 
 def _plain(text: str) -> str:
-    """The address as text; an IPv4 one that came through a socket of IPv6 (gRPC's) as IPv4."""
+    """Return the address; IPv4 addresses mapped to IPv6 (gRPC's sockets) become IPv4."""
     address = ip_address(text)
     return str(getattr(address, "ipv4_mapped", None) or address)

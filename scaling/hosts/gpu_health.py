@@ -1,6 +1,6 @@
-"""How this host's GPUs are set up and how they fare: what spoils a measurement and NVML, /proc or /sys can tell.
+"""The state of this host's GPUs: settings and errors that spoil a measurement, from NVML, /proc and /sys.
 
-Everything may be unknown: of each question NVML may say that a GPU, a driver or a container cannot answer it.
+Any value may be unknown: a GPU, a driver or a container may not report it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,20 @@ from scaling.hosts.gpus import ask, lost, nvml_text, reachable, session, visible
 from scaling.records.host import GpuHealth, GpuHost
 
 # ---------------------------------------------------------------- pcie
-# The PCIe switches above a device, and whether they send what devices tell each other up to the root complex.
-#
-# A switch joins the devices below it by itself unless Access Control Services (ACS) redirect them; then GPUs and
-# RDMA cards reach each other at the root complex's pace or not at all (NCCL user guide, Troubleshooting, "PCI
-# Access Control Services"). Registers after Linux's include/uapi/linux/pci_regs.h.
+# A PCIe switch joins the devices below it, unless Access Control Services (ACS) redirect peer traffic to the root
+# complex. That is slow or impossible (NCCL user guide, Troubleshooting, "PCI Access Control Services").
+# Registers: Linux, include/uapi/linux/pci_regs.h.
 
 
 ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-# What the kernel shows of a device's configuration to those who are not root, and where the extended part begins.
+# Bytes of a configuration readable without root, and the offset of the extended part.
 FOR_ALL_BYTES, EXTENDED = 64, 0x100
 STATUS, CAPABILITY_LIST, FIRST, EXPRESS, DOWNSTREAM_PORT = 0x06, 0x10, 0x34, 0x10, 6
-ACS, ACS_CONTROL, ACS_REDIRECTS = 0x0D, 0x06, 0x04 | 0x08  # of requests, of their completions
+ACS, ACS_CONTROL, ACS_REDIRECTS = 0x0D, 0x06, 0x04 | 0x08  # redirect requests, redirect completions
 
 
 def redirecting(address: str, root: Path = Path("/")) -> tuple[str, ...] | None:
-    """Addresses of the switch ports above a device that redirect; None where the kernel does not tell (it tells
-    root). `address` is like 0000:3b:00.0."""
+    """Return the switch ports above a device (0000:3b:00.0) that redirect; None if unknown, as without root."""
     device = root / "sys/bus/pci/devices" / address
     if not device.exists():
         return None
@@ -63,7 +60,7 @@ def _redirects(config: bytes) -> bool:
 
 
 def _capabilities(config: bytes) -> Iterator[tuple[int, int]]:
-    """Kinds and places; as few as there can be, whatever the bytes say."""
+    """Yield (kind, offset). The loop is bounded, since the bytes may be wrong."""
     at = config[FIRST] & ~3 if _word(config, STATUS) & CAPABILITY_LIST else 0
     for _ in range(48):
         if not FOR_ALL_BYTES <= at < len(config) - 4:
@@ -89,22 +86,21 @@ def _word(config: bytes, at: int) -> int:
 # ---------------------------------------------------------------- gpu health
 
 ROOT = Path("/")
-# Where NCCL itself looks (src/transport/net_ib, ibGdrSupportInitOnce).
+# Files that NCCL checks (src/transport/net_ib, ibGdrSupportInitOnce).
 PEER_MEMORY = {
     "nvidia_peermem": "sys/module/nvidia_peermem/version",
     "nv_mem": "sys/kernel/mm/memory_peers/nv_mem/version",
     "nv_mem_nc": "sys/kernel/mm/memory_peers/nv_mem_nc/version",
 }
-# The namespace of process numbers that is no container's (PROC_PID_INIT_INO of Linux's include/linux/proc_ns).
+# The initial PID namespace (Linux, include/linux/proc_ns).
 HOSTS_OWN = "pid:[4026531836]"
-OPEN = "Open Kernel Module"  # so the driver's file says, else "Kernel Module"
-# NVML_GPU_FABRIC_STATE_*, and what it is called where the fabric manager has done its work.
+OPEN = "Open Kernel Module"  # else "Kernel Module"
 FABRIC = {1: "not started", 2: "in progress", 3: "completed"}
 COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
 
 
 def gather(root: Path = ROOT) -> GpuHost:
-    """What there is to know about the GPUs that a framework in this process would see."""
+    """Read the state of the GPUs that a framework in this process would see."""
     nvml, _ = session()
     if nvml is None:
         return GpuHost()
@@ -127,9 +123,6 @@ def _is_open(root: Path) -> bool | None:
     with suppress(OSError):
         return OPEN in (root / "proc/driver/nvidia/version").read_text(errors="replace")
     return None
-
-
-# ---------------------------------------------------------------- one GPU
 
 
 def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
@@ -183,8 +176,7 @@ def _clocks_and_power(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _repairs(nvml: Any, handle: Any) -> tuple[bool | None, bool | None]:
-    """Whether memory waits for a repair at the next reset, and whether one has failed; Ampere and later remap
-    rows, those before retire pages."""
+    """Return whether a memory repair is pending, and whether one failed (unknown before Ampere)."""
     remapped = ask(nvml, "nvmlDeviceGetRemappedRows", handle)
     if remapped is not None:
         return bool(remapped[2]), bool(remapped[3])
@@ -192,18 +184,17 @@ def _repairs(nvml: Any, handle: Any) -> tuple[bool | None, bool | None]:
 
 
 def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:
-    """How far the fabric manager is with a GPU behind NVSwitches, and the error with which it has ended."""
     info = nvml.c_nvmlGpuFabricInfo_t() if hasattr(nvml, "c_nvmlGpuFabricInfo_t") else None
     if info is None or ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
         return "", ""
-    # NVML fills one byte (`unsigned char` in nvml.h); nvidia-ml-py 13 reads it with the three that pad it.
+    # NVML fills one byte (`unsigned char` in nvml.h); nvidia-ml-py 13 also reads its three bytes of padding.
     state = FABRIC.get(info.state & 0xFF, "")
     fault = nvml_text(str(nvml.NVMLError(info.status))) if info.status and state == "completed" else ""
     return state, fault
 
 
 def _processes(nvml: Any, handle: Any, root: Path) -> tuple[str, ...]:
-    """Who computes there. NVML numbers processes as the host does: in a container a number is another's."""
+    """Name the processes on a GPU. NVML uses the host's process numbers, which are wrong in a container."""
     running = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or []
     named = _link(root / "proc/self/ns/pid") == HOSTS_OWN
     return tuple(_process_name(one.pid) if named else f"process {one.pid}" for one in running)

@@ -1,7 +1,7 @@
-"""The GPUs of this host as NVML tells them: what they are, what is near them, how they reach each other.
+"""The GPUs of this host as NVML reports them: properties, near cores, links.
 
-Imports no framework. No driver, or no GPU, is an answer and not an error; a field that a GPU does not support is
-unknown: 0.0, "?", () or False. What changes while a worker runs is read by its agent (agent/device_probe.py).
+No framework is imported. Without a driver or a GPU the result is empty, and an unsupported field is unknown: None,
+0, "?", () or False. agent/device_probe.py reads what changes while a worker runs.
 """
 
 from __future__ import annotations
@@ -19,24 +19,17 @@ from scaling.hosts import proc
 from scaling.records.host import Gpu
 
 # ---------------------------------------------------------------- nvml
-# NVML as one process has it, initialised once, and the devices in it that a launch may use.
-#
-# Speaks to NVML through nvidia-ml-py alone. Nothing here raises: no driver is an answer, and so is a function that
-# a driver or a GPU does not support.
+# NVML through nvidia-ml-py, initialised once. Nothing here raises.
 
 
-# NVML_ERROR_INSUFFICIENT_POWER, _IRQ_ISSUE, _GPU_IS_LOST, and _UNKNOWN, which some drivers say instead.
 LOST = (8, 11, 15, 999)
 
 
 @lru_cache(maxsize=1)
 def session() -> tuple[Any, str]:
-    """NVML, initialised: (the pynvml module, ""), or (None, why not); "" where no driver is installed.
-
-    It stays so until the process ends. Without persistence mode the driver lets go of every GPU when its last
-    client leaves, and sets it up anew for the next, which takes seconds each (docs.nvidia.com, "Driver
-    Persistence").
-    """
+    """Return (pynvml, "") with NVML initialised, or (None, reason); the reason is "" without a driver.
+    NVML stays initialised: without persistence mode the driver sets up every GPU anew for its next client, which
+    takes seconds (docs.nvidia.com, "Driver Persistence")."""
     try:
         import pynvml  # type: ignore[import-untyped, unused-ignore]
     except ModuleNotFoundError:
@@ -51,7 +44,7 @@ def session() -> tuple[Any, str]:
 
 
 def ask(nvml: Any, name: str, *args: Any) -> Any:
-    """Call an NVML function; None where the driver, the GPU or nvidia-ml-py cannot answer."""
+    """Call an NVML function; return None if the driver, the GPU or nvidia-ml-py does not support it."""
     function = getattr(nvml, name, None)
     if function is None:
         return None
@@ -62,13 +55,12 @@ def ask(nvml: Any, name: str, *args: Any) -> Any:
 
 
 def nvml_text(value: str | bytes | None) -> str:
-    """A string of NVML's, which is bytes in old releases of nvidia-ml-py; "" where there is none."""
+    """Decode a string of NVML, which is bytes in old releases of nvidia-ml-py; "" for None."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
 
 
 class Visible(NamedTuple):
-    """A GPU, or a slice of one (MIG): then `parent` is the handle of the GPU that it is a slice of, or its own
-    where NVML does not tell."""
+    """A GPU, or a slice of one (MIG). `parent` is then the handle of its GPU, or its own handle if unknown."""
 
     uuid: str
     handle: Any
@@ -76,20 +68,18 @@ class Visible(NamedTuple):
 
     @property
     def whole(self) -> Any:
-        """The handle of the GPU itself, which answers what slices do not."""
+        """The handle of the whole GPU, which answers questions that slices do not."""
         return self.handle if self.parent is None else self.parent
 
 
 def visible(nvml: Any) -> list[Visible]:
-    """The devices that workers of this process may be given, in the order in which frameworks number GPUs.
+    """Return the devices that workers of this process may use, in the frameworks' order.
 
-    CUDA_VISIBLE_DEVICES is read as CUDA does: indices, UUIDs or unique beginnings of UUIDs, MIG UUIDs; the first
-    entry that is not valid ends the list, and one given twice empties it (CUDA programming guide, "CUDA
-    Environment Variables"). NVML counts by PCI bus; CUDA does so too on hosts with different GPUs only under
-    CUDA_DEVICE_ORDER=PCI_BUS_ID.
-
-    A GPU in MIG mode counts as its slices. A CUDA process sees one slice only, and no whole GPU beside it (MIG
-    user guide, "CUDA Device Enumeration"): whoever computes on one is shown that one alone.
+    CUDA_VISIBLE_DEVICES is read as CUDA does: indices, UUIDs or unique prefixes, MIG UUIDs. The first invalid
+    entry ends the list, a repeated entry empties it (CUDA programming guide, "CUDA Environment Variables"). NVML
+    orders by PCI bus; CUDA may differ on mixed hosts without CUDA_DEVICE_ORDER=PCI_BUS_ID. A GPU in MIG mode
+    counts as its slices; a CUDA process sees one slice and no other GPU (MIG user guide, "CUDA Device
+    Enumeration").
     """
     all_gpus = reachable(nvml)
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -105,8 +95,7 @@ def visible(nvml: Any) -> list[Visible]:
 
 
 def find_visible(nvml: Any, device_index: int, uuid: str) -> Any:
-    """The handle of a visible device: by UUID, where a worker is shown no other, else by its number; None if it is
-    gone."""
+    """Return the handle of a visible device, by UUID if given, else by index; None if it is gone."""
     devices = visible(nvml)
     if uuid:
         return next((device.handle for device in devices if device.uuid == uuid), None)
@@ -114,7 +103,7 @@ def find_visible(nvml: Any, device_index: int, uuid: str) -> Any:
 
 
 def reachable(nvml: Any) -> list[Visible]:
-    """Every GPU that this process may open, visible or not, in NVML's order."""
+    """Return every GPU that this process may open, visible or not, in NVML's order."""
     found: list[Visible] = []
     for index in range(ask(nvml, "nvmlDeviceGetCount") or 0):
         handle = ask(nvml, "nvmlDeviceGetHandleByIndex", index)
@@ -124,8 +113,8 @@ def reachable(nvml: Any) -> list[Visible]:
 
 
 def lost(nvml: Any) -> tuple[str, ...]:
-    """`GPU 3: GPU is lost` of each that NVML counts and that does not answer (nvmlDeviceGetHandleByIndex: off the
-    bus, without power), by its number there. What a container or a batch system withholds is none."""
+    """Return `GPU 3: GPU is lost` for each GPU that NVML counts but that fails (off the bus, without power).
+    GPUs that a container or batch system withholds are not lost."""
     found: list[str] = []
     for index in range(ask(nvml, "nvmlDeviceGetCount") or 0):
         try:
@@ -137,7 +126,6 @@ def lost(nvml: Any) -> tuple[str, ...]:
 
 
 def _visible_devices(nvml: Any, gpu: Visible) -> list[Visible]:
-    """The GPU itself, or its slices where it is in MIG mode."""
     mode = ask(nvml, "nvmlDeviceGetMigMode", gpu.handle)
     if not mode or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
         return [gpu]
@@ -150,7 +138,6 @@ def _visible_devices(nvml: Any, gpu: Visible) -> list[Visible]:
 
 
 def _select(nvml: Any, all_gpus: list[Visible], word: str) -> list[Visible]:
-    """The devices that one entry of CUDA_VISIBLE_DEVICES means; none where it means nothing."""
     if word.startswith("MIG-"):
         handle = ask(nvml, "nvmlDeviceGetHandleByUUID", word)
         if handle is None:
@@ -167,18 +154,20 @@ def _select(nvml: Any, all_gpus: list[Visible], word: str) -> list[Visible]:
 
 # ---------------------------------------------------------------- gpus
 
-# Written out because pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as the tuple (0,), which ctypes refuses.
+# pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as the tuple (0,), which ctypes refuses.
 P2P_READ, P2P_NVLINK = 0, 2
-# 64-bit words of a CPU mask that NVML fills: 1,024 CPUs, or as many as there are.
 CPU_WORDS = 16
 
 PciAddress = tuple[int, int, int]
 
 
 class Found(NamedTuple):
-    """The GPUs that workers of this process may be given, the driver's version, and the CUDA that it knows, like
-    (12, 4). A driver that does not work is "unusable: <NVML's words>", one that is not installed "". `reachable`
-    counts all GPUs that this process may open."""
+    """The GPUs that workers of this process may use.
+
+    `driver`: its version, "unusable: <error>", or "" if not installed.
+    `cuda`: the newest CUDA release that it supports, like (12, 4).
+    `reachable`: the number of GPUs that this process may open.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
@@ -188,7 +177,7 @@ class Found(NamedTuple):
 
 @lru_cache(maxsize=1)
 def gather_gpus() -> Found:
-    """Read once in a process: on hosts with many GPUs that takes long, and enrolment asks from several sides."""
+    """Read the GPUs once per process: hosts with many GPUs answer slowly."""
     nvml, why = session()
     if nvml is None:
         return Found(driver=why)
@@ -202,7 +191,7 @@ def gather_gpus() -> Found:
 
 
 def none_here(instead: str) -> str | None:
-    """Why what needs a GPU cannot run on this host, and that `instead` can; None where there is one."""
+    """Return why a strategy that needs a GPU cannot run here, and that `instead` can; None if there is a GPU."""
     found = gather_gpus()
     if found.gpus:
         return None
@@ -211,13 +200,10 @@ def none_here(instead: str) -> str | None:
 
 
 def unsupported(found: Found, root: Path = proc.ROOT) -> str:
-    """GPUs that are here and of no use to this program as it is, for people; "" where there are none.
-
-    The kernel driver of AMD's GPUs shows them to programs as `kfd` (docs.kernel.org, "AMDKFD"). Containers get
-    devices and libraries apart: NVML comes with the capability `utility` (NVIDIA container toolkit, "Driver
-    Capabilities"). A Jetson's processor is a Tegra (devicetree bindings of Linux, arm/tegra), and NVML came to it
-    late (NVIDIA/k8s-device-plugin issue 132, vllm issue 9728).
-    """
+    """Describe GPUs of this host that this program cannot use; "" if there are none.
+    AMD's kernel driver has the device `kfd` (docs.kernel.org, "AMDKFD"). Containers need the capability `utility`
+    for NVML (NVIDIA container toolkit, "Driver Capabilities"). A Jetson is a Tegra (Linux, arm/tegra); early ones
+    have no NVML (NVIDIA/k8s-device-plugin issue 132, vllm issue 9728)."""
     said = []
     if not found.driver and (root / "dev/nvidiactl").exists():
         said.append("NVIDIA GPU found without libnvidia-ml: NVIDIA_DRIVER_CAPABILITIES lacks utility")
@@ -229,25 +215,22 @@ def unsupported(found: Found, root: Path = proc.ROOT) -> str:
 
 
 def _device_tree(root: Path) -> bytes:
-    """What boards without a BIOS call themselves."""
     with suppress(OSError):
         return (root / "proc/device-tree/compatible").read_bytes()
     return b""
 
 
 def _cuda(nvml: Any) -> tuple[int, int] | None:
-    """Of the libcuda that programs here load, which may be newer than the driver's own (CUDA compatibility
-    package); the driver's where that one cannot be found."""
+    """Return the CUDA release of the libcuda in use (CUDA compatibility package), else of the driver."""
     number = ask(nvml, "nvmlSystemGetCudaDriverVersion_v2") or ask(nvml, "nvmlSystemGetCudaDriverVersion")
     return (number // 1000, number % 1000 // 10) if number else None
 
 
-# ---------------------------------------------------------------- what they are
-
-
 class _Node(NamedTuple):
-    """A GPU in the host's topology. `far_ends` are the PCI addresses at the other ends of its NVLinks,
-    `switched` counts those of them that lead into an NVSwitch."""
+    """A GPU in the host's topology.
+
+    `far_ends`: PCI addresses at the other ends of its NVLinks; `switched`: how many of these are NVSwitches.
+    """
 
     device: Visible
     address: PciAddress | None
@@ -256,13 +239,12 @@ class _Node(NamedTuple):
 
     @property
     def handle(self) -> Any:
-        """What NVML knows it by."""
+        """Its NVML handle."""
         return self.device.handle
 
 
 def _node(nvml: Any, device: Visible) -> _Node:
-    """A GPU with its NVLinks. Inside a virtual machine NVML may not know what a link leads to; it is an NVSwitch
-    then, as NCCL takes it, and `_link` still asks whether the two GPUs reach each other over NVLink."""
+    """Read a GPU's NVLinks. An unknown far end, as in virtual machines, counts as an NVSwitch, as in NCCL."""
     named = (nvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU)
     far_ends: Counter[PciAddress | None] = Counter()
     switched = 0
@@ -297,7 +279,6 @@ def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
 
 
 def _cores(nvml: Any, handle: Any) -> tuple[tuple[int, ...], ...]:
-    """The cores near a GPU that this process may use."""
     words = max(CPU_WORDS, -(-os.sysconf("SC_NPROCESSORS_CONF") // 64))
     mask = ask(nvml, "nvmlDeviceGetCpuAffinityWithinScope", handle, words, nvml.NVML_AFFINITY_SCOPE_NODE)
     if mask is None:  # drivers before 455 do not know scopes
@@ -308,12 +289,12 @@ def _cores(nvml: Any, handle: Any) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def _grouped(cpus: frozenset[int]) -> tuple[tuple[int, ...], ...]:
-    """By core; GPUs of one NUMA node have the same, and reading what the kernel says of a CPU takes time."""
+    """Group CPUs by core. Cached: GPUs of one NUMA node have the same CPUs, and sysfs is slow."""
     return proc.physical_cores(cpus)
 
 
 def _link(nvml: Any, gpu: _Node, other: _Node) -> str:
-    """How two GPUs reach each other, in the words of `nvidia-smi topo -m`; "?" where NVML does not say."""
+    """Return the link between two GPUs in the words of `nvidia-smi topo -m`; "?" if unknown."""
     count = gpu.far_ends[other.address] if other.address else 0
     if not count and _peers(nvml, gpu, other, P2P_NVLINK):
         count = min(gpu.switched, other.switched)

@@ -1,7 +1,7 @@
-"""Hostfiles: `node1 slots=4` as Open MPI reads them, `node1:4` as MPICH and Intel MPI do.
+"""Read hostfiles: `node1 slots=4` of Open MPI, `node1:4` of MPICH and Intel MPI.
 
-`#` begins a comment. A host without a count is in either's format. What the MPI that a file is for would misread
-or refuse (seen with Open MPI 4.1 and 5.0, MPICH 5.0) is a UsageError here, with file and line.
+`#` begins a comment. A host without a count fits both formats. Lines that the MPI would misread or refuse (Open
+MPI 4.1 and 5.0, MPICH 5.0) raise UsageError with file and line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scaling.records.point import Record
 
 Format = Literal["openmpi", "hydra"]
 READERS: dict[Format, str] = {"openmpi": "Open MPI", "hydra": "MPICH and Intel MPI"}
-# Open MPI has three words for a count (orte/util/hostfile/hostfile_lex.l, and PRRTE's), and `port` is sshd's.
+# Open MPI's words for a count (orte/util/hostfile/hostfile_lex.l, PRRTE); `port` is sshd's.
 COUNTS = ("slots", "cpu", "count")
 MOST = tuple(dash.join(pair) for word in COUNTS for dash in "_-" for pair in (("max", word), (word, "max")))
 KEYS: dict[Format, tuple[str, ...]] = {
@@ -28,14 +28,17 @@ KEYS: dict[Format, tuple[str, ...]] = {
 }
 COMMON = ("slots", "max_slots", "port", "username", "binding", "user")
 EITHER = "write '{0} slots=4' (Open MPI) or '{0}:4' (MPICH, Intel MPI)"
-COUNT = re.compile(r"[0-9]+")  # Open MPI keeps hosts of no slots and does not use them
+COUNT = re.compile(r"[0-9]+")  # 0 is allowed: Open MPI does not use such hosts
 NAME = re.compile(r"[A-Za-z0-9_+][\w.@+-]*|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 
 
 class Host(Record, frozen=True, kw_only=True):
-    """A line of a hostfile. `slots` is how many ranks the host takes (None: the line does not say), `format`
-    whose format it is in (None: anybody's), `line` counts from 1, `remark` is a comment behind the host. Of the
-    file's last host `open_comment` is the line of a comment that ends the file without ending its line, else 0."""
+    """A line of a hostfile.
+
+    `slots`: the number of ranks, None if not given. `format`: None if both formats have such a line.
+    `line`: counts from 1. `remark`: the comment after the host.
+    `open_comment`: for the last host, the line of a comment that lacks a newline; else 0.
+    """
 
     name: str
     slots: int | None
@@ -48,14 +51,14 @@ class Host(Record, frozen=True, kw_only=True):
         return self.written(self.format or "openmpi")
 
     def written(self, form: Format) -> str:
-        """The host and its count as that format has them."""
+        """Return the host and its count in a format."""
         if self.slots is None:
             return self.name
         return f"{self.name} slots={self.slots}" if form == "openmpi" else f"{self.name}:{self.slots}"
 
 
 def read(path: Path) -> tuple[Host, ...]:
-    """The hosts of a file in either format, in its order. UsageError names file and line."""
+    """Read the hosts of a file in either format, in order. Raises UsageError with file and line."""
     try:
         text = files.read(path).decode()
     except OSError as error:
@@ -66,7 +69,7 @@ def read(path: Path) -> tuple[Host, ...]:
 
 
 def parse(text: str, file: str) -> tuple[Host, ...]:
-    """The hosts of a hostfile's text; `file` is what errors call it."""
+    """Parse a hostfile's text; `file` is its name in errors."""
     hosts: list[Host] = []
     for number, line in enumerate(text.split("\n"), 1):
         try:
@@ -83,7 +86,7 @@ def parse(text: str, file: str) -> tuple[Host, ...]:
 
 
 def check(hosts: tuple[Host, ...], wanted: Format, file: str) -> None:
-    """UsageError for the first line that the readers of `wanted` refuse, saying what they would have there."""
+    """Raise UsageError for the first line that the MPI of format `wanted` refuses, with the right line."""
     for host in hosts:
         if host.format is not None and host.format != wanted:
             raise UsageError(
@@ -108,12 +111,12 @@ def _words(line: str) -> list[str]:
         raise ValueError(
             "ends as on Windows, which Open MPI refuses; write the file with Unix line ends (dos2unix)"
         )
-    # Spaces of MPIs alone: what a page's no-break space joins is one word to them.
+    # MPIs do not split at other spaces, such as a no-break space.
     return re.findall(r"[^ \t\f\v]+", re.sub(r"[ \t\f\v]*=[ \t\f\v]*", "=", line.partition("#")[0]))
 
 
 def _once(hosts: list[Host]) -> None:
-    """ValueError where the last host has its slots counted a second time, which Open MPI refuses."""
+    """Raise ValueError if the last host has slots on an earlier line, which Open MPI refuses."""
     last = hosts[-1]
     for host in hosts[:-1]:
         if last.name == host.name and last.format == "openmpi" == host.format:
@@ -138,7 +141,7 @@ def _host(words: list[str], line: int, remark: str) -> Host:
 
 
 def _part(word: str) -> tuple[str, str | None]:
-    """Name and count of `node1:4`; an IPv6 address has colons of its own, and a count only behind brackets."""
+    """Split `node1:4` into name and count. An IPv6 address with a count needs brackets."""
     if _is_address(word):
         return word, None
     name, colon, count = word.rpartition(":") if word.rfind("]") < word.rfind(":") else (word, "", "")
@@ -164,7 +167,6 @@ def _option(word: str, name: str) -> tuple[str, str]:
 
 
 def _slots(count: str | None, given: dict[str, str], name: str) -> int | None:
-    """How many ranks the host takes. ValueError where that, the most it may take, or sshd's port is no number."""
     for key in (*COUNTS, *MOST):
         if key in given and not COUNT.fullmatch(given[key]):
             raise ValueError(f"{key}={given[key]} is not a number of ranks; write '{name} {key}=4'")

@@ -1,7 +1,6 @@
-"""What this host is: processor, memory, network cards, GPUs, versions.
+"""Describe this host: processor, memory, network interfaces, GPUs, versions.
 
-Read once by each agent, in a few milliseconds. Nothing here imports a framework: versions come from
-the packages' metadata.
+Each agent reads it once, in a few milliseconds. Versions come from package metadata; no framework is imported.
 """
 
 from __future__ import annotations
@@ -27,16 +26,12 @@ from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic, joined_variables
 from scaling.text import counted
 
-# What every framework runs with.
 PACKAGES: Mapping[str, Sequence[str]] = {name: (name,) for name in ("mpi4py", "numpy", "nvidia-ml-py")}
 
 
 def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
-    """Describe this host as this process sees it: its CPU affinity, cgroup and visible GPUs count.
-
-    `packages` are those whose versions count beside PACKAGES, each with the names under which it is
-    distributed, of which the first installed one counts.
-    """
+    """Describe this host as this process sees it, with its CPU affinity, cgroup and visible GPUs.
+    `packages` maps further packages to their distribution names; the first installed one counts."""
     found = gather_gpus()
     cpuinfo = proc.cpuinfo()
     total_bytes: int = psutil.virtual_memory().total
@@ -73,7 +68,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
 
 
 def joined(hosts: Sequence[HostInfo]) -> HostInfo:
-    """One host as all of its ranks know it: each may see GPUs, and have variables, that the others do not."""
+    """Join what the ranks of one host know: each may see other GPUs and variables."""
     most = max(hosts, key=lambda host: len(host.gpus))
     if any(host.variables != most.variables for host in hosts):
         changed = tuple(dict.fromkeys(one for host in hosts for one in host.changed_variables))
@@ -81,13 +76,12 @@ def joined(hosts: Sequence[HostInfo]) -> HostInfo:
     gpus = {gpu.uuid: gpu for host in (most, *hosts) for gpu in host.gpus}
     if len(gpus) == len(most.gpus):
         return most
-    # How GPUs reach those that their own rank does not see, nobody has told.
+    # Links to GPUs that a rank does not see are unknown.
     return replace(most, gpus=tuple(replace(gpu, links=(), p2p=()) for gpu in gpus.values()))
 
 
 def check_names(hosts: Sequence[HostInfo]) -> None:
-    """Refuse two hosts of one name, since the name identifies a host; `hosts[r]` is rank r's. Raises
-    LaunchError."""
+    """Raise LaunchError if two hosts have one name, since the name identifies a host; `hosts[r]` is rank r's."""
     first: dict[str, int] = {}
     for rank, host in enumerate(hosts):
         other = hosts[first.setdefault(host.hostname, rank)]
@@ -103,11 +97,11 @@ def check_names(hosts: Sequence[HostInfo]) -> None:
             )
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- descriptions
 
 
 def describe(host: HostInfo) -> str:
-    """A host in one line: `node1: AMD EPYC 9654, 96 cores, 755.0 GiB, Ubuntu 24.04 LTS; 8 x NVIDIA H200 (...)`."""
+    """Return one line: `node1: AMD EPYC 9654, 96 cores, 755.0 GiB, Ubuntu 24.04 LTS; 8 x NVIDIA H200 (...)`."""
     model = re.sub(r"\((R|TM)\)|\s+CPU\b|\s*@.*|\s+\d+-Core Processor", "", host.cpu_model)
     system = re.sub(r" GNU/Linux|\s*\(.*?\)", "", host.os)
     cores = cores_text(host)
@@ -116,7 +110,7 @@ def describe(host: HostInfo) -> str:
 
 
 def cores_text(host: HostInfo) -> str:
-    """`64 cores`, `64 cores, the time of 1.5 (CPU quota)`."""
+    """Return `64 cores`, or `64 cores, the time of 1.5 (CPU quota)`."""
     quota = min(host.cpu_quotas.values(), default=inf)
     granted = f", the time of {quota:.3g} (CPU quota)" if quota < len(host.cores) else ""
     return counted(len(host.cores), "core") + granted
@@ -135,11 +129,7 @@ def _describe_gpus(host: HostInfo) -> str:
     return text + "/".join(links)
 
 
-# ---------------------------------------------------------------- processor
-
-
 def _launcher_cores() -> int:
-    """The cores of the process that started this one, 0 where that is not known."""
     try:
         return len(proc.physical_cores(os.sched_getaffinity(os.getppid())))
     except OSError:
@@ -147,13 +137,12 @@ def _launcher_cores() -> int:
 
 
 def ids_of(host: HostInfo) -> tuple[int, ...]:
-    """What names each of its cores, the same for all ranks of a machine."""
+    """Return an identifier of each core, equal for all ranks of a machine."""
     return host.core_ids or tuple(core[0] for core in host.cores)
 
 
 def cores_of(hosts: Iterable[HostInfo]) -> tuple[tuple[int, ...], ...]:
-    """The cores that any of these ranks of one machine may use, in their order: ranks that are bound to a hardware
-    thread each share one."""
+    """Return the cores that any of these ranks of one machine may use; a rank may have one thread of a core."""
     threads: dict[int, set[int]] = {}
     for host in hosts:
         for name, core in zip(ids_of(host), host.cores, strict=True):
@@ -162,19 +151,15 @@ def cores_of(hosts: Iterable[HostInfo]) -> tuple[tuple[int, ...], ...]:
 
 
 def granted_cpus(hosts: Iterable[HostInfo]) -> float:
-    """The CPUs' worth of time that quotas grant each of these ranks of one machine, at least: those in one cgroup
-    share its quota; infinity without any."""
+    """Return the least CPUs that quotas grant one of these ranks; infinity without a quota."""
     quotas = [one for host in hosts for one in host.cpu_quotas.items()]
     ranks = Counter(group for group, _ in quotas)
     return min((quota / ranks[group] for group, quota in quotas), default=inf)
 
 
 def pick_cpus(cores: tuple[tuple[int, ...], ...], *, local_rank: int, per_rank: int) -> tuple[int, ...]:
-    """The hardware threads of the `per_rank` physical cores that belong to a rank of this host.
-
-    Ranks take the cores in order and begin again at the first when there are more ranks than cores;
-    no thread is given twice to one rank.
-    """
+    """Return the hardware threads of a rank's `per_rank` cores.
+    Ranks take cores in order, and start again at the first core if there are more ranks than cores."""
     first = local_rank * per_rank
     mine = (cores[(first + offset) % len(cores)] for offset in range(per_rank))
     return tuple(dict.fromkeys(cpu for core in mine for cpu in core))
@@ -191,8 +176,7 @@ def _os_name() -> str:
 
 
 def _nics() -> tuple[Nic, ...]:
-    """Every IPv4 address of this host with its interface. An address with a label has that for a name (`eth0:1` of
-    ifupdown and `ip address add ... label`), while the interface is what stands before the colon."""
+    """List every IPv4 address with its interface. `eth0:1` is a label of an address on eth0."""
     states = psutil.net_if_stats()
     return tuple(
         _nic(name, address, states[name])
@@ -204,7 +188,6 @@ def _nics() -> tuple[Nic, ...]:
 
 
 def _ipv6_only(nics: Iterable[Nic]) -> tuple[str, ...]:
-    """The interfaces that are up with an address, and none of IPv4."""
     states, known = psutil.net_if_stats(), {nic.name for nic in nics}
     return tuple(
         name
@@ -215,7 +198,7 @@ def _ipv6_only(nics: Iterable[Nic]) -> tuple[str, ...]:
 
 
 def _nic(name: str, address: Any, state: Any) -> Nic:
-    # Mb/s; old drivers say "unknown" with 16 set bits, and only a card's is real.
+    # Mb/s; 0xFFFF is "unknown" in old drivers. Only the speed of a card is real.
     known = state.speed > 0 and state.speed != 0xFFFF and interfaces.has_card(name)
     return Nic(
         name=name,
@@ -227,11 +210,8 @@ def _nic(name: str, address: Any, state: Any) -> Nic:
     )
 
 
-# ---------------------------------------------------------------- versions
-
-
 def versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Those of the packages that are installed in this interpreter's environment."""
+    """Return the versions of the installed packages."""
     found = {package: _version(names) for package, names in packages.items()}
     return {package: text for package, text in found.items() if text}
 

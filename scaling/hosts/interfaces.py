@@ -1,8 +1,7 @@
-"""What this host's network interfaces and RDMA cards have carried, from the kernel's counters.
+"""Byte counters of this host's network interfaces and RDMA ports, from the kernel.
 
-    /sys/class/net/NAME/statistics/{rx,tx}_bytes     (linux/Documentation/ABI/testing/sysfs-class-net-statistics)
-
-Every reader takes the `root` under which they lie, and answers with nothing where there is nothing.
+Interfaces: /sys/class/net/NAME/statistics/{rx,tx}_bytes (linux/Documentation/ABI/testing,
+sysfs-class-net-statistics). Ports: hosts/rdma.py.
 """
 
 from __future__ import annotations
@@ -16,19 +15,16 @@ from scaling.hosts import rdma
 from scaling.hosts.rdma import NET, ROOT
 from scaling.records.telemetry import Traffic
 
-# Link layers whose ports count what the interfaces on them carry; those of Ethernet count RDMA alone (NVIDIA,
+# Link layers whose ports also count their interfaces' bytes. Ethernet ports count RDMA only (NVIDIA,
 # "Understanding mlx5 Linux counters").
 COUNT_ALL = ("InfiniBand", "Slingshot")
-# Interfaces without a card of their own whose speed is real all the same; a veth claims 10 Gb/s whatever it does.
+# Virtual interfaces with a real speed; a veth always reports 10 Gb/s.
 LAYERED = ("bond", "vlan", "macvlan", "ipvlan")
 
 
 class Counter(NamedTuple):
-    """Bytes received and sent by one interface or port, and the names of those whose bytes it counts as well.
-
-    Of one that serves a bond or a bridge (`is_part`) nothing is told, since that counts its bytes; but they are
-    not counted for the port below it either.
-    """
+    """Bytes of one interface or port; `includes` names interfaces whose bytes it also counts. If it belongs to a
+    bond or bridge (`is_part`), that counts its bytes, and it is not reported."""
 
     received_bytes: int
     sent_bytes: int
@@ -40,18 +36,14 @@ Reading = Mapping[str, Counter]
 
 
 def read(root: Path = ROOT) -> Reading:
-    """All counters of this host by name, but not the loopback's.
-
-    A card that carries VLANs counts theirs, a bond or a bridge its cards', an InfiniBand port those of its IPoIB
-    interfaces, a Slingshot port those of its Ethernet interface.
-    """
+    """Read all counters of this host except the loopback's. A card includes its VLANs, a bond or bridge its cards,
+    an InfiniBand port its IPoIB interfaces, a Slingshot port its Ethernet interface."""
     return {**dict(_interfaces(root)), **dict(_ports(root))}
 
 
 def since(before: Reading, now: Reading) -> tuple[Traffic, ...]:
-    """What each interface and port carried between two readings, no byte twice but those of tunnels (WireGuard,
-    tun), of which the kernel does not say over which card they go. A counter that is new or went back (a driver
-    that was reloaded) is left out."""
+    """Return the traffic of each interface and port between two readings, without double counting except of
+    tunnels. New counters and counters that went back (a reloaded driver) are left out."""
     moved = {
         name: (
             counter.received_bytes - before[name].received_bytes,
@@ -72,7 +64,7 @@ def since(before: Reading, now: Reading) -> tuple[Traffic, ...]:
 
 
 def has_card(interface: str, root: Path = ROOT) -> bool:
-    """Whether the speed that the kernel tells of an interface is that of a card."""
+    """Return whether the reported speed of an interface is that of a card."""
     folder = root / NET / interface
     if (folder / "device").exists():
         return True
@@ -82,11 +74,8 @@ def has_card(interface: str, root: Path = ROOT) -> bool:
 
 
 def port_name(hca: str, port: int | str) -> str:
-    """How a port is called in `Traffic`: `mlx5_0/1`."""
+    """Return the name of a port in `Traffic`: `mlx5_0/1`."""
     return f"{hca}/{port}"
-
-
-# ---------------------------------------------------------------- Linux's files
 
 
 def _interfaces(root: Path) -> Iterator[tuple[str, Counter]]:

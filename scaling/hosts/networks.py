@@ -1,4 +1,4 @@
-"""From a word of --interconnect to each host's address, interface and card. Pure."""
+"""Resolve a word of --interconnect to each host's address, interface and card."""
 
 from __future__ import annotations
 
@@ -21,26 +21,19 @@ from scaling.records.network import ALONE, ANY, AUTO, Network, Place
 from scaling.records.point import Record
 
 # ---------------------------------------------------------------- routes
-# Which interface leads to an address: the kernel's main routing table, and the longest prefix that fits.
-#
-#     /proc/net/route     a route per line, addresses in hexadecimal (net/ipv4/fib_trie.c, fib_route_seq_show)
-#
-# Rules that look at more than the destination (`ip rule`) are not seen here: that packets go this way is proved by
-# connecting (`hosts/connections.py`).
+# Longest prefix in the main table, /proc/net/route (net/ipv4/fib_trie.c, fib_route_seq_show). Rules (`ip rule`)
+# are not read; connections prove the way (`hosts/connections.py`).
 
 
 ROUTES = Path("/")
 FIELDS = 8  # Iface Destination Gateway Flags RefCnt Use Metric Mask, and more
-# Of a host, the most general first: on a node of Kubernetes each other node may have one to its pods.
+# Routes kept per host, the most general first: Kubernetes nodes may have one to each other node.
 MOST = 256
 
 
 def read_routes(interfaces: Collection[str], root: Path = ROUTES) -> tuple[Route, ...]:
-    """The routes by these interfaces; none where the kernel does not tell.
-
-    A node of Kubernetes has a route to each of its pods, by interfaces without an address: nobody else goes there.
-    """
-    # Netlink tells the same, but importing pyroute2 takes longer than all else that a rank tells of its host.
+    """Return the routes by these interfaces, without those to a Kubernetes node's own pods; none if unknown."""
+    # Netlink has the same, but importing pyroute2 is slow.
     lines: list[list[str]] = []
     with suppress(OSError):
         lines = [line.split() for line in (root / "proc/net/route").read_text().splitlines()[1:]]
@@ -54,15 +47,12 @@ def _route(line: list[str]) -> Route:
 
 
 def _route_address(text: str) -> IPv4Address:
-    """`0000F40A` as 10.244.0.0: the four bytes as this machine orders a number's."""
+    """Return `0000F40A` as 10.244.0.0: bytes in this machine's order."""
     return IPv4Address(struct.pack("=I", int(text, 16)))
 
 
-# ---------------------------------------------------------------- pure
-
-
 def leads(host: HostInfo, address: str) -> str:
-    """The interface by which packets to an address leave a host; "" where no route fits, or none is known."""
+    """Return the interface by which packets to an address leave a host; "" if unknown."""
     number = int(IPv4Address(address))
     fitting = [(*_shape(route.destination), route) for route in host.routes]
     found = [(mask, -route.metric, route) for first, mask, route in fitting if number & mask == first]
@@ -76,8 +66,8 @@ def _shape(destination: str) -> tuple[int, int]:
 
 
 def both_ways(one: HostInfo, nic: Nic, other: HostInfo, theirs: Nic) -> bool:
-    """Whether two hosts reach each other by these interfaces, as their tables say; where a table is not known, an
-    interface is taken to lead to those of its name."""
+    """Return whether routes lead between two hosts by these interfaces.
+    Without a routing table, interfaces of the same name are assumed to be connected."""
     if nic.address == theirs.address:
         return False
     there = leads(one, theirs.address) == nic.name if one.routes else nic.name == theirs.name
@@ -86,10 +76,8 @@ def both_ways(one: HostInfo, nic: Nic, other: HostInfo, theirs: Nic) -> bool:
 
 
 # ---------------------------------------------------------------- cards
-# Which RDMA cards stand behind a network's interfaces, and how fast they are. Pure.
-#
-# NCCL's own verbs take ports whose link layer is InfiniBand or Ethernet (nccl/src/transport/net_ib/init.cc);
-# others (EFA, Slingshot) it reaches by a plugin, which NCCL_NET=IB would exclude (nccl/src/transport/net.cc).
+# NCCL's verbs use InfiniBand and Ethernet ports (nccl/src/transport/net_ib/init.cc). It reaches EFA and Slingshot
+# by a plugin, which NCCL_NET=IB would exclude (nccl/src/transport/net.cc).
 
 
 INFINIBAND = "InfiniBand"
@@ -97,25 +85,25 @@ VERBS = (INFINIBAND, "Ethernet")
 
 
 def card_behind(host: HostInfo, interface: str) -> tuple[Hca, ...]:
-    """The InfiniBand ports behind an interface, up or not. An Ethernet card does RDMA only where a fabric file
-    says so: networks that are not set up for RoCE lose packets with it."""
+    """Return the InfiniBand ports of an interface, up or not.
+    Ethernet cards use RDMA only if a fabric file names them: networks without RoCE settings lose packets."""
     return tuple(hca for hca in host.hcas if interface in hca.interfaces and hca.link_layer == INFINIBAND)
 
 
 def cards_up(ports: Iterable[Hca]) -> tuple[Hca, ...]:
-    """Those that are active and open."""
+    """Return the ports that are active and may be opened."""
     return tuple(port for port in ports if port.active and port.opens)
 
 
 def cards_named(host: HostInfo, ports: Iterable[Hca]) -> tuple[str, ...]:
-    """As NCCL_IB_HCA calls ports: `mlx5_0`, or `mlx4_0:2` for one of several that the card has."""
+    """Return NCCL_IB_HCA's names of ports: `mlx5_0`, or `mlx4_0:2` if the card has several."""
     all_ports = [hca.name for hca in host.hcas]
     called = (hca.name if all_ports.count(hca.name) == 1 else f"{hca.name}:{hca.port}" for hca in ports)
     return tuple(dict.fromkeys(called))
 
 
 def cards_of_hosts(hosts: Iterable[HostInfo]) -> dict[str, float | None]:
-    """The active ports of all hosts and the rate of the slowest of each name."""
+    """Return the active ports of all hosts, with the slowest rate of each name."""
     found: dict[str, float | None] = {}
     for host in hosts:
         for port in cards_up(host.hcas):
@@ -126,8 +114,7 @@ def cards_of_hosts(hosts: Iterable[HostInfo]) -> dict[str, float | None]:
 
 
 def need_plugin(hosts: Mapping[str, HostInfo], wanted: Mapping[str, str]) -> bool:
-    """Whether NCCL reaches any of these cards (by host, with commas) by a plugin alone; cards that no host tells
-    of are taken to have verbs."""
+    """Return whether NCCL needs a plugin for any of these cards (by host, with commas)."""
     return any(
         card.link_layer not in VERBS
         for name, cards in wanted.items()
@@ -145,8 +132,8 @@ def _is_among(card: Hca, cards: str) -> bool:
 
 
 def rate_bits_per_s(host: HostInfo, nic: Nic) -> float | None:
-    """What an interface carries: as the kernel says, or else its card's port. IPoIB tells of no speed on many
-    kernels (openshift/assisted-installer-agent pull request 1492)."""
+    """Return the rate of an interface, or of its card's port.
+    Many kernels report no speed for IPoIB (openshift/assisted-installer-agent pull request 1492)."""
     if nic.speed_bits_per_s is not None:
         return nic.speed_bits_per_s
     rates = [hca.rate_bits_per_s for hca in host.hcas if nic.name in hca.interfaces and hca.active]
@@ -154,29 +141,26 @@ def rate_bits_per_s(host: HostInfo, nic: Nic) -> float | None:
 
 
 # ---------------------------------------------------------------- fabric
-# The fabric file, which describes networks by name.
+# The fabric file:
 #
 # [ib]
 # interface = "ib0"          # on every node
 # hca = "mlx5_0"             # RDMA over this card; without it, sockets over the interface
-# rate_gbit = 100            # per node; where it is not given, what the kernel says
-# subnet = "10.10.0.0/24"    # instead of `interface` where its name differs from node to node; may be wider
-#                            # than the nodes' own masks: 10.244.0.0/16 over a /24 or a /32 per node
+# rate_gbit = 100            # per node; default: the kernel's value
+# subnet = "10.10.0.0/24"    # in place of `interface`, if names differ; may be wider than the nodes' masks
 #
-# hca = ["mlx5_0", "mlx5_1"] and hca = "mlx5_0,mlx5_1" are several cards, "mlx4_0:2" is one port of a card, "any"
-# leaves the choice to NCCL, and hca = { node1 = "mlx5_0", "gpu-*" = ["mlx5_2", "mlx5_3"] } names them by node,
-# where the first pattern counts that fits the host's name.
+# hca also takes a list or commas, a port ("mlx4_0:2"), "any" (NCCL chooses), or a table by node:
+# hca = { node1 = "mlx5_0", "gpu-*" = ["mlx5_2", "mlx5_3"] }; the first matching pattern counts.
 
 
 VARIABLE = "SCALING_FABRIC"
 CARD = re.compile(r"[\w.-]+(:\d+)?")
 
-# One card, several with commas or as a list.
 Cards = str | tuple[str, ...]
 
 
 class Entry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A network as the fabric file describes it: by `interface`, by `subnet`, or by both."""
+    """A network of the fabric file, by `interface`, by `subnet`, or by both."""
 
     interface: str = ""
     subnet: str = ""
@@ -184,7 +168,7 @@ class Entry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rate_gbit: float | None = None
 
     def cards(self, host: str) -> str | None:
-        """The cards of a host, with commas; "" where the file names none, None where it does for others alone."""
+        """Return the cards of a host, with commas; "" without `hca`, None if it names only other hosts."""
         if not isinstance(self.hca, dict):
             return _joined_cards(self.hca)
         fitting = (_joined_cards(cards) for pattern, cards in self.hca.items() if fnmatchcase(host, pattern))
@@ -197,7 +181,7 @@ def _joined_cards(cards: Cards) -> str:
 
 
 def read_fabric(path: str | None) -> dict[str, Entry]:
-    """The networks of a fabric file, none without one; every mistake is a UsageError that names file and key."""
+    """Read a fabric file. Raises UsageError with file and key."""
     if path is None:
         return {}
     source = told_by("--fabric", VARIABLE, path)
@@ -237,7 +221,7 @@ def _check_entry(source: str, name: str, entry: Entry) -> None:
 
 
 def subnet_of(text: str, source: str) -> IPv4Network:
-    """An IPv4 network; UsageError naming `source` for any other text."""
+    """Parse an IPv4 network. Raises UsageError that begins with `source`."""
     try:
         return IPv4Network(text)
     except ValueError as error:
@@ -252,11 +236,8 @@ Nics = Mapping[str, Nic]  # by host
 
 
 def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entry] | None = None) -> Network:
-    """The network that `word` means on these hosts: `auto`, a name from the fabric file, whose entries are
-    `named`, an interface, or a subnet.
-
-    Raises UsageError where a host does not have it, LaunchError where hosts share no network at all.
-    """
+    """Return the network that `word` means: `auto`, a name of the fabric file (`named`), an interface or a subnet.
+    Raises UsageError if a host does not have it, LaunchError if hosts share no network."""
     by_name, entries = {host.hostname: host for host in hosts}, named or {}
     if word == AUTO:
         return _fastest(by_name, entries)
@@ -277,8 +258,7 @@ def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entr
 def _network(
     word: str, why: str, hosts: Hosts, nics: Nics, *, entry: Entry, hca: Mapping[str, str], wide: str = ""
 ) -> Network:
-    """The network that these interfaces make; `wide` is the subnet that was asked for, which may be wider than
-    their masks."""
+    """`wide` is the subnet that was given, which may be wider than the interfaces' masks."""
     subnets = {nic.subnet for nic in nics.values()}
     found = cards_of_hosts(hosts.values())
     plugin = need_plugin(hosts, hca)
@@ -298,19 +278,15 @@ def _network(
     )
 
 
-# ---------------------------------------------------------------- by its name
-
-
 def described(word: str) -> Entry:
-    """An interface or a subnet, as a fabric file describes it."""
+    """Return the Entry of an interface or subnet."""
     if "/" in word:
         return Entry(subnet=str(subnet_of(word, "--interconnect")))
     return Entry(interface=word)
 
 
 def _nics(hosts: Hosts, fitting: Mapping[str, Sequence[Nic]]) -> dict[str, Nic]:
-    """Of each host the interface that packets take. Where interfaces have several addresses, in whatever order,
-    those in a subnet that all hosts share."""
+    """Choose each host's interface, if possible with an address in a subnet that all hosts share."""
     shared = set.intersection(*({nic.subnet for nic in nics} for nics in fitting.values()))
     subnet = next((nic.subnet for nic in next(iter(fitting.values())) if nic.subnet in shared), None)
     found: dict[str, Nic] = {}
@@ -321,7 +297,6 @@ def _nics(hosts: Hosts, fitting: Mapping[str, Sequence[Nic]]) -> dict[str, Nic]:
 
 
 def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entry]) -> Sequence[Nic]:
-    """The addresses of this host that an entry means, link-local ones last."""
     usable = _usable(host)
     if fitting := [nic for nic in usable if entry.interface in ("", nic.name) and within(nic, entry)]:
         return sorted(fitting, key=_is_link_local)
@@ -341,13 +316,12 @@ def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entr
 
 
 def within(nic: Nic, entry: Entry) -> bool:
-    """Whether an interface is in the entry's subnet, if it has one."""
+    """Return whether an interface is in the entry's subnet, if it has one."""
     return not entry.subnet or IPv4Address(nic.address) in IPv4Network(entry.subnet)
 
 
 def _hca(hosts: Hosts, nics: Nics, entry: Entry, source: str) -> dict[str, str]:
-    """The cards of each host: those that the fabric file names, or else those behind its InfiniBand interface, if
-    every host has some: NCCL does not mix them with sockets."""
+    """Return each host's cards: the fabric file's, else its InfiniBand ports if every host has some."""
     if entry.hca:
         named = {name: entry.cards(name) for name in nics}
         if bare := next((name for name, found in named.items() if found is None), None):
@@ -379,7 +353,7 @@ def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
         )
     entered = [(nics, _entry_of(next(iter(nics.values())), entries)) for nics in found]
     rated = [(_rate(hosts, nics, entry), nics, entry) for nics, entry in entered]
-    # Where rates are equal or unknown, a common subnet needs no gateway.
+    # At equal or unknown rates, prefer a common subnet: it needs no gateway.
     rate, nics, entry = max(
         rated, key=lambda one: (one[0] or 0.0, one[1] in shared, str(next(iter(one[1].values())).subnet))
     )
@@ -407,7 +381,6 @@ def _entry_of(nic: Nic, entries: Mapping[str, Entry]) -> Entry:
 
 
 def _shared(hosts: Hosts) -> list[Nics]:
-    """The networks whose subnet every host is on, with each host's interface there."""
     by_host = {name: _by_subnet(host) for name, host in hosts.items()}
     subnets = set.intersection(*(set(found) for found in by_host.values()))
     every = [{name: found[subnet] for name, found in by_host.items()} for subnet in subnets]
@@ -415,7 +388,7 @@ def _shared(hosts: Hosts) -> list[Nics]:
 
 
 def _by_subnet(host: HostInfo) -> dict[IPv4Network, Nic]:
-    """The interface on each subnet; of several on one (p4d instances have four) the one that packets take."""
+    """Return one interface per subnet; of several (p4d instances have four) the one that packets take."""
     found: dict[IPv4Network, Nic] = {}
     for nic in _general(host):
         if nic.subnet not in found or _is_taken(host, nic):
@@ -424,13 +397,11 @@ def _by_subnet(host: HostInfo) -> dict[IPv4Network, Nic]:
 
 
 def _is_taken(host: HostInfo, nic: Nic) -> bool:
-    """Whether packets to its subnet leave by it, and not by another on the same subnet."""
     return leads(host, str(nic.subnet.network_address)) == nic.name
 
 
 def _routed(hosts: Hosts, shared: Sequence[Nics]) -> list[Nics]:
-    """The other networks on which packets are routed between the first host and every other, both ways: pods and
-    machines of clouds with a /32 each, a /24 per node, rails. That all reach each other, connections prove."""
+    """Return networks routed between the first host and all others; connections prove the other pairs."""
     name, *others = hosts
     found: list[Nics] = []
     for nic in _general(hosts[name]):
@@ -448,13 +419,12 @@ def _routed(hosts: Hosts, shared: Sequence[Nics]) -> list[Nics]:
 
 
 def _peer(first: HostInfo, nic: Nic, other: HostInfo) -> Nic | None:
-    """The other host's interface that the first one's leads to and that leads back; one of the same name first."""
     likely = sorted(_general(other), key=lambda theirs: theirs.name != nic.name)
     return next((theirs for theirs in likely if both_ways(first, nic, other, theirs)), None)
 
 
 def _same_address(nics: Nics) -> tuple[str, str] | None:
-    """Two hosts with one address: a bridge of virtual machines or containers, which leads nowhere."""
+    """Return two hosts with the same address, as of a bridge of virtual machines, which connects no hosts."""
     owner: dict[str, str] = {}
     for name, nic in nics.items():
         if (first := owner.setdefault(nic.address, name)) != name:
@@ -463,13 +433,9 @@ def _same_address(nics: Nics) -> tuple[str, str] | None:
 
 
 def _is_one_machine(hosts: Iterable[HostInfo]) -> bool:
-    """Whether hosts run on one kernel: with one address they then share a network, as nodes of a batch system that
-    are played by one machine do."""
+    """Return whether all hosts have one kernel (nodes emulated on one machine); one address is then fine."""
     (first, *rest) = {host.boot_id for host in hosts}
     return bool(first) and not rest
-
-
-# ---------------------------------------------------------------- interfaces
 
 
 def _usable(host: HostInfo) -> list[Nic]:
@@ -477,7 +443,7 @@ def _usable(host: HostInfo) -> list[Nic]:
 
 
 def _general(host: HostInfo) -> list[Nic]:
-    """Those that may be taken without being named: not a service processor's, whose address is link-local."""
+    """Leave out link-local addresses, such as a service processor's."""
     return [nic for nic in _usable(host) if not _is_link_local(nic)]
 
 
@@ -486,7 +452,7 @@ def _is_link_local(nic: Nic) -> bool:
 
 
 def _rate(hosts: Hosts, nics: Nics, entry: Entry) -> float | None:
-    """The rate of the slowest host; what the fabric file says goes before what the kernel does."""
+    """Return the rate of the slowest host; the fabric file has precedence over the kernel."""
     if entry.rate_gbit is not None:
         return entry.rate_gbit * network.GBIT
     rates = [rate_bits_per_s(hosts[name], nic) for name, nic in nics.items()]

@@ -1,4 +1,4 @@
-"""The kernel's page cache: dropping files from it, and how much of them is still there. Needs no root."""
+"""Drop files from the kernel's page cache, and measure how much of them is cached; without root."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-# Enough to tell, of a million files.
 LOOKED_AT = 64
 
 
 def drop(paths: Iterable[str]) -> None:
-    """Drop files from the page cache, as far as they are on disk and nobody has mapped them (posix_fadvise(2)).
-    Raises OSError."""
+    """Drop files from the page cache if written to disk and not mapped (posix_fadvise(2)). Raises OSError."""
     for path in paths:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -26,8 +24,8 @@ def drop(paths: Iterable[str]) -> None:
 
 
 def cached_fraction(paths: Sequence[str]) -> float | None:
-    """The part of some of these files that is in the page cache; None where that cannot be known: the kernel tells
-    none but those who may write a file (mincore(2)). Raises OSError."""
+    """Return the cached part of a sample of these files; None without write access (mincore(2)). Raises
+    OSError."""
     some = [path for path in paths[:: max(1, len(paths) // LOOKED_AT)] if Path(path).stat().st_size]
     if not some or not all(os.access(path, os.W_OK) for path in some):
         return None

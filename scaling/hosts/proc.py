@@ -1,7 +1,7 @@
-"""What /proc and /sys tell of this host: processor, cores, memory limit, virtual machine, container.
+"""Read /proc and /sys: processes, cores, memory and CPU limits, virtual machine, container.
 
-Every reader takes the `root` under which they lie, and answers with "nothing" where a file is
-missing: in containers and on other processors many are.
+Missing files are normal in containers and on other processors; readers then return an empty value. `root` is the
+folder of /proc and /sys.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from scaling.records.telemetry import Foreign
 from scaling.text import one_line
 
 # ---------------------------------------------------------------- foreign
-# Which processes of this host that are none of the launch's use its CPUs.
-#
-# Read from /proc/PID/stat, some 15 us a process, only while somebody is suspected (quiet/agent.py).
+# From /proc/PID/stat, 15 us a process; read only on suspicion (quiet/agent.py).
 
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# Of a core: who uses less is not named.
+# Processes that use less of a core are not named.
 LEAST_CORES = 0.1
 NAMED = 3
 INIT = 1
@@ -36,8 +34,10 @@ NAME_LENGTH = 40
 
 
 class _Process(NamedTuple):
-    """One process: its name as the kernel has it, its parent, the CPU seconds that it has used, and those of its
-    children that have ended and that it has waited for, with theirs."""
+    """One process, by the kernel's name.
+
+    `used_s`: its CPU seconds; `children_s`: those of its ended descendants for which it has waited.
+    """
 
     name: str
     parent: int
@@ -45,7 +45,6 @@ class _Process(NamedTuple):
     children_s: float = 0.0
 
 
-# One that was not there before has used all of it since.
 NEW = _Process("", 0, 0.0)
 
 
@@ -57,15 +56,15 @@ class Census(NamedTuple):
 
 
 def census(root: Path = Path("/proc")) -> Census:
-    """Look at all processes that this one sees."""
+    """Read all visible processes."""
     found = {int(folder.name): process for folder in root.iterdir() for process in _read_process(folder)}
     return Census(time.monotonic(), found)
 
 
 def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[Foreign, ...]:
-    """Who used the CPUs between the two, most first, processes of one name together; the descendants of `launcher`
-    (by default this process's parent) and of this process are the launch's own, and so are its twins'. Whoever
-    waited for children that have ended since, as `make` does, has used what they have."""
+    """Return the programs that used most CPU time between two censuses, except the launch's own.
+    The launch's own: this process, `launcher` (default: the parent), their descendants, and twins of this
+    process."""
     ours = {os.getpid(), os.getppid() if launcher is None else launcher} - {0}
     if os.getpid() != INIT:
         ours -= {INIT}  # init's are nobody's
@@ -82,8 +81,7 @@ def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[F
 
 
 def _gone_s(before: Census, now: Census) -> defaultdict[int, float]:
-    """By process, what those of its descendants had used before that have ended since: whoever waited for them is
-    given all that they have used. Who that was is unknown where parents ended too, so it is taken from all."""
+    """Return by process the earlier CPU seconds of ended descendants, now in an ancestor's `children_s`."""
     found: defaultdict[int, float] = defaultdict(float)
     for pid, process in before.processes.items():
         if pid not in now.processes:
@@ -93,7 +91,6 @@ def _gone_s(before: Census, now: Census) -> defaultdict[int, float]:
 
 
 def _read_process(folder: Path) -> Iterator[_Process]:
-    """One, if it is still there. The command's name may hold spaces and brackets."""
     if not folder.name.isdecimal():
         return
     with suppress(OSError, IndexError, ValueError):
@@ -104,8 +101,8 @@ def _read_process(folder: Path) -> Iterator[_Process]:
 
 
 def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:
-    """Whether a process is one of `ours` or a descendant of one or of a twin of this process: a rank of the launch
-    runs the same command under the same launcher, behind a shell or a container's starter of its own."""
+    """Return whether a process is one of `ours`, a twin of this process, or a descendant of these.
+    A twin is another rank: the same command under the same launcher, perhaps behind a shell or container."""
     line = _line(pid, processes)
     if not ours.isdisjoint(line):
         return True
@@ -115,8 +112,7 @@ def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:
 
 
 def _line(pid: int, processes: dict[int, _Process]) -> list[int]:
-    """A process, its parent, and so on. Processes end and begin while they are looked at, so that one may seem to
-    be its own ancestor."""
+    """Return a process and its ancestors. Numbers may be reused during a census: stop at a cycle."""
     found = [pid]
     while found[-1] in processes and (parent := processes[found[-1]].parent) not in found:
         found.append(parent)
@@ -124,8 +120,6 @@ def _line(pid: int, processes: dict[int, _Process]) -> list[int]:
 
 
 def _command(pid: int, name: str) -> str:
-    """The program and its first arguments, which tell programs apart and not each run of one; its name where there
-    are none (kernel threads)."""
     with suppress(ValueError):
         program, *arguments = _arguments(pid)
         text = one_line(" ".join((Path(program).name, *arguments[:ARGUMENTS])))
@@ -134,29 +128,23 @@ def _command(pid: int, name: str) -> str:
 
 
 def _arguments(pid: int) -> list[str]:
-    """The words with which a process was started; none where the kernel does not tell."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         return [word for word in words if word]
     return []
 
 
-# ---------------------------------------------------------------- proc
+# ---------------------------------------------------------------- processor
 
 ROOT = Path("/")
 
-# Where the processor has no flag for it (Arm), a virtual machine shows by who "built" it.
+# DMI vendors of virtual machines, for processors without a flag (Arm).
 VIRTUAL_VENDORS = ("Alibaba Cloud", "Amazon EC2", "Google", "KVM", "OpenStack", "QEMU", "VMware", "Xen")
 
 
-# ---------------------------------------------------------------- processor
-
-
 def physical_cores(cpus: Iterable[int], root: Path = ROOT) -> tuple[tuple[int, ...], ...]:
-    """Group the CPUs in `cpus` into physical cores, ordered by (package, core).
-
-    Each core is the tuple of its hardware threads that are in `cpus`. Without sysfs every CPU is a core.
-    """
+    """Group these CPUs into physical cores, ordered by (package, core).
+    Each core is the tuple of its hardware threads in `cpus`. Without sysfs every CPU is a core."""
     allowed, cores = set(cpus), []
     while allowed:
         cpu = min(allowed)
@@ -169,7 +157,7 @@ def physical_cores(cpus: Iterable[int], root: Path = ROOT) -> tuple[tuple[int, .
 
 
 def core_ids(cores: Iterable[tuple[int, ...]], root: Path = ROOT) -> tuple[int, ...]:
-    """Name each core by the lowest of all its hardware threads, whoever may use that."""
+    """Return the lowest hardware thread of each core, whether this process may use it or not."""
     siblings = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     return tuple(min({*core, *_cpu_list(_read(root / siblings.format(core[0])))}) for core in cores)
 
@@ -183,13 +171,13 @@ def _cpu_list(text: str) -> set[int]:
 
 
 def sockets(root: Path = ROOT) -> int:
-    """How many processor packages the whole host has."""
+    """Return the number of processor packages of the host."""
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
     return len({_read(file) for file in files}) or 1
 
 
 def network_id() -> str:
-    """Which network namespace of the machine this process is in; "" where /proc does not tell."""
+    """Return the network namespace of this process; "" if unknown."""
     try:
         return str(Path("/proc/self/ns/net").readlink())
     except OSError:
@@ -197,17 +185,17 @@ def network_id() -> str:
 
 
 def boot_id(root: Path = ROOT) -> str:
-    """What names this kernel's run, the same whatever a container's host name; "" where it is not known."""
+    """Return the identifier of this kernel's boot, equal in all containers; "" if unknown."""
     return _read(root / "proc/sys/kernel/random/boot_id").strip()
 
 
 def asleep_s() -> float:
-    """How long this machine was suspended since it was started: time that CLOCK_MONOTONIC leaves out."""
+    """Return the seconds that this machine was suspended since its boot; CLOCK_MONOTONIC leaves them out."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def cpuinfo(root: Path = ROOT) -> dict[str, str]:
-    """The first processor's block of /proc/cpuinfo; reading all of them takes long on big hosts."""
+    """Return the first processor's block of /proc/cpuinfo; all of it is slow to read on large hosts."""
     block: dict[str, str] = {}
     with suppress(OSError), (root / "proc/cpuinfo").open() as lines:
         for line in lines:
@@ -219,7 +207,7 @@ def cpuinfo(root: Path = ROOT) -> dict[str, str]:
 
 
 def cpu_model(cpuinfo: dict[str, str]) -> str:
-    """The processor's name. Arm's cpuinfo holds only part numbers; lscpu knows their names."""
+    """Return the processor's name. On Arm only lscpu knows it."""
     for key in ("model name", "cpu model", "cpu"):
         if cpuinfo.get(key):
             return cpuinfo[key]
@@ -231,21 +219,20 @@ def cpu_model(cpuinfo: dict[str, str]) -> str:
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
-    """The lowest memory limit on this process's cgroup (v2 or v1) and those above it; None without one."""
+    """Return the lowest memory limit of this process's cgroup (v2 or v1) and its ancestors; None without one."""
     files = _limit_files(root, "memory", "memory.max", "memory.limit_in_bytes")
     texts = (_read(file) for file in files)
     return min((int(text) for text in texts if text.isdigit()), default=None)
 
 
 def cpu_quotas(root: Path = ROOT) -> dict[str, float]:
-    """The CPUs' worth of time that this process's cgroup (v2 or v1) and those above it grant (`docker --cpus`), by
-    inode: all processes of a cgroup share it. An affinity mask does not show it."""
+    """Return the CPUs granted by this process's cgroup (v2 or v1) and its ancestors (`docker --cpus`), by inode.
+    All processes of a cgroup share its quota. An affinity mask does not show it."""
     return {str(folder.stat().st_ino): cpus for folder, cpus in _quotas(root)}
 
 
 class Throttling(NamedTuple):
-    """Since a cgroup was made: the periods of its CPU quota, those in which it stood still for the rest of the
-    period, and for how long, summed over CPUs."""
+    """Counters of a cgroup's CPU quota: periods, throttled periods, throttled seconds summed over CPUs."""
 
     periods: int = 0
     throttled: int = 0
@@ -253,7 +240,7 @@ class Throttling(NamedTuple):
 
 
 def throttling(root: Path = ROOT) -> dict[Path, Throttling]:
-    """Of this process's cgroup and of those above it that have a CPU quota, by folder."""
+    """Return the counters of this process's cgroup and its ancestors with a quota, by folder."""
     return {folder: _throttling(folder) for folder, _ in _quotas(root)}
 
 
@@ -272,8 +259,7 @@ def _quotas(root: Path) -> Iterator[tuple[Path, float]]:
 
 
 def pids(root: Path = ROOT) -> Iterator[tuple[int, int]]:
-    """Of this process's cgroup and those above it that limit processes and threads: how many there may be, and how
-    many there are."""
+    """Yield (limit, processes and threads in use) of this process's cgroup and its ancestors with a limit."""
     for file in _limit_files(root, "pids", "pids.max", "pids.max"):
         most, used = _read(file), _read(file.with_name("pids.current"))
         if most.isdigit() and used.isdigit():
@@ -295,11 +281,8 @@ def _limit_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path
 
 
 def oom_kills(root: Path = ROOT) -> tuple[int, str]:
-    """Count the processes that the kernel's out-of-memory killer has ended so far, and name the file that counts.
-
-    It is that of this process's cgroup (v2, and v1 from Linux 4.13 on), else that of the whole machine; (0, "")
-    without any.
-    """
+    """Return the count of the kernel's out-of-memory killer, and the file that counts.
+    It is of this process's cgroup (v2, and v1 since Linux 4.13), else of the machine; (0, "") if unknown."""
     files = _limit_files(root, "memory", "memory.events", "memory.oom_control")
     for file in (*files, root / "proc/vmstat"):
         for line in _read(file).splitlines():
@@ -308,11 +291,11 @@ def oom_kills(root: Path = ROOT) -> tuple[int, str]:
     return 0, ""
 
 
-# ---------------------------------------------------------------- what stands between
+# ---------------------------------------------------------------- virtual machine, container
 
 
 def virtual(cpuinfo: Mapping[str, str], environ: Mapping[str, str], root: Path = ROOT) -> str:
-    """What stands between this process and the metal: `VM Amazon EC2 m5.xlarge, docker`, or ""."""
+    """Return the virtual machine and container of this process: `VM Amazon EC2 m5.xlarge, docker`, or ""."""
     dmi = root / "sys/class/dmi/id"
     vendor, product = _read(dmi / "sys_vendor"), _read(dmi / "product_name")
     flags = cpuinfo.get("flags", "").split()
@@ -336,8 +319,8 @@ def _container(environ: Mapping[str, str], root: Path) -> str:
 
 
 def is_over(pid: int, root: Path = ROOT) -> bool:
-    """Whether a process has ended, reaped or not, also one that is no child of this one."""
-    # After the command's closing bracket, which may stand in the command too.
+    """Return whether a process has ended, reaped or not; it need not be a child."""
+    # The command may contain brackets too.
     return _read(root / f"proc/{pid}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"], ["X"])
 
 
@@ -352,10 +335,8 @@ def _read(file: Path) -> str:
 
 
 def output(*command: str) -> str:
-    """What a command prints, "" where it is missing, fails or takes longer than 5 s.
-
-    A git hook's GIT_DIR would speak of another checkout, so GIT_* is not handed on.
-    """
+    """Return what a command prints; "" if it is missing, fails or takes over 5 s. GIT_* of a git hook is
+    removed."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(

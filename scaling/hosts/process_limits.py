@@ -1,7 +1,6 @@
-"""What limits the number of processes and threads here, for messages of failures that ran into it.
+"""Find the limit of processes and threads that made a fork or a thread fail, for messages.
 
-The kernel answers a fork or a new thread beyond a limit with EAGAIN, "Resource temporarily unavailable", and does
-not name the limit.
+The kernel only answers EAGAIN, "Resource temporarily unavailable".
 """
 
 from __future__ import annotations
@@ -15,16 +14,15 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.hosts import proc
 
-# Words of failures in lower case: those of Python, libgomp, OpenBLAS and TensorFlow say what failed, ...
+# Messages of Python, libgomp, OpenBLAS and TensorFlow, in lower case.
 CLEAR = ("can't start new thread", "pthread_create failed", "pthread_create() failed", "thread creation failed")
-# ... while std::system_error says no more than the kernel does, and so do sockets.
 VAGUE = "resource temporarily unavailable"
-# A limit is reached, or was just before its processes died, if so much of it is in use.
+# A limit counts as reached from this part on: processes may have ended since.
 REACHED = 0.9
 
 
 class Limit(NamedTuple):
-    """A limit of processes and threads, how many there are, and how it is raised."""
+    """A limit of processes and threads, their number, and how to raise it."""
 
     name: str
     most: int
@@ -33,8 +31,8 @@ class Limit(NamedTuple):
 
 
 def hint(text: str, root: Path = proc.ROOT, *, is_fork: bool = False) -> str:
-    """Name the limit that has least room, `; pids.max of the cgroup is 64, 64 in use: raise it (...)`, if words
-    of a failure say that no process or thread could be made, or `is_fork` does; else ""."""
+    """Return `; pids.max of the cgroup is 64, 64 in use: raise it (...)` for the limit with the least room.
+    "" unless `text` says that no process or thread could be made, or `is_fork` is set."""
     words = text.lower()
     is_clear = is_fork or any(one in words for one in CLEAR)
     if not is_clear and VAGUE not in words:

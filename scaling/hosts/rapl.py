@@ -1,8 +1,8 @@
-"""Energy that processors and their memory use, by the kernel's RAPL counters (Documentation/power/powercap).
+"""Energy of processors and DRAM, from the kernel's RAPL counters (Documentation/power/powercap).
 
-Those of packages and of DRAM are added. Cores and uncore are inside of a package, `psys` is around all, and what
-`intel-rapl-mmio` tells is a package once more. AMD's packages have the same names. Since Linux 5.10 only root may
-read them (CVE-2020-8694).
+Packages and DRAM are added. Other domains are left out: cores and uncore are parts of a package, `psys` contains
+all, `intel-rapl-mmio` repeats a package. AMD uses the same names. Since Linux 5.10 only root may read
+(CVE-2020-8694).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ UJ_PER_J = 1e6
 
 
 class Counter(NamedTuple):
-    """A domain's file of microjoules, which begins anew after `range_uj`."""
+    """A domain's file of microjoules, which wraps at `range_uj`."""
 
     path: Path
     range_uj: int
 
 
 def counters(root: Path | None = None) -> list[Counter]:
-    """Return those of packages and DRAM; none where the machine has no such, as most virtual ones."""
+    """Return the counters of packages and DRAM; none on most virtual machines."""
     return list(_counters(root or ROOT))
 
 
@@ -40,12 +40,12 @@ def _counters(root: Path) -> Iterator[Counter]:
 
 
 def read(found: list[Counter]) -> list[int]:
-    """Return the microjoules of each. Raises OSError for one that cannot be read."""
+    """Return the microjoules of each counter. Raises OSError."""
     return [_read(counter.path) for counter in found]
 
 
 def _read(path: Path) -> int:
-    # Not Path.read_text: its error would have no path where the content is what is wrong.
+    # The error needs the path, also for wrong content.
     text = path.read_text().strip()
     if not text.isdecimal():
         raise OSError(os.EX_DATAERR, f"no number: {text[:20]!r}", str(path))
@@ -53,7 +53,7 @@ def _read(path: Path) -> int:
 
 
 def joules(found: list[Counter], before: list[int], after: list[int]) -> float:
-    """Return what was used between two readings, in which no counter began anew more than once."""
+    """Return the joules between two readings; each counter may have wrapped once."""
     used = (
         end - start + (counter.range_uj if end < start else 0)
         for counter, start, end in zip(found, before, after, strict=True)

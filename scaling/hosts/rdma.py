@@ -1,11 +1,10 @@
-"""The RDMA cards of this host: what sysfs tells of their ports, the interfaces on them and what they carried.
+"""The RDMA cards of this host, from sysfs: ports, their interfaces, byte counters.
 
     /sys/class/infiniband/CARD/ports/N/              InfiniBand, RoCE, EFA, Omni-Path
         counters/port_{rcv,xmit}_data                in words of 4 bytes
-        hw_counters/{rx,tx}_bytes                    EFA: all that the port received and sent, of which send_bytes
-                                                     and rdma_read_resp_bytes are parts
+        hw_counters/{rx,tx}_bytes                    EFA: all bytes of the port
     /sys/class/cxi/CARD/device/telemetry/hni_sts_{rx,tx}_ok_octets        Slingshot: VALUE@TIME
-    /sys/class/net/NAME/dev_port                     port N of its card has N - 1; in older kernels dev_id has
+    /sys/class/net/NAME/dev_port                     N - 1 for port N of its card; in older kernels dev_id
 
 (linux/Documentation/ABI/stable/sysfs-class-infiniband, ABI/testing/sysfs-class-net;
 linux/drivers/infiniband/hw/efa/efa_verbs.c)
@@ -30,12 +29,12 @@ MBIT = 1e6
 
 
 def hcas(root: Path = ROOT) -> tuple[Hca, ...]:
-    """The ports of this host's RDMA cards."""
+    """Return the ports of this host's RDMA cards."""
     return tuple(describe(port, root) for port in ports(root))
 
 
 def ports(root: Path = ROOT) -> list[Path]:
-    """The folder of each port; a card of Slingshot is one port."""
+    """Return the folder of each port; a Slingshot card is one port."""
     return [*sorted((root / INFINIBAND).glob("*/ports/*")), *sorted((root / SLINGSHOT).glob("*"))]
 
 
@@ -48,14 +47,14 @@ class Identity(NamedTuple):
 
 
 def identity(port: Path) -> Identity:
-    """Which port it is; does not ask the card itself, whose firmware takes its time."""
+    """Identify a port without asking the card, whose firmware is slow."""
     if _is_verbs(port):
         return Identity(port.parent.parent.name, int(port.name), text(port / "link_layer"))
     return Identity(port.name, 1, "Slingshot")
 
 
 def describe(port: Path, root: Path = ROOT) -> Hca:
-    """A port, with the interfaces on it and those that stand on them."""
+    """Describe a port, with its interfaces and the interfaces on top of these."""
     card, number, link_layer = identity(port)
     own = netdevs(port, root)
     if _is_verbs(port):
@@ -77,7 +76,7 @@ def describe(port: Path, root: Path = ROOT) -> Hca:
 
 
 def carried(port: Path) -> tuple[int, int] | None:
-    """Bytes received and sent; None where the port does not tell."""
+    """Return the bytes received and sent; None if unknown."""
     if not _is_verbs(port):
         return _pair(port / f"device/telemetry/hni_sts_{way}_ok_octets" for way in ("rx", "tx"))
     words = _pair(port / f"counters/port_{way}_data" for way in ("rcv", "xmit"))
@@ -87,7 +86,7 @@ def carried(port: Path) -> tuple[int, int] | None:
 
 
 def netdevs(port: Path, root: Path = ROOT) -> tuple[str, ...]:
-    """The network interfaces of a port itself, by name."""
+    """Return the names of a port's own network interfaces."""
     card = port.parent.parent if _is_verbs(port) else port
     names = sorted(folder.name for folder in (card / "device/net").glob("*"))
     if not _is_verbs(port) or len(list(port.parent.iterdir())) == 1:
@@ -96,9 +95,7 @@ def netdevs(port: Path, root: Path = ROOT) -> tuple[str, ...]:
 
 
 def _opens(port: Path, root: Path) -> bool:
-    """Whether this process may open the card. Containers see all of the host's in sysfs, which knows no
-    namespaces of them, but in /dev those alone that they were given (k8s-rdma-shared-dev-plugin issue 93).
-    """
+    """Return whether this process may open the card. In a container only /dev shows which cards are granted."""
     devices = sorted((port.parent.parent / "device/infiniband_verbs").glob("uverbs*"))
     return all(os.access(root / "dev/infiniband" / device.name, os.R_OK | os.W_OK) for device in devices)
 
@@ -130,13 +127,13 @@ def _pair(files: Iterable[Path]) -> tuple[int, int] | None:
 
 
 def text(path: Path) -> str:
-    """A file's content; "" where it cannot be read."""
+    """Return a file's content; "" if it cannot be read."""
     with suppress(OSError):
         return path.read_text().strip()
     return ""
 
 
 def count(path: Path) -> int | None:
-    """A counter, with or without the time at which it was read; None where there is none."""
+    """Read a counter, with or without `@TIME`; None if missing."""
     found = text(path).partition("@")[0]
     return int(found) if found.isdecimal() else None

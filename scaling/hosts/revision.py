@@ -1,4 +1,4 @@
-"""Which code runs here: a hash of it, by which ranks that differ are found, and the revision that people know."""
+"""Which code runs here: a hash to compare ranks, and the revision for people."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from scaling.hosts import proc
 
 PACKAGE = Path(__file__).parents[1]
-# Written by who makes an image, in which neither git nor a checkout will be.
+# Written when an image is made, which has neither git nor a checkout.
 STAMP = "REVISION"
 DIGITS = 10
 
 
 def code_hash(package: Path = PACKAGE) -> str:
-    """SHA-256 over the names and contents of the package's Python files: its first 12 hex digits."""
+    """Return the first 12 hex digits of SHA-256 over the names and contents of the package's Python files."""
     digest = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
         content = file.read_bytes()
@@ -24,12 +24,8 @@ def code_hash(package: Path = PACKAGE) -> str:
 
 
 def revision(package: Path = PACKAGE) -> str:
-    """The commit of the package's code (10 digits): what its checkout stands at, else what its image was stamped
-    with.
-
-    `-dirty` is added where the package differs from the commit, `-unchecked` where no git would tell. "" where
-    neither is there (a virtual environment inside of a checkout is no part of it).
-    """
+    """Return the commit of the package's checkout (10 digits), else the stamp of its image, else "". `-dirty`
+    follows if the package differs from the commit, `-unchecked` if git did not run."""
     return _asked(package) or _read(package.parent / ".git") or _stamped(package)
 
 
@@ -42,8 +38,7 @@ def _asked(package: Path) -> str:
 
 
 def _read(folder: Path) -> str:
-    """What HEAD names, from git's own files; of the project's own checkout alone, in whose root the package
-    lies."""
+    """Read HEAD from git's own files, only if the package is in the root of the project's checkout."""
     with suppress(OSError):
         if not (folder.parent / "setup.cfg").exists():
             return ""
@@ -54,7 +49,6 @@ def _read(folder: Path) -> str:
 
 
 def _reference(folder: Path, name: str) -> str:
-    """The commit of a branch, by itself or among the packed ones."""
     with suppress(OSError):
         return (folder / name).read_text().strip()
     lines = (line.split() for line in (folder / "packed-refs").read_text().splitlines())

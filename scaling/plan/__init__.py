@@ -1,1 +1,1 @@
-"""What was asked, and the hosts that are there, become points and tasks. Pure."""
+"""Turn the configuration and the launch's hosts into points and tasks."""

@@ -1,8 +1,7 @@
-"""SweepConfig, the fields of a run, and how a file of them is read.
+"""SweepConfig: the fields of a run, and how a `--config` file is read.
 
-Each field is declared once, with its `Flag` (`plan/fields.py`): flags (`run/flags.py`), the keys of a `--config`
-file and the checks of values (`plan/validation.py`) are made from it. What needs the launch's hosts (world sizes,
-devices, missing frameworks) is checked in `plan/plan.py`, where defaults of None are resolved.
+Each field is declared once, with its `Flag`. Flags, file keys and value checks are all derived from it.
+`plan/plan.py` checks what depends on the hosts and replaces defaults of None.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ DEVICES = ("auto", "cpu", "cuda")
 MAX_NAME_BYTES = 200
 MAX_SEED = 1 << 32
 
-# The panels of --help.
 WHAT, HOW, TRAINING = "What to measure", "How to measure", "Training to an accuracy"
 LIMITS, OUT, RUNS = "Time limits", "Output", "Runs"
 _what, _how = partial(Flag, panel=WHAT), partial(Flag, panel=HOW)
@@ -44,12 +42,11 @@ _train = partial(Flag, panel=TRAINING, of="training")
 _limit, _out, _runs = partial(Flag, panel=LIMITS), partial(Flag, panel=OUT), partial(Flag, panel=RUNS)
 # The help of --fabric, also of scaling check.
 FABRIC_FILE = "TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml)."
-# What is said of one data set, and may not hold of another.
 _OF_DATA = ("feed", "feed_workers", "drop_caches", "train_samples", "test_samples")
 
 
 class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"pass_": "pass"}):
-    """What to measure and how. Lists of words are tuples; None means: chosen from the devices found."""
+    """The settings of a run. Lists are tuples. None means: chosen from the devices of the launch."""
 
     strategy: Annotated[
         tuple[str, ...] | None,
@@ -528,21 +525,21 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def rule(self) -> BatchRule:
-        """What is held as devices grow, also where only the batch says it."""
+        """The batch rule; without --batch-rule it follows from the batch flags."""
         return self.batch_rule or ("weak" if self.global_batch_size is None else "strong")
 
     @property
     def has_passes(self) -> bool:
-        """Whether less than a whole step is asked for, so that nothing is exchanged."""
+        """Whether only parts of a step are measured, without any exchange."""
         return self.pass_ != ("step",)
 
 
-# As they are written in files; a keyword of Python's ends with _ inside.
+# The names of the fields in files; in Python, `pass` is `pass_`.
 FIELDS: tuple[str, ...] = SweepConfig.__struct_encode_fields__
 
 
 def target_half_width(config: SweepConfig) -> float | None:
-    """What `--target-ci` asks for, `1%` or `0.01`, as a fraction; None where it is not given."""
+    """Return `--target-ci` (`1%` or `0.01`) as a fraction; None if it is not given."""
     if config.target_ci is None:
         return None
     text = config.target_ci.strip()
@@ -556,7 +553,7 @@ def target_half_width(config: SweepConfig) -> float | None:
 
 
 def read_file(path: Path, of: type[SweepConfig] = SweepConfig) -> dict[str, Any]:
-    """Read a TOML file of SweepConfig fields; every mistake is a UsageError that names its key or line."""
+    """Read a TOML file of SweepConfig fields. Raises UsageError that names the wrong key or line."""
     try:
         data = msgspec.toml.decode(files.read(path))
     except OSError as error:
@@ -574,10 +571,7 @@ def read_file(path: Path, of: type[SweepConfig] = SweepConfig) -> dict[str, Any]
 
 
 def build(data: dict[str, Any], *, source: str, of: type[SweepConfig] = SweepConfig) -> SweepConfig:
-    """Make a SweepConfig of plain data.
-
-    Raises UsageError naming `source` and the key path of what has the wrong type or value.
-    """
+    """Convert plain data to a SweepConfig. Raises UsageError with `source` and the key of a wrong value."""
     try:
         return msgspec.convert(data, of)
     except msgspec.ValidationError as error:

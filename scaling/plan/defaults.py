@@ -1,4 +1,4 @@
-"""Defaults of time: rounds, windows and their seconds, the soak, warm-up and timeouts. Pure."""
+"""Defaults for rounds, windows, soak, warm-up and timeouts."""
 
 from __future__ import annotations
 
@@ -13,43 +13,34 @@ from scaling.plan.validation import check_max_rounds
 from scaling.records.host import Gpu
 from scaling.records.point import Device, Point
 
-# Rounds, windows and their seconds, where they are not given: by simulation for the same wall time
-# (python -m tests.bench.intervals). On machines whose noise is as large over a second as over a tenth of it, as on
-# many virtual ones, many short windows tell more than few long ones (python -m tests.bench.pace).
+# Defaults of (rounds, windows, seconds of a window). They were chosen by simulation for equal wall time
+# (python -m tests.bench.intervals). Where noise is as large over 1 s as over 0.1 s, as on many virtual machines,
+# many short windows give a narrower interval than few long ones (python -m tests.bench.pace).
 PACE_SIDE_BY_SIDE = (6, None, 0.1)
-# Where a framework runs ahead: the end of a window empties its queue, which is a part of a short one.
+# For frameworks that run ahead: the end of a window empties their queue, a large part of a short window.
 PACE_OF_QUEUES = (6, None, 0.3)
-# Where points take turns, each has as many windows in a round as take so long on average, within these bounds: a
-# window is a step at least, and steps of a hundredth of a second and of ten shall both end in a bearable time.
-# With 1.7 s and the soak a default run took 115 s where a step takes 83 ms, with 1.3 s 95 to 102; its interval of
-# ± 1.1 to 1.8 had room.
+# Points that take turns have TURNS_S of windows each in a round, between FEWEST_TURNS and MOST_TURNS of them.
+# A window is at least one step, and steps may take 0.01 s or 10 s.
 TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.15, 5, 12
-# How long some of them train on in the first round, to see whether it lasts: what a warm-up that takes twenty
-# seconds leaves in windows of the first two is found so (tests/unit/analysis/test_lasting.py). Less in short runs.
+# The soak, at most SOAK_PART of the planned time. It detects warm-up that lasts 20 s
+# (tests/unit/analysis/test_lasting.py).
 SOAK_S, SOAK_PART = 12.0, 1 / 5
-# Five starts find 5 % between any two of eight exchanges in 81 % of tables, four did in 60
-# (python -m tests.bench.comparisons). Of four windows a cold first one was kept in 2 of 4 planted runs.
+# Five rounds detect 5 % between two of eight exchanges in 81 % of tables (python -m tests.bench.comparisons).
 PACE_ALONE = (5, 5, 0.5)
 PACE_ON_GPUS = (5, 5, 1.0)
-# The least and the most seconds of a warm-up, and its fewest windows. A GPU at its power limit starts above the
-# clock that it keeps, for 10 to 30 s as users report.
+# Warm-up: least and most seconds, fewest windows. A GPU's clock settles to its power limit within 10 to 30 s.
 WARM_UP_S, WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS = (0.0, 8.0), (10.0, 16.0), 4
 
-# Seconds until a worker is ready, and for its first step; a framework that compiles kernels takes longer.
 STARTUP_S, STARTUP_ON_GPUS_S, POINT_S = 300.0, 600.0, 1800.0
-# Of a training to an accuracy, which may take days: it says something now and then, or is stalled.
+# A training may take days; the stall timeout ends it.
 TRAINING_S = 30 * 86_400.0
 COMPILING = 2
-# Of --dry-run, beyond what the import takes: a CUDA context, cuDNN's search, NCCL's connections. Guesses.
+# Guesses for --dry-run, seconds: set up CUDA, cuDNN and NCCL; compile.
 ON_GPU_S, COMPILE_S = 8.0, 60.0
 
 
-# ---------------------------------------------------------------- pace and clocks
-
-
 def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepConfig:
-    """The configuration with its rounds, windows and their length, where these are not given. How many windows
-    stays open where points take turns: the time of a step says it."""
+    """Fill in rounds, windows and their length if not given. `windows` stays None for points that take turns."""
     rounds, windows, window_s = _pace(config, device, side_by_side=side_by_side)
     rounds = 1 if config.epochs else rounds
     check_max_rounds(config, config.rounds or rounds)
@@ -64,13 +55,12 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepCo
 
 
 def soak_s(planned_s: float) -> float:
-    """How long exchanges train on in a run that is planned to take so long without that."""
+    """Return the seconds of soak for a run that is planned to take `planned_s` without it."""
     return min(SOAK_S, SOAK_PART * planned_s)
 
 
 def turns_in_round(turn_s: float) -> int:
-    """How many windows a point has in a round where points take turns, each of so many seconds with what precedes
-    it."""
+    """Return how many windows a point has in a round if one turn takes `turn_s`."""
     return max(FEWEST_TURNS, min(MOST_TURNS, round(TURNS_S / turn_s)))
 
 
@@ -83,7 +73,6 @@ def _pace(config: SweepConfig, device: Device, *, side_by_side: bool) -> tuple[i
 
 
 def _check_patience(config: SweepConfig) -> None:
-    """Refuse windows that the clocks of healthy workers do not last for; raises UsageError."""
     assert config.window_s is not None and config.point_timeout_s is not None
     if config.window_s >= config.stall_timeout_s:
         raise UsageError(
@@ -104,12 +93,12 @@ def _check_patience(config: SweepConfig) -> None:
 
 
 def warm_up_s(device: Device) -> tuple[float, float]:
-    """Return the least and the most seconds that a point alone warms up."""
+    """Return the least and the most seconds of warm-up of a point measured alone."""
     return WARM_UP_ON_GPUS_S if device == "cuda" else WARM_UP_S
 
 
 def with_clocks(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> SweepConfig:
-    """The configuration with the clocks of its children, where these are not given."""
+    """Fill in the timeouts of workers if they are not given."""
     startup_s = config.startup_timeout_s or _startup_s(config, device, gpus)
     deadline_s = (TRAINING_S if config.epochs else POINT_S) + max(0.0, startup_s - STARTUP_S)
     return replace(config, startup_timeout_s=startup_s, point_timeout_s=config.point_timeout_s or deadline_s)
@@ -128,6 +117,6 @@ def _startup_s(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> floa
 
 
 def startup_guess_s(point: Point) -> float:
-    """About how long a worker of a point takes to be ready, for --dry-run."""
+    """Estimate the seconds until a worker is ready, for --dry-run."""
     on_gpu_s = ON_GPU_S if point.hardware.device == "cuda" else 0.0
     return frameworks.startup_s(point.strategy) + on_gpu_s + (COMPILE_S if point.workload.compile else 0.0)

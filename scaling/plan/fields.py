@@ -1,7 +1,6 @@
-"""What a field of a run says of itself: `Flag`, its annotation in `SweepConfig`.
+"""`Flag`, the annotation of each field in `SweepConfig`, and `Field`, which reads it.
 
-The rest comes from it: the flag and its help (`run/flags.py`), the key of a `--config` file and the near match of
-a mistake (`config.py`), the bounds of values (`validation.py`), and the runs that have no use for the field.
+The flag and its help, the key of a `--config` file, the messages and the bounds are derived from it.
 """
 
 from __future__ import annotations
@@ -18,18 +17,19 @@ from msgspec.structs import fields as declared
 from scaling.errors import UsageError, near
 
 COMMAND_LINE = "command line"
-# The kind of run that a field is of; "" for every run. `rates` and `measuring` are of runs without --epochs: of
-# `rates` any value is refused with --epochs; of `measuring` the flag is, since a training settles the value.
+# The kind of run that a field belongs to; "" for all. With --epochs, any value of a field of `rates` is refused,
+# and the flag of a field of `measuring`.
 Topic = Literal["", "training", "rates", "measuring", "emulated devices", "cpu workers"]
 
 
 class Flag(NamedTuple):
-    """The help of a field, the panel of --help, the words for its default, and which values it may have.
+    """The help of a field and the values that it may have.
 
-    `choices` are the words that it takes, if not those of its type. `words` describe a number or a word. `example`
-    ends the refusal of an empty list; `ascending` is the name of one item of a list in order. A number is greater
-    than `above`, at least `least`; `bound` says so. A value takes back what an older run or a file says of the
-    fields that it `displaces`. A flag that `repeats` has one item of a list each time.
+    `words`: describes a field that takes a number or a word.
+    `example`: ends the message about an empty list; `ascending` names one item of a sorted list.
+    `above`, `least`: exclusive and inclusive lower bound; `bound` is the message.
+    `displaces`: fields whose values from a file or an older run this one resets.
+    `repeats`: whether each use of the flag adds one item to a list.
     """
 
     help: str
@@ -49,7 +49,7 @@ class Flag(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A field of a configuration: its name in Python and its key in files, its types without None."""
+    """A field of a configuration: its name in Python, its key in files, its types without None."""
 
     name: str
     key: str
@@ -59,29 +59,29 @@ class Field(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """Whether it has several values, which a flag takes with commas."""
+        """Whether it has several values, separated by commas in its flag."""
         return any(get_origin(one) is tuple for one in self.types)
 
     @property
     def items(self) -> tuple[Any, ...]:
-        """The types of a value, or of each value of a list."""
+        """The types of its value, or of the items of its list."""
         return tuple(get_args(one)[0] if get_origin(one) is tuple else one for one in self.types)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that it takes; empty if any."""
+        """The words that it takes; empty if it takes any."""
         return self.flag.choices or tuple(
             word for one in self.items if get_origin(one) is Literal for word in get_args(one)
         )
 
     def read(self, value: Any) -> Any:
-        """A value of the command line as a file has it. Raises UsageError for a list of numbers that is none."""
+        """Convert a command-line value to its form in files. Raises UsageError for a wrong list of numbers."""
         if not isinstance(value, str) or int not in self.items:
             is_words = isinstance(value, str) and self.is_list
             return words(value) if is_words else list(value) if isinstance(value, tuple) else value
         if self.is_list:
             return self._numbers(value)
-        with suppress(ValueError):  # a word, which the configuration judges
+        with suppress(ValueError):  # a word is checked later
             return int(value)
         return value
 
@@ -93,18 +93,18 @@ class Field(NamedTuple):
 
 
 def words(text: str) -> list[str]:
-    """The words of a list with commas."""
+    """Split a comma-separated list."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def flag(field: str) -> str:
-    """The command-line spelling of a field."""
+    """Return the command-line spelling of a field."""
     return "--" + field.replace("_", "-")
 
 
 @cache
 def fields_of(config: type[Struct]) -> Mapping[str, Field]:
-    """The fields of a configuration by their keys, in order."""
+    """Return the fields of a configuration by key, in order."""
     hints = get_type_hints(config, include_extras=True)
     return {one.encode_name: _field(one.name, one.encode_name, one.default, hints) for one in declared(config)}
 
@@ -117,8 +117,7 @@ def _field(name: str, key: str, default: Any, hints: Mapping[str, Any]) -> Field
 
 
 def refusal(message: str, data: Mapping[str, Any], source: str, known: Mapping[str, Field]) -> str:
-    """Turn msgspec's "Expected `int`, got `str` - at `$.rounds`" into the flag, or the file's key, first, with the
-    near match."""
+    """Turn msgspec's "Expected `int`, got `str` - at `$.rounds`" into a message with the flag or key first."""
     what, _, path = message.replace(" | null", "").partition(" - at ")
     key = path.strip("`").removeprefix("$.").removeprefix("$")
     name = key.split("[")[0]
@@ -134,6 +133,5 @@ def refusal(message: str, data: Mapping[str, Any], source: str, known: Mapping[s
 
 
 def _near(word: str, choices: Sequence[str]) -> str:
-    """The near match, beside which all are listed already."""
     text = near(word, choices)
     return f"; {text}" if text.startswith("did") else ""

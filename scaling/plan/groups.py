@@ -1,7 +1,7 @@
-"""Which points of a round live side by side and take turns, as far as the hosts' memory allows. Pure.
+"""Decide which points of a round take turns, side by side, as far as the memory of the hosts allows.
 
-By framework, all batches and world sizes together; where these do not fit, each batch for itself, then each of its
-world sizes; where that does not fit either, or devices would have to hold several models, each point by itself.
+All points of a framework are one group if they fit. Otherwise it is divided by batch, then by world size, then
+into single points.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from scaling.plan.placement import Slot, slots_of
 from scaling.records.point import Point, Record
 from scaling.workloads import models
 
-# Of a host's memory: files are cached in the rest, and what a model needs is a guess.
+# The part of a host's memory that workers may use. Cached files need the rest, and the needs are estimates.
 MEMORY_PART = 0.5
-# Weights, gradients, momentum, what is exchanged.
+# Weights, gradients, momentum, buffers of the exchange.
 COPIES = 4
 FLOAT32_BYTES = 4
 
 
 class Group(Record, frozen=True, kw_only=True):
-    """Points of one round that are measured `side_by_side`, taking turns; or one by itself."""
+    """Points of one round that take turns (`side_by_side`), or a single point measured alone."""
 
     points: tuple[Point, ...]
     side_by_side: bool
 
 
 def together(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> tuple[Group, ...]:
-    """The groups of a round of these cells; `memory_bytes` is that of each host of `slots`."""
+    """Group the points of a round. `memory_bytes` is by host."""
     by_baseline: dict[str, list[Point]] = defaultdict(list)
     for cell in cells:
         by_baseline[frameworks.load(cell.strategy).baseline].append(cell)
@@ -43,13 +43,12 @@ def together(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mappin
 
 
 def apart(cells: Sequence[Point]) -> tuple[Group, ...]:
-    """Each cell by itself."""
+    """Put each point into a group of its own."""
     return tuple(Group(points=(cell,), side_by_side=False) for cell in without_doubles(cells))
 
 
 def without_doubles(cells: Sequence[Point]) -> list[Point]:
-    """Without the controls that others of them measure as well: the largest `each` has all seats of the smaller
-    ones, and the first is that of `solo`."""
+    """Drop controls that another point measures too: the largest `each` covers the smaller ones and `solo`."""
     seats: dict[tuple[object, ...], int] = {}
     for cell in cells:
         if cell.kind == "each":
@@ -65,7 +64,6 @@ def _work(cell: Point) -> tuple[object, ...]:
 
 
 def _by_batch(cells: Iterable[Point]) -> list[list[Point]]:
-    """Those of each batch of a sweep over batches; a batch that is divided is one, whatever its parts."""
     by_batch: dict[int, list[Point]] = defaultdict(list)
     for cell in cells:
         by_batch[0 if cell.workload.is_strong else cell.workload.batch_size].append(cell)
@@ -90,7 +88,6 @@ def _of_size(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mappin
 
 
 def _fitting(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:
-    """The one group of all these cells, if every machine's memory holds it; else none."""
     needed: dict[str, int] = defaultdict(int)
     limit: dict[str, int] = {}
     for cell in cells:
@@ -103,7 +100,7 @@ def _fitting(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mappin
 
 
 def worker_bytes(point: Point) -> int:
-    """About what one worker of a point keeps in memory: every layer's output is kept for the backward pass."""
+    """Estimate the memory of one worker of a point: every layer's output is kept for the backward pass."""
     strategy = frameworks.load(point.strategy)
     spec = models.of(point.workload)
     parameters = spec.parameters
@@ -113,8 +110,8 @@ def worker_bytes(point: Point) -> int:
 
 
 def seats(count: int, block: int, blocks: int) -> tuple[int, ...]:
-    """Which of `count` seats run by themselves in a block: all of them up to four; more of them take turns over
-    the blocks, so that each has two windows at least."""
+    """Return the seats that run in a block. All of up to four run; more take turns, each in at least two
+    blocks."""
     if count <= 4:
         return tuple(range(count))
     each = min(count, math.ceil(2 * count / blocks))

@@ -1,4 +1,4 @@
-"""The points of one round: strategies x world sizes, each with its controls, options and servers. Pure."""
+"""The points of one round: strategies x world sizes, each with its controls, options and servers."""
 
 from __future__ import annotations
 
@@ -21,20 +21,16 @@ from scaling.workloads import data, models
 from scaling.workloads.specs import Images, ModelSpec, Tokens
 
 # ---------------------------------------------------------------- kinds
-#
-# Which kinds of points a round has.
-
 
 USUAL: tuple[Kind, ...] = ("exchange", "solo", "each", "together", "comm")
-# They tell what is lost to waiting for data: what feeds by itself, and plain loops that need not be fed.
+# These kinds measure the time lost waiting for data: the feed alone, and plain loops on a batch that stays on the
+# device.
 OF_DATA: tuple[Kind, ...] = ("feed", "held")
 
 
 def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]:
-    """Those that are given; else the usual ones, with those of the data where it is decoded from files.
-
-    Raises UsageError where the data's are given and nobody waits for data.
-    """
+    """Return the given kinds, else the usual ones, with OF_DATA if the data is decoded from files.
+    Raises UsageError if `feed` or `held` is given for data that is not read."""
     given, found = config.kinds, data.spec(name)
     if given is None:
         return (*USUAL, *OF_DATA) if found.format in data.DECODED and device != "emulated" else USUAL
@@ -50,15 +46,10 @@ def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]
 
 
 # ---------------------------------------------------------------- feed
-#
-# What hands over batches: whether the data, the device and the strategy can be fed so.
 
 
 def check_feed(config: SweepConfig, device: Device, name: str) -> None:
-    """Refuse a native feed, its workers or files dropped from the page cache where they would change nothing.
-
-    Raises UsageError naming the flag and what would be right.
-    """
+    """Raise UsageError for a native feed, --feed-workers or --drop-caches that would change nothing."""
     native = config.feed == "native"
     if config.feed_workers is not None and not native:
         raise UsageError(f"--feed-workers {config.feed_workers}: of the native feed alone; add --feed native")
@@ -89,7 +80,7 @@ def _check_files(flag: str, device: Device, name: str) -> None:
 
 
 def feed_refusal(point: Point) -> str | None:
-    """Why its framework cannot feed the point by itself, naming the flag; None when it can, or need not."""
+    """Return why the point's framework cannot feed it, naming the flag; None if it can."""
     work = point.workload
     strategy = frameworks.load(point.strategy)
     drives = strategy.traits(point.strategy).drives
@@ -107,13 +98,12 @@ def feed_refusal(point: Point) -> str | None:
     return f"--feed native: its own pipeline does not read --data {work.data}; leave it out, or take {names}{hint}"
 
 
-# ---------------------------------------------------------------- CPU beside GPUs
-#
-# The CPU beside GPUs: the plain loops on all cores of the first host, with which GPUs are compared.
+# ---------------------------------------------------------------- CPU baseline of GPUs
+# The plain loop on all cores of the first host, with which GPUs are compared.
 
 
 def check_baseline_device(config: SweepConfig, device: Device) -> None:
-    """Refuse a CPU beside anything but GPUs, and frameworks that have none."""
+    """Raise UsageError if the launch is not on GPUs, or a framework does not run on CPUs."""
     if config.baseline_device is None:
         return
     if device != "cuda":
@@ -132,10 +122,8 @@ def check_baseline_device(config: SweepConfig, device: Device) -> None:
 def baseline(
     name: str, work: Workload, options: dict[str, str], placement: Placement, slots: Sequence[Slot]
 ) -> Point:
-    """The plain loop of a strategy's framework on a whole CPU, at the batch of one GPU.
-
-    In fp32 and the frameworks' own memory format, as it is trained with on CPUs, whatever GPUs compute in.
-    """
+    """Return the plain loop on a whole CPU, at the batch of one GPU.
+    Always fp32 and the frameworks' own memory format, as is usual on CPUs."""
     (first,) = first_slots(1, placement, slots)
     return Point(
         strategy=frameworks.load(name).baseline,
@@ -150,14 +138,11 @@ def baseline(
 
 
 # ---------------------------------------------------------------- passes
-#
-# Sweeps of passes: what of a step is timed by itself, by whom, and on how many devices.
-#
-# The forward pass and the backward one exchange nothing, so that they are those of a plain loop on one device.
+# Forward and backward pass exchange nothing: the plain loop on one device measures them.
 
 
 def check_passes(config: SweepConfig) -> None:
-    """Refuse strategies that exchange, or of which nobody knows that they can do a part of a step."""
+    """Raise UsageError for strategies that exchange or lack one of the passes."""
     text = ",".join(config.pass_)
     for name in config.strategy or () if config.has_passes else ():
         strategy = frameworks.load(name)
@@ -171,15 +156,13 @@ def check_passes(config: SweepConfig) -> None:
 
 
 def is_own_baseline(config: SweepConfig, name: str) -> bool:
-    """Whether a strategy is the plain loop that a sweep over passes or batches is about, and needs no other."""
+    """Return whether a strategy is the plain loop itself in a sweep over passes or batches."""
     return name == frameworks.load(name).baseline and (config.has_passes or config.batch_sizes is not None)
 
 
 def pass_world_sizes(config: SweepConfig, defaults: Sequence[int]) -> tuple[int, ...]:
-    """Those that are given; else one device for passes, `defaults` for whole steps.
-
-    Raises UsageError where passes are asked for on several devices.
-    """
+    """Return the world sizes: the given ones, else one device for passes and `defaults` for whole steps.
+    Raises UsageError for passes on several devices."""
     if not config.has_passes:
         return config.world_sizes or tuple(defaults)
     sizes = config.world_sizes or (1,)
@@ -191,28 +174,22 @@ def pass_world_sizes(config: SweepConfig, defaults: Sequence[int]) -> tuple[int,
     return sizes
 
 
-# ---------------------------------------------------------------- batches
-#
-# What every device trains at a world size: the batch rule, and a batch that divides by it.
-#
+# ---------------------------------------------------------------- batch rules
 # weak      the batch of a device is fixed (Gustafson, "Reevaluating Amdahl's law", 1988)
 # strong    the batch over all devices is fixed (Amdahl, 1967)
-# node      the batch of a node is fixed: strong inside a node, weak from node to node, as a process per node
-#           that is given a batch has it (MXNet's, and Dell EMC's study of 2016 with it)
+# node      the batch of a node is fixed: strong inside a node, weak between nodes (MXNet)
 
 
 def each(config: SweepConfig) -> Iterator[SweepConfig]:
-    """The configuration of each batch and each pass of a sweep over these, as if only that were asked for."""
+    """Yield one configuration for each batch and each pass of a sweep over these."""
     for size in config.batch_sizes or (config.batch_size,):
         for one in config.pass_:
             yield replace(config, batch_size=size, batch_sizes=None, pass_=(one,))
 
 
 def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
-    """The work of each device at this world size, of a configuration of one batch and one pass (`each`).
-
-    UsageError where the rule's batch cannot be shared alike.
-    """
+    """Return the work of each device at this world size, for a configuration of one batch and one pass (`each`).
+    Raises UsageError if the batch does not divide."""
     assert config.model is not None and config.data is not None
     assert config.precision is not None and config.memory_format is not None
     (pass_,) = config.pass_
@@ -240,7 +217,7 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
 
 
 def image_size(config: SweepConfig, model: ModelSpec) -> int:
-    """What --image-size says, 0 where that is the model's own; UsageError for a model that reads no images."""
+    """Return --image-size, 0 for the model's own. Raises UsageError for a model that reads no images."""
     if config.image_size is None:
         return 0
     if not isinstance(model.input, Images):
@@ -251,7 +228,6 @@ def image_size(config: SweepConfig, model: ModelSpec) -> int:
 
 
 def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
-    """What --sequence-length says or the model's own; 0 for a model that reads no tokens, and has no such flag."""
     if isinstance(model.input, Tokens):
         return config.sequence_length or model.input.length
     if config.sequence_length is not None:
@@ -262,7 +238,6 @@ def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
 
 
 def _checked(work: Workload) -> Workload:
-    """The same, if the network can have its size; UsageError names the flag otherwise."""
     try:
         assert models.of(work).placed
     except UsageError as error:
@@ -274,7 +249,6 @@ def _checked(work: Workload) -> Workload:
 
 
 def _batch_size(config: SweepConfig, size: int, shared_by: int) -> int:
-    """Samples per device; UsageError where the batch that is shared does not divide."""
     if config.global_batch_size is not None:
         return _part(config.global_batch_size, size, "--global-batch-size", f"world size {size}")
     assert config.batch_size is not None
@@ -290,7 +264,6 @@ def _part(batch_size: int, shared_by: int, flag: str, devices: str) -> int:
 
 
 def _node_devices(config: SweepConfig, size: int, slots: Sequence[Slot]) -> int:
-    """How many devices of each node take part; UsageError where nodes differ, as their batches would."""
     counts = _by_node(config, size, slots)
     fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
     if counts[fewest] != counts[most]:
@@ -310,10 +283,8 @@ def _by_node(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Mapping[s
 
 
 def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:
-    """Every point of one round, once: strategies of a framework share its `solo` and `together`.
-
-    Raises UsageError for what no launch on these slots could run.
-    """
+    """List every point of one round once: strategies of a framework share its controls.
+    Raises UsageError for a point that no launch on these slots could run."""
     _check_servers(config, slots)
     check_passes(config)
     assert config.strategy is not None and config.world_sizes is not None
@@ -321,7 +292,7 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
     for name in config.strategy:
         for size in config.world_sizes:
             for point in _points(config, device, name, size, slots):
-                with suppress(StrategyError):  # `refused` tells it: other points can run
+                with suppress(StrategyError):  # reported by `refused`; other points can run
                     strategy = frameworks.load(point.strategy)
                     if reason := strategy.refuse(point) or training.refusal(point) or feed_refusal(point):
                         raise UsageError(f"--strategy {name}: {reason}")
@@ -330,7 +301,6 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
 
 
 def _points(config: SweepConfig, device: Device, name: str, size: int, slots: Sequence[Slot]) -> Iterator[Point]:
-    """Those of a strategy at a world size, for each batch and each pass, over each network."""
     for one in each(config):
         work = workload(one, size, slots)
         own = replace(one, kinds=("exchange",)) if is_own_baseline(config, name) else one
@@ -342,7 +312,6 @@ def _points(config: SweepConfig, device: Device, name: str, size: int, slots: Se
 
 
 def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Workload) -> Iterable[Point]:
-    """The exchange of a strategy at a world size, and the controls that are asked for."""
     plain = frameworks.load(name).baseline
     assert config.kinds is not None
     wanted = config.kinds
@@ -355,8 +324,8 @@ def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Wo
     if "comm" in wanted and size > 1:
         yield _point(config, device, name, "comm", size, work, own)
     if "solo" in wanted:
-        # Where a batch is shared, the whole of it on one device is compared with, and what a part of it costs more
-        # is split off.
+        # If a rule divides the batch, efficiency is against the whole batch on one device. The part alone shows
+        # what smaller batches cost.
         yield _point(config, device, plain, "solo", 1, work.reference(size), shared)
         yield _point(config, device, plain, "solo", 1, replace(work, node_devices=1), shared)
     if "each" in wanted and size > 1:
@@ -364,14 +333,12 @@ def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Wo
     if "together" in wanted and size > 1:
         yield _point(config, device, plain, "together", size, work, shared)
     for kind in (kind for kind in OF_DATA if kind in wanted):
-        # What one device waits for data is in its own step time.
         yield _point(config, device, plain, kind, 1, replace(work, node_devices=1), shared)
         if size > 1:
             yield _point(config, device, plain, kind, size, work, shared)
 
 
 def _over_networks(config: SweepConfig, points: Iterable[Point]) -> Iterable[Point]:
-    """What exchanges is measured over each network; the plain loop uses none."""
     for point in points:
         if point.kind in EXCHANGING:
             yield from (replace(point, interconnect=word) for word in config.interconnect)
@@ -400,10 +367,9 @@ def _point(
 
 
 def _options(config: SweepConfig, name: str) -> dict[str, str]:
-    """The `--option [STRATEGY.]key=value` that concern a strategy, checked against its own list.
-
-    A key without a strategy concerns each that knows it; one that none knows is refused.
-    """
+    """Return the options of a strategy (`--option [STRATEGY.]key=value`).
+    A key without a strategy applies to each strategy that knows it. Raises UsageError for a key that none
+    knows."""
     strategy = frameworks.load(name)
     own: dict[str, str] = {}
     for text in config.option:
@@ -436,7 +402,7 @@ def refused(
     slots: Sequence[Slot],
     on_network: Callable[[Point], tuple[str, str] | None] = lambda _: None,
 ) -> dict[str, str]:
-    """By cell, why a point cannot run on these nodes or on its network; raises UsageError if no exchange could."""
+    """Return by cell why a point cannot run on its nodes or network. Raises UsageError if no exchange can."""
     found = {point.cell: _refusal(point, slots) or on_network(point) for point in points}
     reasons = {cell: one for cell, one in found.items() if one is not None}
     if not any(point.kind in WANTED and point.cell not in reasons for point in points):
@@ -447,7 +413,7 @@ def refused(
 
 
 def _refusal(point: Point, slots: Sequence[Slot]) -> tuple[str, str] | None:
-    """Why a point cannot run on these nodes, and what would help; None where it can."""
+    """Return the reason and the fix; None if the point can run."""
     try:
         frameworks.load(point.strategy).refuse(point)
     except StrategyError as error:
@@ -466,7 +432,7 @@ def _refusal(point: Point, slots: Sequence[Slot]) -> tuple[str, str] | None:
 
 
 def _unseen(ranks: Sequence[Slot]) -> str:
-    """Why rank 0's process cannot drive the GPUs of all ranks of its node; "" where it can."""
+    """Return why rank 0's process cannot drive the GPUs of all ranks of its node; "" if it can."""
     first = ranks[0]
     if len(ranks) > 1 and first.shown_gpu:
         return f"one process drives the devices of one node, and sees one slice of a GPU only ({first.host})"
@@ -480,8 +446,8 @@ def _unseen(ranks: Sequence[Slot]) -> str:
 
 
 def _sliced(ranks: Sequence[Slot]) -> str:
-    """Which two ranks are on slices of one GPU: NCCL tells GPUs apart by their bus, and ends with "Duplicate GPU
-    detected" (https://github.com/NVIDIA/nccl/issues/1716); "" where none are."""
+    """Return which two ranks are on slices of one GPU, which NCCL refuses
+    (https://github.com/NVIDIA/nccl/issues/1716)."""
     owner: dict[tuple[str, str], Slot] = {}
     for rank in ranks:
         other = owner.setdefault((rank.host, rank.whole_gpu), rank)
@@ -494,12 +460,11 @@ def _sliced(ranks: Sequence[Slot]) -> str:
 
 
 def kept(points: Iterable[Point], reasons: Mapping[str, str]) -> list[Point]:
-    """Without controls that cannot run; an exchange that cannot stays, and says why."""
+    """Drop controls that cannot run. Exchanges that cannot run stay, with their reason."""
     return [point for point in points if point.kind in WANTED or point.cell not in reasons]
 
 
 def _with_servers(point: Point, config: SweepConfig, slots: Sequence[Slot]) -> Point:
-    """The point with the number of its parameter servers, if its strategy has any."""
     if not _traits(point.strategy).servers:
         return point
     count = _nodes(point, slots) if config.servers == "per-node" else config.servers

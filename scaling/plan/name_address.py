@@ -1,4 +1,4 @@
-"""Strategies whose ranks listen at the address of the host's name, whatever network is asked for. Pure."""
+"""Check strategies whose ranks listen at the address of the host's name, whatever network is chosen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaling.records.point import EXCHANGING, Device, Point
 def refusal(
     point: Point, slots: Sequence[Slot], enrolled: Sequence[Enrol], networks: Iterable[Network]
 ) -> tuple[str, str] | None:
-    """Why a point would not be measured on its network, and the mend; None if it would."""
+    """Return why a point would not be measured on its network, and the fix; None if it would."""
     network = next((one for one in networks if one.word == point.interconnect), None)
     if network is None or point.kind not in EXCHANGING:
         return None
@@ -29,11 +29,8 @@ def refusal(
 def fault(
     addresses: Mapping[str, str | None], network: Network, device: Device, obeying: str
 ) -> tuple[str, str] | None:
-    """What is wrong with the addresses of these hosts' names, None if they do not matter, and the mend,
-    of which `obeying` is a part (base.Strategy).
-
-    One host reaches itself at any. On GPUs NCCL carries the gradients, and any address will do that others reach.
-    """
+    """Return what is wrong with the addresses of these hosts' names, and the fix (with `obeying`), or None.
+    One host reaches itself at any address; NCCL (GPUs) needs any address that others reach."""
     if len(addresses) < 2:
         return None
     for host, address in addresses.items():

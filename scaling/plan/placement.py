@@ -1,4 +1,4 @@
-"""Where each rank runs: its host, CPUs and GPU; and which ranks a point takes. Pure."""
+"""Place ranks: each rank's host, CPUs and GPU, and the ranks of a point."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from scaling.records.messages import Enrol
 from scaling.records.point import Device, Placement, Point, Record
 from scaling.text import counted
 
-# A core, by its hardware threads.
+# The hardware threads of a core.
 Core = tuple[int, ...]
 
 
 class Slot(Record, frozen=True, kw_only=True):
-    """A rank of the launch with its host, its number there, its own CPUs and its GPU.
+    """A rank of the launch with its host, CPUs and GPU.
 
-    `device_index` counts the GPUs that this rank's agent sees (a batch system may show each rank one),
-    `visible_gpus` by UUID; `gpu` is that GPU's UUID, "" without one, by which two ranks that share a GPU are
-    found, and `whole_gpu` that of the GPU whose slice it is (MIG), else the same. `shown_gpu` is the only one that
-    its worker is shown, "" where that is shown all. `near` are its own CPUs of those near its GPU, `near_cores`
-    cores; none where that is not known. `machine` is the same for hosts on the same cores (containers, nodes of a
-    lab), by which two that share a CPU are; `owns_machine`: no other host of the launch has its kernel.
-    `cpu_quotas` are those of its cgroups.
+    `machine`: equal for hosts on the same cores (containers, nodes of a lab).
+    `device_index`: counts the GPUs that this rank's agent sees; `visible_gpus` are their UUIDs.
+    `gpu`: the UUID of its GPU, "" without one; `whole_gpu`: the GPU of which it is a slice (MIG), else the same.
+    `shown_gpu`: the only GPU that its worker sees; "" if it sees all.
+    `near`: its own CPUs near its GPU, `near_cores` the number of their cores; empty if unknown.
+    `owns_machine`: whether no other host of the launch has the same kernel.
+    `cpu_quotas`: the CPUs that each of its cgroups grants.
     """
 
     launch_rank: int
@@ -47,22 +47,18 @@ class Slot(Record, frozen=True, kw_only=True):
     cpu_quotas: Mapping[str, float] = {}
 
     def cpus_on(self, device: Device) -> tuple[int, ...]:
-        """Where its worker is pinned: to its own CPUs, to those near its GPU, or nowhere: while it sleeps, and
-        where nobody knows what is near."""
+        """Return the CPUs to which its worker is pinned; empty if it is not pinned."""
         return {"cpu": self.cpus, "cuda": self.near, "emulated": ()}[device]
 
     def threads_on(self, device: Device) -> int:
-        """How many its worker computes with: no more than it has cores near its GPU."""
+        """Return the number of threads of its worker, on GPUs at most the cores near the GPU."""
         return min(self.threads, self.near_cores) if device == "cuda" and self.near else self.threads
 
 
 def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
-    """Give every rank of the launch its slot. `enrolled[r]` is what rank r said of itself.
-
-    A machine's cores are those that any of its ranks may use; each rank gets the same number of them, and no more
-    than its share of a CPU quota.
-    Raises UsageError when `--cpus-per-rank` asks for more than there are.
-    """
+    """Give every rank its slot; `enrolled[r]` is the message of rank r.
+    Each rank of a machine has the same number of cores, at most its share of a CPU quota. Raises UsageError if
+    --cpus-per-rank is too large."""
     hosts = [enrol.host for enrol in enrolled]
     ranks_of = _by_machine(hosts)
     cores_by = {machine: cores_of(hosts[rank] for rank in ranks) for machine, ranks in ranks_of.items()}
@@ -91,7 +87,6 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
 
 
 def _available(cores: Sequence[Core], hosts: Iterable[HostInfo]) -> str:
-    """How many cores ranks of one machine have, and whether their launcher holds them to these."""
     whole = max(host.launcher_cores for host in hosts)
     if whole <= len(cores):
         return f"it has {len(cores)}"
@@ -102,8 +97,7 @@ def _available(cores: Sequence[Core], hosts: Iterable[HostInfo]) -> str:
 
 
 def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
-    """The ranks of each machine. Hosts that name one kernel and share cores are one, also where
-    one of them has fewer; those of one kernel with other cores (containers with cpusets) are not."""
+    """Group ranks by machine: hosts on one kernel with common cores; not containers with disjoint cpusets."""
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         by_host.setdefault(host.hostname, []).append(rank)
@@ -122,7 +116,6 @@ def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
 
 
 def _owners(hosts: Sequence[HostInfo]) -> set[str]:
-    """The hosts whose kernel no other of them has: no containers beside each other, no nodes of a lab."""
     by_kernel: dict[str, set[str]] = {}
     for host in hosts:
         by_kernel.setdefault(host.boot_id, set()).add(host.hostname)
@@ -152,11 +145,8 @@ def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads:
 def near_gpus(
     slots: Sequence[Slot], hosts: Sequence[HostInfo], cpus_per_rank: int | None = None
 ) -> tuple[Slot, ...]:
-    """The slots with their CPUs near their GPUs: the cores of a NUMA node are divided among the ranks whose GPUs
-    are on it, at every world size alike. Where there are fewer cores than ranks, these share them. Where nothing
-    is known to be near some rank of a machine, none is pinned: the others would have cores to themselves, and it
-    would not.
-    """
+    """Divide the cores of each NUMA node among the ranks whose GPUs are on it; more ranks than cores share them.
+    If the near cores of one rank are unknown, no rank of its machine is pinned."""
     near = _near(slots, hosts)
     floating = {slot.machine for slot in slots if not near.get((slot.machine, slot.gpu))}
     sharing: dict[tuple[str, tuple[Core, ...]], list[Slot]] = {}
@@ -174,8 +164,7 @@ def near_gpus(
 
 
 def _near(slots: Sequence[Slot], hosts: Sequence[HostInfo]) -> dict[tuple[str, str], tuple[Core, ...]]:
-    """By machine and GPU, the cores near it, in order: all that any rank of the machine knows of, since each tells
-    of those that it may use itself."""
+    """Return the cores near each GPU. The ranks' answers are joined: each reports only cores that it may use."""
     found: dict[tuple[str, str], set[Core]] = {}
     for slot in slots:
         for gpu in hosts[slot.launch_rank].gpus:
@@ -184,7 +173,7 @@ def _near(slots: Sequence[Slot], hosts: Sequence[HostInfo]) -> dict[tuple[str, s
 
 
 def slots_of(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """The slots of a point, rank by rank; of one that takes a whole CPU, with all of that."""
+    """Return the slots of a point, rank by rank. A point on a whole CPU has all CPUs of its host."""
     if point.hosts:
         slots = [slot for slot in slots if slot.host in point.hosts]
     taken = first_slots(point.world_size, point.placement, slots)
@@ -192,14 +181,14 @@ def slots_of(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
 
 
 def whole_cpu(slot: Slot, slots: Iterable[Slot]) -> Slot:
-    """A slot with the CPUs of all ranks of its host, and a thread for each of their cores."""
+    """Return a slot with the CPUs of all ranks of its host, and a thread for each core."""
     beside = [one for one in slots if one.host == slot.host]
     cpus = tuple(dict.fromkeys(cpu for one in beside for cpu in one.cpus))
     return replace(slot, cpus=cpus, threads=min(len(cpus), sum(one.threads for one in beside)))
 
 
 def first_slots(size: int, placement: Placement, slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """The slots of `size` ranks: `pack` fills one host after the other, `spread` deals them out."""
+    """Return the slots of `size` ranks: `pack` fills one host after another, `spread` distributes the ranks."""
     hosts = list(dict.fromkeys(slot.host for slot in slots))
     ordered = sorted(slots, key=lambda slot: (hosts.index(slot.host), slot.local_rank))
     if placement == "spread":
@@ -208,8 +197,7 @@ def first_slots(size: int, placement: Placement, slots: Sequence[Slot]) -> tuple
 
 
 def crowding(point: Point, slots: Sequence[Slot]) -> str:
-    """Why ranks of the point have less than their devices: two share a CPU or a GPU at the same time, or a quota
-    grants less than they compute with; "" if they have all. Ranks of `each` take turns."""
+    """Return why ranks share a CPU or GPU at a time, or why a CPU quota is too small; "" if neither."""
     device = point.hardware.device
     if device == "emulated":
         return ""
@@ -238,13 +226,13 @@ def _crowding(slots: Sequence[Slot]) -> str:
 
 
 def gpus_of(point: Point, slots: Sequence[Slot]) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs that a point's ranks compute on; none on other devices."""
+    """Return the UUIDs of the GPUs of a point's ranks; empty on other devices."""
     return tuple(slot.gpu for slot in slots) if point.hardware.device == "cuda" else ()
 
 
 def server_slots(point: Point, rank_slots: Sequence[Slot], slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """Beside which agent each parameter server of a point runs: one node after the other, the training ones
-    (`shared`), or those that the point leaves free (`dedicated`, while it leaves any)."""
+    """Return the slot of each parameter server, one node after another.
+    `shared` takes the nodes that train, `dedicated` the nodes that the point leaves free, if there are any."""
     training = list(dict.fromkeys(slot.host for slot in rank_slots))
     free = [host for host in dict.fromkeys(slot.host for slot in slots) if host not in training]
     hosts = free if point.server_hosts == "dedicated" and free else training

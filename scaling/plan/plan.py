@@ -1,7 +1,6 @@
-"""From a SweepConfig and the launch's hosts to ordered, interleaved points. Pure; every refusal names its flag.
+"""Make the Plan from a SweepConfig and the launch's hosts. Every refusal names its flag.
 
-All points, baselines included, are measured in each round, in an order shuffled anew per round, so
-that drift hits all alike.
+Each round measures all points, baselines included, in a new random order: drift then affects all points equally.
 """
 
 from __future__ import annotations
@@ -27,19 +26,15 @@ from scaling.records.point import Device, Hardware, Point, Record
 from scaling.records.run import Emulation
 from scaling.tools.emulated import profiles
 
-# ---------------------------------------------------------------- flags that would change nothing
-#
-# Flags that were given and would change nothing of what is planned on this launch's devices are refused.
-#
-# `validation.check_given` refuses such flags by the configuration alone. A file or an older run may say more
-# than one needs.
+# ---------------------------------------------------------------- flags without effect
+# These checks need the launch's devices; `validation.check_given` checks the configuration alone.
 
 
 def check_given(made: Plan, given: Collection[str]) -> None:
-    """Refuse flags among the `given` ones that this plan has no use for; raises UsageError."""
+    """Raise UsageError for a flag among the `given` ones that this plan does not use."""
     on_gpus = all(point.hardware.device == "cuda" for point in made.cells)
     fields = fields_of(type(made.config)).values()
-    # Workers on GPUs start from nothing, with the C library as the system has it.
+    # Workers on GPUs are no forks and keep the system's malloc.
     for field in (one.key for one in fields if one.flag.of == "cpu workers" and on_gpus):
         if field in given:
             raise UsageError(f"{flag(field)}: is of workers on CPUs, and all of these are on GPUs; leave it out")
@@ -51,31 +46,28 @@ def check_given(made: Plan, given: Collection[str]) -> None:
 
 
 def _most_beside_each_other(made: Plan) -> int:
-    """How many points could take turns if memory held them all."""
     families = Counter(
         frameworks.load(point.strategy).baseline
         for point in made.cells
-        # Apart in any case: a whole CPU, and a training.
+        # A whole CPU and a training are always measured alone.
         if not point.hardware.cores and point.regime is None
     )
     return max(families.values(), default=0)
 
 
-# ---------------------------------------------------------------- plan
-
-# Of a group: until all forks are ready; windows that warm up; the uncounted step before each window, and orders.
+# Seconds until all forks of a group are ready, windows of warm-up, seconds before each window.
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
-# Of what goes on: with orders and canaries.
+# Factor for messages and canaries during the soak.
 SOAKED = 1.1
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """Everything decided before the first point. `groups` are the points of one round, not yet shuffled, by which
-    of them live side by side.
+    """Everything decided before the first point.
 
-    `config` is the given one with every None that depends on the launch resolved. `missing` says by strategy
-    and `refused` by cell why it will not be measured. `cores` are those of its smallest host. `other_code` is
-    the folder of the revision that `--against` names.
+    `config`: the given one, with every None that depends on the launch replaced.
+    `missing`, `refused`: why a strategy, or a cell, is not measured. `why`: the reasons for device and defaults.
+    `groups`: the points of one round, not shuffled.
+    `cores`: those of the smallest host. `other_code`: the folder of the revision of `--against`.
     """
 
     config: SweepConfig
@@ -100,7 +92,7 @@ class Plan(Record, frozen=True, kw_only=True):
         return any(group.side_by_side for group in self.groups)
 
     def round(self, number: int) -> tuple[Group, ...]:
-        """The groups of one round, shuffled by the seed and the round."""
+        """Return the groups of one round, shuffled by the seed and the round's number."""
         groups = [
             replace(group, points=tuple(replace(point, round=number) for point in group.points))
             for group in self.groups
@@ -110,24 +102,24 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def stages(self) -> tuple[bool, ...]:
-        """Whether its points are later ones, of each stage: all rounds of one are measured before the next."""
+        """Whether each stage has the later points (--predict-first); stages are measured one after another."""
         return (False,) if self.config.predict_first is None else (False, True)
 
     def is_later(self, group: Group) -> bool:
-        """Whether the group is measured when all smaller world sizes are, and what it will do is predicted."""
+        """Return whether the group is predicted, and measured only after all smaller world sizes."""
         return any(_is_later(self.config, point) for point in group.points)
 
     def code(self, point: Point) -> str:
-        """The folder of the revision that a point's workers run; "" for that of the launch."""
+        """Return the folder of the revision that a point's workers run; "" for the launch's own."""
         return self.other_code if other_code.revision(point.strategy) else ""
 
     def network(self, point: Point) -> Network:
-        """The network that a point takes; a point without exchange needs none in particular."""
+        """Return the network of a point; the first one for points without exchange."""
         named = (network for network in self.networks if network.word == point.interconnect)
         return next(named, self.networks[0])
 
     def emulation(self, point: Point) -> Emulation | None:
-        """How well a point is emulated; None where devices are real."""
+        """Return the accuracy of a point's emulation; None for real devices."""
         return rules.emulation_told(point, self.slots, self.cores, self.network(point).rate_bits_per_s)
 
     @property
@@ -137,12 +129,12 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def hardware(self) -> Hardware:
-        """What all of its points run on."""
+        """The hardware of all points."""
         return self.cells[0].hardware
 
     @property
     def slept_s(self) -> float:
-        """How long a step takes on the clock at least where devices are emulated; else 0."""
+        """Seconds of the longest step of an emulated device; 0 for real ones."""
         if self.device != "emulated":
             return 0.0
         return max(
@@ -154,15 +146,14 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def estimate_s(self) -> float:
-        """About how long the planned rounds take: start-up, warm-up and measured windows. 0 where nobody knows, as
-        with epochs of training."""
+        """Estimated seconds of the planned rounds: start-up, warm-up, windows, soak. 0 if unknown (--epochs)."""
         if any(cell.regime for cell in self.cells):
             return 0.0
         return self._rounds_s + SOAKED * self.soak_s * sum(map(_soaked, self.groups))
 
     @property
     def soak_s(self) -> float:
-        """How long exchanges that take turns train on after the first round's windows."""
+        """Seconds of soak of exchanges that take turns, after the windows of the first round."""
         given = self.config.soak_s
         return defaults.soak_s(self._rounds_s) if given is None else given
 
@@ -172,12 +163,12 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def rounds(self) -> int:
-        """How many are planned."""
+        """The number of planned rounds."""
         assert self.config.rounds is not None
         return self.config.rounds
 
     def seconds(self, group: Group) -> float:
-        """About how long a group takes."""
+        """Estimate the seconds of a group."""
         assert self.config.window_s is not None
         window_s = max(self.config.window_s, self.slept_s)
         windows = self.config.windows or defaults.turns_in_round(window_s + UNCOUNTED_S)
@@ -193,7 +184,6 @@ class Plan(Record, frozen=True, kw_only=True):
 
 
 def _soaked(group: Group) -> int:
-    """How many of its points go on after their windows: an exchange of each strategy, and the plain loop."""
     strategies = {point.strategy for point in group.points if point.kind == "exchange"}
     return len(strategies) + 1 if group.side_by_side and strategies else 0
 
@@ -205,8 +195,8 @@ def make(
     *,
     lab_bits_per_s: Sequence[float] = (),
 ) -> Plan:
-    """Resolve the configuration on these hosts and list the cells. UsageError for what this launch cannot run.
-    `fabric` is what the fabric file names; `lab_bits_per_s` the declared rates of a lab's networks, if any."""
+    """Resolve the configuration on these hosts and list the points. Raises UsageError.
+    `fabric` has the networks of the fabric file, `lab_bits_per_s` the declared rates of a lab's networks."""
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = rules.choose_device(config, slots, enrolled)
     resolved, how, missing, points = rules.resolve(
@@ -233,14 +223,13 @@ def make(
 def _groups(
     config: SweepConfig, cells: Sequence[Point], device: Device, slots: Sequence[Slot], enrolled: Sequence[Enrol]
 ) -> tuple[Group, ...]:
-    """Side by side where memory allows; by default on CPUs only, since models would share a GPU's memory, and what
-    is emulated sleeps as long whatever the machine does. Never where files are dropped from the page cache: points
-    that take turns would read what others have just read."""
+    """Group the cells. By default they take turns on CPUs only: models would share a GPU's memory. Never with
+    --drop-caches: points that take turns would read the files from the page cache."""
     wanted = (device == "cpu" if config.interleave is None else config.interleave) and not config.drop_caches
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
     if not wanted:
         return apart(cells)
-    # A whole CPU, which leaves nothing to others; a training, of which no step is taken twice.
+    # A whole CPU leaves nothing to others, and no step of a training may be repeated.
     alone = [cell for cell in cells if cell.hardware.cores or cell.regime]
     others = [cell for cell in cells if cell not in alone]
     return (*together(others, slots, memory_bytes), *apart(alone))
@@ -252,7 +241,7 @@ def _is_later(config: SweepConfig, point: Point) -> bool:
 
 
 def turns_of(point: Point, windows: int) -> int:
-    """How many windows of a point are measured in a round."""
+    """Return how many windows of a point are measured in a round."""
     if point.kind != "each":
         return windows
     return sum(len(seats(point.world_size, block, windows)) for block in range(windows))

@@ -1,4 +1,4 @@
-"""Which TCP ports a point needs reserved, beside which agent, and who is told of them. Pure."""
+"""Which TCP ports a point needs, on which hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaling.records.task import Task
 
 
 class Wanted(Record, frozen=True, kw_only=True):
-    """How many ports a point needs on an address of one host, beside the agent of rank `launch_rank`."""
+    """How many ports a point needs on an address of one host, held by the agent of rank `launch_rank`."""
 
     launch_rank: int
     host: str
@@ -21,7 +21,7 @@ class Wanted(Record, frozen=True, kw_only=True):
 
 
 def wanted(tasks: Sequence[Task], traits: Traits) -> tuple[Wanted, ...]:
-    """What a point of these tasks, one per rank, asks for: rank 0's ports, those of all ranks, the servers'."""
+    """Return what a point needs: ports of rank 0, of all ranks, of the servers. `tasks` is one per rank."""
     first = tasks[0]
     shared = [_beside(first, traits.ports)] if traits.ports else []
     own = [_beside(task, 1) for task in tasks] if traits.rank_ports else []
@@ -42,7 +42,7 @@ def _beside(task: Task, count: int) -> Wanted:
 
 
 def assigned(tasks: Sequence[Task], traits: Traits, held: Mapping[int, tuple[int, ...]]) -> tuple[Task, ...]:
-    """The tasks with their ports; `held[i]` are those of `wanted(...)[i]`."""
+    """Return the tasks with their ports; `held[i]` are those of `wanted(...)[i]`."""
     answers = [held[index] for index in range(len(held))]
     ports = answers.pop(0) if traits.ports else ()
     count = len(tasks) if traits.rank_ports else 0

@@ -1,11 +1,8 @@
-"""What a configuration means on the hosts of this launch: RULES, which resolve it one after the other. Pure.
+"""Resolve a configuration on the hosts of this launch, by RULES in order.
 
-A rule is named after the field that it settles: `batch_size` chooses what --batch-size does not say. It leaves
-what is given, and refuses what this launch cannot run. `RULES`, at the end, has them in order.
-
-On GPUs it chooses what users of that GPU would choose, since slow compute makes every network look good: half
-precision with tensor cores (bf16 from compute capability 8.0 on, fp16 with 7.x), images in channels_last, and a
-batch that fills the memory better than one that any GPU takes.
+A rule is named after the field that it fills in. It keeps given values, and raises UsageError if this launch
+cannot run them. On GPUs the defaults are what users would choose, since slow compute makes every network look
+good: half precision on tensor cores, channels_last, and a batch that fills the memory.
 """
 
 from __future__ import annotations
@@ -34,13 +31,13 @@ from scaling.workloads import models
 from scaling.workloads.specs import ModelSpec
 
 BFLOAT16_FROM, TENSOR_CORES_FROM = (8, 0), (7, 0)
-# Of ResNet-50, the default on GPUs: GPUs sold with 40 GB and with 16 GB have somewhat less for programs.
+# (least bytes of memory, batch). GPUs sold with 40 GB or 16 GB have slightly less for programs.
 BATCHES = {"resnet50": ((39 * 10**9, 256), (15 * 10**9, 128))}
 GB = 1e9
 
 
 class Launch(NamedTuple):
-    """The facts that rules look at: the hosts, the place of every rank, the device and why it is that one."""
+    """The facts that rules use; `why` is the reason for the device."""
 
     enrolled: Sequence[Enrol]
     slots: Sequence[Slot]
@@ -55,7 +52,7 @@ class Launch(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A configuration on its way: the reasons for its defaults, missing strategies, the points of a round."""
+    """A partly resolved configuration: reasons for its defaults, missing strategies, the points of a round."""
 
     config: SweepConfig
     why: tuple[str, ...] = ()
@@ -63,7 +60,7 @@ class Draft(NamedTuple):
     points: tuple[Point, ...] = ()
 
     def but(self, **fields: Any) -> Draft:
-        """The same with other values of the configuration."""
+        """Return a copy with other values of the configuration."""
         return self._replace(config=replace(self.config, **fields))
 
 
@@ -71,7 +68,7 @@ Rule = Callable[[Draft, Launch], Draft]
 
 
 def resolve(config: SweepConfig, launch: Launch) -> Draft:
-    """Apply every rule, in order. Raises UsageError for what this launch cannot run."""
+    """Apply every rule, in order. Raises UsageError if this launch cannot run the configuration."""
     draft = Draft(config)
     for rule in RULES:
         draft = rule(draft, launch)
@@ -82,20 +79,20 @@ def resolve(config: SweepConfig, launch: Launch) -> Draft:
 
 
 def baseline_device(draft: Draft, launch: Launch) -> Draft:
-    """Refuse a CPU beside anything but GPUs."""
+    """Refuse --baseline-device without GPUs."""
     matrix.check_baseline_device(draft.config, launch.device)
     return draft
 
 
 def strategy(draft: Draft, launch: Launch) -> Draft:
-    """Name each strategy once and by its own name; by default the one for the device."""
+    """Resolve strategies to their own names, without duplicates; the default depends on the device."""
     own = names(draft.config, launch.device)
     lacking = missing(own, launch.enrolled, launch.device, launch.why)
     return draft.but(strategy=own)._replace(missing=lacking)
 
 
 def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
-    """The strategies, each once and by its own name."""
+    """Return the strategies by their own names, without duplicates."""
     default = frameworks.BASELINES[0] if config.has_passes else frameworks.default(device)
     given = tuple(dict.fromkeys(other_code.own(name) for name in config.strategy or (default,)))
     if config.against is None and given != tuple(dict.fromkeys(config.strategy or given)):
@@ -106,8 +103,8 @@ def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
 
 
 def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why: str) -> dict[str, str]:
-    """Why strategies cannot run on some host. Raises UsageError where another device is needed than the launch
-    runs on, and `why` it does, or when nothing that was asked for can run."""
+    """Return why strategies cannot run on some host; `why` is the reason for the device.
+    Raises UsageError if a strategy needs another device, or if no strategy can run."""
     reasons: dict[str, str] = {}
     for name in names:
         strategy = frameworks.load(name)
@@ -130,14 +127,14 @@ def _emulating() -> list[str]:
 
 
 def world_sizes(draft: Draft, launch: Launch) -> Draft:
-    """Take 1, 2, 4, ... and the launch's size."""
+    """Fill in world sizes: 1, 2, 4, ... and the launch's size."""
     sizes = matrix.pass_world_sizes(draft.config, default_world_sizes(len(launch.slots)))
     _check_sizes(sizes, launch.slots, launch.device)
     return draft.but(world_sizes=sizes)
 
 
 def default_world_sizes(size: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and the launch's size."""
+    """Return 1, 2, 4, ... and `size`."""
     powers = [2**power for power in range(size.bit_length()) if 2**power <= size]
     return tuple(sorted({*powers, size}))
 
@@ -156,12 +153,12 @@ def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) ->
 
 
 def model(draft: Draft, launch: Launch) -> Draft:
-    """Train the model that is the default of the device."""
+    """Fill in the model: the default of the device."""
     return draft.but(model=models.spec(draft.config.model or models.default_model(launch.device)).name)
 
 
 def data(draft: Draft, _: Launch) -> Draft:
-    """Feed the model's own data; refuse data that it cannot read."""
+    """Fill in the model's own data; refuse data that it cannot read."""
     spec = _model(draft.config)
     name = draft.config.data or spec.data
     catalogue.fits(name, spec)
@@ -169,18 +166,18 @@ def data(draft: Draft, _: Launch) -> Draft:
 
 
 def kinds(draft: Draft, launch: Launch) -> Draft:
-    """Measure the usual controls, and those of the data where it is decoded from files."""
+    """Fill in the kinds: the usual ones, and `feed` and `held` for data decoded from files."""
     return draft.but(kinds=matrix.kinds_of(draft.config, launch.device, _data(draft.config)))
 
 
 def epochs(draft: Draft, launch: Launch) -> Draft:
-    """Refuse a training of which no accuracy can be told."""
+    """Refuse a training without an accuracy."""
     training.check(draft.config, launch.device, _model(draft.config), _data(draft.config))
     return draft
 
 
 def feed(draft: Draft, launch: Launch) -> Draft:
-    """Refuse a feed that would change nothing."""
+    """Refuse feed flags that would change nothing."""
     matrix.check_feed(draft.config, launch.device, _data(draft.config))
     return draft
 
@@ -195,11 +192,11 @@ def _data(config: SweepConfig) -> str:
     return config.data
 
 
-# ---------------------------------------------------------------- batch, clocks
+# ---------------------------------------------------------------- batch, timeouts
 
 
 def cpu_precision(draft: Draft, launch: Launch) -> Draft:
-    """Compute in fp32 and in the frameworks' own memory format off GPUs; refuse precisions of GPUs there."""
+    """Use fp32 and the frameworks' own memory format except on GPUs; refuse precisions that need a GPU."""
     config = draft.config
     if launch.device == "cpu" and config.precision in ("tf32", "fp16"):
         raise UsageError(f"--precision {config.precision}: needs CUDA; on cpu use fp32 or bf16")
@@ -209,7 +206,7 @@ def cpu_precision(draft: Draft, launch: Launch) -> Draft:
 
 
 def batch_size(draft: Draft, launch: Launch) -> Draft:
-    """Take the model's batch per device, or on GPUs one that fills the memory."""
+    """Fill in the model's batch per device, or on GPUs one that fills the memory."""
     config = draft.config
     if config.batch_size is not None or config.batch_sizes is not None or config.global_batch_size is not None:
         return draft
@@ -230,7 +227,6 @@ def _batch_size(config: SweepConfig, model: ModelSpec, launch: Launch) -> int:
 
 
 def _why_batch(config: SweepConfig, size: int, launch: Launch) -> str:
-    """`batch 256: 80 GB of memory`; "" where the memory has no say. NVML tells none of integrated GPUs."""
     if launch.device != "cuda" or config.model not in BATCHES:
         return ""
     memory_gb = min((gpu.memory_bytes for gpu in launch.gpus), default=0) / GB
@@ -238,17 +234,15 @@ def _why_batch(config: SweepConfig, size: int, launch: Launch) -> str:
 
 
 def timeouts(draft: Draft, launch: Launch) -> Draft:
-    """Give workers the time that their framework needs on this device."""
+    """Fill in the timeouts, which depend on the framework and the device."""
     return draft._replace(config=defaults.with_clocks(draft.config, launch.device, launch.gpus))
 
 
-# ---------------------------------------------------------------- predicting
-#
-# `--predict-first`: which world sizes are measured first, and whether the others can be predicted then.
+# ---------------------------------------------------------------- --predict-first
 
 
 def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], first: int) -> str:
-    """What of the sweep stands against it; "" if nothing."""
+    """Return why the larger world sizes cannot be predicted; "" if they can."""
     known, later = [one for one in sizes if one <= first], [one for one in sizes if one > first]
     listed = ",".join(map(str, sizes))
     if config.target_ci is not None:
@@ -257,7 +251,7 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
         return "only exchanges of whole steps are predicted: leave --pass and --epochs out"
     if config.rule != "weak":
         return f"only weak scaling is predicted, not the batch rule {config.rule}: give --batch-size"
-    # What is emulated sleeps as long whenever it is measured.
+    # Emulated devices always have the same speed: `solo` is enough.
     baselines = {"each", "solo"} if config.device.startswith("emulated") else {"each"}
     if kinds and not baselines & set(kinds):
         return "add each to --kinds: one device alone is measured again beside the larger sizes"
@@ -269,7 +263,7 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
 
 
 def predict_first(draft: Draft, _: Launch) -> Draft:
-    """Settle the world size up to which is measured first; refuse where there is nothing to predict."""
+    """Resolve the largest world size that is measured first; refuse a sweep with nothing to predict."""
     config, given = draft.config, draft.config.predict_first
     if given is None:
         return draft
@@ -281,14 +275,12 @@ def predict_first(draft: Draft, _: Launch) -> Draft:
 
 
 # ---------------------------------------------------------------- device, networks
-#
-# Which kind of device a sweep runs on, and whether each rank of the launch has one of its own.
 
 
 def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> tuple[Device, str]:
-    """The device, and for people why it is that one. UsageError where ranks have none of what is asked for, or
-    where only some of them have GPUs and nothing is asked for: a slow sweep on CPUs is no answer to a driver that
-    broke."""
+    """Return the device and the reason for it.
+    Raises UsageError if ranks lack the given device, or if only some ranks have GPUs and none is given: a driver
+    may have failed."""
     if profiles.name_of(config.device):
         return "emulated", f"--device {config.device}"
     if config.device == "cpu":
@@ -309,7 +301,7 @@ def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence
 
 
 def check_own(slots: Sequence[Slot]) -> None:
-    """Raises UsageError where two ranks would share a GPU."""
+    """Raise UsageError if two ranks would share a GPU."""
     owner: dict[tuple[str, str], Slot] = {}
     for slot in slots:
         other = owner.setdefault((slot.host, slot.gpu), slot)
@@ -325,7 +317,6 @@ def _has(hosts: Iterable[str]) -> str:
 
 
 def _because(enrolled: Iterable[Enrol]) -> str:
-    """What NVML says there, and what else is known; nothing where no driver is installed."""
     said = dict.fromkeys(_state(enrol) for enrol in enrolled)
     return f" ({'; '.join(said)})" if any(said) else ""
 
@@ -340,7 +331,6 @@ def _state(enrol: Enrol) -> str:
 
 
 def _doubts(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> Iterator[str]:
-    """What is worth knowing of the ranks' GPUs before anything is measured on them."""
     kinds = Counter(
         gpu.name for slot in slots for gpu in enrolled[slot.launch_rank].host.gpus if gpu.uuid == slot.gpu
     )
@@ -373,7 +363,7 @@ def _doubts(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> Iterator[str]:
 
 
 def device(draft: Draft, launch: Launch) -> Draft:
-    """Write down the device of the launch; of an emulated one, its profile."""
+    """Fill in the device of the launch; an emulated device keeps its profile."""
     return draft if launch.device == "emulated" else draft.but(device=launch.device)
 
 
@@ -383,18 +373,15 @@ def interconnect(draft: Draft, _: Launch) -> Draft:
 
 
 # ---------------------------------------------------------------- emulation
-#
-# What a launch emulates: how far it shrinks and dilates, and how well each of its points is then told.
 
 
 def emulated_cores(enrolled: Sequence[Enrol]) -> int:
-    """Of the machine that emulates; of the smallest, if there are several."""
+    """Return the cores of the machine that emulates, of the smallest if there are several."""
     hosts = [enrol.host for enrol in enrolled]
     return min(max(1, int(min([len(host.cores), *host.cpu_quotas.values()]))) for host in hosts)
 
 
 def _loads(config: SweepConfig, slots: Sequence[Slot], cores: int, link_bits_per_s: float) -> Iterator[Load]:
-    """What each world size is for the machine, by the strategy that keeps it busiest."""
     polling = max((_polling_cores(name) for name in config.strategy or ()), default=0.0)
     profile = profiles.name_of(config.device)
     sizes = config.world_sizes or ()
@@ -419,14 +406,13 @@ def _load(
 
 
 def _polling_cores(name: str) -> float:
-    """Cores that a strategy's own clock keeps busy beside a rank."""
     return frameworks.load(name).traits(name).polling_cores
 
 
 def emulation_told(
     point: Point, slots: Sequence[Slot], cores: int, link_bits_per_s: float | None
 ) -> Emulation | None:
-    """How well a point is emulated over links of this rate between nodes; None where nothing is."""
+    """Return the accuracy of a point's emulation over links of this rate between nodes; None for real devices."""
     work, hardware = point.workload, point.hardware
     if not hardware.profile:
         return None
@@ -450,8 +436,7 @@ def emulation_told(
 
 
 def emulation(draft: Draft, launch: Launch) -> Draft:
-    """Shrink and dilate an emulated device: in a lab for its fastest network and all world sizes, and by 1 where
-    links cannot be slowed."""
+    """Choose shrink and dilate of an emulated device for the lab's fastest network; both are 1 without a lab."""
     config = draft.config
     if not profiles.name_of(config.device):
         return draft
@@ -462,11 +447,8 @@ def emulation(draft: Draft, launch: Launch) -> Draft:
     return draft.but(shrink=setting.shrink, dilate=setting.dilate)
 
 
-# ---------------------------------------------------------------- compile
-
-
 def compile_(draft: Draft, launch: Launch) -> Draft:
-    """Refuse `--compile` where a host has not what a framework builds kernels with while it trains."""
+    """Refuse `--compile` if a host lacks the tools with which a framework builds kernels."""
     config = draft.config
     compilers = [compiler for name in config.strategy or () if (compiler := frameworks.named(name).compiler)]
     if not config.compile or not compilers:
@@ -484,18 +466,15 @@ def compile_(draft: Draft, launch: Launch) -> Draft:
 
 
 class Choice(NamedTuple):
-    """How the plain loop computes."""
+    """Precision and memory format of the plain loop."""
 
     precision: Precision
     memory_format: MemoryFormat
 
 
 def precision(draft: Draft, launch: Launch) -> Draft:
-    """Choose precision and memory format, and list the points of a round.
-
-    It is the first choice that no strategy refuses, since all are compared at the same work. Raises UsageError
-    where none would do.
-    """
+    """Choose the best precision and memory format that no strategy refuses, and list the points of a round.
+    Raises UsageError if none fits."""
     config, refusals = draft.config, list[str]()
     *better, last = _choices(config, launch.device, _capability(launch.gpus))
     for choice in better:
@@ -507,7 +486,6 @@ def precision(draft: Draft, launch: Launch) -> Draft:
 
 
 def _chosen(draft: Draft, launch: Launch, choice: Choice, refusals: Sequence[str]) -> Draft:
-    """The draft with this choice and its points; why comes before that of the batch."""
     chosen = draft.but(**choice._asdict())
     why = _why(draft.config, choice, launch.gpus, refusals)
     points = matrix.make(chosen.config, launch.device, launch.slots)
@@ -515,12 +493,11 @@ def _chosen(draft: Draft, launch: Launch, choice: Choice, refusals: Sequence[str
 
 
 def _choices(config: SweepConfig, device: Device, capability: tuple[int, int] | None) -> Iterator[Choice]:
-    """The best first; what is given stays."""
     halves: tuple[Precision, ...] = ()
     if device == "cuda" and capability is not None and capability >= TENSOR_CORES_FROM:
         halves = ("bf16", "fp16") if capability >= BFLOAT16_FROM else ("fp16",)
     for precision in (config.precision,) if config.precision else (*halves, "fp32"):
-        # Tensor cores take images in channels_last; for others the frameworks' own format is as good.
+        # Only images on tensor cores are faster in channels_last.
         formats: tuple[MemoryFormat, ...] = ("contiguous",)
         images = config.model is None or models.spec(config.model).reads_images
         if device == "cuda" and precision in ("bf16", "fp16") and images:
@@ -530,13 +507,12 @@ def _choices(config: SweepConfig, device: Device, capability: tuple[int, int] | 
 
 
 def _capability(gpus: Iterable[Gpu]) -> tuple[int, int] | None:
-    """The lowest of all GPUs; None where any is not known."""
+    """Return the lowest of all GPUs; None if any is unknown."""
     known = [gpu.compute_capability for gpu in gpus]
     return min((one for one in known if one), default=None) if all(known) else None
 
 
 def _why(given: SweepConfig, choice: Choice, gpus: Sequence[Gpu], refusals: Iterable[str]) -> str:
-    """`bf16, channels_last: compute capability 9.0`, and who refuses what were better; "" where all is given."""
     words = [word for word, asked in zip(choice, (given.precision, given.memory_format), strict=True) if not asked]
     if not words:
         return ""

@@ -1,4 +1,4 @@
-"""A point and its placement -> what each child is told: ranks, workers, helpers. Pure."""
+"""Turn a point and its placement into the tasks of its ranks, workers and helpers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,8 @@ def rank_tasks(
     logs: str,
     **shared: Any,
 ) -> tuple[Task, ...]:
-    """One task per rank of the point, without ports.
-
-    `slots` are those of its ranks, `server_slots` those of its parameter servers, `places` each host's on the
-    network; `logs` is the folder of the run's logs, `shared` are further fields of all tasks.
-    """
+    """Make one task per rank of the point, without ports.
+    `places` is by host. `logs` is the folder of the run's logs. `shared` are further fields of all tasks."""
     hosts = tuple(slot.host for slot in slots)
     alone = len({*hosts, *(slot.host for slot in server_slots)}) == 1
     place_of = dict.fromkeys(hosts, ALONE) if alone else places
@@ -52,7 +49,6 @@ def _task(
     crosses: bool,
     **shared: Any,
 ) -> Task:
-    """One rank's task, with what all tasks of the point share."""
     slot, hosts = slots[rank], tuple(slot.host for slot in slots)
     device = point.hardware.device
     return Task(
@@ -76,10 +72,8 @@ def _task(
 
 
 def worker_tasks(tasks: Sequence[Task], traits: Traits) -> tuple[Task, ...]:
-    """The tasks of a point's workers: those of all ranks, or rank 0's alone with the CPUs of its whole host.
-
-    That one computes on all devices of the host where it drives the node, and on none where helpers compute.
-    """
+    """Return the tasks of a point's workers: one per rank, or rank 0's alone with the CPUs of its whole host.
+    A single worker computes on all devices of the host if it drives the node, on none if helpers compute."""
     if traits.drives == "device":
         return tuple(tasks)
     first = tasks[0]
@@ -94,7 +88,7 @@ def worker_tasks(tasks: Sequence[Task], traits: Traits) -> tuple[Task, ...]:
 
 
 def helper_task(tasks: Sequence[Task], helper: Helper) -> Task:
-    """The task of a helper of a point; `tasks` are those of all its ranks."""
+    """Return the task of a helper of a point; `tasks` are those of all its ranks."""
     beside = tasks[helper.rank]
     task = replace(beside, role=helper.name, log=f"{beside.log}.{helper.name}")
     if helper.computes:

@@ -1,6 +1,6 @@
-"""Training to an accuracy (`--epochs`): what may be asked for, and the points that it takes. Pure.
+"""Trainings to an accuracy (`--epochs`): checks, and their points.
 
-A point for each strategy, world size, batch, rule for the learning rate and seed, each measured by itself, once.
+One point for each strategy, world size, batch, learning-rate rule and seed. Each is measured alone and once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check(config: SweepConfig, device: Device, model: ModelSpec, feed: str) -> None:
-    """Refuse devices, models and data that no accuracy can be told of; raises UsageError."""
+    """Raise UsageError if the device, model or data of a training has no accuracy."""
     if config.epochs is None:
         return
     if device == "emulated":
@@ -46,20 +46,20 @@ def check(config: SweepConfig, device: Device, model: ModelSpec, feed: str) -> N
 
 
 def parts(config: SweepConfig) -> dict[Split, int]:
-    """Of which splits only so many samples are taken."""
+    """Return the sample limit of each split that has one."""
     asked: dict[Split, int | None] = {"train": config.train_samples, "test": config.test_samples}
     return {split: count for split, count in asked.items() if count is not None}
 
 
 def points(config: SweepConfig, point: Point) -> Iterator[Point]:
-    """The trainings of an exchange, one for each rule and seed."""
+    """Make the trainings of an exchange, one for each rule and seed."""
     for rule in config.lr_scale or (schedule.RULES[models.of(point.workload).recipe.optimizer],):
         for seed in config.seeds or (config.seed,):
             yield replace(point, kind="train", regime=_regime(config, point, rule, seed))
 
 
 def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regime:
-    """A rate that is given is that of one device; the recipe's is that of its own batch."""
+    """A given rate is for the batch of one device, the recipe's rate for the recipe's batch."""
     assert config.epochs is not None
     recipe = models.of(point.workload).recipe
     base_rate = recipe.rate if config.lr is None else config.lr
@@ -76,7 +76,7 @@ def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regi
         warmup_epochs=config.warmup_epochs or 0,
         lr_steps=config.lr_steps or (),
         augment_epochs=config.augment_epochs or 0,
-        # As 984 / 1000 is: 98.4 / 100 is a little more.
+        # 98.4 / 100 is slightly more than 0.984.
         target_top1=None if config.target_top1 is None else round(config.target_top1 / 100, 12),
         weights=str(Path(config.weights).expanduser().absolute()) if config.weights else "",
         train_samples=config.train_samples or 0,
@@ -85,12 +85,11 @@ def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regi
 
 
 def _update_samples(point: Point) -> int:
-    """Samples behind one update: of all ranks, or of one where each updates by itself."""
     return point.global_batch_size if _traits(point).synchronous else point.workload.batch_size
 
 
 def refusal(point: Point) -> str | None:
-    """Why a strategy cannot train this point to an accuracy, naming the flag; None where it can."""
+    """Return why a strategy cannot train this point to an accuracy, naming the flag; None if it can."""
     regime = point.regime
     if regime is None:
         return None
@@ -131,7 +130,7 @@ def _traits(point: Point) -> Traits:
 
 
 def check_saving(config: SweepConfig, cells: Sequence[Point]) -> None:
-    """Refuse several trainings where one file is to have what was learnt; raises UsageError."""
+    """Raise UsageError if several trainings would write the same file of weights."""
     trained = [cell for cell in cells if cell.regime]
     if config.save_weights is None or len(trained) < 2:
         return
@@ -151,5 +150,5 @@ def check_saving(config: SweepConfig, cells: Sequence[Point]) -> None:
 
 
 def seeds_of(cells: Sequence[Point]) -> int:
-    """How many seeds there are; 0 where nothing is trained to an accuracy."""
+    """Return the number of seeds; 0 without trainings."""
     return len({cell.regime.seed for cell in cells if cell.regime})

@@ -1,7 +1,4 @@
-"""Which values a run may have, and which flags it has a use for, as far as no host must be asked. Pure.
-
-`plan/plan.py` checks the rest on the launch's hosts.
-"""
+"""Check values and combinations of flags without knowing the hosts. `plan/plan.py` checks the rest."""
 
 from __future__ import annotations
 
@@ -15,20 +12,15 @@ from scaling.plan.fields import Field, Topic, fields_of, flag
 from scaling.tools.emulated import profiles
 from scaling.workloads import models
 
-# Of samples, sizes, epochs, steps: records keep 64 bits, also of products. Of seconds and factors: their products
-# stay numbers.
+# The largest number: records keep 64 bits, also for products, and products of floats stay finite.
 MOST = 1 << 32
-# Formats that weights are written in (workloads/weights_file.py, which takes NumPy).
+# File formats of weights (workloads/weights_file.py is not imported: it needs NumPy).
 SAVED = (".npz", ".safetensors")
-# Whose rate all efficiencies are against.
 BASELINES = {"solo", "each"}
 
 
 def validate(config: SweepConfig) -> None:
-    """Refuse values that no launch could run.
-
-    Raises UsageError naming the flag, what was found and what would be right.
-    """
+    """Raise UsageError for values that no launch could run; the message names the flag and the fix."""
     _each(config, _countable)
     _one_batch_rule(config)
     _each(config, _in_order)
@@ -49,21 +41,18 @@ def validate(config: SweepConfig) -> None:
 
 
 def _each(config: SweepConfig, check: Callable[[Field, Any], None]) -> None:
-    """Check every value that the configuration has."""
     for field in fields_of(type(config)).values():
         if (value := getattr(config, field.name)) is not None:
             check(field, value)
 
 
 def _countable(field: Field, value: Any) -> None:
-    """Refuse numbers beyond what records keep, which a slip of the finger makes."""
     for one in value if isinstance(value, tuple) else (value,):
         if isinstance(one, int | float) and MOST < abs(one) < math.inf:
             raise UsageError(f"{flag(field.key)} {one}: at most {MOST:,}")
 
 
 def _in_order(field: Field, value: Any) -> None:
-    """Refuse a list that is empty, out of order or has a number below 1."""
     name, one = flag(field.key), field.flag.ascending
     if value == () and field.flag.example:
         raise UsageError(f"{name}: empty; write for example {field.flag.example}")
@@ -77,7 +66,6 @@ def _in_order(field: Field, value: Any) -> None:
 
 
 def _within(field: Field, value: Any) -> None:
-    """Refuse a number outside its bounds; a word in its place has none."""
     above, least, bound = field.flag.above, field.flag.least, field.flag.bound
     if isinstance(value, str):
         return
@@ -89,7 +77,6 @@ def _within(field: Field, value: Any) -> None:
 
 
 def _of(config: SweepConfig, topic: Topic) -> Iterator[tuple[str, Any]]:
-    """The fields of a kind of run that have a value, each with it."""
     for field in fields_of(type(config)).values():
         value = getattr(config, field.name)
         if field.flag.of == topic and value is not None:
@@ -97,7 +84,6 @@ def _of(config: SweepConfig, topic: Topic) -> Iterator[tuple[str, Any]]:
 
 
 def _of_its_kind(config: SweepConfig) -> None:
-    """Refuse fields of another kind of run than this one."""
     if not profiles.name_of(config.device):
         for name, value in _of(config, "emulated devices"):
             raise UsageError(f"{flag(name)} {value:g}: only for emulated devices; add --device emulated:PROFILE")
@@ -113,8 +99,6 @@ def _of_its_kind(config: SweepConfig) -> None:
 
 
 # ---------------------------------------------------------------- batch flags
-#
-# What the flags of batches may say (`--batch-size` and those beside it).
 
 
 def _one_batch_rule(config: SweepConfig) -> None:
@@ -134,7 +118,6 @@ def _one_batch_rule(config: SweepConfig) -> None:
 
 
 def _batch_sizes(config: SweepConfig) -> None:
-    """Refuse a sweep over batches beside another batch, or under a rule that divides it."""
     if config.batch_sizes is None:
         return
     for field in ("batch_size", "global_batch_size"):
@@ -152,7 +135,7 @@ def _batch_sizes(config: SweepConfig) -> None:
 
 
 def check_max_rounds(config: SweepConfig, rounds: int) -> None:
-    """Refuse fewer rounds at most than there are at least."""
+    """Raise UsageError if --max-rounds is less than the number of rounds."""
     if config.target_ci is not None and config.max_rounds < rounds:
         raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {rounds}")
 
@@ -175,7 +158,6 @@ def _name_and_seed(config: SweepConfig) -> None:
 
 
 def _device(config: SweepConfig) -> None:
-    """Refuse a device that nobody knows."""
     device, profile = config.device, profiles.name_of(config.device)
     known = [*DEVICES, *(profiles.PREFIX + name for name in profiles.read().profiles)]
     if not profile and device not in DEVICES:
@@ -188,7 +170,6 @@ def _device(config: SweepConfig) -> None:
 
 
 def _training(config: SweepConfig) -> None:
-    """Refuse values that no training could have."""
     _with_epochs(config)
     _numbers(config)
     _epochs(config)
@@ -196,15 +177,13 @@ def _training(config: SweepConfig) -> None:
 
 
 def _saving(config: SweepConfig) -> None:
-    """Refuse a file that could not be read again."""
     path = config.save_weights
     if path is not None and not path.endswith(SAVED):
         raise UsageError(f"--save-weights {path}: not one of {', '.join(SAVED)}")
 
 
 def _with_epochs(config: SweepConfig) -> None:
-    """Refuse what is of another kind of run."""
-    # A run that goes on knows its one round.
+    # A resumed run has its single round in its configuration.
     if config.rounds not in (None, 1):
         raise UsageError(f"--rounds {config.rounds} with --epochs: a training is repeated by --seeds 0,1,2")
     if config.has_passes or config.trace:
@@ -229,7 +208,6 @@ def _is_seed(seed: int) -> bool:
 
 
 def _epochs(config: SweepConfig) -> None:
-    """Refuse what lies beyond the last epoch."""
     assert config.epochs is not None
     for field in ("warmup_epochs", "augment_epochs"):
         if (getattr(config, field) or 0) > config.epochs:
@@ -246,14 +224,12 @@ def _epochs(config: SweepConfig) -> None:
         )
 
 
-# ---------------------------------------------------------------- flags that would change nothing
-#
-# They are refused, since their user expects otherwise. Only the command line is checked: a file or an older run
-# may say more than one needs.
+# ---------------------------------------------------------------- flags without effect
+# The user expects an effect of a flag. Files and older runs may have fields without effect.
 
 
 def check_given(config: SweepConfig, given: Collection[str]) -> None:
-    """Refuse flags among the `given` ones that this configuration has no use for; raises UsageError."""
+    """Raise UsageError for a flag among the `given` ones that this configuration does not use."""
     _check_with_epochs(config, given)
     if "max_rounds" in given and config.target_ci is None:
         raise UsageError(
@@ -281,7 +257,6 @@ def check_given(config: SweepConfig, given: Collection[str]) -> None:
 
 
 def _check_with_epochs(config: SweepConfig, given: Collection[str]) -> None:
-    """Refuse flags of how rates are measured, which a training does not measure."""
     for name, value in _of(config, "measuring") if config.epochs is not None else ():
         if name in given and value is not False:
             raise UsageError(

@@ -1,1 +1,1 @@
-"""What is said between processes and what is kept on disk."""
+"""Messages between processes, and records on disk."""

@@ -1,20 +1,17 @@
-"""How many bytes one step of an exchange must send from node to node. Pure.
+"""How many bytes one step of an exchange must send between nodes.
 
-With S the bytes of the gradients, N ranks and all of a step's messages counted on all nodes:
+S is the bytes of the gradients, N the number of ranks; messages of all nodes are added:
 
-    ring      each rank sends 2 (N - 1) / N x S to the next one; what crosses is sent by the last rank of each node
+    ring      each rank sends 2 (N - 1) / N x S to the next; the last rank of each node sends to another node
               (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009)
     servers   each rank sends S, spread evenly over the servers, and they send S back (Li et al., "Scaling
               distributed machine learning with the parameter server", 2014)
-    inside    one process exchanges on one node: nothing crosses
-    NCCL      orders nodes and not ranks, whatever their placement, and chooses by itself: in a network that
-    reduces
-              (CollNet, SHARP) each of M nodes sends S, in trees 2 (M - 1) S go over their edges, and in a ring
-              2 M (N - 1) / N S (github.com/NVIDIA/nccl, src/graph/connect.cc; on two nodes it mostly takes trees:
-              github.com/NVIDIA/nccl-tests/issues/196)
+    inside    one process exchanges on one node: 0
+    NCCL      orders nodes, not ranks, and chooses the algorithm. With M nodes all of them send M S in the network
+              (CollNet, SHARP), 2 (M - 1) S in trees, 2 M (N - 1) / N S in a ring (github.com/NVIDIA/nccl,
+              src/graph/connect.cc). Two nodes mostly use trees (github.com/NVIDIA/nccl-tests/issues/196)
 
-Gradients that are made smaller on their way send a part of that. Of each strategy that sends something else,
-`Strategy.bytes_per_step` knows it.
+`Strategy.bytes_per_step` replaces this for strategies that send other amounts.
 """
 
 from __future__ import annotations
@@ -23,9 +20,9 @@ from collections.abc import Sequence
 
 from scaling.records.point import Pattern
 
-# At least, at most.
+# Least and most bytes.
 Bounds = tuple[float, float]
-# Of the gradients' bytes, what goes out of a rank and what comes back.
+# Fractions of the gradients' bytes: sent by a rank, returned to it.
 Parts = tuple[float, float]
 WHOLE: Parts = (1.0, 1.0)
 
@@ -37,10 +34,8 @@ def bytes_per_step(
     server_hosts: Sequence[str],
     parts: Parts = WHOLE,
 ) -> Bounds | None:
-    """Return what must cross nodes in one step; None where that is not known.
-
-    `hosts[r]` is the host of rank r, in the order in which a ring goes, `server_hosts[i]` that of server i.
-    """
+    """Return the bytes that must cross nodes in one step; None if unknown.
+    `hosts[r]` is the host of rank r, in ring order; `server_hosts[i]` the host of server i."""
     if pattern == "ring" and hosts:
         exactly = gradient_bytes * parts[0] * ring_crossings(hosts)
     elif pattern == "servers" and server_hosts:
@@ -53,21 +48,20 @@ def bytes_per_step(
 
 
 def ring_crossings(hosts: Sequence[str]) -> float:
-    """Gradients' sizes that cross nodes in one all-reduce, in a ring in the order of ranks."""
+    """Return how many times S one ring all-reduce sends between nodes."""
     count = len(hosts)
     crossings = sum(host != hosts[(rank + 1) % count] for rank, host in enumerate(hosts))
     return crossings * 2 * (count - 1) / count
 
 
 def server_crossings(hosts: Sequence[str], server_hosts: Sequence[str], parts: Parts = WHOLE) -> float:
-    """Gradients' sizes that cross nodes on their way to the servers and, as parameters, back."""
+    """Return how many times S crosses nodes: gradients to the servers and parameters back."""
     crossings = sum(at != host for host in hosts for at in server_hosts)
     return sum(parts) * crossings / len(server_hosts)
 
 
 def nccl_bounds(gradient_bytes: float, hosts: Sequence[str]) -> Bounds:
-    """What one all-reduce of NCCL sends from node to node, by the algorithm that sends least and the one that
-    sends most."""
+    """Return the least and most bytes that one all-reduce of NCCL sends between nodes, over its algorithms."""
     nodes, ranks = len(set(hosts)), len(hosts)
     if nodes < 2:
         return 0.0, 0.0

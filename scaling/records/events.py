@@ -1,4 +1,4 @@
-"""What a child reports while it lives, what its agent saw of its end, and outcomes."""
+"""Events that a child reports, the end of a child as its agent saw it, and outcomes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ class Hello(Record, frozen=True, kw_only=True, tag="hello"):
 
 
 class Announce(Record, frozen=True, kw_only=True, tag="announce"):
-    """A helper is up: what the workers must know to reach it."""
+    """A helper runs; `values` tell the workers how to reach it."""
 
     values: dict[str, str]
 
 
 class Ready(Record, frozen=True, kw_only=True, tag="ready"):
-    """Framework imported, model built, exchange connected.
+    """The framework is imported, the model built, the exchange connected.
 
-    `crossing_bytes_per_step` is what one step of the whole point must send from node to node, at least and at
-    most; None where the strategy does not know. `operations_per_sample` are floating-point operations, forward and
-    backward, counted from the network's layers; 0 where nothing is computed. `training_samples` are those of an
-    epoch, over all ranks; 0 where the point is not trained to an accuracy; `data_samples` are
-    those that the data has of each split, of which these may be a part, {} elsewhere. `fed_by` is what a native
-    feed is: its processes or threads, its decoder; "" for the reference feed. `read_from` is where data in files
-    comes from, "" where it is held in memory; `cached_fraction` how much of it the kernel kept all the same when
-    it was to drop it from the page cache, None where that is not known.
+    `crossing_bytes_per_step`: least and most bytes that a step of the point sends between nodes; None if unknown.
+    `operations_per_sample`: floating-point operations, forward and backward; 0 without compute.
+    `training_samples`: samples of an epoch over all ranks; 0 without a training to an accuracy.
+    `data_samples`: all samples of each split of the data, of which a training may use a part.
+    `fed_by`: processes or threads and decoder of a native feed; "" for the reference feed.
+    `read_from`: the source of data in files; "" for data in memory.
+    `cached_fraction`: the part that the page cache kept despite --drop-caches; None if unknown.
     """
 
     import_s: Seconds
@@ -53,17 +52,16 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):
-    """One window of one rank. Consecutive windows of a `Run` share their edges, so their seconds add up
-    to the time from the start to the last synchronisation. `loss` is None where there is none (`comm`).
+    """One window of one rank. Consecutive windows of a `Run` share their edges.
 
-    `staleness` is None in synchronous modes; else how many steps of other ranks came between a step's pull
-    of the parameters and its push, mean over the window's steps. `uncounted_samples` were trained on between the
-    window before and this one, untimed. `step_s` are the steps one by one where they are timed so (`together`,
-    where a step has ended when it returns). Where points are measured side by side, `index` is the number of the
-    block. `canary_s` is what a fixed piece of work took on the slowest of the rank's cores just before, None where
-    it was not tried (of a `Run` it is before the first window), `canary_queued_s` how long of that others had that
-    core. `waited_s` is how long the rank was blocked in its feed; None where its batch stays the same or it has
-    none. No step is longer by that where a device computed meanwhile.
+    `loss`: None without a loss (`comm`).
+    `index`: the block's number if points take turns.
+    `staleness`: steps of other ranks between a step's pull and its push, mean; None for synchronous exchanges.
+    `uncounted_samples`: samples trained on, untimed, before this window.
+    `step_s`: seconds of each step, if steps are timed one by one (`together`).
+    `canary_s`: seconds of the canary on the rank's slowest core just before; None without one.
+    `canary_queued_s`: how long another program ran on that core meanwhile.
+    `waited_s`: seconds blocked in the feed; None if the batch stays the same. A device may compute meanwhile.
     """
 
     index: Index
@@ -82,13 +80,13 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     waited_s: Seconds | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError where no rate can be formed of it."""
+        """Raise ValueError for a window too short to have a rate."""
         if self.seconds < LEAST_S:
             raise ValueError(f"window {self.index} ends {self.seconds:g} s after its start")
 
     @property
     def seconds(self) -> float:
-        """Between the two device synchronisations."""
+        """Seconds between the two device synchronisations."""
         return self.end_s - self.start_s
 
 
@@ -97,11 +95,11 @@ class Rested(Record, frozen=True, kw_only=True, tag="rested"):
 
 
 class Inspected(Record, frozen=True, kw_only=True, tag="inspected"):
-    """The answer to `Inspect`: the windows without an exchange, those of the exchange beside compute, and that of
-    the profiled steps.
+    """The answer to `Inspect`.
 
-    `traces` are the files of the latter, below the run's folder; `gpu` is what they say of the rank's GPU. Where
-    there should be a file and is none, `notes` say why.
+    `unsynced`: windows without an exchange; `beside`: windows of the exchange during compute.
+    `traced`: the window of profiled steps; `traces`: its files, relative to the run's folder; `gpu`: a summary.
+    `notes`: why a trace is missing.
     """
 
     unsynced: tuple[Window, ...] = ()
@@ -113,16 +111,16 @@ class Inspected(Record, frozen=True, kw_only=True, tag="inspected"):
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
-    """A sign of life of a rank within an epoch or an evaluation, of which so many steps are taken."""
+    """A sign of life during an epoch or evaluation: `steps` are done."""
 
     steps: Index
 
 
 class Evaluated(Record, frozen=True, kw_only=True, tag="evaluated"):
-    """The answer to `Evaluate`: of `seen` held-out samples, every one of the split on one rank, how many were
-    `correct`; and of each class (row) how many were taken for each (column), () where there are too many classes.
+    """The answer to `Evaluate`: how many of this rank's `seen` held-out samples were `correct`.
 
-    From `start_s` to `end_s`, the averaging of batch norm's statistics included.
+    Each sample of the split is on one rank. The time includes the averaging of batch norm's statistics.
+    `confusion`: samples by true class (row) and predicted class (column); () with too many classes.
     """
 
     number: Index
@@ -133,16 +131,17 @@ class Evaluated(Record, frozen=True, kw_only=True, tag="evaluated"):
     confusion: tuple[tuple[Count, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError where the classes are no square."""
+        """Raise ValueError if `confusion` is not square."""
         if any(len(row) != len(self.confusion) for row in self.confusion):
             raise ValueError(f"the confusion of {len(self.confusion)} classes has rows of another length")
 
 
 class Result(Record, frozen=True, kw_only=True, tag="result"):
-    """The worker's last word: hash of the parameters (None where nothing is trained), memory in bytes.
+    """The last event of a worker.
 
-    `first_digest` is the hash before the first step, None in other rounds than the first and in older records.
-    `saved` is the file with what was learnt, where one was asked for of this rank; else `unsaved` says why not.
+    `digest`: hash of the parameters; None without training.
+    `first_digest`: hash before the first step; only in the first round, None in older records.
+    `saved`: the file of weights, if this rank was to write one; else `unsaved` is the reason.
     """
 
     digest: str | None
@@ -163,7 +162,7 @@ class Error(Record, frozen=True, kw_only=True, tag="error"):
 
 
 class Finished(Record, frozen=True, kw_only=True, tag="finished"):
-    """It ended as it should."""
+    """The child or point ended normally."""
 
 
 class Failed(Record, frozen=True, kw_only=True, tag="failed"):
@@ -173,7 +172,7 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     GPUs) | nccl | feed (a picture, a loader process) | crash(SIGNAL) | exit(CODE) | error | hang | timeout |
     startup | missing | nan-loss | digest | port-taken | no-result | refused | cancelled | interrupted
 
-    `may_follow`: it may be how a child takes the death of a peer, which is then the cause.
+    `may_follow`: the failure may be a consequence of a peer's death, which is then the cause.
     """
 
     cause: str
@@ -189,12 +188,13 @@ Outcome = Finished | Failed
 
 
 class Exit(Record, frozen=True, kw_only=True):
-    """What an agent saw of a child's end. Rank 0 decides what it means (`sweep/ended.py`).
+    """A child's end as its agent saw it. Rank 0 decides what it means (`sweep/ended.py`).
 
-    `code` is the exit code, or minus a signal's number. `reason` is why the agent ended the child, or why the
-    child could not start; `signals` are those that the agent sent. `is_late`: the agent ended the child because it
-    did not leave its exchange after its result. `oom_kills` is by how much the count of the kernel's out-of-memory
-    killer in `oom_file` rose while the child ran. `limit` names the limit of processes that the log points to.
+    `code`: the exit code, or minus the signal's number.
+    `reason`: why the agent ended the child, or why it could not start; `signals`: those that the agent sent.
+    `is_late`: the agent ended the child because it did not leave its exchange after its result.
+    `oom_kills`: rise of the kernel's out-of-memory count in `oom_file` while the child ran.
+    `limit`: the limit of processes to which the log points.
     """
 
     is_started: bool = True
@@ -209,10 +209,7 @@ class Exit(Record, frozen=True, kw_only=True):
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
-    """From the agent, once per child: nothing of it runs any more.
-
-    `nccl` is what NCCL's log tells, None where there is none.
-    """
+    """Sent by the agent once per child, when none of its processes runs. `nccl` is from NCCL's log."""
 
     exit: Exit = Exit()
     environ: dict[str, str] = {}
@@ -222,7 +219,7 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
 
 
 class Measured(Record, frozen=True, kw_only=True, tag="measured"):
-    """From the agent, once the measured windows are in: what `Ended` would say if the child ended well now."""
+    """Sent by the agent after the measured windows: `Ended` as it would be if the child ended normally now."""
 
     ended: Ended
 

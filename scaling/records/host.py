@@ -7,19 +7,19 @@ from ipaddress import IPv4Interface, IPv4Network
 
 from scaling.records.point import Amount, Count, Index, Record
 
-# ---------------------------------------------------------------- GPU health
-
 
 class GpuHealth(Record, frozen=True, kw_only=True):
-    """One GPU. `compute_mode` is nvidia-smi's word (`Default`, `Exclusive_Process`, `Prohibited`).
+    """The state of one GPU.
 
-    `uncorrected_errors` were counted since the driver was loaded; where memory is broken, rows are remapped, on
-    older GPUs pages retired. The PCIe generation falls while a GPU idles, its width does not; `_max` is what GPU
-    and slot can do together, `pcie_generation_own` what the GPU could in a better slot. `application_sm_mhz` is
-    the clock that it was told to take under load, by default `default_sm_mhz`. `processes` compute on it, by name
-    or number. `fabric` is how far an NVSwitch's fabric manager is with it (`completed` is well, "" where there is
-    none), and `fabric_fault` the error with which that ended. `acs_redirects` are the ports of PCIe switches above
-    it that send what it tells its peers up to the root complex; only root is told.
+    `compute_mode`: nvidia-smi's word (`Default`, `Exclusive_Process`, `Prohibited`).
+    `uncorrected_errors`: counted since the driver was loaded.
+    `is_repair_pending`, `is_repair_failed`: of remapped rows, on older GPUs of retired pages.
+    `pcie_generation`: falls while a GPU idles, `pcie_width` does not.
+    `pcie_*_max`: what GPU and slot can do together; `pcie_generation_own`: what the GPU could do in a better slot.
+    `application_sm_mhz`: the clock that was set for load, by default `default_sm_mhz`.
+    `processes`: names or numbers of the processes that use it.
+    `fabric`: the state of the fabric manager (NVSwitch), "" without one; `fabric_fault`: its error.
+    `acs_redirects`: PCIe switch ports above it that redirect peer traffic to the root complex; None without root.
     """
 
     uuid: str
@@ -49,11 +49,13 @@ class GpuHealth(Record, frozen=True, kw_only=True):
 
 
 class GpuHost(Record, frozen=True, kw_only=True):
-    """What the driver of one rank's host tells. `cuda` is the newest CUDA release that it runs (`13.0`);
-    `reachable` counts the GPUs that NVML gives this process, whatever CUDA_VISIBLE_DEVICES hides of them,
-    and `lost` says which it counts and cannot reach (fallen off the bus);
-    `peer_memory` is the kernel module by which RDMA cards reach GPUs, and `is_open` a driver of the open kernel
-    modules, which offers them DMA-BUF instead."""
+    """The driver's report on one rank's host.
+
+    `cuda`: the newest CUDA release that it runs (`13.0`).
+    `reachable`: GPUs that this process may open, whatever CUDA_VISIBLE_DEVICES says.
+    `lost`: GPUs that NVML counts but cannot reach (off the bus).
+    `peer_memory`: the kernel module by which RDMA cards reach GPUs; open modules (`is_open`) offer DMA-BUF.
+    """
 
     gpus: tuple[GpuHealth, ...] = ()
     cuda: str = ""
@@ -63,15 +65,12 @@ class GpuHost(Record, frozen=True, kw_only=True):
     is_open: bool | None = None
 
 
-# ---------------------------------------------------------------- interpreter
-
-
 class Interpreter(Record, frozen=True, kw_only=True):
-    """The Python that runs a framework's children on a host, where that is not the agent's own.
+    """The Python of a framework's children on a host, if it is not the agent's.
 
-    `python` is its version, "" where it does not work; `versions` are those of the framework's packages there;
-    `cuda` is the CUDA release that its torch is built with, "" for a build without any, None without torch;
-    `compile_lacks` is what its torch.compile would need and does not find.
+    `python`: its version, "" if it does not work. `versions`: the framework's packages there.
+    `cuda`: the CUDA release of its torch, "" for a build without CUDA, None without torch.
+    `compile_lacks`: what torch.compile needs and does not find.
     """
 
     framework: str
@@ -83,8 +82,10 @@ class Interpreter(Record, frozen=True, kw_only=True):
 
 
 class Installed(Record, frozen=True, kw_only=True):
-    """What such a Python answers: its version, its packages, why strategies cannot run in it, or not on GPUs, and
-    which address those take that obey no --interconnect."""
+    """The answer of such a Python: its packages, and why strategies cannot run in it or on its GPUs.
+
+    `name_addresses`: the address at which strategies listen that ignore --interconnect.
+    """
 
     python: str = ""
     versions: dict[str, str] = {}
@@ -95,14 +96,13 @@ class Installed(Record, frozen=True, kw_only=True):
     compile_lacks: str = ""
 
 
-# ---------------------------------------------------------------- host
-
-
 class Gpu(Record, frozen=True, kw_only=True):
-    """One GPU as NVML tells it. `links[j]` is how it reaches GPU j of its host (NV4, PIX, SYS, self) and `p2p[j]`
-    whether peer access works. `cores` are those of its NUMA node that the agent may use, each the tuple of its
-    hardware threads. `parent` is the UUID of the GPU that it is a slice of (MIG), its own where
-    that is not known, "" for a whole one."""
+    """One GPU as NVML reports it.
+
+    `links[j]`: the link to GPU j of its host (NV4, PIX, SYS, self); `p2p[j]`: whether peer access works.
+    `cores`: the cores of its NUMA node that the agent may use, each a tuple of hardware threads.
+    `parent`: the UUID of the GPU of which it is a slice (MIG), its own if unknown; "" for a whole GPU.
+    """
 
     index: Index
     name: str
@@ -118,12 +118,12 @@ class Gpu(Record, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> str:
-        """The UUID of the GPU that it is, or is a slice of."""
+        """The UUID of the whole GPU."""
         return self.parent or self.uuid
 
 
 class Nic(Record, frozen=True, kw_only=True):
-    """One network interface; `speed_bits_per_s` is None where the kernel does not know it."""
+    """A network interface; `speed_bits_per_s` is None if the kernel does not know it."""
 
     name: str
     address: str
@@ -134,13 +134,12 @@ class Nic(Record, frozen=True, kw_only=True):
 
     @property
     def subnet(self) -> IPv4Network:
-        """The network that it is on; a network of its own where it has no netmask."""
+        """Its network; a network of one address without a netmask."""
         return IPv4Interface(f"{self.address}/{self.netmask or 32}").network
 
 
 class Route(Record, frozen=True, kw_only=True, array_like=True):
-    """A line of the main routing table: packets to `destination` (10.244.0.0/16; 0.0.0.0/0 for all others) leave
-    by `interface`; of several, the longest prefix wins, then the least metric."""
+    """A line of the main routing table. The longest prefix wins, then the least metric."""
 
     destination: str
     interface: str
@@ -148,10 +147,12 @@ class Route(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class Hca(Record, frozen=True, kw_only=True):
-    """One port of an RDMA card. `interfaces` are the port's network interfaces (IPoIB, or Ethernet's own) and
-    those that stand on them (bonds, VLANs); `link_layer` is InfiniBand, Ethernet (RoCE), or what a card that NCCL
-    reaches by a plugin says: Slingshot, Unknown (EFA). A card that a container sees but was not given does not
-    open (`opens`)."""
+    """One port of an RDMA card.
+
+    `link_layer`: InfiniBand, Ethernet (RoCE), Slingshot, or Unknown (EFA).
+    `interfaces`: the port's network interfaces, and bonds and VLANs on them.
+    `opens`: False if a container sees the card but may not open it.
+    """
 
     name: str
     port: Index
@@ -163,23 +164,22 @@ class Hca(Record, frozen=True, kw_only=True):
 
 
 class HostInfo(Record, frozen=True, kw_only=True):
-    """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple of its
-    hardware threads that it may use, and `core_ids` name each by the lowest of all its threads, none in older
-    records: ranks that are bound to one thread each may share a core. Hosts with one `boot_id` are one machine:
-    containers, or nodes of a lab; `network_id` is the network namespace there. `ipv6_only` are the interfaces that
-    are up without an IPv4 address. `allocator` is the library that allocates memory in the place of the C
-    library, "" where none does, and `allocator_by` is LD_PRELOAD where that brought it; older records have what
-    LD_PRELOAD named, whether it was there or not. `heap_settings` are those of glibc's heap that the user's
-    environment has, which win over those of `--malloc keep`; older records have none. `reachable_gpus` counts
-    the GPUs that the agent may open, visible or not, None where that is not known; `unsupported_gpus` are those
-    that no framework here can use, for people. `compile_lacks` is what torch.compile would need to build
-    kernels and does not find, "" where it has all or nobody has looked. `interpreters` are those of frameworks
-    whose children do not run in the agent's. `routes` are those by interfaces with an address, none where the
-    kernel does not tell them. `cpu_quotas` are the CPUs' worth of time that each cgroup of the agent grants, which
-    all ranks in it share; older records have none, and no more `cores` than a quota grants. `variables` are those
-    that change how fast children train, as these have them, None in older records; `changed_variables` tell of
-    those that children do not have as they were set. `launcher_cores` counts those of the process that started the
-    agent: more than `cores` where it bound it."""
+    """The machine of one agent. Older records lack some fields.
+
+    `cores`: physical cores that this agent may use, each a tuple of the hardware threads that it may use.
+    `core_ids`: the lowest hardware thread of each core; ranks bound to one thread each may share a core.
+    `boot_id`: equal on one machine (containers, nodes of a lab); `network_id`: its network namespace.
+    `ipv6_only`: interfaces that are up without an IPv4 address.
+    `allocator`: the library that replaces malloc, "" for none; `allocator_by`: LD_PRELOAD if it loaded it.
+    `heap_settings`: glibc settings in the user's environment; they win over `--malloc keep`.
+    `reachable_gpus`: GPUs that the agent may open, visible or not; None if unknown.
+    `unsupported_gpus`: GPUs that no framework here can use, for people.
+    `compile_lacks`: what torch.compile needs and does not find; "" if nothing or not checked.
+    `interpreters`: of frameworks whose children do not run in the agent's Python.
+    `cpu_quotas`: CPUs that each cgroup of the agent grants to all its processes together.
+    `variables`: those that change the speed of training; `changed_variables`: those that children have otherwise.
+    `launcher_cores`: cores of the process that started the agent; more than `cores` if it bound the agent.
+    """
 
     hostname: str
     os: str
@@ -215,7 +215,7 @@ class HostInfo(Record, frozen=True, kw_only=True):
 
 
 def joined_variables(hosts: Iterable[HostInfo]) -> dict[str, str]:
-    """Join the variables of several hosts, or of the ranks of one; values that differ are listed: `1 | unset`."""
+    """Join the variables of several hosts or ranks; different values become `1 | unset`."""
     known = [host.variables or {} for host in hosts]
     names = sorted({name for one in known for name in one})
     return {name: " | ".join(dict.fromkeys(one.get(name, "unset") for one in known)) for name in names}

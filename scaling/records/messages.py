@@ -1,4 +1,4 @@
-"""What agents and rank 0 say to each other, as MessagePack: orders to agents, news to the sweep."""
+"""Messages between agents and rank 0, as MessagePack."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from scaling.records.host import HostInfo
 from scaling.records.point import Device, Record
 from scaling.records.task import Command, Task
 
-# What TERM gets before KILL once a signal has asked for the end: launchers do not wait long.
+# Seconds between TERM and KILL after a signal; launchers do not wait long.
 INTERRUPT_GRACE_S = 0.2
 
 
 class Enrol(Record, frozen=True, kw_only=True, tag="enrol"):
-    """An agent's first message. `missing[strategy]` says why one of the package cannot run on that host;
-    `missing_on_cuda`, where it has GPUs, why not on these. `name_addresses[strategy]` is the address of the host's
-    name ("" for none) if its ranks listen there whatever network is asked for."""
+    """An agent's first message.
+
+    `missing[strategy]`: why it cannot run on this host; `missing_on_cuda`: why not on its GPUs.
+    `name_addresses[strategy]`: the address of the host's name ("" for none), if its ranks always listen there.
+    """
 
     host: HostInfo
     version: str
@@ -26,13 +28,13 @@ class Enrol(Record, frozen=True, kw_only=True, tag="enrol"):
     name_addresses: dict[str, str] = {}
 
     def lacks(self, strategy: str, device: Device) -> str | None:
-        """Why a strategy cannot run here on a device; None where it can."""
+        """Return why a strategy cannot run here on a device; None if it can."""
         on_cuda = self.missing_on_cuda.get(strategy) if device == "cuda" else None
         return on_cuda or self.missing.get(strategy)
 
 
 class Reserved(Record, frozen=True, kw_only=True, tag="reserved"):
-    """The agent holds these TCP ports for the attempt, bound but not listening; none if it could not."""
+    """The agent holds these TCP ports for the attempt, bound but not listening; none on failure."""
 
     attempt: int
     slot: int
@@ -40,8 +42,7 @@ class Reserved(Record, frozen=True, kw_only=True, tag="reserved"):
 
 
 class Paused(Record, frozen=True, kw_only=True, tag="paused"):
-    """The attempt's children here stand still; what a canary took then, None where none was asked for, and how
-    much of that others had the core."""
+    """The attempt's children are stopped. `canary_*` as in `Window`, None without a canary."""
 
     attempt: int
     launch_rank: int
@@ -50,7 +51,7 @@ class Paused(Record, frozen=True, kw_only=True, tag="paused"):
 
 
 class Report(Record, frozen=True, kw_only=True, tag="report"):
-    """An event of one child of one attempt."""
+    """An event of a child of an attempt."""
 
     attempt: int
     rank: int
@@ -59,52 +60,51 @@ class Report(Record, frozen=True, kw_only=True, tag="report"):
 
 
 class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
-    """A signal asked the agent for the end."""
+    """The agent received a signal to end."""
 
     signal: int
 
 
 class Alive(Record, frozen=True, kw_only=True, tag="alive"):
-    """The agent is at work, and said nothing else for a while."""
+    """The agent is alive; it sent nothing else for a while."""
 
 
 class Missing(Record, frozen=True, kw_only=True, tag="missing"):
-    """An agent's answer to Ask: by strategy, why it cannot run on that host, and why not on its GPUs; nothing of
-    those that can."""
+    """The answer to Ask: why strategies cannot run on that host or its GPUs. Others are not listed."""
 
     missing: dict[str, str]
     missing_on_cuda: dict[str, str] = {}
 
 
 class Located(Record, frozen=True, kw_only=True, tag="located"):
-    """The agent's host has the data, or why not."""
+    """The answer to Locate; `error` is "" if the host has the data."""
 
     error: str = ""
 
 
 class Tried(Record, frozen=True, kw_only=True, tag="tried"):
-    """The agent's host can start workers of the revision, or why not."""
+    """The answer to Try; `error` is "" if the host can start such workers."""
 
     error: str = ""
 
 
 class Listened(Record, frozen=True, kw_only=True, tag="listened"):
-    """The agent knows what its host's cards carry while nothing runs."""
+    """The answer to Listen."""
 
 
 class Preloaded(Record, frozen=True, kw_only=True, tag="preloaded"):
-    """The agent's fork servers are ready, as far as it has any."""
+    """The answer to Preload: the fork servers are ready."""
 
 
 class Way(Record, frozen=True, kw_only=True, array_like=True):
-    """How a peer was reached: from which address of this host, or why not."""
+    """How a peer was reached: the source address, or the error."""
 
     source: str = ""
     error: str = ""
 
 
 class Admitting(Record, frozen=True, kw_only=True, tag="admitting"):
-    """The agent's host takes connections at this port, or why it cannot."""
+    """The answer to Admit: the port that takes connections, or the error."""
 
     network: str
     port: int = 0
@@ -112,7 +112,7 @@ class Admitting(Record, frozen=True, kw_only=True, tag="admitting"):
 
 
 class Reached(Record, frozen=True, kw_only=True, tag="reached"):
-    """How each of the peers of a Reach was reached, in their order."""
+    """The answer to Reach: a Way for each peer, in order."""
 
     network: str
     ways: tuple[Way, ...]
@@ -124,35 +124,34 @@ ToSweep = Answer | Heard | Alive | Signalled
 
 
 class Ask(Record, frozen=True, kw_only=True, tag="ask"):
-    """Say which of these strategies cannot run on your host; the answer is Missing."""
+    """Ask which of these strategies cannot run; the answer is Missing."""
 
     strategies: tuple[str, ...]
 
 
 class Locate(Record, frozen=True, kw_only=True, tag="locate"):
-    """Say whether this data lies there on your host; the answer is Located."""
+    """Ask whether the host has this data; the answer is Located."""
 
     data: str
     data_dir: str
 
 
 class Try(Record, frozen=True, kw_only=True, tag="try"):
-    """Say whether workers of these strategies can be started from the revision of this package that lies in a
-    folder; the answer is Tried."""
+    """Ask whether workers of these strategies start from the revision in folder `code`; the answer is Tried."""
 
     code: str
     strategies: tuple[str, ...]
 
 
 class Admit(Record, frozen=True, kw_only=True, tag="admit"):
-    """Take connections at this address of a network, and answer with Admitting; none any more where it is ""."""
+    """Take connections at this address; the answer is Admitting. Stop if the address is ""."""
 
     network: str
     address: str
 
 
 class Reach(Record, frozen=True, kw_only=True, tag="reach"):
-    """Connect to these addresses and ports over a network; the answer is Reached."""
+    """Connect to these addresses and ports; the answer is Reached."""
 
     network: str
     peers: tuple[tuple[str, int], ...]
@@ -160,7 +159,7 @@ class Reach(Record, frozen=True, kw_only=True, tag="reach"):
 
 
 class Reserve(Record, frozen=True, kw_only=True, tag="reserve"):
-    """Hold `count` free TCP ports on `address` for the attempt; the answer has the same `slot`."""
+    """Hold `count` free TCP ports for the attempt; the answer is Reserved with the same `slot`."""
 
     attempt: int
     slot: int
@@ -169,15 +168,13 @@ class Reserve(Record, frozen=True, kw_only=True, tag="reserve"):
 
 
 class Listen(Record, frozen=True, kw_only=True, tag="listen"):
-    """Nothing runs now: count for so many seconds what your host's cards carry all the same; the answer is
-    Listened."""
+    """Count the traffic of the host's cards for some seconds while nothing runs; the answer is Listened."""
 
     seconds: float
 
 
 class Preload(Record, frozen=True, kw_only=True, tag="preload"):
-    """Import what children of tasks like these need, and of these strategies, to fork them from; the answer is
-    Preloaded."""
+    """Start fork servers with the imports of these tasks and strategies; the answer is Preloaded."""
 
     tasks: tuple[Task, ...]
     strategies: tuple[str, ...] = ()
@@ -190,28 +187,27 @@ class Assign(Record, frozen=True, kw_only=True, tag="assign"):
 
 
 class Tell(Record, frozen=True, kw_only=True, tag="tell"):
-    """Hand a command to the attempt's worker; its helpers are watched while measured windows run."""
+    """Hand a command to the attempt's worker. Helpers are watched during measured windows."""
 
     attempt: int
     command: Command
 
 
 class Account(Record, frozen=True, kw_only=True, tag="account"):
-    """The attempt's measured windows are in: report what was read meanwhile, of each child as Measured."""
+    """The measured windows are in: report the readings so far, as Measured for each child."""
 
     attempt: int
 
 
 class Pause(Record, frozen=True, kw_only=True, tag="pause"):
-    """Stop the attempt's children until their next Tell: others are measured. With `canary` try one on its
-    worker's cores then; the answer is Paused."""
+    """Stop the attempt's children until their next Tell, after a `canary` if asked; the answer is Paused."""
 
     attempt: int
     canary: bool = False
 
 
 class Release(Record, frozen=True, kw_only=True, tag="release"):
-    """End what still runs of the attempt and give back its ports. `grace_s` is what TERM gets before KILL."""
+    """End the attempt's children and release its ports; `grace_s` is between TERM and KILL."""
 
     attempt: int
     reason: str

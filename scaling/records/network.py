@@ -1,4 +1,4 @@
-"""A network as a sweep uses it: each host's place on it, and why it was taken."""
+"""Networks as a sweep uses them, and what NCCL chose."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from scaling.records.point import Amount, Count, Index, Record
 
 
 class NcclChoice(Record, frozen=True, kw_only=True):
-    """What NCCL's own log tells of one worker, or of several together.
+    """NCCL's log of one worker, or of several together.
 
-    `network` is what it calls its network: IB, Socket, or a plugin's name; `provider` that of libfabric under a
-    plugin. `cards` are those that its connections took, else all that it listed. `transports` counts connections
-    by what carries them (NET/IB, P2P/CUMEM, SHM/direct), `gpu_direct` those over a network that read and write the
-    GPU's memory. `algorithms` are the bytes of all-reduces by algorithm and protocol ("ring simple"), told by one
-    rank of a point alone. `nvls`: NVLink SHARP was set up. `warnings` are its first ones.
+    `network`: IB, Socket, or a plugin's name; `provider`: of libfabric under a plugin.
+    `cards`: those that its connections use, else all that it listed.
+    `transports`: connections by transport (NET/IB, P2P/CUMEM, SHM/direct).
+    `gpu_direct`: connections over a network that access the GPU's memory directly.
+    `algorithms`: bytes of all-reduces by algorithm and protocol ("ring simple"), of one rank of a point alone.
+    `nvls`: whether NVLink SHARP was set up. `warnings`: the first ones.
     """
 
     version: str = ""
@@ -33,24 +34,22 @@ class NcclChoice(Record, frozen=True, kw_only=True):
 
     @property
     def over_network(self) -> int:
-        """How many of its connections went over a network."""
+        """How many connections use a network."""
         return sum(count for name, count in self.transports.items() if name.startswith(("NET/", "COLLNET/")))
 
 
 # ---------------------------------------------------------------- network
 
 GBIT = 1e9
-# The word of --interconnect for the fastest network that all hosts share.
 AUTO = "auto"
-# Cards of a place among which NCCL may choose for itself.
 ANY = "any"
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """Where a host is on a network: its address and interface there, and the card that RDMA may take.
+    """A host's place on a network: its address, its interface and its RDMA card.
 
-    hca: "mlx5_0", several with commas, "mlx4_0:2" for one port of several; "" for sockets alone; "any" where NCCL
-    may choose for itself. `plugin`: NCCL reaches the card by a network plugin and not by verbs (EFA, Slingshot).
+    `hca`: "mlx5_0", several with commas, "mlx4_0:2" for one port; "" for sockets, "any" if NCCL chooses.
+    `plugin`: NCCL reaches the card by a plugin (EFA, Slingshot), not by verbs.
     """
 
     address: str
@@ -59,18 +58,16 @@ class Place(Record, frozen=True, kw_only=True):
     plugin: bool = False
 
 
-# Of a host whose ranks meet on its loopback.
 ALONE = Place(address="127.0.0.1", interface="lo")
 
 
 class Network(Record, frozen=True, kw_only=True):
-    """What a word of --interconnect was found to be: each host's place, and why this network.
+    """The network that a word of --interconnect means; `why` is the reason.
 
-    `rate_bits_per_s` is what one node's link carries, None where neither the kernel nor the fabric file knows;
-    `subnet` is "" for one host alone, whose ranks meet on the loopback, and where hosts share none: then packets
-    are `routed`. `connections` between hosts were made to prove that they meet, 0 before and in older records.
-    `cards` are the RDMA cards (or ports) of all hosts that are up, `card_bits_per_s` is the slowest's rate, None
-    where it is not known.
+    `rate_bits_per_s`: of one node's link; None if neither the kernel nor the fabric file knows.
+    `subnet`: "" for one host, and for hosts without a common subnet: packets are then `routed`.
+    `connections`: made between hosts as a proof; 0 before that and in older records.
+    `cards`: RDMA cards or ports of all hosts that are up; `card_bits_per_s`: rate of the slowest, None if unknown.
     """
 
     word: str
@@ -85,8 +82,7 @@ class Network(Record, frozen=True, kw_only=True):
 
 
 def describe(network: Network, *, nccl: bool = True) -> str:
-    """A network in words: `ib (ib0, 10.10.0.0/24, 100 Gb/s)`, or `ib0 (...): the fastest of 2 networks ...`; with
-    `nccl` the RDMA that NCCL does beside it."""
+    """Describe a network: `ib (ib0, 10.10.0.0/24, 100 Gb/s)`; with `nccl` also NCCL's RDMA."""
     interfaces = list(dict.fromkeys(place.interface for place in network.places.values()))
     name = network.word
     if name == AUTO:
@@ -103,14 +99,12 @@ def _rate(bits_per_s: float | None) -> str:
 
 
 def _routed(network: Network) -> str:
-    """How far it is known that hosts which share no subnet reach each other."""
     if not network.routed:
         return ""
     return f"routed, proved by {network.connections} connections" if network.connections else "routed, not tried"
 
 
 def _nccl(network: Network) -> str:
-    """What NCCL takes instead of the interface: `NCCL: RDMA by mlx5_0, 1 of 8 cards`."""
     wanted = {place.hca for place in network.places.values()} - {""}
     if not wanted:
         return ""
@@ -126,7 +120,7 @@ def _nccl(network: Network) -> str:
 
 
 def spans(names: Iterable[str]) -> str:
-    """Names with runs of numbers in short: `mlx5_0..3, mlx5_5`."""
+    """Shorten runs of numbers in names: `mlx5_0..3, mlx5_5`."""
     return ", ".join(_runs(list(dict.fromkeys(names))))
 
 

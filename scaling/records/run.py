@@ -1,12 +1,12 @@
-"""What a run keeps on disk: its header, and a record of each point with its ranks and helpers.
+"""The data of a run: its header, its points with their ranks and helpers, predictions, imported rows.
 
-Times are seconds; `*_unix_s` are wall-clock, all others CLOCK_MONOTONIC of the host that wrote them. A
-new field needs a default; a changed meaning a new SCHEMA, a migration in `store.py` and a fixture file.
+Times are seconds: `*_unix_s` wall-clock, all others CLOCK_MONOTONIC of the host that wrote them. A new field needs
+a default; a changed meaning needs a new SCHEMA, a migration in `store.py` and a fixture file.
 
 SCHEMA history:  1  the first;
-                 2  a point holds its work and its hardware, ranks and helpers their place whole, warnings have
-                    a kind, `Ready` says what must cross nodes;
-                 3  windows of points measured side by side have gaps between them; the kind `each`.
+                 2  a point has its workload and hardware, ranks and helpers their place, warnings a kind, `Ready`
+                    the bytes that cross nodes;
+                 3  windows of points that take turns have gaps between them; the kind `each`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from scaling.records.telemetry import GpuTime, Telemetry
 
 
 class Question(Record, frozen=True, kw_only=True):
-    """What a point will do, whose devices will be on so many `nodes`."""
+    """A point to predict, on `nodes` nodes."""
 
     point: Point
     nodes: Size
 
 
 class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
-    """What was PREDICTED of an exchange before it was measured, once for all of its rounds (`point` is the first).
+    """The PREDICTION of an exchange before its measurement, once for all rounds (`point` is of the first).
 
-    Medians with the ends of their 80 % interval; efficiencies are fractions of 1. `up_to` is the largest world
-    size that was known then. `refused` says why nothing was predicted; then all figures are None. Not `claimed`:
-    the interval is wider than a prediction may be. `notes`: what of the measured was left out, and where the model
-    does not fit it.
+    Values are medians with their 80 % interval; efficiencies are fractions of 1.
+    `up_to`: the largest world size that was measured then.
+    `claimed`: False if the interval is too wide for a prediction.
+    `refused`: why nothing was predicted; all values are then None.
+    `notes`: measured data that was left out, and where the model does not fit.
     """
 
     point: Point
@@ -58,22 +59,18 @@ class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
 
 
 # ---------------------------------------------------------------- imported rows
-# What logs of other tools say: a row per log and cell, and what a benchmark of a network measured.
-#
-# None of it was measured here. A run that holds such rows has them in its header; it has no points.
 
 
-# What a rate counts. Steps are counted where a log tells neither samples nor their batch.
 ImportedUnit = Literal["images", "samples", "sequences", "tokens", "steps"]
 
 
 class ImportedRow(Record, frozen=True, kw_only=True):
-    """What one log says of one cell.
+    """The result of one cell in one log.
 
-    `rate` is in `unit` per second over all `world_size` devices, None where the training failed, for the reason
-    `failed`. `batch_size` is of one device, 0 where the log does not say; neither `model` nor `precision` is ever
-    guessed. `audit` says what in the log contradicts its rate. `run` names the import where several are read
-    together.
+    `rate`: `unit` per second over all devices; None if the training failed, for the reason `failed`.
+    `batch_size`: of one device, 0 if unknown; `model` and `precision` are never guessed.
+    `audit`: what in the log contradicts its rate.
+    `run`: the name of the import if several are read together.
     """
 
     tool: str
@@ -92,10 +89,10 @@ class ImportedRow(Record, frozen=True, kw_only=True):
 
 
 class ImportedBandwidth(Record, frozen=True, kw_only=True):
-    """A line of a benchmark of collectives: `algbw` and `busbw` in units of 1e9 bytes a second.
+    """A line of a benchmark of collectives; `algbw` and `busbw` in 1e9 bytes per second.
 
-    `wrong` counts elements with a wrong value, None where nothing was checked. `audit` says that values of the log
-    were wrong where no line of it tells which.
+    `wrong`: elements with a wrong value; None if not checked.
+    `audit`: the log reports wrong values but not on which line.
     """
 
     tool: str
@@ -118,20 +115,18 @@ class ImportedBandwidth(Record, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- emulation
 
 
-# Whose exchange emulated/scale.py is a model of: DDP's over Gloo's ring, its buckets as they are by default, which
-# may be said.
+# The exchange that emulated/scale.py models: DDP over Gloo's ring, with default buckets.
 _MODELLED, _DEFAULT_BUCKETS_MB = "torch:gloo", ("25", "25.0")
 
 
 class Emulation(Record, frozen=True, kw_only=True):
-    """Of a point on emulated devices; seconds are those of the cluster that it stands for.
+    """The accuracy of an emulated point. Seconds are those of the emulated cluster.
 
-    `samples_per_s` is what one device does alone at the point's batch, `fitted` how that was fitted to published
-    batches, "" where it was published itself. The last bucket of gradients that DDP has by default, which nothing
-    hides, takes this machine `tail_s` by the model in emulated/scale.py, the links between nodes `wire_s` (0: none
-    are between, or their rate is not known), and those inside a node, called `inside`, `inside_s`: nobody slows
-    these down here. `error_fraction` is by how much of a step the machine is too late at most; None where that is
-    not known, since the point exchanges otherwise.
+    `samples_per_s`: of one device alone at the point's batch; `fitted`: how it was fitted, "" if it was published.
+    `tail_s`: this machine's time for DDP's last bucket, which no compute hides, by the model of emulated/scale.py.
+    `wire_s`: the same over links between nodes; 0 if unknown or without such links.
+    `inside`, `inside_s`: name and time of the links inside a node, which are not slowed here.
+    `error_fraction`: the largest delay by this machine, as a fraction of a step; None if the model does not apply.
     """
 
     samples_per_s: Amount
@@ -143,13 +138,11 @@ class Emulation(Record, frozen=True, kw_only=True):
     inside_s: Seconds = 0.0
 
     def of(self, point: Point) -> Emulation:
-        """The same without a bound where the model is of another exchange than the point's: first versions had one
-        for all."""
+        """Return it without the bound if the model is of another exchange than the point's."""
         return self if _is_modelled(point) else replace(self, error_fraction=None)
 
 
 def _is_modelled(point: Point) -> bool:
-    """Whether the model is of this point's exchange, or nothing is exchanged."""
     if point.kind != "exchange" or point.world_size == 1:
         return True
     buckets_mb = point.options.get("bucket_cap_mb", _DEFAULT_BUCKETS_MB[0])
@@ -159,24 +152,21 @@ def _is_modelled(point: Point) -> bool:
 # ---------------------------------------------------------------- run
 
 SCHEMA = 3
-# Of a turn after the measured windows.
 LATER_WINDOWS = 2
-# Of a helper in records of schema 1, which did not say.
 NOWHERE = Place(address="", interface="")
 
 
 class RankRecord(Record, frozen=True, kw_only=True):
-    """One rank's part of a point: raw windows, warm-up apart.
+    """One rank's part of a point.
 
-    `shown_gpu` is the UUID of its GPU where it saw no other. `disturbed` are other tries of the `windows`, before
-    or after the one that counts, which something else slowed down. `later` are windows after the measured ones,
-    two a turn, counted from 2. `unsynced` are windows after the
-    digest: the same steps inside the strategy's wrapper, without any exchange; `beside` are windows of the
-    exchange alone while the device computes, after the digest too. `traced` are those with profilers on, then;
-    `traces` their files, below the run's folder on the rank's host; `gpu` what those say of the rank's GPU, None
-    elsewhere and for other profilers than torch's. `evaluations` follow the epochs of a `train`, each of which is
-    one window. `nccl` is what NCCL's own log tells of what it chose, None without NCCL or where the user has that
-    log.
+    `shown_gpu`: the UUID of its GPU if it saw no other.
+    `disturbed`: other tries of `windows` that another program slowed down; they do not count.
+    `later`: windows of the soak, two a turn, counted from 2.
+    `unsynced`: windows without any exchange, after the digest; `beside`: windows of the exchange during compute.
+    `traced`: the window with profilers on; `traces`: its files, relative to the run's folder on the rank's host.
+    `gpu`: GPU time in the traces; None without torch's profiler.
+    `evaluations`: follow the epochs of a `train`; each epoch is one window.
+    `nccl`: from NCCL's log; None without NCCL or if the user has redirected that log.
     """
 
     rank: Index
@@ -205,21 +195,21 @@ class RankRecord(Record, frozen=True, kw_only=True):
     nccl: NcclChoice | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError where windows are not in order, or one is there twice."""
+        """Raise ValueError if windows are not in order or repeated."""
         indices = [window.index for window in self.windows]
         if any(later <= index for index, later in pairwise(indices)):
             raise ValueError(f"rank {self.rank} has windows {indices}")
 
     @property
     def soaked(self) -> tuple[Window, ...]:
-        """Those of the later windows that tell how it trained on. First versions had it go on for one long window,
-        of index 0, and the first of each two after that gave ranks a common start."""
+        """The later windows that count for the soak.
+        In records of the first versions, which begin with index 0, those of even index do not count."""
         if self.later and self.later[0].index > 0:
             return self.later
         return tuple(window for window in self.later if window.index % LATER_WINDOWS)
 
     def device_name(self, device: Device) -> str:
-        """Which device of its host a rank has: `GPU 3`, `CPU 2`, `CPUs 0-3`; empty where that is not known."""
+        """Return the rank's device on its host: `GPU 3`, `CPU 2`, `CPUs 0-3`; "" if unknown."""
         if device == "cuda":
             return f"GPU {self.shown_gpu or self.device_index}"
         if len(self.cpus) > 1:
@@ -228,20 +218,18 @@ class RankRecord(Record, frozen=True, kw_only=True):
 
     @property
     def measured_s(self) -> float:
-        """Of all windows, each from the common start to this rank's last synchronisation: without gaps from the
-        first start to the last end, unless they were measured side by side with those of other points."""
+        """Seconds of all windows, each from the common start to this rank's last synchronisation."""
         return sum(window.seconds for window in self.windows)
 
     def uncounted_steps(self, epoch: int | None) -> int:
-        """The steps that gave all ranks a common start: one before each run of windows, which where points take
-        turns (`epoch`) is each window. Those that were measured again had theirs."""
+        """Return the uncounted steps that gave ranks a common start: one before each run of windows. If points
+        take turns (`epoch`), each window is such a run. Repeated windows have their own."""
         windows = (*self.windows, *self.disturbed)
         return len(windows) if epoch is not None else sum(one.index == windows[0].index for one in windows)
 
 
 class HelperRecord(Record, frozen=True, kw_only=True):
-    """A server, scheduler, rendezvous or computing helper of a point: where it ran, how it ended and what it used
-    while the measured windows ran (`telemetry.cpu_percent`; where it computes, its GPU as well)."""
+    """A helper of a point: its place, its end, and its use of CPU and GPU in measured windows."""
 
     name: str
     launch_rank: Index
@@ -259,7 +247,7 @@ WarningKind = Literal[
 
 
 class PointWarning(Record, frozen=True, kw_only=True):
-    """What a reader of a point's row must know: programs go by `kind`, people read `text`."""
+    """A warning for readers of a point's row: programs read `kind`, people `text`."""
 
     kind: WarningKind
     text: str
@@ -268,17 +256,13 @@ class PointWarning(Record, frozen=True, kw_only=True):
 class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     """One measurement of one point, however it ended.
 
-    `ranks` are its workers: one per device, or a single one that drives all devices. `hosts[r]` is the host of
-    device r, `gpus[r]` its UUID if it is a GPU. `oversubscribed`: ranks shared a core or a GPU. `pattern` is how
-    gradients travel ("" in older records), `updates_all` whether each rank updates all parameters (False in older
-    records). Asynchronous ranks do not wait for each other.
-
-    Records of one round and one `epoch` lived side by side: their windows of equal `index` were measured shortly
-    after each other, everyone else stopped. None: it was measured by itself. `emulation` is None for real devices.
-
-    A record that has not `ended` was written when the measured windows were in. The record of the point's end
-    follows and replaces it (`records/store.py`). It stands if the run was broken off in between.
-    `crowding` is why it is `oversubscribed`, "" in older records: more workers than cores.
+    `ranks`: its workers, one per device or one for all.
+    `hosts[r]`: the host of device r; `gpus[r]`: its UUID if it is a GPU.
+    `oversubscribed`: ranks shared a core or a GPU; `crowding` is the reason.
+    `pattern`: how gradients are sent; `updates_all`: each rank updates all parameters. Older records lack both.
+    `epoch`: points of one round and epoch took turns; None for a point measured alone.
+    `ended`: False for a record written when the measured windows were in. The record of the end replaces it
+    (`records/store.py`), unless the run was interrupted.
     """
 
     point: Point
@@ -305,13 +289,15 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
 
     @property
     def nodes(self) -> int:
-        """Hosts whose devices took part."""
+        """The number of hosts whose devices took part."""
         return len(set(self.hosts) or {rank.host for rank in self.ranks})
 
 
 class Header(Record, frozen=True, kw_only=True, tag="header"):
-    """The first line of a run. `config` is the SweepConfig as plain data. `imported` and `bandwidths` are what was
-    read from logs of other tools: such a run has no points."""
+    """The first line of a run. `config` is the SweepConfig as plain data.
+
+    `imported`, `bandwidths`: data from logs of other tools; such a run has no points.
+    """
 
     schema: int
     version: str
@@ -335,5 +321,5 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
 
     @property
     def is_import(self) -> bool:
-        """Whether nothing of it was measured here."""
+        """Whether its data comes from other tools."""
         return bool(self.imported or self.bandwidths)

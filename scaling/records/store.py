@@ -1,10 +1,8 @@
-"""A run on disk: `results/<start>-<name>/run.jsonl`, a header line, then a PointRecord per line, and before those
-that were predicted the Prediction of each.
+"""Read and write `run.jsonl` of a run: a header line, then Predictions and PointRecords, one per line.
 
-A point has a line when its measured windows are in, and another when it ends, which replaces the first for every
-reader. Each line is appended and fsynced at once. A line that could not be written whole is taken
-back, so that the file stays readable; a truncated last line (the machine died) is dropped on reading. A run whose
-folder was removed or moved is written anew, since all of it is in memory.
+A point has a line when its measured windows are in, and another at its end, which replaces the first for readers.
+Each line is appended and fsynced. A partly written line is removed; a truncated last line (the machine died) is
+ignored. If the folder is removed or moved, the run is written anew from memory.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from scaling.records.run import SCHEMA, Header, PointRecord, Prediction, Warning
 
 
 Plain = dict[str, Any]
-# By words of its text, what kind of warning schema 1 gave.
+# Words of schema 1's warnings, by kind.
 _KINDS: dict[str, WarningKind] = {
     "settled": "unsettled",
     "throttled": "throttled",
@@ -43,13 +41,12 @@ _KINDS: dict[str, WarningKind] = {
 
 
 def upgraded(point_record: Plain, schema: int) -> Plain:
-    """A point record of `schema` as plain data of the current one."""
+    """Convert a point record of `schema` to plain data of the current schema."""
     return _from_1(point_record) if schema < 2 else point_record
 
 
 def with_gpus(record: PointRecord, header: Header) -> PointRecord:
-    """Name the GPUs of a record that does not: rank k of a host has the host's GPU k. UUIDs are global, so that
-    hosts that share a GPU show it."""
+    """Fill in the GPUs of a record without them: rank k of a host has the host's GPU k. Hosts may share a GPU."""
     if record.gpus or record.point.hardware.device != "cuda":
         return record
     uuids = {host.hostname: iter([gpu.uuid for gpu in host.gpus]) for host in header.hosts}
@@ -61,8 +58,6 @@ def with_gpus(record: PointRecord, header: Header) -> PointRecord:
 
 
 def _from_1(record: Plain) -> Plain:
-    """The point's fields stood side by side, ranks and helpers kept interface and card and not the address, and
-    what had to cross nodes was reckoned from the pattern when the run was read; warnings were texts."""
     point = dict(record["point"])
     work = {name: point.pop(name) for name in Workload.__struct_fields__ if name in point}
     hardware = {name: point.pop(name) for name in Hardware.__struct_fields__ if name in point}
@@ -86,8 +81,7 @@ def _with_place(child: Plain, default: str) -> Plain:
 
 
 def _with_crossing(rank: Plain, record: Plain) -> Plain:
-    """With what a step had to send between nodes in its `ready`, where this was known: the strategies of that time
-    called what makes gradients smaller `compression`."""
+    """The option `compression` was then the only one that made gradients smaller."""
     compression = record["point"].get("options", {}).get("compression", "none")
     if rank.get("ready") is None or not record.get("synchronous", True) or compression != "none":
         return rank
@@ -98,40 +92,36 @@ def _with_crossing(rank: Plain, record: Plain) -> Plain:
     return {**rank, "ready": {**rank["ready"], "crossing_bytes_per_step": bounds}}
 
 
-# ---------------------------------------------------------------- store
-
 FILE = "run.jsonl"
 _HEADER = msgspec.json.Decoder(Header)
 Line = PointRecord | Prediction
 _LINE: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
-# What a line raises that is none: by its decoder, or by what reads an older schema.
+# Errors of a damaged line, from its decoder or a migration.
 _DAMAGE = (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 _Kept = TypeVar("_Kept", bound=Line)
 
 
 def folder_of(run: Path) -> Path:
-    """The run's folder, given it or its file."""
+    """Return the run's folder, given the folder or its file."""
     return run.parent if run.name == FILE else run
 
 
 def load(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
     """Read a run (its folder or its file).
-
-    Raises UsageError when it is no run, damaged before its last line, or of a newer schema.
-    """
+    Raises UsageError if it is not a run, is damaged before its last line, or has a newer schema."""
     header, records, _ = load_whole(run)
     return header, records
 
 
 def load_whole(run: Path) -> tuple[Header, tuple[PointRecord, ...], tuple[Prediction, ...]]:
-    """The same with what was predicted of its points before they were measured; the file is read once."""
+    """Read a run with its predictions; raises as `load`."""
     header, lines = _read(run)
     records = tuple(line for line in lines if isinstance(line, PointRecord))
     return header, records, tuple(line for line in lines if isinstance(line, Prediction))
 
 
 def predictions(run: Path) -> tuple[Prediction, ...]:
-    """What was predicted of a run's points before they were measured. Raises as `load`."""
+    """Read the predictions of a run; raises as `load`."""
     return load_whole(run)[2]
 
 
@@ -163,7 +153,7 @@ def joined(lines: Sequence[_Kept]) -> tuple[_Kept, ...]:
 
 
 def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
-    """The same of a run that was measured here. Raises UsageError for logs of other tools, too."""
+    """Read a run that was measured here. Raises UsageError also for imported logs."""
     header, records = load(run)
     if header.is_import:
         raise UsageError(f"{run}: is IMPORTED from logs of other tools: it has no measured points")
@@ -199,15 +189,14 @@ def _reason(error: Exception) -> str:
 
 
 def unlinked(path: Path) -> Path:
-    """Return the path of a file or folder that a run is about to write, after removing a link in its place: the
-    folder's author chose its target, not the user."""
+    """Remove a symbolic link at this path, since a folder's author chose its target; return the path."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     return path
 
 
 def is_being_written(run: Path) -> bool:
-    """Whether a sweep still writes into a run, as far as this machine can see: it holds the file's lock."""
+    """Return whether a sweep on this machine holds the lock of the run's file."""
     path = folder_of(run) / FILE
     try:
         files.check(path)
@@ -221,12 +210,12 @@ def is_being_written(run: Path) -> bool:
 
 
 def done_keys(records: Iterable[PointRecord]) -> set[str]:
-    """Keys of the points that were measured; what failed is measured again."""
+    """Return the keys of the measured points; failed points are measured again."""
     return {record.point.key for record in records if isinstance(record.outcome, Finished)}
 
 
 class Store:
-    """The open file of the running sweep, locked against a second writer where the file system has locks."""
+    """The open file of the running sweep, locked against a second writer if the file system has locks."""
 
     def __init__(self, folder: Path, fd: int) -> None:
         self.folder = folder
@@ -240,10 +229,7 @@ class Store:
 
     @classmethod
     def create(cls, results: Path, name: str, now: datetime, header: Header) -> Store:
-        """Make a new run folder and write the header.
-
-        Raises UsageError when the folder cannot be made or written.
-        """
+        """Make a new run folder and write the header. Raises UsageError on failure."""
         _check_encoding(results, f"--results {results}")
         folder = _fresh(results, f"{now:%Y%m%d-%H%M%S}-{name}")
         store = cls(folder, _open(folder / FILE, os.O_CREAT | os.O_EXCL))
@@ -259,10 +245,8 @@ class Store:
 
     @classmethod
     def resume(cls, run: Path) -> Store:
-        """Open a run to go on with it; a truncated last line is cut off.
-
-        Raises UsageError when it cannot be written or another run writes into it.
-        """
+        """Open a run to continue it; cut off a truncated last line.
+        Raises UsageError if it cannot be written or another run writes into it."""
         folder = folder_of(run)
         _check_encoding(folder, f"--resume {run}")
         store = cls(folder, _open(folder / FILE, os.O_NOFOLLOW))
@@ -272,19 +256,15 @@ class Store:
         return store
 
     def append(self, record: Line) -> str:
-        """Write one record and fsync; returns what `secure` does.
-
-        Raises StoreError (disk full, for one); the file then ends as before.
-        """
+        """Write one record and fsync; return the message of `secure`.
+        Raises StoreError, for example on a full disk; the file then ends as before."""
         said = self.secure()
         self._write(record)
         return said
 
     def secure(self) -> str:
-        """Write the whole run to a new folder if its own was removed or moved.
-
-        Returns the line that says so, else "". Raises StoreError if there can be no new folder.
-        """
+        """Write the whole run to a new folder if its folder was removed or moved.
+        Returns a message about it, else "". Raises StoreError if no new folder can be made."""
         if self._is_in_place():
             return ""
         lost = self.folder
@@ -318,13 +298,13 @@ class Store:
             os.fsync(self._fd)
         except OSError as error:
             if end is not None:
-                with suppress(OSError):  # of a file that is gone; a line without its end is no line
+                with suppress(OSError):  # the file is gone; readers ignore an incomplete line
                     os.ftruncate(self._fd, end)
             kept = f"the points before are kept: free some space, then --resume {self.folder}"
             raise StoreError(f"{self.path}: {error.strerror}; {kept}") from error
 
     def close(self) -> None:
-        """Release the file; twice is once."""
+        """Release the file; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -337,10 +317,7 @@ class Store:
 
 
 def create_import(folder: Path, header: Header) -> None:
-    """Make the run folder of an import, whole or not at all.
-
-    Raises UsageError when it exists or cannot be written.
-    """
+    """Make the run folder of an import, completely or not at all. Raises UsageError on failure."""
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         part.mkdir(parents=True)
@@ -356,7 +333,7 @@ def create_import(folder: Path, header: Header) -> None:
 
 
 def _check_encoding(folder: Path, given: str) -> None:
-    """Refuse a folder that ranks cannot be told of: what they say to each other is UTF-8. Raises UsageError."""
+    """Raise UsageError if the path is not UTF-8, which messages between ranks need."""
     try:
         str(folder.resolve()).encode()
     except UnicodeEncodeError:
@@ -366,7 +343,7 @@ def _check_encoding(folder: Path, given: str) -> None:
 
 
 def _fresh(results: Path, name: str) -> Path:
-    """A folder that did not exist: two runs never share one."""
+    """Make a new folder; two runs never share one."""
     for suffix in ("", *(f"-{number}" for number in range(2, 100))):
         folder = results / f"{name}{suffix}"
         try:
@@ -393,6 +370,6 @@ def _open(path: Path, flags: int) -> int:
         os.close(fd)
         raise UsageError(f"{path.parent}: another run is writing into it") from None
     except OSError:
-        # A file system without locks, such as Lustre mounted without its option `flock` (mount.lustre(8): ENOSYS).
+        # A file system without locks, such as Lustre without its mount option `flock` (mount.lustre(8): ENOSYS).
         return fd
     return fd

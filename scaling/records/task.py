@@ -1,4 +1,4 @@
-"""What a child is told: its task, one JSON line on its stdin, and the commands that follow it there."""
+"""Messages to a child on its stdin: its task, then commands. Also timed all-reduces and fork requests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from scaling.records.point import Point, Record
 
 # ---------------------------------------------------------------- task
 
-# Whether the C library keeps what a child has freed, or gives it back to the kernel as it likes.
 Malloc = Literal["keep", "system"]
-# The variable of a child's environment that names the descriptor on which it reports events.
 EVENTS_FD = "SCALING_EVENTS_FD"
 
 
 class Clocks(Record, frozen=True, kw_only=True):
-    """The three clocks of a child, seconds: until `ready`, without an event, in all."""
+    """The timeouts of a child, seconds: until `ready`, without an event, in all."""
 
     startup_s: float = 300.0
     stall_s: float = 120.0
@@ -24,7 +22,7 @@ class Clocks(Record, frozen=True, kw_only=True):
 
 
 class Server(Record, frozen=True, kw_only=True):
-    """Where a parameter server runs: beside which agent, its place on the network, its reserved port."""
+    """A parameter server: its agent's rank, its place on the network, its reserved port."""
 
     launch_rank: int
     host: str
@@ -33,26 +31,27 @@ class Server(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """What it binds and is reached by."""
+        """The address at which it listens."""
         return self.place.address
 
 
 class Task(Record, frozen=True, kw_only=True):
-    """All that a child needs for one point: one JSON line on its stdin.
+    """All that a child needs for one point.
 
-    `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank. `hosts[r]` is the host
-    of rank r and `places[r]` its place on the network that is used; `place` is this child's own. `ports` are
-    reserved at rank 0's address; `rank_ports[r]` is rank r's own. `device_index` and `cpus` are this child's; a
-    worker that drives all devices of its host has the CPUs of all. `device_indices` are the devices that this
-    child itself computes on: its own, those of its host, or none (servers; a coordinator of helpers that compute).
-    With `fresh` it is no fork of a process that has imported its framework. `shown_gpu` is the UUID of the only
-    GPU that it is shown, as its number 0, where a process can see no more than one (slices of a GPU, MIG); ""
-    where it is shown those of its agent. `role` is "worker" or the name of a helper. Beside one child of each host
-    of several its traffic is counted (`counts_traffic`), and beside one of each machine that is its host's alone
-    what that uses (`counts_energy`). `is_traced`: profiled steps will follow the measured windows. `data_dir` is
-    where the data lies on every host, "" for data that comes with the package or is made. `code` is the folder
-    whose revision of this package the child runs, "" for that of its agent. `save_weights` is the file that rank 0
-    writes what was learnt to, "" for none.
+    `rank`, `local_rank`: counted inside the point; `launch_rank`: the agent's MPI rank.
+    `hosts[r]`, `places[r]`: host and place of rank r; `place` is this child's.
+    `ports`: reserved at rank 0's address; `rank_ports[r]`: of rank r.
+    `cpus`: this child's; all of the host's if it drives all devices.
+    `device_indices`: devices that this child computes on; () for servers and for coordinators of helpers.
+    `shown_gpu`: the only GPU that it sees, as GPU 0 (a MIG slice); "" if it sees all of its agent's.
+    `role`: "worker" or the name of a helper.
+    `fresh`: start a new process, not a fork.
+    `counts_traffic`: for one child of each host, if several hosts take part.
+    `counts_energy`: for one child of each machine that no other host of the launch shares.
+    `is_traced`: profiled steps follow the measured windows.
+    `data_dir`: the folder of the data, "" for data in the package or made.
+    `code`: the folder of the revision that the child runs, "" for its agent's.
+    `save_weights`: the file to which rank 0 writes the weights, "" for none.
     """
 
     point: Point
@@ -89,7 +88,7 @@ class Task(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """Rank 0's address, where all meet."""
+        """Rank 0's address, where ranks meet."""
         return self.places[0].address if self.places else self.place.address
 
     @property
@@ -99,10 +98,12 @@ class Task(Record, frozen=True, kw_only=True):
 
 
 class Run(Record, frozen=True, kw_only=True, tag="run"):
-    """Run `windows` windows of `steps` steps. With `linger`, go on stepping unmeasured afterwards until
-    the next command, so that the devices beside stay as loaded as they were. `first` is the index of the first
-    window, 0 for those of a warm-up; with `canary` the agent has a fixed piece of work done on the rank's
-    cores before it hands this on."""
+    """Run `windows` windows of `steps` steps.
+
+    `linger`: step on, unmeasured, until the next command, so that other devices see the same load.
+    `first`: index of the first window; 0 for warm-up.
+    `canary`: the agent runs a canary on the rank's cores first.
+    """
 
     windows: int
     steps: int
@@ -118,22 +119,18 @@ class Run(Record, frozen=True, kw_only=True, tag="run"):
 
     @property
     def is_later(self) -> bool:
-        """Whether it goes on after the measured windows."""
+        """Whether it is a turn of the soak."""
         return not self.measured and self.first > 0
 
 
 class Rest(Record, frozen=True, kw_only=True, tag="rest"):
-    """Leave off lingering between two steps, and say so: who is stopped within a step ends it in the next window's
-    time."""
+    """Stop lingering and answer Rested: a child stopped within a step would end it in the next window."""
 
 
 class Inspect(Record, frozen=True, kw_only=True, tag="inspect"):
-    """Take the digest; then run steps that no figure counts, and tell of them in one answer.
-
-    First `windows` windows of `steps` steps inside the strategy's wrapper without any exchange, where the trainer
-    has such steps; then `beside_windows` of as many exchanges alone while the device computes, where the trainer
-    can; then one window of `traced_steps` steps with profilers on.
-    """
+    """Take the digest, then run steps that are not counted; the answer is Inspected.
+    First `windows` windows of `steps` steps without any exchange, then `beside_windows` of `steps` exchanges
+    during compute, if the trainer has these; then one window of `traced_steps` steps with profilers."""
 
     windows: int
     steps: int
@@ -142,15 +139,14 @@ class Inspect(Record, frozen=True, kw_only=True, tag="inspect"):
 
 
 class Train(Record, frozen=True, kw_only=True, tag="train"):
-    """Train for the epoch of this number, counted from 0: so many steps, reported as one measured window."""
+    """Train epoch `number`, counted from 0, of `steps` steps; the answer is one measured window."""
 
     number: int
     steps: int
 
 
 class Evaluate(Record, frozen=True, kw_only=True, tag="evaluate"):
-    """Average what batch norm has gathered over ranks, then count on this rank's part of what is held out, after
-    the epoch of this number."""
+    """Average batch norm's statistics over ranks, then evaluate this rank's held-out samples."""
 
     number: int
 
@@ -166,8 +162,7 @@ Command = Run | Rest | Inspect | Train | Evaluate | Finish
 
 
 class Timed(Record, frozen=True, kw_only=True):
-    """All-reduces of `bytes` among `ranks`: `times_s` has each repetition's, as the slowest rank took it; the
-    busbw of the fastest and of the usual one follow from it (`timed`)."""
+    """All-reduces of `bytes` among `ranks`; `times_s` are those of the slowest rank, by repetition."""
 
     ranks: int
     bytes: int
@@ -177,8 +172,7 @@ class Timed(Record, frozen=True, kw_only=True):
 
 
 def timed(ranks: int, size_bytes: int, times_s: tuple[float, ...]) -> Timed:
-    """With busbw as nccl-tests defines it, what each rank's link carries each way whatever the number of ranks:
-    2 (N-1)/N x bytes / time ("Performance reported by NCCL tests" in its documentation)."""
+    """Compute busbw as nccl-tests defines it: 2 (N-1)/N x bytes / time ("Performance reported by NCCL tests")."""
     from statistics import median  # every child imports this file
 
     moved_bytes = 2 * (ranks - 1) / ranks * size_bytes
@@ -192,9 +186,11 @@ def timed(ranks: int, size_bytes: int, times_s: tuple[float, ...]) -> Timed:
 
 
 class AskedAllReduce(Record, frozen=True, kw_only=True):
-    """What one rank's process is to do: its task says with whom, over which place and with which library; no
-    tensor is larger than `largest_bytes`, and each group may take about `budget_s`. With `inside` the ranks of
-    each of several nodes are timed too."""
+    """The job of one rank's process. `task` has the peers, the place and the library.
+
+    `largest_bytes`: the largest tensor; `budget_s`: seconds for each group of ranks.
+    `inside`: time the ranks of each of several nodes too.
+    """
 
     task: Task
     largest_bytes: int
@@ -203,8 +199,10 @@ class AskedAllReduce(Record, frozen=True, kw_only=True):
 
 
 class RankAllReduce(Record, frozen=True, kw_only=True):
-    """What one rank's process tells: of all ranks, and of those of its node where it has several. With an `error`
-    nothing was timed. `nccl` is read from NCCL's own log, None without one."""
+    """The result of one rank's process: for all ranks, and for those of its node if it has several.
+
+    `error`: nothing was timed; `nccl`: from NCCL's log, None without one.
+    """
 
     everyone: Timed | None = None
     inside: Timed | None = None
@@ -216,20 +214,16 @@ class RankAllReduce(Record, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- the server that forks children
 
 
-# The variable that names the server's end of the socket.
 FORK_FD = "SCALING_FORK_FD"
-# The variable by which the descendants of a child are known, unless they drop it.
 CHILD_MARK = "SCALING_CHILD"
-# What the server says once its framework is imported.
 FORK_READY = b"ready"
-# Among a server's arguments: what follows may be lacking.
+# In a server's arguments: the modules after it may be missing.
 OPTIONAL_MODULES = "--"
-# The longest request: an environment.
 MOST_REQUEST_BYTES = 1 << 17
 
 
 class ForkRequest(Record, frozen=True, kw_only=True):
-    """Fork a worker with this environment; its commands, its events and its log come as file descriptors. A
-    message without any is a worker's pid, to be waited for."""
+    """Fork a worker with this environment. Its commands, events and log come as file descriptors.
+    A message without descriptors is a worker's pid to wait for."""
 
     environ: dict[str, str]

@@ -1,18 +1,14 @@
-"""What is read beside a child while its measured windows run: of its device, its host's cards and connections."""
+"""An agent's readings during measured windows: device, network, CPU and energy of a child and its host."""
 
 from __future__ import annotations
 
 from scaling.records.point import Amount, Count, Index, Record, Seconds, Signed, Size, UnixSeconds
 
-# ---------------------------------------------------------------- GPU time
-
-
-# The annotation around the profiled steps in a trace.
 TRACED = "scaling: traced steps"
 
 
 class Kernels(Record, frozen=True, kw_only=True, array_like=True):
-    """All runs of the kernels of one name, copies and fills among them: how many there were, how long together."""
+    """All runs of one kernel (copies and fills too): how many, and their total time."""
 
     name: str
     count: Count
@@ -20,8 +16,10 @@ class Kernels(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class Collective(Record, frozen=True, kw_only=True, array_like=True):
-    """One run of a communication kernel, in which it also waits for the other ranks; `exposed_s` is the part in
-    which neither a kernel that computes nor an earlier collective ran."""
+    """One run of a communication kernel, including its wait for other ranks.
+
+    `exposed_s`: the part without a compute kernel or an earlier collective.
+    """
 
     name: str
     run_s: Seconds
@@ -29,11 +27,8 @@ class Collective(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class GpuTime(Record, frozen=True, kw_only=True):
-    """One GPU's time in the profiled steps of its rank, from one device synchronisation to another.
-
-    `span_s` = `compute_s` + what the collectives leave exposed + `idle_s`: each moment counts once. `kernels` are
-    those that compute, `collectives` in the order of their starts.
-    """
+    """One GPU's time in the profiled steps of its rank, between two device synchronisations. `span_s` =
+    `compute_s` + exposed time of the collectives + `idle_s`. `collectives` are sorted by start."""
 
     steps: Size
     span_s: Seconds
@@ -44,20 +39,19 @@ class GpuTime(Record, frozen=True, kw_only=True):
 
     @property
     def exposed_s(self) -> float:
-        """Of all communication, what no computing hides."""
+        """Communication that no compute hides, in seconds."""
         return sum(collective.exposed_s for collective in self.collectives)
 
 
-# ---------------------------------------------------------------- telemetry
-
-# The reason that a GPU at its power limit gives: the normal state of many under load, and no fault.
+# The throttle reason at the power limit: normal under load, not a fault.
 POWER_CAP = "sw power cap"
 
 
 class Sample(Record, frozen=True, kw_only=True, array_like=True):
-    """One reading of one GPU while windows were timed, None where this GPU does not tell; `throttle` names the
-    reasons that lowered its clocks. `device_index` counts as the child's task does; None in older records, which
-    know of a child's first GPU only."""
+    """One reading of one GPU in timed windows; None for values that it does not report.
+
+    `throttle`: reasons for lower clocks. `device_index`: as in the task; None in older records (first GPU only).
+    """
 
     unix_s: UnixSeconds
     utilisation_percent: Amount | None = None
@@ -70,8 +64,7 @@ class Sample(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class Traffic(Record, frozen=True, kw_only=True, array_like=True):
-    """What one interface (`eth0`) or port of an RDMA card (`mlx5_0/1`) of the host carried while windows were
-    timed."""
+    """Bytes of one interface (`eth0`) or RDMA port (`mlx5_0/1`) of the host in timed windows."""
 
     name: str
     received_bytes: Count
@@ -79,8 +72,10 @@ class Traffic(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class Flow(Record, frozen=True, kw_only=True, array_like=True):
-    """What this host sent over TCP while windows were timed, from one address of its own to one of a peer: the
-    bytes that arrived, and for how long the busiest of the connections had some to send."""
+    """TCP bytes that arrived from one address of this host at a peer, in timed windows.
+
+    `busy_s`: how long the busiest of the connections had data to send.
+    """
 
     address: str
     peer: str
@@ -88,13 +83,14 @@ class Flow(Record, frozen=True, kw_only=True, array_like=True):
     busy_s: Seconds
 
 
-# The name under which a process's first thread stands among its others.
 MAIN = "main"
 
 
 class ThreadTime(Record, frozen=True, kw_only=True, array_like=True):
-    """What all threads of one name of a process did while windows were timed: how many there were, how long they
-    ran, how long they waited for a CPU that ran something else (the kernel's schedstat)."""
+    """All threads of one name of a process in timed windows (the kernel's schedstat).
+
+    `run_s`: seconds of running; `queued_s`: seconds of waiting for a busy CPU.
+    """
 
     name: str
     threads: Index
@@ -103,14 +99,13 @@ class ThreadTime(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class CpuTime(Record, frozen=True, kw_only=True):
-    """What a process asked of the CPUs while windows were timed, with the uncounted step before each `Run`.
+    """The CPU use of a process in timed windows, and in the uncounted step before each `Run`.
 
-    `steps` are the steps that this covers and `wall_s` the time; `kernel_s` is the part of `threads`' time in the
-    kernel. Faults are those of memory, minor ones without any disk. `stolen_s` is what the hypervisor kept of the
-    CPUs that this child was promised, 0 where it was promised none; `others_s` what these ran beside this process,
-    by the kernel's ticks of 10 ms, None there and in older records. Of the `periods` of its cgroup's CPU quota
-    the cgroup stood still at the end of `throttled_periods`, for `throttled_s` summed over CPUs: 0 without a quota
-    and in older records.
+    `kernel_s`: the kernel's part of the threads' time.
+    `minor_faults`, `major_faults`: page faults without and with disk access.
+    `stolen_s`: taken by the hypervisor from the CPUs of this child; 0 if it has none.
+    `others_s`: other processes on these CPUs, in ticks of 10 ms; None without own CPUs and in older records.
+    `periods`, `throttled_periods`: of its cgroup's CPU quota; `throttled_s`: throttled time, summed over CPUs.
     """
 
     steps: Index
@@ -132,9 +127,10 @@ class CpuTime(Record, frozen=True, kw_only=True):
 
 
 class Foreign(Record, frozen=True, kw_only=True, array_like=True):
-    """Processes of one name, none of them the launch's, that ran while a rank's core was slower than it mostly is
-    or shared, or others ran on its hyperthreads: what they are called, their CPU seconds, and over how many
-    seconds that was looked at."""
+    """CPU use of processes of one name that are not the launch's, while a rank's core was slow or shared.
+
+    `run_s`: CPU seconds; `over_s`: seconds of observation.
+    """
 
     name: str
     run_s: Signed
@@ -147,9 +143,10 @@ class Foreign(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class MachineEnergy(Record, frozen=True, kw_only=True):
-    """What all processor packages and DRAM of a machine used while windows were timed, whoever used it: `joules`
-    over `seconds`. None where the kernel has counters that cannot be read, then `unreadable` is the first of them
-    and the system's word (`/sys/.../energy_uj: Permission denied`)."""
+    """Energy of all processor packages and DRAM of a machine in timed windows: `joules` over `seconds`.
+
+    `joules`: None if a counter cannot be read; `unreadable` names it (`/sys/.../energy_uj: Permission denied`).
+    """
 
     joules: Signed | None = None
     seconds: Seconds = 0.0
@@ -157,21 +154,20 @@ class MachineEnergy(Record, frozen=True, kw_only=True):
 
 
 class Telemetry(Record, frozen=True, kw_only=True):
-    """What was read beside one child while measured windows ran.
+    """Readings of one child during its measured windows.
 
-    `samples` are of all its GPUs, one GPU after the other; `energy_j` is theirs together, None where any does not
-    tell; with `energy_is_integral` that of power readings, where a GPU has no counter. `max_sm_clock_mhz` is the
-    highest clock that any of them could have, the lowest of these. `load_1m` is
-    the host's at the end, `affinity_cpus` the child's, `cpu_percent` how much of one core it used. `traffic` and
-    `flows` are read beside one child of each host, `idle_traffic` is what its cards would have carried meanwhile,
-    had nothing run, `machine_cpu_percent` (100: all cores) where devices are emulated. `cpu` is None where /proc
-    tells nothing, and in older records. `foreign` is read while the rank's core is slow or shared
-    (`Window.canary_s`, `CpuTime.others_s`), busiest first. `machine_energy` is read beside one child of each
-    machine that no other host of the launch shares, None where there are no counters.
-    `masks` are the CPUs on which its threads might run, each that any of them had when a stretch of windows began
-    or ended. `still_s` is the longest time that its agent did not run meanwhile either, 0 below a second;
-    `suspended_s` how long the machine was suspended, which no window's clock counts. Older records have none of
-    these three.
+    `samples`: of all its GPUs, one GPU after another.
+    `energy_j`: of all its GPUs, None if any does not report; `energy_is_integral`: integrated from power readings.
+    `max_sm_clock_mhz`: the lowest of its GPUs' highest clocks.
+    `load_1m`: of the host, at the end.
+    `cpu_percent`: of one core; `machine_cpu_percent`: 100 is all cores, for emulated devices.
+    `traffic`, `flows`: for one child of each host; `idle_traffic`: what the cards carry in that time when idle.
+    `cpu`: None without /proc and in older records.
+    `foreign`: read while the rank's core is slow or shared; busiest first.
+    `machine_energy`: for one child of each machine that no other host shares; None without counters.
+    `masks`: sets of CPUs on which its threads could run, at the start or end of a stretch of windows.
+    `still_s`: the longest time that its agent did not run; 0 below 1 s.
+    `suspended_s`: how long the machine was suspended, which no window contains.
     """
 
     samples: tuple[Sample, ...] = ()

@@ -1,3 +1,3 @@
-"""python -m scaling.run: measure a sweep."""
+"""The command `python -m scaling.run`: measure a sweep."""
 
-NAME = "scaling"  # how its errors begin
+NAME = "scaling"  # the prefix of its errors

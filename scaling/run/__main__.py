@@ -1,4 +1,4 @@
-"""main(): connect; rank 0 reads the command line and leads, the others serve.
+"""main(): connect to MPI; rank 0 reads the command line and leads, the others serve.
 
 mpirun -np 16 python -m scaling.run
 """
@@ -26,7 +26,7 @@ SHOWN = {"--help", "-h", "--version"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run this rank; returns the exit code."""
+    """Run this rank; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     code = _shown(words)
     if code is None:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shown(argv: Sequence[str]) -> int | None:
-    """The exit code of `--help` and `--version` if no launcher started this process: MPI takes half a second."""
+    """Answer `--help` and `--version` without MPI, which takes 0.5 s to start; None under a launcher."""
     if not SHOWN.intersection(argv) or launched(os.environ) or "PMIX_RANK" in os.environ:
         return None
     open_streams()
@@ -47,7 +47,6 @@ def _shown(argv: Sequence[str]) -> int | None:
 
 
 def _let_go(stream: TextIO) -> None:
-    """Write what is left; where nobody takes it, it must not fail at the interpreter's exit either."""
     try:
         stream.flush()
     except OSError:
@@ -57,8 +56,7 @@ def _let_go(stream: TextIO) -> None:
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     asked = _read(argv) if cluster.rank == 0 else None
     if isinstance(asked, int) and cluster.size == 1:
-        return asked  # --help, or a mistake: nobody else waits to be let go
-    # What a sweep needs takes longer to import than --help to answer.
+        return asked  # --help or a mistake, and no other ranks
     from scaling.run import ranks
 
     if asked is None:
@@ -68,8 +66,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
 
 
 def _read(argv: Sequence[str]) -> Invocation | int:
-    """What the command line asks for, or the exit code where that is done."""
-    from scaling.run import flags  # Typer: rank 0 alone needs it
+    from scaling.run import flags
 
     try:
         return flags.parse(argv)

@@ -1,4 +1,4 @@
-"""`--against RUN`: whether what was just measured is slower than an older run, by `scaling compare`."""
+"""`--against RUN`: compare the new run with an older one, by `scaling compare`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from scaling.records.run import Header
 from scaling.run import programs
 
 COMPARE = "compare"
-# What scaling compare ends with where it could judge: nothing slower, something slower.
+# Exit codes of scaling compare with a verdict: nothing slower, something slower.
 FINE, SLOWER = 0, 1
 
 
 class Compared(NamedTuple):
-    """What was found, as text, the exit code that says so, and why nothing was compared, if nothing was."""
+    """The result as text and exit code; `why` is the reason if nothing was compared."""
 
     text: str
     code: int
@@ -28,10 +28,8 @@ class Compared(NamedTuple):
 
 
 def read(run: Path) -> Header:
-    """The header of the run to compare with.
-
-    Raises UsageError where nothing could be compared with it: better known before hours of measuring than after.
-    """
+    """Read the header of the run to compare with.
+    Raises UsageError if it cannot be compared, before hours of measuring."""
     try:
         header, records = store.load_measured(run)
     except UsageError as error:
@@ -48,8 +46,7 @@ def read(run: Path) -> Header:
 
 
 def compare(base: Path, new: Path, look: Callable[[], None] = lambda: None) -> Compared:
-    """Compare two runs that have ended. Raises StoreError where no verdict was reached, and what `look` raises,
-    which is called meanwhile."""
+    """Compare two finished runs; call `look` meanwhile. Raises StoreError without a verdict."""
     command = f"python -m scaling {COMPARE} {base} {new}"
     try:
         done = programs.output(COMPARE, [str(base), str(new)], look)

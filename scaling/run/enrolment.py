@@ -1,4 +1,4 @@
-"""What rank 0 asks of every rank before a sweep begins: its host and code, the data, the hosts that it reaches."""
+"""Checks of rank 0 with every rank before a sweep: host and code, data, networks."""
 
 from __future__ import annotations
 
@@ -40,23 +40,20 @@ from scaling.workloads import data, feeds, models, weights_file
 from scaling.workloads.data import TRAIN, Split
 
 # ---------------------------------------------------------------- networks
-#
-# Rank 0 has hosts prove that they reach each other on each network, before anything is measured.
-#
-# Each host connects to those 1, 2, 4, ... places after it: all pairs of up to five hosts, some of many. The
-# preflight (`python -m scaling check`) measures more.
+# Before measuring, rank 0 checks that hosts reach each other on each network: each host connects to those 1, 2, 4,
+# ... places after it. `python -m scaling check` measures more.
 
 
 CONNECT_S = 3.0
 ANSWER_S = 10.0
-SAID = 3  # of what failed
+SAID = 3  # failures shown
 
 
 def prove(
     mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], networks: Sequence[Network]
 ) -> tuple[Network, ...]:
-    """The networks, with the connections that were made on each. Raises LaunchError if hosts do not reach each
-    other, or if packets that are routed leave by another interface."""
+    """Connect the hosts on each network; return the networks with their numbers of connections.
+    Raises LaunchError if hosts do not reach each other, or if routed packets leave by another interface."""
     first: dict[str, int] = {}
     for rank, one in enumerate(enrolled):
         first.setdefault(one.host.hostname, rank)
@@ -82,7 +79,7 @@ def _proved(
 
 
 def peers(names: Sequence[str], number: int) -> tuple[str, ...]:
-    """Whom a host connects to: those 1, 2, 4, ... places after it."""
+    """Return the hosts to which a host connects: those 1, 2, 4, ... places after it."""
     steps = (1 << power for power in range(len(names).bit_length()))
     return tuple(names[(number + step) % len(names)] for step in steps if step < len(names))
 
@@ -93,7 +90,6 @@ def _connect(
     network: Network,
     wanted: Mapping[str, Sequence[str]],
 ) -> dict[str, tuple[Way, ...]]:
-    """How each host reached those that it was to."""
     ranks = [first[name] for name in wanted]
     for name, place in network.places.items():
         mailbox.order([first[name]], Admit(network=network.word, address=place.address))
@@ -115,13 +111,12 @@ def _connect(
 
 
 def _fault(host: HostInfo, peer: str, way: Way, network: Network) -> str:
-    """What is wrong with the way from a host to a peer; "" if nothing."""
     address, wanted = network.places[peer].address, network.places[host.hostname].interface
     if way.error:
         return f"{host.hostname} to {peer} at {address}: {way.error}"
     left = next(_interfaces(host, way.source), "no interface that it told of")
     if not network.routed or left == wanted or wanted in _interfaces(host, way.source):
-        return ""  # on a subnet of all hosts the counters tell it
+        return ""  # on a common subnet, the byte counters show it
     return f"{host.hostname} goes to {peer} at {address} by {left} ({way.source}), not by {wanted}"
 
 
@@ -143,12 +138,10 @@ def _mend(network: Network) -> str:
 
 
 # ---------------------------------------------------------------- data
-#
-# Rank 0 makes sure that the data is what it is said to be, and that every host has it, before anything starts.
 
 
 def absolute(data_dir: str | None) -> str:
-    """The folder as every rank can find it, wherever it was started; "" where none was given."""
+    """Return the folder as an absolute path, "" if none is given."""
     return str(Path(data_dir).expanduser().absolute()) if data_dir else ""
 
 
@@ -160,9 +153,8 @@ def locate(
     *,
     goes_on: bool = False,
 ) -> Plan:
-    """The plan with the place of its data, which rank 0's host has whole and all others have as well. Emulated
-    devices read none. A run that goes on may have saved its weights already. Raises UsageError naming the flag,
-    and the host that lacks it; SilentRanks."""
+    """Return the plan with the folder of its data, after a check that every host has it.
+    Emulated devices read none. Raises UsageError with the flag and the host that lacks it, or SilentRanks."""
     config = made.config
     assert config.data is not None
     given = absolute(config.data_dir)
@@ -184,8 +176,7 @@ def locate(
 
 
 def _writable(path: str | None, goes_on: bool) -> str | None:
-    """The file that what was learnt goes to, as every rank can find it; raises UsageError for one that cannot be
-    written, or that holds what another run has learnt."""
+    """Return the absolute path. Raises UsageError if it cannot be written, or exists and the run is new."""
     if path is None:
         return None
     file = Path(path).expanduser().absolute()
@@ -199,7 +190,6 @@ def _writable(path: str | None, goes_on: bool) -> str | None:
 
 
 def _splits(config: SweepConfig) -> tuple[Split, ...]:
-    """What is read: what is held out as well where accuracy is asked for."""
     return ("train", "test") if config.epochs else TRAIN
 
 
@@ -221,17 +211,14 @@ def _ask_hosts(
 
 
 def enrol(agent: Agent) -> None:
-    """Tell rank 0 of this rank's host, its code and which of the package's strategies cannot run here."""
+    """Send rank 0 this rank's host, its code, and which strategies cannot run here."""
     lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
     agent.enrol(interpreters.host_with(others), version=__version__, code=code_hash(), lacking=lacking)
 
 
-# ---------------------------------------------------------------- rank 0
-
-
 def wait_for_all(mailbox: Mailbox[ToAgent, ToSweep], within_s: float = ENROL_S) -> tuple[Enrol, ...]:
-    """Every rank's enrolment, by rank. Raises SilentRanks when one stays silent, LaunchError on mixed
-    code and on two machines of one name."""
+    """Return every rank's enrolment, by rank.
+    Raises SilentRanks, or LaunchError for different code or for two machines of one name."""
     enrolled = mailbox.answers(Enrol, range(mailbox.size), within_s)
     if len(enrolled) < mailbox.size:
         raise SilentRanks(f"only {len(enrolled)} of {mailbox.size} ranks reported within {within_s:g} s")
@@ -242,7 +229,7 @@ def wait_for_all(mailbox: Mailbox[ToAgent, ToSweep], within_s: float = ENROL_S) 
 
 
 def check_versions(enrolled: Sequence[Enrol]) -> None:
-    """Refuse a launch whose ranks run different code; raises LaunchError naming the host."""
+    """Raise LaunchError if ranks run different code."""
     first = enrolled[0]
     for rank, one in enumerate(enrolled):
         if (one.version, one.code) != (first.version, first.code):
@@ -259,11 +246,8 @@ def ask_of_outside(
     names: Iterable[str],
     within_s: float = ENROL_S,
 ) -> tuple[Enrol, ...]:
-    """The enrolments with what each rank's host lacks of the strategies from outside among `names`.
-
-    No rank could say it when it enrolled: the command line, which names them, is rank 0's alone. Raises
-    SilentRanks when one does not answer.
-    """
+    """Ask all ranks which strategies from outside they lack; return the completed enrolments.
+    Only rank 0 knows their names, from the command line. Raises SilentRanks."""
     outside = tuple(name for name in dict.fromkeys(names) if frameworks.is_outside(name))
     if not outside:
         return tuple(enrolled)
@@ -282,13 +266,13 @@ def ask_of_outside(
 
 
 def missing_somewhere(enrolled: Sequence[Enrol]) -> dict[str, str]:
-    """By strategy, why it cannot run on one host or another, or not on its GPUs."""
+    """Return by strategy why it cannot run on some host or its GPUs."""
     on_cuda = {name: f"not on GPUs: {why}" for one in enrolled for name, why in one.missing_on_cuda.items()}
     return {**on_cuda, **{name: reason for one in enrolled for name, reason in one.missing.items()}}
 
 
 def check_same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> None:
-    """Refuse to go on with a run on other hosts or with other code; raises UsageError saying which."""
+    """Raise UsageError if a run would be resumed on other hosts, with other variables or other code."""
     hosts = tuple(one.host.hostname for one in enrolled)
     if hosts != header.host_of_rank:
         raise UsageError(
@@ -309,6 +293,5 @@ def check_same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> N
 
 
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """`NCCL_ALGO was Ring, is unset`, of all variables that differ."""
     names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     return "; ".join(f"{name} was {before.get(name, 'unset')}, is {now.get(name, 'unset')}" for name in names)

@@ -1,4 +1,4 @@
-"""argv -> Invocation; the only file that sees argv. The flags of the fields are made from `SweepConfig`."""
+"""Parse argv to an Invocation. The flags of fields are made from `SweepConfig`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ EPILOG = (
     "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
     "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
 )
-# Flags that are no field of a run: they say what to do with one.
 ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
-# Flags that are another spelling of a field.
 SUGAR = ("kv_store",)
-# Where --help has a flag that is not in the order of the fields: after this one.
+# Flag -> the flag that it follows in --help, if not in the order of the fields.
 PLACES = {"kv_store": "strategy", "against": "like"}
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 class Shown(Exception):
-    """`--help` or `--version` was printed; there is nothing more to do."""
+    """`--help` or `--version` was printed; nothing remains to be done."""
 
 
 def parse(argv: Sequence[str]) -> Invocation:
-    """Read the command line. Raises UsageError, or Shown after printing help or version."""
+    """Read the command line. Raises UsageError, or Shown after help or version."""
     for word in argv:
         if not word.isprintable() and any("\udc80" <= sign <= "\udcff" for sign in word):
             raise UsageError(f"{word!r}: not UTF-8")
@@ -56,10 +54,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def with_fields(
     names: Collection[str] = (), of: type[SweepConfig] = SweepConfig, **defaults: Any
 ) -> Callable[[Command], Command]:
-    """Add the flags of these fields of a configuration, by default of all, to a command, before its own flags.
-
-    `defaults` replace those of the fields. The command takes the values as `**flags`, which `given` reads.
-    """
+    """Decorate a command with the flags of these fields, by default of all, before its own flags.
+    `defaults` replace those of the fields. The command receives the values as `**flags`; `given` reads them."""
     known = fields_of(of)
     added = {name: _parameter(known[name], defaults.get(name, known[name].default)) for name in names or known}
 
@@ -77,7 +73,7 @@ def with_fields(
 
 
 def _parameter(field: Field, default: Any) -> inspect.Parameter:
-    """The parameter from which Typer makes a field's flag: lists with commas, and words or numbers, are text."""
+    """Make the parameter for Typer. Lists, and fields of a word or number, are text."""
     said = field.flag
     kind: Any
     kind, *others = field.types
@@ -97,7 +93,6 @@ def _parameter(field: Field, default: Any) -> inspect.Parameter:
 
 
 def _placed(names: list[str]) -> list[str]:
-    """The names in the order of --help."""
     for name in (name for name, after in PLACES.items() if {name, after} <= {*names}):
         names.remove(name)
         names.insert(names.index(PLACES[name]) + 1, name)
@@ -105,7 +100,7 @@ def _placed(names: list[str]) -> list[str]:
 
 
 def given(context: typer.Context) -> dict[str, Any]:
-    """The values of the fields that were given as flags, by field."""
+    """Return the fields that were given as flags."""
     sources = {field: context.get_parameter_source(field.name) for field in fields_of(SweepConfig).values()}
     return {
         field.key: context.params[field.name]
@@ -164,7 +159,7 @@ Version = Annotated[bool, _runs("--version", help="Print the version.", callback
 
 
 def checked_view(view: str) -> ViewKind:
-    """The view, if there is one of this name. Raises UsageError."""
+    """Return the view. Raises UsageError for an unknown name."""
     if view not in ("live", "plain", "none"):
         raise UsageError(f"--view {view} (or SCALING_VIEW): not one of live, plain, none")
     return view  # type: ignore[return-value]
@@ -211,8 +206,7 @@ def sweep(
 
 
 def _older_run(given: dict[str, Any], file: dict[str, Any]) -> Path | None:
-    """The run that `against` names, by flag or else in the file; then it is taken out of both, since it is no
-    revision. None for a revision, or nothing. Raises UsageError for a path that cannot be looked at."""
+    """Return the run of `against`, by flag or file, and remove it from both; None for a revision or nothing."""
     asked = given.get("against", file.get("against"))
     if asked is None:
         return None
@@ -229,7 +223,6 @@ def _older_run(given: dict[str, Any], file: dict[str, Any]) -> Path | None:
 
 
 def _check_runs(resume: Path | None, others: Mapping[str, Any], base: Path | None) -> None:
-    """Refuse an older run to go on with beside anything else, and two to take settings from. Raises UsageError."""
     with_it = [name for name, value in others.items() if value is not None]
     if resume is not None and base is not None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The first line of a run: what was asked, and what it is measured on."""
+"""Make the header of a run: its settings, its hosts and its devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scaling.transport.base import Cluster
 
 
 def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: Sequence[str]) -> Header:
-    """The header of a run that begins now."""
+    """Make the header of a new run."""
     config = made.config
     return Header(
         schema=SCHEMA,
@@ -50,7 +50,7 @@ def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: S
 
 
 def by_name(enrolled: Sequence[Enrol]) -> dict[str, HostInfo]:
-    """Each host, as all of its ranks know it."""
+    """Return each host by name, joined from what its ranks know."""
     ranks: dict[str, list[HostInfo]] = {}
     for one in enrolled:
         ranks.setdefault(one.host.hostname, []).append(one.host)
@@ -58,11 +58,7 @@ def by_name(enrolled: Sequence[Enrol]) -> dict[str, HostInfo]:
 
 
 def _batch_sizes(made: Plan) -> list[int]:
-    """The batches per device that are measured, the largest first."""
     return sorted({point.workload.batch_size for point in made.cells}, reverse=True)
-
-
-# ---------------------------------------------------------------- emulated devices
 
 
 def emulation(
@@ -73,7 +69,7 @@ def emulation(
     *,
     image_size: int = 0,
 ) -> str:
-    """What a reader of the run must know of its devices and links; "" for devices that are not emulated."""
+    """Describe emulated devices and links for readers of the run; "" for real devices."""
     profile = hardware.profile
     if not profile:
         return ""
@@ -87,7 +83,6 @@ def emulation(
 
 
 def _rate(one: Rate) -> str:
-    """`219 images/s of resnet50 at batch 64 (source)`; FITTED where it was not published."""
     how = f"FITTED: {one.fitted}; " if one.fitted else ""
     where = f"batch {one.batch_size}{profiles.pixels(one.image_size)}"
     return f"{one.samples_per_s:.4g} images/s of {one.model} at {where} ({how}{profiles.source(one)})"

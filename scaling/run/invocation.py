@@ -1,7 +1,6 @@
-"""What the command line asks for, and how flags, file and an older run become one SweepConfig.
+"""The Invocation, and how flags, file and an older run become one SweepConfig.
 
-A flag given on the command line wins over the `--config` file, which wins over the run of `--like` or `--against`,
-which wins over the defaults of `SweepConfig`.
+Order of precedence: flag, `--config` file, run of `--like` or `--against`, default.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ViewKind = Literal["live", "plain", "none"]
 
 
 class Invocation(Record, frozen=True, kw_only=True):
-    """What the command line asks for. `given` are the fields set by flags, `base` those of the file."""
+    """The parsed command line. `given` are fields set by flags, `base` those of the file."""
 
     given: dict[str, Any]
     base: dict[str, Any]
@@ -34,7 +33,7 @@ class Invocation(Record, frozen=True, kw_only=True):
 
 
 def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:
-    """Merge `base` (an older run's fields), the file and the flags; validated. Raises UsageError."""
+    """Merge an older run's fields (`base`), the file and the flags; validate. Raises UsageError."""
     merged = merge(merge(base or {}, invocation.base), invocation.given)
     settled = config.build(merged, source=COMMAND_LINE)
     validation.validate(settled)
@@ -43,13 +42,12 @@ def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> Sweep
 
 
 def inherited(older: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an older run that hold for a new one: not the file of its weights, which stay its own."""
+    """Return the fields of an older run for a new one, without its file of weights."""
     return {field: value for field, value in older.items() if field != "save_weights"}
 
 
 def alike(older: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an older run that `--like` measures anew: of the launch's code alone, whatever revision was
-    measured beside it then."""
+    """Return the fields of an older run for `--like`, without revisions."""
     kept = {field: value for field, value in inherited(older).items() if field != "against"}
     if kept.get("strategy"):
         kept["strategy"] = list(dict.fromkeys(map(other_code.own, kept["strategy"])))
@@ -57,7 +55,7 @@ def alike(older: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` wins, also against what it displaces."""
+    """Merge; `over` wins and resets the fields that it displaces."""
     known = fields_of(SweepConfig)
     changed = [known[field].flag for field in over if field in known and over[field] != base.get(field)]
     displaced = {other for flag in changed for other in flag.displaces}
@@ -65,11 +63,11 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def fields(flags: Mapping[str, Any], kv_store: str | None) -> dict[str, Any]:
-    """The SweepConfig fields of the flags that were given, lists split at commas; kvstores are strategies."""
+    """Return the SweepConfig fields of the given flags; kvstores become strategies."""
     known = fields_of(SweepConfig)
     given = {field: known[field].read(value) for field, value in flags.items()}
     if kv_store is not None:
-        from scaling import frameworks  # takes longer to import than --help to answer
+        from scaling import frameworks  # slow to import; --help does not need it
 
         prefix = f"{frameworks.of_flag('kv_store').name}:"
         modes = [f"{prefix}{mode.removeprefix(prefix)}" for mode in words(kv_store)]

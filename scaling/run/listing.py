@@ -1,4 +1,4 @@
-"""What `--list` and `--dry-run` print: plain text."""
+"""The plain text of `--list` and `--dry-run`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scaling.workloads.specs import ModelSpec, Recipe, Tokens
 
 
 def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol], data_dir: str = "") -> str:
-    """Strategies, models and data, each with what it lacks here and how to mend that."""
+    """List strategies, models and data, each with what is missing here and the fix."""
     lines = ["strategies (--strategy)"]
     for name in frameworks.NAMES:
         module = frameworks.load(name)
@@ -50,7 +50,6 @@ def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol], data_dir: 
 
 
 def _kind_of(traits: Traits) -> str:
-    """What a reader must know before choosing it."""
     words = {
         "asynchronous": not traits.synchronous,
         "parameter servers (--servers)": traits.servers,
@@ -62,7 +61,6 @@ def _kind_of(traits: Traits) -> str:
 
 
 def _interpreters(enrolled: Sequence[Enrol]) -> list[str]:
-    """Where strategies do not run in the agents' own Python: which one, what it has, and on which hosts."""
     machines = {enrol.host.hostname: enrol.host for enrol in enrolled}
     hosts: dict[tuple[str, str], list[str]] = {}
     for name, host in machines.items():
@@ -76,13 +74,11 @@ def _interpreters(enrolled: Sequence[Enrol]) -> list[str]:
 
 
 def _had(one: Interpreter) -> str:
-    """`Python 3.12.3, tensorflow 2.21.0`."""
     packages = [f"{package} {version}" for package, version in one.versions.items()]
     return ", ".join([f"Python {one.python}", *packages]) if one.python else "does not work"
 
 
 def _families() -> dict[str, list[str]]:
-    """Strategies with the same options, by the first of them."""
     found: dict[str, list[str]] = {}
     for name in frameworks.NAMES:
         same = (first for first in found if frameworks.load(first).options is frameworks.load(name).options)
@@ -91,7 +87,6 @@ def _families() -> dict[str, list[str]]:
 
 
 def _model(spec: ModelSpec) -> list[str]:
-    """`resnet50   25,557,032  3x224x224 images, 1,000 classes, ...`."""
     batches = ", ".join(
         f"{_batch_on(spec.name, kind, least)} on {kind}" for kind, least in spec.batch_size.items()
     )
@@ -113,7 +108,6 @@ def _recipe(recipe: Recipe) -> str:
 
 
 def _data(spec: DataSpec, data_dir: str) -> Iterator[str]:
-    """What it is, whether it lies here, where it comes from."""
     if not spec.is_read:
         yield f"  {spec.name:<18}ready: {spec.text}"
         return
@@ -128,7 +122,6 @@ def _data(spec: DataSpec, data_dir: str) -> Iterator[str]:
 
 
 def _profile(one: Profile) -> str:
-    """`NVIDIA Tesla K80: resnet50 at batch 64, 32 (fitted from 16 to 128: ...); vgg16 at batch 32`."""
     batches: dict[str, list[str]] = {}
     for rate in one.rates:
         batches.setdefault(rate.model, []).append(f"{rate.batch_size}{profiles.pixels(rate.image_size)}")
@@ -137,13 +130,12 @@ def _profile(one: Profile) -> str:
 
 
 def _fit(one: Profile, model: str) -> str:
-    """At which batches its rate is not published, and where it is taken from."""
     found = profiles.fitted_rate(one, model)
     return f" (at others from {found.least} to {found.most} {found})" if found else ""
 
 
 def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
-    """The devices, the points, what is missing, and about how long it takes."""
+    """Describe the devices, the points, what is missing, and the estimated time."""
     config = made.config
     launch = f"{counted(len(enrolled), 'rank')} on {counted(len(made.hosts), 'host')}"
     lines = [f"launch: {launch}, device {made.device} ({made.why})"]
@@ -173,7 +165,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
 
 
 def open_servers(cells: Iterable[Point]) -> list[str]:
-    """A line for the strategies whose servers anybody may reach while these points are measured."""
+    """Return a line on strategies whose servers listen without authentication; none if no exchange uses them."""
     names = dict.fromkeys(own(point.strategy) for point in cells if point.kind in EXCHANGING)
     found = [name for name in names if frameworks.load(name).traits(name).is_open]
     text = "listens on all addresses of each host without authentication; use a network that you trust"
@@ -188,7 +180,7 @@ def _slot(one: placement.Slot, device: Device) -> str:
 
 
 def _batch_on(model: str, device: str, least: int) -> str:
-    """`64`, or `256, 128 or 64 by memory`: what a device of a kind is given where nobody says."""
+    """Return `64`, or `256, 128 or 64 by memory`: the default batch on a kind of device."""
     larger = [str(size) for _, size in rules.BATCHES.get(model, ()) if device == "cuda"]
     return f"{', '.join(larger)} or {least} by memory" if larger else str(least)
 

@@ -1,4 +1,4 @@
-"""Rank 0 measures what was planned; then the table of the file just written, also after an error or a signal."""
+"""Rank 0 measures the plan, then prints the table of the run's file, also after an error or a signal."""
 
 from __future__ import annotations
 
@@ -35,17 +35,15 @@ from scaling.transport.mailbox import Mailbox
 from scaling.transport.mpi import beyond_the_launcher, launcher_output
 
 # ---------------------------------------------------------------- predicting
-#
-# Predictions of a run by a process of their own: `scaling predict` reads runs and has no part in measuring.
 
 
-# A prediction takes a second or two; a file system that hangs is not waited for.
+# A prediction takes 1 or 2 s.
 PATIENCE_S = 120.0
 _ANSWERS = msgspec.json.Decoder(tuple[Prediction, ...])
 
 
 class Asking:
-    """`python -m scaling predict register RUN` at work; what goes in and comes out are files, which never fill."""
+    """A running `python -m scaling predict register RUN`. It uses files, since pipes could fill and block."""
 
     def __init__(self, run: Path, asked: Sequence[Question]) -> None:
         self._asked = asked
@@ -64,7 +62,7 @@ class Asking:
             )
 
     def answers(self) -> tuple[Prediction, ...] | None:
-        """One for each question; refusals that say why where the process failed; None while it runs."""
+        """Return one prediction per question; refusals if the process failed; None while it runs."""
         code = self._process.poll()
         if code is None:
             late = time.monotonic() > self._end_s
@@ -86,7 +84,7 @@ class Asking:
         )
 
     def stop(self) -> None:
-        """End the process, if it still runs, and drop what it said."""
+        """Kill the process if it still runs, and delete its files."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -94,8 +92,7 @@ class Asking:
 
 
 # ---------------------------------------------------------------- pages
-#
-# The page of a run that has ended, by a process of its own: drawing must cost no run its exit code or memory.
+# In a process of its own, so that drawing costs the run neither its exit code nor its memory.
 
 
 PAGE_FILE = "page.html"
@@ -103,8 +100,7 @@ REPORT = "report"
 
 
 def write_page(folder: Path, look: Callable[[], None] = lambda: None) -> Path:
-    """Write the page beside the run's file; returns its path. Raises StoreError with the command to try again, and
-    what `look` raises, which is called meanwhile."""
+    """Write the page into the run's folder; return its path. Call `look` meanwhile. Raises StoreError."""
     path = folder / PAGE_FILE
     arguments = [str(folder), "--format", "html", "--output", str(path)]
     try:
@@ -119,13 +115,12 @@ def write_page(folder: Path, look: Callable[[], None] = lambda: None) -> Path:
 
 # ---------------------------------------------------------------- measuring
 
-# With --against; as scaling compare has it.
+# The exit code if nothing could be compared, as in scaling compare.
 NOTHING_COMPARED = 2
 
 
 class Ending(NamedTuple):
-    """What comes after the last table: a page, a comparison with the run `base`; `look` raises Interrupted where a
-    signal has asked for the end meanwhile."""
+    """The steps after the last table: a page, a comparison with `base`. `look` raises Interrupted on a signal."""
 
     color: bool
     page: bool
@@ -144,15 +139,13 @@ def measure(
     page: bool,
     base: Path | None = None,
 ) -> int:
-    """Measure what `records` lack, then compare with the run `base`; returns the exit code.
-
-    A run that was broken off has no `page` and is not compared: there may be no time for it.
-    """
+    """Measure the points that `records` lack, then compare with the run `base`; return the exit code.
+    An interrupted run writes no page and is not compared: there may be no time."""
     _prepare()
     screen = live.make(kind, sys.stdout)
     mpirun_output: TextIO | None = None
     width = config.target_half_width(made.config)
-    predictor = None if store.predictions(opened.folder) else Asking  # what was written down once stands
+    predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
     sweep = Sweep(
         made, mailbox, opened, screen, records=records, target_half_width=width, predictor=predictor
     )  # fmt: skip
@@ -181,7 +174,7 @@ def measure(
 
 
 def _prepare() -> None:
-    """Import what the last table takes, for which there is little time after a Ctrl-C."""
+    """Import what the last table needs; after Ctrl-C there is little time."""
     for module in ("scipy.optimize", "scipy.special", "scaling.report.formats.terminal"):
         import_module(module)
 
@@ -193,11 +186,8 @@ def _conclude(
     output: TextIO,
     ending: Ending,
 ) -> int:
-    """Print the table of the file, or of `records` if the file is lost, and all that follows it.
-
-    Returns the exit code of a sweep whose points were measured. Raises Interrupted on a signal once the table is
-    out.
-    """
+    """Print the table of the file, or of `records` if the file is lost, then the rest of `ending`.
+    Returns the exit code. Raises Interrupted on a signal after the table."""
     stream = Stream(output)
     try:
         if said := opened.secure():
@@ -229,9 +219,9 @@ def _print_table(
     *,
     color: bool,
 ) -> str:
-    """The table, and where the run is kept; returns the line for programs, which comes last of all."""
+    """Print the table and the run's place; return the last line, for programs."""
     from scaling.report.document import document
-    from scaling.report.formats import terminal  # rich: rank 0 alone needs it
+    from scaling.report.formats import terminal
 
     doc = document(header, records, predictions=predictions)
     stream.write(f"{terminal.draw(doc, color=color)}\n{where}\n")
@@ -247,7 +237,7 @@ def _write_page(folder: Path, stream: Stream, look: Callable[[], None]) -> None:
 
 
 def _compare(base: Path, new: Path, stream: Stream, look: Callable[[], None]) -> int:
-    """The exit code; never 0 without a verdict."""
+    """Return the exit code; it is never 0 without a verdict."""
     try:
         found = against.compare(base, new, look)
     except ScalingError as error:

@@ -1,6 +1,6 @@
-"""The package's other programs, run on a run that has ended, each as a process of its own.
+"""Run other commands of the package on a finished run, each in a process of its own.
 
-What they do must cost no run its memory, and `run` imports none of them: they are commands as it is one itself.
+They cost the run no memory, and `run` imports none of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from scaling.agent.environment import outside_of_mpi
 
-# Each takes seconds; a file system or a font cache that hangs is not waited for.
+# Each takes seconds; the timeout is for a file system or font cache that hangs.
 PATIENCE_S = 120.0
 LOOK_S = 0.1
 
@@ -21,11 +21,8 @@ LOOK_S = 0.1
 def output(
     command: str, arguments: Sequence[str], look: Callable[[], None] = lambda: None
 ) -> subprocess.CompletedProcess[str]:
-    """What `scaling COMMAND` printed, and its exit code.
-
-    Meanwhile `look` is called now and then; what it raises (a Ctrl-C) ends the program. Raises OSError or
-    subprocess.TimeoutExpired.
-    """
+    """Run `scaling COMMAND`; return its output and exit code. Calls `look` meanwhile; if it raises (Ctrl-C), the
+    program is killed. Raises OSError or subprocess.TimeoutExpired."""
     with subprocess.Popen(
         [sys.executable, "-m", "scaling", command, *arguments],
         stdin=subprocess.DEVNULL,
@@ -58,6 +55,6 @@ def _awaited(process: subprocess.Popen[str], look: Callable[[], None]) -> subpro
 
 
 def complaint(done: subprocess.CompletedProcess[str], command: str) -> str:
-    """The last line that a program said to stderr, without its name; its exit code where it said nothing."""
+    """Return the last line of a program's stderr without its name, or its exit code."""
     why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return why.removeprefix(f"scaling {command}: error: ")

@@ -1,4 +1,4 @@
-"""The ranks of a launch: each has an agent that enrols and serves; rank 0 leads beside its own."""
+"""The ranks of a launch: each runs an agent; rank 0 also leads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from scaling.transport.signals import Signals
 
 
 def serve(cluster: Cluster, signals: Signals) -> int:
-    """Any rank but 0: obey until rank 0 dismisses the launch; returns the exit code."""
+    """Run any rank but 0 until rank 0 dismisses the launch; return the exit code."""
     _agent(cluster, signals).serve()
     return 0
 
@@ -45,9 +45,6 @@ def _agent(cluster: Cluster, signals: Signals) -> Agent:
     return agent
 
 
-# ---------------------------------------------------------------- rank 0
-
-
 def lead(
     cluster: Cluster,
     signals: Signals,
@@ -55,8 +52,7 @@ def lead(
     argv: Sequence[str],
     name: str = NAME,
 ) -> int:
-    """Rank 0: whatever happens, the other agents are dismissed. Returns what `work` does; an exit code in its
-    place is what it returns. Errors begin with the command's `name`."""
+    """Run rank 0: do `work`, or return it if it is an exit code; then dismiss the other agents."""
     agent = _agent(cluster, signals)
     mailbox = Mailbox[ToAgent, ToSweep](
         cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait, silent_s=SILENT_S
@@ -80,7 +76,7 @@ def lead(
 
 
 class Lead:
-    """Rank 0 once all ranks have enrolled."""
+    """Rank 0 after all ranks have enrolled."""
 
     def __init__(
         self, cluster: Cluster, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], argv: Sequence[str]
@@ -92,7 +88,7 @@ class Lead:
         mailbox.hosts = [one.host.hostname for one in enrolled]
 
     def obey(self, asked: Invocation) -> int:
-        """List, plan or measure; returns the exit code."""
+        """List, plan or measure; return the exit code."""
         if asked.list_all:
             place = enrolment.absolute(asked.given.get("data_dir"))
             _say(listing.everything(enrolment.missing_somewhere(self.enrolled), self.enrolled, place))
@@ -108,7 +104,6 @@ class Lead:
             return self._measure(self.proved(whole), asked, warns=not wanted.world_sizes)
 
     def _warn_of_idle_devices(self, device: Device) -> None:
-        """Say that a single rank without a launcher leaves devices idle, and how all of them are measured."""
         host = self.enrolled[0].host
         count, what = (len(host.gpus), "GPUs") if device == "cuda" else (len(host.cores), "cores")
         if self.cluster.size == 1 and count > 1 and launched(os.environ) is None:
@@ -141,8 +136,7 @@ class Lead:
             )
 
     def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False) -> plan.Plan:
-        """What these settings mean on the hosts of this launch, whether a run goes on or is new. Raises
-        UsageError."""
+        """Make the plan on the hosts of this launch, for a new run or one that `goes_on`. Raises UsageError."""
         wanted = revisions.settled(wanted)
         self.enrolled = enrolment.ask_of_outside(self.mailbox, self.enrolled, wanted.strategy or ())
         named = networks.read_fabric(wanted.fabric or os.environ.get(networks.VARIABLE))
@@ -150,7 +144,7 @@ class Lead:
         return enrolment.locate(made, self.mailbox, self.enrolled, goes_on=goes_on)
 
     def proved(self, made: plan.Plan) -> plan.Plan:
-        """The plan, once hosts that share no subnet have reached each other. Raises LaunchError."""
+        """Return the plan after hosts have connected on its networks. Raises LaunchError."""
         return replace(made, networks=enrolment.prove(self.mailbox, self.enrolled, made.networks))
 
     def _show(self, made: plan.Plan) -> int:
@@ -159,14 +153,12 @@ class Lead:
 
 
 def _settings(asked: Invocation) -> dict[str, Any] | None:
-    """The fields of the older run that a new one is to be like. Raises UsageError."""
     if asked.against is not None:
         return inherited(_known(against.read(asked.against), f"--against {asked.against}"))
     return alike(_known(store.load_measured(asked.like)[0], f"--like {asked.like}")) if asked.like else None
 
 
 def _known(older: Header, given: str) -> dict[str, Any]:
-    """The settings of an older run, which this version must know all of."""
     if unknown := ", ".join(field for field in older.config if field not in config.FIELDS):
         raise UsageError(
             f"{given}: was measured by scaling {older.version} ({older.code}) with settings that this one "

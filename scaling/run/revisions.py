@@ -1,4 +1,4 @@
-"""`--against REV`: the other revision of the code is found, checked out, and tried on all hosts."""
+"""`--against REV`: find and check out the other revision, and test it on all hosts."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ from scaling.records.other_code import own
 from scaling.transport.mailbox import ENROL_S, Mailbox
 
 # ---------------------------------------------------------------- repositories
-#
-# Which code `--against REV` is about, this package or strategies from outside, and what git knows of it.
 
 
 GIT_S = 60.0
 
 
 class Source(NamedTuple):
-    """Code of which another revision is wanted: the folder on Python's path in which it lies, what is packed of
-    that folder (`.` is all of it), and a file of it that git must keep."""
+    """Code of which another revision is measured: its folder on sys.path, the part to pack (`.` for all), a
+    tracked file."""
 
     folder: Path
     packed: str
@@ -44,7 +42,7 @@ class Source(NamedTuple):
 
     @property
     def about(self) -> Path:
-        """What messages call it."""
+        """Its name in messages."""
         return self.file if self.packed == "." else self.folder / self.packed
 
 
@@ -52,10 +50,8 @@ PACKAGE_SOURCE = Source(PACKAGE.parent, PACKAGE.name, PACKAGE / "__init__.py")
 
 
 def source(strategies: Iterable[str], against: str) -> Source:
-    """Where the code of the strategies lies. A file from outside the package comes with all that lies beside it.
-
-    Raises UsageError where they do not lie in one folder, or a module is not found.
-    """
+    """Return where the code of the strategies is; outside the package, the whole folder is packed. Raises
+    UsageError if they are in several folders, or a module is not found."""
     found: dict[Path, Source] = {}
     for name in map(own, strategies):
         one = _of_module(name) if frameworks.is_outside(name) else PACKAGE_SOURCE
@@ -69,7 +65,7 @@ def source(strategies: Iterable[str], against: str) -> Source:
 
 def _of_module(name: str) -> Source:
     module = name.partition(":")[0]
-    frameworks.load(name)  # says what is wrong with it
+    frameworks.load(name)  # raises UsageError
     spec = find_spec(module)
     if spec is None or not spec.has_location or spec.origin is None:
         raise UsageError(f"--strategy {name}: {module} lies in no file")
@@ -79,7 +75,7 @@ def _of_module(name: str) -> Source:
 
 
 def commit(of: Source, against: str) -> str:
-    """The hash that a revision names. Raises UsageError where it names none, or git does not keep the code."""
+    """Return the hash of a revision. Raises UsageError if there is none, or git does not track the code."""
     if not git(of, against, "ls-files", "--", str(of.file)):
         raise UsageError(
             f"--against {against}: is no run, and no revision either: git does not keep {of.about}; start "
@@ -90,23 +86,19 @@ def commit(of: Source, against: str) -> str:
 
 
 def archived(of: Source, commit_: str) -> bytes:
-    """The code at a commit, packed by tar. Raises UsageError where it was not there yet."""
+    """Return the code at a commit as a tar file. Raises UsageError if it did not exist then."""
     if not git(of, commit_, "ls-tree", "--full-tree", "-r", commit_, "--", _in_tree(of)):
         raise UsageError(f"--against {commit_}: it lacks what is measured: {of.about} was elsewhere or not yet")
     return git(of, commit_, "archive", "--format=tar", commit_, of.packed)
 
 
 def _in_tree(of: Source) -> str:
-    """Where what is packed lies, from the top of the checkout."""
     prefix = git(of, of.packed, "rev-parse", "--show-prefix").decode().removesuffix("\n")
     return f"{prefix}{of.packed}".removesuffix("/.")
 
 
 def git(of: Source, against: str, *arguments: str) -> bytes:
-    """What git says in the folder of the code. Raises UsageError.
-
-    A hook's GIT_DIR would speak of another checkout.
-    """
+    """Run git in the folder of the code, without GIT_* of a hook; return its output. Raises UsageError."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(
@@ -125,7 +117,7 @@ def git(of: Source, against: str, *arguments: str) -> bytes:
 
 
 def settled(config: SweepConfig) -> SweepConfig:
-    """The configuration with the commit that `--against` names. Raises UsageError where it names none."""
+    """Replace the revision of `--against` by its commit. Raises UsageError."""
     if config.against is None:
         return config
     if ":" in config.against:
@@ -139,10 +131,8 @@ def settled(config: SweepConfig) -> SweepConfig:
 
 @contextmanager
 def checked_out(made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol]) -> Iterator[Plan]:
-    """The plan with the folder of the other revision, if it has one; it is removed afterwards.
-
-    Raises UsageError where the folder cannot be made, or workers of that revision cannot be started on some host.
-    """
+    """Check out the other revision, if there is one; yield the plan with its folder, then remove it.
+    Raises UsageError if the folder cannot be made, or workers of that revision cannot start on some host."""
     commit = made.config.against
     if commit is None:
         yield made
@@ -166,7 +156,7 @@ def checked_out(made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequen
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if is_new:
-            with suppress(OSError):  # a run lies in it, or it is gone
+            with suppress(OSError):  # it has a run, or is gone
                 results.rmdir()
 
 
