@@ -1,6 +1,7 @@
-"""What a strategy answers, judged as it comes in: anybody's code may raise anything and return any type.
+"""Check what strategies and trainers return.
 
-Either is a StrategyError that names the strategy, its hook and the type that is wanted.
+Code from outside may raise anything and return any type. Both become a StrategyError. It names the strategy, its
+hook and the expected type.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ OF_TRAINER: Mapping[str, Any] = {
 
 
 def judged(strategy: Strategy, name: str) -> Strategy:
-    """Return the strategy with hooks that raise StrategyError where they fail. Raises StrategyError for an
+    """Return the strategy with hooks that raise StrategyError when they fail. Raises StrategyError for an
     attribute of a wrong type."""
     for attribute, wanted in ATTRIBUTES.items():
         typed(name, attribute, getattr(strategy, attribute), wanted)
@@ -78,8 +79,8 @@ def _judged_hook(strategy: Strategy, name: str, hook: str) -> Callable[..., Any]
 
 
 def of_trainer(trainer: Any, what: str) -> Any:
-    """Return an attribute of a trainer, or what its method returns. Raises StrategyError for a wrong type, and
-    whatever the method raises."""
+    """Return an attribute of a trainer, or the value that its method returns. Raises StrategyError for a wrong
+    type, and any error of the method."""
     found = getattr(trainer, what)
     value, told = (found(), f"{what}()") if callable(found) else (found, what)
     made_by = type(trainer)
@@ -87,10 +88,10 @@ def of_trainer(trainer: Any, what: str) -> Any:
 
 
 def typed(name: str, what: str, value: Any, wanted: Any) -> Any:
-    """Return the value as the type that is wanted. Raises StrategyError."""
+    """Return the value converted to the wanted type. Raises StrategyError."""
     try:
         found = msgspec.convert(value, wanted)
-        if wanted in (Traits, list[Helper]):  # msgspec does not look into a Struct that exists
+        if wanted in (Traits, list[Helper]):  # msgspec does not check an existing Struct
             found = msgspec.convert(msgspec.to_builtins(found), wanted)
     except (TypeError, msgspec.ValidationError) as error:
         raise StrategyError(name, f"{what} is of a wrong type: {error}", error) from error
