@@ -146,7 +146,6 @@ class Flatten(Layer):
     """All values in one vector, channels outermost."""
 
     def output(self, shape: Shape) -> Shape:
-        """(values,)"""
         return (math.prod(shape),)
 
 
@@ -170,7 +169,7 @@ class BatchNorm(Layer):
 def _windows(
     shape: Shape, kernel: tuple[int, int], stride: int, pad: tuple[int, int], *, ceil: bool
 ) -> tuple[int, int]:
-    """How many windows fit in an image, down and across."""
+    """Return how many windows fit in an image, down and across."""
     need(shape, 3, IMAGES)
     counts = []
     for size, length, border in zip(shape[1:], kernel, pad, strict=True):

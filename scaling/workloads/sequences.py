@@ -103,7 +103,6 @@ class First(Layer):
     """The first vector of a sequence."""
 
     def output(self, shape: Shape) -> Shape:
-        """(width,)"""
         need(shape, 2, SEQUENCE)
         return shape[1:]
 
@@ -113,10 +112,8 @@ class First(Layer):
 
 @dataclass(frozen=True)
 class LSTM(Layer):
-    """The last state of a long short-term memory that reads a sequence, or of two that read it from both ends.
-
-    Gates in the order input, forget, cell, output; one bias for both matrices, as Keras has it.
-    """
+    """The last state of a long short-term memory over a sequence, or of two from both ends. Gates are in the order
+    input, forget, cell, output. One bias serves both matrices, as in Keras."""
 
     width: int
     both_ways: bool = False

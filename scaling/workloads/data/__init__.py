@@ -272,7 +272,7 @@ def spec(name: str) -> DataSpec:
 
 
 def fits(name: str, model: ModelSpec) -> DataSpec:
-    """The description of data that a model can be trained on; raises UsageError where it cannot."""
+    """Return the description of data for a model. Raises UsageError if they do not fit."""
     found = spec(name)
     if not _suits(found, model):
         others = ", ".join(one.name for one in CATALOGUE.values() if _suits(one, model))

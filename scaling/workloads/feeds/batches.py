@@ -74,7 +74,7 @@ DRAWN_BY = 0
 
 @runtime_checkable
 class Labelled(Protocol):
-    """Samples whose classes are known without reading them: `labels` (count,), None where they are not."""
+    """Samples whose classes (count,) may be known without reading them; `labels` is None if they are not."""
 
     @property
     def labels(self) -> NDArray[np.int64] | None: ...
