@@ -105,7 +105,6 @@ def startup_s(name: str) -> float:
 
 
 def resident_bytes(baseline: str) -> int:
-    """Estimate the bytes that a worker keeps in memory without any model."""
     return named(baseline).resident_bytes
 
 
@@ -120,7 +119,6 @@ def default(device: Device) -> str:
 
 
 def of_flag(mode_flag: str) -> Framework:
-    """Return the framework whose modes a flag names."""
     return next(one for one in LISTED if one.mode_flag == mode_flag)
 
 

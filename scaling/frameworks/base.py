@@ -141,20 +141,16 @@ class Strategy:
 
     @property
     def trainer_module(self) -> str:
-        """Return the module with `connect`."""
         return self.trainer or type(self).__module__
 
     @property
     def server_module(self) -> str:
-        """Return the module with `serve`."""
         return self.server or type(self).__module__
 
     def traits(self, _name: str) -> Traits:
-        """Return how it is launched and judged."""
         return Traits()
 
     def devices(self, _name: str) -> tuple[Device, ...]:
-        """Return the kinds of device that it runs on."""
         return ("cpu", "cuda")
 
     def missing(self, _name: str, _device: Device = "cpu") -> str | None:
@@ -312,7 +308,6 @@ class Framework(Record, frozen=True, kw_only=True):
     explained: dict[str, str] = {}
 
     def exchange(self, mode: str) -> Exchange:
-        """Return how the exchange of a mode is modelled."""
         return self.exchanges.get(mode) or self.exchanges.get("", Exchange())
 
 

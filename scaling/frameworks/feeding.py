@@ -70,7 +70,6 @@ class Opened:
         _OPENED.add(self)
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of a step. Raises FeedError if there is none."""
         begun_s = perf_counter()
         try:
             batch = self._feed.batch(step)

@@ -61,7 +61,6 @@ LOOP: Mapping[str, Option] = {
 
 
 def accumulated(point: Point) -> int:
-    """Return the number of micro-batches of a step."""
     known = {key: point.options[key] for key in LOOP if key in point.options}
     return int(read_options(LOOP, known)["accumulate"])
 

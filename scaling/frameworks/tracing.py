@@ -31,7 +31,6 @@ class Tracer:
         return nullcontext()
 
     def stop(self) -> None:
-        """Stop, and write the file."""
         raise NotImplementedError
 
 

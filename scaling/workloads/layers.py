@@ -39,7 +39,6 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
         return math.prod(self.shape)
 
 
@@ -169,7 +168,6 @@ class BatchNorm(Layer):
 def _windows(
     shape: Shape, kernel: tuple[int, int], stride: int, pad: tuple[int, int], *, ceil: bool
 ) -> tuple[int, int]:
-    """Return how many windows fit in an image, down and across."""
     need(shape, 3, IMAGES)
     counts = []
     for size, length, border in zip(shape[1:], kernel, pad, strict=True):
@@ -191,7 +189,6 @@ def weights(shape: Shape, bias: bool, start: Start, *, fans: tuple[int, int]) ->
 
 
 def scale_and_shift(width: int) -> tuple[Parameter, ...]:
-    """Return the parameters of a normalisation."""
     return Parameter("weight", (width,), "ones"), Parameter("bias", (width,), "zeros")
 
 
@@ -216,7 +213,6 @@ class Dense(Layer):
         return weights((self.width, shape[-1]), self.bias, self.start, fans=(shape[-1], self.width))
 
     def operations(self, shape: Shape) -> int:
-        """Return two operations per weight and vector."""
         return 2 * self.width * math.prod(shape)
 
 

@@ -71,7 +71,6 @@ def _small(
 
 
 def _convolutional() -> tuple[ModelSpec, ...]:
-    """Return the networks of ImageNet."""
     return (
         _imagenet("resnet50", images.resnet50, 25_557_032, "He 2015, v1.5", torchvision="resnet50"),
         _imagenet("resnet101", images.resnet101, 44_549_160, "He 2015, v1.5", torchvision="resnet101"),
@@ -118,7 +117,6 @@ def _convolutional() -> tuple[ModelSpec, ...]:
 
 
 def _small_images() -> tuple[ModelSpec, ...]:
-    """Return the small networks of published studies, and the default on CPU."""
     rmsprop = Recipe(optimizer="rmsprop", rate=0.001, at_batch=128)
     return (
         # A step of batch 32 takes about 100 ms on one current core.
@@ -158,7 +156,6 @@ def _small_images() -> tuple[ModelSpec, ...]:
 
 
 def _texts() -> tuple[ModelSpec, ...]:
-    """Return the LSTMs of the Keras examples."""
     return (
         ModelSpec(
             name="imdb-lstm",
@@ -208,7 +205,6 @@ def _transformer(
 
 
 def _transformers() -> tuple[ModelSpec, ...]:
-    """Return transformers, and small ones of the same layers."""
     base, large = {"width": 768, "depth": 12, "heads": 12}, {"width": 1024, "depth": 24, "heads": 16}
     tiny = {"width": 128, "depth": 2, "heads": 4}
     llama_1b = partial(words.llama, width=2048, inside=8192, depth=16, heads=32, groups=8, rotary=5e5, tied=True)

@@ -43,5 +43,4 @@ def rate(regime: Regime, epochs: float) -> float:
 
 
 def varies(regime: Regime) -> bool:
-    """Return whether the rate changes during training."""
     return bool(regime.warmup_epochs or regime.lr_steps)

@@ -197,7 +197,6 @@ class Attention(Layer):
 
     @property
     def key_heads(self) -> int:
-        """Return the number of heads of keys, and of values."""
         return self.groups or self.heads
 
     def widths(self, width: int) -> tuple[int, int]:
@@ -236,7 +235,6 @@ class Gated(Layer):
         return tuple(Parameter(name, each, "normal-0.02") for name, each in shapes.items())
 
     def operations(self, shape: Shape) -> int:
-        """Return two operations per weight and vector."""
         return 6 * self.width * math.prod(shape)
 
 
@@ -256,5 +254,4 @@ class TiedLogits(Layer):
         return (Parameter("bias", (self.words,), "zeros"),) if self.bias else ()
 
     def operations(self, shape: Shape) -> int:
-        """Return two operations per word, value and vector."""
         return 2 * self.words * math.prod(shape)

@@ -20,7 +20,6 @@ class Images(Record, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        """Return the shape of one sample."""
         return self.channels, self.height, self.width
 
     @property
@@ -37,7 +36,6 @@ class Tokens(Record, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        """Return the shape of one sample."""
         return (self.length,)
 
     @property
@@ -116,17 +114,14 @@ class ModelSpec(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """Return the layers that it is built of."""
         return self.network(self.input.size, self.outputs)
 
     @property
     def reads_images(self) -> bool:
-        """Return whether its samples are images, and not tokens."""
         return isinstance(self.input, Images)
 
     @property
     def outputs(self) -> int:
-        """Return the number of classes or words."""
         if isinstance(self.target, Classes):
             return self.target.count
         assert isinstance(self.input, Tokens)

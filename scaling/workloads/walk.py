@@ -26,7 +26,6 @@ class Placed:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Return its trained arrays."""
         return self.layer.parameters(self.shape)
 
     @property
@@ -48,7 +47,6 @@ def parameters(layers: Sequence[Layer], shape: Shape) -> dict[str, Parameter]:
 
 
 def count(layers: Sequence[Layer], shape: Shape) -> int:
-    """Return the number of trained parameters."""
     return sum(each.size for each in parameters(layers, shape).values())
 
 

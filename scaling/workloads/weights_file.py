@@ -78,7 +78,6 @@ def _refused(spec: ModelSpec, why: str) -> UsageError:
 
 
 def _trained(spec: ModelSpec, found: Arrays) -> Iterator[Array | None]:
-    """Yield the arrays in the network's order, float32, contiguous."""
     wanted = {f"{placed.path}.{each.name}": each for placed in spec.placed for each in placed.parameters}
     anew = _last(spec)
     if set(found) == set(wanted):
@@ -172,7 +171,6 @@ def _to_safetensors(path: Path, arrays: Arrays) -> None:
 
 
 def _read(path: str) -> Arrays:
-    """Return all arrays of a file by name, in its order."""
     ending = Path(path).suffix
     if ending not in READERS:
         raise UsageError(f"--weights {path}: not one of {', '.join(READERS)}")

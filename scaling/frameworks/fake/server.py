@@ -14,7 +14,6 @@ from scaling.records.task import Task
 
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """Listen, announce the address and answer until the point ends."""
     script = read_options(OPTIONS, task.point.options)
     placed = task.servers[int(task.role.partition("-")[2])] if "-" in task.role else None
     address = placed.address if placed else task.address

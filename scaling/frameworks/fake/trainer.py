@@ -47,7 +47,6 @@ class Star:
         self._peers = _accept(where, task.point.world_size - 1) if self._central else [_connect(where)]
 
     def exchange(self) -> None:
-        """Do one step's traffic. Return when all of it has arrived."""
         for peer in self._peers:
             if self._central:
                 _receive(peer, self._count_bytes)
@@ -228,7 +227,6 @@ class FakeTrainer:
                     act(self._task)
 
     def fail_early(self) -> None:
-        """Plant the faults that come before `ready`."""
         for planted, act in EARLY_FAULTS.items():
             if self._fails(planted):
                 act(self._task)
@@ -261,7 +259,6 @@ class StaleTrainer(FakeTrainer):
 def make(
     task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> FakeTrainer:
-    """Return the trainer of a task, on a clock that may be virtual."""
     exchanges = task.point.kind in EXCHANGING
     stale = exchanges and not STRATEGY.traits(task.point.strategy).synchronous
     return (StaleTrainer if stale else FakeTrainer)(task, clock, sleep)
@@ -294,12 +291,10 @@ def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
 
 
 def _slowed(task: Task, script: Mapping[str, Any]) -> float:
-    """How many times as long an exchange takes on these hosts."""
     return float(1.0 + script["slow_by"] * (script["slow_host"] in task.hosts))
 
 
 def connect(task: Task) -> Trainer:
-    """Check the server, connect for traffic and sleep for `start_s`."""
     script = read_options(OPTIONS, task.point.options)
     trainer = make(task)
     trainer.fail_early()

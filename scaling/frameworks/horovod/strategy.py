@@ -129,7 +129,6 @@ class Horovod(Strategy):
         }
 
     def wire_parts(self, point: Point) -> Parts:
-        """Return a half each way if gradients travel as fp16."""
         half = options_of(point)["compression"] == "fp16"
         return (0.5, 0.5) if half else crossing.WHOLE
 

@@ -26,7 +26,6 @@ class CountingSGD(mx.optimizer.SGD):  # type: ignore[misc]
         self._made_of = counter, options
 
     def __reduce__(self) -> tuple[type[CountingSGD], tuple[int, dict[str, Any]]]:
-        """Return how to build it again in the process that receives it."""
         return CountingSGD, self._made_of
 
     def update_multi_precision(
@@ -81,7 +80,6 @@ class Kvstore(Exchange):
         )
 
     def start(self) -> None:
-        """Connect to the other ranks. All then have rank 0's weights."""
         self.trainer._init_kvstore()
         if self.compression is not None:
             _split_pushpull(self.trainer._kvstore)
@@ -122,7 +120,6 @@ class CountedKvstore(Kvstore):
         return CountingSGD(len(self.trained), {**chosen, **options})
 
     def start(self) -> None:
-        """Start the counter at zero."""
         super().start()
         self._key = len(self.trained)
         self._count = mx.nd.zeros(1)
@@ -135,7 +132,6 @@ class CountedKvstore(Kvstore):
         self.trainer._kvstore._barrier()
 
     def update(self) -> None:
-        """Exchange the gradients, then the counter."""
         super().update()
         waited = self._after_last.astype("float32", copy=False)
         self.trainer._kvstore.pushpull(self._key, waited, out=self._count, priority=-self._key)

@@ -95,7 +95,6 @@ class EmulatedCompute:
         self._timeline.granted()
 
     def _exchange(self, number: int, filled_with: float) -> None:
-        """Start the exchange of one gradient."""
         of = self._parameters[number]
         for index, (weight, gradient) in enumerate(zip(of.list_data(), of.list_grad(), strict=True)):
             gradient[:] = filled_with + index

@@ -19,7 +19,6 @@ import horovod.mxnet as hvd
 
 
 def connect(task: Task) -> Trainer:
-    """Return the trainer of the task. Raises ImportError if Horovod is not installed, and errors of MXNet."""
     return GradientExchange(task) if task.point.kind == "comm" else Training(task)
 
 
@@ -57,7 +56,6 @@ class Training(Exchange, loop.Training):
     _sends = True
 
     def update(self) -> None:
-        """Update with the exchange, or without it by another method of Gluon's."""
         if self._sends:
             super().update()
         else:
@@ -70,7 +68,6 @@ class Training(Exchange, loop.Training):
         self._sends = True
 
     def mean_over_ranks(self, value: mx.nd.NDArray, name: str) -> mx.nd.NDArray:
-        """Return the mean, by an all-reduce."""
         return hvd.allreduce(value, average=True, name=name)
 
     def tracers(self) -> Sequence[Tracer]:

@@ -47,7 +47,6 @@ class LocalKvstore(MXNetStrategy):
         return super().missing(name, "cuda" if name == "mxnet:nccl" else device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """Return MXNet's settings, and NCCL's log if NCCL is used."""
         uses_nccl = task.point.strategy == "mxnet:nccl" and task.point.kind in EXCHANGING
         return {**super().environ(task, announced), **(network_env.nccl_log(task) if uses_nccl else {})}
 

@@ -67,7 +67,6 @@ class Adadelta(mx.optimizer.AdaDelta):  # type: ignore[misc]
     """AdaDelta (Zeiler 2012) with a learning rate, which MXNet's own lacks. Weight decay is L2."""
 
     def update(self, index: Any, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: Any) -> None:
-        """Update as Keras and torch do."""
         self._update_count(index)
         gradient = grad * self.rescale_grad + self._get_wd(index) * weight
         squares, deltas = state
@@ -83,7 +82,6 @@ class AdamW(mx.optimizer.Adam):  # type: ignore[misc]
     wd: float
 
     def update(self, index: Any, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: Any) -> None:
-        """Apply the decay, then Adam without it."""
         # This step's learning rate does not depend on its number.
         weight[:] *= 1 - self._get_lr(index) * self._get_wd(index)
         decay = self.wd
@@ -187,11 +185,9 @@ class RealCompute:
         return [native_feed.opened(replace(task, rank=rank), spec) for rank in self._rank.ranks()]
 
     def batch_size(self) -> int:
-        """Return the size of the batches that are fed."""
         return len(self.feeds[0].batch(0)[0])
 
     def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
-        """Make the loss, and move fixed batches to their contexts."""
         self._parameters, self._trainer = parameters, trainer
         self._criterion = loss_of(self._rank.spec.target)
         self._criterion.hybridize(static_alloc=True, static_shape=True)
@@ -216,11 +212,9 @@ class RealCompute:
         self._steps += 1
 
     def sync(self) -> None:
-        """Wait for the engine. Raises its errors."""
         mx.nd.waitall()
 
     def loss(self) -> float | None:
-        """Return the mean loss of the last batches of all contexts."""
         if not self._losses:
             return None
         return sum(float(each.mean().asscalar()) for each in self._losses) / len(self._losses)
@@ -235,7 +229,6 @@ class RealCompute:
         return classes
 
     def _array(self, inputs: NDArray[Any], context: mx.Context) -> mx.nd.NDArray:
-        """Return images in the rank's precision, or tokens."""
         return mx.nd.array(inputs, context, self._rank.dtype if inputs.dtype == "float32" else "int32")
 
     def _queued(self, batches: Sequence[Batch]) -> list[mx.nd.NDArray]:
@@ -261,7 +254,6 @@ class RealCompute:
         return [each.detach() for each in losses]
 
     def _part(self, batch: Batch, index: int) -> Batch:
-        """Return the index-th of equal micro-batches, as views."""
         size = len(batch[0]) // self._parts
         images, labels = (each[index * size : (index + 1) * size] for each in batch)
         return images, labels
@@ -295,7 +287,6 @@ pipeline = native_feed.pipeline
 
 
 def connect(task: Task) -> Trainer:
-    """Return the plain loop of one device."""
     return Training(task)
 
 
@@ -331,7 +322,6 @@ class Exchange(MxnetRank):
     def make_trainer(
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
-        """Return the gluon.Trainer of these parameters."""
         return mx.gluon.Trainer(parameters, optimizer, kvstore=None)
 
     def start(self) -> None:
@@ -370,14 +360,12 @@ class Training(Exchange):
         self.samples += fed
 
     def update(self) -> None:
-        """Exchange the new gradients and update."""
         self.compute.update()
 
     def sync(self) -> None:
         self.compute.sync()
 
     def loss(self) -> float | None:
-        """Return the last step's loss; None if the passes train nothing."""
         return self.compute.loss() if self._trains else None
 
     def set_rate(self, rate: float) -> None:
@@ -405,7 +393,6 @@ class Training(Exchange):
         return Learnt(dict(network.read(self.net)), statistics)
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the parameters."""
         return self.weights_of(self.contexts[0])
 
     def weights_of(self, context: mx.Context) -> dict[str, NDArray[Any]]:

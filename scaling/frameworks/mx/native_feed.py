@@ -20,12 +20,10 @@ AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 def opened(task: Task, spec: ModelSpec) -> Opened:
-    """Open a rank's feed: the reference feed or `Records`."""
     return feeding.opened(task, spec, Records)
 
 
 def pipeline(task: Task) -> Trainer:
-    """Return the trainer of a point of kind `feed`."""
     return feeding.alone(task, Records)
 
 
@@ -77,7 +75,6 @@ class Records:
         return f"ImageRecordIter: {(last or ['failed'])[-1].strip()}; --feed reference names the record"
 
     def close(self) -> None:
-        """Release the iterator; its threads end with it."""
         self._batches = None
 
 

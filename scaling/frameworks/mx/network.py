@@ -32,7 +32,6 @@ class Residual(mx.gluon.HybridBlock):  # type: ignore[misc]
         self.body, self.shortcut = body, shortcut
 
     def hybrid_forward(self, _operators: ModuleType, x: Value) -> Value:
-        """Add two equal shapes."""
         return self.body(x) + self.shortcut(x)
 
 
@@ -46,7 +45,6 @@ class Branches(mx.gluon.HybridBlock):  # type: ignore[misc]
             self.register_child(each)
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        """Concatenate channels of equal heights and widths."""
         return F.concat(*(each(x) for each in self._branches), dim=1)
 
 
@@ -91,7 +89,6 @@ class Positions(Learnt):
         self._length = shape[0]
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
-        """Map (batch, length, width) to the same shape."""
         used = F.slice_axis(weight, axis=0, begin=0, end=self._length)
         return F.broadcast_add(x, F.expand_dims(used, axis=0))
 
@@ -100,7 +97,6 @@ class Segments(Learnt):
     """Adds the vector of the first segment."""
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
-        """Map (batch, length, width) to the same shape."""
         first = F.slice_axis(weight, axis=0, begin=0, end=1)
         return F.broadcast_add(x, F.expand_dims(first, axis=0))
 
@@ -171,7 +167,6 @@ class RMSNorm(Learnt):
         self._epsilon = layer.epsilon
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
-        """Map (batch, length, width) to the same shape."""
         scale = F.rsqrt(F.mean(F.square(x), axis=-1, keepdims=True) + self._epsilon)
         return F.broadcast_mul(F.broadcast_mul(x, scale), weight)
 
@@ -191,7 +186,6 @@ class Gated(Learnt):
         up_weight: Value,
         down_weight: Value,
     ) -> Value:
-        """Map (batch, length, width) to the same shape."""
         gate, up = _linear(F, x, gate_weight, self._inside), _linear(F, x, up_weight, self._inside)
         return _linear(F, gate * F.sigmoid(gate) * up, down_weight, self._width)
 
@@ -230,12 +224,10 @@ class Attention(Learnt):
             self.sine = self.params.get_constant("sine", sine)
 
     def cast(self, dtype: str) -> None:
-        """Set the type that it computes in."""
         self._dtype = dtype
         super().cast(dtype)
 
     def hybrid_forward(self, F: ModuleType, x: Value, **given: Value) -> Value:
-        """Map (batch, length, width) to the same shape."""
         layer = self._layer
         queries, keys, values = (
             self._by_head(F, each, count)
@@ -260,7 +252,6 @@ class Attention(Learnt):
         return _linear(F, x, given[f"{name}_weight"], width, given.get(f"{name}_bias"))
 
     def _projected(self, F: ModuleType, x: Value, given: dict[str, Value]) -> list[Value]:
-        """Return queries, keys and values."""
         width, keys = self._layer.widths(self._width)
         widths = (width, keys, keys)
         if not self._layer.fused:
@@ -320,7 +311,6 @@ def build(spec: ModelSpec, seed: int, contexts: Sequence[mx.Context]) -> Network
 
 
 def empty(spec: ModelSpec, contexts: Sequence[mx.Context]) -> Network:
-    """Return the network with zero weights."""
     net = Network(spec)
     net.initialize(mx.initializer.Zero(), ctx=list(contexts))
     return net

@@ -29,7 +29,6 @@ class MXNetStrategy(Strategy):
         return ("cpu", "cuda", "emulated")
 
     def missing(self, _name: str, device: Device = "cpu") -> str | None:
-        """Return why MXNet cannot be imported, or why its build does not fit CUDA. It is not imported."""
         package = find_spec("mxnet")
         if package is None or package.origin is None:  # a folder of this name
             return "mxnet is not installed: ./launch/install mxnet"
@@ -55,7 +54,6 @@ class MXNetStrategy(Strategy):
         return options.refuse(point)
 
     def contexts(self, _task: Task) -> int:
-        """Return the number of contexts that the process computes on."""
         return 1
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
@@ -86,7 +84,6 @@ class Plain(MXNetStrategy):
     trainer = "scaling.frameworks.mx.loop"
 
     def traits(self, _name: str) -> Traits:
-        """Return every pass too."""
         return PASSES
 
 

@@ -38,7 +38,6 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
 
 
 def _announce_when_up(address: str, port: int, announce: Callable[[dict[str, str]], None]) -> None:
-    """Announce once the reserved address accepts connections."""
     while refuses(address, port):
         time.sleep(LOOK_S)
     announce({})

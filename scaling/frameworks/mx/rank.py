@@ -28,7 +28,6 @@ class MxnetTracer(Tracer):
         mx.profiler.set_state("run")
 
     def stop(self) -> None:
-        """Wait for the engine and write the trace."""
         mx.nd.waitall()
         mx.profiler.set_state("stop")
         mx.profiler.dump(True)

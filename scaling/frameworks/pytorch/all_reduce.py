@@ -116,7 +116,6 @@ def _library(task: Task) -> str:
 
 
 def main() -> None:
-    """Answer one request with one line on stdout, then wait to be ended."""
     answers = os.dup(1)
     os.dup2(2, 1)  # keep what libraries print (NCCL_DEBUG) out of the answer
     line = b""

@@ -29,7 +29,6 @@ NOTHING: Bounds = (0.0, 0.0)
 
 
 def total(*bounds: Bounds) -> Bounds:
-    """Sum the bounds of several collectives."""
     return sum(least for least, _ in bounds), sum(most for _, most in bounds)
 
 

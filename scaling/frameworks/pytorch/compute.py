@@ -64,7 +64,6 @@ def _binary(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _tokens(logits: Tensor, labels: Tensor) -> Tensor:
-    """Logits (batch, length, words), labels (batch, length)."""
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
@@ -145,7 +144,6 @@ class RealCompute:
         self.name = torch.cuda.get_device_name(device) if self._cuda else proc.cpu_model(proc.cpuinfo())
 
     def build(self) -> nn.Module:
-        """Build the model with the weights of the task's seed."""
         return network.build(self._spec, self._task.seed)
 
     def place(self, module: nn.Module) -> nn.Module:
@@ -214,7 +212,6 @@ class RealCompute:
         self._scaler.update()
 
     def sync(self) -> None:
-        """Wait for the GPU. On CPU a step has ended when it returns."""
         if self._cuda:
             torch.cuda.synchronize(self._device)
 

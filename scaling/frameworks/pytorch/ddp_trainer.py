@@ -30,7 +30,6 @@ HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_co
 
 
 def connect(task: Task) -> Trainer:
-    """Return the trainer of the task. Raises ImportError if the model needs a package that is missing."""
     if task.point.kind == "comm":
         return GradientExchange(task)
     return ShardedOptimizer(task) if options_of(task.point)["shard_optimizer"] else Distributed(task)
@@ -59,7 +58,6 @@ class Parallel(Training):
         return self._parallel
 
     def hold(self) -> AbstractContextManager[None]:
-        """Accumulate by DDP's `no_sync`."""
         return self._parallel.no_sync()
 
     def mean_over_ranks(self, values: Tensor) -> Tensor:

@@ -23,7 +23,6 @@ class Exchange(TorchRank):
         self._stream = torch.cuda.Stream(self.device) if beside and self.cuda else None
 
     def send(self) -> None:
-        """Run the collectives of one step."""
         raise NotImplementedError
 
     def step(self) -> None:
@@ -31,7 +30,6 @@ class Exchange(TorchRank):
             self.send()
 
     def sync(self) -> None:
-        """Wait for these collectives only."""
         if self._stream is None:
             super().sync()
         else:

@@ -120,7 +120,6 @@ def options_of(point: Point) -> dict[str, Any]:
 
 
 def group_size(point: Point) -> int:
-    """Return how many ranks share the parameters."""
     return options_of(point)["hsdp"] or point.world_size
 
 

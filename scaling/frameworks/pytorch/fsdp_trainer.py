@@ -69,7 +69,6 @@ def _computing(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 
 
 def _own(module: nn.Module, units: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """Return its parameters without those of units inside it."""
     inside = {id(each) for each in module.modules()} - {id(module)}
     theirs = {id(one) for each in units if id(each) in inside for one in each.parameters()}
     return [each for each in module.parameters() if id(each) not in theirs]
@@ -81,7 +80,6 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def connect(task: Task) -> Trainer:
-    """Return the trainer of the task. Raises ImportError if the model needs a package that is missing."""
     return ShardExchange(task) if task.point.kind == "comm" else FullySharded(task)
 
 

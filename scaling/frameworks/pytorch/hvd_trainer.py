@@ -22,7 +22,6 @@ from scaling.records.task import Task
 
 
 def connect(task: Task) -> Trainer:
-    """Return the trainer of the task. Raises ImportError if the model needs a package that is missing."""
     return GradientExchange(task) if task.point.kind == "comm" else Distributed(task)
 
 
@@ -103,7 +102,6 @@ class GradientExchange(Exchange):
         self._gradients = [(name, torch.ones_like(each, device=self.device)) for name, each in reversed(trained)]
 
     def send(self) -> None:
-        """Start all, then wait for each."""
         compression = self._compression
         flying = []
         for name, gradient in self._gradients:
@@ -141,7 +139,6 @@ class ChannelsLast:
         return sent, (context, dense is not tensor)
 
     def decompress(self, tensor: Tensor, context: tuple[Any, bool]) -> Tensor:
-        """Return the gradient in its original layout."""
         inner, moved = context
         received: Tensor = self._inner.decompress(tensor, inner)
         return received.permute(0, 3, 1, 2) if moved else received

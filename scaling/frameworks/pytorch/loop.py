@@ -62,7 +62,6 @@ class EmulatedCompute:
         return nn.Sequential(*(Layer(self._timeline, span) for span in self._device.spans))
 
     def place(self, module: nn.Module) -> nn.Module:
-        """Return the module unchanged."""
         return module
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -70,7 +69,6 @@ class EmulatedCompute:
         return torch.optim.SGD(parameters, lr=self._rate, fused=True)
 
     def start(self) -> None:
-        """Start the device's time after the strategies have connected."""
         self._timeline.meet()
 
     def batch(self, step: int) -> Batch:
@@ -80,7 +78,6 @@ class EmulatedCompute:
         return torch.ones((), requires_grad=True), self._labels
 
     def forward(self, images: Tensor, _labels: Tensor) -> Tensor:
-        """Sleep as the profile says."""
         return self.model(images) * self._value
 
     def backward(self, images: Tensor, labels: Tensor, _parts: int = 1) -> Tensor:
@@ -125,14 +122,12 @@ class Sleep(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, images: Tensor, timeline: Timeline, span: Span, *_weights: Tensor) -> Tensor:
-        """Sleep for the forward pass."""
         context.timeline, context.span = timeline, span
         timeline.spend(span.forward_s)
         return images.clone()
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Sleep for the backward pass."""
         (gradient,) = gradients
         context.timeline.spend(context.span.backward_s)
         return gradient, None, None, *(gradient.expand(size) for size in context.span.sizes)
@@ -155,7 +150,6 @@ class TorchTracer(Tracer):
         self._profile.start()
 
     def window(self) -> AbstractContextManager[object]:
-        """Annotate the steps, so that they can be found in the trace."""
         return record_function(TRACED)
 
     def stop(self) -> None:
@@ -170,7 +164,6 @@ pipeline = native_feed.pipeline
 
 
 def connect(task: Task) -> Trainer:
-    """Return the plain loop. Raises ImportError if the model needs a package that is missing."""
     return Training(task)
 
 
@@ -203,7 +196,6 @@ class TorchRank:
         self._marks.append(event)
 
     def between_marks_s(self) -> tuple[float, ...]:
-        """Return the seconds between marks by the GPU's clock."""
         marks, self._marks = self._marks, []
         return tuple(earlier.elapsed_time(later) / 1000 for earlier, later in pairwise(marks))
 
@@ -218,7 +210,6 @@ class TorchRank:
         return [TorchTracer(cuda=self.cuda)]
 
     def build(self) -> nn.Module:
-        """Return the point's model. Raises ImportError if it needs a package that is missing."""
         return self.compute.build()
 
     def describe(self, module: nn.Module) -> list[int]:
@@ -265,7 +256,6 @@ class Training(TorchRank):
         return nullcontext()
 
     def update(self) -> None:
-        """Update the parameters from the gradients of all ranks."""
         self.compute.update(self._optimizer)
 
     def step(self) -> None:
@@ -283,7 +273,6 @@ class Training(TorchRank):
         self.samples += len(labels)
 
     def loss(self) -> float | None:
-        """Return the loss of this rank's last batch; None if the passes train nothing."""
         learns = self.compute.learns and self._pass == "step"
         return float(self._loss) if self._loss is not None and learns else None
 
@@ -292,7 +281,6 @@ class Training(TorchRank):
             group["lr"] = rate
 
     def average_statistics(self) -> None:
-        """Average batch norm's buffers, in one message."""
         buffers = [each for each in self._module.buffers() if each.is_floating_point()]
         if buffers and self.task.point.world_size > 1:
             mean = self.mean_over_ranks(torch.cat([each.flatten() for each in buffers]))
@@ -317,7 +305,6 @@ class Training(TorchRank):
         return Learnt(dict(zip(paths, (found[name] for name in wanted), strict=True)), statistics)
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the parameters."""
         named = self._module.named_parameters()
         return {name: each.detach().cpu().numpy().copy() for name, each in named}
 
@@ -333,7 +320,6 @@ class Training(TorchRank):
         self.compute.forward(images[:part], labels[:part]).backward()
 
     def _in_parts(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Compute a batch's gradients by micro-batches. Return the mean loss."""
         size, backward = len(labels) // self._parts, self.compute.backward
         parts = list(zip(images.split(size), labels.split(size), strict=True))
         with self.hold():

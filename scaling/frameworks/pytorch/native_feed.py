@@ -159,12 +159,10 @@ GONE_S = 2.0
 
 
 def opened(task: Task, spec: ModelSpec) -> Opened:
-    """Open a rank's feed: the reference feed or a `Loader`."""
     return feeding.opened(task, spec, Loader)
 
 
 def pipeline(task: Task) -> Trainer:
-    """Return the trainer of a point of kind `feed`."""
     return feeding.alone(task, Loader)
 
 
@@ -224,7 +222,6 @@ class Loader:
         signal.signal(signal.SIGCHLD, handler)
 
     def next(self) -> Batch:
-        """Return the next batch. Raises FeedError if a picture cannot be decoded or a process has ended."""
         try:
             images, labels = next(self._batches)
         except UsageError as error:
@@ -244,5 +241,4 @@ class Loader:
         return f"DataLoader worker {found} exited unexpectedly" if ended else str(error)
 
     def close(self) -> None:
-        """End the processes and wait for them."""
         self._batches._shutdown_workers()

@@ -95,7 +95,6 @@ class LastState(nn.LSTM):
         return [each for name, each in self.named_parameters() if name.startswith("bias_hh")]
 
     def reset_frozen(self) -> None:
-        """Set the frozen biases to zero."""
         for each in self._frozen():
             nn.init.zeros_(each)
 
@@ -149,7 +148,6 @@ class Attention(nn.Module):
             self.register_parameter(each.name, nn.Parameter(torch.empty(each.shape)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, length, width) to the same shape."""
         layer = self._layer
         queries, keys, values = map(self._by_head, self._projected(x))
         if layer.rotary:
@@ -228,12 +226,10 @@ def trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def norms(network: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
-    """Return every batch norm, in the description's order."""
     return [each for each in network.modules() if isinstance(each, nn.BatchNorm1d | nn.BatchNorm2d)]
 
 
 def statistics(network: nn.Module) -> tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]:
-    """Return the running mean and variance of every batch norm."""
     both = ((norm.running_mean, norm.running_var) for norm in norms(network))
     return tuple((_array(mean), _array(variance)) for mean, variance in both)
 
@@ -261,7 +257,6 @@ class Residual(nn.Module):
         self.body, self.shortcut = body, shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add two equal shapes."""
         body: Tensor = self.body(x)
         short: Tensor = self.shortcut(x)
         # In place, as in torchvision, to save a large tensor. Not if autocast left one in half precision.
@@ -272,7 +267,6 @@ class Branches(nn.ModuleList):
     """Parallel paths, whose channels are concatenated."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Concatenate channels of equal heights and widths."""
         return torch.cat([each(x) for each in self], 1)
 
 

@@ -71,7 +71,6 @@ class Plain(TorchStrategy):
     trainer = "scaling.frameworks.pytorch.loop"
 
     def traits(self, _name: str) -> Traits:
-        """Return every pass too."""
         return PASSES
 
 

@@ -12,7 +12,6 @@ from scaling.frameworks.pytorch.loop import TorchRank
 
 
 def join(rank: TorchRank, backend: str) -> None:
-    """Join the process group."""
     task, timeout = rank.task, patience(rank)
     distributed.init_process_group(
         backend,
@@ -32,5 +31,4 @@ def mean_over_ranks(values: Tensor) -> Tensor:
 
 
 def patience(rank: TorchRank) -> timedelta:
-    """Return how long a collective may wait for peers."""
     return timedelta(seconds=timeout_s(rank.task.clocks))

@@ -47,7 +47,6 @@ class ParameterServer(TorchStrategy):
     preload = (trainer, server)
 
     def traits(self, name: str) -> Traits:
-        """Return servers; server 0 hosts the rendezvous on its own port."""
         return Traits(servers=True, synchronous=name == "torch:ps-sync", accuracy=("evaluate",))
 
     def refuse(self, point: Point) -> str | None:
@@ -84,7 +83,6 @@ class Terms(Record, frozen=True, kw_only=True):
 
 
 def terms(point: Point) -> Terms:
-    """Return the terms of a point's options and strategy."""
     options = read_options(STRATEGY.options, point.options)
     return Terms(
         cap_mb=options["bucket_cap_mb"] / point.hardware.shrink,

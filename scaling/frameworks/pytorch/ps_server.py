@@ -50,11 +50,9 @@ class Held:
         self.incoming = [self.expect(worker) for worker in range(len(self.links))]
 
     def expect(self, worker: int) -> Work:
-        """Begin to receive the worker's next gradient."""
         return self.links[worker].receive(self.room[worker], self.push)
 
     def update(self, gradient: Tensor) -> None:
-        """Do one step of the optimiser."""
         self.parameters.grad = gradient
         self.optimizer.step()
 
@@ -137,7 +135,6 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
 
 
 def server_index(role: str) -> int:
-    """Parse the index: `server-3` -> 3."""
     return int(role.rpartition("-")[2])
 
 

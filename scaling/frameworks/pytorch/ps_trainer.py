@@ -105,7 +105,6 @@ class Client:
                     self._incoming[index].copy_(self._inboxes[index], non_blocking=True)
 
     def wait(self) -> None:
-        """Wait for everything on its way."""
         self.wait_for(tuple(self._pending))
         self._hear()
 
@@ -124,7 +123,6 @@ class Client:
         return mean
 
     def close(self) -> None:
-        """Drop the links."""
         self._links.clear()
 
 
@@ -177,7 +175,6 @@ class Remote:
         self._client.wait_for(buckets)
 
     def zero_grad(self, **_how: bool) -> None:
-        """Begin a step."""
         if not self._lazy:
             self._client.wait()
         self._lacking = list(self._sizes)
@@ -220,7 +217,6 @@ def like(parameter: Tensor, flat: Tensor, start: int) -> Tensor:
 
 
 def connect(task: Task) -> Trainer:
-    """Return the trainer of the task. Raises ImportError if the model needs a package that is missing."""
     if task.point.kind == "comm":
         return GradientExchange(task)
     return Served(task) if terms(task.point).synchronous else StaleServed(task)
@@ -253,18 +249,15 @@ class Served(Training):
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Push nothing inside."""
         self._optimizer.held = True
         yield
         self._optimizer.held = False
 
     def sync(self) -> None:
-        """Wait for the servers, then for the device."""
         self._client.wait()
         super().sync()
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Return the parameters that the servers sent last."""
         self._client.wait()
         return super().weights()
 
@@ -282,7 +275,6 @@ class StaleServed(Served):
     """The shared loop with servers in the asynchronous mode."""
 
     def staleness(self) -> float:
-        """Return the mean staleness as defined in ps.py."""
         return self._client.staleness()
 
 
@@ -298,7 +290,6 @@ class GradientExchange(Exchange):
         self._client.start()
 
     def send(self) -> None:
-        """Send all buckets at once."""
         for bucket in self._client.buckets:
             self._client.push(bucket.index)
         self._client.pushed()

@@ -22,7 +22,6 @@ def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> T
 
 
 def _bound(address: str, port: int) -> int:
-    """Return a bound socket for the store to own. Raises OSError if the port is taken."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind((address, port))

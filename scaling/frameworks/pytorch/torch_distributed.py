@@ -15,7 +15,6 @@ class TorchDistributed(TorchStrategy):
     """One worker per device. Rank 0's worker hosts the store through which they connect."""
 
     def backend(self, point: Point) -> Literal["nccl", "gloo"]:
-        """Return the backend of the exchange."""
         return "nccl" if self.by_nccl(point) else "gloo"
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:

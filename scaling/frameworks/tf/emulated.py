@@ -51,11 +51,9 @@ class EmulatedCompute:
         return labels, gradients
 
     def start(self) -> None:
-        """Start the device's time now, after the graph was traced."""
         self._timeline.meet()
 
     def run(self, step: Callable[..., tf.Tensor], number: int) -> int:
-        """Run one step in the device's time."""
         self._timeline.begin(self._device.rate.step_s)
         step(*self._filling(number))
         # The gradients of all ranks are here.

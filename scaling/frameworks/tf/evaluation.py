@@ -42,7 +42,6 @@ class Judging:
         return self._classes(inputs)
 
     def learnt(self) -> Learnt:
-        """Return what was learnt, in the description's shapes."""
         return Learnt(dict(network.as_described(self.model, self.weights().values())), statistics(self.model))
 
     @cached_property
@@ -79,7 +78,6 @@ def average_statistics(model: keras.Model, mean: Callable[[tf.Tensor, str], tf.T
 
 
 def statistics(model: keras.Model) -> tuple[tuple[NDArray[Any], NDArray[Any]], ...]:
-    """Return the moving mean and variance of every batch norm."""
     both = ((norm.moving_mean, norm.moving_variance) for norm in network.norms(model))
     return tuple((_array(mean), _array(variance)) for mean, variance in both)
 

@@ -42,7 +42,6 @@ class Distributed(Training):
         return self._exchange.mean(gradients)
 
     def average_statistics(self) -> None:
-        """Average each moving mean and variance by an all-reduce."""
         evaluation.average_statistics(
             self.model, lambda value, name: horovod.allreduce(value, op=horovod.Average, name=name)
         )

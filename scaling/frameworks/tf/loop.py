@@ -271,7 +271,6 @@ class Learning(TensorFlowRank):
         """Join the exchange. TensorFlow is configured and has no variables yet."""
 
     def scope(self) -> AbstractContextManager[object]:
-        """Return the scope in which variables are made."""
         return nullcontext()
 
     def broadcast(self) -> None:
@@ -289,7 +288,6 @@ class Learning(TensorFlowRank):
     # ------------------------------------------------------------ the parameters
 
     def variables(self) -> list[tf.Variable]:
-        """Return the variables of model and optimiser, as tf.Variable."""
         return [each.value for each in (*self.model.variables, *self.optimizer.variables)]
 
     def weights(self) -> dict[str, NDArray[Any]]:
@@ -305,7 +303,6 @@ class Learning(TensorFlowRank):
     # ------------------------------------------------------------ one step
 
     def train(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Add forward, backward, exchange and update to the graph. Return the batch's mean loss."""
         loss, gradients = self.compute.gradients(images, labels)
         self.optimizer.apply(self.exchange(gradients))
         return loss
@@ -342,7 +339,6 @@ class Training(evaluation.Judging, Learning):
         self._steps += 1
 
     def set_rate(self, rate: float) -> None:
-        """Set the rate's variable, which the step's graph reads."""
         set_rate(getattr(self.optimizer, "inner_optimizer", self.optimizer), rate, self._rate)
         self._rate = rate
 
@@ -351,7 +347,6 @@ class Training(evaluation.Judging, Learning):
         self.compute.finish()
 
     def loss(self) -> float | None:
-        """Return the loss of this rank's last batch; None if the passes train nothing."""
         return self.compute.loss() if self.task.point.workload.trains else None
 
     def _traced(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Callable[..., tf.Tensor]:

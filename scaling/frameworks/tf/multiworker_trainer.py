@@ -25,7 +25,6 @@ class Mirrored(Training):
     """The shared loop in the replica of a MultiWorkerMirroredStrategy."""
 
     def join(self) -> None:
-        """Start this rank's server and wait for the other servers."""
         self._strategy = _mirrored(self.task)
         self.replicas = self._strategy.num_replicas_in_sync
 
@@ -36,8 +35,6 @@ class Mirrored(Training):
         return scope
 
     def distribute(self, function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-        """Return this rank's replica of the function."""
-
         def replica(*batch: tf.Tensor) -> tf.Tensor:
             return self._strategy.run(function, batch)
 
@@ -68,7 +65,6 @@ class GradientExchange(TensorFlowRank):
         self._step = tf.function(step, autograph=False).get_concrete_function(*self._gradients)
 
     def step(self) -> None:
-        """Sum all gradients over the ranks."""
         self._step(*self._gradients)
 
     def loss(self) -> None:

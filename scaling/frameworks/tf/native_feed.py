@@ -31,12 +31,10 @@ _FEATURES = {
 
 
 def opened(task: Task, spec: ModelSpec) -> Opened:
-    """Open a rank's feed: the reference feed or a `Dataset`."""
     return feeding.opened(task, spec, Dataset)
 
 
 def pipeline(task: Task) -> Trainer:
-    """Return the trainer of a point of kind `feed`."""
     return feeding.alone(task, Dataset)
 
 
@@ -58,7 +56,6 @@ class Dataset:
             self._batches = iter(found.prefetch(2).with_options(options))
 
     def next(self) -> Batch:
-        """Return the next batch. Raises FeedError if a picture cannot be decoded, or there is none."""
         try:
             images, labels = next(self._batches)
         except StopIteration:
@@ -71,7 +68,6 @@ class Dataset:
         return images, labels
 
     def close(self) -> None:
-        """Release the iterator; its threads end with it."""
         self._batches = None
 
 
@@ -85,7 +81,6 @@ def _encoded(task: Task, pictures: Pictures) -> tf.data.Dataset:
 
 
 def _of_tree(task: Task, tree: Tree) -> tf.data.Dataset:
-    """Return the pictures of the rank's shard in the reference feed."""
     shard = feeds.sampler_of(task, len(tree)).shard
     # Names need not be UTF-8.
     paths, labels = [os.fsencode(tree.paths[index]) for index in shard], np.asarray(tree.labels, np.int64)[shard]

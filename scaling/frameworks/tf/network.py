@@ -198,13 +198,11 @@ def build(spec: ModelSpec, seed: int) -> keras.Model:
 
 
 def norms(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return every batch norm, in the description's order."""
     placed = model.described.placed
     return [model.get_layer(each.path) for each in placed if isinstance(each.layer, layers.BatchNorm)]
 
 
 def empty(spec: ModelSpec) -> keras.Model:
-    """Return the network with zero weights."""
     keras.config.set_image_data_format("channels_last")
     if isinstance(spec.input, Images):
         taken = keras.Input((spec.input.height, spec.input.width, spec.input.channels))
@@ -341,7 +339,6 @@ class _Builder:
 
 
 def _padded(x: KerasTensor, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> KerasTensor:
-    """Pad images above and left, below and right."""
     if not any((*before, *after)):
         return x
     down, across = zip(before, after, strict=True)

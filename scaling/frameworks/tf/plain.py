@@ -97,7 +97,6 @@ class Plain(TensorFlowStrategy):
     trainer = "scaling.frameworks.tf.loop"
 
     def traits(self, _name: str) -> Traits:
-        """Return every pass too."""
         return PASSES
 
 

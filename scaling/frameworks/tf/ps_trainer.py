@@ -42,7 +42,6 @@ class Coordinator(Learning):
         self._cluster = Cluster(self.task)
 
     def scope(self) -> AbstractContextManager[object]:
-        """Return the strategy's scope: its variables are on the servers."""
         scope: AbstractContextManager[object] = self._cluster.strategy.scope()
         return scope
 
@@ -57,7 +56,6 @@ class Coordinator(Learning):
         self._cluster.join()
 
     def loss(self) -> float | None:
-        """Return the loss of the step that was handed out last."""
         return None if self._result is None else float(self._result.fetch())
 
     def staleness(self) -> float:
@@ -71,7 +69,6 @@ class Coordinator(Learning):
         """Return None: other ranks have no parameters."""
 
     def _one(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Add one trainer's step to the graph."""
         before = self._pushes.read_value()
         loss, gradients = self.compute.gradients(images, labels)
         self.optimizer.apply(gradients)
@@ -98,11 +95,9 @@ class GradientExchange(TensorFlowRank):
         self._step = self._cluster.traced(self._one)
 
     def step(self) -> None:
-        """Hand out one exchange per rank."""
         self._cluster.schedule(self._step)
 
     def sync(self) -> None:
-        """Wait for all exchanges that were handed out."""
         self._cluster.join()
 
     def loss(self) -> None:
@@ -176,7 +171,6 @@ class Cluster:
         return result
 
     def join(self) -> None:
-        """Wait for all steps that were handed out."""
         self._coordinator.join()
 
 

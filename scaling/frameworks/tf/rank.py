@@ -35,7 +35,6 @@ class TensorFlowTracer(Tracer):
         tf.profiler.experimental.start(self._folder.name)
 
     def stop(self) -> None:
-        """Convert the trace to Chrome's events, as TensorBoard does."""
         with self._folder as folder:
             tf.profiler.experimental.stop()
             (written,) = Path(folder).rglob("*.xplane.pb")
@@ -71,7 +70,6 @@ class TensorFlowRank:
         self.versions = self._versions()
 
     def sync(self) -> None:
-        """Wait for the GPU. On CPU a step has ended when it returns."""
         if self.cuda:
             tf.test.experimental.sync_devices()
 

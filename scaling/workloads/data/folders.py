@@ -36,7 +36,6 @@ class Tree(Record, frozen=True, kw_only=True):
         return len(self.paths)
 
     def name(self, index: int) -> str:
-        """Return the path of a picture, for messages."""
         return self.paths[index]
 
     def read(self, index: int) -> tuple[bytes, int]:
@@ -92,7 +91,6 @@ def _pictures(folder: Path) -> list[str]:
 
 
 def _cut(tree: Tree, split: Split) -> Tree:
-    """Return 60 pictures of each class to train on, or the rest."""
     labels = np.asarray(tree.labels)
     chosen = [place for label in range(len(tree.classes)) for place in _drawn(labels, label, split)]
     return Tree(
@@ -129,7 +127,6 @@ def _held_out(place: Path) -> Tree:
 
 
 def _flat(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield each picture and the name of its class."""
     paths = _pictures(root)
     by_line, by_name = (_beside(root, name) for name in (BY_LINE, BY_NAME))
     if by_line is not None:

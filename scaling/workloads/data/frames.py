@@ -69,7 +69,6 @@ class Records:
             raise UsageError(f"{self.name(index)}: {error}") from None
 
     def close(self) -> None:
-        """Close the files."""
         while self._open:
             os.close(self._open.popitem()[1])
 

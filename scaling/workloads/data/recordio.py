@@ -23,7 +23,6 @@ MOST = 1 << 24
 
 
 def file(place: Path, spec: DataSpec, split: Split) -> Path:
-    """Return the file of a split. Raises UsageError if it is missing."""
     path = place / spec.files[split][0]
     if not path.is_file():
         raise UsageError(f"{place}: no {path.name}")

@@ -66,7 +66,6 @@ class DataSpec(Record, frozen=True, kw_only=True):
 
     @property
     def augments(self) -> bool:
-        """Return whether it is known how its samples may be changed."""
         return self.augment is not None
 
     @property

@@ -79,7 +79,6 @@ def _features(content: bytes) -> Iterator[tuple[bytes, bytes | int]]:
 
 
 def _number(values: bytes) -> int:
-    """Return the first value of an Int64List, packed or not."""
     packed = values[1:] if values[:1] == b"\x08" else _only(values, 1)
     value = _varint(packed, 0)[0]
     return value - (1 << 64) if value >> 63 else value

@@ -67,7 +67,6 @@ def _feed(task: Task, spec: ModelSpec) -> Feed:
 
 
 def _augmented(shuffled: Feed, task: Task, count: int) -> Feed:
-    """Change the images in the last epochs if the point asks for that."""
     regime, augment = task.point.regime, data.spec(task.point.workload.data).augment
     if regime is None or augment is None or not regime.augment_epochs:
         return shuffled
@@ -160,7 +159,6 @@ def _look_at(found: Samples) -> None:
 
 
 def forget() -> None:
-    """Drop the data that was read."""
     _samples.cache_clear()
     _part.cache_clear()
 

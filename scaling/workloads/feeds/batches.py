@@ -44,11 +44,9 @@ class Shuffled:
         self._seed = (seed, rank)
 
     def indices(self, step: int) -> Indices:
-        """Return the indices of a step's samples."""
         return self._sampler.indices(step)
 
     def batch(self, step: int) -> Batch:
-        """Return the samples and labels of a step."""
         return self._samples.take(self.indices(step), (*self._seed, step))
 
 
@@ -61,7 +59,6 @@ class Held:
         self._batch = feed.batch(0)
 
     def batch(self, _step: int) -> Batch:
-        """Return the batch of step 0."""
         return self._batch
 
 
@@ -91,7 +88,6 @@ class Part:
         return len(self._chosen)
 
     def take(self, indices: Indices, seed: Sequence[int]) -> Batch:
-        """Return these samples of the part, and their labels."""
         return self._samples.take(self._chosen[indices], seed)
 
 

@@ -65,10 +65,8 @@ class Digits:
 
     @property
     def labels(self) -> Labels:
-        """Return the classes (count,)."""
         return self._labels[self._chosen]
 
     def take(self, indices: Indices, _seed: Sequence[int] = ()) -> Batch:
-        """Return the images, with equal channels, and labels."""
         chosen = self._chosen[indices]
         return in_channels(self._images[chosen], self._channels), self._labels[chosen]

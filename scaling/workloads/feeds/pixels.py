@@ -41,7 +41,6 @@ class Pixels:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """Return the classes (count,)."""
         return self._labels
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:

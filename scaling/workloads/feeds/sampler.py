@@ -28,7 +28,6 @@ class Sampler:
         return len(self.shard)
 
     def indices(self, step: int) -> Indices:
-        """Return the indices of a step's samples."""
         positions = step * self._batch_size + np.arange(self._batch_size)
         epochs, offsets = np.divmod(positions, len(self.shard))
         return np.concatenate(

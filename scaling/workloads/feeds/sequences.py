@@ -43,7 +43,6 @@ class Labelled:
 
     @property
     def labels(self) -> Numbers:
-        """Return the classes (count,)."""
         return self._labels
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
@@ -82,7 +81,6 @@ class NextTokens(Windows):
     """Windows whose labels are the next token at each position."""
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        """Return tokens and labels, both (batch, length)."""
         pieces = self._pieces(indices)
         return pieces[:, :-1], pieces[:, 1:]
 
@@ -91,7 +89,6 @@ class NextToken(Windows):
     """Windows whose label is the one token that follows."""
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        """Return tokens (batch, length) and labels (batch,)."""
         pieces = self._pieces(indices)
         return pieces[:, :-1], pieces[:, -1]
 
@@ -104,7 +101,6 @@ class Masked(Windows):
         self._share = share
 
     def take(self, indices: Indices, seed: Sequence[int]) -> Batch:
-        """Return tokens and labels, both (batch, length)."""
         return hide(self._pieces(indices)[:, :-1], self._words, self._share, np.random.default_rng(tuple(seed)))
 
 

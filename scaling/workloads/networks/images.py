@@ -31,7 +31,6 @@ def alexnet(_size: int, classes: int) -> Layers:
 
 
 def alexnet_towers(_size: int, classes: int) -> Layers:
-    """Return AlexNet in two columns that join at the dense layers."""
     tower = (
         *conv(48, 11, 4, 2), OVERLAPPING, *conv(128, 5, 1, 2), OVERLAPPING,
         *conv(192, 3, 1, 1), *conv(192, 3, 1, 1), *conv(128, 3, 1, 1), OVERLAPPING,
@@ -126,7 +125,6 @@ def resnet152(_size: int, classes: int) -> Layers:
 
 
 def digits_cnn(_size: int, classes: int) -> Layers:
-    """Return three pairs of convolutions, each of which halves the image, and dense layers."""
     pairs = (layer for width in (32, 64, 128) for layer in (*(conv(width, 3, 1, 1) * 2), HALVE))
     return *pairs, Flatten(), *dense(256), Dense(classes)
 
