@@ -61,7 +61,7 @@ def load(name: str) -> Strategy:
     * `package.module:mode` is a file from outside the package. Its strategy must list the name.
     * `NAME@REVISION` is NAME with workers that run another revision of this package.
 
-    Raises UsageError for an unknown name, with the nearest match. Raises StrategyError for an attribute of a wrong
+    Raises UsageError for an unknown name, with the nearest match, and StrategyError for an attribute of a wrong
     type.
     """
     if revision(name):
@@ -88,8 +88,8 @@ def is_outside(name: str) -> bool:
 
 
 def missing(name: str, device: Device) -> str | None:
-    """Return why a strategy cannot run on a device of this host, or None. `missing` of a strategy from outside may
-    take the name alone."""
+    """Return why a strategy cannot run on a device of this host, or None. From outside it may take the name
+    alone."""
     name = own(name)
     ask: Callable[..., str | None] = load(name).missing
     try:

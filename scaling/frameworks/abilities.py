@@ -36,7 +36,7 @@ class Marking(Protocol):
         """Make the device record its time when it reaches this mark."""
 
     def between_marks_s(self) -> tuple[float, ...]:
-        """Return the seconds between marks, by the device's clock, since the last call. Call it only after
+        """Return the seconds from mark to mark since the last call, by the device's clock. Call it after
         `sync`."""
 
 
@@ -54,8 +54,7 @@ class Unsynced(Protocol):
     """A trainer whose strategy can leave out the exchange and nothing else."""
 
     def unsynced_step(self) -> None:
-        """Do the same step, wrapper and update included, without exchange. Call it only after the digest is taken:
-        the ranks' parameters then differ."""
+        """Do the same step without exchange. Call it only after the digest: the ranks' parameters then differ."""
 
 
 @runtime_checkable

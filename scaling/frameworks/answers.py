@@ -1,7 +1,6 @@
 """Check what strategies and trainers return.
 
-Code from outside may raise anything and return any type. Both become a StrategyError. It names the strategy, its
-hook and the expected type.
+Code from outside may raise anything and return any type. Both become a StrategyError with the hook's name.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ OF_TRAINER: Mapping[str, Any] = {
 
 
 def judged(strategy: Strategy, name: str) -> Strategy:
-    """Return the strategy with hooks that raise StrategyError when they fail. Raises StrategyError for an
-    attribute of a wrong type."""
+    """Return the strategy with hooks that raise StrategyError. Raises it for an attribute of a wrong type."""
     for attribute, wanted in ATTRIBUTES.items():
         typed(name, attribute, getattr(strategy, attribute), wanted)
     made = copy(strategy)
@@ -79,8 +77,7 @@ def _judged_hook(strategy: Strategy, name: str, hook: str) -> Callable[..., Any]
 
 
 def of_trainer(trainer: Any, what: str) -> Any:
-    """Return an attribute of a trainer, or the value that its method returns. Raises StrategyError for a wrong
-    type, and any error of the method."""
+    """Return a trainer's attribute, or its method's value. Raises StrategyError for a wrong type."""
     found = getattr(trainer, what)
     value, told = (found(), f"{what}()") if callable(found) else (found, what)
     made_by = type(trainer)

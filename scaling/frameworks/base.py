@@ -1,6 +1,4 @@
-"""Interfaces of a strategy, its helpers, its trainer and its framework. README.md here explains how to write
-one.
-"""
+"""Interfaces of a strategy, its helpers, its trainer and its framework. README.md explains how to write one."""
 
 from __future__ import annotations
 
@@ -159,20 +157,17 @@ class Strategy:
         return None
 
     def name_address(self, _name: str) -> str | None:
-        """Return the address at which its ranks here listen whatever network is chosen, or None if it obeys. A
-        library that ignores the choice takes the address of the host's name. Return "" if that is not an address
-        of this host."""
+        """Return the address at which its ranks here listen whatever network is chosen, or None if it obeys. Such
+        a library takes the address of the host's name. Return "" if this host does not have that address."""
         return None
 
     def refuse(self, _point: Point) -> str | None:
         """Return why it cannot do what the point asks for, or None. The reason names the flag and the supported
-        values. It covers precision, memory format, compile and model. It is called while planning, without the
-        framework."""
+        values. It is called while planning, without the framework."""
         return None
 
     def helpers(self, _task: Task) -> list[Helper]:
-        """Return the servers and rendezvous that workers need; the task is rank 0's. It is called only for points
-        that exchange (`exchange`, `comm`)."""
+        """Return servers and rendezvous; the task is rank 0's. Called only for kinds `exchange` and `comm`."""
         return []
 
     def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
@@ -202,9 +197,9 @@ class Strategy:
         return task.hosts
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """Return the least and most bytes that one step must send between nodes; None if unknown. They are the sum
-        over all nodes. If ranks do not wait for each other, they are those of the task's rank. Reports compare the
-        kernel's counters with them."""
+        """Return the least and most bytes that one step must send between all nodes; None if unknown. If ranks do
+        not wait for each other, they are those of the task's rank. Reports compare them with the kernel's
+        counters."""
         traits, parts = self.traits(task.point.strategy), self.wire_parts(task.point)
         servers = [server.host for server in task.servers]
         if parts is None or not (traits.synchronous or traits.servers):

@@ -36,8 +36,7 @@ class Evaluating(Protocol):
         """Give all ranks the mean of their batch norm statistics. Collective."""
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the predicted class of each sample in evaluation mode: (batch,). Every rank calls it equally
-        often."""
+        """Return each sample's class in evaluation mode: (batch,). Every rank calls it equally often."""
 
     def learnt(self) -> Learnt:
         """Return what the network has learnt. Collective."""

@@ -7,8 +7,7 @@ from scaling.records.point import Point
 
 
 def refuse(point: Point) -> str | None:
-    """Return why the point cannot be emulated, naming the flag. None if it can be or is not on emulated
-    devices."""
+    """Return why the point cannot be emulated, naming the flag; None if it can or is not on emulated devices."""
     if point.hardware.device != "emulated":
         return None
     if point.workload.precision != "fp32":

@@ -1,8 +1,7 @@
 """Parse what NCCL chose from the file that NCCL_DEBUG_FILE names.
 
-The patterns fit versions 2.18 to 2.29 (src/init.cc, src/enqueue.cc and src/transport of
-https://github.com/NVIDIA/nccl); tests/unit/frameworks/nccl_logs has real files. Lines of another format are
-ignored.
+The patterns fit versions 2.18 to 2.29 (src/init.cc, src/enqueue.cc and src/transport of github.com/NVIDIA/nccl).
+Other lines are ignored. tests/unit/frameworks/nccl_logs has real files.
 """
 
 from __future__ import annotations
@@ -81,8 +80,7 @@ def _last(lines: Iterable[str], pattern: re.Pattern[str]) -> str:
 
 
 def _connections(lines: Iterable[str]) -> tuple[dict[str, int], set[int], int]:
-    """Count connections by transport. Return these, the network devices in use and the number of GPUDirect
-    connections."""
+    """Return connections by transport, the network devices in use, and the number of GPUDirect connections."""
     transports, devices, gpu_direct = Counter[str](), set[int](), 0
     for line in lines:
         if (via := _VIA.search(line)) is None:

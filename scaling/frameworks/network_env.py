@@ -1,8 +1,7 @@
 """Environment variables that hold each library to one network.
 
-Every rendezvous and server also gets its address on that network (`task.address`, `task.addresses`,
-`task.servers`). A server that listens on all interfaces sends through the interface that leads to the peer's
-address.
+Every rendezvous and server also gets its address there (`task.address`, `task.addresses`, `task.servers`). One
+that listens on all interfaces sends through the interface to the peer's address.
 """
 
 from __future__ import annotations
@@ -12,13 +11,9 @@ from scaling.records.task import Task
 
 
 def nccl(task: Task) -> dict[str, str]:
-    """Return NCCL's variables: RDMA over the network's card, or sockets over its interface without RDMA.
-
-    * `=` makes NCCL match the whole name, not a prefix.
-    * Only the rendezvous gets the interface on one host, with any RDMA card, or with a plugin, which NCCL_NET=IB
-      would exclude.
-    * Empty without GPUs.
-    """
+    """Return NCCL's variables: RDMA over the network's card, or sockets over its interface. Empty without GPUs.
+    `=` makes NCCL match the whole name. Only the rendezvous gets the interface on one host, with any RDMA card, or
+    with a plugin, which NCCL_NET=IB would exclude."""
     if task.point.hardware.device != "cuda":
         return {}
     bootstrap = {"NCCL_SOCKET_IFNAME": f"={task.place.interface}"}
@@ -30,9 +25,8 @@ def nccl(task: Task) -> dict[str, str]:
 
 
 def nccl_log(task: Task) -> dict[str, str]:
-    """Return variables that make NCCL log its choices next to the rank's log. Empty without GPUs or a log. TUNING
-    logs the algorithm of every collective and slows the step. So it is set only in the first round of `comm`,
-    which is in no efficiency."""
+    """Return variables that log NCCL's choices next to the rank's log. Empty without GPUs or a log. TUNING logs
+    every collective and slows the step: only in the first round of `comm`, which is in no efficiency."""
     if task.point.hardware.device != "cuda" or not task.log:
         return {}
     tuning = ("TUNING",) if task.point.kind == "comm" and task.point.round == 0 else ()

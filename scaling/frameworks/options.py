@@ -77,8 +77,7 @@ def refuse(point: Point) -> str | None:
 
 
 def _lone_value(point: Point) -> str | None:
-    """Return why batch norm would see a single value per channel, which torch refuses and others turn into
-    zeros."""
+    """Return why batch norm would see one value per channel: torch refuses that, others return zeros."""
     if point.hardware.device == "emulated":
         return None
     work = point.workload

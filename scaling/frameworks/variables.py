@@ -53,8 +53,7 @@ def recorded(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def changed(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables that children get changed or not at all, with the reason: `OMP_PROC_BIND=true
-    (...)`."""
+    """Return the variables that children get changed or not at all: `OMP_PROC_BIND=true (reason)`."""
     return tuple(
         f"{name}={_shown(environ[name])} ({why})"
         for name in sorted(environ)

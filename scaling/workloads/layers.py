@@ -150,8 +150,7 @@ class Flatten(Layer):
 
 @dataclass(frozen=True)
 class BatchNorm(Layer):
-    """Normalisation of each channel, or each value of a vector, over the batch. `momentum` is the fraction that
-    running statistics keep in a step."""
+    """Normalisation of each channel or value over the batch. Running statistics keep `momentum` in a step."""
 
     epsilon: float = 1e-5
     momentum: float = 0.9

@@ -214,8 +214,7 @@ class Attention(Layer):
         )
 
     def operations(self, shape: Shape) -> int:
-        """Return two operations per weight and vector, and two products of every pair of positions, later ones
-        too."""
+        """Return two operations per weight and vector, and two products of every pair of positions."""
         length, width = shape
         matrices = [each.size for each in self.parameters(shape) if len(each.shape) == 2]
         return 2 * length * sum(matrices) + 4 * length * length * width
@@ -223,8 +222,7 @@ class Attention(Layer):
 
 @dataclass(frozen=True)
 class Gated(Layer):
-    """Llama's gated feed-forward layer: down(silu(gate(x)) x up(x)), `width` wide inside (SwiGLU, Shazeer
-    2020)."""
+    """Llama's gated feed-forward layer: down(silu(gate(x)) x up(x)), `width` inside (SwiGLU, Shazeer 2020)."""
 
     width: int
 

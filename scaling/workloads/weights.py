@@ -18,9 +18,8 @@ Random = np.random.Generator
 
 
 def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
-    """Yield the name (`path.parameter`) and values of every parameter, in order, one in memory at a time. Each is
-    drawn from the seed and its index, or taken from the model's file. Raises UsageError if the file is of another
-    network."""
+    """Yield `path.parameter` and values of every parameter, in order, one in memory at a time. Each is drawn from
+    the seed and its index, or read from the model's file. Raises UsageError for a file of another network."""
     kept = weights_file.weights(spec).trained if spec.weights else ()
     named = ((placed, each) for placed in spec.placed for each in placed.parameters)
     for index, ((placed, parameter), known) in enumerate(zip_longest(named, kept)):

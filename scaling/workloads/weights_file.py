@@ -1,10 +1,9 @@
 """First weights from a file: PyTorch's .pth, .safetensors or .npz, for every framework.
 
-* Arrays are matched by order, since libraries name them differently. torchvision's state dicts have the same order
-  and shapes for the networks in both.
+* Arrays are matched by order, since names differ. torchvision's state dicts of the same networks fit.
 * A .safetensors file keeps no order. Its names must be this project's (`path.parameter`).
-* Nothing in a .pth is executed. Its pickle may name only tensors, as with torch.load(weights_only=True). torch is
-  not needed.
+* Nothing in a .pth is executed, and torch is not needed. Its pickle may name only tensors, as with
+  torch.load(weights_only=True).
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class Weights(NamedTuple):
 
 
 def weights(spec: ModelSpec) -> Weights:
-    """Return the weights of the model's file. Raises UsageError with the flag, the file, and the first array whose
-    shape differs."""
+    """Return the weights of the model's file. Raises UsageError with the first array whose shape differs."""
     found = {name: array for name, array in _read(spec.weights).items() if not _is_left_out(name)}
     means, variances = ([found[name] for name in found if name.endswith(ends)] for ends in STATISTICS)
     trained = {name: array for name, array in found.items() if not name.endswith(STATISTICS[0] + STATISTICS[1])}
@@ -240,8 +238,7 @@ def _pth(path: Path) -> Arrays:
 
 
 class Closed(pickle.Unpickler):
-    """Reads tensors as arrays, dicts and plain values. Any other name in a pickle is refused; nothing is
-    executed."""
+    """Reads tensors as arrays, dicts and plain values. Other names in a pickle are refused, not executed."""
 
     def __init__(self, file: io.BytesIO, storage: Callable[[str], bytes]) -> None:
         super().__init__(file)
@@ -266,8 +263,7 @@ class Closed(pickle.Unpickler):
 
 
 def _tensor(storage: Array, offset: int, shape: Shape, strides: Shape, *_others: object) -> Array:
-    """Return a view of a part of the memory, with any order of dimensions. Raises UnpicklingError outside of
-    it."""
+    """Return a view of a part of the memory, with any strides. Raises UnpicklingError outside of it."""
     if not shape:
         return storage[offset : offset + 1].reshape(())
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

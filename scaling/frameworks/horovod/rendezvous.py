@@ -23,8 +23,7 @@ class Server(http_server.RendezvousHTTPServer):  # type: ignore[misc]
 
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """Serve the rendezvous on rank 0's reserved port until the point ends. Horovod's own starter listens on all
-    interfaces, at a random port."""
+    """Serve on rank 0's reserved port until the point ends. Horovod's own starter listens on all interfaces."""
     with Server((task.address, task.ports[0]), http_server.RendezvousHandler, False) as server:
         # It reads a slot's fields by name.
         server.init(slots(task.hosts))

@@ -140,8 +140,8 @@ def await_rendezvous(task: Task) -> None:
 
 @lru_cache
 def address_of_name() -> str:
-    """Return the address that Gloo takes without an interface; "" if there is none. It is the first address of the
-    host's name that can be bound."""
+    """Return the address that Gloo takes without an interface: the first bindable one of the host's name, or
+    ""."""
     with suppress(OSError, UnicodeError):
         for family, kind, number, _, address in socket.getaddrinfo(
             socket.gethostname(), None, type=socket.SOCK_STREAM
@@ -162,8 +162,7 @@ def _holds(binding: Path, words: bytes) -> bool:
 
 
 class Slot(Record, frozen=True, kw_only=True):
-    """A rank's place as Horovod counts it: among all ranks, on its host, and among ranks of the same local
-    rank."""
+    """A rank's place among all ranks, on its host, and among ranks of the same local rank."""
 
     hostname: str
     rank: int

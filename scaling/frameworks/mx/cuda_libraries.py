@@ -30,8 +30,7 @@ LIBRARIES = (
 
 
 def preload() -> None:
-    """Load those that are installed as wheels, if MXNet with CUDA is installed. Raises OSError if one is
-    broken."""
+    """Load those that are installed, if MXNet with CUDA is installed. Raises OSError if one is broken."""
     package = find_spec("nvidia") if cuda_build() is not None else None
     places = [] if package is None else list(package.submodule_search_locations or ())
     for library in LIBRARIES:

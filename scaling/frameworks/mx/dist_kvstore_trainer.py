@@ -14,8 +14,8 @@ from scaling.records.task import Task
 
 # ---------------------------------------------------------------- counting sgd
 #
-# Workers send the optimiser to the servers by pickle. A server loads this file during its own `import mxnet`,
-# before Gluon exists. So this part uses nothing of Gluon.
+# Workers send it to the servers by pickle. A server that was not forked loads this file during its own `import
+# mxnet`, before Gluon exists.
 
 
 class CountingSGD(mx.optimizer.SGD):  # type: ignore[misc]
@@ -138,8 +138,8 @@ class CountedKvstore(Kvstore):
         self._pushes += 1
 
     def staleness(self) -> float:
-        """Return the mean pushes of other ranks between a step's pull and its push, since the last call. 0 before
-        a step."""
+        """Return other ranks' mean pushes between a step's pull and its push since the last call; 0 before a
+        step."""
         counted = int(self._count.asscalar())
         others, pushes = counted - self._told - self._pushes, self._pushes
         self._told, self._pushes = counted, 0

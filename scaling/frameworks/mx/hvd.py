@@ -35,8 +35,7 @@ class MXNetHorovod(Horovod, MXNetStrategy):
         return {**MXNetStrategy.environ(self, task, announced), **super().environ(task, announced)}
 
     def wire_parts(self, point: Point) -> Parts:
-        """Return whole gradients with `--precision fp16`: these are halves already, and compression changes
-        nothing."""
+        """Return whole gradients with `--precision fp16`: these are halves already."""
         return crossing.WHOLE if point.workload.precision == "fp16" else super().wire_parts(point)
 
 

@@ -36,9 +36,8 @@ class Exchange(loop.Exchange):
         return hvd.DistributedTrainer(parameters, optimizer, compression=getattr(hvd.Compression, named))
 
     def start(self) -> None:
-        """Give all ranks rank 0's weights and running means, as sums to which other ranks add zeros. Horovod
-        0.28's broadcast logs the tensor's name after MXNet may have freed it. That crashes about one of 600
-        starts."""
+        """Give all ranks rank 0's weights and running means: a sum to which other ranks add zeros. Horovod 0.28's
+        broadcast logs a tensor's name that MXNet may have freed, and crashes one of 600 starts."""
         for name, each in sorted(self.net.collect_params().items()):
             value = each.data(self.contexts[0])
             if hvd.rank() > 0:

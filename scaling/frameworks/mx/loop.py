@@ -97,8 +97,7 @@ Value: TypeAlias = "mx.nd.NDArray | mx.sym.Symbol"
 
 
 def loss_of(target: Target) -> mx.gluon.HybridBlock:
-    """Return a block from float32 logits and labels to a loss per sample. The mean of these losses is the mean
-    over everything that counts."""
+    """Return a block from float32 logits and labels to losses (batch,), whose mean is over all that counts."""
     match target:
         case Binary():
             return mx.gluon.loss.SigmoidBinaryCrossEntropyLoss()
@@ -128,8 +127,7 @@ STEPS_AHEAD = 8
 
 
 class Compute(Protocol):
-    """Devices that compute, or sleep as long. Kind `comm` uses `net` alone, for its parameters. Training uses the
-    methods."""
+    """Devices that compute, or sleep as long. Kind `comm` needs only the parameters of `net`."""
 
     net: mx.gluon.Block
     device_name: str

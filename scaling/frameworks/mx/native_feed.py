@@ -29,8 +29,7 @@ def pipeline(task: Task) -> Trainer:
 
 class Records:
     """Batches of uint8 (batch, channels, height, width) and float32 labels (batch,), in the host's memory. MXNet
-    cuts ranks' parts, disjoint and of equal bytes. An epoch's last batch is filled with the first records of the
-    next."""
+    cuts disjoint parts of equal bytes. An epoch's last batch is filled from the next epoch."""
 
     def __init__(self, task: Task, spec: ModelSpec) -> None:
         work, pictures = task.point.workload, feeds.encoded_pictures(task, spec)
@@ -47,8 +46,7 @@ class Records:
             raise FeedError("ImageRecordIter: no pictures in this rank's part; take fewer ranks") from None
 
     def next(self) -> Batch:
-        """Return the next batch. Raises FeedError if a picture cannot be decoded, or a part has too few of
-        them."""
+        """Return the next batch. Raises FeedError for a broken picture, or a part smaller than a batch."""
         try:
             found = self._next()
         except mx.MXNetError as error:

@@ -330,8 +330,7 @@ def parameters(net: Network) -> dict[str, mx.gluon.Parameter]:
 
 
 def load(net: Network, arrays: Iterable[tuple[str, Array]]) -> None:
-    """Set all trained parameters from the description's names and arrays, in order. Raises ValueError if they
-    differ from the network's."""
+    """Set all trained parameters from the description's names and arrays. Raises ValueError if these differ."""
     for (wanted, parameter), (name, array) in zip(parameters(net).items(), arrays, strict=True):
         if name != wanted or array.shape != parameter.shape:
             raise ValueError(f"{name} is {array.shape}, and the network has {wanted} {parameter.shape}")

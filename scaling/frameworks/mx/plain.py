@@ -57,9 +57,8 @@ class MXNetStrategy(Strategy):
         return 1
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-        """Return MXNet's settings. Each context has one engine thread with an OpenMP team of OMP_NUM_THREADS. Only
-        sums over contexts have their own number of threads. An inherited DMLC_ROLE could turn `import mxnet` into
-        a server."""
+        """Return MXNet's settings. Each context has one engine thread with OMP_NUM_THREADS; sums over contexts
+        have their own number. An inherited DMLC_ROLE could turn `import mxnet` into a server."""
         settings = {
             "DMLC_ROLE": "worker",
             "MXNET_CPU_WORKER_NTHREADS": "1",

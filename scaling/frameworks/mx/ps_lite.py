@@ -24,7 +24,7 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     port = task.ports[0] if server is None else server.port
     watch = threading.Thread(target=_announce_when_up, args=(address_of(task), port, announce), daemon=True)
     watch.start()
-    # library.py is loaded during this import, by the optimiser that workers send.
+    # Not through library.py, which the workers' optimiser loads during this import.
     is_imported = "mxnet" in sys.modules
     if server is not None:
         until_it_listens(task.address, task.ports[0], SCHEDULER_S)

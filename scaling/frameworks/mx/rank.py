@@ -38,8 +38,7 @@ class MxnetTracer(Tracer):
 
 
 class MxnetRank:
-    """One worker's contexts and the facts of its model. A strategy with several contexts overrides `find_contexts`
-    and `ranks`."""
+    """One worker's contexts and its model. For several contexts override `find_contexts` and `ranks`."""
 
     parameters: int
     gradient_bytes: int
@@ -68,8 +67,7 @@ class MxnetRank:
         mx.nd.waitall()
 
     def peak_memory_bytes(self) -> int:
-        """Return the memory in use on the GPUs in bytes, other processes included; 0 on CPU. MXNet's pool frees
-        nothing, so use now is peak use."""
+        """Return the GPUs' used memory in bytes, of all processes; 0 on CPU. MXNet's pool frees nothing."""
         if not self.cuda:
             return 0
         told = [mx.context.gpu_memory_info(each.device_id) for each in self.contexts]

@@ -84,8 +84,8 @@ class Optimizer(Protocol):
 
 
 class Compute(Protocol):
-    """A device that computes. `model` replaces the module in a step and contains the exchange. The loss has a
-    meaning only if `learns`."""
+    """A device that computes. `model` is the module with the exchange. Without `learns` the loss has no
+    meaning."""
 
     name: str
     model: Callable[[Tensor], Tensor]

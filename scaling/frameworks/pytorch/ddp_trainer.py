@@ -81,8 +81,7 @@ class Distributed(Parallel):
 
 
 class ShardedOptimizer(Parallel):
-    """Every rank updates a part of the parameters and sends it to the others. It has no `unsynced_step`: the
-    update is itself an exchange."""
+    """Every rank updates a part of the parameters and sends it: no update is possible without an exchange."""
 
     def make_optimizer(self) -> Optimizer:
         return sharded(super().make_optimizer())
@@ -112,8 +111,8 @@ class GradientExchange(Exchange):
             self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(module).parameters()))
 
     def send(self) -> None:
-        """Exchange as DDP does. First, rank 0's buffers (running means) go to all. Then buckets, divided by the
-        ranks, are summed, all at once."""
+        """Exchange as DDP does: rank 0's buffers (running means) go to all, then all buckets are averaged at
+        once."""
         if self._buffers:
             distributed._broadcast_coalesced(self._group, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
         flying = list(self._sent())

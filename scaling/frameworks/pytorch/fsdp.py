@@ -24,8 +24,8 @@ Rank = TypeVar("Rank")
 
 class FSDP2(TorchDistributed):
     """Each rank keeps its rows of every parameter, gradient and optimiser state. A unit (fsdp_trainer.py) is
-    gathered before its forward pass, and before its backward pass if it was resharded. Then its gradients are
-    reduced and scattered."""
+    gathered before forward, and before backward if it was resharded. Then its gradients are reduced and scattered.
+    """
 
     names: tuple[str, ...] = ("torch:fsdp2",)
     # The defaults of fully_shard, except that the root is resharded too, so that a step's bytes are known.

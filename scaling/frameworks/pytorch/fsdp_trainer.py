@@ -45,8 +45,7 @@ def units(module: nn.Module) -> list[Unit]:
 
     * A container that computes nothing (ModuleList) is replaced by its modules.
     * Each module in an attribute `blocks`, for repeated deeper modules, is a unit too.
-    * Children that share a parameter (a tied embedding) cannot be gathered apart. They belong to the module's
-      unit.
+    * Children that share a parameter (a tied embedding) cannot be gathered apart: they stay with the module.
     """
     inner = dict.fromkeys([*getattr(module, "blocks", ()), *_computing(module.children())])
     owned = {each: _own(each, inner) for each in inner}
@@ -150,8 +149,7 @@ class Buffers(NamedTuple):
 
 
 class ShardExchange(Exchange):
-    """The collectives of one step alone, in FSDP's order. On NCCL the host queues them and goes on. Over Gloo FSDP
-    waits for each, and so does this."""
+    """The collectives of one step alone, in FSDP's order: queued on NCCL, one by one over Gloo."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -26,8 +26,7 @@ def connect(task: Task) -> Trainer:
 
 
 class Distributed(Training):
-    """The shared loop with Horovod's optimiser. Hooks exchange each gradient once backward has made it. The update
-    waits for all of them."""
+    """The shared loop with Horovod's optimiser. Hooks exchange gradients in backward; the update waits for all."""
 
     # Horovod derives its class at run time from the optimiser's class.
     _optimizer: Any
@@ -89,8 +88,7 @@ class Distributed(Training):
 
 
 class GradientExchange(Exchange):
-    """The all-reduces of one training step alone: by name, in backward's order, fused by Horovod as in
-    training."""
+    """The all-reduces of one step alone: by name, in backward's order, fused by Horovod as in training."""
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task, beside=beside)

@@ -32,11 +32,11 @@ from scaling.workloads import models, weights
 
 # ---------------------------------------------------------------- emulated
 #
-# Real gradients and exchange, and sleeps for the compute. The emulated module has the model's parameters, divided
-# by the point's `shrink`, in the model's order. Each layer is an autograd function that sleeps until its absolute
-# end, so gradients appear one after the other, as on a GPU. All elements of a gradient have one value, different
-# for each rank and step: the digest shows what an exchange leaves out or adds twice. The update is plain SGD, the
-# cheapest one that depends on every element.
+# Real gradients and exchange; sleeps replace the compute.
+# * The module has the model's parameters, divided by the point's `shrink`, in the model's order.
+# * Each layer is an autograd function that sleeps until its absolute end. So gradients appear one by one.
+# * A gradient has one value per rank and step: the digest shows what an exchange leaves out or adds twice.
+# * The update is plain SGD, the cheapest one that depends on every element.
 
 
 class EmulatedCompute:
@@ -222,8 +222,7 @@ class TorchRank:
 
 
 class Training(TorchRank):
-    """The model's loss and optimiser without exchange: the plain loop. A strategy overrides `wrap`,
-    `make_optimizer`, `hold` and `update`."""
+    """The model's loss and optimiser: the plain loop. Override `wrap`, `make_optimizer`, `hold` and `update`."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -167,8 +167,7 @@ def pipeline(task: Task) -> Trainer:
 
 
 class Decoded(Dataset[tuple[Tensor, int]]):
-    """Training images, uint8 (channels, height, width), and their classes. Raises UsageError with the name of a
-    picture that cannot be decoded."""
+    """Training images, uint8 (channels, height, width), and classes. Raises UsageError for a broken picture."""
 
     def __init__(self, task: Task, spec: ModelSpec) -> None:
         self._pictures = feeds.encoded_pictures(task, spec)
@@ -217,8 +216,7 @@ class Loader:
                 generator=torch.Generator().manual_seed(hash((task.seed, task.rank))),
             )
         )
-        # torch's handler would raise anywhere in the worker, even during error reports. `next` sees dead processes
-        # too.
+        # torch's handler raises anywhere in the worker, even during error reports. `next` sees dead processes too.
         signal.signal(signal.SIGCHLD, handler)
 
     def next(self) -> Batch:

@@ -186,8 +186,7 @@ def _angles(length: int, size: int, base: float, device: torch.device) -> tuple[
 
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate each value of a head's first half with the corresponding value of the second half, as Hugging Face
-    does."""
+    """Rotate each value of a head's first half with its partner in the second half, as Hugging Face does."""
     first, second = x.chunk(2, -1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1).to(x.dtype)
 

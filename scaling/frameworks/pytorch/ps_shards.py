@@ -46,8 +46,7 @@ class Tags(Record, frozen=True, kw_only=True):
 
 
 def offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return where each tensor starts in the flat vector, and the vector's length. Up to 15 elements between two
-    tensors are unused."""
+    """Return where each tensor starts in the flat vector, and its length. Gaps have up to 15 elements."""
     starts, end = [], 0
     for size in sizes:
         starts.append(end)
@@ -56,8 +55,7 @@ def offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def cut(elements: int, cap_mb: float, servers: int) -> list[Bucket]:
-    """Cut a flat vector into buckets, each for the server with the fewest elements so far. The loads of two
-    servers differ by at most one bucket."""
+    """Cut a flat vector into buckets, each for the least loaded server: loads differ by at most one bucket."""
     cap = max(1, int(cap_mb * MIB / FLOAT32_BYTES) // ALIGNMENT) * ALIGNMENT
     load = [0] * servers
     made: list[Bucket] = []

@@ -1,6 +1,4 @@
-"""Workers of torch:ps-sync and torch:ps-async: the client, the loop with servers as optimiser, the exchange
-alone.
-"""
+"""Workers of torch:ps-sync and torch:ps-async: client, loop with servers as optimiser, and exchange alone."""
 
 from __future__ import annotations
 
@@ -25,11 +23,11 @@ from scaling.records.task import Task
 
 # ---------------------------------------------------------------- ps client
 #
-# Parameters and gradients are in one flat tensor each (ps_shards.py). A bucket is sent once its last gradient is
-# ready. Its parameters are received directly into the model's memory, which backward has finished with. Each
-# module waits for its own parameters before its next forward pass. From a GPU, buckets go through page-locked
-# buffers of the host, since Gloo cannot send from a GPU. Copies out wait for the device; copies in are queued
-# before the next forward pass. That path is tested on CPUs only.
+# Parameters and gradients are in one flat tensor each (ps_shards.py).
+# * A bucket is sent with its last gradient. Its parameters arrive in the model's memory, where backward is done.
+# * Each module waits for its own parameters before its next forward pass.
+# * Gloo cannot send from a GPU: there buckets go through page-locked memory of the host (tested on CPUs only).
+# * Copies out wait for the device; copies in are queued before the next forward pass.
 
 
 class Client:

@@ -1,9 +1,8 @@
-"""TensorFlow on emulated devices: real gradients and exchange, and sleeps for the compute.
+"""TensorFlow on emulated devices: real gradients and exchange; sleeps replace the compute.
 
-In the step's graph the forward pass is one operation that sleeps. Each layer's backward pass is one too, in order.
-A layer's gradients are made after its sleep, and their exchange may begin then. All elements of a gradient have
-one value, different for each rank and step: the digest shows what an exchange leaves out or adds twice. The update
-is plain SGD.
+The forward pass is one operation that sleeps, and so is each layer's backward pass. A layer's gradients and their
+exchange follow its sleep. A gradient has one value per rank and step: the digest shows what an exchange leaves out
+or adds twice. The update is plain SGD.
 """
 
 from __future__ import annotations

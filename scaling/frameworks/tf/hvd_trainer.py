@@ -1,7 +1,6 @@
-"""The worker's side of TensorFlow with Horovod.
+"""The worker's side of TensorFlow with Horovod: gradients are exchanged inside the step's graph.
 
-Each gradient is exchanged inside the step's graph, as in Horovod's DistributedGradientTape, which does not support
-Keras 3's variables.
+So does Horovod's DistributedGradientTape, which does not support Keras 3's variables.
 """
 
 from __future__ import annotations

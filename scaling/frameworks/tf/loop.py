@@ -28,8 +28,7 @@ from scaling.workloads.specs import Binary, MaskedTokens, ModelSpec, Recipe, Tar
 
 
 def optimizer_of(recipe: Recipe) -> keras.Optimizer:
-    """Return a recipe's optimiser, with Keras's constants. Only AdamW decays weights; other decay is in the
-    loss."""
+    """Return a recipe's optimiser, with Keras's constants. Only AdamW decays weights; else the loss does."""
     match recipe.optimizer:
         case "sgd":
             return keras.optimizers.SGD(recipe.rate, momentum=recipe.momentum)
@@ -116,8 +115,8 @@ class Compute(Protocol):
         """Open the feed. Return the arguments of the first step's graph."""
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Add the mean loss of a batch and its gradients to the graph. Gradients are divided by `replicas` and, in
-        fp16, scaled."""
+        """Add a batch's mean loss and gradients to the graph; these are divided by `replicas` and, in fp16,
+        scaled."""
 
     def start(self) -> None:
         """Prepare for the first step. The step's graph exists."""
@@ -277,8 +276,7 @@ class Learning(TensorFlowRank):
         """Give all ranks rank 0's variables (`self.variables()`). Here equal seeds have done so."""
 
     def exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Add the mean of each gradient over all ranks to the step's graph, in the order of `trained`. It is
-        called once, while the step is traced."""
+        """Add the mean of each gradient over all ranks to the step's graph, once, in the order of `trained`."""
         return gradients
 
     def distribute(self, function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
@@ -350,8 +348,7 @@ class Training(evaluation.Judging, Learning):
         return self.compute.loss() if self.task.point.workload.trains else None
 
     def _traced(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Callable[..., tf.Tensor]:
-        """Trace the step's graph. Without training it also returns the gradients, which would otherwise be
-        pruned."""
+        """Trace the step's graph. Without training it also returns the gradients, or they would be pruned."""
         trains = self.task.point.workload.trains
         graph = tf.function(self.distribute(self.train) if trains else self._passes, autograph=False)
         step = graph.get_concrete_function(*map(tf.TensorSpec.from_tensor, batch))

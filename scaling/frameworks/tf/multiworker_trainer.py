@@ -29,8 +29,7 @@ class Mirrored(Training):
         self.replicas = self._strategy.num_replicas_in_sync
 
     def scope(self) -> AbstractContextManager[object]:
-        """Return the strategy's scope: its variables get rank 0's values, and its optimiser sums gradients over
-        ranks."""
+        """Return the scope in which variables get rank 0's values and optimisers sum gradients over ranks."""
         scope: AbstractContextManager[object] = self._strategy.scope()
         return scope
 
@@ -54,8 +53,7 @@ class GradientExchange(TensorFlowRank):
             self._gradients = [tf.ones(shape) for shape in shapes]
 
         def reduce(*gradients: tf.Tensor) -> None:
-            # As in Keras's optimiser, so that packs are those of training. The strategy needs tensors with a
-            # device.
+            # As in Keras's optimiser, with its packs. The strategy needs tensors with a device.
             placed = list(map(tf.identity, gradients))
             tf.group(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed))
 

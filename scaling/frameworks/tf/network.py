@@ -227,8 +227,7 @@ def parameters(model: keras.Model) -> list[keras.Variable]:
 
 
 def load(model: keras.Model, arrays: Iterable[tuple[str, Array]]) -> None:
-    """Set all trained parameters from the description's names and arrays, in order. Raises ValueError if they
-    differ from the network's."""
+    """Set all trained parameters from the description's names and arrays. Raises ValueError if these differ."""
     for (wanted, variable, flat), (name, array) in zip(_described(model), arrays, strict=True):
         turned = _turned(variable, array, flat)
         if name != wanted or turned.shape != tuple(variable.shape):

@@ -23,8 +23,7 @@ INSTALL = "./launch/install tensorflow-cuda"
 
 
 def unfit() -> str | None:
-    """Return why the installed TensorFlow cannot compute on this host's GPUs; None if it can or this is
-    unknown."""
+    """Return why TensorFlow cannot compute on this host's GPUs; None if it can or this is unknown."""
     package = find_spec("tensorflow")
     assert package is not None and package.origin is not None
     name = distribution()

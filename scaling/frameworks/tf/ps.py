@@ -1,5 +1,4 @@
-"""TensorFlow's ParameterServerStrategy: the agent's side. It is asynchronous, with variables on servers,
-round-robin.
+"""TensorFlow's asynchronous ParameterServerStrategy, with variables on servers, round-robin: the agent's side.
 
 Rank 0's worker is the coordinator. It hands out N steps at a time, each to the next free trainer. A trainer pulls
 the variables, computes and pushes its gradients, and the servers update. Trainers are helpers, one per rank, with

@@ -84,8 +84,7 @@ class TensorFlowRank:
         return [TensorFlowTracer()]
 
     def build(self) -> keras.Model:
-        """Return the point's model with the weights of the task's seed. On an emulated device it has only
-        variables."""
+        """Return the model with the weights of the task's seed. On an emulated device it has only variables."""
         if self.emulated is not None:
             return Variables(self.emulated)
         keras.utils.set_random_seed(self.task.seed)

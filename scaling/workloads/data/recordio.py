@@ -35,8 +35,8 @@ def records(place: Path, spec: DataSpec, split: Split) -> Records:
 
 
 def frames(file: int, size: int) -> Frames:
-    """Yield where the records of an open file begin, with their heads and all of their parts. Raises ValueError if
-    it is no RecordIO file."""
+    """Yield where each record of an open file begins, and its bytes with heads. Raises ValueError if it is
+    none."""
     at, begin = 0, 0
     while at < size:
         head = os.pread(file, HEAD.size, at)

@@ -1,8 +1,7 @@
 """The film reviews of Maas (2011) in the folder aclImdb: a text file each, and imdb.vocab.
 
 Words are numbered by frequency from 4, as in the Keras example (keras.io/api/datasets/imdb). 0 pads in front, 1
-starts a review, 2 is any word beyond the model's. Keras's own file splits words differently, so single numbers
-differ.
+starts a review, 2 is any word beyond the model's. Keras's own file splits words differently.
 """
 
 from __future__ import annotations

@@ -56,8 +56,7 @@ def frames(file: int, size: int) -> Frames:
 
 
 def parse(content: bytes) -> tuple[bytes, int]:
-    """Return the picture and the class of an Example. The format's classes start at 1. Raises ValueError without
-    them."""
+    """Return an Example's picture and class, which the format counts from 1. Raises ValueError without them."""
     found = dict(_features(content))
     if PICTURE not in found or LABEL not in found:
         raise ValueError(f"an Example without {PICTURE.decode()} and {LABEL.decode()}")

@@ -1,6 +1,4 @@
-"""The batches that models are trained on. Every feed returns NumPy batches, which strategies move to their
-device.
-"""
+"""The batches that models are trained on, as NumPy arrays. Strategies move them to their device."""
 
 from __future__ import annotations
 

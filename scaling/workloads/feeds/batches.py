@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from scaling.workloads.feeds.sampler import Indices, Sampler
 
-# Float images (batch, channels, height, width) or tokens (batch, length), and their labels: (batch,), or (batch,
-# length) if each place has one.
+# Float images (batch, channels, height, width) or tokens (batch, length), and one label per sample or place.
 Inputs: TypeAlias = NDArray[np.float32] | NDArray[np.int64]
 Batch: TypeAlias = tuple[Inputs, NDArray[np.int64]]
 
@@ -93,7 +92,7 @@ class Part:
 
 def chosen(samples: int, count: int, labels: NDArray[np.int64] | None) -> Indices:
     """Choose `count` samples at random, and return their indices in ascending order. With known `labels`
-    (samples,) classes take turns. So their counts differ by at most one until a class is used up. A larger choice
+    (samples,) classes take turns, so counts differ by at most one until a class is used up. A larger choice
     contains every smaller one."""
     drawn = np.random.default_rng(DRAWN_BY).permutation(samples)
     if labels is not None:

@@ -102,8 +102,7 @@ def decode(content: bytes, images: Images) -> NDArray[np.uint8]:
 
 @contextmanager
 def damages() -> Iterator[None]:
-    """Raise Pillow's errors about a broken picture as OSError, without memory addresses. Its decoders raise many
-    types."""
+    """Raise Pillow's many errors about a broken picture as OSError, without memory addresses."""
     try:
         yield
     except Exception as error:

@@ -17,8 +17,7 @@ Floats = NDArray[np.float32]
 
 class Pixels:
     """Samples of bytes (count, channels, height, width) with labels (count,), for a model of `images`. A pixel
-    becomes (pixel / 255 - mean) / deviation, for training and held-out data alike. Grey images are repeated for a
-    model with colours."""
+    becomes (pixel / 255 - mean) / deviation. Grey images are repeated for a model with colours."""
 
     def __init__(
         self,

@@ -12,9 +12,8 @@ Indices = NDArray[np.int64]
 
 
 class Sampler:
-    """An endless stream of one rank's shard of `count` samples, in a new order each epoch. Every batch is full.
-    `shard` has the indices of this rank's samples. Shards are disjoint and cover all samples, if there are no more
-    ranks than samples."""
+    """An endless stream of one rank's shard of `count` samples, in a new order each epoch, in full batches. Shards
+    (`shard`: indices) are disjoint and cover all samples, if there are no more ranks than samples."""
 
     def __init__(self, count: int, *, batch_size: int, seed: int, rank: int, world_size: int) -> None:
         everything = np.random.default_rng(seed).permutation(count)
@@ -36,8 +35,7 @@ class Sampler:
 
 
 def once(count: int, *, batch_size: int, rank: int, world_size: int) -> Iterator[Indices]:
-    """Yield batches of one rank's shard of `count` samples, each once and in order. The last batch may be
-    smaller."""
+    """Yield batches of one rank's shard of `count` samples, each once, in order. The last may be smaller."""
     shard = np.arange(rank, count, world_size)
     for first in range(0, len(shard), batch_size):
         yield shard[first : first + batch_size]

@@ -15,8 +15,7 @@ from scaling.workloads.feeds.sampler import Indices
 from scaling.workloads.specs import IGNORED, Tokens
 
 Numbers = NDArray[np.int64]
-# Of the positions to learn, the fractions shown as a mask and as a random word; others are shown unchanged (Devlin
-# 2018, 3.1).
+# Of the positions to learn, the fractions shown as a mask and as a random word (Devlin 2018, 3.1).
 MASKED, REPLACED = 0.8, 0.1
 # [MASK] in BERT's vocabulary of 30,522 words. Otherwise 0, a byte that no text has.
 MASKS = {30_522: 103}
@@ -105,9 +104,9 @@ class Masked(Windows):
 
 
 def hide(tokens: Numbers, words: int, share: float, random: np.random.Generator) -> Batch:
-    """Hide some tokens. The hidden tokens are labels; all other positions have the label IGNORED. Every sequence
-    has the same number of hidden tokens, at least one, as in google-research/bert. So the mean over a batch is the
-    mean over its micro-batches and ranks."""
+    """Hide some tokens. These are labels; all other positions have the label IGNORED. Every sequence has equally
+    many hidden tokens, at least one, as in google-research/bert. So micro-batches and ranks have equal weight in a
+    mean."""
     count = max(1, round(share * tokens.shape[-1]))
     chosen = random.random(tokens.shape).argsort(axis=-1).argsort(axis=-1) < count
     way = random.random(tokens.shape)

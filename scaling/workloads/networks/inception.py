@@ -19,8 +19,7 @@ GOOGLENET = (
     (384, 192, 384, 48, 128, 128),
 )
 POOLED = (1, 6)
-# From this image size pools round down and the last image is 7 x 7, as in MXNet 0.7. Below they round up, as in
-# Caffe.
+# From this size pools round down, to a last image of 7 x 7 (MXNet 0.7). Below they round up (Caffe).
 FLOOR_FROM = 256
 SAME = Pool("max", 3, 1, 1)
 
