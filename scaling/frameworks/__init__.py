@@ -100,7 +100,6 @@ def missing(name: str, device: Device) -> str | None:
 
 
 def startup_s(name: str) -> float:
-    """Estimate the seconds until a worker is ready. A strategy from outside takes as long as its baseline."""
     return named(load(name).baseline).startup_s
 
 
@@ -128,7 +127,6 @@ def all_reducing() -> Framework:
 
 
 def distributions() -> dict[str, tuple[str, ...]]:
-    """Return the distribution names of each package, over all frameworks."""
     found: dict[str, tuple[str, ...]] = {}
     for one in FRAMEWORKS.values():
         for package, names in one.distributions.items():

@@ -151,12 +151,10 @@ def workers(task: Task) -> int:
 
 
 def connect(task: Task) -> Trainer:
-    """Return a trainer of kind `feed` on the reference feed. Raises UsageError if its data is missing."""
     return Feeding(Opened(feeds.feed(task, models.of(task.point.workload))))
 
 
 def alone(task: Task, native: Native) -> Trainer:
-    """Return a trainer of kind `feed` on the feed that the point asks for."""
     return Feeding(opened(task, models.of(task.point.workload), native))
 
 

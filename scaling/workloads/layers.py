@@ -73,7 +73,6 @@ IMAGES, SEQUENCE, VECTOR, TOKENS = "images", "a sequence of vectors", "a vector"
 
 
 def pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of a square or a rectangle."""
     return (value, value) if isinstance(value, int) else value
 
 
@@ -106,7 +105,6 @@ class Conv(Layer):
                 raise ShapeError(f"windows of {length}, {self.stride} apart, do not fill {size}; {sizes}")
 
     def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
-        """Return (channels, input channels, height, width), and a bias."""
         area = math.prod(pair(self.kernel))
         return weights((self.channels, shape[0], *pair(self.kernel)), self.bias, self.start,
                         fans=(shape[0] * area, self.channels * area))  # fmt: skip
@@ -133,8 +131,6 @@ class Pool(Layer):
 
 @dataclass(frozen=True)
 class GlobalMean(Layer):
-    """The mean of each channel."""
-
     def output(self, shape: Shape) -> Shape:
         need(shape, 3, IMAGES)
         return shape[:1]
@@ -179,7 +175,6 @@ def _windows(
 
 
 def weights(shape: Shape, bias: bool, start: Start, *, fans: tuple[int, int]) -> tuple[Parameter, ...]:
-    """Return a matrix or kernel, and perhaps its bias."""
     weight = Parameter("weight", shape, start, *fans)
     if not bias:
         return (weight,)
@@ -208,7 +203,6 @@ class Dense(Layer):
         return *shape[:-1], self.width
 
     def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
-        """Return (width, input width), and a bias."""
         return weights((self.width, shape[-1]), self.bias, self.start, fans=(shape[-1], self.width))
 
     def operations(self, shape: Shape) -> int:

@@ -23,7 +23,6 @@ STEP = 0.1
 
 
 def scaled(rate: float, rule: LrScale, times: float) -> float:
-    """Return the rate for updates of `times` as many samples."""
     return rate * {"linear": times, "sqrt": math.sqrt(times), "none": 1.0}[rule]
 
 

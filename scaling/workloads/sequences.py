@@ -100,8 +100,6 @@ class ClassToken(Layer):
 
 @dataclass(frozen=True)
 class First(Layer):
-    """The first vector of a sequence."""
-
     def output(self, shape: Shape) -> Shape:
         need(shape, 2, SEQUENCE)
         return shape[1:]
@@ -130,12 +128,10 @@ class LSTM(Layer):
         )
 
     def operations(self, shape: Shape) -> int:
-        """Return two operations per matrix weight and position."""
         matrices = [each.size for each in self.parameters(shape) if len(each.shape) == 2]
         return 2 * shape[0] * sum(matrices)
 
     def recurrent_operations(self, shape: Shape) -> int:
-        """Return the operations of the matrices applied to states."""
         states = [each.size for each in self.parameters(shape) if each.name.startswith("weight_state")]
         return 2 * shape[0] * sum(states)
 
@@ -227,7 +223,6 @@ class Gated(Layer):
     width: int
 
     def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
-        """Return gate and up (width, input width), and down, transposed."""
         inside, outside = (self.width, shape[-1]), (shape[-1], self.width)
         shapes = {"gate_weight": inside, "up_weight": inside, "down_weight": outside}
         return tuple(Parameter(name, each, "normal-0.02") for name, each in shapes.items())

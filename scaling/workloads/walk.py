@@ -42,7 +42,6 @@ def walk(layers: Sequence[Layer], shape: Shape) -> tuple[Placed, ...]:
 
 
 def parameters(layers: Sequence[Layer], shape: Shape) -> dict[str, Parameter]:
-    """Return all trained arrays, by `path.name`, in order."""
     return {f"{one.path}.{each.name}": each for one in walk(layers, shape) for each in one.parameters}
 
 
@@ -51,7 +50,6 @@ def count(layers: Sequence[Layer], shape: Shape) -> int:
 
 
 def forward_operations(layers: Sequence[Layer], shape: Shape) -> int:
-    """Return the floating-point operations of one sample's forward pass."""
     return sum(one.operations for one in walk(layers, shape))
 
 

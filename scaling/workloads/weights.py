@@ -28,7 +28,6 @@ def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
 
 
 def names(spec: ModelSpec) -> list[str]:
-    """Return `path.parameter` of every trained array, in order."""
     return [f"{placed.path}.{each.name}" for placed in spec.placed for each in placed.parameters]
 
 

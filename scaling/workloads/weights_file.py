@@ -101,14 +101,12 @@ def _trained(spec: ModelSpec, found: Arrays) -> Iterator[Array | None]:
 
 
 def _last(spec: ModelSpec) -> frozenset[str]:
-    """Return the parameters of the last layer, whose shape depends on the classes."""
     *_, last = (placed for placed in spec.placed if placed.parameters)
     names = last.parameters if isinstance(last.layer, Dense) else ()
     return frozenset(f"{last.path}.{each.name}" for each in names)
 
 
 def _statistics(spec: ModelSpec, means: list[Any], variances: list[Any]) -> tuple[tuple[Array, Array], ...]:
-    """Return the statistics of every batch norm, or of none."""
     widths = [placed.shape[0] for placed in spec.placed if isinstance(placed.layer, BatchNorm)]
     if not means and not variances:
         return ()

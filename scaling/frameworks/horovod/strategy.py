@@ -134,7 +134,6 @@ class Horovod(Strategy):
 
 
 def await_rendezvous(task: Task) -> None:
-    """Wait for the rendezvous, in the worker: a rank may start before it."""
     until_it_listens(task.address, task.ports[0], timeout_s(task.clocks))
 
 

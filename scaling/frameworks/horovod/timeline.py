@@ -24,7 +24,6 @@ class HorovodTimeline(Tracer):
         self._start, self._stop = start, stop
 
     def start(self, path: Path) -> None:
-        """Start the trace with Horovod's next cycle."""
         self._path, self._plain = path, path.with_suffix("")
         self._plain.touch()
         self._start(str(self._plain))

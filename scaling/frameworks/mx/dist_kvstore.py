@@ -112,7 +112,6 @@ def server_of(task: Task) -> Server | None:
 
 
 def address_of(task: Task) -> str:
-    """Return the address that the task's process binds and announces."""
     if task.role == SCHEDULER:
         return task.address
     server = server_of(task)

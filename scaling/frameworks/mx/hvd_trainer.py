@@ -50,8 +50,6 @@ class Exchange(loop.Exchange):
 
 
 class Training(Exchange, loop.Training):
-    """The shared loop with Horovod's exchange."""
-
     _sends = True
 
     def update(self) -> None:

@@ -48,8 +48,6 @@ class Node(Exchange):
 
 
 class NodeTraining(Node, Training):
-    """The shared loop on all devices at once."""
-
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the first device's parameters. Raises RuntimeError if those of another device differ."""
         found = {str(each): self.digest_on(each) for each in self.contexts}

@@ -202,7 +202,6 @@ class RealCompute:
         self._trainer.step(1)
 
     def keep_up(self) -> None:
-        """Wait for the previous step every few steps. The current one keeps the device busy."""
         if not self._steps % STEPS_AHEAD:
             for loss in self._losses:
                 loss.wait_to_read()
@@ -326,7 +325,6 @@ class Exchange(MxnetRank):
         """Join the exchange and give all ranks the same weights. Here equal seeds have done so."""
 
     def update(self) -> None:
-        """Exchange the gradients and queue the update of the weights."""
         # Without training no gradient is ever fresh.
         self.trainer.step(1, ignore_stale_grad=True)
 

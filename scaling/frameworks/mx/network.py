@@ -25,8 +25,6 @@ Value: TypeAlias = "mx.nd.NDArray | mx.sym.Symbol"
 
 
 class Residual(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """The sum of two paths, one of which may be empty."""
-
     def __init__(self, body: mx.gluon.HybridBlock, shortcut: mx.gluon.HybridBlock) -> None:
         super().__init__()
         self.body, self.shortcut = body, shortcut
@@ -36,8 +34,6 @@ class Residual(mx.gluon.HybridBlock):  # type: ignore[misc]
 
 
 class Branches(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """Parallel paths, whose channels are concatenated."""
-
     def __init__(self, branches: Sequence[mx.gluon.HybridBlock]) -> None:
         super().__init__()
         self._branches = branches
@@ -63,7 +59,6 @@ class OneHot(mx.gluon.HybridBlock):  # type: ignore[misc]
         self._words, self._dtype = words, "float32"
 
     def cast(self, dtype: str) -> None:
-        """Set the type of the output. Tokens stay integers."""
         self._dtype = dtype
         super().cast(dtype)
 
@@ -317,7 +312,6 @@ def empty(spec: ModelSpec, contexts: Sequence[mx.Context]) -> Network:
 
 
 def notes(_spec: ModelSpec) -> tuple[str, ...]:
-    """Return remarks for readers of its rate."""
     return ()
 
 
@@ -338,7 +332,6 @@ def load(net: Network, arrays: Iterable[tuple[str, Array]]) -> None:
 
 
 def read(net: Network) -> Iterator[tuple[str, Array]]:
-    """Yield the trained parameters as the description's names and arrays."""
     for name, parameter in parameters(net).items():
         yield name, parameter.data(parameter.list_ctx()[0]).asnumpy()
 

@@ -59,11 +59,9 @@ class MxnetRank:
         return [mx.gpu(self.task.device_index) if self.cuda else mx.cpu()]
 
     def ranks(self) -> Sequence[int]:
-        """Return the rank whose samples each context gets."""
         return (self.task.rank,)
 
     def sync(self) -> None:
-        """Wait for MXNet's engine: computation, exchange and update. Raises its errors."""
         mx.nd.waitall()
 
     def peak_memory_bytes(self) -> int:

@@ -185,7 +185,6 @@ class RealCompute:
         return (images * scale).sub_(shift)
 
     def predict(self, module: nn.Module, inputs: Tensor) -> Tensor:
-        """Return each sample's class, on the CPU."""
         module.eval()
         with torch.no_grad(), self._autocast:
             logits = module(self._moved(inputs))

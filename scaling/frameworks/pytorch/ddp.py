@@ -83,7 +83,6 @@ class DDP(TorchDistributed):
         return not options_of(point)["shard_optimizer"]
 
     def wire_parts(self, point: Point) -> Parts:
-        """Return a half each way if gradients are compressed."""
         return crossing.WHOLE if options_of(point)["compress"] == UNCOMPRESSED else (0.5, 0.5)
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:

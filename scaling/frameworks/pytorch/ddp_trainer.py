@@ -76,7 +76,6 @@ class Distributed(Parallel):
             self.step()
 
     def exchange_alone(self) -> Trainer | None:
-        """Return the same buckets, in separate memory."""
         return alongside(self, lambda: GradientExchange(self.task, beside=True))
 
 

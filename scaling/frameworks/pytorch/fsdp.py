@@ -57,7 +57,6 @@ class FSDP2(TorchDistributed):
         return ("cpu", "cuda")
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
-        """Return also whether torch is too old."""
         if why := super().missing(name, device):
             return why
         release = installed.release()
@@ -87,7 +86,6 @@ class FSDP2(TorchDistributed):
         return super().refuse(point)
 
     def updates_all(self, _point: Point) -> bool:
-        """Return False: each rank updates its shard."""
         return False
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:

@@ -127,7 +127,6 @@ class Groups(NamedTuple):
     repeating: ProcessGroup | None
 
     def mesh(self, rank: TorchRank) -> DeviceMesh:
-        """Return the mesh for fully_shard: repeating x sharing."""
         if self.repeating is None:
             return DeviceMesh.from_group(self.sharing, rank.device.type)
         size, ranks = self.sharing.size(), range(rank.task.point.world_size)

@@ -65,7 +65,6 @@ class EmulatedCompute:
         return module
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return SGD without momentum: nothing is learnt."""
         return torch.optim.SGD(parameters, lr=self._rate, fused=True)
 
     def start(self) -> None:
@@ -111,7 +110,6 @@ class Layer(nn.Module):
         self.register_forward_pre_hook(lambda *_: timeline.ask())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Sleep, once the parameters are there."""
         self._timeline.granted()
         slept: Tensor = Sleep.apply(images, self._timeline, self._span, *self._parameters.values())  # type: ignore[no-untyped-call]
         return slept
@@ -258,7 +256,6 @@ class Training(TorchRank):
         self.compute.update(self._optimizer)
 
     def step(self) -> None:
-        """Do forward, backward and update, or only the passes that the point asks for."""
         images, labels = self._fixed or self.compute.batch(self._steps)
         if self._pass == "forward":
             # Detached: its graph must be freed before the next one grows.

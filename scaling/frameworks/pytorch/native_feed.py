@@ -63,7 +63,6 @@ def picture_maker(images: Images) -> tuple[str, Make]:
 
 
 def _loaded(*names: str) -> tuple[Any, ...] | None:
-    """Return the modules; None if one is missing or does not load with this torch."""
     try:
         return tuple(import_module(name) for name in names)
     except (ImportError, OSError, RuntimeError, AttributeError):

@@ -240,7 +240,6 @@ def _array(of: Tensor | None) -> NDArray[np.float32]:
 
 
 def load(network: nn.Module, drawn: Iterable[tuple[str, NDArray[np.float32]]]) -> None:
-    """Set all trained parameters. Raises ValueError if a shape differs from the network's."""
     with torch.no_grad():
         for (name, parameter), (path, array) in zip(trained(network), drawn, strict=True):
             if parameter.shape != array.shape:

@@ -30,7 +30,6 @@ def unfit() -> str | None:
 
 
 def _mend() -> str:
-    """Return the command that installs a fitting torch, or say that no wheel fits."""
     found = gpus.gather_gpus()
     capabilities = [gpu.compute_capability for gpu in found.gpus if gpu.compute_capability]
     is_old = min(capabilities, default=TURING) < TURING or (found.cuda is not None and found.cuda < (13, 0))
@@ -60,7 +59,6 @@ class TorchStrategy(Strategy):
         return gpus.none_here("torch:gloo") or unfit() if device == "cuda" else None
 
     def refuse(self, point: Point) -> str | None:
-        """Return what the loop cannot do. It supports all precisions, memory formats and models."""
         return limits.refuse(point) or options.refuse(point)
 
 

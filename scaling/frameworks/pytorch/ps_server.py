@@ -44,7 +44,6 @@ class Held:
         self.outgoing: list[Work] = []
 
     def start(self) -> None:
-        """Receive rank 0's parameters and send them to all workers."""
         self.links[0].receive(self.parameters, self.push).wait()
         self.outgoing = [link.send(self.parameters, self.pull) for link in self.links]
         self.incoming = [self.expect(worker) for worker in range(len(self.links))]
@@ -152,7 +151,6 @@ def _in_step(held: Sequence[Averaged]) -> None:
 
 
 def _each_for_itself(held: Sequence[Immediate], links: Sequence[Link], tags: Tags) -> None:
-    """Serve each worker in a thread. The error of one thread ends all."""
     for one in held:
         one.start()
     pool = ThreadPoolExecutor(len(links))

@@ -58,7 +58,6 @@ class Client:
         self._behind_sum, self._behind_steps = 0.0, 0
 
     def _boxes(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return each bucket's part of the flat tensor, and the memory that Gloo sends or receives."""
         parts = [flat[each.start : each.stop] for each in self.buckets]
         if not self._staged:
             return parts, parts
@@ -66,7 +65,6 @@ class Client:
         return parts, [torch.empty(len(part), dtype=flat.dtype, pin_memory=pinned) for part in parts]
 
     def start(self) -> None:
-        """Give rank 0's parameters to the servers. All workers take them from there."""
         for bucket in self.buckets:
             link, inbox = self._links[bucket.server], self._inboxes[bucket.index]
             if self._first:
@@ -94,7 +92,6 @@ class Client:
         self._telling = [link.receive(box, self._tags.behind) for link, box in pairs]
 
     def wait_for(self, indices: Iterable[int]) -> None:
-        """Wait until these buckets' parameters are in place."""
         for index in indices:
             if (works := self._pending.pop(index, None)) is not None:
                 for work in works:
@@ -193,7 +190,6 @@ class Remote:
             self._arrived(index)
 
     def _arrived(self, index: int) -> None:
-        """Note a gradient in its slot, and push the buckets that are complete."""
         self._awaited.discard(index)
         for bucket in self._buckets_of[index]:
             self._lacking[bucket] -= 1
@@ -202,7 +198,6 @@ class Remote:
 
 
 def trained(module: nn.Module) -> list[nn.Parameter]:
-    """Return the trained parameters in backward's order."""
     return [each for each in module.parameters() if each.requires_grad][::-1]
 
 
@@ -238,7 +233,6 @@ class Served(Training):
     _optimizer: Remote
 
     def make_optimizer(self) -> Remote:
-        """Connect. All workers then have rank 0's parameters."""
         sizes = [each.numel() for each in trained(self._module)]
         self._client = _client(self, offsets(sizes)[1])
         remote = Remote(self._client, self._module, lazy=not self.task.point.workload.compile)
@@ -263,7 +257,6 @@ class Served(Training):
         self._client.close()
 
     def _compile(self) -> None:
-        """Compile, and drop the gradients of that pass."""
         with self.hold():
             super()._compile()
         self._module.zero_grad(set_to_none=True)

@@ -58,7 +58,6 @@ class Classes:
         self._graph = tf.function(distribute(self._told), autograph=False)
 
     def __call__(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """Predict from images (batch, channels, height, width) or tokens (batch, length)."""
         whole = np.concatenate([inputs, np.repeat(inputs[:1], self._size - len(inputs), axis=0)])
         with tf.device(self._device):
             shown = tf.constant(whole.transpose(0, 2, 3, 1) if whole.ndim == 4 else whole)

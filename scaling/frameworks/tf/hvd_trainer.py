@@ -71,7 +71,6 @@ class GradientExchange(TensorFlowRank):
         self._step = tf.function(step, autograph=False).get_concrete_function(*self._gradients)
 
     def step(self) -> None:
-        """Start all at once. Return when all are done."""
         self._step(*self._gradients)
 
     def loss(self) -> None:
@@ -85,8 +84,6 @@ class GradientExchange(TensorFlowRank):
 
 
 class Exchange:
-    """Horovod, joined, with the point's compression."""
-
     def __init__(self, rank: TensorFlowRank) -> None:
         await_rendezvous(rank.task)
         horovod.init()

@@ -149,7 +149,6 @@ class RealCompute:
         self._pixels: tuple[tf.Tensor, tf.Tensor] | None = None
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Open the feed. A fixed batch goes to the device here, once."""
         self._feed = native_feed.opened(self._rank.task, self._rank.spec)
         batch = self._moved(0)
         self._batch = batch if self._feed.fixed else None
@@ -289,7 +288,6 @@ class Learning(TensorFlowRank):
         return [each.value for each in (*self.model.variables, *self.optimizer.variables)]
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the parameters, named by their place in the model's description."""
         named = enumerate(self.trained(self.model))
         convert = tf.convert_to_tensor
         return {f"{index}.{each.name}": convert(each.value).numpy().copy() for index, each in named}
@@ -332,7 +330,6 @@ class Training(evaluation.Judging, Learning):
         self.compute.start()
 
     def step(self) -> None:
-        """Do forward, backward, exchange and update, or only the passes that the point asks for."""
         self.samples += self.compute.run(self._step, self._steps)
         self._steps += 1
 

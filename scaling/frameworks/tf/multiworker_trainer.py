@@ -29,7 +29,6 @@ class Mirrored(Training):
         self.replicas = self._strategy.num_replicas_in_sync
 
     def scope(self) -> AbstractContextManager[object]:
-        """Return the scope in which variables get rank 0's values and optimisers sum gradients over ranks."""
         scope: AbstractContextManager[object] = self._strategy.scope()
         return scope
 

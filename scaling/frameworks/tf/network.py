@@ -214,7 +214,6 @@ def empty(spec: ModelSpec) -> keras.Model:
 
 
 def notes(_spec: ModelSpec) -> tuple[str, ...]:
-    """Return remarks for readers of its rate."""
     return ("TensorFlow computes in channels_last",)
 
 
@@ -236,7 +235,6 @@ def load(model: keras.Model, arrays: Iterable[tuple[str, Array]]) -> None:
 
 
 def read(model: keras.Model) -> Iterator[tuple[str, Array]]:
-    """Yield the trained parameters as the description's names and arrays."""
     return as_described(model, (np.array(ops.convert_to_numpy(each)) for each in parameters(model)))
 
 
@@ -291,7 +289,6 @@ def _turned(variable: keras.Variable, array: Array, flat: Shape) -> Array:
 
 
 def _turned_back(variable: keras.Variable, array: Array, flat: Shape) -> Array:
-    """Invert `_turned`."""
     if not variable.path.endswith("kernel"):
         return array
     if array.ndim == 4:

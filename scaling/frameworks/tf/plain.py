@@ -44,7 +44,6 @@ def _mend() -> str:
 
 
 def distribution() -> str:
-    """Return the name and version of the installed distribution."""
     for name in FRAMEWORK.distributions["tensorflow"]:
         try:
             return f"{name} {metadata.version(name)}"

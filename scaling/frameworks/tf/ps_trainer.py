@@ -149,7 +149,6 @@ class Cluster:
         self._feed_from(dataset)
 
     def repeat(self, make: Callable[[], tuple[tf.Tensor, ...]]) -> None:
-        """Give trainers the same tensors in each step, made there."""
         self._feed_from(lambda: tf.data.Dataset.from_tensors(make()).cache().repeat())
 
     def _feed_from(self, dataset: Callable[[], tf.data.Dataset]) -> None:

@@ -70,7 +70,6 @@ def _in_memory() -> tuple[DataSpec, ...]:
 
 
 def _published_pictures() -> tuple[DataSpec, ...]:
-    """Return pictures of papers, which are decoded as they are read."""
     return (
         DataSpec(
             name="imagenet", format="folders", gives="images", classes=1000, splits=_IMAGENET,
@@ -107,7 +106,6 @@ def _published_pictures() -> tuple[DataSpec, ...]:
 
 
 def _own_pictures() -> tuple[DataSpec, ...]:
-    """Return pictures of the user, which are decoded as they are read."""
     return (
         DataSpec(
             name="folders", format="folders", gives="images", augment=_PHOTOGRAPH,

@@ -70,7 +70,6 @@ class DataSpec(Record, frozen=True, kw_only=True):
 
     @property
     def is_read(self) -> bool:
-        """Return whether it is in files of the user."""
         return self.format not in ("digits", "made")
 
     @property
@@ -80,5 +79,4 @@ class DataSpec(Record, frozen=True, kw_only=True):
 
 
 def shown(patterns: Iterable[str]) -> str:
-    """Return patterns of files as readable names, without duplicates."""
     return ", ".join(dict.fromkeys(one.replace("[-.]", "-").replace("ubyte*", "ubyte") for one in patterns))

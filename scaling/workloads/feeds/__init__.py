@@ -100,7 +100,6 @@ def samples(task: Task, spec: ModelSpec, split: Split) -> Samples:
 
 
 def encoded_pictures(task: Task, spec: ModelSpec) -> Pictures:
-    """Return all encoded training pictures in files, with their normalisation."""
     from scaling.workloads.feeds.pictures import Pictures
 
     found = _samples(task.point.workload.data, task.data_dir, "train", spec.input, spec.target)
@@ -109,7 +108,6 @@ def encoded_pictures(task: Task, spec: ModelSpec) -> Pictures:
 
 
 def sampler_of(task: Task, count: int) -> Sampler:
-    """Return the sampler of one rank's batches, out of so many samples."""
     from scaling.workloads.feeds.sampler import Sampler
 
     size = task.point.workload.batch_size
@@ -163,7 +161,6 @@ def forget() -> None:
 
 @lru_cache(maxsize=4)
 def _part(name: str, data_dir: str, split: Split, given: Input, target: Target, count: int) -> Samples:
-    """Return so many samples of a split; all for 0."""
     from scaling.workloads.feeds import batches
 
     found = _samples(name, data_dir, split, given, target)

@@ -63,7 +63,6 @@ class Pictures:
         return np.array(self.encoded.labels, np.int64) if isinstance(self.encoded, Tree) else None
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        """Return images (batch, channels, height, width) and labels (batch,)."""
         shown = np.empty((len(indices), *self.images.shape), np.float32)
         labels = np.empty(len(indices), np.int64)
         for place, index in enumerate(map(int, indices)):

@@ -43,7 +43,6 @@ class Pixels:
         return self._labels
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        """Return images (batch, channels, height, width) and labels (batch,)."""
         images = self._pixels[indices] * self._scale - self._shift
         if self._resize is not None:
             rows, columns = self._resize

@@ -45,7 +45,6 @@ class Labelled:
         return self._labels
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        """Return sequences (batch, length) and labels (batch,)."""
         return self._sequences[indices], self._labels[indices]
 
 
@@ -69,7 +68,6 @@ class Windows:
             raise UsageError(f"--data-dir: has token {most}, the model has {self._words} words, numbered from 0")
 
     def _pieces(self, indices: Indices) -> Numbers:
-        """Return (batch, length + 1)."""
         starts = indices[:, None] * self._stride
         pieces = self._row[starts + np.arange(self._length + 1)].astype(np.int64)
         self._check(pieces)

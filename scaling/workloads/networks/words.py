@@ -32,7 +32,6 @@ def imdb_lstm(_length: int, words: int) -> Layers:
 
 
 def nietzsche_lstm(_length: int, words: int) -> Layers:
-    """Return an LSTM that predicts the next character."""
     return OneHot(words), LSTM(128), Dense(words, start="glorot")
 
 
