@@ -61,8 +61,7 @@ def load(name: str) -> Strategy:
     * `package.module:mode` is a file from outside the package. Its strategy must list the name.
     * `NAME@REVISION` is NAME with workers that run another revision of this package.
 
-    Raises UsageError for an unknown name, with the nearest match, and StrategyError for an attribute of a wrong
-    type.
+    Raises UsageError with the nearest match for an unknown name, StrategyError for an attribute of a wrong type.
     """
     if revision(name):
         return cast(Strategy, Revised(load(own(name))))

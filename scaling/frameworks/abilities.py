@@ -36,8 +36,7 @@ class Marking(Protocol):
         """Make the device record its time when it reaches this mark."""
 
     def between_marks_s(self) -> tuple[float, ...]:
-        """Return the seconds from mark to mark since the last call, by the device's clock. Call it after
-        `sync`."""
+        """Return the seconds between marks since the last call, by the device's clock. Call it after `sync`."""
 
 
 @runtime_checkable

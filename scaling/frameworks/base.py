@@ -197,8 +197,8 @@ class Strategy:
         return task.hosts
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """Return the least and most bytes that one step must send between all nodes; None if unknown. If ranks do
-        not wait for each other, they are those of the task's rank. Reports compare them with the kernel's
+        """Return the least and most bytes that one step must send between all nodes; None if unknown. They are
+        those of the task's rank if ranks do not wait for each other. Reports show them next to the kernel's
         counters."""
         traits, parts = self.traits(task.point.strategy), self.wire_parts(task.point)
         servers = [server.host for server in task.servers]

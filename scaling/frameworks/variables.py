@@ -31,7 +31,6 @@ MOST_CHARACTERS = 200
 PLACING = re.compile(
     r"(OMP_(THREAD_LIMIT|DYNAMIC|PROC_BIND|PLACES)|GOMP_CPU_AFFINITY|MKL_DOMAIN_NUM_THREADS)$|KMP_"
 )
-# Strategies set them for each process.
 OWN = re.compile("|".join(one.own_variables for one in _FRAMEWORKS if one.own_variables))
 CORRECTED = {name: told for one in _FRAMEWORKS for name, told in one.corrected.items()}
 

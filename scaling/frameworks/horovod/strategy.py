@@ -25,8 +25,8 @@ from scaling.records.point import EXCHANGING, Device, Point, Record, Skill
 from scaling.records.task import Task
 
 RENDEZVOUS = "rendezvous"
-# Contained in a build whose process sets obey HOROVOD_GLOO_IFACE (launch/horovod_project.cmake). In Horovod's own
-# build they listen at the address of the host's name. Without one, it ends in SIGSEGV or SIGABRT.
+# In a build whose process sets obey HOROVOD_GLOO_IFACE (launch/horovod_project.cmake). In Horovod's own build they
+# listen at the address of the host's name, and end in SIGSEGV or SIGABRT if this host lacks it.
 OBEYS = b"Gloo of a process set is on interface"
 BUILD = "pip uninstall horovod and ./launch/install horovod, whose build obeys --interconnect"
 MIB = 1 << 20

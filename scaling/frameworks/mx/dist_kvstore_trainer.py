@@ -14,8 +14,7 @@ from scaling.records.task import Task
 
 # ---------------------------------------------------------------- counting sgd
 #
-# Workers send it to the servers by pickle. A server that was not forked loads this file during its own `import
-# mxnet`, before Gluon exists.
+# Workers send it to servers by pickle. A server that is no fork loads this file before Gluon exists.
 
 
 class CountingSGD(mx.optimizer.SGD):  # type: ignore[misc]
