@@ -139,8 +139,7 @@ def await_rendezvous(task: Task) -> None:
 
 @lru_cache
 def address_of_name() -> str:
-    """Return the address that Gloo takes without an interface: the first bindable one of the host's name, or
-    ""."""
+    """Return the address that Gloo takes without an interface: the host name's first bindable one, or ""."""
     with suppress(OSError, UnicodeError):
         for family, kind, number, _, address in socket.getaddrinfo(
             socket.gethostname(), None, type=socket.SOCK_STREAM

@@ -1,7 +1,7 @@
 """Load the CUDA 11 libraries of MXNet's CUDA builds from PyPI's wheels.
 
-MXNet looks for them in the system's library path, which does not have wheels. It uses a library that is already
-loaded with global symbols.
+MXNet searches the system's library path, which lacks wheels. It uses libraries that are loaded with global
+symbols.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ class CountedKvstore(Kvstore):
         self._pushes += 1
 
     def staleness(self) -> float:
-        """Return other ranks' mean pushes between a step's pull and its push since the last call; 0 before a
-        step."""
+        """Return the mean pushes of other ranks between a step's pull and its push since the last call, or 0."""
         counted = int(self._count.asscalar())
         others, pushes = counted - self._told - self._pushes, self._pushes
         self._told, self._pushes = counted, 0

@@ -1,8 +1,7 @@
-"""`mxnet:horovod`: Horovod's DistributedTrainer over Gloo, or over NCCL on GPUs.
+"""`mxnet:horovod`: Horovod's DistributedTrainer over Gloo, or over NCCL on GPUs: the agent's side.
 
 MXNet's engine starts the exchange of each gradient once it is computed. Horovod's optimiser divides by the ranks,
-this loop by the batch, so the update is the mean over all samples. Horovod's Adasum, process sets and join are not
-supported.
+this loop by the batch: the update is the mean. Adasum, process sets and join are not supported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """MXNet's kvstores of one process: rank 0's worker drives all devices of its node.
 
 `local` sums the gradients on the host, `device` on the devices, `nccl` with NCCL's all-reduce. On one device
-Gluon's Trainer uses no kvstore: all three are then the plain loop. Several nodes and MXNet's tree reduction are
-not supported.
+Gluon's Trainer uses no kvstore. Several nodes and MXNet's tree reduction are not supported.
 """
 
 from __future__ import annotations

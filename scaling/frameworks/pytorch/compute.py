@@ -84,8 +84,7 @@ class Optimizer(Protocol):
 
 
 class Compute(Protocol):
-    """A device that computes. `model` is the module with the exchange. Without `learns` the loss has no
-    meaning."""
+    """A device that computes. `model` is the module with the exchange. `learns`: the loss has a meaning."""
 
     name: str
     model: Callable[[Tensor], Tensor]

@@ -110,8 +110,7 @@ class GradientExchange(Exchange):
             self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(module).parameters()))
 
     def send(self) -> None:
-        """Exchange as DDP does: rank 0's buffers (running means) go to all, then all buckets are averaged at
-        once."""
+        """Exchange as DDP does: broadcast rank 0's buffers (running means), then average all buckets at once."""
         if self._buffers:
             distributed._broadcast_coalesced(self._group, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
         flying = list(self._sent())

@@ -42,8 +42,7 @@ def _said(version: Path | None, name: str) -> str:
 
 
 def arch_flags() -> str:
-    """Return the words of torch.cuda.get_arch_list() (`sm_80 compute_90`) from torch's library, "" if not
-    found."""
+    """Return torch.cuda.get_arch_list() (`sm_80 compute_90`) from torch's library, "" if not found."""
     library = _file("lib/libtorch_python.so")
     return "" if library is None else _arch_flags_in(library)
 

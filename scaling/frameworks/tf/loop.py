@@ -115,8 +115,7 @@ class Compute(Protocol):
         """Open the feed. Return the arguments of the first step's graph."""
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Add a batch's mean loss and gradients to the graph; these are divided by `replicas` and, in fp16,
-        scaled."""
+        """Add a batch's mean loss and gradients, divided by `replicas` and scaled in fp16, to the graph."""
 
     def start(self) -> None:
         """Prepare for the first step. The step's graph exists."""

@@ -35,8 +35,7 @@ def records(place: Path, spec: DataSpec, split: Split) -> Records:
 
 
 def frames(file: int, size: int) -> Frames:
-    """Yield where each record of an open file begins, and its bytes with heads. Raises ValueError if it is
-    none."""
+    """Yield where each record of an open file begins, and its bytes with heads. Raises ValueError."""
     at, begin = 0, 0
     while at < size:
         head = os.pread(file, HEAD.size, at)

@@ -91,9 +91,9 @@ class Part:
 
 
 def chosen(samples: int, count: int, labels: NDArray[np.int64] | None) -> Indices:
-    """Choose `count` samples at random, and return their indices in ascending order. With known `labels`
-    (samples,) classes take turns, so counts differ by at most one until a class is used up. A larger choice
-    contains every smaller one."""
+    """Choose `count` samples at random and return their indices, ascending. A larger choice contains a smaller
+    one. With known `labels` (samples,) classes take turns: counts differ by at most one until a class is used up.
+    """
     drawn = np.random.default_rng(DRAWN_BY).permutation(samples)
     if labels is not None:
         order = np.argsort(labels[drawn], kind="stable")

@@ -102,9 +102,8 @@ class Masked(Windows):
 
 
 def hide(tokens: Numbers, words: int, share: float, random: np.random.Generator) -> Batch:
-    """Hide some tokens. These are labels; all other positions have the label IGNORED. Every sequence has equally
-    many hidden tokens, at least one, as in google-research/bert. So micro-batches and ranks have equal weight in a
-    mean."""
+    """Hide some tokens. These are the labels; other positions have the label IGNORED. Each sequence has equally
+    many, at least one, as in google-research/bert: micro-batches weigh the same in a mean."""
     count = max(1, round(share * tokens.shape[-1]))
     chosen = random.random(tokens.shape).argsort(axis=-1).argsort(axis=-1) < count
     way = random.random(tokens.shape)
