@@ -28,7 +28,7 @@ def cuda() -> str | None:
 
 
 def cuda_of(version: Path) -> str:
-    """Return the CUDA release from torch's version.py, which has `cuda: Optional[str] = '13.0'` or None."""
+    """Return the CUDA release from torch's version file, which has `cuda: Optional[str] = '13.0'` or None."""
     return _said(version, "cuda")
 
 
