@@ -1,4 +1,4 @@
-"""What a trainer may have beside what every trainer has (base.py): the worker asks each for it."""
+"""Optional abilities of a trainer (base.py has the required ones). The worker checks for each."""
 
 from __future__ import annotations
 
@@ -12,57 +12,54 @@ from scaling.frameworks.base import Trainer
 
 @runtime_checkable
 class Shown(Protocol):
-    """A trainer that shows its parameters: the worker hashes them, and does not ask for `digest()`."""
+    """A trainer that shows its parameters. The worker hashes them and does not call `digest()`."""
 
     def weights(self) -> Mapping[str, NDArray[Any]]:
-        """Copies of the trained parameters, by name."""
+        """Return copies of the trained parameters, by name."""
 
 
 @runtime_checkable
 class Immediate(Protocol):
-    """A trainer whose steps may have ended when they return says so; they can then be timed one by one."""
+    """A trainer that says whether its steps have ended when they return. If so, each step can be timed."""
 
     is_done_on_return: bool
 
 
 @runtime_checkable
 class Marking(Protocol):
-    """A trainer whose steps may return before the device is done has this too, where the device tells its own time
-    (`has_device_clock`): then steps can be timed one by one without waiting for each."""
+    """A trainer whose device has a clock (`has_device_clock`). Its steps may return early. The device's clock
+    times each step without waiting for it."""
 
     has_device_clock: bool
 
     def mark(self) -> None:
-        """Have the device note its time when it comes here."""
+        """Make the device record its time when it reaches this mark."""
 
     def between_marks_s(self) -> tuple[float, ...]:
-        """Seconds of the device's time from mark to mark, since this was last asked. Only called after `sync`."""
+        """Return the seconds between marks since the last call, by the device's clock. Call it after `sync`."""
 
 
 @runtime_checkable
 class Stale(Protocol):
-    """A trainer of an asynchronous mode has this too."""
+    """A trainer of an asynchronous mode."""
 
     def staleness(self) -> float:
-        """Steps of other ranks that came between a step's pull and its push: mean over this rank's steps
-        since it was last asked. Only called after `sync`."""
+        """Return the mean staleness of this rank's steps since the last call. Staleness is the number of other
+        ranks' steps between a step's pull and its push. Call it only after `sync`."""
 
 
 @runtime_checkable
 class Unsynced(Protocol):
-    """A trainer has this too where its strategy has an honest way to leave out nothing but the exchange."""
+    """A trainer whose strategy can leave out the exchange and nothing else."""
 
     def unsynced_step(self) -> None:
-        """The same step, wrapper and update included, without any exchange. Only called once the digest is taken:
-        ranks' parameters part."""
+        """Do the same step without exchange. Call it only after the digest: the ranks' parameters then differ."""
 
 
 @runtime_checkable
 class Overlapping(Unsynced, Protocol):
-    """A trainer has this too where its exchange can run alone beside its own compute."""
+    """A trainer whose exchange can run alone, during its own compute."""
 
     def exchange_alone(self) -> Trainer | None:
-        """What kind `comm` runs, among the ranks that it has joined, for a thread beside the one that computes.
-
-        Its `sync` waits for nothing but itself. All ranks ask for it; None where any has no memory for it.
-        """
+        """Return a trainer of kind `comm` over the connected ranks, for a second thread. Its `sync` waits only for
+        its own work. All ranks call this. Return None if any rank lacks the memory."""

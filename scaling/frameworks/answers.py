@@ -1,6 +1,6 @@
-"""What a strategy answers, judged as it comes in: anybody's code may raise anything and return any type.
+"""Check what strategies and trainers return.
 
-Either is a StrategyError that names the strategy, its hook and the type that is wanted.
+Code from outside may raise anything and return any type. Both become a StrategyError with the hook's name.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ OF_TRAINER: Mapping[str, Any] = {
 
 
 def judged(strategy: Strategy, name: str) -> Strategy:
-    """Return the strategy with hooks that raise StrategyError where they fail. Raises StrategyError for an
-    attribute of a wrong type."""
+    """Return the strategy with hooks that raise StrategyError. Raises it for an attribute of a wrong type."""
     for attribute, wanted in ATTRIBUTES.items():
         typed(name, attribute, getattr(strategy, attribute), wanted)
     made = copy(strategy)
@@ -78,8 +77,7 @@ def _judged_hook(strategy: Strategy, name: str, hook: str) -> Callable[..., Any]
 
 
 def of_trainer(trainer: Any, what: str) -> Any:
-    """Return an attribute of a trainer, or what its method returns. Raises StrategyError for a wrong type, and
-    whatever the method raises."""
+    """Return a trainer's attribute, or its method's value. Raises StrategyError for a wrong type."""
     found = getattr(trainer, what)
     value, told = (found(), f"{what}()") if callable(found) else (found, what)
     made_by = type(trainer)
@@ -87,10 +85,10 @@ def of_trainer(trainer: Any, what: str) -> Any:
 
 
 def typed(name: str, what: str, value: Any, wanted: Any) -> Any:
-    """Return the value as the type that is wanted. Raises StrategyError."""
+    """Return the value converted to the wanted type. Raises StrategyError."""
     try:
         found = msgspec.convert(value, wanted)
-        if wanted in (Traits, list[Helper]):  # msgspec does not look into a Struct that exists
+        if wanted in (Traits, list[Helper]):  # msgspec does not check an existing Struct
             found = msgspec.convert(msgspec.to_builtins(found), wanted)
     except (TypeError, msgspec.ValidationError) as error:
         raise StrategyError(name, f"{what} is of a wrong type: {error}", error) from error

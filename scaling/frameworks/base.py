@@ -1,4 +1,4 @@
-"""What a way to exchange gradients is to the benchmark; README.md here tells how to write one."""
+"""Interfaces of a strategy, its helpers, its trainer and its framework. README.md explains how to write one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaling.records.task import Clocks, Task
 
 
 class Option(Record, frozen=True, kw_only=True):
-    """An option of a strategy, set by `--option key=value`: how it is read, its default, what it does."""
+    """An option of a strategy, set by `--option key=value`."""
 
     type: Callable[[str], Any]
     default: Any
@@ -21,19 +21,22 @@ class Option(Record, frozen=True, kw_only=True):
 
 
 class Traits(Record, frozen=True, kw_only=True):
-    """What the sweep must know of a strategy to launch and judge it.
+    """How the sweep launches and judges a strategy.
 
-    drives: what one worker process drives: its rank's `device`; all devices of a `node` (a point must then
-    fit in one); or all of the `point`, whose devices compute in helpers. Only rank 0 has a worker in the
-    last two, and its `samples` count those of all devices.
-    ports: TCP ports to reserve on rank 0's host (`task.ports`); rank_ports: one on each rank's host too
-    (`task.rank_ports`); servers: it has parameter servers, placed by --servers (`task.servers`, a port each).
-    synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
-    nccl: on CUDA its ranks meet in NCCL, which takes no two ranks on one GPU.
-    polling_cores: cores that a clock of the strategy's own keeps busy beside each rank, however long a step is.
-    accuracy: what its trainer can do of a training to an accuracy (evaluating.py).
-    is_open: its servers listen on all addresses of a host and ask nobody for a password.
-    passes: what its step can be told to do (`Workload.pass_`): parts of a step, where it exchanges nothing.
+    * drives: what one worker process drives.
+      * `device`: the device of its rank.
+      * `node`: all devices of a node; a point must fit in one node.
+      * `point`: all devices of the point, which compute in helpers.
+      * With `node` and `point` only rank 0 has a worker. Its `samples` count all devices.
+    * ports: number of TCP ports to reserve on rank 0's host (`task.ports`).
+    * rank_ports: reserve one more port on each rank's host (`task.rank_ports`).
+    * servers: it has parameter servers, placed by --servers (`task.servers`), with a port each.
+    * synchronous: ranks wait for each other in each step. They must end with equal digests, or the point is void.
+    * nccl: its ranks on CUDA use NCCL, which accepts only one rank per GPU.
+    * polling_cores: cores per rank that a polling thread of the library uses, whatever a step takes.
+    * is_open: its servers listen on all addresses of a host without a password.
+    * passes: the parts of a step that it can do without exchange (`Workload.pass_`).
+    * accuracy: what its trainer supports of a training to an accuracy (evaluating.py).
     """
 
     drives: Literal["device", "node", "point"] = "device"
@@ -49,21 +52,22 @@ class Traits(Record, frozen=True, kw_only=True):
 
     @property
     def pattern(self) -> Pattern:
-        """How gradients travel, for the bytes that a network must carry."""
+        """Return how gradients travel, from which the bytes on the network follow."""
         if self.drives == "node":
             return "inside"
         return "servers" if self.servers else "ring"
 
 
 class Helper(Record, frozen=True, kw_only=True):
-    """A child that is not a worker (server, scheduler, rendezvous), run by rank `rank`'s agent, or where
-    `task.servers[server]` is. It reports `Announce` once it can be reached and ends with the point.
+    """A child process that is not a worker: server, scheduler or rendezvous.
 
-    It may use all CPUs of its agent, unless it computes for its rank (`computes`): then it has the rank's
-    CPUs, threads and device.
+    It runs on rank `rank`'s agent, or where `task.servers[server]` is placed. It reports `Announce` once it can be
+    reached, and ends with the point.
 
-    awaited: workers start once it has announced itself; if not, with it, and see for themselves when it can be
-    reached (listening.py). What it announces they are then not told.
+    * computes: it computes for its rank and has the rank's CPUs, threads and device. Others may use all CPUs of
+      their agent.
+    * awaited: workers start after it has announced itself, and get what it announced. If False, both start
+      together and workers wait until it can be reached (listening.py).
     """
 
     name: str
@@ -74,7 +78,7 @@ class Helper(Record, frozen=True, kw_only=True):
 
 
 class Trainer(Protocol):
-    """One rank of one point, inside the worker. The loop alone times it."""
+    """One rank of one point, inside the worker. Only the loop times it."""
 
     parameters: int
     gradient_bytes: int
@@ -84,39 +88,43 @@ class Trainer(Protocol):
 
     @property
     def samples(self) -> int:
-        """Samples that this rank has trained on so far, counted from the batches really fed."""
+        """Return the samples that this rank has trained on, counted from the batches that were fed."""
 
     def step(self) -> None:
-        """One optimisation step with its gradient exchange; may return before the device is done."""
+        """Do one optimisation step with its gradient exchange. It may return before the device is done."""
 
     def sync(self) -> None:
         """Wait for the device."""
 
     def loss(self) -> float | None:
-        """The last step's loss; only called after `sync`. None where nothing is trained (`comm`)."""
+        """Return the last step's loss; None if nothing is trained (`comm`). Call it only after `sync`."""
 
     def digest(self) -> str | None:
-        """Hash of the parameters: equal on all ranks in synchronous modes, or the point is void. Only asked of a
-        trainer that does not show them (`abilities.Shown`)."""
+        """Return a hash of the parameters. In synchronous modes it must be equal on all ranks, or the point is
+        void. It is not called if the trainer shows its parameters (`abilities.Shown`)."""
 
     def peak_memory_bytes(self) -> int:
-        """Most device memory in use so far; 0 where the device has none of its own."""
+        """Return the peak device memory in bytes; 0 if the device has no memory of its own."""
 
     def close(self) -> None:
         """Leave the exchange."""
 
 
 class Strategy:
-    """One way, or a few like ways, to exchange gradients in one framework: the agent's side of it.
+    """One way, or a few similar ways, to exchange gradients in one framework: the agent's side.
 
-    A subclass sets `names` (each `framework:mode`) and `baseline`, the plain loop that efficiency is measured
-    against, and overrides what differs from the defaults: no helpers, nothing refused, nothing missing. Its file
-    imports no framework. `trainer` and `server` name the modules that the worker and the helpers load: a
-    `TrainerModule` and a `ServerModule`; by default they are the strategy's own, which may then import its
-    framework only inside functions. `native_formats` are those that its own pipeline (native_feed.py) reads,
-    `native_hint` says how files come to be in them. `preload` modules that a fork server imports so that its
-    children need not, beside its framework's: importing them starts no thread and opens no device. `obeying` says
-    which installation obeys --interconnect, for one whose `name_address` is not None.
+    Its file imports no framework. A subclass overrides what differs from the defaults: no helpers, nothing
+    refused, nothing missing.
+
+    * names: each a `framework:mode`.
+    * baseline: the plain loop that efficiency is measured against.
+    * trainer, server: the modules that workers and helpers load (`TrainerModule`, `ServerModule`). By default both
+      are the strategy's own module, which may then import its framework only inside functions.
+    * native_formats: the formats that its own pipeline (native_feed.py) reads.
+    * native_hint: how to convert files to these formats.
+    * preload: modules that a fork server imports besides its framework's. Their import starts no thread and opens
+      no device.
+    * obeying: which installation obeys --interconnect, if `name_address` is not None.
     """
 
     names: tuple[str, ...] = ()
@@ -131,75 +139,67 @@ class Strategy:
 
     @property
     def trainer_module(self) -> str:
-        """Where the worker finds `connect`."""
         return self.trainer or type(self).__module__
 
     @property
     def server_module(self) -> str:
-        """Where a helper finds `serve`."""
         return self.server or type(self).__module__
 
     def traits(self, _name: str) -> Traits:
-        """How it is launched and judged."""
         return Traits()
 
     def devices(self, _name: str) -> tuple[Device, ...]:
-        """The kinds of device that it runs on."""
         return ("cpu", "cuda")
 
     def missing(self, _name: str, _device: Device = "cpu") -> str | None:
-        """Why it cannot run on this device of this host and how to mend that, found without importing the
-        framework. On `cuda` the host has a GPU, unless that is all that it runs on."""
+        """Return why it cannot run on this device of this host and how to fix that, or None. It must not import
+        the framework. For `cuda` the host is known to have a GPU, unless the strategy runs on GPUs only."""
         return None
 
     def name_address(self, _name: str) -> str | None:
-        """The address at which its ranks on this host listen whatever network is asked for, because its library
-        takes that of the host's name ("" if no address of the host is); None if it obeys."""
+        """Return the address at which its ranks here listen whatever network is chosen, or None if it obeys. Such
+        a library takes the address of the host's name. Return "" if this host does not have that address."""
         return None
 
     def refuse(self, _point: Point) -> str | None:
-        """Why it cannot do what the point asks for (precision, memory format, compile, model), naming the flag
-        and what it can do; None when it can. Asked at planning, without the framework."""
+        """Return why it cannot do what the point asks for, or None. The reason names the flag and the supported
+        values. It is called while planning, without the framework."""
         return None
 
     def helpers(self, _task: Task) -> list[Helper]:
-        """Servers and rendezvous that must be up before the workers; the task is rank 0's. Only asked for
-        points that exchange (`exchange`, `comm`)."""
+        """Return servers and rendezvous; the task is rank 0's. Called only for kinds `exchange` and `comm`."""
         return []
 
     def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-        """Environment of this child, worker or helper (`task.role`); pure."""
+        """Return the environment of this child, worker or helper (`task.role`). It is a pure function."""
         return {}
 
     def updates_all(self, point: Point) -> bool:
-        """Whether each rank updates all parameters, as the plain loop does: then it may not compute less than that
-        without a mark (AUDIT). Servers, one process for a node, and sharded optimizers do otherwise."""
+        """Return whether each rank updates all parameters, as the plain loop does. A rank that computes less than
+        the plain loop is then marked AUDIT. Servers, one process per node and sharded optimizers are exempt."""
         traits = self.traits(point.strategy)
         return traits.drives == "device" and not traits.servers
 
     def compresses(self, _point: Point) -> bool:
-        """Whether the point's options make gradients smaller on their way."""
+        """Return whether the point's options compress gradients."""
         return False
 
     def wire_parts(self, point: Point) -> Parts | None:
-        """Of the gradients' bytes, the part that goes out and the part that comes back; None where that is not
-        known."""
+        """Return the fractions of the gradients' bytes that are sent and that come back, or None if unknown."""
         return None if self.compresses(point) else crossing.WHOLE
 
     def by_nccl(self, point: Point) -> bool:
-        """Whether NCCL carries the exchange, and so chooses cards and algorithm."""
+        """Return whether NCCL carries the exchange, and so chooses cards and algorithm."""
         return self.traits(point.strategy).nccl and point.hardware.device == "cuda"
 
     def ring_of(self, task: Task) -> Sequence[str]:
-        """The hosts of all ranks in the order in which the library's ring goes."""
+        """Return the hosts of all ranks in the order of the library's ring."""
         return task.hosts
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """What one step of the point must send from node to node, over all nodes, at least and at most; where
-        ranks do not wait for each other, what one step of the task's rank must.
-
-        None where that is not known. Reports hold the kernel's counters against it.
-        """
+        """Return the least and most bytes that one step must send between all nodes; None if unknown. They are
+        those of the task's rank if ranks do not wait for each other. Reports show them next to the kernel's
+        counters."""
         traits, parts = self.traits(task.point.strategy), self.wire_parts(task.point)
         servers = [server.host for server in task.servers]
         if parts is None or not (traits.synchronous or traits.servers):
@@ -211,24 +211,24 @@ class Strategy:
 
 
 class TrainerModule(Protocol):
-    """What a worker loads. Importing it imports the framework, which is timed apart from connecting."""
+    """The module that a worker loads. Its import imports the framework, timed apart from connecting."""
 
     def connect(self, task: Task) -> Trainer:
-        """Join the exchange, build model and optimiser."""
+        """Join the exchange, build the model and the optimiser."""
 
 
 class ServerModule(Protocol):
-    """What a helper loads."""
+    """The module that a helper loads."""
 
     def serve(self, task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-        """Serve `task.role`; call `announce({...})` once reachable; return never or at the end."""
+        """Serve `task.role`. Call `announce({...})` once it can be reached. It need not return."""
 
 
 class Exchange(Record, frozen=True, kw_only=True):
-    """How forecasts (predict/) model the exchange of a mode, in their words (`setting.py` there).
+    """How forecasts (predict/) model the exchange of a mode, in the words of `setting.py` there.
 
-    method: "ring", "sharded" or "servers_in_host"; modes with parameter servers need none. by_nccl: on GPUs NCCL
-    carries it, under whatever name.
+    * method: "ring", "sharded" or "servers_in_host". Modes with parameter servers need none.
+    * by_nccl: NCCL carries it on GPUs.
     """
 
     method: str = "ring"
@@ -242,39 +242,40 @@ def _nothing(_environ: Mapping[str, str]) -> str:
 
 
 class Framework(Record, frozen=True, kw_only=True):
-    """What must be known of a framework before any of its strategies is asked. Its folder declares it.
+    """Everything that the package must know of a framework before it loads a strategy. Its folder declares it.
 
     Modes
-      strategies: by mode, the module of its folder that holds the strategy as `STRATEGY`, in the order of --list.
-      aliases: other names that its users write for a mode.
-      any_mode: each mode is the plain loop, and none is listed.
-      defaults: by device, the mode that is measured if no --strategy is given.
-      mode_flag: a flag of `run` that names its modes as its users do.
-      exchanges: by mode, how forecasts model its exchange; "" stands for the other modes.
+      strategies: by mode, the module of the folder that has the strategy as `STRATEGY`, in the order of --list
+      aliases: other names of a mode
+      any_mode: every mode is the plain loop, and none is listed
+      defaults: by device, the mode that is measured without --strategy
+      mode_flag: a flag of `run` that takes its modes as its users name them
+      exchanges: by mode, how forecasts model its exchange; "" is for all other modes
 
     Workers
-      startup_s: seconds until a fresh worker is ready, importing mostly, for --dry-run.
-      preload: modules that a fork server imports, so that a worker need not; none where workers cannot be forked.
-      returns_early: devices on which a step returns before it is done, and no clock of the device times it.
-      resident_bytes: about what a worker keeps in memory without any model.
-      kernels_up_to: the newest GPUs, by compute capability, that its packages have kernels for.
-      translation_s: seconds that the driver takes to compile all kernels for newer GPUs.
-      compiler: what builds kernels while it trains, under --compile; `compiler_lacks` is what that would need and
-      does not find, told from the environment.
+      startup_s: seconds until a fresh worker is ready, mostly importing; for --dry-run
+      preload: modules that a fork server imports; empty if workers cannot be forked
+      returns_early: devices on which a step returns before it is done and no device clock times it
+      resident_bytes: estimated memory of a worker without a model
+      kernels_up_to: compute capability of the newest GPUs that its packages have kernels for
+      translation_s: seconds that the driver takes to compile all kernels for newer GPUs
+      compiler: what compiles kernels during training with --compile
+      compiler_lacks: what the compiler needs and does not find in a given environment
 
     Installation
-      distributions: by package, the names under which it is distributed, for the versions in a run's header.
-      essential: packages of which all nodes need the same version.
-      built_for_cuda: the CUDA release that it is built with, "" for none, None if it is not installed. The
-      function imports nothing of the framework.
-      all_reduce: the module whose process times all-reduces for `check`, over the modes in `defaults`.
+      distributions: by package, its distribution names; their versions are in a run's header
+      essential: packages that need the same version on all nodes
+      built_for_cuda: the CUDA release that it is built with, "" for none, None if it is not installed; imports
+        nothing
+      all_reduce: the module whose process times all-reduces for `check`, over the modes in `defaults`
 
     Environment variables, as patterns that match from the start of a name
-      variables: they change rates, and are recorded.
-      own_variables: strategies set them for each process, and those of the user are dropped.
-      corrected: by name, a value that workers fail with, the one that they get, and why.
+      variables: they change rates and are recorded
+      own_variables: strategies set them for each process, and the user's values are dropped
+      corrected: by name, a value that workers fail with, its replacement and the reason
 
-    explained: by label, what "How to read" says below a table with its rows.
+    Report
+      explained: by label, text of "How to read" below a table with its rows
     """
 
     name: str
@@ -302,20 +303,19 @@ class Framework(Record, frozen=True, kw_only=True):
     explained: dict[str, str] = {}
 
     def exchange(self, mode: str) -> Exchange:
-        """How the exchange of a mode is modelled."""
         return self.exchanges.get(mode) or self.exchanges.get("", Exchange())
 
 
-# What the package's own plain loops can do.
+# The package's own plain loops.
 PASSES = Traits(passes=("forward", "backward", "step"), accuracy=("evaluate", "rate"))
 
-# The agent's clocks end a hung point and find its cause; a framework's own timeout only comes after them.
+# The agent ends a hung point first, and so finds its cause. A framework's timeout comes this much later.
 TIMEOUT_MARGIN_S = 30.0
 
 
 def timeout_s(clocks: Clocks) -> float:
-    """How long a framework may wait for peers, to be set in it: longer than the agent waits for its rank, whose
-    clocks stand still while others take their turns, as the framework's do not."""
+    """Return the timeout of a framework's own waits, in seconds. It is longer than the agent's clocks. These stop
+    while other points have their turn; a framework's clock does not."""
     return max(clocks.startup_s, clocks.stall_s, clocks.deadline_s) + TIMEOUT_MARGIN_S
 
 
@@ -324,10 +324,8 @@ FALSE = ("0", "false", "no", "off")
 
 
 def read_options(known: Mapping[str, Option], given: Mapping[str, str]) -> dict[str, Any]:
-    """All options of a strategy with their values: what was given, else the default.
-
-    Raises UsageError for an unknown key (with the near match) or a value of another type.
-    """
+    """Return all options of a strategy: the given value, else the default. Raises UsageError for an unknown key
+    (with the nearest match) or a value of another type."""
     for key in given:
         if key not in known:
             raise UsageError(f"--option {key}={given[key]}: unknown; {near(key, known)}")

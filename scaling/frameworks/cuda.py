@@ -1,4 +1,4 @@
-"""Whether a framework's build runs on the GPUs of this host: by its files and NVML, importing no framework."""
+"""Check whether a framework's build runs on the GPUs of this host, by its files and NVML, without importing it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 from scaling.hosts import gpus
 from scaling.records.host import Gpu
 
-# A GPU's compute capability, like (9, 0), or a CUDA version, like (12, 6).
+# A compute capability such as (9, 0), or a CUDA version such as (12, 6).
 Version = tuple[int, int]
 
-# The oldest driver whose libcuda knows a major version of CUDA (CUDA toolkit's release notes, table of minor
-# version compatibility).
+# Oldest driver for each major CUDA version (release notes of the CUDA toolkit, minor version compatibility).
 OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}
 
 
 def driver_too_old(build: str, cuda: Version, mend: Callable[[], str]) -> str | None:
-    """Why a build for this CUDA finds the driver too old, or None. Within a major version any driver will do (CUDA
-    compatibility guide, "Minor Version Compatibility")."""
+    """Return why the driver is too old for a build of this CUDA version, or None. Any driver of the same major
+    version is enough (CUDA compatibility guide, "Minor Version Compatibility")."""
     found = gpus.gather_gpus()
     if found.cuda is None or found.cuda[0] >= cuda[0]:
         return None
@@ -31,11 +30,11 @@ def driver_too_old(build: str, cuda: Version, mend: Callable[[], str]) -> str | 
 
 
 def no_kernels(build: str, archs: str, mend: Callable[[], str]) -> str | None:
-    """Why a build with code for these architectures (`sm_80 compute_90`) cannot run on some GPU here, or None.
+    """Return why a build for these architectures (`sm_80 compute_90`) cannot run on a GPU here, or None.
 
-    Code runs on GPUs of the same major version and an equal or higher minor one. Newer GPUs than all of these run
-    what the driver compiles anew from the build's PTX (`compute_90`), if it has any (CUDA C programming guide,
-    "Binary Compatibility", "PTX Compatibility"). Nothing is said of a build that names none.
+    Code runs on GPUs of the same major version and an equal or higher minor version. For newer GPUs the driver
+    compiles the build's PTX (`compute_90`), if there is any (CUDA C programming guide, "Binary Compatibility",
+    "PTX Compatibility"). A build that names no architecture is accepted.
     """
     compiled = sorted({divmod(int(number), 10) for number in re.findall(r"\b(?:sm|compute)_(\d+)", archs)})
     gpu = _first_without(compiled, newer="compute_" in archs) if compiled else None
@@ -46,7 +45,6 @@ def no_kernels(build: str, archs: str, mend: Callable[[], str]) -> str | None:
 
 
 def _first_without(compiled: Sequence[Version], *, newer: bool) -> Gpu | None:
-    """The first GPU here that a build with such code cannot run on; None where there is none, or nobody knows."""
     for gpu in gpus.gather_gpus().gpus:
         capability = gpu.compute_capability
         if capability is None or any(_runs(capability, each) for each in compiled):
@@ -61,7 +59,7 @@ def _runs(capability: Version, compiled: Version) -> bool:
 
 
 def version(text: str) -> Version:
-    """(12, 6) of "12.6" or "12.6.3"."""
+    """Parse a CUDA version: "12.6" and "12.6.3" give (12, 6)."""
     major, minor = [*text.split("."), "0"][:2]
     return int(major), int(minor)
 

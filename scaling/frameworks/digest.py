@@ -1,4 +1,4 @@
-"""The hash of a model's parameters by which ranks are compared, alike in every framework. Worker's side."""
+"""The hash of a model's parameters, by which ranks are compared. It runs in the worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def digest_of(weights: Mapping[str, NDArray[Any]]) -> str:
-    """Of the parameters' bytes in their order: equal on all ranks in synchronous modes. 16 hexadecimal digits."""
+    """Hash the parameters' bytes in their order, as 16 hexadecimal digits. Synchronous ranks must agree."""
     digest = hashlib.sha256()
     for array in weights.values():
         digest.update(array.tobytes())

@@ -1,4 +1,4 @@
-"""What a trainer has that can be trained to an accuracy."""
+"""What a trainer needs for a training to an accuracy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from scaling.records.point import Skill
 
 if TYPE_CHECKING:
-    # Strategies' own files import this one, on the agent's side.
+    # The agent imports this file too, without NumPy.
     import numpy as np
     from numpy.typing import NDArray
 
@@ -15,8 +15,11 @@ ALL: tuple[Skill, ...] = ("evaluate", "rate", "statistics")
 
 
 class Learnt(NamedTuple):
-    """What a network has come to: `trained` by the description's names, in its order and shapes; mean and variance
-    of every batch norm, in order too."""
+    """What a network has learnt.
+
+    * trained: parameters by the description's names, in its order and shapes.
+    * statistics: mean and variance of every batch norm, in order.
+    """
 
     trained: dict[str, NDArray[Any]]
     statistics: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
@@ -24,16 +27,16 @@ class Learnt(NamedTuple):
 
 @runtime_checkable
 class Evaluating(Protocol):
-    """Beside what every trainer has; only called between steps."""
+    """Extra methods of a trainer, called only between steps."""
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate from the next step on."""
+        """Set the learning rate from the next step on."""
 
     def average_statistics(self) -> None:
-        """Give all ranks the mean of what batch norm has gathered on each. Collective."""
+        """Give all ranks the mean of their batch norm statistics. Collective."""
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """The class that each sample is taken for, in evaluation mode: (batch,). Every rank calls it as often."""
+        """Return each sample's class in evaluation mode: (batch,). Every rank calls it equally often."""
 
     def learnt(self) -> Learnt:
-        """What the network has come to. Collective."""
+        """Return what the network has learnt. Collective."""

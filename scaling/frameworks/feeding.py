@@ -1,7 +1,6 @@
-"""What feeds a rank: the reference feed or its framework's own pipeline, how long was waited for it, and the kind
-`feed`, in which batches are made as a step would take them and nothing is trained on them.
+"""The feed of a rank: the reference feed or the framework's own pipeline, and the trainer of kind `feed`.
 
-Trainers open their feeds here, so that the worker can close them all and add up how long it was blocked in them.
+Trainers open their feeds here. So the worker can close them all and sum the seconds it was blocked in them.
 """
 
 from __future__ import annotations
@@ -20,43 +19,47 @@ from scaling.records.task import Task
 from scaling.workloads import feeds, models
 from scaling.workloads.specs import ModelSpec
 
-# Images and labels, as arrays of NumPy's or of the framework whose pipeline made them.
+# Images and labels, as arrays of NumPy or of the framework.
 Batch: TypeAlias = tuple[Any, Any]
 
 
 class FeedError(Exception):
-    """A feed that cannot go on: a picture that cannot be decoded, a process of it that is gone."""
+    """A feed that cannot go on: an undecodable picture, or a process of the feed that has ended."""
 
 
 class Pipeline(Protocol):
-    """A framework's own pipeline over one rank's shard of pictures in files: endless, seeded, and disjoint from
-    other ranks'. `said` is what decodes, and on how many processes or threads, for the record."""
+    """A framework's own pipeline over one rank's shard of pictures in files. It is endless, seeded and disjoint
+    from other ranks' shards. `said` names the decoder and its number of processes or threads, for the record."""
 
     said: str
 
     def next(self) -> Batch:
-        """The next batch: bytes (uint8) in the framework's own layout, and labels. Raises FeedError."""
+        """Return the next batch: bytes (uint8) in the framework's own layout, and labels. Raises FeedError."""
 
     def close(self) -> None:
         """End its processes."""
 
 
-# How a framework's pipeline is made; raises FeedError where it cannot be.
+# Makes a framework's pipeline. Raises FeedError if it cannot.
 Native: TypeAlias = Callable[[Task, ModelSpec], Pipeline]
 
 
 class Feed(Protocol):
-    """What `Opened` looks after."""
+    """A feed that `Opened` manages."""
 
     fixed: bool
 
     def batch(self, step: int) -> Batch:
-        """That of a step."""
+        """Return the batch of a step."""
 
 
 class Opened:
-    """A feed of this process; `waited_s` is how long it was blocked in it, `fed` how many samples it was handed,
-    `said` what a native feed is."""
+    """An open feed of this process.
+
+    * waited_s: seconds that the process was blocked in it.
+    * fed: samples that it returned.
+    * said: description of a native feed.
+    """
 
     def __init__(self, feed: Feed, said: str = "", close: Callable[[], None] = lambda: None) -> None:
         self._feed, self.said, self.close = feed, said, close
@@ -67,11 +70,10 @@ class Opened:
         _OPENED.add(self)
 
     def batch(self, step: int) -> Batch:
-        """That of a step. Raises FeedError where there is none."""
         begun_s = perf_counter()
         try:
             batch = self._feed.batch(step)
-            if step != self._step:  # some frameworks trace their graphs with the first one
+            if step != self._step:  # some frameworks take the first batch twice, to trace their graphs
                 self._step, self.fed = step, self.fed + len(batch[1])
             return batch
         except UsageError as error:
@@ -81,8 +83,7 @@ class Opened:
 
 
 class Streamed:
-    """A pipeline as a feed: each step that was not asked for yet takes the next batch, whatever its number; where
-    it is `fixed`, the first one serves all steps."""
+    """A pipeline as a feed. Each new step takes the next batch. If `fixed`, the first batch serves all steps."""
 
     def __init__(self, pipeline: Pipeline, *, fixed: bool) -> None:
         self._pipeline, self.fixed = pipeline, fixed
@@ -91,7 +92,7 @@ class Streamed:
             pipeline.close()
 
     def batch(self, step: int) -> Batch:
-        """The same again for the same step: some frameworks trace their graphs with the first one."""
+        """Return the batch of a step. The same step gets the same batch again."""
         if step != self._step and not self.fixed:
             self._step, self._batch = step, self._pipeline.next()
         return self._batch
@@ -101,8 +102,8 @@ _OPENED: WeakSet[Opened] = WeakSet()
 
 
 def opened(task: Task, spec: ModelSpec, native: Native) -> Opened:
-    """One rank's feed, as the point asks for it; of kind `held`, its first batch in every step. Raises FeedError,
-    or UsageError where its data is not there."""
+    """Open one rank's feed, as the point asks for. Kind `held` gets its first batch in every step. Raises
+    FeedError, or UsageError if its data is missing."""
     if task.point.workload.feed == "reference":
         return Opened(feeds.feed(task, spec))
     pipeline = native(task, spec)
@@ -115,7 +116,7 @@ def opened(task: Task, spec: ModelSpec, native: Native) -> Opened:
 
 
 def close() -> None:
-    """End the processes of all feeds of this process. The result is out: what they raise is for the log."""
+    """End the processes of all feeds of this process. Errors are only logged: the result is out."""
     while _OPENED:
         try:
             _OPENED.pop().close()
@@ -124,24 +125,24 @@ def close() -> None:
 
 
 def waited_s() -> float | None:
-    """Seconds that this process was blocked in its feeds so far; None where it takes no batch in its steps."""
+    """Return the seconds that this process was blocked in its feeds; None if its steps take no new batches."""
     moving = [feed.waited_s for feed in _OPENED if not feed.fixed]
     return sum(moving) if moving else None
 
 
 def fed() -> int | None:
-    """Samples that this process was handed by its feeds so far; None where it takes no batch in its steps."""
+    """Return the samples that this process got from its feeds; None if its steps take no new batches."""
     moving = [feed.fed for feed in _OPENED if not feed.fixed]
     return sum(moving) if moving else None
 
 
 def said() -> str:
-    """What this process's native feeds are; "" for the reference feed."""
+    """Describe this process's native feeds; "" for the reference feed."""
     return "; ".join(dict.fromkeys(feed.said for feed in _OPENED if feed.said))
 
 
 def workers(task: Task) -> int:
-    """Processes or threads of one rank's native feed: what was asked for, else as many as the rank has cores."""
+    """Return the processes or threads of one rank's native feed: as requested, else one per core of the rank."""
     cores = len(task.cpus) or len(os.sched_getaffinity(0))
     return task.point.workload.feed_workers or max(1, cores // max(1, len(task.device_indices)))
 
@@ -150,12 +151,10 @@ def workers(task: Task) -> int:
 
 
 def connect(task: Task) -> Trainer:
-    """The reference feed of one rank of a point of kind `feed`. Raises UsageError where its data is not there."""
     return Feeding(Opened(feeds.feed(task, models.of(task.point.workload))))
 
 
 def alone(task: Task, native: Native) -> Trainer:
-    """The same of a framework with a pipeline of its own."""
     return Feeding(opened(task, models.of(task.point.workload), native))
 
 
@@ -175,22 +174,20 @@ class Feeding:
         self.notes: tuple[str, ...] = ()
 
     def step(self) -> None:
-        """The next batch."""
         self.samples += len(self._feed.batch(self._steps)[1])
         self._steps += 1
 
     def sync(self) -> None:
-        """A batch is there when it is returned."""
+        """Do nothing: a returned batch is complete."""
 
     def loss(self) -> None:
-        """Nothing is trained."""
+        """Return None: nothing is trained."""
 
     def digest(self) -> None:
-        """Nothing is trained."""
+        """Return None: nothing is trained."""
 
     def peak_memory_bytes(self) -> int:
-        """No device is used."""
         return 0
 
     def close(self) -> None:
-        """The worker closes its feed."""
+        """Do nothing: the worker closes the feed."""

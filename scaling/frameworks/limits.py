@@ -1,4 +1,4 @@
-"""What an emulated device cannot do. Pure."""
+"""What an emulated device cannot do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scaling.records.point import Point
 
 
 def refuse(point: Point) -> str | None:
-    """Why the point cannot be emulated, naming the flag; None when it can, or need not be."""
+    """Return why the point cannot be emulated, naming the flag; None if it can or is not on emulated devices."""
     if point.hardware.device != "emulated":
         return None
     if point.workload.precision != "fp32":

@@ -1,4 +1,4 @@
-"""Whether a process that others connect to listens where it was told to."""
+"""Wait until a process listens at its address."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import socket
 import time
 
 CONNECT_S = 1.0
-# Between two looks.
+# Between two tries.
 LOOK_S = 0.005
 
 
 def refuses(address: str, port: int) -> bool:
-    """Whether nothing listens there yet: a reserved address that is not yet served refuses. What else is wrong, an
-    unknown name or a host that is silent, is for whoever connects to say."""
+    """Return whether nothing listens there yet: a reserved port without a listener refuses connections. Other
+    errors (unknown name, silent host) are left to the caller's own connection."""
     with contextlib.suppress(OSError), socket.socket() as probe:
         probe.settimeout(CONNECT_S)
         return probe.connect_ex((address, port)) == errno.ECONNREFUSED
@@ -22,9 +22,9 @@ def refuses(address: str, port: int) -> bool:
 
 
 def until_it_listens(address: str, port: int, within_s: float) -> None:
-    """Wait for who serves a reserved address, so much at most: what then connects, refused once, would wait long
-    before it tries again (torch's store and Horovod half a second, ZeroMQ a tenth). Where nobody listens in
-    time, whoever connects will say so."""
+    """Wait until a reserved address accepts connections, for at most `within_s`. Never raises. A library that is
+    refused once waits long before it retries: torch's store and Horovod 0.5 s, ZeroMQ 0.1 s. After the timeout the
+    library's own connection reports the failure."""
     for _ in range(round(within_s / LOOK_S)):
         if not refuses(address, port):
             return

@@ -1,8 +1,7 @@
-"""What NCCL chose, read from the file that NCCL_DEBUG_FILE names. Pure but for `read`.
+"""Parse what NCCL chose from the file that NCCL_DEBUG_FILE names.
 
-The lines are NCCL's own, as versions 2.18 to 2.29 write them (src/init.cc, src/enqueue.cc and src/transport of
-https://github.com/NVIDIA/nccl); tests/unit/frameworks/nccl_logs holds real ones. Of a line that another version
-writes otherwise nothing is known, and nothing is guessed.
+The patterns fit versions 2.18 to 2.29 (src/init.cc, src/enqueue.cc and src/transport of github.com/NVIDIA/nccl).
+Other lines are ignored. tests/unit/frameworks/nccl_logs has real files.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from pathlib import Path
 
 from scaling.records.network import NcclChoice
 
-# With NCCL_DEBUG_SUBSYS=TUNING a line is written for every collective: the first show all sizes.
+# NCCL_DEBUG_SUBSYS=TUNING writes a line for every collective: the first ones show all sizes.
 MOST_BYTES = 1 << 20
 MOST_WARNINGS = 2
 
-# enqueue.cc of releases before 2.24 prints numbers: nccl_tuner.h has the names in their order.
+# enqueue.cc before 2.24 prints numbers. These are the names of nccl_tuner.h, in order.
 ALGORITHMS = ("tree", "ring", "collnet direct", "collnet chain", "nvls", "nvls tree", "pat")
 PROTOCOLS = ("LL", "LL128", "simple")
 _NAMES = {"COLLNET_DIRECT": "collnet direct", "COLLNET_CHAIN": "collnet chain", "NVLS_TREE": "nvls tree"}
@@ -38,10 +37,8 @@ _WARNING = re.compile(r"NCCL WARN (.+)$")
 
 
 def read(debug_file: str, pid: int) -> NcclChoice | None:
-    """What a worker's NCCL wrote, and cut its file off at MOST_BYTES; None where there is none.
-
-    `debug_file` is the NCCL_DEBUG_FILE that it was given, `pid` the worker's, which stands for `%p` in it.
-    """
+    """Read what a worker's NCCL wrote, and truncate its file to MOST_BYTES. None if there is none. `debug_file` is
+    the worker's NCCL_DEBUG_FILE; its `%p` is the worker's `pid`."""
     try:
         return parse(_head(Path(debug_file.replace("%p", str(pid)).replace("%%", "%")))) if debug_file else None
     except OSError:
@@ -56,7 +53,7 @@ def _head(file: Path) -> list[str]:
 
 
 def parse(lines: Iterable[str]) -> NcclChoice | None:
-    """What the lines of one worker tell; None where none of them is NCCL's."""
+    """Parse the lines of one worker; None if NCCL wrote none of them."""
     own = [line.rstrip() for line in lines if "NCCL" in line]
     if not own:
         return None
@@ -83,7 +80,7 @@ def _last(lines: Iterable[str], pattern: re.Pattern[str]) -> str:
 
 
 def _connections(lines: Iterable[str]) -> tuple[dict[str, int], set[int], int]:
-    """How many connections there are by transport, the network devices that they take, how many are GPUDirect."""
+    """Return connections by transport, the network devices in use, and the number of GPUDirect connections."""
     transports, devices, gpu_direct = Counter[str](), set[int](), 0
     for line in lines:
         if (via := _VIA.search(line)) is None:
@@ -100,8 +97,8 @@ def _connections(lines: Iterable[str]) -> tuple[dict[str, int], set[int], int]:
 
 
 def _cards(lines: Iterable[str], network: str, devices: set[int]) -> tuple[str, ...]:
-    """The names of the devices that connections take; all that are listed where none is known by its number."""
-    # Plugins for InfiniBand list their cards as NCCL does.
+    """Return the names of the devices in use; all listed names if no number matches."""
+    # InfiniBand plugins list their cards as NCCL does.
     kinds = (network, "Socket" if network == "Socket" else "IB")
     names: dict[int, str] = {}
     for line in lines:
@@ -114,7 +111,7 @@ def _cards(lines: Iterable[str], network: str, devices: set[int]) -> tuple[str, 
 
 
 def _algorithms(lines: Iterable[str]) -> dict[str, int]:
-    """The bytes of all-reduces by algorithm and protocol; older releases do not say which collective it was."""
+    """Sum the bytes of all-reduces by algorithm and protocol. Older releases do not name the collective."""
     found = Counter[str]()
     for line in lines:
         if (told := _REDUCED.search(line)) and told[1] in (None, "AllReduce"):

@@ -1,8 +1,7 @@
-"""How each library of an exchange is held to one network: the environment of a child. Pure.
+"""Environment variables that hold each library to one network.
 
-Addresses do the rest: every rendezvous and server is told the address that it binds on that network
-(`task.address`, `task.addresses`, `task.servers`). A server that listens on all interfaces has only these, and
-goes out by the interface that leads to the peer's address.
+Every rendezvous and server also gets its address there (`task.address`, `task.addresses`, `task.servers`). One
+that listens on all interfaces sends through the interface to the peer's address.
 """
 
 from __future__ import annotations
@@ -12,12 +11,9 @@ from scaling.records.task import Task
 
 
 def nccl(task: Task) -> dict[str, str]:
-    """NCCL: RDMA over the network's card, or sockets over its interface and no RDMA at all.
-
-    `=` makes NCCL take a name as a whole and not as a prefix. On one host, and where it may choose among the
-    RDMA cards or reaches them by a plugin, which NCCL_NET=IB would exclude, only its rendezvous is told the
-    interface. Nothing without GPUs.
-    """
+    """Return NCCL's variables: RDMA over the network's card, or sockets over its interface. Empty without GPUs.
+    `=` makes NCCL match the whole name. Only the rendezvous gets the interface on one host, with any RDMA card, or
+    with a plugin, which NCCL_NET=IB would exclude."""
     if task.point.hardware.device != "cuda":
         return {}
     bootstrap = {"NCCL_SOCKET_IFNAME": f"={task.place.interface}"}
@@ -29,11 +25,8 @@ def nccl(task: Task) -> dict[str, str]:
 
 
 def nccl_log(task: Task) -> dict[str, str]:
-    """What has NCCL write down what it chose, into a file beside the rank's log; nothing without GPUs or a log.
-
-    A line for every collective (TUNING) tells the algorithm, and costs the step that it is written in: only in the
-    first round of `comm`, which is in no efficiency.
-    """
+    """Return variables that log NCCL's choices next to the rank's log. Empty without GPUs or a log. TUNING logs
+    every collective and slows the step: only in the first round of `comm`, which is in no efficiency."""
     if task.point.hardware.device != "cuda" or not task.log:
         return {}
     tuning = ("TUNING",) if task.point.kind == "comm" and task.point.round == 0 else ()
@@ -45,5 +38,5 @@ def nccl_log(task: Task) -> dict[str, str]:
 
 
 def gloo(task: Task) -> dict[str, str]:
-    """The interface of Gloo, which else takes the address of the host's name, whatever MASTER_ADDR says."""
+    """Return Gloo's interface. Without it, Gloo uses the address of the host's name, whatever MASTER_ADDR is."""
     return {"GLOO_SOCKET_IFNAME": task.place.interface}

@@ -1,4 +1,4 @@
-"""How options are read that several strategies have, and the one that every training loop has."""
+"""Types of options that several strategies have, and the options of every training loop."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ from scaling.workloads.layers import BatchNorm
 Value = TypeVar("Value")
 Bounded = TypeVar("Bounded", int, float)
 
-# Counts are of bytes, elements, ranks; sizes in MiB, times in ms. Beyond these they are a slip of the finger, and
-# what reads them has 64 bits or raises errors of its own, on every rank.
+# Larger values are typing errors. Libraries take 64 bits or fail on every rank with errors of their own.
 MOST, MOST_NUMBER = 1 << 40, 1_000_000
 
 
 def _named(words: str, read: Callable[[str], Value]) -> Callable[[str], Value]:
-    """A reader that errors call by these words."""
     read.__name__ = words
     return read
 
 
 def _within(kind: Callable[[str], Bounded], least: Bounded, most: Bounded, words: str) -> Callable[[str], Bounded]:
-    """A reader of numbers between two, both included; ValueError for any other."""
-
     def read(text: str) -> Bounded:
         value = kind(text)
         if not least <= value <= most:
@@ -39,13 +35,13 @@ def _within(kind: Callable[[str], Bounded], least: Bounded, most: Bounded, words
 
 positive_integer = _within(int, 1, MOST, f"integer from 1 to {MOST}")
 count_from_0 = _within(int, 0, MOST, f"integer from 0 to {MOST}")
-# The smallest is a byte, in MiB.
+# The smallest is one byte, in MiB.
 positive_number = _within(float, 0.000_001, MOST_NUMBER, f"number from 0.000001 to {MOST_NUMBER}")
 number_from_0 = _within(float, 0.0, MOST_NUMBER, f"number from 0 to {MOST_NUMBER}")
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """A reader that takes these words and raises ValueError for any other; errors call it by its name."""
+    """Return a reader that accepts these words. It raises ValueError for any other, and is named by its words."""
 
     def read(text: str) -> str:
         if text not in words:
@@ -65,14 +61,13 @@ LOOP: Mapping[str, Option] = {
 
 
 def accumulated(point: Point) -> int:
-    """Micro-batches of a step."""
     known = {key: point.options[key] for key in LOOP if key in point.options}
     return int(read_options(LOOP, known)["accumulate"])
 
 
 def refuse(point: Point) -> str | None:
-    """Micro-batches must be of equal size: the mean of their means is then that of the batch. Nor may batch norm
-    meet a single value."""
+    """Return why the point's micro-batches are impossible, or None. They must have equal sizes: then the mean of
+    their means is the batch's mean. Batch norm needs more than one value."""
     parts, work = accumulated(point), point.workload
     if parts > 1 and not work.trains:
         return f"--option accumulate={parts}: --pass {work.pass_} is of a whole minibatch; leave it out"
@@ -82,7 +77,7 @@ def refuse(point: Point) -> str | None:
 
 
 def _lone_value(point: Point) -> str | None:
-    """Which batch norm would normalise a single value per channel: torch refuses, others go on with zeros."""
+    """Return why batch norm would see one value per channel: torch refuses that, others return zeros."""
     if point.hardware.device == "emulated":
         return None
     work = point.workload

@@ -1,4 +1,4 @@
-"""Strategies from outside the package: a class in one file, or for one more release a module of functions."""
+"""Load strategies from outside the package: a class in one file, or for one more release a module of functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaling.frameworks.base import Helper, Option, Strategy, Traits
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
-# For one release more: where the documented names of this folder stood.
+# Aliases of old import paths, for one more release.
 FORMERLY: Mapping[str, str] = {
     "scaling.strategies": "scaling.frameworks",
     "scaling.strategies.base": "scaling.frameworks.base",
@@ -28,10 +28,8 @@ FORMERLY: Mapping[str, str] = {
 
 
 def load(module: str, name: str) -> Strategy:
-    """The strategy `name` of a module: an object `STRATEGY`, a class of its own, or the module's functions.
-
-    Raises UsageError where the module cannot be imported or has no strategy of this name.
-    """
+    """Load the strategy `name` of a module: an object `STRATEGY`, a class, or the module's functions. Raises
+    UsageError if the module cannot be imported or has no strategy of this name."""
     for old, new in FORMERLY.items():
         sys.modules.setdefault(old, import_module(new))
     try:
@@ -39,7 +37,7 @@ def load(module: str, name: str) -> Strategy:
             found = import_module(module)
     except ImportError as error:
         raise UsageError(f"--strategy {name}: cannot import {module}: {error}") from None
-    except (Exception, SystemExit) as error:  # anybody's code
+    except (Exception, SystemExit) as error:  # code from outside may raise anything
         raise UsageError(f"--strategy {name}: cannot import {module}: {type(error).__name__}: {error}") from error
     if hasattr(found, "NAMES"):
         strategy: Strategy = ModuleStrategy(found, name)
@@ -63,7 +61,7 @@ def _of_class(found: ModuleType, module: str, name: str) -> Strategy:
 
 
 class ModuleStrategy(Strategy):
-    """A module of functions as a strategy: how they were written before Strategy was a class."""
+    """A module of functions as a strategy, an interface that remains for one more release."""
 
     def __init__(self, module: ModuleType, name: str) -> None:
         self._module: Any = module
@@ -74,32 +72,26 @@ class ModuleStrategy(Strategy):
         self.trainer = self.server = module.__name__
 
     def traits(self, name: str) -> Traits:
-        """As the module says."""
         found: Traits = self._module.traits(name)
         return found
 
     def devices(self, name: str) -> tuple[Device, ...]:
-        """As the module says."""
         return tuple(self._module.devices(name))
 
     def missing(self, name: str, _device: Device = "cpu") -> str | None:
-        """As the module says, which was never asked about a device."""
         reason: str | None = self._module.missing(name)
         return reason
 
     def refuse(self, point: Point) -> str | None:
-        """As the module says."""
         reason: str | None = self._module.refuse(point)
         return reason
 
     def helpers(self, task: Task) -> list[Helper]:
-        """As the module says."""
         return list(self._module.helpers(task))
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """As the module says."""
         return dict(self._module.environ(task, announced))
 
     def compresses(self, point: Point) -> bool:
-        """Where its option `compression` is set: a module has no other way to say it."""
+        """Return whether the option `compression` is set: such a module cannot say it otherwise."""
         return point.options.get("compression", "none") != "none"

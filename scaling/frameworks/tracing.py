@@ -1,4 +1,4 @@
-"""A framework's profiler, as the worker uses it. Worker's side."""
+"""The interface of a framework's profiler. It runs in the worker."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Protocol, runtime_checkable
 
 
 class Tracer:
-    """A profiler of what this rank does.
+    """A profiler of this rank.
 
-    A subclass overrides `start` and `stop`, which may raise whatever its framework raises: a trace that fails
-    costs a note and no point. `end` ends its file's name. `tells_gpu`: the file tells of the rank's GPU, in
-    torch.profiler's words (analysis/measured/trace_split.py).
+    `start` and `stop` of a subclass may raise any error: a failed trace costs a note, not the point.
+
+    * end: the end of its file's name.
+    * tells_gpu: the file covers the rank's GPU, in torch.profiler's words (analysis/measured/trace_split.py).
     """
 
     end = ".json.gz"
@@ -26,24 +27,23 @@ class Tracer:
         raise NotImplementedError
 
     def window(self) -> AbstractContextManager[object]:
-        """The steps that are timed run inside; a profiler that can mark them does."""
+        """Return a context for the timed steps. A profiler may mark them in the trace."""
         return nullcontext()
 
     def stop(self) -> None:
-        """End, and write the file."""
         raise NotImplementedError
 
 
 @runtime_checkable
 class Traceable(Protocol):
-    """A trainer has this too where its framework has a profiler."""
+    """A trainer whose framework has a profiler."""
 
     def tracers(self) -> Sequence[Tracer]:
-        """All profilers that can run at once, made anew."""
+        """Return new tracers for all profilers that can run together."""
 
 
 def pack(plain: Path, packed: Path) -> None:
-    """Compress a file in the place of another, and remove it."""
+    """Compress the file `plain` to `packed` and remove it."""
     with plain.open("rb") as source, gzip.open(packed, "wb") as target:
         shutil.copyfileobj(source, target)
     plain.unlink()

@@ -1,4 +1,4 @@
-"""Environment variables that change how fast training goes: which of them runs record, and which children get."""
+"""Environment variables that change rates: which ones are recorded, and which ones children get."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from scaling import frameworks
 
 _FRAMEWORKS = tuple(frameworks.FRAMEWORKS.values())
-# Of libraries, and what frameworks declare.
+# Variables of libraries, and those that frameworks declare.
 RECORDED = re.compile(
     "|".join(
         (
@@ -18,7 +18,7 @@ RECORDED = re.compile(
         )
     )
 )
-# They say what is where, or a task sets them.
+# Locations and the like, or variables that a task sets.
 IGNORED = re.compile(
     r".*_(HOME|VERSION|VISIBLE_DEVICES|CACHE_DIR|CACHE_PATH|ARCH_LIST|LOG_LEVEL)$"
     r"|(OMP|MKL|OPENBLAS)_NUM_THREADS$|CUDA_DEVICE_ORDER$"
@@ -26,35 +26,33 @@ IGNORED = re.compile(
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)(AUTH|KEYS?)(_|$)", re.IGNORECASE)
 USERINFO = re.compile(r"//[^/@\s]*@")
 MOST_CHARACTERS = 200
-# libgomp binds threads when it is loaded: a fork server's then also bind those of its forks, outside their rank's
-# CPUs. A limit below a rank's threads makes frameworks hang.
+# libgomp binds threads when it is loaded, so forks of a fork server would run outside their rank's CPUs. A limit
+# below a rank's threads makes frameworks hang.
 PLACING = re.compile(
     r"(OMP_(THREAD_LIMIT|DYNAMIC|PROC_BIND|PLACES)|GOMP_CPU_AFFINITY|MKL_DOMAIN_NUM_THREADS)$|KMP_"
 )
-# Strategies set them for each process.
 OWN = re.compile("|".join(one.own_variables for one in _FRAMEWORKS if one.own_variables))
 CORRECTED = {name: told for one in _FRAMEWORKS for name, told in one.corrected.items()}
 
 
 def for_children(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment without the variables that would break a worker or move its threads off its CPUs."""
+    """Drop and correct variables that break a worker or move its threads off its CPUs."""
     kept = {name: value for name, value in environ.items() if not (PLACING.match(name) or OWN.match(name))}
     return {name: CORRECTED[name][1] if _is_wrong(name, value) else value for name, value in kept.items()}
 
 
 def _is_wrong(name: str, value: str) -> bool:
-    """Whether workers fail with it."""
     return name in CORRECTED and value.upper() == CORRECTED[name][0]
 
 
 def recorded(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of children that change rates. Secrets are left out, long values cut."""
+    """Return the variables of children that change rates, without secrets. Long values are cut."""
     given = for_children(environ)
     return {name: _shown(given[name]) for name in sorted(given) if RECORDED.match(name) and _is_said(name)}
 
 
 def changed(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables that children get changed or not at all, each with the reason: `OMP_PROC_BIND=true (...)`."""
+    """Return the variables that children get changed or not at all: `OMP_PROC_BIND=true (reason)`."""
     return tuple(
         f"{name}={_shown(environ[name])} ({why})"
         for name in sorted(environ)

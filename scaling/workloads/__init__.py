@@ -1,1 +1,1 @@
-"""What is trained, and what it is fed with. Knows no framework."""
+"""Networks and data to train on. Nothing here depends on a framework."""

@@ -1,8 +1,10 @@
-"""The layers that networks are described by: sizes, parameters and operations of each, without any framework.
+"""Layers that describe networks: sizes, parameters and operations of each, without any framework.
 
-A shape has no batch: (channels, height, width) of images, (length,) of tokens, (length, width) of sequences,
-(width,) of vectors. A multiplication and an addition are two operations; activations, pooling and normalisation
-count none, as in torch.utils.flop_counter. `Chain`, `Residual` and `Branches` hold other layers (`walk.py`).
+* Shapes have no batch: images (channels, height, width), tokens (length,), sequences (length, width), vectors
+  (width,).
+* A multiplication and an addition are two operations. Activations, pooling and normalisation count none, as in
+  torch.utils.flop_counter.
+* `Chain`, `Residual` and `Branches` hold other layers (`walk.py`).
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Shape: TypeAlias = tuple[int, ...]
-# How a parameter's first values are drawn (weights.py): He et al. 2015 by fan in or out, Glorot & Bengio 2010,
-# U(-1, 1) / sqrt(fan in), a normal of that deviation, U(-0.05, 0.05), an orthogonal matrix, one number, zeros but
-# for an LSTM's forget gates.
+# How a parameter's first values are drawn (weights.py): He et al. 2015 by fan in or out; Glorot & Bengio 2010;
+# U(-1, 1) / sqrt(fan in); normal with that deviation; U(-0.05, 0.05); an orthogonal matrix; zeros; ones; zeros
+# except ones for an LSTM's forget gates.
 Start = Literal[
     "he-in", "he-out", "glorot", "uniform", "normal-0.01", "normal-0.02", "uniform-0.05", "orthogonal",
     "zeros", "ones", "forget",
@@ -22,13 +24,12 @@ Start = Literal[
 
 
 class ShapeError(ValueError):
-    """A layer cannot take what comes to it."""
+    """A layer cannot take its input."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trained array: its name in its layer, its shape, how it starts, and how many inputs and outputs one of its
-    units has."""
+    """A trained array: its name in its layer, its shape, its start, and the fans of one unit."""
 
     name: str
     shape: Shape
@@ -38,33 +39,32 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """Its elements."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One that changes nothing: the base of all."""
+    """The base of all layers; it changes nothing."""
 
     def output(self, shape: Shape) -> Shape:
-        """The shape that comes out; ShapeError where `shape` cannot go in."""
+        """Return the shape of the output. Raises ShapeError if `shape` cannot be the input."""
         return shape
 
     def parameters(self, _shape: Shape) -> tuple[Parameter, ...]:
-        """What is trained, in the order in which every framework lists it."""
+        """Return the trained arrays, in the order of every framework."""
         return ()
 
     def operations(self, _shape: Shape) -> int:
-        """Of the forward pass of one sample."""
+        """Return the operations of one sample's forward pass."""
         return 0
 
     def recurrent_operations(self, _shape: Shape) -> int:
-        """Those of them on what the layer itself gave, whose gradient is needed wherever the layer stands."""
+        """Return the operations on the layer's own output, whose gradient is needed at any place of the layer."""
         return 0
 
 
 def need(shape: Shape, rank: int, what: str) -> None:
-    """Refuse a shape of another rank; raises ShapeError."""
+    """Refuse a shape of another rank. Raises ShapeError."""
     if len(shape) != rank:
         raise ShapeError(f"takes {what}, and gets {' x '.join(map(str, shape))}")
 
@@ -73,7 +73,6 @@ IMAGES, SEQUENCE, VECTOR, TOKENS = "images", "a sequence of vectors", "a vector"
 
 
 def pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    """Height and width of what is square, or not."""
     return (value, value) if isinstance(value, int) else value
 
 
@@ -82,7 +81,7 @@ def pair(value: int | tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Conv(Layer):
-    """A convolution to `channels`, zeros around the image; with `whole` its windows must take in all pixels."""
+    """A convolution to `channels` with zero padding. With `whole`, its windows must cover all pixels."""
 
     channels: int
     kernel: int | tuple[int, int]
@@ -93,33 +92,31 @@ class Conv(Layer):
     whole: bool = False
 
     def output(self, shape: Shape) -> Shape:
-        """Rounded down."""
         counts = _windows(shape, pair(self.kernel), self.stride, pair(self.pad), ceil=False)
         if self.whole:
             self._check_edges(shape)
         return self.channels, *counts
 
     def _check_edges(self, shape: Shape) -> None:
-        """Refuse an image at whose lower or right edge no window comes; raises ShapeError."""
+        """Refuse an image whose lower or right edge no window covers. Raises ShapeError."""
         for size, length, border in zip(shape[1:], pair(self.kernel), pair(self.pad), strict=True):
             if left := (size + 2 * border - length) % self.stride:
                 sizes = f"{size - left} and {size - left + self.stride} would"
                 raise ShapeError(f"windows of {length}, {self.stride} apart, do not fill {size}; {sizes}")
 
     def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
-        """(channels, channels before, height, width), and a bias."""
         area = math.prod(pair(self.kernel))
         return weights((self.channels, shape[0], *pair(self.kernel)), self.bias, self.start,
                         fans=(shape[0] * area, self.channels * area))  # fmt: skip
 
     def operations(self, shape: Shape) -> int:
-        """Two per weight and place; the bias counts none."""
+        """Return two operations per weight and position; the bias counts none."""
         return 2 * math.prod(self.output(shape)) * shape[0] * math.prod(pair(self.kernel))
 
 
 @dataclass(frozen=True)
 class Pool(Layer):
-    """The largest or the mean value of each window; a mean counts the zeros around the image."""
+    """The largest or the mean value of each window. A mean includes the zeros of the padding."""
 
     kind: Literal["max", "mean"]
     kernel: int
@@ -128,16 +125,13 @@ class Pool(Layer):
     ceil: bool = False
 
     def output(self, shape: Shape) -> Shape:
-        """Rounded down, or with `ceil` up: a last window then sticks out, and begins inside the image."""
+        """Return the shape, rounded down; with `ceil` up, if the last window begins inside the image."""
         return shape[0], *_windows(shape, pair(self.kernel), self.stride, pair(self.pad), ceil=self.ceil)
 
 
 @dataclass(frozen=True)
 class GlobalMean(Layer):
-    """The mean of each channel."""
-
     def output(self, shape: Shape) -> Shape:
-        """(channels,)"""
         need(shape, 3, IMAGES)
         return shape[:1]
 
@@ -147,35 +141,28 @@ class Flatten(Layer):
     """All values in one vector, channels outermost."""
 
     def output(self, shape: Shape) -> Shape:
-        """(values,)"""
         return (math.prod(shape),)
 
 
 @dataclass(frozen=True)
 class BatchNorm(Layer):
-    """Normalisation over the batch, of each channel or each value of a vector.
-
-    `momentum` is the share of them that running statistics keep in a step.
-    """
+    """Normalisation of each channel or value over the batch. Running statistics keep `momentum` in a step."""
 
     epsilon: float = 1e-5
     momentum: float = 0.9
 
     def output(self, shape: Shape) -> Shape:
-        """As it was."""
         if len(shape) not in (1, 3):
             need(shape, 3, IMAGES)
         return shape
 
     def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
-        """A scale and a shift each."""
         return scale_and_shift(shape[0])
 
 
 def _windows(
     shape: Shape, kernel: tuple[int, int], stride: int, pad: tuple[int, int], *, ceil: bool
 ) -> tuple[int, int]:
-    """How many windows fit in an image, down and across."""
     need(shape, 3, IMAGES)
     counts = []
     for size, length, border in zip(shape[1:], kernel, pad, strict=True):
@@ -188,16 +175,14 @@ def _windows(
 
 
 def weights(shape: Shape, bias: bool, start: Start, *, fans: tuple[int, int]) -> tuple[Parameter, ...]:
-    """A matrix or kernel and perhaps its bias."""
     weight = Parameter("weight", shape, start, *fans)
     if not bias:
         return (weight,)
-    # As torch has it, where that is the start: other starts have no bias.
+    # As in torch, if the start is torch's. Other uniform starts have no bias.
     return weight, Parameter("bias", shape[:1], "uniform" if start == "uniform" else "zeros", *fans)
 
 
 def scale_and_shift(width: int) -> tuple[Parameter, ...]:
-    """What a normalisation learns."""
     return Parameter("weight", (width,), "ones"), Parameter("bias", (width,), "zeros")
 
 
@@ -213,30 +198,27 @@ class Dense(Layer):
     start: Start = "he-in"
 
     def output(self, shape: Shape) -> Shape:
-        """As many values on the last axis."""
         if len(shape) > 2:
             need(shape, 1, VECTOR)
         return *shape[:-1], self.width
 
     def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
-        """(width, width before), and a bias."""
         return weights((self.width, shape[-1]), self.bias, self.start, fans=(shape[-1], self.width))
 
     def operations(self, shape: Shape) -> int:
-        """Two per weight and vector."""
         return 2 * self.width * math.prod(shape)
 
 
 @dataclass(frozen=True)
 class Activation(Layer):
-    """A function of each value: GELU by the error function, or `gelu-tanh`, its approximation."""
+    """A function of each value. GELU uses the error function; `gelu-tanh` approximates it."""
 
     kind: Literal["relu", "gelu", "gelu-tanh"] = "relu"
 
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Zeroes a share of the values while training, and enlarges the others."""
+    """Zeroes a fraction of the values in training, and enlarges the others."""
 
     rate: float
 
@@ -246,14 +228,14 @@ class Dropout(Layer):
 
 @dataclass(frozen=True)
 class Chain(Layer):
-    """Layers one after the other, as one: a block that a network repeats."""
+    """Consecutive layers as one: a block that a network repeats."""
 
     body: tuple[Layer, ...]
 
 
 @dataclass(frozen=True)
 class Residual(Layer):
-    """The sum of `body` and of what comes in, which `shortcut` may turn to the same shape."""
+    """The sum of `body` and the input, which `shortcut` may bring to the same shape."""
 
     body: tuple[Layer, ...]
     shortcut: tuple[Layer, ...] = ()
@@ -261,6 +243,6 @@ class Residual(Layer):
 
 @dataclass(frozen=True)
 class Branches(Layer):
-    """Chains beside each other on the same images, whose channels are put one after the other."""
+    """Parallel chains on the same images, whose channels are concatenated."""
 
     branches: tuple[tuple[Layer, ...], ...]

@@ -1,4 +1,4 @@
-"""What can be trained: a catalogue of networks, each with the one count of parameters that was published."""
+"""The catalogue of networks, each with its published number of parameters, and their recipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scaling.workloads.specs import (
     Tokens,
 )
 
-# What Keras takes where nothing is said; SGD's with momentum.
+# The defaults of Keras; SGD has momentum.
 RATES: dict[Optimizer, float] = {"sgd": 0.01, "rmsprop": 0.001, "adadelta": 1.0, "adam": 0.001, "adamw": 0.001}
 
 Network = Callable[[int, int], tuple[Layer, ...]]
@@ -71,7 +71,6 @@ def _small(
 
 
 def _convolutional() -> tuple[ModelSpec, ...]:
-    """ImageNet's."""
     return (
         _imagenet("resnet50", images.resnet50, 25_557_032, "He 2015, v1.5", torchvision="resnet50"),
         _imagenet("resnet101", images.resnet101, 44_549_160, "He 2015, v1.5", torchvision="resnet101"),
@@ -118,10 +117,9 @@ def _convolutional() -> tuple[ModelSpec, ...]:
 
 
 def _small_images() -> tuple[ModelSpec, ...]:
-    """The studies' small ones, and the default on CPU."""
     rmsprop = Recipe(optimizer="rmsprop", rate=0.001, at_batch=128)
     return (
-        # Batch 32 is a step of about 100 ms on one current core.
+        # A step of batch 32 takes about 100 ms on one current core.
         ModelSpec(
             name="digits-cnn",
             network=images.digits_cnn,
@@ -151,14 +149,13 @@ def _small_images() -> tuple[ModelSpec, ...]:
         ),
         _small(
             "cifar10-cnn", images.cifar10_cnn, 32, 1_250_858,
-            # Keras' decay=1e-6 there is of the rate, 3 % of it in 20 epochs, and not of weights.
+            # Keras's decay=1e-6 in that example lowers the rate, by 3 % in 20 epochs; it is no weight decay.
             Recipe(optimizer="rmsprop", rate=1e-4, at_batch=32), channels=3, data="cifar10",
         ),
     )  # fmt: skip
 
 
 def _texts() -> tuple[ModelSpec, ...]:
-    """LSTMs of the Keras examples."""
     return (
         ModelSpec(
             name="imdb-lstm",
@@ -208,7 +205,6 @@ def _transformer(
 
 
 def _transformers() -> tuple[ModelSpec, ...]:
-    """Today's, and small ones of the same layers."""
     base, large = {"width": 768, "depth": 12, "heads": 12}, {"width": 1024, "depth": 24, "heads": 16}
     tiny = {"width": 128, "depth": 2, "heads": 4}
     llama_1b = partial(words.llama, width=2048, inside=8192, depth=16, heads=32, groups=8, rotary=5e5, tied=True)
@@ -254,20 +250,19 @@ CATALOGUE: dict[str, ModelSpec] = {
 
 
 def default_model(device: Device) -> str:
-    """ResNet-50 where there are GPUs or what stands for them, as the field does; on CPU a small network on
-    real images."""
+    """Return ResNet-50 for GPUs and emulated devices, as is usual; on CPU a small network on real images."""
     return "digits-cnn" if device == "cpu" else "resnet50"
 
 
 def spec(name: str) -> ModelSpec:
-    """Return the description at the model's own size; raises UsageError with the near match."""
+    """Return the description at the model's own size. Raises UsageError with the nearest match."""
     if name not in CATALOGUE:
         raise UsageError(f"--model {name}: unknown; {near(name, CATALOGUE)}")
     return CATALOGUE[name]
 
 
 def sized(name: str, size: int) -> ModelSpec:
-    """The description at an image size, 0 for the model's own."""
+    """Return the description at an image size, 0 for the model's own."""
     found = spec(name)
     if not size or not isinstance(found.input, Images):
         return found
@@ -275,7 +270,7 @@ def sized(name: str, size: int) -> ModelSpec:
 
 
 def of(workload: Workload) -> ModelSpec:
-    """The description at the point's size; raises UsageError where the network cannot have that."""
+    """Return the description at the point's size. Raises UsageError for an unknown model."""
     found = sized(workload.model, workload.image_size)
     if workload.sequence_length and isinstance(found.input, Tokens):
         found = replace(found, input=replace(found.input, length=workload.sequence_length))
@@ -283,7 +278,7 @@ def of(workload: Workload) -> ModelSpec:
 
 
 def at(point: Point) -> ModelSpec:
-    """The description at the point's size, with the learning rate and the first weights of its regime."""
+    """Return the description at the point's size, with the learning rate and first weights of its regime."""
     found, regime = of(point.workload), point.regime
     if regime is None:
         return found
@@ -291,7 +286,7 @@ def at(point: Point) -> ModelSpec:
 
 
 def recipe(found: ModelSpec, optimizer: Optimizer | Literal[""]) -> Recipe:
-    """The model's own, or that of another optimiser at its usual rate."""
+    """Return the model's own recipe, or that of another optimiser at its usual rate."""
     if not optimizer or optimizer == found.recipe.optimizer:
         return found.recipe
     return Recipe(optimizer=optimizer, rate=RATES[optimizer], at_batch=found.recipe.at_batch)

@@ -1,4 +1,4 @@
-"""What the description of a model says: its input, what it learns, and by which recipe."""
+"""The description of a model: its input, its target, and its recipe."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ class Images(Record, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        """Of one sample."""
         return self.channels, self.height, self.width
 
     @property
     def size(self) -> int:
-        """What --image-size sets."""
+        """Return the value that --image-size sets."""
         return self.height
 
 
@@ -37,12 +36,11 @@ class Tokens(Record, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        """Of one sample."""
         return (self.length,)
 
     @property
     def size(self) -> int:
-        """What --sequence-length sets."""
+        """Return the value that --sequence-length sets."""
         return self.length
 
 
@@ -50,7 +48,7 @@ Input: TypeAlias = Images | Tokens
 
 
 class Classes(Record, frozen=True, kw_only=True):
-    """One of `count`, by cross-entropy of as many logits."""
+    """One of `count` classes, by cross-entropy of as many logits."""
 
     count: int
 
@@ -60,23 +58,27 @@ class Binary(Record, frozen=True, kw_only=True):
 
 
 class NextToken(Record, frozen=True, kw_only=True):
-    """At each place the token that follows, by cross-entropy."""
+    """The next token at each position, by cross-entropy."""
 
 
 class MaskedTokens(Record, frozen=True, kw_only=True):
-    """The tokens that were hidden, a `share` of all, by cross-entropy; other places have the label IGNORED."""
+    """The hidden tokens, a `share` of all, by cross-entropy. Other positions have the label IGNORED."""
 
     share: float = 0.15
 
 
 Target: TypeAlias = Classes | Binary | NextToken | MaskedTokens
-# Label of places that are not learnt, in every framework.
+# The label of positions that are not learnt, in every framework.
 IGNORED = -100
 
 
 class Recipe(Record, frozen=True, kw_only=True):
-    """How a model is trained: the optimiser and its `rate` at the batch `at_batch`; `momentum` of SGD, `decay` of
-    weights (L2; decoupled with adamw)."""
+    """How a model is trained.
+
+    * rate: learning rate at the batch `at_batch`
+    * momentum: of SGD
+    * decay: of weights; L2, decoupled with adamw
+    """
 
     optimizer: Optimizer = "sgd"
     rate: float = 0.01
@@ -86,12 +88,15 @@ class Recipe(Record, frozen=True, kw_only=True):
 
 
 class ModelSpec(Record, frozen=True, kw_only=True, dict=True):
-    """A model as every framework builds it, of the layers that `network` gives for a size and so many classes.
+    """A model as every framework builds it.
 
-    A model that writes has its words for classes. `parameters` are the trained ones at the model's own size, as
-    `source` publishes them; tests hold the layers to them. `batch_size` is the default per device, by kind of
-    device, `unit` what a rate counts. `alike` names the same network in a library, by library: only tests build
-    that. `weights` is a file to begin with, "" where they are drawn.
+    * network: returns the layers for a size and a number of classes, or of words for a language model.
+    * parameters: the published number of trained ones at the model's own size; tests compare the layers with it.
+    * source: where this number is published.
+    * batch_size: the default per device, by kind of device.
+    * unit: what a rate counts.
+    * alike: by library, its name of the same network, for tests.
+    * weights: a file with first weights; "" to draw them.
     """
 
     name: str
@@ -109,17 +114,14 @@ class ModelSpec(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """What it is built of."""
         return self.network(self.input.size, self.outputs)
 
     @property
     def reads_images(self) -> bool:
-        """Whether its samples are images, and not tokens."""
         return isinstance(self.input, Images)
 
     @property
     def outputs(self) -> int:
-        """Classes or words, as the network is told them."""
         if isinstance(self.target, Classes):
             return self.target.count
         assert isinstance(self.input, Tokens)
@@ -127,5 +129,5 @@ class ModelSpec(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def placed(self) -> tuple[walk.Placed, ...]:
-        """Its layers with shapes; UsageError where its size is impossible."""
+        """Return its layers with shapes. Raises UsageError if its size is impossible."""
         return walk.walk(self.layers, self.input.shape)

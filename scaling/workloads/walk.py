@@ -1,4 +1,4 @@
-"""What a network is made of, layer by layer: shapes, parameters and operations. Pure; knows no framework."""
+"""Walk through a network layer by layer: shapes, parameters and operations."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from scaling.workloads.layers import Branches, Chain, Layer, Parameter, Residual
 
 @dataclass(frozen=True)
 class Placed:
-    """A layer in its place: `path` counts from 0 at each depth (`4.0.1`), `shape` comes in, `output` goes out.
+    """A layer in its place.
 
-    `follows`: what comes in depends on parameters, so that its gradient is needed.
+    * path: counts from 0 at each depth (`4.0.1`).
+    * shape, output: the shapes of its input and its output.
+    * follows: its input depends on parameters, so the gradient of its input is needed.
     """
 
     path: str
@@ -24,58 +26,50 @@ class Placed:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What it trains."""
         return self.layer.parameters(self.shape)
 
     @property
     def operations(self) -> int:
-        """Floating-point operations of the forward pass of one sample."""
+        """Return the operations of one sample's forward pass."""
         return self.layer.operations(self.shape)
 
 
 def walk(layers: Sequence[Layer], shape: Shape) -> tuple[Placed, ...]:
-    """Every layer that holds no others, in the order of the forward pass, which is that of the parameters.
-
-    Branches come one after the other, a residual's body before its shortcut. Raises UsageError that names the
-    layer which cannot take what comes to it, and both shapes.
-    """
+    """Return every layer that holds no others, in the order of the forward pass, which is that of parameters.
+    Branches come one after the other, and a residual's body before its shortcut. Raises UsageError with the layer
+    that cannot take its input, and the shapes."""
     return tuple(_chain(layers, (shape, False), ""))
 
 
 def parameters(layers: Sequence[Layer], shape: Shape) -> dict[str, Parameter]:
-    """All that is trained, by `path.name`, in order."""
     return {f"{one.path}.{each.name}": each for one in walk(layers, shape) for each in one.parameters}
 
 
 def count(layers: Sequence[Layer], shape: Shape) -> int:
-    """The trained parameters."""
     return sum(each.size for each in parameters(layers, shape).values())
 
 
 def forward_operations(layers: Sequence[Layer], shape: Shape) -> int:
-    """Floating-point operations of the forward pass of one sample."""
     return sum(one.operations for one in walk(layers, shape))
 
 
 def training_operations(layers: Sequence[Layer], shape: Shape) -> int:
-    """Floating-point operations of the forward and backward pass of one sample."""
+    """Return the floating-point operations of one sample's forward and backward pass."""
     placed = walk(layers, shape)
     return sum(one.operations + backward for one, backward in zip(placed, backwards(placed), strict=True))
 
 
 def backwards(placed: Sequence[Placed]) -> tuple[int, ...]:
-    """The operations of each layer's backward pass.
-
-    As many as forward for the gradients of its weights, and as many for those of its input, which layers do not
-    need that the sample itself comes to: of these an LSTM still needs its states'.
-    """
+    """Return the operations of each layer's backward pass. Gradients of weights cost as much as the forward pass,
+    and so do those of the input. A layer whose input is the sample needs only the first; an LSTM there also needs
+    the gradients of its states."""
     return tuple(
         one.operations + (one.operations if one.follows else one.layer.recurrent_operations(one.shape))
         for one in placed
     )
 
 
-# What goes out, and whether that depends on parameters.
+# The shape of the output, and whether it depends on parameters.
 _Flow = tuple[Shape, bool]
 _Walk = Generator[Placed, None, _Flow]
 

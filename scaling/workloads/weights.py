@@ -1,4 +1,4 @@
-"""A network's first weights, drawn by NumPy: the same in every framework, whatever makes the network there."""
+"""A network's first weights, drawn by NumPy: the same for every framework."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ Random = np.random.Generator
 
 
 def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
-    """The name (`path.parameter`) and values of every parameter, in order; one is in memory at a time.
-
-    Each is drawn from (seed, its place): what a network has before it changes nothing in a layer. Those of a model
-    that begins with a file are the file's; raises UsageError where these are of another network.
-    """
+    """Yield `path.parameter` and values of every parameter, in order, one in memory at a time. Each is drawn from
+    the seed and its index, or read from the model's file. Raises UsageError for a file of another network."""
     kept = weights_file.weights(spec).trained if spec.weights else ()
     named = ((placed, each) for placed in spec.placed for each in placed.parameters)
     for index, ((placed, parameter), known) in enumerate(zip_longest(named, kept)):
@@ -31,17 +28,16 @@ def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
 
 
 def names(spec: ModelSpec) -> list[str]:
-    """`path.parameter` of everything that is trained, in order."""
     return [f"{placed.path}.{each.name}" for placed in spec.placed for each in placed.parameters]
 
 
 def statistics(spec: ModelSpec) -> tuple[tuple[Array, Array], ...]:
-    """The means and variances that every batch norm begins with, in order; () where they are 0 and 1."""
+    """Return the first means and variances of every batch norm, in order; () if they are 0 and 1."""
     return weights_file.weights(spec).statistics if spec.weights else ()
 
 
 def values(parameter: Parameter, random: Random) -> Array:
-    """The first values of one parameter, float32, contiguous."""
+    """Return the first values of one parameter, float32, contiguous."""
     return STARTS[parameter.start](parameter, random)
 
 
@@ -70,14 +66,14 @@ def _filled(value: float) -> Callable[[Parameter, Random], Array]:
 
 
 def _orthogonal(parameter: Parameter, random: Random) -> Array:
-    """A matrix whose columns are orthonormal (Saxe 2013)."""
+    """Return a matrix with orthonormal columns (Saxe 2013)."""
     rows, columns = parameter.shape
     matrix, upper = np.linalg.qr(random.standard_normal((rows, columns)))
     return np.ascontiguousarray(matrix * np.sign(np.diag(upper)), np.float32)
 
 
 def _forget(parameter: Parameter, _random: Random) -> Array:
-    """One for the forget gates, the second quarter (Jozefowicz 2015), as Keras does."""
+    """Return ones for the forget gates, the second quarter, as in Keras (Jozefowicz 2015)."""
     bias = np.zeros(parameter.shape, np.float32)
     quarter = parameter.size // 4
     bias[quarter : 2 * quarter] = 1

@@ -1,9 +1,9 @@
-"""First weights from a file: PyTorch's .pth, .safetensors or .npz, for every framework alike.
+"""First weights from a file: PyTorch's .pth, .safetensors or .npz, for every framework.
 
-A network's arrays are found by their order, since libraries give them other names: torchvision's state dicts have
-those of the networks that it shares with us in our order and shapes. A .safetensors file keeps no order: there the
-names must be ours (`path.parameter`). Of a .pth nothing is run: its pickle may name tensors and nothing else, as
-with torch.load(weights_only=True), and torch need not be there.
+* Arrays are matched by order, since names differ. torchvision's state dicts of the same networks fit.
+* A .safetensors file keeps no order. Its names must be this project's (`path.parameter`).
+* Nothing in a .pth is executed, and torch is not needed. Its pickle may name only tensors, as with
+  torch.load(weights_only=True).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from scaling.workloads.specs import ModelSpec
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 BFLOAT16 = "bf16"
-# Of batch norm: statistics are gathered and not trained; how many batches they are of nobody needs.
+# Batch norm's statistics are gathered, not trained. The number of batches is not needed.
 STATISTICS = (("running_mean", "moving_mean"), ("running_var", "moving_variance"))
 COUNTS = ("num_batches_tracked",)
-# Classifiers beside a network's own, which torchvision trains GoogLeNet and Inception with.
+# Auxiliary classifiers with which torchvision trains GoogLeNet and Inception.
 BESIDE = ("aux",)
-# Kinds of NumPy's types that weights may have.
+# Kinds of NumPy types that weights may have.
 NUMBERS = "fiu"
-# By the names of torch's storages and of safetensors; bfloat16 is the upper half of a float32.
+# By the names of torch's storages and of safetensors. bfloat16 is the upper half of a float32.
 DTYPES = {
     "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
     "LongStorage": "<i8", "IntStorage": "<i4",
@@ -46,18 +46,18 @@ DTYPES = {
 
 
 class Weights(NamedTuple):
-    """What a file has for a network: `trained` in its order, None for those that begin anew; means and variances
-    of batch norm, in order too, () where the file has none."""
+    """The weights of a file for a network.
+
+    * trained: arrays in the network's order; None for one that is drawn anew.
+    * statistics: means and variances of batch norm, in order; () if the file has none.
+    """
 
     trained: tuple[Array | None, ...]
     statistics: tuple[tuple[Array, Array], ...]
 
 
 def weights(spec: ModelSpec) -> Weights:
-    """Those of the file that the model begins with.
-
-    Raises UsageError naming the flag, the file, and the first array whose shape differs.
-    """
+    """Return the weights of the model's file. Raises UsageError with the first array whose shape differs."""
     found = {name: array for name, array in _read(spec.weights).items() if not _is_left_out(name)}
     means, variances = ([found[name] for name in found if name.endswith(ends)] for ends in STATISTICS)
     trained = {name: array for name, array in found.items() if not name.endswith(STATISTICS[0] + STATISTICS[1])}
@@ -76,7 +76,6 @@ def _refused(spec: ModelSpec, why: str) -> UsageError:
 
 
 def _trained(spec: ModelSpec, found: Arrays) -> Iterator[Array | None]:
-    """In the network's order, float32, contiguous."""
     wanted = {f"{placed.path}.{each.name}": each for placed in spec.placed for each in placed.parameters}
     anew = _last(spec)
     if set(found) == set(wanted):
@@ -102,14 +101,12 @@ def _trained(spec: ModelSpec, found: Arrays) -> Iterator[Array | None]:
 
 
 def _last(spec: ModelSpec) -> frozenset[str]:
-    """The parameters of the last layer, where classes are told apart."""
     *_, last = (placed for placed in spec.placed if placed.parameters)
     names = last.parameters if isinstance(last.layer, Dense) else ()
     return frozenset(f"{last.path}.{each.name}" for each in names)
 
 
 def _statistics(spec: ModelSpec, means: list[Any], variances: list[Any]) -> tuple[tuple[Array, Array], ...]:
-    """Of every batch norm, or of none."""
     widths = [placed.shape[0] for placed in spec.placed if isinstance(placed.layer, BatchNorm)]
     if not means and not variances:
         return ()
@@ -131,8 +128,8 @@ def _sizes(shape: Shape) -> str:
 
 
 def save(path: str, spec: ModelSpec, trained: Arrays, statistics: Sequence[tuple[Array, Array]]) -> None:
-    """Write a network's weights as `weights` reads them, in the description's names and order, float32: whole or
-    not at all. Raises OSError."""
+    """Write a network's weights in the description's names and order, float32, for `weights` to read. The file is
+    complete or not written. Raises OSError."""
     left = iter(statistics)
     arrays: Arrays = {}
     for placed in spec.placed:
@@ -170,7 +167,6 @@ def _to_safetensors(path: Path, arrays: Arrays) -> None:
 
 
 def _read(path: str) -> Arrays:
-    """All arrays of a file by name, in its order."""
     ending = Path(path).suffix
     if ending not in READERS:
         raise UsageError(f"--weights {path}: not one of {', '.join(READERS)}")
@@ -180,7 +176,7 @@ def _read(path: str) -> Arrays:
             return READERS[ending](file)
     except OSError as error:
         raise UsageError(f"--weights {path}: {error.strerror or error}") from None
-    except Exception as error:  # zlib's, tokenize's and pickle's are of a dozen kinds
+    except Exception as error:  # zlib, tokenize and pickle raise a dozen kinds
         why = one_line(str(error)) or type(error).__name__
         raise UsageError(f"--weights {path}: not such a file: {why}") from None
 
@@ -220,7 +216,7 @@ def _numbers(data: bytes | memoryview, kind: str, shape: Shape) -> Array:
 
 
 def _pth(path: Path) -> Arrays:
-    """A state dict, or a checkpoint with one, as torch.save writes it since PyTorch 1.6: a zip file."""
+    """Read a state dict, or a checkpoint with one: a zip file of torch.save since PyTorch 1.6."""
     with path.open("rb") as file:
         is_zip = zipfile.is_zipfile(file)
     if not is_zip:
@@ -240,14 +236,14 @@ def _pth(path: Path) -> Arrays:
 
 
 class Closed(pickle.Unpickler):
-    """Reads tensors as arrays, dicts and plain values; what else a pickle names is refused, and nothing is run."""
+    """Reads tensors as arrays, dicts and plain values. Other names in a pickle are refused, not executed."""
 
     def __init__(self, file: io.BytesIO, storage: Callable[[str], bytes]) -> None:
         super().__init__(file)
         self._storage = storage
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for the few names that state dicts have."""
+        """Return the replacement of a name in state dicts. Raises UnpicklingError for any other name."""
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
@@ -259,13 +255,13 @@ class Closed(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}; only tensors are read")
 
     def persistent_load(self, pid: Any) -> Array:
-        """A tensor's memory: `("storage", type, key, location, elements)`."""
+        """Return a tensor's memory: `("storage", type, key, location, elements)`."""
         _storage, kind, key, _location, elements = pid
         return _numbers(self._storage(key), kind, (elements,))
 
 
 def _tensor(storage: Array, offset: int, shape: Shape, strides: Shape, *_others: object) -> Array:
-    """Of a part of its memory, its dimensions in any order."""
+    """Return a view of a part of the memory, with any strides. Raises UnpicklingError outside of it."""
     if not shape:
         return storage[offset : offset + 1].reshape(())
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

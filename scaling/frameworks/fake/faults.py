@@ -19,13 +19,13 @@ LEAVING = ("hang-leaving", "raise-leaving", "abort-leaving")
 IN_LOOP = (
     "raise", "exit-0", "segfault", "bus", "kill", "oom", "eat", "print", "hang", "fork", "nan", "digest", "trace",
 )  # fmt: skip
-# More than a cgroup of a test grants, and less than any machine has.
+# Above the limit of a test's cgroup, below the memory of any machine.
 EATEN_BYTES = 1 << 30
 EARLY = ("hang-before-ready", "port", "port-always")
 
 
 def fault(name: str) -> str:
-    """A fault's name; ValueError for any other word."""
+    """Check a fault's name. Raises ValueError for any other word."""
     if name and name not in IN_LOOP + EARLY + SERVER + LEAVING:
         raise ValueError(name)
     return name
@@ -60,12 +60,12 @@ def _out_of_memory(_: Task) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, hard))
     try:
         bytearray(2 << 30)
-    finally:  # tests run it inside their own process
+    finally:  # tests run this in their own process
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _eat(_: Task) -> None:
-    # Pages that are written to: the kernel grants others without having them.
+    # Written pages: the kernel does not back untouched ones with memory.
     bytearray(b"x") * EATEN_BYTES
 
 
@@ -79,7 +79,7 @@ def _hang(_: Task) -> None:
 
 
 def _fork(_: Task) -> None:
-    # One stays in the worker's group, the other makes a session of its own.
+    # One stays in the worker's group, the other starts its own session.
     subprocess.Popen(["sleep", "3600"])
     subprocess.Popen(["sleep", "3600"], start_new_session=True)
 

@@ -1,4 +1,4 @@
-"""A server of the scripted strategy: it answers until its point ends, or dies where told."""
+"""A server of the scripted strategy: it answers until its point ends, or dies if its script says so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from scaling.records.task import Task
 
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """Listen, announce the address, answer until the point ends."""
     script = read_options(OPTIONS, task.point.options)
     placed = task.servers[int(task.role.partition("-")[2])] if "-" in task.role else None
     address = placed.address if placed else task.address

@@ -1,17 +1,21 @@
-"""The scripted strategy: no framework, sleeps instead of training, moves real bytes and fails where told.
+"""The scripted strategy: it sleeps for a step, moves real bytes and fails on command, without a framework.
 
-Any `fake:<mode>` is this module; its script comes by `--option`. Words of the mode, parted by "-", choose
-traits: `fake:async`, `fake:node` and `fake:point` (what one worker drives), `fake:ps` (has servers),
-`fake:ports` (a port per rank). With N ranks
+Every `fake:<mode>` is this module. `--option` sets its script. Words of the mode, joined by "-", choose traits:
+
+* `async`: not synchronous
+* `node`, `point`: what one worker drives
+* `ps`: has servers
+* `ports`: one port per rank
+
+The script gives the seconds of a step. With N ranks:
 
     compute(rank) = step_s x (1 + contention) x (1 + straggle, on the last rank)     N > 1
     feed = feed_s x (1 + feed_contention)                                            N > 1
     solo = step_s + feed,  together = compute(rank) + feed,  held = compute(rank),  comm = comm_s
     exchange = max over ranks of compute + feed + exchange_s         (overhead_s more at every N)
 
-where a sample adds sample_s to step_s, a forward pass takes a third of compute and both passes take 0.9 of it;
-each times its seeded noise, so that the right speedup, efficiency and loss by cause follow by hand.
-Tests hand in a clock of their own; then nothing sleeps.
+A sample adds sample_s to step_s. A forward pass takes a third of compute, both passes take 0.9 of it. Each time is
+multiplied by seeded noise. So the right speedup, efficiency and loss by cause can be computed by hand.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 class Fake(Strategy):
-    """Any `fake:<mode>`, with the traits that the words of the mode say."""
+    """The strategy of every `fake:<mode>`."""
 
     names = ("fake:plain",)
     baseline = "fake:plain"
@@ -62,7 +66,6 @@ class Fake(Strategy):
     server = "scaling.frameworks.fake.server"
 
     def traits(self, name: str) -> Traits:
-        """As the words of the mode say."""
         words = name.partition(":")[2].split("-")
         return Traits(
             drives="node" if "node" in words else "point" if "point" in words else "device",
@@ -75,13 +78,11 @@ class Fake(Strategy):
         )
 
     def helpers(self, task: Task) -> list[Helper]:
-        """A server for each that was placed, and one on rank 0 where the script asks for it."""
         placed = [Helper(name=f"server-{index}", server=index) for index in range(len(task.servers))]
         asked = read_options(OPTIONS, task.point.options)["helper"]
         return [Helper(name="server"), *placed] if asked else placed
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """The ports that were reserved, and where the servers are."""
         return {
             "FAKE_PORT": ",".join(map(str, task.ports)),
             "FAKE_RANK_PORTS": ",".join(map(str, task.rank_ports)),

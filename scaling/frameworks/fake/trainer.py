@@ -1,4 +1,7 @@
-"""What a worker of the scripted strategy does: it sleeps as its script says (strategy.py) and fails where told."""
+"""The worker's side of the scripted strategy: it sleeps as its script says (strategy.py) and fails on command.
+
+Tests replace the clock; then nothing sleeps.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from scaling.workloads import models, weights
 
 # ---------------------------------------------------------------- traffic
 #
-# Real bytes for the scripted strategy: in each step every rank sends so many to rank 0 and gets them back.
+# In each step every rank sends `traffic_bytes` to rank 0 and receives them back.
 
 
 CONNECT_S = 20.0
@@ -34,17 +37,16 @@ CHUNK_BYTES = 1 << 20
 
 
 class Star:
-    """TCP connections of one point, rank 0 in the middle, on the port that was reserved for it."""
+    """TCP connections of one point, with rank 0 in the centre, on its reserved port."""
 
     def __init__(self, task: Task, count_bytes: int) -> None:
-        """Connect all ranks. Raises OSError when the port is taken or rank 0 cannot be reached."""
+        """Connect all ranks. Raises OSError if the port is taken or rank 0 cannot be reached."""
         self._count_bytes = count_bytes
         self._central = task.rank == 0
         where = (task.address, task.ports[0])
         self._peers = _accept(where, task.point.world_size - 1) if self._central else [_connect(where)]
 
     def exchange(self) -> None:
-        """One step's traffic; returns when all of it has arrived."""
         for peer in self._peers:
             if self._central:
                 _receive(peer, self._count_bytes)
@@ -57,7 +59,6 @@ class Star:
                 _receive(peer, self._count_bytes)
 
     def close(self) -> None:
-        """Hang up."""
         for peer in self._peers:
             peer.close()
 
@@ -101,15 +102,15 @@ def _receive(peer: socket.socket, count_bytes: int) -> None:
 
 # ---------------------------------------------------------------- trainer
 
-# Of a step's compute, what each pass takes.
+# The fraction of a step's compute that each pass takes.
 PARTS: Mapping[Pass, float] = {"forward": 1 / 3, "backward": 0.9, "step": 1.0}
 
-# A feed that takes no time could not be timed.
+# Shorter feeds cannot be timed.
 LEAST_FEED_S = 1e-4
 
 
 class FakeTrainer:
-    """Sleeps by the script. `clock` and `sleep` may be virtual."""
+    """A trainer that sleeps by its script. `clock` and `sleep` may be virtual."""
 
     parameters = 1000
     gradient_bytes = 4000
@@ -127,7 +128,7 @@ class FakeTrainer:
         self._script = read_options(OPTIONS, task.point.options)
         self._clock, self._sleep = clock, sleep
         point = task.point
-        # Ranks of one point share its noise: in lock-step they are equally slow.
+        # Ranks of a point share its noise: in lock-step they are equally slow.
         self._random = random.Random(f"{task.seed}/{point.key}")
         self._step_s = scripted_step_s(task, self._script) * self._deviation("round_noise")
         self._due_s = 0.0
@@ -139,7 +140,7 @@ class FakeTrainer:
         self.rates: list[float] = []
 
     def step(self) -> None:
-        """Sleep until the scripted end, absolute so that lateness does not add up."""
+        """Sleep until the scripted end. It is an absolute time, so delays do not add up."""
         self._steps += 1
         self._stepped = True
         self._fail_if_due()
@@ -155,54 +156,46 @@ class FakeTrainer:
             self.samples += point.workload.batch_size if alone else point.global_batch_size
 
     def unsynced_step(self) -> None:
-        """As `step`, but for the exchange."""
         exchange_s = self._script["exchange_s"] if self._task.point.world_size > 1 else 0.0
         star, self.star, self._step_s = self.star, None, self._step_s - exchange_s
         self.step()
         self.star, self._step_s = star, self._step_s + exchange_s
 
     def tracers(self) -> list[Tracer]:
-        """One that notes when it began and ended."""
         return [FakeTracer(self._clock, fails=self._fails("trace"))]
 
     def sync(self) -> None:
-        """Nothing runs behind; a pause between two commands is not caught up on."""
+        """Start the schedule anew after a pause. No step runs in the background."""
         if not self._stepped:
             self._due_s = 0.0
         self._stepped = False
 
     def loss(self) -> float | None:
-        """Falls by 1 % a step."""
         if self._task.point.kind in ("comm", "feed") or not self._task.point.workload.trains:
             return None
         nan = self._due("nan")
         return float("nan") if nan else 2.3 * 0.99**self._steps
 
     def set_rate(self, rate: float) -> None:
-        """Noted."""
         self.rates.append(rate)
 
     def average_statistics(self) -> None:
-        """There are none."""
+        """Do nothing: there are no statistics."""
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """The first class, whatever is shown."""
         return np.zeros(len(inputs), np.int64)
 
     def learnt(self) -> Learnt:
-        """What it began with."""
         return Learnt(dict(weights.draw(models.at(self._task.point), self._task.seed)), ())
 
     def digest(self) -> str | None:
-        """The same on every rank, unless the script says otherwise."""
         return f"differs-{self._task.rank}" if self._fails("digest") else "fake" if self._steps else "begun"
 
     def peak_memory_bytes(self) -> int:
-        """None of its own."""
         return 0
 
     def close(self) -> None:
-        """Hang up; the faults that come after the result."""
+        """Close the connections. The faults that follow the result are planted here."""
         for planted, act in LEAVING_FAULTS.items():
             if self._fails(planted):
                 act(self._task)
@@ -234,50 +227,45 @@ class FakeTrainer:
                     act(self._task)
 
     def fail_early(self) -> None:
-        """The faults that come before `ready`."""
         for planted, act in EARLY_FAULTS.items():
             if self._fails(planted):
                 act(self._task)
 
 
 class FakeTracer(Tracer):
-    """Writes one event, of as long as it ran."""
+    """A tracer that writes one event, from its start to its end."""
 
     def __init__(self, clock: Callable[[], float], *, fails: bool) -> None:
         self._clock, self._fails = clock, fails
 
     def start(self, path: Path) -> None:
-        """Raises where the script says so."""
         if self._fails:
             raise RuntimeError("a profiler that does not start")
         self._path, self._begun_s = path, self._clock()
 
     def stop(self) -> None:
-        """In microseconds, as all traces are."""
         begun_us, end_us = 1e6 * self._begun_s, 1e6 * self._clock()
         event = {"ph": "X", "name": "steps", "pid": 0, "tid": 0, "ts": begun_us, "dur": end_us - begun_us}
         self._path.write_bytes(gzip.compress(msgspec.json.encode({"traceEvents": [event]}), mtime=0))
 
 
 class StaleTrainer(FakeTrainer):
-    """Its steps are as many behind as there are other ranks."""
+    """A trainer of an asynchronous mode."""
 
     def staleness(self) -> float:
-        """The others' steps between a pull and its push."""
         return self._task.point.world_size - 1.0
 
 
 def make(
     task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> FakeTrainer:
-    """The trainer of a task, on a clock that may be virtual."""
     exchanges = task.point.kind in EXCHANGING
     stale = exchanges and not STRATEGY.traits(task.point.strategy).synchronous
     return (StaleTrainer if stale else FakeTrainer)(task, clock, sleep)
 
 
 def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
-    """Seconds of one step of this rank without noise, by the formula in strategy.py's docstring."""
+    """Return the seconds of one step of this rank without noise, by the formula in strategy.py."""
     point = task.point
     alone = point.world_size == 1
     whole_s = script["step_s"] + script["sample_s"] * point.workload.batch_size
@@ -303,12 +291,10 @@ def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
 
 
 def _slowed(task: Task, script: Mapping[str, Any]) -> float:
-    """How many times as long an exchange takes on these hosts."""
     return float(1.0 + script["slow_by"] * (script["slow_host"] in task.hosts))
 
 
 def connect(task: Task) -> Trainer:
-    """Check the server, connect for traffic, sleep for `start_s`, be ready."""
     script = read_options(OPTIONS, task.point.options)
     trainer = make(task)
     trainer.fail_early()
@@ -321,5 +307,5 @@ def connect(task: Task) -> Trainer:
     return trainer
 
 
-# What feeds it is in its script.
+# The script also says how long a feed takes.
 pipeline = connect

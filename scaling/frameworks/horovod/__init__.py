@@ -1,4 +1,4 @@
-"""Horovod, which is no framework and binds to several: what a `Framework` with a binding declares of it."""
+"""What a `Framework` with a binding of Horovod declares of it. Horovod binds to several frameworks."""
 
 from __future__ import annotations
 

@@ -12,23 +12,20 @@ from scaling.records.task import Task
 
 
 class Server(http_server.RendezvousHTTPServer):  # type: ignore[misc]
-    """Horovod's own, for an address that is known."""
+    """Horovod's own server, bound to a known address."""
 
-    # All ranks come at once.
+    # All ranks connect at the same time.
     request_queue_size = 1024
 
     def server_bind(self) -> None:
-        """HTTPServer asks the DNS for the address's name, which may take many seconds."""
+        """Bind without HTTPServer's DNS query for the address's name, which may take many seconds."""
         socketserver.TCPServer.server_bind(self)
 
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """Horovod's rendezvous on the reserved port of rank 0's address, until the point ends.
-
-    Horovod's own starter would listen on all interfaces, at a random port.
-    """
+    """Serve on rank 0's reserved port until the point ends. Horovod's own starter listens on all interfaces."""
     with Server((task.address, task.ports[0]), http_server.RendezvousHandler, False) as server:
-        # It reads a slot's fields by their names.
+        # It reads a slot's fields by name.
         server.init(slots(task.hosts))
         announce({"RENDEZVOUS": f"{task.address}:{task.ports[0]}"})
         server.serve_forever()

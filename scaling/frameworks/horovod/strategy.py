@@ -1,7 +1,7 @@
-"""Horovod's three bindings, the agent's side that they share: options, environment, and what is missing.
+"""The agent's side of Horovod's three bindings: options, environment, and what is missing.
 
-It does not know Horovod's MPI controller, nor elastic jobs. Hierarchical all-reduce is no option: Horovod
-0.28 has it over MPI alone. Workers need the rendezvous only until they are joined.
+Horovod's MPI controller and elastic jobs are not supported. Horovod 0.28 has hierarchical all-reduce over MPI
+only, so that is no option. Workers need the rendezvous only until they are connected.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from scaling.records.point import EXCHANGING, Device, Point, Record, Skill
 from scaling.records.task import Task
 
 RENDEZVOUS = "rendezvous"
-# In a binding whose process sets take the interface of HOROVOD_GLOO_IFACE (launch/horovod_project.cmake). Those of
-# Horovod's own build listen at the address of the host's name, which ends in SIGSEGV or SIGABRT if there is none.
+# In a build whose process sets obey HOROVOD_GLOO_IFACE (launch/horovod_project.cmake). In Horovod's own build they
+# listen at the address of the host's name, and end in SIGSEGV or SIGABRT if this host lacks it.
 OBEYS = b"Gloo of a process set is on interface"
 BUILD = "pip uninstall horovod and ./launch/install horovod, whose build obeys --interconnect"
 MIB = 1 << 20
 
-# The defaults are Horovod's own (horovod/common/operations.cc, BackgroundThreadLoop).
+# Horovod's defaults (horovod/common/operations.cc, BackgroundThreadLoop).
 OPTIONS: Mapping[str, Option] = {
     "fusion_threshold_mb": Option(
         type=number_from_0, default=128.0, help="MiB of gradients that are exchanged as one; 0: each alone"
@@ -51,12 +51,12 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def options_of(point: Point) -> dict[str, Any]:
-    """The values of these options; a point carries those of its framework's loop too."""
+    """Return the values of Horovod's options. A point also carries those of its framework's loop."""
     return read_options(OPTIONS, {key: text for key, text in point.options.items() if key in OPTIONS})
 
 
 class Horovod(Strategy):
-    """What the strategy of each binding has in common; `framework` is the binding's."""
+    """Base of the strategies of all bindings; `framework` is the binding's name."""
 
     framework = ""
     accuracy: tuple[Skill, ...] = ()
@@ -65,25 +65,20 @@ class Horovod(Strategy):
     preload: tuple[str, ...] = (server,)
 
     def traits(self, _name: str) -> Traits:
-        """One port, for the rendezvous.
-
-        Ranks agree every cycle_time_ms (which is dilated too) on what to exchange: so much of a core was seen to
-        go into that with torch, and the clock is one library's.
-        """
+        """Return one port, for the rendezvous, and a measured share of a core for polling with torch. Ranks agree
+        every cycle_time_ms on what to exchange; the cycle is dilated too."""
         return Traits(ports=1, nccl=True, polling_cores=0.12, accuracy=self.accuracy)
 
     def devices(self, _name: str) -> tuple[Device, ...]:
-        """Gloo on CPU and for emulated devices, NCCL on CUDA if Horovod was built with it."""
         return ("cpu", "cuda", "emulated")
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
-        """Whether Horovod is installed with the framework's binding, for CUDA with NCCL; neither is imported."""
         bindings = self._bindings()
         if bindings is None:
             return "horovod is not installed: ./launch/install horovod"
         if not bindings:
             return f"horovod is built without {self.framework}: ./launch/install horovod"
-        # Its build left NCCL's all-reduce out, or that is among the symbols it needs.
+        # A build without NCCL's all-reduce does not contain this symbol.
         if device == "cuda" and not _any_holds(bindings, b"ncclAllReduce"):
             return (
                 "horovod is built without NCCL, and takes no gradients on GPUs: ./launch/install horovod with nvcc"
@@ -96,23 +91,19 @@ class Horovod(Strategy):
         return None
 
     def name_address(self, _name: str) -> str | None:
-        """That of the host's name, unless the build obeys."""
         bindings = self._bindings()
         return address_of_name() if bindings and not _any_holds(bindings, OBEYS) else None
 
     def _bindings(self) -> list[Path] | None:
-        """The binding's libraries; None without Horovod."""
         package = find_spec("horovod")
         if package is None or package.origin is None:
             return None
         return sorted(Path(package.origin).parent.glob(f"{self.framework}/mpi_lib*.so"))
 
     def helpers(self, _task: Task) -> list[Helper]:
-        """The rendezvous, on rank 0."""
         return [Helper(name=RENDEZVOUS, awaited=False)]
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-        """Horovod's variables of a worker; nothing for the rendezvous."""
         if task.point.kind not in EXCHANGING or task.role == RENDEZVOUS:
             return {}
         options = options_of(task.point)
@@ -129,29 +120,26 @@ class Horovod(Strategy):
             ),
             "HOROVOD_CYCLE_TIME": str(options["cycle_time_ms"] * task.point.hardware.dilate),
             "HOROVOD_CACHE_CAPACITY": str(options["cache_capacity"]),
-            # Else it cannot be begun later; nothing is written until then.
+            # Lets a trace begin later; nothing is written until then.
             **({"HOROVOD_TIMELINE": "DYNAMIC"} if task.is_traced else {}),
-            # Of the Gloo inside it, which is also its control plane.
+            # For the Gloo inside Horovod, which is also its control plane.
             "HOROVOD_GLOO_IFACE": task.place.interface,
             **network_env.nccl(task),
             **network_env.nccl_log(task),
         }
 
     def wire_parts(self, point: Point) -> Parts:
-        """Halves, both ways, where gradients travel as fp16."""
         half = options_of(point)["compression"] == "fp16"
         return (0.5, 0.5) if half else crossing.WHOLE
 
 
 def await_rendezvous(task: Task) -> None:
-    """Worker's side: a rank may start before it."""
     until_it_listens(task.address, task.ports[0], timeout_s(task.clocks))
 
 
 @lru_cache
 def address_of_name() -> str:
-    """The address that Gloo takes if it is told no interface: the first of the host's name that it can bind, "" if
-    there is none."""
+    """Return the address that Gloo takes without an interface: the host name's first bindable one, or ""."""
     with suppress(OSError, UnicodeError):
         for family, kind, number, _, address in socket.getaddrinfo(
             socket.gethostname(), None, type=socket.SOCK_STREAM
@@ -172,7 +160,7 @@ def _holds(binding: Path, words: bytes) -> bool:
 
 
 class Slot(Record, frozen=True, kw_only=True):
-    """A rank as Horovod counts it: among all, on its host, and among the ranks of its local rank."""
+    """A rank's place among all ranks, on its host, and among ranks of the same local rank."""
 
     hostname: str
     rank: int
@@ -184,7 +172,7 @@ class Slot(Record, frozen=True, kw_only=True):
 
 
 def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
-    """Return the places of ranks whose hosts are `hosts`, in any order of hosts."""
+    """Return the slot of each rank, given the host of each rank, in any order."""
     locals_ = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     return tuple(
         Slot(

@@ -1,4 +1,4 @@
-"""Horovod's own profiler, which its bindings share. Worker's side."""
+"""Horovod's own profiler, which its bindings share. It runs in the worker."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ LOOKS, LOOK_S = 500, 0.01
 
 
 class HorovodTimeline(Tracer):
-    """What Horovod's background thread did with each gradient: negotiated, queued, fused, exchanged.
-
-    `start` and `stop` are those of its binding, which need HOROVOD_TIMELINE=DYNAMIC when it is initialised.
-    """
+    """Profiler of Horovod's background thread: each gradient is negotiated, queued, fused and exchanged. `start`
+    and `stop` belong to the binding. Both need HOROVOD_TIMELINE=DYNAMIC when Horovod is initialised."""
 
     end = ".horovod.json.gz"
 
@@ -26,13 +24,12 @@ class HorovodTimeline(Tracer):
         self._start, self._stop = start, stop
 
     def start(self, path: Path) -> None:
-        """It begins with Horovod's next cycle."""
         self._path, self._plain = path, path.with_suffix("")
         self._plain.touch()
         self._start(str(self._plain))
 
     def stop(self) -> None:
-        """Wait until Horovod's thread has closed the file."""
+        """Stop, and wait until Horovod's thread has closed the file. Raises TimeoutError."""
         self._stop()
         for _ in range(LOOKS):
             if self._plain.read_bytes().rstrip().endswith(b"]"):
@@ -44,10 +41,8 @@ class HorovodTimeline(Tracer):
 
 
 def timelines(task: Task, binding: Any) -> list[Tracer]:
-    """Of one of Horovod's bindings, a module: rank 0's tells of all ranks, and no other is written.
-
-    A single rank exchanges nothing, and its file would never be closed.
-    """
+    """Return the tracers of one of Horovod's bindings, a module. Only rank 0 writes a timeline, which covers all
+    ranks. A single rank exchanges nothing, and its file would stay open."""
     if task.rank > 0 or task.point.world_size == 1:
         return []
     return [HorovodTimeline(binding.start_timeline, binding.stop_timeline)]

@@ -31,7 +31,7 @@ FRAMEWORK = Framework(
     mode_flag="kv_store",
     exchanges={"local": Exchange(method="servers_in_host"), "horovod": horovod.EXCHANGE},
     variables=f"MXNET_|PS_|{horovod.VARIABLES}",
-    # ps-lite's. Kubernetes sets PORT=tcp://... for a service of that name.
+    # For ps-lite. Kubernetes sets PORT=tcp://... for a service of that name.
     own_variables=r"DMLC_|PORT$",
     explained={
         "batch": "per device in every row. MXNet counts it per process: where one process drives N devices, its "

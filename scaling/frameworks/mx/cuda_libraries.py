@@ -1,7 +1,7 @@
-"""The CUDA 11 libraries that MXNet's CUDA builds are linked to, from PyPI's wheels.
+"""Load the CUDA 11 libraries of MXNet's CUDA builds from PyPI's wheels.
 
-MXNet looks for them by name where the system's loader looks, which is not in wheels. What is in the process
-already, with its names for all to see, it takes from there.
+MXNet searches the system's library path, which lacks wheels. It uses libraries that are loaded with global
+symbols.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scaling.frameworks.mx.plain import cuda_build
 
-# Below `nvidia/`; each after those that it is linked to itself.
+# Below `nvidia/`, each after the libraries that it links to.
 LIBRARIES = (
     "cuda_runtime/lib/libcudart.so.11.0",
     "nvtx/lib/libnvToolsExt.so.1",
@@ -30,7 +30,7 @@ LIBRARIES = (
 
 
 def preload() -> None:
-    """Load what wheels have of them, where MXNet with CUDA is installed. Raises OSError for one that is broken."""
+    """Load those that are installed, if MXNet with CUDA is installed. Raises OSError if one is broken."""
     package = find_spec("nvidia") if cuda_build() is not None else None
     places = [] if package is None else list(package.submodule_search_locations or ())
     for library in LIBRARIES:

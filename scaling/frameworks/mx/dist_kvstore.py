@@ -1,12 +1,13 @@
-"""MXNet's distributed kvstores: every rank a worker of ps-lite, with the parameters on servers.
+"""MXNet's distributed kvstores: every rank is a worker of ps-lite, and servers have the parameters.
 
-In `dist_sync` a server waits for the gradients of all workers and makes one update of their mean.
-`dist_device_sync` differs where a worker has several devices, which here has one: it sums on them and not on
-the host. In `dist_async` each worker's own mean gradient is an update for itself, at once and with the same
-learning rate: as many updates as workers in the time of a synchronous one, on weights that others have changed
-since they were pulled. Momentum is on the servers and mixes all workers' gradients.
+* `dist_sync`: a server waits for all workers' gradients and makes one update of their mean.
+* `dist_device_sync`: as `dist_sync`; a worker with several devices sums on these. Here a worker has one device.
+* `dist_async`: each worker's mean gradient is an update at once, at the same learning rate. Weights may have
+  changed since they were pulled. In the time of a synchronous step there are as many updates as workers.
 
-It does not know row-sparse parameters, the P3 scheduling of ps-lite or several devices per worker.
+Momentum is on the servers and mixes all workers' gradients.
+
+Row-sparse parameters, ps-lite's P3 scheduling and several devices per worker are not supported.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from scaling.workloads import models
 
 ASYNCHRONOUS = "mxnet:dist_async"
 SCHEDULER = "scheduler"
-# MXNet reads its bound as an int, and fails on larger ones.
+# MXNet reads the bound as an int, and fails on larger ones.
 MOST = 2**31 - 1
 
 
 class DistKvstore(MXNetStrategy):
-    """A scheduler beside rank 0 and servers, between the workers."""
+    """A scheduler on rank 0, servers, and a worker for each rank."""
 
     names = ("mxnet:dist_sync", "mxnet:dist_device_sync", ASYNCHRONOUS)
-    # The defaults are MXNet's own.
+    # MXNet's defaults.
     options = {
         "bigarray_bound": Option(
             type=positive_integer,
@@ -57,11 +58,9 @@ class DistKvstore(MXNetStrategy):
     preload = (trainer, server)
 
     def traits(self, name: str) -> Traits:
-        """The scheduler's port beside rank 0, and servers."""
         return Traits(ports=1, servers=True, synchronous=name != ASYNCHRONOUS, accuracy=("evaluate",))
 
     def refuse(self, point: Point) -> str | None:
-        """What Gluon or the kvstore cannot do."""
         options, precision = read_options(self.options, point.options), point.workload.precision
         if point.strategy == ASYNCHRONOUS and not options["update_on_kvstore"]:
             return "--option update_on_kvstore=false: mxnet:dist_async updates on its servers only"
@@ -73,22 +72,19 @@ class DistKvstore(MXNetStrategy):
         return super().refuse(point)
 
     def helpers(self, task: Task) -> list[Helper]:
-        """The scheduler beside rank 0, and the point's servers where they are placed."""
         servers = [
             Helper(name=f"{SERVER}{index}", server=index, awaited=False) for index in range(len(task.servers))
         ]
         return [Helper(name=SCHEDULER, awaited=False), *servers]
 
     def wire_parts(self, point: Point) -> Parts:
-        """Two bits of 32 go out where that is asked; what servers send back is whole."""
+        """Return 2 of 32 bits outwards with 2bit compression. Servers send whole weights back."""
         small = read_options(self.options, point.options)["compression"] == "2bit"
         return (2 / 32, 1.0) if small else crossing.WHOLE
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """MXNet's settings and, where there is an exchange, ps-lite's of a worker, the scheduler or a server.
-
-        PORT is a server's own port; without it, as for workers, ps-lite takes a free one.
-        """
+        """Return MXNet's settings and, for a point that exchanges, the variables of ps-lite. PORT is a server's
+        own port. Without it, as in workers, ps-lite takes a free port."""
         common = super().environ(task, announced)
         if task.point.kind not in EXCHANGING:
             return common
@@ -100,7 +96,7 @@ class DistKvstore(MXNetStrategy):
             "DMLC_PS_ROOT_PORT": str(task.ports[0]),
             "DMLC_NUM_WORKER": str(task.point.world_size),
             "DMLC_NUM_SERVER": str(len(task.servers)),
-            # The address that a node binds and tells the others wins over the interface.
+            # A node binds this address and announces it. It takes precedence over the interface.
             "DMLC_NODE_HOST": address_of(task),
             "DMLC_INTERFACE": task.place.interface,
             "MXNET_KVSTORE_BIGARRAY_BOUND": str(min(MOST, max(1, round(whole / task.point.hardware.shrink)))),
@@ -111,12 +107,11 @@ class DistKvstore(MXNetStrategy):
 
 
 def server_of(task: Task) -> Server | None:
-    """Which of the point's servers the task's process is; None for a worker and the scheduler."""
+    """Return the server that the task's process is; None for a worker and the scheduler."""
     return task.servers[int(task.role.removeprefix(SERVER))] if _role(task) == "server" else None
 
 
 def address_of(task: Task) -> str:
-    """The address that the task's process binds and tells the others."""
     if task.role == SCHEDULER:
         return task.address
     server = server_of(task)

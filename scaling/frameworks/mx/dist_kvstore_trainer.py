@@ -1,4 +1,4 @@
-"""A worker of MXNet's distributed kvstores."""
+"""The worker's side of MXNet's distributed kvstores, and the optimiser of asynchronous servers."""
 
 from __future__ import annotations
 
@@ -14,27 +14,23 @@ from scaling.records.task import Task
 
 # ---------------------------------------------------------------- counting sgd
 #
-# The optimiser with which a server counts the pushes of an asynchronous mode.
-#
-# Workers send it to the servers by pickle. A server loads this file while its own `import mxnet` is under way,
-# when Gluon is not there yet: it imports nothing of the loop.
+# Workers send it to servers by pickle. A server that is no fork loads this file before Gluon exists.
 
 
 class CountingSGD(mx.optimizer.SGD):  # type: ignore[misc]
-    """SGD with these options that adds 1 to the weight of key `counter` with each push to it."""
+    """SGD that adds 1 to the weight of key `counter` with each push to it."""
 
     def __init__(self, counter: int, options: dict[str, Any]) -> None:
         super().__init__(**options)
         self._made_of = counter, options
 
     def __reduce__(self) -> tuple[type[CountingSGD], tuple[int, dict[str, Any]]]:
-        """Made anew where it arrives."""
         return CountingSGD, self._made_of
 
     def update_multi_precision(
         self, index: Any, weight: mx.nd.NDArray | list[mx.nd.NDArray], grad: Any, state: Any
     ) -> None:
-        """A server updates one key at a time, as a sequence of one or, without aggregation, as it is."""
+        """Update one key: the index is a key or a sequence of one."""
         counter = self._made_of[0]
         if index in (counter, (counter,), [counter]):
             for each in weight if isinstance(weight, list | tuple) else [weight]:
@@ -47,7 +43,6 @@ class CountingSGD(mx.optimizer.SGD):  # type: ignore[misc]
 
 
 def connect(task: Task) -> Trainer:
-    """Raises what MXNet raises."""
     asynchronous = task.point.strategy == ASYNCHRONOUS
     if task.point.kind == "comm":
         return AsynchronousGradients(task) if asynchronous else KvstoreGradients(task)
@@ -58,20 +53,19 @@ class Kvstore(Exchange):
     """A Trainer with a distributed kvstore."""
 
     def __init__(self, task: Task) -> None:
-        # ps-lite looks ten times a second whether all are there (Van::Start): meanwhile the model is built.
+        # ps-lite checks ten times a second whether all are connected (Van::Start). The model is built meanwhile.
         meeting = ThreadPoolExecutor(1)
         self._met = meeting.submit(_meet, task)
-        meeting.shutdown(wait=False)  # no thread stays beside the training
+        meeting.shutdown(wait=False)  # no thread remains during training
         super().__init__(task)
 
     def update_samples(self) -> int:
-        """Those of all ranks, whose gradients the servers sum."""
+        """Return the samples of all ranks, whose gradients the servers sum."""
         return super().update_samples() * self.task.point.world_size
 
     def make_trainer(
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
-        """Gluon's own, told the options."""
         chosen = read_options(STRATEGY.options, self.task.point.options)
         self.compression = None
         if chosen["compression"] != "none":
@@ -85,13 +79,12 @@ class Kvstore(Exchange):
         )
 
     def start(self) -> None:
-        """Meet the others; all have rank 0's weights afterwards."""
         self.trainer._init_kvstore()
         if self.compression is not None:
             _split_pushpull(self.trainer._kvstore)
         self.trainer._init_params()
-        # Without this a rank's first pull of the weights may come after another's first push to the same key,
-        # and where the servers only sum, it would take that gradient for weights.
+        # Without this, one rank's first pull may follow another's first push to the same key. Servers that only
+        # sum would then send a gradient as weights.
         mx.nd.waitall()
         self.trainer._kvstore._barrier()
 
@@ -102,8 +95,7 @@ def _meet(task: Task) -> mx.kvstore.KVStore:
 
 
 def _split_pushpull(kvstore: mx.kvstore.KVStore) -> None:
-    """Let this kvstore push and pull in two messages, as Gluon's Trainer did before MXNet had `pushpull`, which
-    refuses to compress."""
+    """Push and pull in two messages: MXNet's `pushpull` refuses compression."""
 
     def pushpull(key: int, value: Any, out: Any = None, priority: int = 0) -> None:
         kvstore.push(key, value, priority)
@@ -113,44 +105,39 @@ def _split_pushpull(kvstore: mx.kvstore.KVStore) -> None:
 
 
 class CountedKvstore(Kvstore):
-    """An asynchronous kvstore, with one key more that counts pushes.
-
-    A step's push of the counter goes with its last gradient and comes back with the count. Between the counts
-    of two steps lie this rank's own push and those of the others: the pushes to weights that it had pulled.
-    """
+    """An asynchronous kvstore with one more key, which counts pushes. A step pushes the counter with its last
+    gradient and gets the count back. The counts of two steps differ by this rank's own push and the pushes of
+    others to the weights that it had pulled."""
 
     def update_samples(self) -> int:
-        """Each push is an update for itself: this rank's alone."""
+        """Return this rank's samples: each push is an update of its own."""
         return self.task.point.workload.batch_size
 
     def make_optimizer(self, options: dict[str, Any]) -> mx.optimizer.Optimizer:
-        """SGD that counts."""
         recipe = self.compute.recipe
         chosen = {"learning_rate": recipe.rate, "momentum": recipe.momentum, "wd": recipe.decay}
         return CountingSGD(len(self.trained), {**chosen, **options})
 
     def start(self) -> None:
-        """Let the counter start at zero."""
         super().start()
         self._key = len(self.trained)
         self._count = mx.nd.zeros(1)
         self._told, self._pushes = 0, 0
         self.trainer._kvstore.broadcast(self._key, self._count, out=[self._count])
-        # Backward makes the first layer's gradient last. The value is not looked at, only waited for.
+        # Backward computes the first layer's gradient last. It is waited for; its value is not used.
         last = next(iter(self.trained.values())).grad(self.contexts[0])
         self._after_last = last.reshape(-1)[:1]
         mx.nd.waitall()
         self.trainer._kvstore._barrier()
 
     def update(self) -> None:
-        """The exchange, then the counter's."""
         super().update()
         waited = self._after_last.astype("float32", copy=False)
         self.trainer._kvstore.pushpull(self._key, waited, out=self._count, priority=-self._key)
         self._pushes += 1
 
     def staleness(self) -> float:
-        """Pushes of other ranks between a step's pull and its push: mean since last asked, 0 before a step."""
+        """Return the mean pushes of other ranks between a step's pull and its push since the last call, or 0."""
         counted = int(self._count.asscalar())
         others, pushes = counted - self._told - self._pushes, self._pushes
         self._told, self._pushes = counted, 0
@@ -158,7 +145,7 @@ class CountedKvstore(Kvstore):
 
 
 class KvstoreTraining(Kvstore, Training):
-    """The shared loop, its gradients pushed and its weights pulled by Gluon's Trainer."""
+    """The shared loop. Gluon's Trainer pushes gradients and pulls weights."""
 
 
 class KvstoreGradients(Kvstore, GradientExchange):
@@ -166,7 +153,7 @@ class KvstoreGradients(Kvstore, GradientExchange):
 
 
 class AsynchronousTraining(CountedKvstore, Training):
-    """The shared loop, each rank at its own pace."""
+    """The shared loop, with each rank at its own pace."""
 
 
 class AsynchronousGradients(CountedKvstore, GradientExchange):

@@ -1,8 +1,7 @@
-"""MXNet with Horovod's DistributedTrainer over Gloo, or over NCCL on GPUs.
+"""`mxnet:horovod`: Horovod's DistributedTrainer over Gloo, or over NCCL on GPUs: the agent's side.
 
-MXNet's engine starts the exchange of each gradient as soon as it is computed. Horovod divides the sums by the
-ranks in the optimiser, this loop by the batch: the update is the mean over all. It does not know Horovod's
-Adasum, process sets or join.
+MXNet's engine starts the exchange of each gradient once it is computed. Horovod's optimiser divides by the ranks,
+this loop by the batch: the update is the mean. Adasum, process sets and join are not supported.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from scaling.records.task import Task
 
 
 class MXNetHorovod(Horovod, MXNetStrategy):
-    """Nothing is refused but what the loop cannot do."""
+    """Horovod with MXNet. It refuses what MXNet's loop refuses."""
 
     names = ("mxnet:horovod",)
     framework = "mxnet"
@@ -29,15 +28,13 @@ class MXNetHorovod(Horovod, MXNetStrategy):
     preload = (*Horovod.preload, trainer)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
-        """Found in the installed files; neither MXNet nor Horovod is imported."""
         return MXNetStrategy.missing(self, name, device) or super().missing(name, device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """MXNet's own and Horovod's variables."""
         return {**MXNetStrategy.environ(self, task, announced), **super().environ(task, announced)}
 
     def wire_parts(self, point: Point) -> Parts:
-        """With `--precision fp16` gradients are half as large already: compression leaves them as they are."""
+        """Return whole gradients with `--precision fp16`: these are halves already."""
         return crossing.WHOLE if point.workload.precision == "fp16" else super().wire_parts(point)
 
 

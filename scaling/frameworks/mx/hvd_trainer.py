@@ -1,4 +1,4 @@
-"""A worker of MXNet with Horovod."""
+"""The worker's side of MXNet with Horovod."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
 
 # isort: split
-# It imports MXNet, which must be imported as library.py does it.
+# It imports MXNet, which library.py must import first.
 import horovod.mxnet as hvd
 
 
 def connect(task: Task) -> Trainer:
-    """Raises what MXNet and Horovod raise; ImportError when something is not installed."""
     return GradientExchange(task) if task.point.kind == "comm" else Training(task)
 
 
 class Exchange(loop.Exchange):
-    """A model's parameters and Horovod's trainer of them."""
+    """A model's parameters, with Horovod's trainer."""
 
     def make_trainer(
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
-        """Join the other ranks, whose number the trainer wants to know."""
+        """Connect to the other ranks first: the trainer needs their number."""
         await_rendezvous(self.task)
         hvd.init()
         self.versions["horovod"] = metadata.version("horovod")
@@ -37,11 +36,8 @@ class Exchange(loop.Exchange):
         return hvd.DistributedTrainer(parameters, optimizer, compression=getattr(hvd.Compression, named))
 
     def start(self) -> None:
-        """Rank 0's weights and running means to all, as sums to which the others add nothing.
-
-        Horovod 0.28's broadcast names the tensor in its log once it is sent; MXNet has freed the name where the
-        broadcast is over by then: a fault in one of some 600 starts.
-        """
+        """Give all ranks rank 0's weights and running means: a sum to which other ranks add zeros. Horovod 0.28's
+        broadcast logs a tensor's name that MXNet may have freed, and crashes one of 600 starts."""
         for name, each in sorted(self.net.collect_params().items()):
             value = each.data(self.contexts[0])
             if hvd.rank() > 0:
@@ -50,36 +46,30 @@ class Exchange(loop.Exchange):
         self.sync()
 
     def close(self) -> None:
-        """Leave the exchange."""
         hvd.shutdown()
 
 
 class Training(Exchange, loop.Training):
-    """The shared loop with Horovod's exchange."""
-
     _sends = True
 
     def update(self) -> None:
-        """With the exchange, which is another call of Gluon's, or without it."""
         if self._sends:
             super().update()
         else:
             self.trainer.update(1)
 
     def unsynced_step(self) -> None:
-        """Horovod adds nothing to a step but what it sends, and threads that look for it."""
+        """Do a step without sending. Horovod's threads still run."""
         self._sends = False
         self.step()
         self._sends = True
 
     def mean_over_ranks(self, value: mx.nd.NDArray, name: str) -> mx.nd.NDArray:
-        """By an all-reduce."""
         return hvd.allreduce(value, average=True, name=name)
 
     def tracers(self) -> Sequence[Tracer]:
-        """MXNet's, and Horovod's."""
         return [*super().tracers(), *timelines(self.task, hvd)]
 
 
 class GradientExchange(Exchange, loop.GradientExchange):
-    """The all-reduces of one training step and nothing else, fused by Horovod as in training."""
+    """The all-reduces of one training step alone, fused by Horovod as in training."""

@@ -1,4 +1,4 @@
-"""MXNet, imported beside any NumPy and with CUDA's libraries: the worker's files have `mx` from here."""
+"""MXNet, imported with NumPy's removed names and CUDA's libraries. The worker's files import `mx` from here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """MXNet's kvstores of one process: rank 0's worker drives all devices of its node.
 
 `local` sums the gradients on the host, `device` on the devices, `nccl` with NCCL's all-reduce. On one device
-Gluon's Trainer uses no kvstore, so these are then the plain loop. It does not know several nodes, nor MXNet's
-tree reduction.
+Gluon's Trainer uses no kvstore. Several nodes and MXNet's tree reduction are not supported.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ CHOICES = {"auto": None, "true": True, "false": False}
 
 
 class LocalKvstore(MXNetStrategy):
-    """One worker a node, with a context per device."""
+    """One worker per node, with a context per device."""
 
     names = ("mxnet:local", "mxnet:device", "mxnet:nccl")
     options = {
@@ -35,24 +34,19 @@ class LocalKvstore(MXNetStrategy):
     trainer = "scaling.frameworks.mx.local_kvstore_trainer"
 
     def traits(self, name: str) -> Traits:
-        """One worker a node."""
         return Traits(drives="node", nccl=name == "mxnet:nccl", accuracy=("evaluate", "rate"))
 
     def devices(self, name: str) -> tuple[Device, ...]:
-        """NCCL needs CUDA."""
         return ("cuda",) if name == "mxnet:nccl" else super().devices(name)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
-        """Found in the installed files and by NVML; MXNet is not imported."""
         return super().missing(name, "cuda" if name == "mxnet:nccl" else device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """MXNet's settings; with NCCL, that it writes down what it chose."""
         uses_nccl = task.point.strategy == "mxnet:nccl" and task.point.kind in EXCHANGING
         return {**super().environ(task, announced), **(network_env.nccl_log(task) if uses_nccl else {})}
 
     def contexts(self, task: Task) -> int:
-        """As many as the point has devices."""
         return task.point.world_size
 
 

@@ -1,4 +1,4 @@
-"""A worker of MXNet's kvstores of one process: it drives all devices of its node."""
+"""The worker's side of MXNet's kvstores of one process: it drives all devices of its node."""
 
 from __future__ import annotations
 
@@ -15,31 +15,29 @@ from scaling.records.task import Task
 
 
 def connect(task: Task) -> Trainer:
-    """Raises what MXNet raises."""
     return NodeGradients(task) if task.point.kind == "comm" else NodeTraining(task)
 
 
 class Node(Exchange):
-    """A Trainer with the weights on all devices, and a kvstore between them."""
+    """A Trainer with the weights on all devices and a kvstore between them."""
 
     def find_contexts(self) -> list[mx.Context]:
-        """One per device; on CPU each has an engine thread, with an OpenMP team, of its own."""
+        """Return a context per device. On CPU each has its own engine thread and OpenMP team."""
         if self.cuda:
             return [mx.gpu(index) for index in self.task.device_indices]
         return [mx.cpu(index) for index in range(self.task.point.world_size)]
 
     def ranks(self) -> Sequence[int]:
-        """All of the point."""
         return range(self.task.point.world_size)
 
     def update_samples(self) -> int:
-        """Those of all devices, whose gradients the kvstore sums."""
+        """Return the samples of all devices, whose gradients the kvstore sums."""
         return super().update_samples() * self.task.point.world_size
 
     def make_trainer(
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
-        """Gluon's own, told the options; on one device it has no kvstore that could update."""
+        """Return Gluon's Trainer with the point's options. On one device no kvstore can update."""
         chosen = read_options(STRATEGY.options, self.task.point.options)["update_on_kvstore"]
         return mx.gluon.Trainer(
             parameters,
@@ -50,10 +48,8 @@ class Node(Exchange):
 
 
 class NodeTraining(Node, Training):
-    """The shared loop, on all devices at once."""
-
     def weights(self) -> dict[str, NDArray[Any]]:
-        """The first device's parameters; raises RuntimeError when another's differ."""
+        """Return the first device's parameters. Raises RuntimeError if those of another device differ."""
         found = {str(each): self.digest_on(each) for each in self.contexts}
         if len(set(found.values())) > 1:
             raise RuntimeError(f"the devices' parameters differ: {found}")

@@ -1,5 +1,7 @@
-"""The Gluon training loop that all MXNet strategies share: they differ in their contexts and in the Trainer
-that exchanges the gradients."""
+"""The Gluon training loop of all MXNet strategies: optimisers, losses, compute, and the trainers.
+
+Strategies differ in their contexts and in the Trainer that exchanges the gradients.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,14 @@ from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
 
 # ---------------------------------------------------------------- optimizers
 #
-# The optimisers of the models' recipes, with the constants that Keras gives them where a recipe says nothing.
-#
-# Workers send theirs to the servers by pickle. A server loads this file while its own `import mxnet` is under
-# way, when Gluon is not there yet: it imports nothing of the loop.
+# Constants that a recipe does not give are those of Keras. Workers send the optimiser to the servers by pickle.
 
 
 EPSILON = 1e-7
 
 
 def make_optimizer(recipe: Recipe, options: dict[str, Any]) -> mx.optimizer.Optimizer:
-    """One of a recipe, with `options` of every optimiser beside."""
+    """Make a recipe's optimiser, with further `options` that every optimiser takes."""
     kind, constants = {
         "sgd": (mx.optimizer.SGD, {"momentum": recipe.momentum}),
         "rmsprop": (mx.optimizer.RMSProp, {"gamma1": 0.9, "epsilon": EPSILON}),
@@ -50,17 +49,14 @@ def make_optimizer(recipe: Recipe, options: dict[str, Any]) -> mx.optimizer.Opti
 
 
 def set_rate(trainer: Any, rate: float) -> None:
-    """Another learning rate of a gluon.Trainer.
-
-    What SGD has gathered is in units of the old one and is turned to the new, as if the rate came last, as torch
-    has it and the paper on large batches (Goyal 2017, remark 2, "momentum correction").
-    """
+    """Set the learning rate of a gluon.Trainer. SGD's momentum includes the old rate and is rescaled to the new
+    one: as in torch and in Goyal 2017, remark 2, "momentum correction"."""
     before = trainer.learning_rate
     if isinstance(trainer.optimizer, mx.optimizer.SGD) and before and rate != before:
-        # Those of each device, or of the kvstore where that updates.
+        # One for each device, or the kvstore's if that updates.
         for updater in (*trainer._updaters, getattr(trainer._kvstore, "_updater", None)):
             for state in getattr(updater, "states", {}).values():
-                # In fp16 it has the weights in fp32 beside it.
+                # In fp16 the state is a pair with the weights in fp32.
                 gathered = state[0] if isinstance(state, tuple) else state
                 if gathered is not None:
                     gathered *= rate / before
@@ -68,10 +64,9 @@ def set_rate(trainer: Any, rate: float) -> None:
 
 
 class Adadelta(mx.optimizer.AdaDelta):  # type: ignore[misc]
-    """Zeiler 2012 with a learning rate, which MXNet's own has not; weight decay is L2."""
+    """AdaDelta (Zeiler 2012) with a learning rate, which MXNet's own lacks. Weight decay is L2."""
 
     def update(self, index: Any, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: Any) -> None:
-        """As Keras and torch do it."""
         self._update_count(index)
         gradient = grad * self.rescale_grad + self._get_wd(index) * weight
         squares, deltas = state
@@ -87,8 +82,7 @@ class AdamW(mx.optimizer.Adam):  # type: ignore[misc]
     wd: float
 
     def update(self, index: Any, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: Any) -> None:
-        """The decay, then Adam without it."""
-        # The rate of the step that is under way does not depend on its number.
+        # This step's learning rate does not depend on its number.
         weight[:] *= 1 - self._get_lr(index) * self._get_wd(index)
         decay = self.wd
         self.wd = 0.0
@@ -96,21 +90,14 @@ class AdamW(mx.optimizer.Adam):  # type: ignore[misc]
         self.wd = decay
 
 
-# ---------------------------------------------------------------- compute
-#
-# What the devices of a worker do in a training step beside the exchange.
-
-
 # ---------------------------------------------------------------- losses
-#
-# The loss of what a model learns.
 
 
 Value: TypeAlias = "mx.nd.NDArray | mx.sym.Symbol"
 
 
 def loss_of(target: Target) -> mx.gluon.HybridBlock:
-    """A block of float32 logits and labels that gives a loss per sample: their mean is that over what counts."""
+    """Return a block from float32 logits and labels to losses (batch,), whose mean is over all that counts."""
     match target:
         case Binary():
             return mx.gluon.loss.SigmoidBinaryCrossEntropyLoss()
@@ -121,13 +108,13 @@ def loss_of(target: Target) -> mx.gluon.HybridBlock:
 
 
 class Masked(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """Cross-entropy at the places whose label is not IGNORED, which is negative."""
+    """Cross-entropy at the positions whose label is not IGNORED, which is negative."""
 
     def hybrid_forward(self, F: ModuleType, logits: Value, labels: Value) -> Value:
-        """(batch, length, words) and (batch, length) to (batch,)."""
+        """Map (batch, length, words) and (batch, length) to (batch,)."""
         counts = labels >= 0
         losses = -F.pick(F.log_softmax(logits), F.relu(labels)) * counts
-        # Of the whole batch, so that samples weigh by what they have.
+        # Divided by the count of the whole batch, so that each position has the same weight.
         share = F.broadcast_div(F.sum(losses, axis=1), F.sum(counts))
         return F.broadcast_mul(share, F.sum(F.ones_like(F.slice_axis(labels, axis=1, begin=0, end=1))))
 
@@ -135,42 +122,41 @@ class Masked(mx.gluon.HybridBlock):  # type: ignore[misc]
 # ---------------------------------------------------------------- compute
 
 Batch: TypeAlias = "tuple[mx.nd.NDArray, mx.nd.NDArray]"
-# Batches that wait in the engine fill the memory; waiting for it in each step costs 2 % of a short one.
+# Batches that wait in the engine fill the memory. Waiting in each step costs 2 % of a short step.
 STEPS_AHEAD = 8
 
 
 class Compute(Protocol):
-    """Devices that compute, or sleep as long. The exchange of gradients alone needs no more than the `net` whose
-    parameters' they are; the methods are the training's."""
+    """Devices that compute, or sleep as long. Kind `comm` needs only the parameters of `net`."""
 
     net: mx.gluon.Block
     device_name: str
     recipe: Recipe
 
     def batch_size(self) -> int:
-        """Samples that one device is fed in a step."""
+        """Return the samples that one device gets in a step."""
 
     def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
-        """What is slow once; `trainer` has joined the exchange of the gradients of `parameters`."""
+        """Do the slow first work. `trainer` has joined the exchange of the gradients of `parameters`."""
 
     def differentiate(self) -> int:
-        """Forward and backward of a batch on each device; returns the samples of them all."""
+        """Do forward and backward of a batch on each device. Return the samples of all devices."""
 
     def update(self) -> None:
-        """Exchange the gradients that are not on their way already, and update the weights."""
+        """Exchange the gradients that are not on their way, and update the weights."""
 
     def keep_up(self) -> None:
-        """Wait, if the engine is too far behind; the update is queued."""
+        """Wait if the engine is too far behind. The update is queued."""
 
     def sync(self) -> None:
         """Wait for the devices and the exchange."""
 
     def loss(self) -> float | None:
-        """The last step's; None where nothing is learnt."""
+        """Return the last step's loss; None if nothing is learnt."""
 
 
 class RealCompute:
-    """The point's model in Gluon, with the weights of the task's seed, fed and differentiated on all contexts."""
+    """The point's model in Gluon with the weights of the task's seed, fed and differentiated on all contexts."""
 
     def __init__(self, rank: MxnetRank) -> None:
         self.device_name = rank.name_device()
@@ -179,10 +165,10 @@ class RealCompute:
         self._parts = accumulated(rank.task.point)
         self._goes_back = rank.task.point.workload.pass_ != "forward"
         self._steps = 0
-        # Of the step before, and of the one that is being queued.
+        # Losses of the previous step, and of the step that is being queued.
         self._losses: list[mx.nd.NDArray] = []
         self._fresh: list[mx.nd.NDArray] = []
-        # By context, what bytes are multiplied by, and what is taken away from that.
+        # By context, the scale and the shift of bytes.
         self._pixels: dict[mx.Context, list[mx.nd.NDArray]] = {}
         mx.random.seed(rank.task.seed)
         self.net = network.build(rank.spec, rank.task.seed, rank.contexts)
@@ -192,33 +178,30 @@ class RealCompute:
 
     @cached_property
     def feeds(self) -> list[Opened]:
-        """One per context, made when first asked for: the Trainer needs to know the size of a batch."""
+        """Return one feed per context, opened on first use: the Trainer needs the size of a batch."""
         task, spec = self._rank.task, self._rank.spec
         return [native_feed.opened(replace(task, rank=rank), spec) for rank in self._rank.ranks()]
 
     def batch_size(self) -> int:
-        """As many as are really fed."""
         return len(self.feeds[0].batch(0)[0])
 
     def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
-        """Make the loss, and move the batches that stay the same."""
         self._parameters, self._trainer = parameters, trainer
         self._criterion = loss_of(self._rank.spec.target)
         self._criterion.hybridize(static_alloc=True, static_shape=True)
         self._batches = self._moved(0) if all(feed.fixed for feed in self.feeds) else None
 
     def differentiate(self) -> int:
-        """Queue it in MXNet's engine, which is then a few steps behind; the forward pass alone if asked for."""
+        """Queue the passes in MXNet's engine, which may be a few steps behind."""
         batches = self._batches or self._moved(self._steps)
         self._fresh = self._queued(batches)
         return sum(len(images) for images, _ in batches)
 
     def update(self) -> None:
-        """By 1: the optimiser divides, since a Trainer knows only its own process's batch."""
+        """Update by 1: the optimiser divides, since a Trainer knows only its own process's batch."""
         self._trainer.step(1)
 
     def keep_up(self) -> None:
-        """Wait for the step before, now and then: this one keeps the device busy meanwhile."""
         if not self._steps % STEPS_AHEAD:
             for loss in self._losses:
                 loss.wait_to_read()
@@ -226,17 +209,15 @@ class RealCompute:
         self._steps += 1
 
     def sync(self) -> None:
-        """Raises what went wrong in the engine."""
         mx.nd.waitall()
 
     def loss(self) -> float | None:
-        """Of the last batches of all contexts."""
         if not self._losses:
             return None
         return sum(float(each.mean().asscalar()) for each in self._losses) / len(self._losses)
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """The class that each sample is taken for, by the first context; a smaller batch is filled up."""
+        """Return each sample's class, by the first context. A smaller batch is padded."""
         size = self._rank.task.point.workload.batch_size
         whole = np.concatenate([inputs, np.repeat(inputs[:1], size - len(inputs), axis=0)])
         logits = self.net(self._array(whole, self._rank.contexts[0])).astype("float32", copy=False).asnumpy()
@@ -245,11 +226,10 @@ class RealCompute:
         return classes
 
     def _array(self, inputs: NDArray[Any], context: mx.Context) -> mx.nd.NDArray:
-        """Images in the rank's precision, or tokens."""
         return mx.nd.array(inputs, context, self._rank.dtype if inputs.dtype == "float32" else "int32")
 
     def _queued(self, batches: Sequence[Batch]) -> list[mx.nd.NDArray]:
-        """Queue forward and backward of a batch per context; returns arrays of losses, one loss per sample."""
+        """Queue the passes of a batch per context. Return arrays with one loss per sample."""
         if self._parts == 1:
             return self._queued_parts(batches)
         for each in self._parameters.values():
@@ -267,17 +247,16 @@ class RealCompute:
         if self._goes_back:
             mx.autograd.backward(losses)
             return losses
-        # Who keeps them must not keep their graph, whose memory the next pass takes.
+        # Detached: the graph's memory is needed for the next pass.
         return [each.detach() for each in losses]
 
     def _part(self, batch: Batch, index: int) -> Batch:
-        """The index-th of equal micro-batches, as views."""
         size = len(batch[0]) // self._parts
         images, labels = (each[index * size : (index + 1) * size] for each in batch)
         return images, labels
 
     def _moved(self, step: int) -> list[Batch]:
-        """The feeds' batches on their contexts; classes are exact in float32, in which Gluon's loss has them."""
+        """Move the feeds' batches to their contexts. Gluon's loss takes classes as float32, which is exact."""
         array, found = mx.nd.array, []
         for context, feed in zip(self._rank.contexts, self.feeds, strict=True):
             taken, labels = feed.batch(step)
@@ -288,7 +267,7 @@ class RealCompute:
         return found
 
     def _normalised(self, images: mx.nd.NDArray, context: mx.Context) -> mx.nd.NDArray:
-        """Bytes as a native feed has them, of which a quarter is moved."""
+        """Normalise bytes of a native feed on the device: bytes are a quarter of the transfer."""
         if context not in self._pixels:
             pictures = data.encoded_pictures(self._rank.task, self._rank.spec)
             self._pixels[context] = [mx.nd.array(each[None], context) for each in (pictures.scale, pictures.shift)]
@@ -300,21 +279,20 @@ class RealCompute:
 
 # ---------------------------------------------------------------- loop
 
-# What feeds a rank, alone.
+# Feeds a rank, without training.
 pipeline = native_feed.pipeline
 
 
 def connect(task: Task) -> Trainer:
-    """The plain loop of one device; raises what MXNet raises."""
     return Training(task)
 
 
 class Exchange(MxnetRank):
-    """A model's parameters and the gluon.Trainer that exchanges their gradients and updates them.
+    """A model's parameters, and the gluon.Trainer that exchanges their gradients and updates them.
 
-    Here it exchanges nothing. A strategy overrides some of `find_contexts`, `ranks`, `update_samples`,
-    `make_trainer`, `start` and `update` in a subclass E, trains as `class (E, Training)`, and is measured without
-    compute as `class (E, GradientExchange)`.
+    This class exchanges nothing. A strategy's subclass E overrides some of `find_contexts`, `ranks`,
+    `update_samples`, `make_trainer`, `start` and `update`. It trains as `class (E, Training)`. It is measured
+    without compute as `class (E, GradientExchange)`.
     """
 
     def __init__(self, task: Task) -> None:
@@ -332,25 +310,22 @@ class Exchange(MxnetRank):
         self.start()
 
     def update_samples(self) -> int:
-        """Samples that the gradients of one update are summed over; the update is their mean."""
+        """Return the samples over which the gradients of one update are summed. The update is their mean."""
         return self.task.point.workload.batch_size
 
     def make_optimizer(self, options: dict[str, Any]) -> mx.optimizer.Optimizer:
-        """The recipe's, with `options` of every optimiser."""
         return make_optimizer(self.compute.recipe, options)
 
     def make_trainer(
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
-        """The gluon.Trainer of these parameters."""
         return mx.gluon.Trainer(parameters, optimizer, kvstore=None)
 
     def start(self) -> None:
-        """Join the exchange and give all ranks the same weights; equal seeds have made them equal already."""
+        """Join the exchange and give all ranks the same weights. Here equal seeds have done so."""
 
     def update(self) -> None:
-        """Exchange the gradients and update the weights, which the engine does later."""
-        # Where nothing is trained, no gradient is ever fresh.
+        # Without training no gradient is ever fresh.
         self.trainer.step(1, ignore_stale_grad=True)
 
     def _options(self) -> dict[str, Any]:
@@ -361,7 +336,7 @@ class Exchange(MxnetRank):
 
 
 class Training(Exchange):
-    """The model's loss and optimiser: with the Exchange above the plain loop."""
+    """The model's loss and optimiser. With `Exchange` above it is the plain loop."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -370,11 +345,10 @@ class Training(Exchange):
         self.compute.begin(self.trained, self.trainer)
 
     def update_samples(self) -> int:
-        """As many as a device is fed."""
         return self.compute.batch_size()
 
     def step(self) -> None:
-        """Forward, backward, update; or those passes alone that the point asks for."""
+        """Do forward, backward and update, or only the passes that the point asks for."""
         fed = self.compute.differentiate()
         if self._trains:
             self.update()
@@ -382,39 +356,32 @@ class Training(Exchange):
         self.samples += fed
 
     def update(self) -> None:
-        """Of the gradients that were just computed."""
         self.compute.update()
 
     def sync(self) -> None:
-        """Wait for the devices and the exchange."""
         self.compute.sync()
 
     def loss(self) -> float | None:
-        """Of the last step; None where passes train nothing."""
         return self.compute.loss() if self._trains else None
 
     def set_rate(self, rate: float) -> None:
-        """Of the Trainer's optimiser."""
         set_rate(self.trainer, rate)
 
     def average_statistics(self) -> None:
-        """Of each running mean and variance."""
         if self.task.point.world_size > 1 and isinstance(self.net, Network):
             for index, norm in enumerate(self.net.norms):
                 for each in (norm.running_mean, norm.running_var):
                     each.set_data(self.mean_over_ranks(each.data(self.contexts[0]), f"{index}.{each.name}"))
 
     def mean_over_ranks(self, value: mx.nd.NDArray, name: str) -> mx.nd.NDArray:
-        """The same on every rank; of strategies that have a collective for it."""
+        """Return the mean over ranks, for strategies with a collective for it. The plain loop has none."""
         raise NotImplementedError(f"{self.task.point.strategy} averages nothing but gradients: {name}, {value}")
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """By the first device: all have the same weights."""
         assert isinstance(self.compute, RealCompute)
         return self.compute.predict(inputs)
 
     def learnt(self) -> Learnt:
-        """On the first device."""
         assert isinstance(self.net, Network)
         first = self.contexts[0]
         both = ((norm.running_mean, norm.running_var) for norm in self.net.norms)
@@ -422,34 +389,29 @@ class Training(Exchange):
         return Learnt(dict(network.read(self.net)), statistics)
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """The parameters as NumPy arrays that later steps do not change."""
         return self.weights_of(self.contexts[0])
 
     def weights_of(self, context: mx.Context) -> dict[str, NDArray[Any]]:
-        """Those of one context."""
         return {name: each.data(context).asnumpy() for name, each in self.trained.items()}
 
     def digest(self) -> str:
-        """Of the parameters alone: running means follow each rank's own images."""
+        """Hash the parameters; running means are ignored, because each rank's own images change them."""
         return digest_of(self.weights())
 
     def digest_on(self, context: mx.Context) -> str:
-        """That of one context."""
         return digest_of(self.weights_of(context))
 
 
 class GradientExchange(Exchange):
-    """One step's exchange and nothing else: same keys, sizes, order and update as in training, of gradients
-    that are zero."""
+    """One step's exchange alone, with the keys, sizes, order and update of training. Gradients are zero."""
 
     samples = 0
 
     def step(self) -> None:
-        """Queue the exchange."""
         self.update()
 
     def loss(self) -> None:
-        """Nothing is trained."""
+        """Return None: nothing is trained."""
 
     def digest(self) -> None:
-        """Nothing is trained."""
+        """Return None: nothing is trained."""

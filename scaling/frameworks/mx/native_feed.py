@@ -1,6 +1,6 @@
 """MXNet's own pipeline: ImageRecordIter over a rank's part of a RecordIO file, decoded by threads in C++.
 
-Gluon's DataLoader has processes that hang or die beside the engine (apache/mxnet #14541, #13126): it is not used.
+Gluon's DataLoader is not used: its processes hang or die next to the engine (apache/mxnet #14541, #13126).
 """
 
 from __future__ import annotations
@@ -20,21 +20,16 @@ AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 def opened(task: Task, spec: ModelSpec) -> Opened:
-    """A rank's feed, the reference feed or `Records`."""
     return feeding.opened(task, spec, Records)
 
 
 def pipeline(task: Task) -> Trainer:
-    """A rank's feed alone, for a point of kind `feed`."""
     return feeding.alone(task, Records)
 
 
 class Records:
-    """Batches of uint8 (batch, channels, height, width) and float32 labels (batch,), in the host's memory.
-
-    Parts of ranks are disjoint, and of equal bytes: its own sharding. The last batch of an epoch is filled up with
-    the first of the next.
-    """
+    """Batches of uint8 (batch, channels, height, width) and float32 labels (batch,), in the host's memory. MXNet
+    cuts disjoint parts of equal bytes. An epoch's last batch is filled from the next epoch."""
 
     def __init__(self, task: Task, spec: ModelSpec) -> None:
         work, pictures = task.point.workload, feeds.encoded_pictures(task, spec)
@@ -43,7 +38,7 @@ class Records:
         self._classes, self._data, self._size = pictures.classes, work.data, work.batch_size
         path = recordio.file(data.locate(found, task.data_dir), found, "train")
         try:
-            # It reads its first batch at once.
+            # The constructor reads the first batch.
             self._batches = _iterator(task, str(path), pictures.images.shape, workers)
         except mx.MXNetError as error:
             raise FeedError(self._why(str(error))) from None
@@ -51,20 +46,20 @@ class Records:
             raise FeedError("ImageRecordIter: no pictures in this rank's part; take fewer ranks") from None
 
     def next(self) -> Batch:
-        """As MXNet has them; raises FeedError where a picture cannot be decoded, or a part has too few of them."""
+        """Return the next batch. Raises FeedError for a broken picture, or a part smaller than a batch."""
         try:
             found = self._next()
         except mx.MXNetError as error:
             raise FeedError(self._why(str(error))) from None
         images, labels = found.data[0], found.label[0]
-        # Not by an operation of MXNet's: the engine would queue it behind those of the step before.
+        # In NumPy: the engine would queue an operation behind those of the previous step.
         known = labels.asnumpy()
         if (wrong := known[(known < 0) | (known >= self._classes) | (known % 1 != 0)]).size:
             raise FeedError(f"--data {self._data}: of class {wrong[0]:g}, the model has {self._classes}")
         return images, labels
 
     def _next(self) -> mx.io.DataBatch:
-        """A part that is not much larger than a batch may end twice on end."""
+        """Return the next batch. A part hardly larger than a batch may end twice in a row."""
         while True:
             try:
                 return self._batches.next()
@@ -78,17 +73,15 @@ class Records:
         return f"ImageRecordIter: {(last or ['failed'])[-1].strip()}; --feed reference names the record"
 
     def close(self) -> None:
-        """It has no processes; its threads end with it."""
         self._batches = None
 
 
 def most_threads() -> int:
-    """No more threads than this decode, whatever is asked for (MXNet 1.9.1, src/io/iter_image_recordio_2.cc)."""
+    """Return the threads that ImageRecordIter uses at most (MXNet 1.9.1, src/io/iter_image_recordio_2.cc)."""
     return max(1, len(os.sched_getaffinity(0)) // 2 - 1)
 
 
 def _iterator(task: Task, path: str, shape: tuple[int, ...], workers: int) -> mx.io.MXDataIter:
-    """Over a rank's part, without an end but for its epochs'."""
     return mx.io.ImageRecordIter(
         path_imgrec=path,
         data_shape=shape,

@@ -1,4 +1,4 @@
-"""Networks in Gluon, channels first, built of the layers that describe them (workloads/layers, sequences)."""
+"""Networks in Gluon, channels first, built from their layers' descriptions (workloads/layers.py, sequences.py)."""
 
 from __future__ import annotations
 
@@ -17,30 +17,23 @@ from scaling.workloads.specs import ModelSpec
 
 # ---------------------------------------------------------------- blocks
 #
-# Blocks that Gluon does not have, for networks whose layers branch and for those that read words.
-#
-# Each `hybrid_forward` is called by Gluon with its operators (`F`) on arrays or on symbols, and with the block's
-# parameters by their names.
+# Blocks that Gluon lacks, for branches and for sequences. Gluon calls each `hybrid_forward` with its operators
+# (`F`), arrays or symbols, and the block's parameters by name.
 
 
 Value: TypeAlias = "mx.nd.NDArray | mx.sym.Symbol"
 
 
 class Residual(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """The sum of two ways, one of which may be empty."""
-
     def __init__(self, body: mx.gluon.HybridBlock, shortcut: mx.gluon.HybridBlock) -> None:
         super().__init__()
         self.body, self.shortcut = body, shortcut
 
     def hybrid_forward(self, _operators: ModuleType, x: Value) -> Value:
-        """Of equal shapes."""
         return self.body(x) + self.shortcut(x)
 
 
 class Branches(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """Ways beside each other, their channels one after the other."""
-
     def __init__(self, branches: Sequence[mx.gluon.HybridBlock]) -> None:
         super().__init__()
         self._branches = branches
@@ -48,37 +41,34 @@ class Branches(mx.gluon.HybridBlock):  # type: ignore[misc]
             self.register_child(each)
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        """Of equal heights and widths."""
         return F.concat(*(each(x) for each in self._branches), dim=1)
 
 
 class GELUTanh(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """The approximation of GELU (Hendrycks & Gimpel 2016)."""
+    """The tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        """Of each value."""
         return 0.5 * x * (1 + F.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
 
 
 class OneHot(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """A vector of zeros and a one for each word."""
+    """A one-hot vector for each word."""
 
     def __init__(self, words: int) -> None:
         super().__init__()
         self._words, self._dtype = words, "float32"
 
     def cast(self, dtype: str) -> None:
-        """What comes out; tokens stay whole."""
         self._dtype = dtype
         super().cast(dtype)
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        """(batch, length) to (batch, length, words)."""
+        """Map (batch, length) to (batch, length, words)."""
         return F.one_hot(x, self._words, dtype=self._dtype)
 
 
 class Learnt(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """One that has parameters by the description's names and in its shapes."""
+    """Base of blocks with the parameters of the description, by its names and in its shapes."""
 
     def __init__(self, layer: Layer, shape: Shape) -> None:
         super().__init__()
@@ -87,43 +77,41 @@ class Learnt(mx.gluon.HybridBlock):  # type: ignore[misc]
 
 
 class Positions(Learnt):
-    """Adds a vector for each place."""
+    """Adds a vector to each position."""
 
     def __init__(self, layer: sequences.Positions, shape: Shape) -> None:
         super().__init__(layer, shape)
         self._length = shape[0]
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
-        """(batch, length, width)."""
         used = F.slice_axis(weight, axis=0, begin=0, end=self._length)
         return F.broadcast_add(x, F.expand_dims(used, axis=0))
 
 
 class Segments(Learnt):
-    """Adds the vector of the first kind of sentence."""
+    """Adds the vector of the first segment."""
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
-        """(batch, length, width)."""
         first = F.slice_axis(weight, axis=0, begin=0, end=1)
         return F.broadcast_add(x, F.expand_dims(first, axis=0))
 
 
 class Patches(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """An image's places as a sequence."""
+    """An image's positions as a sequence."""
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        """(batch, channels, height, width) to (batch, places, channels)."""
+        """Map (batch, channels, height, width) to (batch, places, channels)."""
         return F.transpose(F.reshape(x, (0, 0, -1)), (0, 2, 1))
 
 
 class ClassToken(Learnt):
-    """Puts a vector before a sequence."""
+    """Puts a learnt vector in front of a sequence."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(sequences.ClassToken(), shape)
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
-        """(batch, length, width) to one longer."""
+        """Map (batch, length, width) to (batch, length + 1, width)."""
         zeros = F.zeros_like(F.slice_axis(x, axis=1, begin=0, end=1))
         return F.concat(F.broadcast_add(zeros, F.reshape(weight, (1, 1, -1))), x, dim=1)
 
@@ -132,7 +120,7 @@ class First(mx.gluon.HybridBlock):  # type: ignore[misc]
     """The first vector of a sequence."""
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        """(batch, length, width) to (batch, width)."""
+        """Map (batch, length, width) to (batch, width)."""
         return _place(F, x, 0)
 
 
@@ -141,10 +129,8 @@ def _place(F: ModuleType, x: Value, index: int) -> Value:
 
 
 class LastState(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """The last states of an LSTM, the backward direction's at the first place.
-
-    MXNet has two biases; the second stays zero and untrained, so that what is trained is what is described.
-    """
+    """The last states of an LSTM; for the backward direction the state at the first position. MXNet has two
+    biases. The second one stays zero and untrained, since the description has one."""
 
     def __init__(self, layer: sequences.LSTM, shape: Shape) -> None:
         super().__init__()
@@ -158,7 +144,7 @@ class LastState(mx.gluon.HybridBlock):  # type: ignore[misc]
                 each.grad_req = "null"
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        """(batch, length, inputs) to (batch, width), or twice the width."""
+        """Map (batch, length, inputs) to (batch, width), or twice the width in both directions."""
         states = self.memory(x)
         last = _place(F, states, self._last)
         if not self._both:
@@ -176,7 +162,6 @@ class RMSNorm(Learnt):
         self._epsilon = layer.epsilon
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
-        """(batch, length, width)."""
         scale = F.rsqrt(F.mean(F.square(x), axis=-1, keepdims=True) + self._epsilon)
         return F.broadcast_mul(F.broadcast_mul(x, scale), weight)
 
@@ -196,13 +181,12 @@ class Gated(Learnt):
         up_weight: Value,
         down_weight: Value,
     ) -> Value:
-        """(batch, length, width)."""
         gate, up = _linear(F, x, gate_weight, self._inside), _linear(F, x, up_weight, self._inside)
         return _linear(F, gate * F.sigmoid(gate) * up, down_weight, self._width)
 
 
 class TiedLogits(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """Products with the vectors of an embedding, whose parameter it shares: it counts once."""
+    """Products with the vectors of an embedding. The shared parameter counts once."""
 
     def __init__(self, words: mx.gluon.nn.Embedding, layer: sequences.TiedLogits) -> None:
         super().__init__()
@@ -212,18 +196,17 @@ class TiedLogits(mx.gluon.HybridBlock):  # type: ignore[misc]
             self.bias = self.params.get("bias", shape=(layer.words,))
 
     def hybrid_forward(self, F: ModuleType, x: Value, shared: Value, bias: Value | None = None) -> Value:
-        """(batch, length, width) to (batch, length, words)."""
+        """Map (batch, length, width) to (batch, length, words)."""
         return _linear(F, x, shared, self._words, bias)
 
 
 def _linear(F: ModuleType, x: Value, weight: Value, width: int, bias: Value | None = None) -> Value:
-    """Of each vector of a sequence."""
     arrays = (x, weight) if bias is None else (x, weight, bias)
     return F.FullyConnected(*arrays, num_hidden=width, no_bias=bias is None, flatten=False)
 
 
 class Attention(Learnt):
-    """Scaled dot-product attention, its parameters named and ordered as described."""
+    """Scaled dot-product attention, with its parameters named and ordered as described."""
 
     def __init__(self, layer: sequences.Attention, shape: Shape) -> None:
         super().__init__(layer, shape)
@@ -236,12 +219,10 @@ class Attention(Learnt):
             self.sine = self.params.get_constant("sine", sine)
 
     def cast(self, dtype: str) -> None:
-        """What it computes in."""
         self._dtype = dtype
         super().cast(dtype)
 
     def hybrid_forward(self, F: ModuleType, x: Value, **given: Value) -> Value:
-        """(batch, length, width)."""
         layer = self._layer
         queries, keys, values = (
             self._by_head(F, each, count)
@@ -266,7 +247,6 @@ class Attention(Learnt):
         return _linear(F, x, given[f"{name}_weight"], width, given.get(f"{name}_bias"))
 
     def _projected(self, F: ModuleType, x: Value, given: dict[str, Value]) -> list[Value]:
-        """Queries, keys and values."""
         width, keys = self._layer.widths(self._width)
         widths = (width, keys, keys)
         if not self._layer.fused:
@@ -279,11 +259,11 @@ class Attention(Learnt):
         return [F.slice_axis(joined, axis=-1, begin=start, end=stop) for start, stop in pairwise(edges)]
 
     def _by_head(self, F: ModuleType, x: Value, heads: int) -> Value:
-        """(batch, length, heads x size) to (batch, heads, length, size)."""
+        """Map (batch, length, heads x size) to (batch, heads, length, size)."""
         return F.transpose(F.reshape(x, (0, 0, heads, self._size)), (0, 2, 1, 3))
 
     def _turned(self, F: ModuleType, x: Value, cosine: Value, sine: Value) -> Value:
-        """Each value of the first half of a head turned with its fellow of the second."""
+        """Rotate each value of a head's first half with the corresponding value of the second half."""
         first, second = F.split(x, num_outputs=2, axis=-1)
         times = F.broadcast_mul
         return F.concat(
@@ -291,14 +271,14 @@ class Attention(Learnt):
         )
 
     def _hidden(self, F: ModuleType) -> Value:
-        """(1, length, length): minus infinity, or as good in fp16, where a place would look at a later one."""
+        """Return (1, length, length): -3e4 where a position would see a later one. fp16 can hold this value."""
         row = F.arange(self._length)
         later = F.broadcast_greater(F.reshape(row, (1, 1, -1)), F.reshape(row, (1, -1, 1)))
         return -3e4 * later
 
 
 def angles(length: int, size: int, base: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Cosine and sine of each place's angles (length, size / 2), float32 (Su 2021, section 3.2.2)."""
+    """Return cosine and sine of each position's angles: (length, size / 2), float32 (Su 2021, section 3.2.2)."""
     turns = np.outer(np.arange(length), base ** -(np.arange(0, size, 2) / size))
     return np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
 
@@ -308,16 +288,14 @@ def angles(length: int, size: int, base: float) -> tuple[NDArray[np.float32], ND
 nn = mx.gluon.nn
 Array: TypeAlias = NDArray[np.float32]
 Block: TypeAlias = "mx.gluon.HybridBlock"
-# Of Gluon's parameters, by the name in the description.
+# Gluon's parameter names, by the description's.
 NAMES = {"weight": "gamma", "bias": "beta"}
 LSTM_NAMES = {"weight_input": "i2h_weight", "weight_state": "h2h_weight", "bias": "i2h_bias"}
 
 
 def build(spec: ModelSpec, seed: int, contexts: Sequence[mx.Context]) -> Network:
-    """The network on all contexts, float32, with the weights of a seed.
-
-    It takes images (batch, channels, height, width) or tokens (batch, length), and returns logits.
-    """
+    """Return the network on all contexts, float32, with the weights of a seed. It maps images (batch, channels,
+    height, width) or tokens (batch, length) to logits."""
     net = empty(spec, contexts)
     load(net, weights.draw(spec, seed))
     if known := weights.statistics(spec):
@@ -328,14 +306,12 @@ def build(spec: ModelSpec, seed: int, contexts: Sequence[mx.Context]) -> Network
 
 
 def empty(spec: ModelSpec, contexts: Sequence[mx.Context]) -> Network:
-    """The network, its weights all zero."""
     net = Network(spec)
     net.initialize(mx.initializer.Zero(), ctx=list(contexts))
     return net
 
 
 def notes(_spec: ModelSpec) -> tuple[str, ...]:
-    """What a reader of its rate should know."""
     return ()
 
 
@@ -343,15 +319,12 @@ def notes(_spec: ModelSpec) -> tuple[str, ...]:
 
 
 def parameters(net: Network) -> dict[str, mx.gluon.Parameter]:
-    """What is trained, by the description's names and in its order and shapes."""
+    """Return the trained parameters by the description's names, in its order and shapes."""
     return net.trained
 
 
 def load(net: Network, arrays: Iterable[tuple[str, Array]]) -> None:
-    """Set all that is trained from names and arrays of the description, in its order.
-
-    Raises ValueError where they are not the network's.
-    """
+    """Set all trained parameters from the description's names and arrays. Raises ValueError if these differ."""
     for (wanted, parameter), (name, array) in zip(parameters(net).items(), arrays, strict=True):
         if name != wanted or array.shape != parameter.shape:
             raise ValueError(f"{name} is {array.shape}, and the network has {wanted} {parameter.shape}")
@@ -359,7 +332,6 @@ def load(net: Network, arrays: Iterable[tuple[str, Array]]) -> None:
 
 
 def read(net: Network) -> Iterator[tuple[str, Array]]:
-    """The reverse: names and arrays as the description has them."""
     for name, parameter in parameters(net).items():
         yield name, parameter.data(parameter.list_ctx()[0]).asnumpy()
 
@@ -377,8 +349,11 @@ def _parameter(block: Block, layer: Layer, name: str) -> mx.gluon.Parameter:
 
 
 class Network(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """A description's blocks; `trained` are their parameters by the description's names and `norms` every batch
-    norm, in its order."""
+    """A description's blocks.
+
+    * trained: their parameters by the description's names.
+    * norms: every batch norm, in order.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -387,12 +362,11 @@ class Network(mx.gluon.HybridBlock):  # type: ignore[misc]
         self.trained, self.norms = builder.trained, builder.norms
 
     def hybrid_forward(self, _operators: ModuleType, x: Value) -> Value:
-        """Gluon calls it with its operators on arrays or on symbols."""
         return self.body(x)
 
 
 class _Builder:
-    """Goes through a description once; `words` is the embedding that tied logits share."""
+    """Walks a description once. `words` is the embedding that tied logits share."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self.trained: dict[str, mx.gluon.Parameter] = {}

@@ -1,4 +1,4 @@
-"""NumPy's names that MXNet 1.9 needs to be imported and newer NumPys have lost."""
+"""NumPy's names that MXNet 1.9 needs and newer NumPys lack."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Inside, MXNet can be imported, and what its import warns of is not said: nothing here meets NumPy's other
-    changes."""
+    """Allow MXNet to be imported, without its warnings about NumPy's other changes, which do not matter here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if "bool" not in vars(numpy):

@@ -1,4 +1,4 @@
-"""What all MXNet strategies share before the worker, and `mxnet:plain`, the loop without any exchange."""
+"""The agent's side that all MXNet strategies share, and `mxnet:plain`, the loop without exchange."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from scaling.hosts import gpus
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
-# What 1.9.1 is compiled for, without PTX: read off the ELF sections of mxnet-cu112's and mxnet-cu117's
-# libmxnet.so.
+# What 1.9.1 is compiled for, without PTX (ELF sections of libmxnet.so in mxnet-cu112 and mxnet-cu117).
 COMPILED = "sm_50 sm_60 sm_70 sm_80 sm_86"
 
 
 class MXNetStrategy(Strategy):
-    """What MXNet needs, can do and is told, however gradients are exchanged."""
+    """What all MXNet strategies need, support and set."""
 
     baseline = "mxnet:plain"
     options: Mapping[str, Option] = options.LOOP
@@ -26,13 +25,12 @@ class MXNetStrategy(Strategy):
     native_hint = "which im2rec.py of MXNet packs a tree of pictures into"
 
     def devices(self, _name: str) -> tuple[Device, ...]:
-        """All: gradients can be carried through the host's memory."""
+        """Return all: gradients can pass through the host's memory."""
         return ("cpu", "cuda", "emulated")
 
     def missing(self, _name: str, device: Device = "cpu") -> str | None:
-        """Why MXNet cannot be imported, or on CUDA why its build does not fit, found without importing it."""
         package = find_spec("mxnet")
-        if package is None or package.origin is None:  # a folder that is called so
+        if package is None or package.origin is None:  # a folder of this name
             return "mxnet is not installed: ./launch/install mxnet"
         if device != "cuda":
             return None
@@ -44,7 +42,6 @@ class MXNetStrategy(Strategy):
         return cuda.no_kernels(name, COMPILED, lambda: "use another framework")
 
     def refuse(self, point: Point) -> str | None:
-        """What Gluon cannot do."""
         if (why := limits.refuse(point)) is not None:
             return why
         work = point.workload
@@ -57,15 +54,11 @@ class MXNetStrategy(Strategy):
         return options.refuse(point)
 
     def contexts(self, _task: Task) -> int:
-        """How many contexts the process computes on."""
         return 1
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-        """MXNet's settings.
-
-        Each context has one engine thread, whose OpenMP team has OMP_NUM_THREADS; only summing over contexts
-        has a number of its own. An inherited DMLC_ROLE could turn `import mxnet` into a server.
-        """
+        """Return MXNet's settings. Each context has one engine thread with OMP_NUM_THREADS; sums over contexts
+        have their own number. An inherited DMLC_ROLE could turn `import mxnet` into a server."""
         settings = {
             "DMLC_ROLE": "worker",
             "MXNET_CPU_WORKER_NTHREADS": "1",
@@ -78,19 +71,18 @@ class MXNetStrategy(Strategy):
 
 
 def cuda_build() -> str | None:
-    """The installed distribution with CUDA, like `mxnet-cu112`; None for one without. Imports nothing."""
+    """Return the name of the installed distribution with CUDA, such as `mxnet-cu112`, or None. Imports nothing."""
     names = (each.metadata["Name"] or "" for each in metadata.distributions())
     return next((name for name in names if name.startswith(("mxnet-cu", "mxnet_cu"))), None)
 
 
 class Plain(MXNetStrategy):
-    """One device for itself."""
+    """The plain loop of one device."""
 
     names = ("mxnet:plain",)
     trainer = "scaling.frameworks.mx.loop"
 
     def traits(self, _name: str) -> Traits:
-        """Each pass by itself too."""
         return PASSES
 
 

@@ -1,4 +1,4 @@
-"""How ps-lite's scheduler and servers run; what their processes are told stands in dist_kvstore.py."""
+"""The processes of ps-lite's scheduler and servers. dist_kvstore.py sets their environment."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from scaling.frameworks.mx import cuda_libraries, numpy_names
 from scaling.frameworks.mx.dist_kvstore import address_of, server_of
 from scaling.records.task import Task
 
-# What a server lets the scheduler have before it leaves the waiting to ZeroMQ.
+# Seconds that a server waits for the scheduler, before ZeroMQ's own retries.
 SCHEDULER_S = 1.0
 
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """Run as the environment's DMLC_ROLE: `import mxnet` does, and only returns when all workers have left."""
+    """Run as DMLC_ROLE: `import mxnet` does so, and returns when all workers have left."""
     server = server_of(task)
     port = task.ports[0] if server is None else server.port
     watch = threading.Thread(target=_announce_when_up, args=(address_of(task), port, announce), daemon=True)
     watch.start()
-    # Not by way of library.py: what workers send is loaded while this import runs, and has `mx` from there.
+    # Not through library.py, which the workers' optimiser loads during this import.
     is_imported = "mxnet" in sys.modules
     if server is not None:
         until_it_listens(task.address, task.ports[0], SCHEDULER_S)
@@ -32,13 +32,12 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
         cuda_libraries.preload()
         with numpy_names.restored():
             import_module("mxnet")
-    else:  # in a fork of a process that has imported it, as a worker
+    else:  # forked from a process that has imported MXNet as a worker
         server_module: Any = import_module("mxnet.kvstore.kvstore_server")
         server_module._init_kvstore_server_module()
 
 
 def _announce_when_up(address: str, port: int, announce: Callable[[dict[str, str]], None]) -> None:
-    """Announce once something listens; the address that is reserved for us but not yet served refuses."""
     while refuses(address, port):
         time.sleep(LOOK_S)
     announce({})

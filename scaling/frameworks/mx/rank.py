@@ -1,4 +1,4 @@
-"""What all MXNet workers share outside the loop: a rank's contexts, and the facts about them and its model."""
+"""What all MXNet workers share outside the loop: a rank's contexts, the facts of its model, the profiler."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ from scaling.records.task import Task
 from scaling.workloads import models
 
 # ---------------------------------------------------------------- tracing
-#
-# MXNet's profiler as the worker starts and stops it. Worker's side.
 
 
 class MxnetTracer(Tracer):
-    """What MXNet's engine runs, on all its devices."""
+    """MXNet's profiler, over all devices of the process."""
 
     def start(self, path: Path) -> None:
-        """MXNet opens the file at its end only: open it now, so that a folder that takes none is noticed."""
+        """Start the trace. MXNet opens its file only at the end: touch it now, so that an error is noticed."""
         self._path, self._plain = path, path.with_suffix("")
         self._plain.touch()
         mx.profiler.set_config(profile_all=True, filename=str(self._plain))
         mx.profiler.set_state("run")
 
     def stop(self) -> None:
-        """Wait for the engine, and write."""
         mx.nd.waitall()
         mx.profiler.set_state("stop")
         mx.profiler.dump(True)
@@ -41,10 +38,7 @@ class MxnetTracer(Tracer):
 
 
 class MxnetRank:
-    """One worker's contexts and the facts about them and its model.
-
-    `contexts` are those that this process drives; a strategy with several overrides `find_contexts` and `ranks`.
-    """
+    """One worker's contexts and its model. For several contexts override `find_contexts` and `ranks`."""
 
     parameters: int
     gradient_bytes: int
@@ -62,38 +56,30 @@ class MxnetRank:
         self.notes: tuple[str, ...] = network.notes(self.spec)
 
     def find_contexts(self) -> list[mx.Context]:
-        """This rank's device."""
         return [mx.gpu(self.task.device_index) if self.cuda else mx.cpu()]
 
     def ranks(self) -> Sequence[int]:
-        """Whose images each context is fed: those of the ranks that its devices are."""
         return (self.task.rank,)
 
     def sync(self) -> None:
-        """Wait for MXNet's engine: computation, exchange and update. Raises what went wrong in them."""
         mx.nd.waitall()
 
     def peak_memory_bytes(self) -> int:
-        """What is in use on the GPUs, others' memory included: MXNet's pool gives nothing back. 0 on CPU,
-        where the process's own peak counts."""
+        """Return the GPUs' used memory in bytes, of all processes; 0 on CPU. MXNet's pool frees nothing."""
         if not self.cuda:
             return 0
         told = [mx.context.gpu_memory_info(each.device_id) for each in self.contexts]
         return max(int(total - free) for free, total in told)
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing."""
 
     def tracers(self) -> Sequence[Tracer]:
-        """MXNet's own."""
         return [MxnetTracer()]
 
     def describe(self, net: mx.gluon.Block) -> dict[str, mx.gluon.Parameter]:
-        """Set what is known of a model's size; returns its trained gluon.Parameters.
-
-        Their names sort in the model's order and are those of every process: Gluon's own are numbered anew
-        with each model, and its Trainer sorts by name.
-        """
+        """Set the model's size. Return its trained gluon.Parameters. Their names sort in the model's order and
+        agree in all processes. Gluon numbers its own names anew for each model, and its Trainer sorts by name."""
         described = isinstance(net, network.Network)
         trained = list((network.parameters(net) if described else net._collect_params_with_prefix()).items())
         sizes = [each.data(self.contexts[0]).size for _, each in trained]
@@ -103,7 +89,6 @@ class MxnetRank:
         return {f"{index:03d}.{name}": each for index, (name, each) in enumerate(trained)}
 
     def name_device(self) -> str:
-        """The GPU, or the host's CPU."""
         if self.cuda:
             return str(gpus.gather_gpus()[0][self.contexts[0].device_id].name)
         return proc.cpu_model(proc.cpuinfo())

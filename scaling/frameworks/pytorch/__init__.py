@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel and FSDP2, a parameter server on torch.distributed, Horovod under it."""
+"""PyTorch's DistributedDataParallel and FSDP2, a parameter server on torch.distributed, and Horovod."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAMEWORK = Framework(
         "torch": ("torch",),
         "torchvision": ("torchvision",),
         **horovod.DISTRIBUTIONS,
-        # NCCL comes in packages of their own, one for each CUDA; Triton compiles what --compile makes.
+        # NCCL has a package for each CUDA. Triton compiles for --compile.
         "nvidia-nccl-cu13": ("nvidia-nccl-cu13",),
         "nvidia-nccl-cu12": ("nvidia-nccl-cu12",),
         "triton": ("triton",),
@@ -40,7 +40,7 @@ FRAMEWORK = Framework(
     variables=f"ATEN_|PYTORCH_|TORCH_|TORCHDYNAMO_|TORCHINDUCTOR_|TRITON_|{horovod.VARIABLES}",
     corrected={"TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "INFO", "torch fails with DETAIL")},
     startup_s=3.0,
-    # DDP imports torch._dynamo when it is made.
+    # DDP imports torch._dynamo when it is built.
     preload=("torch._dynamo", "scaling.frameworks.pytorch.ddp_trainer"),
     resident_bytes=350_000_000,
 )

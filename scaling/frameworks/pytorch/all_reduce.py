@@ -1,9 +1,9 @@
-"""One rank of a timed all-reduce, a process of its own: torch.distributed over NCCL or Gloo, as training uses it.
+"""One rank of a timed all-reduce, in its own process: torch.distributed over NCCL or Gloo.
 
-python -m scaling.frameworks.pytorch.all_reduce      (started by the preflight only)
+    python -m scaling.frameworks.pytorch.all_reduce      (started by the preflight only)
 
-The first line of stdin is what it is asked. Stdin then stays open as a lifeline, and the process lives on after
-its answer until it is ended: who leaves first would cut the others off.
+The first line of stdin is the request. Stdin then stays open as a lifeline. The process waits after its answer
+until it is ended: a rank that leaves early would cut off the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scaling.frameworks.pytorch import libraries, store
 from scaling.records.task import AskedAllReduce, RankAllReduce, Task, Timed, timed
 from scaling.text import one_line
 
-# From size to size as long as the network is quick enough. What is told is of the last one.
+# Tried in this order while the network is fast enough. The last one tried is reported.
 SIZES_BYTES = (1_000_000, 16_000_000, 256_000_000)
 LEAST_REPEATS, MOST_REPEATS = 3, 10
 FLOAT32_BYTES = 4
@@ -41,7 +41,7 @@ class AllReduce:
         if self._cuda:
             torch.cuda.set_device(self._device)
         timeout = timedelta(seconds=timeout_s(task.clocks))
-        # Without device_id: bound to it, NCCL would split the groups of nodes off, which all ranks must then do.
+        # No device_id: with it NCCL would split off the groups of nodes, which needs all ranks.
         distributed.init_process_group(
             task.point.strategy.partition(":")[2],
             store=store.open_store(task.address, task.ports[0], hosts=task.rank == 0, timeout=timeout),
@@ -51,7 +51,7 @@ class AllReduce:
         )
 
     def timed(self, members: int, sizes: Iterable[int], budget_s: float, group: distributed.ProcessGroup) -> Timed:
-        """All-reduces of the largest size of which a few repetitions fit into the budget."""
+        """Time the largest size of which LEAST_REPEATS fit into the budget."""
         known = list(sizes)
         size, seconds = known[0], min(self._repeated(known[0], 2, group))
         for smaller, larger in pairwise(known):
@@ -62,7 +62,7 @@ class AllReduce:
         return timed(members, size, tuple(self._repeated(size, repeats, group)))
 
     def inside(self) -> distributed.ProcessGroup | None:
-        """The group of this rank's node; every rank makes every node's."""
+        """Create the group of every node; return that of this rank's node, None for a lone rank."""
         mine = None
         for host in dict.fromkeys(self._task.hosts):
             ranks = [rank for rank, name in enumerate(self._task.hosts) if name == host]
@@ -72,7 +72,7 @@ class AllReduce:
         return mine
 
     def _repeated(self, size: int, repeats: int, group: distributed.ProcessGroup) -> list[float]:
-        """The seconds of each repetition, of the slowest rank: all know the same numbers."""
+        """Return the seconds of each repetition by the slowest rank, the same on all ranks."""
         tensor = torch.rand(size // FLOAT32_BYTES, device=self._device)
         seconds = torch.tensor(
             [self._once(tensor, group) for _ in range(repeats)], dtype=torch.float64, device=self._device
@@ -81,7 +81,6 @@ class AllReduce:
         return [float(each) for each in seconds.tolist()]
 
     def _once(self, tensor: Tensor, group: distributed.ProcessGroup) -> float:
-        """One all-reduce that all begin together."""
         distributed.all_reduce(torch.zeros(1, device=self._device), group=group)
         self._sync()
         start_s = time.perf_counter()
@@ -95,7 +94,7 @@ class AllReduce:
 
 
 def measure(asked: AskedAllReduce) -> RankAllReduce:
-    """Join, and time the all-reduces of all ranks, then those inside the nodes, all nodes at once."""
+    """Join, time the all-reduces of all ranks, then those inside all nodes at the same time."""
     task = asked.task
     torch.set_num_threads(task.threads)
     sizes = [size for size in SIZES_BYTES if size <= asked.largest_bytes] or SIZES_BYTES[:1]
@@ -117,9 +116,8 @@ def _library(task: Task) -> str:
 
 
 def main() -> None:
-    """Answer one question with one line on stdout, and wait for the end."""
     answers = os.dup(1)
-    os.dup2(2, 1)  # what libraries print (NCCL_DEBUG) is no answer
+    os.dup2(2, 1)  # keep what libraries print (NCCL_DEBUG) out of the answer
     line = b""
     while not line.endswith(b"\n"):
         line += _read()

@@ -1,18 +1,20 @@
-"""How many bytes one collective of torch.distributed sends from node to node, at least and at most. Pure.
+"""Bytes that one collective of torch.distributed sends between nodes, at least and at most.
 
-With S the bytes of the whole (what an all-gather completes, what a reduce-scatter takes from each rank), N ranks
-on M nodes, all messages of all nodes counted:
+S is the bytes of the whole: the result of an all-gather, or the input of a reduce-scatter on each rank. There are
+N ranks on M nodes. Messages of all nodes are counted.
 
-    Gloo    sends in a ring of ranks, exactly: (N - 1) / N S over each edge for an all-gather, twice that for an
-            all-reduce, and as much for a reduce-scatter, which is a whole all-reduce of which each rank keeps a
-            part (github.com/pytorch/pytorch/issues/118911). A broadcast goes down a binomial tree from its root
-            (github.com/pytorch/gloo, gloo/broadcast.cc), so that what crosses depends on where the root is.
-    NCCL    chooses. All-gather and reduce-scatter go in a ring, in parallel trees of one rank per node (PAT), or
-            through a network that multicasts and reduces (CollNet, SHARP); a broadcast goes along a ring only
-            (github.com/NVIDIA/nccl, src/graph/tuning.cc). Every node must receive what the others have: a switch
-            that multicasts is sent S, peers (M - 1) S, and a ring crosses M times with (N - 1) / N S; a switch
-            that reduces is sent S by each node. From a root amid the ranks of its node a ring leaves that node
-            and comes back. Not measured: bounds, by what the algorithms are.
+Gloo (exact):
+* all-gather: a ring of ranks, (N - 1) / N S over each edge
+* all-reduce: twice that
+* reduce-scatter: a whole all-reduce, of which a rank keeps a part (github.com/pytorch/pytorch/issues/118911)
+* broadcast: a binomial tree (github.com/pytorch/gloo, gloo/broadcast.cc); the bytes depend on its root
+
+NCCL (bounds derived from its algorithms, not measured; github.com/NVIDIA/nccl, src/graph/tuning.cc):
+* all-gather, reduce-scatter: a ring, parallel trees of one rank per node (PAT), or a network that multicasts and
+  reduces (CollNet, SHARP)
+* broadcast: a ring, which leaves the root's node and comes back if the root is amid its node's ranks
+* A multicasting switch receives S, peers receive (M - 1) S, a ring crosses M times with (N - 1) / N S. A reducing
+  switch receives S from each node.
 """
 
 from __future__ import annotations
@@ -27,12 +29,11 @@ NOTHING: Bounds = (0.0, 0.0)
 
 
 def total(*bounds: Bounds) -> Bounds:
-    """Of several collectives."""
     return sum(least for least, _ in bounds), sum(most for _, most in bounds)
 
 
 def all_reduce(size_bytes: float, hosts: Sequence[str], *, nccl: bool) -> Bounds:
-    """Of gradients of `size_bytes`; `hosts[r]` is that of rank r of the group."""
+    """Return the bounds for gradients of `size_bytes`; `hosts[r]` is the host of the group's rank r."""
     if nccl:
         return crossing.nccl_bounds(size_bytes, hosts)
     exactly = size_bytes * crossing.ring_crossings(hosts)
@@ -40,7 +41,7 @@ def all_reduce(size_bytes: float, hosts: Sequence[str], *, nccl: bool) -> Bounds
 
 
 def all_gather(size_bytes: float, hosts: Sequence[str], *, nccl: bool) -> Bounds:
-    """To a whole of `size_bytes` on every rank."""
+    """Return the bounds for a result of `size_bytes` on every rank."""
     if not nccl:
         exactly = size_bytes * crossing.ring_crossings(hosts) / 2
         return exactly, exactly
@@ -49,7 +50,7 @@ def all_gather(size_bytes: float, hosts: Sequence[str], *, nccl: bool) -> Bounds
 
 
 def reduce_scatter(size_bytes: float, hosts: Sequence[str], *, nccl: bool) -> Bounds:
-    """Of gradients of `size_bytes` on every rank."""
+    """Return the bounds for gradients of `size_bytes` on every rank."""
     if not nccl:
         return all_reduce(size_bytes, hosts, nccl=False)
     nodes = len(set(hosts))
@@ -57,7 +58,7 @@ def reduce_scatter(size_bytes: float, hosts: Sequence[str], *, nccl: bool) -> Bo
 
 
 def broadcast(size_bytes: float, hosts: Sequence[str], *, nccl: bool) -> Bounds:
-    """Of `size_bytes` in all, from roots of which nothing is known."""
+    """Return the bounds for `size_bytes` in all, whatever the roots are."""
     nodes = len(set(hosts))
     if nodes < 2:
         return NOTHING
@@ -68,11 +69,9 @@ def broadcast(size_bytes: float, hosts: Sequence[str], *, nccl: bool) -> Bounds:
 
 
 def tree_crossings(hosts: Sequence[str]) -> list[int]:
-    """For each root, how many edges of Gloo's binomial tree cross nodes.
-
-    Ranks counted from the root, rank v has what rank v - 2^i sends, where 2^i is the largest power up to v: of
-    each power a run of edges of that length, one after the other, so that a running sum tells of every root.
-    """
+    """Return, for each root, how many edges of Gloo's binomial tree cross nodes. Counted from the root, rank v
+    receives from rank v - 2^i, with 2^i the largest power up to v. Each power is a run of consecutive edges of
+    that length, so a running sum covers all roots."""
     count = len(hosts)
     crossings = [0] * count
     length = 1

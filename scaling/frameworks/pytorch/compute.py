@@ -1,7 +1,4 @@
-"""What computes a rank's gradients: its CPU or GPU, here, or a device that sleeps (loop.py).
-
-The training loop (loop.py) is the same for both, and so are the strategies' classes.
-"""
+"""The computation of a rank's gradients on a CPU or GPU, and its interface, which emulated devices share."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from scaling.workloads.specs import IGNORED, Binary, MaskedTokens, NextToken, Re
 
 # ---------------------------------------------------------------- optimizers
 #
-# The optimisers of the models' recipes, with the constants that Keras gives them where a recipe says nothing.
+# Constants that a recipe does not give are those of Keras.
 
 
 EPSILON = 1e-7
@@ -36,7 +33,7 @@ OPTIMIZERS: dict[point.Optimizer, tuple[type[torch.optim.Optimizer], dict[str, A
 
 
 def optimizer_of(recipe: Recipe, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """One that updates what is trained."""
+    """Return a recipe's optimiser of the trained parameters."""
     kind, constants = OPTIMIZERS[recipe.optimizer]
     if recipe.optimizer == "sgd":
         constants = {"momentum": recipe.momentum}
@@ -45,15 +42,13 @@ def optimizer_of(recipe: Recipe, parameters: Iterable[nn.Parameter]) -> torch.op
 
 
 # ---------------------------------------------------------------- losses
-#
-# The loss of what a model learns.
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def loss_of(target: Target) -> Loss:
-    """A function of logits and labels that gives their mean loss, over what counts."""
+    """Return a function of logits and labels to their mean loss over everything that counts."""
     match target:
         case Binary():
             return _binary
@@ -64,12 +59,11 @@ def loss_of(target: Target) -> Loss:
 
 
 def _binary(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of one logit per sample; labels are 0 or 1."""
+    """Logits (batch, 1), labels 0 or 1."""
     return functional.binary_cross_entropy_with_logits(logits[:, 0].float(), labels.float())
 
 
 def _tokens(logits: Tensor, labels: Tensor) -> Tensor:
-    """Logits (batch, length, words), labels (batch, length)."""
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
@@ -80,47 +74,45 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Optimizer(Protocol):
-    """What updates the parameters: one of torch's, Horovod's around it, or the servers that stand for one."""
+    """What updates the parameters: an optimiser of torch, Horovod's wrapper, or parameter servers."""
 
     def zero_grad(self) -> None:
         """Begin a step."""
 
     def step(self) -> object:
-        """End it."""
+        """End a step."""
 
 
 class Compute(Protocol):
-    """A device that computes. `model` is what a step calls in place of the module, with the gradient exchange
-    inside; without `learns` the loss says nothing."""
+    """A device that computes. `model` is the module with the exchange. `learns`: the loss has a meaning."""
 
     name: str
     model: Callable[[Tensor], Tensor]
     learns: bool
 
     def build(self) -> nn.Module:
-        """The point's model; ImportError when it needs a package that is not installed."""
+        """Build the point's model. Raises ImportError if a package that it needs is missing."""
 
     def place(self, module: nn.Module) -> nn.Module:
-        """The model, where it is trained."""
+        """Move the model to where it is trained."""
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """That of the plain loop."""
+        """Return the optimiser of the plain loop."""
 
     def start(self) -> Batch | None:
-        """Training begins, its exchange connected; returns the batch of all steps where they share one."""
+        """Begin training, with the exchange connected. Return the batch of all steps if they share one."""
 
     def batch(self, step: int) -> Batch:
-        """Begin a step with its batch."""
+        """Begin a step and return its batch."""
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss."""
+        """Return the mean loss."""
 
     def backward(self, images: Tensor, labels: Tensor, parts: int = 1) -> Tensor:
-        """Both passes over a batch, or over one of so many micro-batches: the gradients, and its share of the
-        mean loss."""
+        """Compute gradients of a batch or of one of `parts` micro-batches. Return its share of the mean loss."""
 
     def update(self, optimizer: Optimizer) -> None:
-        """End a step: the gradients of all ranks are there, or on their way to the servers."""
+        """End a step. All ranks' gradients are here, or on their way to the servers."""
 
     def sync(self) -> None:
         """Wait for the device."""
@@ -151,19 +143,16 @@ class RealCompute:
         self.name = torch.cuda.get_device_name(device) if self._cuda else proc.cpu_model(proc.cpuinfo())
 
     def build(self) -> nn.Module:
-        """With the weights of the task's seed."""
         return network.build(self._spec, self._task.seed)
 
     def place(self, module: nn.Module) -> nn.Module:
-        """On the device, in the memory format that was asked for."""
         return module.to(**self._format)
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The same in every strategy."""
         return optimizer_of(self._spec.recipe, parameters)
 
     def start(self) -> Batch | None:
-        """Precision and feed; images that stay the same go to the device once."""
+        """Set precision and feed. Fixed images go to the device once."""
         precision = self._task.point.workload.precision
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self._autocast = torch.autocast(self._device.type, dtype=half, enabled=half is not None)
@@ -172,7 +161,6 @@ class RealCompute:
         return self.batch(0) if self._feed.fixed else None
 
     def batch(self, step: int) -> Batch:
-        """The feed's, on the device."""
         images, labels = map(torch.as_tensor, self._feed.batch(step))
         if self._cuda:
             labels = labels.pin_memory()
@@ -187,7 +175,7 @@ class RealCompute:
         return self._normalised(moved) if images.dtype == torch.uint8 else moved
 
     def _normalised(self, images: Tensor) -> Tensor:
-        """Bytes as a native feed has them, of which a quarter is moved."""
+        """Normalise bytes of a native feed on the device: bytes are a quarter of the transfer."""
         if self._pixels is None:
             found = feeds.encoded_pictures(self._task, self._spec)
             scale, shift = (torch.from_numpy(each).to(self._device) for each in (found.scale, found.shift))
@@ -196,7 +184,6 @@ class RealCompute:
         return (images * scale).sub_(shift)
 
     def predict(self, module: nn.Module, inputs: Tensor) -> Tensor:
-        """The class that each sample is taken for, on the CPU."""
         module.eval()
         with torch.no_grad(), self._autocast:
             logits = module(self._moved(inputs))
@@ -205,12 +192,11 @@ class RealCompute:
         return found.long().cpu()
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """In the precision that was asked for."""
         with self._autocast:
             return self._losses(self.model(images), labels)
 
     def backward(self, images: Tensor, labels: Tensor, parts: int = 1) -> Tensor:
-        """With fp16 the gradients come scaled, so that none of them vanishes."""
+        """Compute gradients; with fp16 they are scaled, so that none underflows."""
         loss = self.forward(images, labels)
         if parts > 1:
             loss = loss / parts
@@ -218,19 +204,18 @@ class RealCompute:
         return loss.detach()
 
     def update(self, optimizer: Optimizer) -> None:
-        """The parameters, with fp16 only if all gradients are finite."""
-        # With fp16 it is one of torch's; else this does no more than its step().
+        """Update the parameters; with fp16 only if all gradients are finite."""
+        # With fp16 this is one of torch's. Otherwise the scaler only calls its step().
         self._scaler.step(optimizer)  # type: ignore[arg-type]
         self._scaler.update()
 
     def sync(self) -> None:
-        """Wait for the GPU; on CPU a step has ended when it returns."""
         if self._cuda:
             torch.cuda.synchronize(self._device)
 
 
 def _prepare_cuda(device: torch.device, *, tf32: bool) -> None:
-    """Take a GPU. Torch convolves in TF32 by default: "fp32" must switch it off."""
+    """Select a GPU. TF32 must be set: torch convolves "fp32" in TF32 by default."""
     torch.cuda.set_device(device)
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = tf32

@@ -1,7 +1,7 @@
-"""PyTorch's DistributedDataParallel over NCCL or Gloo, the agent's side.
+"""PyTorch's DistributedDataParallel over NCCL or Gloo: the agent's side.
 
-It does not know torchrun's elastic restarts. Parameters that are sharded too are another strategy's (fsdp.py).
-PowerSGD is no option: over Gloo it aborts, for its collectives are not in one order on all ranks (torch 2.13).
+torchrun's elastic restarts are not supported. fsdp.py shards parameters too. PowerSGD is no option: it aborts over
+Gloo, because ranks call its collectives in different orders (torch 2.13).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ UNCOMPRESSED = "none"
 
 
 class DDP(TorchDistributed):
-    """All gradients are on all ranks; the optimizer's state too, unless it is sharded (ZeRO stage 1)."""
+    """All gradients are on all ranks. So is the optimiser's state, unless it is sharded (ZeRO stage 1)."""
 
     names: tuple[str, ...] = ("torch:nccl", "torch:gloo")
-    # The defaults are DistributedDataParallel's own.
+    # The defaults of DistributedDataParallel.
     options: Mapping[str, Option] = {
         "bucket_cap_mb": Option(
             type=positive_number,
@@ -53,21 +53,20 @@ class DDP(TorchDistributed):
     trainer = "scaling.frameworks.pytorch.ddp_trainer"
 
     def traits(self, name: str) -> Traits:
-        """One port, for the store."""
         return Traits(ports=1, nccl=name == "torch:nccl", accuracy=evaluating.ALL)
 
     def devices(self, name: str) -> tuple[Device, ...]:
-        """NCCL needs CUDA; Gloo runs on all."""
         return ("cuda",) if name == "torch:nccl" else super().devices(name)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
-        """Found in the installed files and by NVML; torch is not imported."""
         return super().missing(name, "cuda" if name == "torch:nccl" else device)
 
     def refuse(self, point: Point) -> str | None:
-        """Gloo reduces no bf16. What a GPU does in no time, an emulated device's CPU would take time for.
+        """Return what DDP cannot do.
 
-        A static graph's first backward pass in `no_sync` ends in an assertion of the reducer's (torch 2.13).
+        * Gloo reduces no bf16.
+        * Compression and sharding would cost an emulated device's CPU time that they do not cost a GPU.
+        * With a static graph, the first backward pass in `no_sync` fails in the reducer (torch 2.13).
         """
         options = options_of(point)
         if options["compress"] == "bf16" and self.backend(point) == "gloo":
@@ -81,15 +80,13 @@ class DDP(TorchDistributed):
         return super().refuse(point)
 
     def updates_all(self, point: Point) -> bool:
-        """Unless the optimizer is sharded."""
         return not options_of(point)["shard_optimizer"]
 
     def wire_parts(self, point: Point) -> Parts:
-        """Halves, both ways, where gradients are compressed."""
         return crossing.WHOLE if options_of(point)["compress"] == UNCOMPRESSED else (0.5, 0.5)
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """The all-reduces, and with a sharded optimizer all parameters from whom they were updated by."""
+        """Return the all-reduces and, with a sharded optimiser, the broadcasts of updated parameters."""
         reduced = super().bytes_per_step(task, gradient_bytes)
         if reduced is None or not options_of(task.point)["shard_optimizer"]:
             return reduced
@@ -98,7 +95,6 @@ class DDP(TorchDistributed):
 
 
 def options_of(point: Point) -> dict[str, Any]:
-    """The values of a point's options."""
     return read_options(DDP.options, point.options)
 
 

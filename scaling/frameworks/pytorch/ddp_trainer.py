@@ -1,5 +1,4 @@
-"""PyTorch's DistributedDataParallel in the worker: the shared loop with its model inside it, or its all-reduces
-alone."""
+"""The worker's side of DDP: the shared loop with its model inside DDP, or DDP's all-reduces alone."""
 
 from __future__ import annotations
 
@@ -25,13 +24,12 @@ from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES,
 
 FLOAT32_BYTES = 4
 BUFFERS_AT_ONCE_BYTES = 250 * MIB  # DistributedDataParallel.broadcast_bucket_size
-# What gradients travel as, by the option `compress`, and DDP's own hook for it.
+# The type of gradients on their way, by the option `compress`, and DDP's hook for it.
 WIRE = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
 def connect(task: Task) -> Trainer:
-    """Raises what torch raises; ImportError when the model needs a package that is not installed."""
     if task.point.kind == "comm":
         return GradientExchange(task)
     return ShardedOptimizer(task) if options_of(task.point)["shard_optimizer"] else Distributed(task)
@@ -41,7 +39,7 @@ class Parallel(Training):
     """The shared loop with its model inside DistributedDataParallel."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Join the process group; DDP then gives all ranks rank 0's weights."""
+        """Join the process group. DDP then gives all ranks rank 0's weights."""
         join(self, STRATEGY.backend(self.task.point))
         options = options_of(self.task.point)
         emulated = self.task.point.hardware.device == "emulated"
@@ -49,10 +47,10 @@ class Parallel(Training):
             module,
             device_ids=[self.device.index] if self.cuda else None,
             **_caps(options["bucket_cap_mb"], self.task.point.hardware.shrink),
-            # Copying gradients out of the buckets takes a GPU no time, and would take this CPU much of a step.
+            # Copying gradients out of the buckets is free on a GPU, but takes this CPU much of a step.
             gradient_as_bucket_view=emulated or options["gradient_as_bucket_view"],
             static_graph=options["static_graph"],
-            # Emulated parameters are alike from the start; slowed links would take seconds to say so.
+            # Emulated parameters start equal. A slowed link would take seconds to broadcast them.
             init_sync=not emulated,
         )
         if hook := HOOKS.get(options["compress"]):
@@ -60,15 +58,12 @@ class Parallel(Training):
         return self._parallel
 
     def hold(self) -> AbstractContextManager[None]:
-        """DDP's own way to accumulate."""
         return self._parallel.no_sync()
 
     def mean_over_ranks(self, values: Tensor) -> Tensor:
-        """By an all-reduce."""
         return process_group.mean_over_ranks(values)
 
     def close(self) -> None:
-        """Leave the process group."""
         distributed.destroy_process_group()
 
 
@@ -76,27 +71,23 @@ class Distributed(Parallel):
     """Every rank updates all parameters."""
 
     def unsynced_step(self) -> None:
-        """In DDP's own `no_sync`, which keeps its hooks and leaves out buckets, buffers and waiting."""
+        """Step in DDP's `no_sync`, which runs the hooks without buckets, buffers and waiting."""
         with self.hold():
             self.step()
 
     def exchange_alone(self) -> Trainer | None:
-        """DDP's own buckets, in memory of their own."""
         return alongside(self, lambda: GradientExchange(self.task, beside=True))
 
 
 class ShardedOptimizer(Parallel):
-    """Every rank updates a part of the parameters and sends it to the others: no update is honest without any
-    exchange."""
+    """Every rank updates a part of the parameters and sends it: no update is possible without an exchange."""
 
     def make_optimizer(self) -> Optimizer:
-        """The loop's own, of this rank's part of the parameters."""
         return sharded(super().make_optimizer())
 
 
 class GradientExchange(Exchange):
-    """The collectives of one DDP step and nothing else: what network and backend take for this model's gradients,
-    and its buffers, when no compute hides them."""
+    """The collectives of one DDP step alone: this model's gradients and buffers."""
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task, beside=beside)
@@ -110,17 +101,16 @@ class GradientExchange(Exchange):
             torch.ones(size // FLOAT32_BYTES, device=self.device)
             for size in bucket_bytes(reversed(sizes), options["bucket_cap_mb"], task.point.hardware.shrink)
         ]
-        assert distributed.group.WORLD is not None  # it is made before any trainer
+        assert distributed.group.WORLD is not None  # set before any trainer exists
         self._group = distributed.group.WORLD
         self._buffers = [each.detach().to(self.device) for each in module.buffers()]
         self._optimizer: Optimizer | None = None
         if options["shard_optimizer"]:
-            # Of parameters without gradients: it updates nothing and sends all.
+            # Its parameters have no gradients: it sends everything and updates nothing.
             self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(module).parameters()))
 
     def send(self) -> None:
-        """As DDP does: before forward rank 0's buffers (running means) for all; then each bucket divided by the
-        ranks and summed over them, all in flight at once."""
+        """Exchange as DDP does: broadcast rank 0's buffers (running means), then average all buckets at once."""
         if self._buffers:
             distributed._broadcast_coalesced(self._group, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
         flying = list(self._sent())
@@ -137,25 +127,24 @@ class GradientExchange(Exchange):
             yield bucket, sent, distributed.all_reduce(sent, async_op=True)
 
     def close(self) -> None:
-        """Leave the process group."""
         distributed.destroy_process_group()
 
 
 def sharded(whole: Optimizer) -> Optimizer:
-    """Torch's ZeRO stage 1 of an optimizer that has not begun."""
-    # Its package compiles optimizers of its own, which takes time and warns that this is deprecated.
+    """Wrap an optimiser that has made no step in torch's ZeRO stage 1."""
+    # Importing it compiles optimisers, which takes time and warns about deprecation.
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     assert isinstance(whole, torch.optim.Optimizer)
-    # AdamW's have one of Adam's beside, which AdamW itself sets.
+    # AdamW's defaults include an argument of Adam that AdamW sets alone.
     taken = inspect.signature(type(whole)).parameters
     defaults = {name: value for name, value in whole.defaults.items() if name in taken}
     return ZeroRedundancyOptimizer(whole.param_groups, optimizer_class=type(whole), **defaults)
 
 
 def _caps(cap_mb: float, shrink: float) -> dict[str, Any]:
-    """The limits of DDP's buckets. It makes its first bucket small, so that the exchange starts early, only
-    without a cap: where all sizes are divided, both limits must be named."""
+    """Return the limits of DDP's buckets. Only without a cap does DDP make the first bucket small, so that the
+    exchange starts early. If sizes are divided, both limits must be given."""
     if cap_mb != DEFAULT_BUCKET_MB:
         return {"bucket_cap_mb": cap_mb / shrink}
     if shrink == 1:

@@ -1,4 +1,4 @@
-"""The exchange of a strategy alone, by itself or beside its own compute: what torch strategies share of it."""
+"""The exchange of a strategy alone, or during its own compute."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from scaling.records.task import Task
 
 
 class Exchange(TorchRank):
-    """A rank that exchanges as in training and computes nothing. A strategy overrides `send` and joins.
-
-    With `beside`, another trainer of the process computes and has joined; on a GPU all of this one then goes
-    through a stream of its own.
-    """
+    """A rank that exchanges as in training and computes nothing. A strategy overrides `send` and joins. With
+    `beside`, another trainer of the process computes and has joined. On a GPU this one then has its own stream."""
 
     samples = 0
 
@@ -26,33 +23,30 @@ class Exchange(TorchRank):
         self._stream = torch.cuda.Stream(self.device) if beside and self.cuda else None
 
     def send(self) -> None:
-        """The collectives of one step."""
         raise NotImplementedError
 
     def step(self) -> None:
-        """The collectives of one step, on its stream."""
         with self._flowing():
             self.send()
 
     def sync(self) -> None:
-        """Wait for them alone."""
         if self._stream is None:
             super().sync()
         else:
             self._stream.synchronize()
 
     def loss(self) -> None:
-        """Nothing is trained."""
+        """Return None: nothing is trained."""
 
     def digest(self) -> None:
-        """Nothing is trained."""
+        """Return None: nothing is trained."""
 
     def _flowing(self) -> AbstractContextManager[None]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
 def alongside(rank: Training, make: Callable[[], Trainer]) -> Trainer | None:
-    """What `make` makes; None where any rank has no memory for it, since all must then do without."""
+    """Return what `make` returns; None on all ranks if any rank lacks the memory."""
     try:
         made = make()
     except torch.OutOfMemoryError:

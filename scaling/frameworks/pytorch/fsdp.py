@@ -1,6 +1,6 @@
 """PyTorch's fully_shard (FSDP2) over NCCL, or Gloo on CPUs: the agent's side.
 
-It does not know tensor or pipeline parallelism, CPU offloading, nor the 8-bit all-gathers of torchao.
+Tensor and pipeline parallelism, CPU offloading and torchao's 8-bit all-gathers are not supported.
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ Rank = TypeVar("Rank")
 
 
 class FSDP2(TorchDistributed):
-    """Each rank keeps its rows of every parameter, of its gradient and of the optimizer's state.
-
-    A unit (fsdp_trainer.py) is gathered before it computes, forward and, if it was resharded, backward again; then
-    its gradients are reduced and scattered.
+    """Each rank keeps its rows of every parameter, gradient and optimiser state. A unit (fsdp_trainer.py) is
+    gathered before forward, and before backward if it was resharded. Then its gradients are reduced and scattered.
     """
 
     names: tuple[str, ...] = ("torch:fsdp2",)
-    # The defaults are fully_shard's own, but that of the root's: resharded as all are, so that a step's bytes are
-    # known.
+    # The defaults of fully_shard, except that the root is resharded too, so that a step's bytes are known.
     options: Mapping[str, Option] = {
         "reshard": Option(
             type=bool,
@@ -53,15 +50,13 @@ class FSDP2(TorchDistributed):
     trainer = "scaling.frameworks.pytorch.fsdp_trainer"
 
     def traits(self, _name: str) -> Traits:
-        """One port, for the store."""
         return Traits(ports=1, nccl=True, accuracy=evaluating.ALL)
 
     def devices(self, _name: str) -> tuple[Device, ...]:
-        """An emulated device has no parameters that would be gathered before they are slept over."""
+        """Return devices that compute: an emulated one cannot wait for parameters before it sleeps."""
         return ("cpu", "cuda")
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
-        """Also whether torch is of a release that has it."""
         if why := super().missing(name, device):
             return why
         release = installed.release()
@@ -70,7 +65,6 @@ class FSDP2(TorchDistributed):
         return None
 
     def refuse(self, point: Point) -> str | None:
-        """Groups that do not come out even, and what fully_shard does not take."""
         options, ranks = options_of(point), point.world_size
         if point.workload.memory_format != "contiguous":
             return (
@@ -92,11 +86,10 @@ class FSDP2(TorchDistributed):
         return super().refuse(point)
 
     def updates_all(self, _point: Point) -> bool:
-        """Each rank updates its shard."""
         return False
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """Gradients are as large as parameters. Rows are padded to the ranks of a group, which this leaves out."""
+        """Return the bytes without padding of rows. Gradients are as large as parameters."""
         options, nccl = options_of(task.point), self.by_nccl(task.point)
         group = group_size(task.point)
         gathered = gradient_bytes * (0.5 if options["param_dtype"] == "bf16" else 1)
@@ -121,22 +114,20 @@ def _has_batch_norm(point: Point) -> bool:
 
 
 def options_of(point: Point) -> dict[str, Any]:
-    """The values of a point's options."""
     return read_options(FSDP2.options, point.options)
 
 
 def group_size(point: Point) -> int:
-    """How many ranks share the parameters."""
     return options_of(point)["hsdp"] or point.world_size
 
 
 def shard_groups(ranks: Sequence[Rank], size: int) -> list[Sequence[Rank]]:
-    """Those who share: one after the other."""
+    """Return the groups that share parameters: consecutive ranks."""
     return [ranks[first : first + size] for first in range(0, len(ranks), size)]
 
 
 def replica_groups(ranks: Sequence[Rank], size: int) -> list[Sequence[Rank]]:
-    """Those who have the same rows."""
+    """Return the groups that have the same rows."""
     return [ranks[first::size] for first in range(size)]
 
 

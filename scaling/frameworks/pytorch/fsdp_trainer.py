@@ -1,7 +1,7 @@
-"""PyTorch's fully_shard (FSDP2) in the worker: the shared loop with its model sharded, or its collectives alone.
+"""The worker's side of FSDP2: its units, the shared loop with its model sharded, or its collectives alone.
 
-With `--precision bf16` autocast computes as in the plain loop, from parameters that are gathered in fp32; the
-option `param_dtype=bf16` is FSDP's own way (MixedPrecisionPolicy), which halves what is gathered.
+With `--precision bf16` autocast computes as in the plain loop, from parameters gathered in fp32.
+`param_dtype=bf16` is FSDP's own way (MixedPrecisionPolicy), which halves what is gathered.
 """
 
 from __future__ import annotations
@@ -31,23 +31,21 @@ from scaling.frameworks.pytorch.process_group import join, patience
 from scaling.records.task import Task
 
 # ---------------------------------------------------------------- fsdp units
-#
-# Into which units a module is sharded: what is gathered, and reduced, as one. Worker's side.
 
 
 class Unit(NamedTuple):
-    """A module, and those of its parameters that no unit inside it has."""
+    """A module that is gathered and reduced as one, with its parameters outside inner units."""
 
     module: nn.Module
     parameters: list[nn.Parameter]
 
 
 def units(module: nn.Module) -> list[Unit]:
-    """Each child with parameters, and the module with what is left; inner ones first, as fully_shard asks.
+    """Return each child with parameters, then the module with the rest: inner ones first, as fully_shard needs.
 
-    Containers that compute nothing (ModuleList) stand for what they hold. A module with an attribute `blocks`
-    names repeated modules that lie deeper: each of them is a unit of its own too. Children that share a parameter
-    (a tied embedding) cannot be gathered apart: they are left to the module.
+    * A container that computes nothing (ModuleList) is replaced by its modules.
+    * Each module in an attribute `blocks`, for repeated deeper modules, is a unit too.
+    * Children that share a parameter (a tied embedding) cannot be gathered apart: they stay with the module.
     """
     inner = dict.fromkeys([*getattr(module, "blocks", ()), *_computing(module.children())])
     owned = {each: _own(each, inner) for each in inner}
@@ -70,7 +68,6 @@ def _computing(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 
 
 def _own(module: nn.Module, units: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """Without those of units inside it."""
     inside = {id(each) for each in module.modules()} - {id(module)}
     theirs = {id(one) for each in units if id(each) in inside for one in each.parameters()}
     return [each for each in module.parameters() if id(each) not in theirs]
@@ -82,15 +79,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def connect(task: Task) -> Trainer:
-    """Raises what torch raises; ImportError when the model needs a package that is not installed."""
     return ShardExchange(task) if task.point.kind == "comm" else FullySharded(task)
 
 
 class FullySharded(Training):
-    """The shared loop with its model in units of which each rank keeps its rows."""
+    """The shared loop with its model in sharded units."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Join the process group and shard; all ranks have drawn the same weights."""
+        """Join the process group and shard. All ranks have drawn the same weights."""
         options = fsdp.options_of(self.task.point)
         policy = _policy(options["param_dtype"])
         if policy.param_dtype is not None and any(isinstance(each, _BatchNorm) for each in module.modules()):
@@ -104,7 +100,7 @@ class FullySharded(Training):
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """FSDP's own way to accumulate: parameters are gathered for each micro-batch all the same."""
+        """Accumulate as FSDP does. Parameters are still gathered for each micro-batch."""
         assert isinstance(self._module, FSDPModule)
         self._module.set_requires_gradient_sync(False)
         try:
@@ -113,27 +109,24 @@ class FullySharded(Training):
             self._module.set_requires_gradient_sync(True)
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Gathered from all ranks, one after the other: every rank must ask."""
+        """Return the parameters, gathered from all ranks one by one. Collective."""
         named = self._module.named_parameters()
         return {name: _whole(each).detach().cpu().numpy().copy() for name, each in named}
 
     def mean_over_ranks(self, values: Tensor) -> Tensor:
-        """By an all-reduce."""
         return process_group.mean_over_ranks(values)
 
     def close(self) -> None:
-        """Leave the process group."""
         distributed.destroy_process_group()
 
 
 class Groups(NamedTuple):
-    """Whom a rank shares parameters with, and who has the same rows; None where nobody does."""
+    """The ranks that share parameters, and the ranks with the same rows (None if there are no others)."""
 
     sharing: ProcessGroup
     repeating: ProcessGroup | None
 
     def mesh(self, rank: TorchRank) -> DeviceMesh:
-        """As fully_shard takes it: repeating by sharing."""
         if self.repeating is None:
             return DeviceMesh.from_group(self.sharing, rank.device.type)
         size, ranks = self.sharing.size(), range(rank.task.point.world_size)
@@ -146,7 +139,7 @@ class Groups(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """What one unit exchanges: a rank's rows and the whole of its parameters, and the same of its gradients."""
+    """Buffers of one unit: a rank's rows and the whole of its parameters, and the same of its gradients."""
 
     rows: Tensor
     whole: Tensor
@@ -155,10 +148,7 @@ class Buffers(NamedTuple):
 
 
 class ShardExchange(Exchange):
-    """The collectives of one step and nothing else, in FSDP's order.
-
-    On NCCL they are queued and the host goes on; over Gloo FSDP waits for each, and so does this.
-    """
+    """The collectives of one step alone, in FSDP's order: queued on NCCL, one by one over Gloo."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -175,10 +165,8 @@ class ShardExchange(Exchange):
         self._held = accumulated(task.point) - 1
 
     def send(self) -> None:
-        """Gather each unit; backward gather it again if it was resharded, and reduce its gradients.
-
-        Before a unit's gradients are there, FSDP gathers the one that comes next.
-        """
+        """Gather each unit; backward, gather it again if it was resharded, and reduce its gradients. FSDP gathers
+        the next unit before it reduces the current one."""
         again = self._units[::-1] if self._gathers_again else []
         for unit in (*self._units, *again) * self._held:
             self._gather(unit)
@@ -195,7 +183,6 @@ class ShardExchange(Exchange):
             work.wait()
 
     def close(self) -> None:
-        """Leave the process group."""
         distributed.destroy_process_group()
 
     def _buffers(self, unit: Unit, dtype: torch.dtype) -> Buffers:
@@ -223,13 +210,13 @@ class ShardExchange(Exchange):
 
 
 def padded_rows(parameter: Tensor, ranks: int) -> int:
-    """Elements of a parameter that each of so many ranks has: as many rows as any, as fully_shard pads them."""
+    """Return the elements of a parameter on each rank, padded to the largest number of rows as in fully_shard."""
     rows = parameter.shape[0] if parameter.ndim else 1
     return -(-rows // ranks) * (parameter.numel() // max(rows, 1))
 
 
 def join_groups(rank: TorchRank) -> Groups:
-    """Join the process group, and the groups in it; every rank makes all of them."""
+    """Join the process group and create the groups in it. Collective."""
     join(rank, fsdp.STRATEGY.backend(rank.task.point))
     ranks, size = range(rank.task.point.world_size), fsdp.group_size(rank.task.point)
     whole = distributed.group.WORLD

@@ -1,6 +1,6 @@
 """PyTorch with Horovod's DistributedOptimizer over Gloo, or over NCCL on GPUs: the agent's side.
 
-It does not know Horovod's Adasum, process sets or join.
+Horovod's Adasum, process sets and join are not supported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from scaling.records.point import Device
 
 
 class PyTorchHorovod(Horovod, TorchStrategy):
-    """Nothing is refused but what the loop cannot do."""
+    """Horovod with torch. It refuses what torch's loop refuses."""
 
     names = ("torch:horovod",)
     framework = "torch"
@@ -22,7 +22,6 @@ class PyTorchHorovod(Horovod, TorchStrategy):
     preload = (*Horovod.preload, trainer)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
-        """Found in the installed files; neither PyTorch nor Horovod is imported."""
         return TorchStrategy.missing(self, name, device) or super().missing(name, device)
 
 

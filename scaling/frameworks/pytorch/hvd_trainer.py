@@ -1,4 +1,4 @@
-"""PyTorch with Horovod in the worker: the shared loop with Horovod's optimiser, or its all-reduces alone."""
+"""The worker's side of torch with Horovod: the shared loop with Horovod's optimiser, or its all-reduces alone."""
 
 from __future__ import annotations
 
@@ -22,27 +22,24 @@ from scaling.records.task import Task
 
 
 def connect(task: Task) -> Trainer:
-    """Raises what torch and Horovod raise; ImportError when the model needs a package that is not installed."""
     return GradientExchange(task) if task.point.kind == "comm" else Distributed(task)
 
 
 class Distributed(Training):
-    """The shared loop with Horovod's optimiser: hooks on the parameters exchange each gradient as soon as
-    backward has made it, the update waits for all of them."""
+    """The shared loop with Horovod's optimiser. Hooks exchange gradients in backward; the update waits for all."""
 
-    # Horovod makes its class at run time, of that of the optimiser which it is given.
+    # Horovod derives its class at run time from the optimiser's class.
     _optimizer: Any
     _sends = True
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Join; all ranks then have rank 0's weights and buffers."""
+        """Join. All ranks then have rank 0's weights and buffers."""
         _join(self)
         state = {name: _dense(each) for name, each in module.state_dict().items()}
         hvd.broadcast_parameters(state, root_rank=0)
         return module
 
     def make_optimizer(self) -> Optimizer:
-        """Horovod's, around the loop's own."""
         made: Optimizer = hvd.DistributedOptimizer(
             super().make_optimizer(),
             named_parameters=self._module.named_parameters(),
@@ -52,17 +49,17 @@ class Distributed(Training):
         return made
 
     def update(self) -> None:
-        """The gradients must be there before the scaler divides them by its scale."""
+        """Wait for the gradients before the scaler divides them."""
         if self._sends:
             self._optimizer.synchronize()
         else:
-            # Of hooks that sent nothing; `synchronize` would send now.
+            # Handles of hooks that sent nothing. `synchronize` would send now.
             self._optimizer._handles.clear()
         with self._optimizer.skip_synchronize():
             super().update()
 
     def unsynced_step(self) -> None:
-        """Backward passes of which none is the last before an update: Horovod's hooks run and send nothing."""
+        """Step with one more backward pass per update, so that Horovod's hooks run and send nothing."""
         passes = accumulated(self.task.point)
         self._optimizer.set_backward_passes_per_step(passes + 1)
         self._sends = False
@@ -71,31 +68,27 @@ class Distributed(Training):
         self._optimizer.set_backward_passes_per_step(passes)
 
     def exchange_alone(self) -> Trainer | None:
-        """All-reduces of the same names, of which training sends none meanwhile."""
+        """Return all-reduces of the same names. Training sends none of these at that time."""
         return alongside(self, lambda: GradientExchange(self.task, beside=True))
 
     def mean_over_ranks(self, values: Tensor) -> Tensor:
-        """By an all-reduce."""
         mean: Tensor = hvd.allreduce(values, name="statistics", op=hvd.Average)
         return mean
 
     def tracers(self) -> Sequence[Tracer]:
-        """torch's, and Horovod's."""
         return [*super().tracers(), *timelines(self.task, hvd)]
 
     def close(self) -> None:
-        """Leave the exchange."""
         hvd.shutdown()
 
     def _compile(self) -> None:
-        """The backward pass that compiles has exchanged gradients too: it must be ended like any other."""
+        """Compile, and end the exchange that its backward pass began."""
         super()._compile()
         self._optimizer.synchronize()
 
 
 class GradientExchange(Exchange):
-    """The all-reduces of one training step and nothing else: each gradient by its name, in the order in which
-    backward makes them, fused by Horovod as in training."""
+    """The all-reduces of one step alone: by name, in backward's order, fused by Horovod as in training."""
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task, beside=beside)
@@ -107,7 +100,6 @@ class GradientExchange(Exchange):
         self._gradients = [(name, torch.ones_like(each, device=self.device)) for name, each in reversed(trained)]
 
     def send(self) -> None:
-        """All in flight at once, then wait for each."""
         compression = self._compression
         flying = []
         for name, gradient in self._gradients:
@@ -117,7 +109,6 @@ class GradientExchange(Exchange):
             gradient.set_(compression.decompress(hvd.synchronize(handle), context))
 
     def close(self) -> None:
-        """Leave the exchange."""
         hvd.shutdown()
 
 
@@ -133,25 +124,24 @@ def _compression(rank: TorchRank) -> Any:
 
 
 class ChannelsLast:
-    """Horovod's compressor `inner` for gradients in channels_last too, which Horovod itself refuses: it is
-    shown the same memory as a contiguous tensor."""
+    """Horovod's compressor `inner`, which also accepts gradients in channels_last. Horovod refuses these. It gets
+    the same memory as a contiguous tensor."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
     def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
-        """Return what is sent, and what `decompress` must know."""
+        """Return what is sent, and the context for `decompress`."""
         dense = _dense(tensor)
         sent, context = self._inner.compress(dense)
         return sent, (context, dense is not tensor)
 
     def decompress(self, tensor: Tensor, context: tuple[Any, bool]) -> Tensor:
-        """The gradient, in the layout that it had."""
         inner, moved = context
         received: Tensor = self._inner.decompress(tensor, inner)
         return received.permute(0, 3, 1, 2) if moved else received
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """The same memory, contiguous: images' dimensions in the order in which channels_last stores them."""
+    """Return the same memory as a contiguous tensor, its dimensions in the order of channels_last."""
     return tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""What the installed torch was built for, and what it needs of this host. Nothing here imports torch."""
+"""What the installed torch was built for, and what it needs on this host. It does not import torch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-# Two words or more: one alone may be something else.
+# Two words or more: a single one may be something else.
 _ARCH_FLAGS = re.compile(rb"sm_\d{2,3}[a-z]?(?: (?:sm|compute)_\d{2,3}[a-z]?)+(?=\0)")
 
 
 def release() -> str:
-    """What torch calls itself (`2.13.0+cu130`), "" without any torch."""
+    """Return torch's release (`2.13.0+cu130`), "" without torch."""
     return _said(_file("version.py"), "__version__")
 
 
 def cuda() -> str | None:
-    """The CUDA release that torch was built with (`13.0`); "" for a build without, None without any torch."""
+    """Return the CUDA release of torch's build (`13.0`): "" for a build without CUDA, None without torch."""
     file = _file("version.py")
     return None if file is None else cuda_of(file)
 
 
 def cuda_of(version: Path) -> str:
-    """The same from the file in which torch says what it is: `cuda: Optional[str] = '13.0'`, or None."""
+    """Return the CUDA release from torch's version file, which has `cuda: Optional[str] = '13.0'` or None."""
     return _said(version, "cuda")
 
 
@@ -42,8 +42,7 @@ def _said(version: Path | None, name: str) -> str:
 
 
 def arch_flags() -> str:
-    """The words of torch.cuda.get_arch_list() (`sm_80 sm_90 compute_90`), which torch keeps as one string in its
-    library for Python; "" if it is not found."""
+    """Return torch.cuda.get_arch_list() (`sm_80 compute_90`) from torch's library, "" if not found."""
     library = _file("lib/libtorch_python.so")
     return "" if library is None else _arch_flags_in(library)
 
@@ -68,10 +67,10 @@ def _arch_flags_in(library: Path) -> str:
 
 
 def compiler_lacks(environ: Mapping[str, str], include: str | None = None) -> str:
-    """What torch.compile needs to build kernels and does not find: `C compiler and Python.h`; "" if all is there.
+    """Return what torch.compile lacks to build kernels (`C compiler and Python.h`), "" if nothing.
 
-    Triton (its `runtime.build`) takes CC, else gcc or clang, and this Python's headers; Inductor (its
-    `cpp_builder`), which computes on CPUs in C++, takes CXX, else g++.
+    * Triton (`runtime.build`) takes CC, else gcc or clang, and this Python's headers.
+    * Inductor (`cpp_builder`) builds C++ for CPUs with CXX, else g++.
     """
     path = environ.get("PATH")
     having = {
@@ -89,7 +88,7 @@ def compiler_lacks(environ: Mapping[str, str], include: str | None = None) -> st
 
 
 def _include() -> str:
-    """The folder of this Python's headers, where Triton looks for them."""
+    """Return the folder of this Python's headers, where Triton looks for them."""
     scheme = sysconfig.get_default_scheme()
-    # Debian's own scheme, under which they are not.
+    # Debian's own scheme does not have the headers.
     return sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]

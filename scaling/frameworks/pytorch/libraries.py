@@ -1,4 +1,4 @@
-"""Packages and libraries beside torch that need help to be imported or to be asked."""
+"""Packages and libraries besides torch that need special handling."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ _kept: list[torch.library.Library] = []
 
 
 def torchvision() -> Any:
-    """Import torchvision, also the CUDA build of PyPI beside a CPU build of torch.
-
-    There its compiled operators cannot be loaded and the import fails over `nms`, which nothing here calls; it
-    succeeds once the name exists.
-    """
+    """Import torchvision, even a CUDA build next to a CPU build of torch. There the import fails over the operator
+    `nms`, which is not used here. It succeeds once the name exists."""
     try:
         import torchvision as package  # type: ignore[import-untyped, unused-ignore]
     except RuntimeError as error:
@@ -29,7 +26,7 @@ def torchvision() -> Any:
 
 
 def nccl() -> str:
-    """The version of NCCL; `unknown` if torch is built without it or does not say."""
+    """Return NCCL's version; `unknown` if torch is built without it or does not say."""
     try:
         return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call, unused-ignore]
     except (AttributeError, TypeError, RuntimeError):

@@ -1,6 +1,6 @@
-"""torch's own pipeline: a DataLoader over the pictures of a rank's shard, in the order of the reference feed.
+"""torch's own pipeline: a DataLoader over a rank's shard of pictures, in the order of the reference feed.
 
-Its processes are forks: of those that start otherwise, some outlive a worker that ends without shutting them down.
+Its processes are forks. Processes that start otherwise may outlive a worker that dies.
 """
 
 from __future__ import annotations
@@ -30,27 +30,23 @@ from scaling.workloads.specs import Images, ModelSpec
 
 # ---------------------------------------------------------------- decoding
 #
-# How a process of torch's DataLoader makes a training image of an encoded picture: by the fastest decoder that
-# loads here, a random part of the picture in the model's size, mirrored half of the time.
-#
-# The part is drawn as torchvision's RandomResizedCrop does: 8 to 100 % of the area, of proportions from 3:4 to
-# 4:3 (Szegedy et al., "Going deeper with convolutions", 2014, section 6). Chance is torch's, which the
-# DataLoader seeds in each of its processes.
+# A random part of each picture is scaled to the model's size and mirrored half of the time. The part is drawn as
+# by torchvision's RandomResizedCrop: 8 to 100 % of the area, proportions from 3:4 to 4:3 (Szegedy et al., "Going
+# deeper with convolutions", 2014, section 6). The DataLoader seeds torch's random numbers in each process.
 
 
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 JPEG = b"\xff\xd8"
 # Left, upper, right, lower, in pixels.
 Box: TypeAlias = tuple[int, int, int, int]
-# An encoded picture to uint8 (channels, height, width) in the model's size; raises OSError where it is none.
+# Encoded picture to uint8 (channels, height, width) in the model's size. Raises OSError if it cannot be read.
 Make: TypeAlias = Callable[[bytes], Tensor]
-# An encoded JPEG to uint8 (channels, height, width) in its own size; raises ValueError or RuntimeError where it
-# cannot.
+# Encoded JPEG to uint8 (channels, height, width) in its own size. Raises ValueError or RuntimeError.
 Decode: TypeAlias = Callable[[bytes], Tensor]
 
 
 def picture_maker(images: Images) -> tuple[str, Make]:
-    """The fastest way here to make such images, by its name. Other formats than JPEG are Pillow's in any case."""
+    """Return the name and the function of the fastest decoder here. Pillow decodes all formats but JPEG."""
     vision = _loaded("torchvision.io", "torchvision.transforms.v2")
     if vision is not None:
         transform = _torchvision(vision[1], images)
@@ -67,7 +63,6 @@ def picture_maker(images: Images) -> tuple[str, Make]:
 
 
 def _loaded(*names: str) -> tuple[Any, ...] | None:
-    """The modules; None where one is not there, or does not load beside this torch."""
     try:
         return tuple(import_module(name) for name in names)
     except (ImportError, OSError, RuntimeError, AttributeError):
@@ -80,7 +75,7 @@ def _by_tensors(decode: Decode, transform: Callable[[Tensor], Tensor], images: I
             try:
                 return transform(decode(content))
             except (ValueError, RuntimeError):
-                pass  # a kind of JPEG that Pillow knows, or none at all, which it will say
+                pass  # a JPEG that only Pillow can read, or an error that Pillow will report
         return by_pillow(content, images)
 
     return make
@@ -113,7 +108,7 @@ def _by_simplejpeg(simplejpeg: Any, images: Images) -> Decode:
 
 
 def resized(image: Tensor, images: Images) -> Tensor:
-    """A random part of an image in the model's size, perhaps mirrored; uint8 (channels, height, width)."""
+    """Return a random part in the model's size, perhaps mirrored: uint8 (channels, height, width)."""
     left, upper, right, lower = crop_box(image.shape[2], image.shape[1])
     part = image[None, :, upper:lower, left:right]
     size = (images.height, images.width)
@@ -122,11 +117,11 @@ def resized(image: Tensor, images: Images) -> Tensor:
 
 
 def by_pillow(content: bytes, images: Images) -> Tensor:
-    """The same of an encoded picture of any kind, by Pillow alone. Raises OSError where it is none."""
+    """Do the same for an encoded picture of any format, by Pillow alone. Raises OSError if it cannot be read."""
     size, mode = (images.width, images.height), "RGB" if images.channels == 3 else "L"
     with damages(), Image.open(io.BytesIO(content)) as opened:
         whole, part = opened.size, crop_box(*opened.size)
-        # A JPEG is decoded at a half, quarter or eighth of its size where the part is still large enough.
+        # Pillow decodes a JPEG at 1/2, 1/4 or 1/8 of its size if the part is still large enough.
         scale = max(1.0, min((part[2] - part[0]) / size[0], (part[3] - part[1]) / size[1]))
         opened.draft(mode, (math.ceil(whole[0] / scale), math.ceil(whole[1] / scale)))
         image = opened.convert(mode)
@@ -138,7 +133,7 @@ def by_pillow(content: bytes, images: Images) -> Tensor:
 
 
 def crop_box(width: int, height: int) -> Box:
-    """A random part of an image of this size; its middle, where no draw fits."""
+    """Return a random part of an image of this size; its middle if no draw fits."""
     for _ in range(TRIES):
         area = width * height * float(torch.empty(1).uniform_(*AREA))
         ratio = math.exp(float(torch.empty(1).uniform_(math.log(RATIO[0]), math.log(RATIO[1]))))
@@ -158,23 +153,20 @@ def _mirrors() -> bool:
 
 # ---------------------------------------------------------------- native feed
 
-# Until a process whose pipe broke has ended.
+# Seconds until a process with a broken pipe has ended.
 GONE_S = 2.0
 
 
 def opened(task: Task, spec: ModelSpec) -> Opened:
-    """A rank's feed, the reference feed or a `Loader`."""
     return feeding.opened(task, spec, Loader)
 
 
 def pipeline(task: Task) -> Trainer:
-    """A rank's feed alone, for a point of kind `feed`."""
     return feeding.alone(task, Loader)
 
 
 class Decoded(Dataset[tuple[Tensor, int]]):
-    """Training images, uint8 (channels, height, width), and their classes. Raises UsageError naming what cannot be
-    decoded."""
+    """Training images, uint8 (channels, height, width), and classes. Raises UsageError for a broken picture."""
 
     def __init__(self, task: Task, spec: ModelSpec) -> None:
         self._pictures = feeds.encoded_pictures(task, spec)
@@ -194,7 +186,7 @@ class Decoded(Dataset[tuple[Tensor, int]]):
 
 
 class Batches:
-    """The indices of one batch after the other, without an end: epochs go on without a gap."""
+    """The indices of one batch after the other, without end. There is no gap between epochs."""
 
     def __init__(self, task: Task, count: int) -> None:
         self._sampler = feeds.sampler_of(task, count)
@@ -207,7 +199,7 @@ class Batches:
 
 
 class Loader:
-    """Batches of uint8 (batch, channels, height, width) and int64 labels (batch,), as torch's tensors."""
+    """Batches of uint8 (batch, channels, height, width) and int64 labels (batch,), as torch tensors."""
 
     def __init__(self, task: Task, spec: ModelSpec) -> None:
         found, workers = Decoded(task, spec), feeding.workers(task)
@@ -223,29 +215,27 @@ class Loader:
                 generator=torch.Generator().manual_seed(hash((task.seed, task.rank))),
             )
         )
-        # torch's own raises wherever the worker is, also while it reports an error; `next` sees it too.
+        # torch's handler raises anywhere in the worker, even during error reports. `next` sees dead processes too.
         signal.signal(signal.SIGCHLD, handler)
 
     def next(self) -> Batch:
-        """As the DataLoader has them; raises FeedError where a picture cannot be decoded or a process is gone."""
         try:
             images, labels = next(self._batches)
         except UsageError as error:
-            # The traceback of the loader process, whose last line has the message.
+            # The last line of the loader process's traceback has the message.
             raise FeedError(str(error).strip().rpartition("\n")[2].partition("UsageError: ")[2]) from None
         except (RuntimeError, OSError, EOFError) as error:
             raise FeedError(self._why(error)) from None
         return images, labels
 
     def _why(self, error: Exception) -> str:
-        """Its process, where one has ended: what a broken pipe to it says depends on when it broke."""
+        """Name the ended process: the text of a broken pipe's error varies."""
         processes = {one.sentinel: one for one in self._batches._workers}
         ended = [processes[one] for one in wait(list(processes), timeout=GONE_S)]
         for one in ended:
-            one.join(GONE_S)  # its sentinel tells before its exit code is there
+            one.join(GONE_S)  # its sentinel fires before its exit code is known
         found = ", ".join(f"{one.pid} (exit code {one.exitcode})" for one in ended)
         return f"DataLoader worker {found} exited unexpectedly" if ended else str(error)
 
     def close(self) -> None:
-        """End the processes, and wait for that."""
         self._batches._shutdown_workers()

@@ -1,4 +1,4 @@
-"""Networks in PyTorch, built of the layers that describe them (workloads/layers.py, sequences.py)."""
+"""Networks in PyTorch, built from their layers' descriptions (workloads/layers.py, sequences.py)."""
 
 from __future__ import annotations
 
@@ -17,62 +17,60 @@ from scaling.workloads.specs import ModelSpec
 
 # ---------------------------------------------------------------- modules
 #
-# Modules that torch does not have, for networks that read words.
+# Modules that torch lacks, for networks that read sequences.
 
 
 class OneHot(nn.Module):
-    """A vector of zeros and a one for each word."""
+    """A one-hot vector for each word."""
 
     def __init__(self, words: int) -> None:
         super().__init__()
         self._words = words
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length) to float (batch, length, words)."""
+        """Map (batch, length) to float (batch, length, words)."""
         return functional.one_hot(tokens, self._words).float()
 
 
 class Positions(nn.Module):
-    """Adds a vector for each place."""
+    """Adds a vector to each position of (batch, length, width)."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(length, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width)."""
         return x + self.weight[: x.shape[1]]
 
 
 class Segments(nn.Module):
-    """Adds the vector of the first kind of sentence."""
+    """Adds the vector of the first segment to (batch, length, width)."""
 
     def __init__(self, kinds: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(kinds, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width)."""
         return x + self.weight[0]
 
 
 class Patches(nn.Module):
-    """An image's places as a sequence."""
+    """An image's positions as a sequence."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, places, channels)."""
+        """Map (batch, channels, height, width) to (batch, places, channels)."""
         return x.flatten(2).transpose(1, 2)
 
 
 class ClassToken(nn.Module):
-    """Puts a vector before a sequence."""
+    """Puts a learnt vector in front of a sequence."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to one longer."""
+        """Map (batch, length, width) to (batch, length + 1, width)."""
         return torch.cat([self.weight.expand(len(x), 1, -1).to(x.dtype), x], 1)
 
 
@@ -80,15 +78,13 @@ class First(nn.Module):
     """The first vector of a sequence."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to (batch, width)."""
+        """Map (batch, length, width) to (batch, width)."""
         return x[:, 0]
 
 
 class LastState(nn.LSTM):
-    """The last states of an LSTM, the backward direction's at the first place.
-
-    torch has two biases; the second is frozen at zero, so that parameters and gradients are as described.
-    """
+    """The last states of an LSTM; for the backward direction the state at the first position. torch has two
+    biases. The second one is frozen at zero, since the description has one."""
 
     def __init__(self, inputs: int, width: int, *, both_ways: bool) -> None:
         super().__init__(inputs, width, batch_first=True, bidirectional=both_ways)
@@ -99,18 +95,17 @@ class LastState(nn.LSTM):
         return [each for name, each in self.named_parameters() if name.startswith("bias_hh")]
 
     def reset_frozen(self) -> None:
-        """Set what is not trained to zero."""
         for each in self._frozen():
             nn.init.zeros_(each)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        """(batch, length, inputs) to (batch, width), or twice the width."""
+        """Map (batch, length, inputs) to (batch, width), or twice the width in both directions."""
         states: Tensor = super().forward(x)[1][0]
         return states.transpose(0, 1).flatten(1)
 
 
 class Gated(nn.Module):
-    """down(silu(gate(x)) x up(x))."""
+    """down(silu(gate(x)) x up(x)), for x (batch, length, width)."""
 
     def __init__(self, width: int, inside: int) -> None:
         super().__init__()
@@ -119,7 +114,6 @@ class Gated(nn.Module):
         self.down_weight = nn.Parameter(torch.empty(width, inside))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width)."""
         gate = functional.silu(functional.linear(x, self.gate_weight))
         return functional.linear(gate * functional.linear(x, self.up_weight), self.down_weight)
 
@@ -129,22 +123,22 @@ class TiedLogits(nn.Module):
 
     def __init__(self, words: nn.Embedding, *, bias: bool) -> None:
         super().__init__()
-        # In a tuple it is no child.
+        # In a tuple it is no child module.
         self._words = (words,)
         self.tie()
         self.bias = nn.Parameter(torch.empty(words.num_embeddings)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to (batch, length, words)."""
+        """Map (batch, length, width) to (batch, length, words)."""
         return functional.linear(x, self.weight, self.bias)
 
     def tie(self) -> None:
-        """Share the parameter again: `to_empty` makes each module one of its own."""
+        """Share the parameter again: `to_empty` gives each module its own."""
         self.weight = self._words[0].weight
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention, its parameters named and ordered as described."""
+    """Scaled dot-product attention, with its parameters named and ordered as described."""
 
     def __init__(self, layer: sequences.Attention, shape: Shape) -> None:
         super().__init__()
@@ -154,7 +148,6 @@ class Attention(nn.Module):
             self.register_parameter(each.name, nn.Parameter(torch.empty(each.shape)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width)."""
         layer = self._layer
         queries, keys, values = map(self._by_head, self._projected(x))
         if layer.rotary:
@@ -181,19 +174,19 @@ class Attention(nn.Module):
         return functional.linear(x, weight, self._parameters.get(f"{name}_bias"))
 
     def _by_head(self, x: Tensor) -> Tensor:
-        """(batch, length, heads x size) to (batch, heads, length, size)."""
+        """Map (batch, length, heads x size) to (batch, heads, length, size)."""
         return x.view(*x.shape[:2], -1, self._size).transpose(1, 2)
 
 
 def _angles(length: int, size: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each place's angles (length, size / 2), in float32 (Su 2021, section 3.2.2)."""
+    """Return cosine and sine of each position's angles: (length, size / 2), float32 (Su 2021, section 3.2.2)."""
     powers = torch.arange(0, size, 2, device=device, dtype=torch.float32) / size
     angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), base**-powers)
     return angles.cos(), angles.sin()
 
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Each value of a head's first half turned with its fellow of the second: in Hugging Face's order."""
+    """Rotate each value of a head's first half with its partner in the second half, as Hugging Face does."""
     first, second = x.chunk(2, -1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1).to(x.dtype)
 
@@ -202,10 +195,8 @@ def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def build(spec: ModelSpec, seed: int) -> nn.Module:
-    """The network with the weights of a seed: float32, on the CPU, in training mode.
-
-    It takes images (batch, channels, height, width) or tokens (batch, length), and returns logits.
-    """
+    """Return the network with the weights of a seed: float32, on the CPU, in training mode. It maps images (batch,
+    channels, height, width) or tokens (batch, length) to logits."""
     network = empty(spec).to_empty(device="cpu")
     for each in network.modules():
         if isinstance(each, TiedLogits):
@@ -223,23 +214,21 @@ def build(spec: ModelSpec, seed: int) -> nn.Module:
 
 
 def empty(spec: ModelSpec) -> nn.Module:
-    """The network on torch's meta device: without memory."""
+    """Return the network on torch's meta device, without memory."""
     with torch.device("meta"):
         return _Builder(spec).chain(spec.layers, "")
 
 
 def trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """What is trained, with the description's names, but for an LSTM's; in its shapes and order."""
+    """Yield the trained parameters in the description's shapes, order and names (except an LSTM's names)."""
     return ((name, each) for name, each in network.named_parameters() if each.requires_grad)
 
 
 def norms(network: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
-    """Every batch norm, in the description's order."""
     return [each for each in network.modules() if isinstance(each, nn.BatchNorm1d | nn.BatchNorm2d)]
 
 
 def statistics(network: nn.Module) -> tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]:
-    """The running mean and variance of each."""
     both = ((norm.running_mean, norm.running_var) for norm in norms(network))
     return tuple((_array(mean), _array(variance)) for mean, variance in both)
 
@@ -251,7 +240,6 @@ def _array(of: Tensor | None) -> NDArray[np.float32]:
 
 
 def load(network: nn.Module, drawn: Iterable[tuple[str, NDArray[np.float32]]]) -> None:
-    """Set all that is trained; ValueError where the arrays are not the network's."""
     with torch.no_grad():
         for (name, parameter), (path, array) in zip(trained(network), drawn, strict=True):
             if parameter.shape != array.shape:
@@ -260,30 +248,28 @@ def load(network: nn.Module, drawn: Iterable[tuple[str, NDArray[np.float32]]]) -
 
 
 class Residual(nn.Module):
-    """The sum of two ways, one of which may be empty."""
+    """The sum of two paths, one of which may be empty."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
         self.body, self.shortcut = body, shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of equal shapes."""
         body: Tensor = self.body(x)
         short: Tensor = self.shortcut(x)
-        # In place, as torchvision adds: a large tensor less. Not where autocast left one in half precision.
+        # In place, as in torchvision, to save a large tensor. Not if autocast left one in half precision.
         return body.add_(short) if body.dtype == short.dtype else body + short
 
 
 class Branches(nn.ModuleList):
-    """Ways beside each other, their channels one after the other."""
+    """Parallel paths, whose channels are concatenated."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of equal heights and widths."""
         return torch.cat([each(x) for each in self], 1)
 
 
 class _Builder:
-    """Goes through a description once; `words` is the embedding that tied logits share."""
+    """Walks a description once. `words` is the embedding that tied logits share."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._shapes = {each.path: each.shape for each in spec.placed}
@@ -321,7 +307,7 @@ def _norm(layer: layers.BatchNorm, shape: Shape) -> nn.Module:
 
 def _activation(layer: layers.Activation, _shape: Shape) -> nn.Module:
     if layer.kind == "relu":
-        # What comes before it needs its input, and not what it gave.
+        # The layer before needs its input for backward, not its output.
         return nn.ReLU(inplace=True)
     return nn.GELU(approximate="tanh" if layer.kind == "gelu-tanh" else "none")
 

@@ -1,4 +1,4 @@
-"""PyTorch's plain loop, and what every PyTorch strategy has in common with it: the agent's side."""
+"""The agent's side of PyTorch's plain loop, and what all PyTorch strategies share."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from scaling.hosts import gpus
 from scaling.records.point import Device, Point
 
 # ---------------------------------------------------------------- build
-#
-# What the installed PyTorch is built for, read from its files; torch is not imported.
 
 
-# The oldest GPUs that PyTorch's wheels for CUDA 13 have code for, and the newest of those for CUDA 12.6.
+# The oldest GPUs that PyTorch's wheels for CUDA 13 support, and the newest that those for CUDA 12.6 do.
 TURING, HOPPER = (7, 5), (9, 0)
 
 
 def unfit() -> str | None:
-    """Why it cannot compute on the GPUs of this host; None where it can, or where nobody knows."""
+    """Return why the installed torch cannot compute on this host's GPUs; None if it can or this is unknown."""
     name = f"torch {installed.release()}"
     built = installed.cuda()
     if not built:
@@ -32,7 +30,6 @@ def unfit() -> str | None:
 
 
 def _mend() -> str:
-    """The command that installs what this host's driver and GPUs run, or that none of its wheels does."""
     found = gpus.gather_gpus()
     capabilities = [gpu.compute_capability for gpu in found.gpus if gpu.compute_capability]
     is_old = min(capabilities, default=TURING) < TURING or (found.cuda is not None and found.cuda < (13, 0))
@@ -46,36 +43,32 @@ def _mend() -> str:
 
 
 class TorchStrategy(Strategy):
-    """The shared loop, with whatever exchange a subclass adds to it."""
+    """The shared loop. Subclasses add their exchange."""
 
     baseline = "torch:plain"
     options: Mapping[str, Option] = options.LOOP
     native_formats = ("folders", "tfrecord", "recordio")
 
     def devices(self, _name: str) -> tuple[Device, ...]:
-        """All."""
         return ("cpu", "cuda", "emulated")
 
     def missing(self, _name: str, device: Device = "cpu") -> str | None:
-        """Whether torch is installed, and on CUDA whether its build fits the driver and the GPUs."""
         package = find_spec("torch")
-        if package is None or package.origin is None:  # a folder that is called so
+        if package is None or package.origin is None:  # a folder of this name
             return "torch is not installed: ./launch/install torch"
         return gpus.none_here("torch:gloo") or unfit() if device == "cuda" else None
 
     def refuse(self, point: Point) -> str | None:
-        """What the loop cannot do: it does all precisions, memory formats and models."""
         return limits.refuse(point) or options.refuse(point)
 
 
 class Plain(TorchStrategy):
-    """The loop without any exchange: what efficiency is measured against."""
+    """The loop without exchange, against which efficiency is measured."""
 
     names = ("torch:plain",)
     trainer = "scaling.frameworks.pytorch.loop"
 
     def traits(self, _name: str) -> Traits:
-        """Each pass by itself too."""
         return PASSES
 
 

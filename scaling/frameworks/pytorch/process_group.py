@@ -1,4 +1,4 @@
-"""The process group of torch.distributed in which a point's ranks meet. Worker's side."""
+"""The process group of torch.distributed that joins a point's ranks. It runs in the worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from scaling.frameworks.pytorch.loop import TorchRank
 
 
 def join(rank: TorchRank, backend: str) -> None:
-    """Raises what torch raises."""
     task, timeout = rank.task, patience(rank)
     distributed.init_process_group(
         backend,
@@ -20,17 +19,16 @@ def join(rank: TorchRank, backend: str) -> None:
         rank=task.rank,
         world_size=task.point.world_size,
         timeout=timeout,
-        # NCCL connects now, and not inside the first step.
+        # NCCL then connects here, not during the first step.
         device_id=rank.device if backend == "nccl" else None,
     )
 
 
 def mean_over_ranks(values: Tensor) -> Tensor:
-    """Of the whole process group, in place."""
+    """Replace the values by their mean over the process group. Return them."""
     distributed.all_reduce(values)
     return values.div_(distributed.get_world_size())
 
 
 def patience(rank: TorchRank) -> timedelta:
-    """How long a collective may wait for peers."""
     return timedelta(seconds=timeout_s(rank.task.clocks))

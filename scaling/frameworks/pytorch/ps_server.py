@@ -1,9 +1,8 @@
-"""A parameter server of torch:ps-sync and torch:ps-async: it holds its buckets' parameters and their momentum,
-and is the one that updates them.
+"""A parameter server of torch:ps-sync and torch:ps-async: it has its buckets' parameters and momentum.
 
-Memory, with N workers: N + 2 times its buckets, in the asynchronous mode 2 N + 2 times. (To receive a few buckets
-at a time into the same memory makes senders wait and cost a third more CPU.) It computes in one thread, ps-async
-in one per worker; each connection has a thread of Gloo's that moves the bytes.
+Memory with N workers is N + 2 times its buckets, in ps-async 2 N + 2 times. Fewer receive buffers would make
+senders wait and cost a third more CPU. It computes in one thread, in ps-async in one per worker. Gloo has one
+thread per connection for the transfer.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Held:
         self.push, self.pull = tags.push(bucket.index), tags.pull(bucket.index)
         self.parameters = torch.empty(size)
         self.room = [torch.empty(size, dtype=torch.float16 if half else torch.float32) for _ in links]
-        # Bit for bit what the plain loop's optimizer does to whole vectors, in one pass over memory.
+        # Bit for bit the plain loop's optimiser, in one pass over memory.
         self.optimizer = torch.optim.SGD(
             [self.parameters], lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.decay, fused=True
         )
@@ -45,33 +44,30 @@ class Held:
         self.outgoing: list[Work] = []
 
     def start(self) -> None:
-        """Take rank 0's parameters and give them to all workers."""
         self.links[0].receive(self.parameters, self.push).wait()
         self.outgoing = [link.send(self.parameters, self.pull) for link in self.links]
         self.incoming = [self.expect(worker) for worker in range(len(self.links))]
 
     def expect(self, worker: int) -> Work:
-        """Begin to receive the worker's next gradient."""
         return self.links[worker].receive(self.room[worker], self.push)
 
     def update(self, gradient: Tensor) -> None:
-        """One step of the optimizer."""
         self.parameters.grad = gradient
         self.optimizer.step()
 
 
 class Averaged(Held):
-    """torch:ps-sync: one update by the mean of all workers' gradients, which all of them receive."""
+    """A bucket of torch:ps-sync: one update by the mean of all workers' gradients, sent to all."""
 
     def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, recipe: Recipe, half: bool) -> None:
         super().__init__(bucket, tags, links, recipe=recipe, half=half)
         self.total = self.room[0].float()
         if len(links) > 1:
-            # As GradScaler does it: the optimizer divides by this on its way.
+            # As GradScaler does: the optimiser divides by this.
             self.optimizer.grad_scale = self.total.new_tensor(float(len(links)))  # type: ignore[attr-defined]
 
     def step(self) -> None:
-        """Wait for every worker's gradient, in the order of their ranks: sums are always the same."""
+        """Sum all workers' gradients in the order of ranks, so that sums are reproducible. Update and answer."""
         for worker, room in enumerate(self.room):
             self.incoming[worker].wait()
             if worker:
@@ -86,21 +82,19 @@ class Averaged(Held):
 
 
 class Immediate(Held):
-    """torch:ps-async: each worker's gradient is an update of its own, which it alone receives.
-
-    `version` counts updates; `pulled[worker]` is the version that the worker has.
-    """
+    """A bucket of torch:ps-async: each worker's gradient is an update, sent to this worker only. `version` counts
+    updates; `pulled[worker]` is the worker's version."""
 
     def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, recipe: Recipe, half: bool) -> None:
         super().__init__(bucket, tags, links, recipe=recipe, half=half)
         self.lock = threading.Lock()
-        # What is being sent must not change while another worker's gradient is applied.
+        # Copies: what is being sent must not change during another worker's update.
         self.answers = [self.parameters.clone() for _ in links]
         self.version = 0
         self.pulled = [0] * len(links)
 
     def step(self, worker: int) -> int:
-        """Apply the worker's next gradient; returns how many of others came since what it was computed on."""
+        """Apply the worker's next gradient. Return the number of other updates since the worker's pull."""
         self.incoming[worker].wait()
         self.outgoing[worker].wait()
         with self.lock:
@@ -115,10 +109,8 @@ class Immediate(Held):
 
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """One server, until its workers have left.
-
-    Raises RuntimeError when a worker does not come, or stays silent, for longer than the point may last.
-    """
+    """Serve as one server until its workers have left. Raises RuntimeError if a worker does not connect, or is
+    silent for longer than the point may last."""
     torch.set_num_threads(1)
     me, agreed = server_index(task.role), terms(task.point)
     timeout = timedelta(seconds=task.clocks.deadline_s + TIMEOUT_MARGIN_S)
@@ -142,12 +134,11 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
 
 
 def server_index(role: str) -> int:
-    """`server-3` -> 3."""
     return int(role.rpartition("-")[2])
 
 
 def _idle(link: Link, tags: Tags) -> None:
-    """More servers than buckets: nothing is ever sent here."""
+    """Wait for the workers to leave: there are more servers than buckets."""
     link.receive(torch.empty(1), tags.behind).wait()
 
 
@@ -160,7 +151,6 @@ def _in_step(held: Sequence[Averaged]) -> None:
 
 
 def _each_for_itself(held: Sequence[Immediate], links: Sequence[Link], tags: Tags) -> None:
-    """A thread for each worker. An error of one ends all: in a thread alone it would go unseen."""
     for one in held:
         one.start()
     pool = ThreadPoolExecutor(len(links))
@@ -178,7 +168,7 @@ def _one_worker(held: Sequence[Immediate], link: Link, worker: int, tags: Tags) 
 
 
 def _until_gone(serving: Callable[[], None]) -> None:
-    """A worker that leaves, or dies, is no failure of the server: its agent knows which of the two it was."""
+    """Serve until a worker leaves or dies. Its agent knows which, and the server does not fail."""
     try:
         serving()
     except RuntimeError as error:

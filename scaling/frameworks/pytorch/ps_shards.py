@@ -1,9 +1,8 @@
-"""How parameters are cut into buckets, and buckets dealt to servers: pure arithmetic on float32 elements.
+"""How parameters are cut into buckets, and buckets are assigned to servers. Sizes are in float32 elements.
 
-All parameters stand in one flat vector, in the order in which backward makes their gradients (the model's,
-reversed). The vector is cut every `bucket_cap_mb`, without regard to where parameters end: a tensor larger than
-a bucket is cut too, and only the last bucket is smaller. That one holds the model's first layers, whose
-gradients come last and whose parameters are wanted first: its way to the server and back nothing can hide.
+All parameters are in one flat vector in backward's order (the model's, reversed). It is cut every `bucket_cap_mb`,
+also inside tensors. Only the last bucket is smaller: it has the model's first layers. Their gradients come last
+and their parameters are needed first, so nothing hides its exchange.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from scaling.records.point import Record
 
 MIB = 1 << 20
 FLOAT32_BYTES = 4
-# 64 bytes, as torch's allocator aligns tensors: the parameters are no slower to compute with.
+# 64 bytes, torch's alignment of tensors, so that computing is not slower.
 ALIGNMENT = 16
 
 
 class Bucket(Record, frozen=True, kw_only=True):
-    """Elements `start` to `stop` of the flat vector; number `index`, on server `server`."""
+    """Elements `start` to `stop` of the flat vector, with its number `index`, on server `server`."""
 
     index: int
     start: int
@@ -28,29 +27,26 @@ class Bucket(Record, frozen=True, kw_only=True):
 
 
 class Tags(Record, frozen=True, kw_only=True):
-    """What tells the messages of one connection apart; `count` is the number of all buckets."""
+    """The tags of one connection's messages; `count` is the number of all buckets."""
 
     count: int
 
     def push(self, index: int) -> int:
-        """A gradient, to the server."""
+        """Tag a gradient, to the server."""
         return index
 
     def pull(self, index: int) -> int:
-        """Parameters, to a worker."""
+        """Tag parameters, to a worker."""
         return self.count + index
 
     @property
     def behind(self) -> int:
-        """A step's staleness summed over the server's buckets (float64), to a worker."""
+        """Tag a step's staleness, summed over the server's buckets (float64), to a worker."""
         return 2 * self.count
 
 
 def offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each tensor of so many elements starts in the flat vector, and the vector's length.
-
-    Between two tensors up to 15 elements may be unused.
-    """
+    """Return where each tensor starts in the flat vector, and its length. Gaps have up to 15 elements."""
     starts, end = [], 0
     for size in sizes:
         starts.append(end)
@@ -59,10 +55,7 @@ def offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def cut(elements: int, cap_mb: float, servers: int) -> list[Bucket]:
-    """The buckets of a flat vector, each dealt to the server that has the fewest elements so far.
-
-    No two servers then differ by more than one bucket.
-    """
+    """Cut a flat vector into buckets, each for the least loaded server: loads differ by at most one bucket."""
     cap = max(1, int(cap_mb * MIB / FLOAT32_BYTES) // ALIGNMENT) * ALIGNMENT
     load = [0] * servers
     made: list[Bucket] = []
@@ -75,5 +68,5 @@ def cut(elements: int, cap_mb: float, servers: int) -> list[Bucket]:
 
 
 def touched(buckets: Sequence[Bucket], start: int, size: int) -> list[int]:
-    """The buckets that hold some of the `size` elements from `start` on."""
+    """Return the buckets with some of the `size` elements from `start` on."""
     return [each.index for each in buckets if each.start < start + size and start < each.stop]

@@ -1,5 +1,4 @@
-"""Workers of torch:ps-sync and torch:ps-async: the shared loop with servers in place of its optimizer, or its
-pushes and pulls alone."""
+"""Workers of torch:ps-sync and torch:ps-async: client, loop with servers as optimiser, and exchange alone."""
 
 from __future__ import annotations
 
@@ -24,24 +23,19 @@ from scaling.records.task import Task
 
 # ---------------------------------------------------------------- ps client
 #
-# A worker's side of the parameter servers: gradients go out while backward runs, parameters come back into their
-# place.
-#
-# Parameters and gradients each live in one flat tensor (ps_shards.py). A bucket is sent when the last of its
-# gradients is there, and its parameters are received straight into the memory that the model computes with: when
-# a gradient is complete, backward has no more use for its parameter. Each module waits for its own parameters
-# before its next forward.
-#
-# Gloo cannot send from a GPU: there, buckets go through page-locked buffers of the host. Copying out waits for
-# the device; copying in is queued before the next forward. (That path is tested on a CPU; it has not met a GPU
-# yet.)
+# Parameters and gradients are in one flat tensor each (ps_shards.py).
+# * A bucket is sent with its last gradient. Its parameters arrive in the model's memory, where backward is done.
+# * Each module waits for its own parameters before its next forward pass.
+# * Gloo cannot send from a GPU: there buckets go through page-locked memory of the host (tested on CPUs only).
+# * Copies out wait for the device; copies in are queued before the next forward pass.
 
 
 class Client:
     """Pushes buckets of `gradients` and pulls those of `parameters`, both flat tensors of `elements`.
 
-    `cap_mb` is the size of a bucket; with `half` gradients travel as float16. With `staged` buckets go through
-    buffers of the host.
+    * cap_mb: MiB of a bucket.
+    * half: gradients travel as float16.
+    * staged: buckets go through buffers of the host.
     """
 
     def __init__(
@@ -64,7 +58,6 @@ class Client:
         self._behind_sum, self._behind_steps = 0.0, 0
 
     def _boxes(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Of each bucket its part of the flat tensor, and the memory that Gloo sends or receives."""
         parts = [flat[each.start : each.stop] for each in self.buckets]
         if not self._staged:
             return parts, parts
@@ -72,7 +65,6 @@ class Client:
         return parts, [torch.empty(len(part), dtype=flat.dtype, pin_memory=pinned) for part in parts]
 
     def start(self) -> None:
-        """Rank 0 gives its parameters to the servers; all take them from there."""
         for bucket in self.buckets:
             link, inbox = self._links[bucket.server], self._inboxes[bucket.index]
             if self._first:
@@ -93,14 +85,13 @@ class Client:
         self._pending[index] = (arriving, link.send(self._outboxes[index], self._tags.push(index)))
 
     def pushed(self) -> None:
-        """All buckets of a step are on their way: servers will tell how stale it was."""
+        """Ask the servers for the step's staleness, after all its buckets were pushed."""
         self._hear()
         links = (self._links[server] for server in self._tellers)
         pairs = zip(links, self._behind, strict=True)
         self._telling = [link.receive(box, self._tags.behind) for link, box in pairs]
 
     def wait_for(self, indices: Iterable[int]) -> None:
-        """Wait until these buckets' parameters are in their place."""
         for index in indices:
             if (works := self._pending.pop(index, None)) is not None:
                 for work in works:
@@ -109,7 +100,6 @@ class Client:
                     self._incoming[index].copy_(self._inboxes[index], non_blocking=True)
 
     def wait(self) -> None:
-        """Wait for all that is on its way."""
         self.wait_for(tuple(self._pending))
         self._hear()
 
@@ -122,18 +112,17 @@ class Client:
             self._behind_steps += 1
 
     def staleness(self) -> float:
-        """Mean over the steps since it was last asked; 0 without any."""
+        """Return the mean staleness of steps since the last call; 0 without any."""
         mean = self._behind_sum / max(1, self._behind_steps)
         self._behind_sum, self._behind_steps = 0.0, 0
         return mean
 
     def close(self) -> None:
-        """Leave."""
         self._links.clear()
 
 
 def join(task: Task, elements: int) -> list[Link]:
-    """This worker's links, one to each server; raises RuntimeError when one does not answer."""
+    """Connect to each server. Raises RuntimeError if one does not answer."""
     timeout = timedelta(seconds=timeout_s(task.clocks))
     store = open_store(task, hosts=False, timeout=timeout)
     if task.rank == 0:
@@ -143,10 +132,10 @@ def join(task: Task, elements: int) -> list[Link]:
 
 
 class Remote:
-    """Stands where the loop expects an optimizer, whose work is done on the servers.
+    """An optimiser whose work is done on the servers.
 
-    `lazy`: modules wait for their own parameters; else the step waits for all before it begins. While `held`,
-    gradients add up and stay here.
+    * lazy: each module waits for its own parameters. Otherwise the step first waits for all.
+    * held: gradients add up here and are not sent.
     """
 
     def __init__(self, client: Client, module: nn.Module, *, lazy: bool) -> None:
@@ -181,14 +170,13 @@ class Remote:
         self._client.wait_for(buckets)
 
     def zero_grad(self, **_how: bool) -> None:
-        """Begin a step."""
         if not self._lazy:
             self._client.wait()
         self._lacking = list(self._sizes)
         self._awaited = set(range(len(self._slots)))
 
     def step(self) -> None:
-        """End it: the gradients of parameters that the loss did not depend on are zero."""
+        """End a step. Gradients of parameters that the loss does not depend on are zero."""
         for index in tuple(self._awaited):
             self._slots[index].zero_()
             self._arrived(index)
@@ -202,7 +190,6 @@ class Remote:
             self._arrived(index)
 
     def _arrived(self, index: int) -> None:
-        """A gradient is in its slot; send the buckets that it makes full."""
         self._awaited.discard(index)
         for bucket in self._buckets_of[index]:
             self._lacking[bucket] -= 1
@@ -211,12 +198,11 @@ class Remote:
 
 
 def trained(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters in the order in which backward makes their gradients."""
     return [each for each in module.parameters() if each.requires_grad][::-1]
 
 
 def like(parameter: Tensor, flat: Tensor, start: int) -> Tensor:
-    """The part of a flat tensor from `start` on, in the parameter's shape and order of memory."""
+    """Return the part of a flat tensor from `start` on, with the parameter's shape and strides."""
     return flat.as_strided(parameter.size(), parameter.stride(), start)
 
 
@@ -224,7 +210,6 @@ def like(parameter: Tensor, flat: Tensor, start: int) -> Tensor:
 
 
 def connect(task: Task) -> Trainer:
-    """Raises what torch raises; ImportError when the model needs a package that is not installed."""
     if task.point.kind == "comm":
         return GradientExchange(task)
     return Served(task) if terms(task.point).synchronous else StaleServed(task)
@@ -243,12 +228,11 @@ def _client(rank: TorchRank, elements: int) -> Client:
 
 
 class Served(Training):
-    """The shared loop, with servers in place of its optimizer."""
+    """The shared loop with servers as its optimiser."""
 
     _optimizer: Remote
 
     def make_optimizer(self) -> Remote:
-        """Connect; all workers then have rank 0's parameters."""
         sizes = [each.numel() for each in trained(self._module)]
         self._client = _client(self, offsets(sizes)[1])
         remote = Remote(self._client, self._module, lazy=not self.task.point.workload.compile)
@@ -257,42 +241,36 @@ class Served(Training):
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Nothing is pushed inside."""
         self._optimizer.held = True
         yield
         self._optimizer.held = False
 
     def sync(self) -> None:
-        """Wait for the servers, then for the device."""
         self._client.wait()
         super().sync()
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Those that the servers sent last."""
         self._client.wait()
         return super().weights()
 
     def close(self) -> None:
-        """Leave the servers."""
         self._client.close()
 
     def _compile(self) -> None:
-        """The gradients of the first, uncounted pass are nobody's."""
         with self.hold():
             super()._compile()
         self._module.zero_grad(set_to_none=True)
 
 
 class StaleServed(Served):
-    """The same in the asynchronous mode."""
+    """The shared loop with servers in the asynchronous mode."""
 
     def staleness(self) -> float:
-        """As ps.py defines it."""
         return self._client.staleness()
 
 
 class GradientExchange(Exchange):
-    """The pushes and pulls of one step and nothing else, with the servers' whole work."""
+    """The pushes and pulls of one step alone, with all work of the servers."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -303,12 +281,10 @@ class GradientExchange(Exchange):
         self._client.start()
 
     def send(self) -> None:
-        """All buckets are in flight at once."""
         for bucket in self._client.buckets:
             self._client.push(bucket.index)
         self._client.pushed()
         self._client.wait()
 
     def close(self) -> None:
-        """Leave the servers."""
         self._client.close()

@@ -1,4 +1,4 @@
-"""Torch's key-value store in which ranks find each other, listening on the chosen network alone."""
+"""torch's key-value store through which ranks find each other, on the chosen network only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from scaling.frameworks.listening import until_it_listens
 
 
 def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> TCPStore:
-    """The store at this address, which one process `hosts`; raises torch's DistStoreError after `timeout`.
-
-    By itself torch would listen on all interfaces of the host.
-    """
+    """Open the store at this address, which one process `hosts`. Raises torch's DistStoreError after `timeout`.
+    torch's default listens on all interfaces of the host."""
     listening = _bound(address, port) if hosts else None
     if not hosts:
         until_it_listens(address, port, timeout.total_seconds())
@@ -24,7 +22,6 @@ def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> T
 
 
 def _bound(address: str, port: int) -> int:
-    """A socket that the store will own. OSError where the port is taken."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind((address, port))

@@ -1,4 +1,4 @@
-"""What strategies have in common whose ranks meet in one process group of torch.distributed: the agent's side."""
+"""The agent's side that strategies with one process group of torch.distributed share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from scaling.records.task import Task
 
 
 class TorchDistributed(TorchStrategy):
-    """One worker per device; rank 0's hosts the store in which they find each other."""
+    """One worker per device. Rank 0's worker hosts the store through which they connect."""
 
     def backend(self, point: Point) -> Literal["nccl", "gloo"]:
-        """What carries the exchange."""
         return "nccl" if self.by_nccl(point) else "gloo"
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-        """What torchrun would set, and the interface that carries the exchange."""
+        """Return what torchrun would set, and the interfaces of the exchange."""
         if task.point.kind not in EXCHANGING:
             return {}
         return {

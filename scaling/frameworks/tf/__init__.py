@@ -1,4 +1,4 @@
-"""TensorFlow's strategies for several workers, its parameter server, and Horovod under it."""
+"""TensorFlow's strategies for several workers, its parameter server, and Horovod."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FRAMEWORK = Framework(
     preload=("scaling.frameworks.tf.loop",),
     returns_early=("cuda",),
     resident_bytes=700_000_000,
-    # The wheels of 2.21 end with PTX of 9.0. On newer GPUs the driver compiles all kernels once, which by
-    # TensorFlow's own message "could take 30 minutes or longer" (gpu_device.cc).
+    # The wheels of 2.21 end with PTX of 9.0. Newer GPUs need one compilation of all kernels by the driver, which
+    # "could take 30 minutes or longer" (gpu_device.cc).
     kernels_up_to=(9, 0),
     translation_s=2700.0,
     exchanges={"": Exchange(overlap="mwms"), "horovod": horovod.EXCHANGE},
-    # TF_CONFIG is set for each process; the others are Terraform's.
+    # TF_CONFIG is set for each process. TF_CLI_ and TF_VAR_ are Terraform's.
     variables=rf"TF_(?!CONFIG$|CLI_|VAR_)|KERAS_|XLA_|{horovod.VARIABLES}",
 )

@@ -1,9 +1,8 @@
-"""TensorFlow on emulated devices: real gradients, real exchange, and sleeps in place of computing.
+"""TensorFlow on emulated devices: real gradients and exchange; sleeps replace the compute.
 
-In the step's graph the forward pass is one operation that sleeps, and so is each layer's backward pass, one after
-the other. A layer's gradients are made when its sleep is over; what the strategy does with them may begin then.
-All elements of a rank's gradients have one value, other in each rank and step: what an exchange leaves out or adds
-twice shows in the digest. The update is plain SGD.
+The forward pass is one operation that sleeps, and so is each layer's backward pass. A layer's gradients and their
+exchange follow its sleep. A gradient has one value per rank and step: the digest shows what an exchange leaves out
+or adds twice. The update is plain SGD.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from scaling.workloads.specs import Recipe
 
 
 class Variables:
-    """What is asked of a Keras model where only its variables matter: the model's, divided by the point's
-    `shrink`."""
+    """The variables of a Keras model alone, divided by the point's `shrink`."""
 
     def __init__(self, device: EmulatedDevice) -> None:
         sizes = [size for span in device.spans for size in span.sizes]
@@ -30,7 +28,7 @@ class Variables:
 
 
 class EmulatedCompute:
-    """Sleeps for as long as the device would compute, and fills the gradients with a number."""
+    """Sleeps as long as the device would compute, and fills the gradients with a number."""
 
     def __init__(self, device: EmulatedDevice, task: Task, replicas: int) -> None:
         self._device, self._task, self._replicas = device, task, replicas
@@ -39,11 +37,11 @@ class EmulatedCompute:
         self._timeline = device.timeline
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """In place of images and labels: what the first step's gradients are filled with, twice."""
+        """Return the fill value of the first step's gradients twice, as images and labels."""
         return self._filling(0)
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """What this step's gradients are filled with, divided by `replicas`, layer by layer."""
+        """Return the loss and the gradients, layer by layer, divided by `replicas`."""
         done = self._sleep(sum(span.forward_s for span in self._device.spans), images)
         gradients: list[tf.Tensor] = []
         for span in reversed(self._device.spans):
@@ -52,30 +50,27 @@ class EmulatedCompute:
         return labels, gradients
 
     def start(self) -> None:
-        """The device's time begins now, however long the graph has taken."""
         self._timeline.meet()
 
     def run(self, step: Callable[..., tf.Tensor], number: int) -> int:
-        """One step in the device's time."""
         self._timeline.begin(self._device.rate.step_s)
         step(*self._filling(number))
-        # Gradients of all ranks are there.
+        # The gradients of all ranks are here.
         self._timeline.meet()
         return self._task.point.workload.batch_size
 
     def finish(self) -> None:
-        """Wait for the device."""
         self._timeline.finish()
 
     def loss(self) -> None:
-        """Nothing is learnt."""
+        """Return None: nothing is learnt."""
 
     def _filling(self, step: int) -> tuple[tf.Tensor, tf.Tensor]:
         filled_with = tf.constant(value(self._task.rank, step))
         return filled_with, filled_with
 
     def _sleep(self, seconds: float, after: tf.Tensor) -> tf.Tensor:
-        """An operation that returns `after` when the device has worked for `seconds` since it had it."""
+        """Add an operation that returns `after` once the device has worked for `seconds`."""
 
         def spend(number: tf.Tensor) -> tf.Tensor:
             self._timeline.spend(seconds)

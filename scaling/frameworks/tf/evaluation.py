@@ -1,4 +1,4 @@
-"""What a model is taken to have learnt: the classes that it tells, and batch norm's statistics over ranks."""
+"""What a trained model predicts, its weights, and batch norm's statistics over ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Distribute = Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]
 
 
 class Judging:
-    """What a trainer tells of its model between steps."""
+    """Base of trainers that can be evaluated between steps."""
 
     model: keras.Model
     task: Task
@@ -35,14 +35,13 @@ class Judging:
         def weights(self) -> dict[str, NDArray[Any]]: ...
 
     def average_statistics(self) -> None:
-        """Strategies that have a collective for it do; models with batch norm are refused for the others."""
+        """Do nothing: models with batch norm are refused, unless the strategy has a collective."""
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """In a graph of its own, traced when it is first asked."""
+        """Return each sample's class, in a separate graph that is traced on first use."""
         return self._classes(inputs)
 
     def learnt(self) -> Learnt:
-        """In the description's shapes, which Keras' are turned back to."""
         return Learnt(dict(network.as_described(self.model, self.weights().values())), statistics(self.model))
 
     @cached_property
@@ -51,7 +50,7 @@ class Judging:
 
 
 class Classes:
-    """The class that each sample is taken for, in one graph of whole batches: a smaller one is filled up."""
+    """Predicts each sample's class, in one graph of whole batches. A smaller batch is padded."""
 
     def __init__(self, model: keras.Model, point: Point, device: str, distribute: Distribute) -> None:
         self._model, self._device, self._size = model, device, point.workload.batch_size
@@ -59,7 +58,6 @@ class Classes:
         self._graph = tf.function(distribute(self._told), autograph=False)
 
     def __call__(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """Of images (batch, channels, height, width) or tokens (batch, length)."""
         whole = np.concatenate([inputs, np.repeat(inputs[:1], self._size - len(inputs), axis=0)])
         with tf.device(self._device):
             shown = tf.constant(whole.transpose(0, 2, 3, 1) if whole.ndim == 4 else whole)
@@ -72,14 +70,13 @@ class Classes:
 
 
 def average_statistics(model: keras.Model, mean: Callable[[tf.Tensor, str], tf.Tensor]) -> None:
-    """Set each moving mean and variance to what `mean` makes of it, by its name."""
+    """Set each moving mean and variance to `mean` of its value and its name."""
     for norm in network.norms(model):
         for variable in (norm.moving_mean, norm.moving_variance):
             variable.assign(mean(variable.value, variable.path))
 
 
 def statistics(model: keras.Model) -> tuple[tuple[NDArray[Any], NDArray[Any]], ...]:
-    """The moving mean and variance of every batch norm."""
     both = ((norm.moving_mean, norm.moving_variance) for norm in network.norms(model))
     return tuple((_array(mean), _array(variance)) for mean, variance in both)
 

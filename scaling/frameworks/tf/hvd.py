@@ -1,6 +1,6 @@
-"""TensorFlow with Horovod's all-reduce of each gradient, over Gloo, or over NCCL on GPUs.
+"""TensorFlow with Horovod's all-reduce of each gradient, over Gloo, or over NCCL on GPUs: the agent's side.
 
-It does not know Horovod's Adasum, process sets or join.
+Horovod's Adasum, process sets and join are not supported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scaling.records.task import Task
 
 
 class TensorFlowHorovod(Horovod, TensorFlowStrategy):
-    """Nothing is refused but what the loop cannot do."""
+    """Horovod with TensorFlow. It refuses what TensorFlow's loop refuses."""
 
     names = ("tensorflow:horovod",)
     framework = "tensorflow"
@@ -24,11 +24,9 @@ class TensorFlowHorovod(Horovod, TensorFlowStrategy):
     trainer = "scaling.frameworks.tf.hvd_trainer"
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
-        """Found in the installed files; neither TensorFlow nor Horovod is imported."""
         return TensorFlowStrategy.missing(self, name, device) or super().missing(name, device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """TensorFlow's own and Horovod's variables."""
         return {**TensorFlowStrategy.environ(self, task, announced), **super().environ(task, announced)}
 
 

@@ -1,4 +1,4 @@
-"""The TensorFlow training loop that all TensorFlow strategies share, and the trainer of `tensorflow:plain`.
+"""The TensorFlow training loop of all TensorFlow strategies, and the trainer of `tensorflow:plain`.
 
 Strategies differ in where variables are made and in what happens to the gradients.
 """
@@ -25,12 +25,10 @@ from scaling.workloads import feeds
 from scaling.workloads.specs import Binary, MaskedTokens, ModelSpec, Recipe, Target
 
 # ---------------------------------------------------------------- optimizers
-#
-# The optimisers of the models' recipes: Keras' own, with its constants where a recipe says nothing.
 
 
 def optimizer_of(recipe: Recipe) -> keras.Optimizer:
-    """One that decays no weights but as AdamW does: others' decay is a part of the loss."""
+    """Return a recipe's optimiser, with Keras's constants. Only AdamW decays weights; else the loss does."""
     match recipe.optimizer:
         case "sgd":
             return keras.optimizers.SGD(recipe.rate, momentum=recipe.momentum)
@@ -45,37 +43,27 @@ def optimizer_of(recipe: Recipe) -> keras.Optimizer:
 
 
 def coupled_decay(recipe: Recipe) -> float:
-    """The factor of half the sum of squares that the loss has beside it."""
+    """Return the factor of half the sum of squares in the loss."""
     return 0.0 if recipe.optimizer == "adamw" else recipe.decay
 
 
 def set_rate(optimizer: keras.Optimizer, rate: float, before: float) -> None:
-    """Another learning rate than `before`.
-
-    What SGD has gathered is in units of the old one and is turned to the new, as if the rate came last, as torch
-    has it and the paper on large batches (Goyal 2017, remark 2, "momentum correction").
-    """
+    """Change the learning rate from `before`. SGD's momentum includes the old rate and is rescaled to the new one:
+    as in torch and in Goyal 2017, remark 2, "momentum correction"."""
     if isinstance(optimizer, keras.optimizers.SGD) and before and rate != before:
         for each in optimizer.momentums:
             each.assign(each * (rate / before))
     optimizer.learning_rate = rate
 
 
-# ---------------------------------------------------------------- compute
-#
-# What computes a rank's gradients in TensorFlow: its device, here, or one that sleeps (emulated.py).
-
-
 # ---------------------------------------------------------------- losses
-#
-# The loss of what a model learns.
 
 
 Loss: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def loss_of(target: Target) -> Loss:
-    """A function of float32 logits and labels that gives their mean loss, over what counts."""
+    """Return a function of float32 logits and labels to their mean loss over everything that counts."""
     match target:
         case Binary():
             return _binary
@@ -86,18 +74,18 @@ def loss_of(target: Target) -> Loss:
 
 
 def _classes(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Of one of the classes, or of one at each place."""
+    """Logits (batch, classes) or (batch, length, words)."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
 def _binary(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Of one logit per sample; labels are 0 or 1."""
+    """Logits (batch, 1), labels 0 or 1."""
     wanted = tf.cast(labels, tf.float32)
     return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits[:, 0]))
 
 
 def _masked(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """At the places whose label is not IGNORED, which is negative."""
+    """The mean over positions whose label is not IGNORED, which is negative."""
     counts = tf.cast(labels >= 0, tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
     return tf.reduce_sum(losses * counts) / tf.reduce_sum(counts)
@@ -107,7 +95,7 @@ def _masked(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 class Learner(Protocol):
-    """What computing needs of its rank (loop.py)."""
+    """The parts of a rank (`Learning`) that its computation needs."""
 
     task: Task
     spec: ModelSpec
@@ -119,32 +107,31 @@ class Learner(Protocol):
 
 
 class Compute(Protocol):
-    """Where a rank's gradients come from: a model's passes (`RealCompute`), or an emulated device's sleeps."""
+    """The source of a rank's gradients: a model's passes (`RealCompute`) or an emulated device's sleeps."""
 
     recipe: Recipe
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Open the feed: what the first step's graph is called with."""
+        """Open the feed. Return the arguments of the first step's graph."""
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """The mean loss of a batch, and its gradients divided by `replicas` (and scaled, in fp16), as operations
-        of a graph."""
+        """Add a batch's mean loss and gradients, divided by `replicas` and scaled in fp16, to the graph."""
 
     def start(self) -> None:
-        """The step's graph is there."""
+        """Prepare for the first step. The step's graph exists."""
 
     def run(self, step: Callable[..., tf.Tensor], number: int) -> int:
-        """Call the step's graph with the batch of this number; returns how many samples that has."""
+        """Call the step's graph with the batch of this number. Return its number of samples."""
 
     def finish(self) -> None:
-        """Wait for what the graph does not."""
+        """Wait for what the graph does not wait for."""
 
     def loss(self) -> float | None:
-        """Of this rank's last batch."""
+        """Return the loss of this rank's last batch."""
 
 
 class RealCompute:
-    """Forward and backward of a rank's Keras model on the batches of its feed."""
+    """Forward and backward passes of a rank's Keras model on its feed."""
 
     def __init__(self, rank: Learner) -> None:
         self._rank = rank
@@ -152,7 +139,7 @@ class RealCompute:
         self._losses = loss_of(rank.spec.target)
         self._decay = coupled_decay(self.recipe)
         self._parts = options.accumulated(rank.task.point)
-        # XLA gets forward and backward. The exchange stays outside: it has no such operations on CPU.
+        # XLA gets both passes but not the exchange, for which it has no operations on CPU.
         work = rank.task.point.workload
         passes = self._forward_alone if work.pass_ == "forward" else self._compute
         compiled = tf.function(passes, autograph=False, jit_compile=True)
@@ -161,30 +148,27 @@ class RealCompute:
         self._pixels: tuple[tf.Tensor, tf.Tensor] | None = None
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """The first batch. One that is fixed goes to the device now, and never again."""
         self._feed = native_feed.opened(self._rank.task, self._rank.spec)
         batch = self._moved(0)
         self._batch = batch if self._feed.fixed else None
         return batch
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Of a whole batch, compiled by XLA if that was asked for; no gradients of a forward pass."""
+        """Add the passes to the graph, by XLA if requested. A forward pass alone has no gradients."""
         return self._passes(images, labels)
 
     def start(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def run(self, step: Callable[..., tf.Tensor], number: int) -> int:
-        """One step on this rank's images."""
         images, labels = self._batch or self._moved(number)
         self._loss = step(images, labels)
         return len(images)
 
     def finish(self) -> None:
-        """Nothing runs beside the graph."""
+        """Do nothing: the graph waits for everything."""
 
     def loss(self) -> float | None:
-        """Of this rank's last batch."""
         return None if self._loss is None else float(self._loss)
 
     def _compute(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -212,7 +196,7 @@ class RealCompute:
             shared = total / rank.replicas
             if rank.task.point.workload.precision == "fp16":
                 shared = rank.optimizer.scale_loss(shared)
-        # Those of embeddings name the rows that were read: dense, as in the other frameworks.
+        # Embeddings have sparse gradients: make them dense, as in the other frameworks.
         return loss, [tf.convert_to_tensor(each) for each in tape.gradient(shared, rank.sources)]
 
     def _forward(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -223,7 +207,7 @@ class RealCompute:
         return self._forward(images, labels), []
 
     def _moved(self, step: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """The feed's batch on the device, images as (batch, height, width, channels)."""
+        """Return the batch on the device, images as (batch, height, width, channels)."""
         taken, labels = self._feed.batch(step)
         with tf.device(self._rank.device):
             if isinstance(taken, tf.Tensor):
@@ -231,7 +215,7 @@ class RealCompute:
             return tf.constant(taken.transpose(0, 2, 3, 1) if taken.ndim == 4 else taken), tf.constant(labels)
 
     def _normalised(self, images: tf.Tensor) -> tf.Tensor:
-        """Bytes as a native feed has them, of which a quarter is moved."""
+        """Normalise bytes of a native feed on the device: bytes are a quarter of the transfer."""
         if self._pixels is None:
             found = feeds.encoded_pictures(self._rank.task, self._rank.spec)
             self._pixels = tf.constant(found.scale.reshape(-1)), tf.constant(found.shift.reshape(-1))
@@ -241,18 +225,17 @@ class RealCompute:
 
 # ---------------------------------------------------------------- loop
 
-# What feeds a rank, alone.
+# Feeds a rank, without training.
 pipeline = native_feed.pipeline
 
 
 def connect(task: Task) -> Trainer:
-    """Raises what TensorFlow raises."""
     end_with_parent()
     return Training(task)
 
 
 def sources(trained: Iterable[keras.Variable]) -> list[tf.Variable]:
-    """The trained variables as tf.Variable, those that were cut into parts by part."""
+    """Return the trained variables as tf.Variable; one that was cut gives its parts."""
     found: list[tf.Variable] = []
     for each in trained:
         found += getattr(each.value, "variables", [each.value])
@@ -260,13 +243,10 @@ def sources(trained: Iterable[keras.Variable]) -> list[tf.Variable]:
 
 
 class Learning(TensorFlowRank):
-    """The model, its loss and optimiser, and one step's computation.
+    """The model, its loss and optimiser, and one step's computation. A strategy overrides some of `join`, `scope`,
+    `broadcast`, `exchange`, `distribute` and `replicas`."""
 
-    A strategy overrides some of `join`, `scope`, `broadcast`, `exchange`, `distribute` and `replicas`; all
-    else stays the same.
-    """
-
-    # What optimizer.apply sums gradients over: the loss is divided by it, so that the sum is a mean.
+    # The loss is divided by it, because optimizer.apply sums the gradients of so many replicas.
     replicas = 1
 
     def __init__(self, task: Task) -> None:
@@ -275,7 +255,7 @@ class Learning(TensorFlowRank):
         self.compute = self._make_compute()
         with self.scope():
             self.model = self.build()
-            # What gradients are taken of, as tf.Variable.
+            # The variables of the gradients, as tf.Variable.
             self.sources = sources(self.trained(self.model))
             self.optimizer = self._make_optimizer()
         self.describe(self.model)
@@ -285,49 +265,39 @@ class Learning(TensorFlowRank):
     # ------------------------------------------------------------ what strategies override
 
     def join(self) -> None:
-        """Enter the exchange; TensorFlow has its devices and threads, and no variable is made yet."""
+        """Join the exchange. TensorFlow is configured and has no variables yet."""
 
     def scope(self) -> AbstractContextManager[object]:
-        """Where the variables are made."""
         return nullcontext()
 
     def broadcast(self) -> None:
-        """Give all ranks rank 0's variables (`self.variables()`); equal seeds have made them equal already."""
+        """Give all ranks rank 0's variables (`self.variables()`). Here equal seeds have done so."""
 
     def exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean of each gradient over all ranks, in the order of `trained`.
-
-        Called once, while the step is traced: it adds operations to the step's graph.
-        """
+        """Add the mean of each gradient over all ranks to the step's graph, once, in the order of `trained`."""
         return gradients
 
     def distribute(self, function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-        """What the step's graph calls in place of `function(images, labels)`, which returns the loss."""
+        """Return what the step's graph calls for `function(images, labels)`, which returns the loss."""
         return function
 
     # ------------------------------------------------------------ the parameters
 
     def variables(self) -> list[tf.Variable]:
-        """The model's and the optimiser's, as tf.Variable."""
         return [each.value for each in (*self.model.variables, *self.optimizer.variables)]
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """The parameters as NumPy arrays that later steps do not change.
-
-        Named by their place in the model's description.
-        """
         named = enumerate(self.trained(self.model))
         convert = tf.convert_to_tensor
         return {f"{index}.{each.name}": convert(each.value).numpy().copy() for index, each in named}
 
     def digest(self) -> str | None:
-        """Of the parameters alone: running means follow each rank's own images."""
+        """Hash the parameters; running means are ignored, because each rank's own images change them."""
         return digest_of(self.weights())
 
     # ------------------------------------------------------------ one step
 
     def train(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Forward, backward, exchange, update, as operations of a graph; returns the batch's mean loss."""
         loss, gradients = self.compute.gradients(images, labels)
         self.optimizer.apply(self.exchange(gradients))
         return loss
@@ -346,12 +316,12 @@ class Learning(TensorFlowRank):
 
 
 class Training(evaluation.Judging, Learning):
-    """One rank that trains on its own images: without an exchange, the plain loop."""
+    """One rank that trains on its own images. Without an exchange it is the plain loop."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         batch = self.compute.first()
-        # Traced now, and not later under the clock for stalls.
+        # Traced here: a slow step would count as stalled.
         self._step = self._traced(batch)
         if task.point.workload.compile:
             self._rehearse(batch)
@@ -359,26 +329,22 @@ class Training(evaluation.Judging, Learning):
         self.compute.start()
 
     def step(self) -> None:
-        """Forward, backward, exchange, update; or those passes alone that the point asks for."""
         self.samples += self.compute.run(self._step, self._steps)
         self._steps += 1
 
     def set_rate(self, rate: float) -> None:
-        """Of a variable, which the step's graph reads."""
         set_rate(getattr(self.optimizer, "inner_optimizer", self.optimizer), rate, self._rate)
         self._rate = rate
 
     def sync(self) -> None:
-        """Wait for the device."""
         super().sync()
         self.compute.finish()
 
     def loss(self) -> float | None:
-        """Of this rank's last batch; None where passes train nothing."""
         return self.compute.loss() if self.task.point.workload.trains else None
 
     def _traced(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Callable[..., tf.Tensor]:
-        """The step's graph. One that trains nothing returns its gradients too: else they would be pruned."""
+        """Trace the step's graph. Without training it also returns the gradients, or they would be pruned."""
         trains = self.task.point.workload.trains
         graph = tf.function(self.distribute(self.train) if trains else self._passes, autograph=False)
         step = graph.get_concrete_function(*map(tf.TensorSpec.from_tensor, batch))
@@ -389,7 +355,7 @@ class Training(evaluation.Judging, Learning):
         return [loss, *gradients]
 
     def _rehearse(self, batch: tuple[tf.Tensor, tf.Tensor]) -> None:
-        """XLA compiles in the first step: make one now, and put all variables back."""
+        """Run one step, in which XLA compiles, and restore all variables."""
         variables = self.variables()
         kept = [each.numpy().copy() for each in variables]
         self._step(*batch)

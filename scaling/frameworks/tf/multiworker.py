@@ -1,12 +1,12 @@
-"""TensorFlow's MultiWorkerMirroredStrategy over gRPC rings or NCCL.
+"""TensorFlow's MultiWorkerMirroredStrategy over gRPC rings or NCCL: the agent's side.
 
-Every rank is a gRPC server, which TensorFlow binds to 0.0.0.0 without credentials, whatever TF_CONFIG says
-(GrpcServer::Init of tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc). The gradients are summed by
-Keras' optimiser in one all-reduce of all of them joined, after the backward pass; `bytes_per_pack` cuts it into
-several, which may start during it. Running means of batch normalisation stay each rank's own.
-
-Of 16 ranks on 4 nodes 1.51 times the bytes of a ring in the order of ranks crossed nodes: 6 edges and not 4, as if
-its ring went by the tasks' numbers as text (0, 1, 10, 11, ..., 2, 3, ...).
+* Every rank is a gRPC server. TensorFlow binds it to 0.0.0.0 without credentials, whatever TF_CONFIG says
+  (GrpcServer::Init in tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc).
+* Keras's optimiser sums all gradients in one all-reduce after the backward pass. `bytes_per_pack` cuts it into
+  several, which may start earlier.
+* Each rank keeps its own running means of batch norm.
+* The ring seems to follow the task numbers as text (0, 1, 10, 11, ..., 2, 3, ...). 16 ranks on 4 nodes crossed
+  nodes on 6 edges, not 4: 1.51 times the bytes of a ring in rank order.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from scaling.records.task import Task
 
 
 class MultiWorker(TensorFlowStrategy):
-    """Needs no helpers: the ranks' own servers find each other."""
+    """A strategy without helpers: the ranks' own servers find each other."""
 
     names = ("tensorflow:ring", "tensorflow:nccl")
-    # The default is that of tf.distribute.experimental.CommunicationOptions.
+    # The default of tf.distribute.experimental.CommunicationOptions.
     options: Mapping[str, Option] = {
         "bytes_per_pack": Option(
             type=count_from_0,
@@ -38,19 +38,16 @@ class MultiWorker(TensorFlowStrategy):
     trainer = "scaling.frameworks.tf.multiworker_trainer"
 
     def traits(self, name: str) -> Traits:
-        """Every rank's server has a port."""
         return Traits(rank_ports=True, is_open=True, nccl=name == "tensorflow:nccl", accuracy=("evaluate", "rate"))
 
     def devices(self, name: str) -> tuple[Device, ...]:
-        """NCCL needs CUDA; the ring runs on all."""
         return ("cuda",) if name == "tensorflow:nccl" else super().devices(name)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
-        """Found in the installed files and by NVML; TensorFlow is not imported."""
         return super().missing(name, "cuda" if name == "tensorflow:nccl" else device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """The cluster, whose addresses choose the network; for NCCL the interface too."""
+        """Return the cluster, whose addresses choose the network, and for NCCL also the interface."""
         shared = super().environ(task, announced)
         if task.point.kind not in EXCHANGING:
             return shared
@@ -60,7 +57,7 @@ class MultiWorker(TensorFlowStrategy):
         return {**shared, "TF_CONFIG": json.dumps(cluster), **nccl}
 
     def ring_of(self, task: Task) -> Sequence[str]:
-        """By the tasks' numbers as text."""
+        """Return the hosts in the order of the task numbers as text."""
         return [host for _, host in sorted(enumerate(task.hosts), key=lambda pair: str(pair[0]))]
 
 

@@ -1,4 +1,4 @@
-"""A rank of MultiWorkerMirroredStrategy: the shared loop in its replica, and its all-reduce alone."""
+"""The worker's side of MultiWorkerMirroredStrategy: the shared loop in its replica, or its all-reduce alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from scaling.records.task import Task
 
 
 def connect(task: Task) -> Trainer:
-    """Raises what TensorFlow raises."""
     end_with_parent()
     return GradientExchange(task) if task.point.kind == "comm" else Mirrored(task)
 
@@ -26,18 +25,14 @@ class Mirrored(Training):
     """The shared loop in the replica of a MultiWorkerMirroredStrategy."""
 
     def join(self) -> None:
-        """Start this rank's server and wait for the others'."""
         self._strategy = _mirrored(self.task)
         self.replicas = self._strategy.num_replicas_in_sync
 
     def scope(self) -> AbstractContextManager[object]:
-        """Variables made here have rank 0's values; Keras' optimiser then sums gradients over the ranks."""
         scope: AbstractContextManager[object] = self._strategy.scope()
         return scope
 
     def distribute(self, function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-        """This rank's replica of the function."""
-
         def replica(*batch: tf.Tensor) -> tf.Tensor:
             return self._strategy.run(function, batch)
 
@@ -45,8 +40,7 @@ class Mirrored(Training):
 
 
 class GradientExchange(TensorFlowRank):
-    """The all-reduce of one step and nothing else: what network and strategy take for this model's
-    gradients when no compute hides them."""
+    """The all-reduce of one step alone, for this model's gradients."""
 
     samples = 0
 
@@ -58,8 +52,7 @@ class GradientExchange(TensorFlowRank):
             self._gradients = [tf.ones(shape) for shape in shapes]
 
         def reduce(*gradients: tf.Tensor) -> None:
-            # The call that Keras' optimiser makes, so the packs are those of training. An argument has no
-            # device, which the strategy wants.
+            # As in Keras's optimiser, with its packs. The strategy needs tensors with a device.
             placed = list(map(tf.identity, gradients))
             tf.group(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed))
 
@@ -69,14 +62,13 @@ class GradientExchange(TensorFlowRank):
         self._step = tf.function(step, autograph=False).get_concrete_function(*self._gradients)
 
     def step(self) -> None:
-        """Sum all gradients over the ranks."""
         self._step(*self._gradients)
 
     def loss(self) -> None:
-        """Nothing is trained."""
+        """Return None: nothing is trained."""
 
     def digest(self) -> None:
-        """Nothing is trained."""
+        """Return None: nothing is trained."""
 
 
 def _mirrored(task: Task) -> tf.distribute.Strategy:
@@ -89,20 +81,19 @@ def _mirrored(task: Task) -> tf.distribute.Strategy:
     )
     _have_patience(task)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    # It notes a SIGTERM and goes on, so that a program could save its work; there is nothing to save here.
+    # The strategy would ignore SIGTERM to save work, but there is none here.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return strategy
 
 
 def _have_patience(task: Task) -> None:
-    """Configure the service by which workers notice each other's end as the strategy does, but for its patience:
-    ranks that are stopped while others are measured do not answer for longer than its 10 s. All of it is
-    TensorFlow's own: a release that has changed it keeps its patience."""
+    """Configure the coordination service with a longer timeout. The strategy's own timeout is 10 s, but ranks are
+    paused for longer while others are measured. A TensorFlow with another internal interface keeps its timeout."""
     with suppress(ImportError, AttributeError, TypeError):
         from tensorflow.python.distribute import collective_all_reduce_strategy
         from tensorflow.python.eager import context
 
-        # Where these messages stand differs by version.
+        # The module of these messages differs by version.
         messages = collective_all_reduce_strategy.coordination_config_pb2
         workers = messages.CoordinatedJob(name="worker", num_tasks=task.point.world_size)
         context.context().configure_coordination_service(

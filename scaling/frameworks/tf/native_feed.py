@@ -1,7 +1,7 @@
-"""TensorFlow's own pipeline: tf.data over the files of a rank's shard. It decodes no more of a JPEG than is used.
+"""TensorFlow's own pipeline: tf.data over the files of a rank's shard. Only the used part of a JPEG is decoded.
 
-The part is drawn as in Google's Inception preprocessing and its successors: 8 to 100 % of the area, of proportions
-from 3:4 to 4:3, mirrored half of the time (Szegedy et al., "Going deeper with convolutions", 2014, section 6).
+The part is drawn as in Google's Inception preprocessing: 8 to 100 % of the area, proportions from 3:4 to 4:3,
+mirrored half of the time (Szegedy et al., "Going deeper with convolutions", 2014, section 6).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scaling.workloads.feeds.pictures import Pictures
 from scaling.workloads.specs import Images, ModelSpec
 
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-# Encoded records that wait to be drawn, and files of records that are read in turns.
+# Number of encoded records in the shuffle buffer, and of record files that are read in turns.
 SHUFFLED, INTERLEAVED = 2048, 4
 _FEATURES = {
     tfrecord.PICTURE.decode(): tf.io.FixedLenFeature([], tf.string),
@@ -31,12 +31,10 @@ _FEATURES = {
 
 
 def opened(task: Task, spec: ModelSpec) -> Opened:
-    """A rank's feed, the reference feed or a `Dataset`."""
     return feeding.opened(task, spec, Dataset)
 
 
 def pipeline(task: Task) -> Trainer:
-    """A rank's feed alone, for a point of kind `feed`."""
     return feeding.alone(task, Dataset)
 
 
@@ -58,7 +56,6 @@ class Dataset:
             self._batches = iter(found.prefetch(2).with_options(options))
 
     def next(self) -> Batch:
-        """As tf.data has them; raises FeedError where a picture cannot be decoded, or there is none."""
         try:
             images, labels = next(self._batches)
         except StopIteration:
@@ -71,12 +68,11 @@ class Dataset:
         return images, labels
 
     def close(self) -> None:
-        """It has no processes; its threads end with it."""
         self._batches = None
 
 
 def _encoded(task: Task, pictures: Pictures) -> tf.data.Dataset:
-    """One rank's shard, each epoch in another order: pictures as files hold them, and their classes."""
+    """Return one rank's shard, reshuffled each epoch: encoded pictures and their classes."""
     if isinstance(pictures.encoded, Tree):
         return _of_tree(task, pictures.encoded)
     spec = data.spec(task.point.workload.data)
@@ -85,7 +81,6 @@ def _encoded(task: Task, pictures: Pictures) -> tf.data.Dataset:
 
 
 def _of_tree(task: Task, tree: Tree) -> tf.data.Dataset:
-    """The pictures that the reference feed gives the rank."""
     shard = feeds.sampler_of(task, len(tree)).shard
     # Names need not be UTF-8.
     paths, labels = [os.fsencode(tree.paths[index]) for index in shard], np.asarray(tree.labels, np.int64)[shard]
@@ -94,7 +89,7 @@ def _of_tree(task: Task, tree: Tree) -> tf.data.Dataset:
 
 
 def _of_records(task: Task, files: list[str]) -> tf.data.Dataset:
-    """Whole files where there is one for each rank, else every so manieth record."""
+    """Return whole files if there is one for each rank, else every N-th record, N the world size."""
     size, rank = task.point.world_size, task.rank
     if len(files) >= size:
         own = tf.data.Dataset.from_tensor_slices(files[rank::size]).shuffle(len(files), seed=task.seed)
@@ -105,19 +100,19 @@ def _of_records(task: Task, files: list[str]) -> tf.data.Dataset:
 
 
 def _parsed(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The picture and its class, which the format counts from 1."""
+    """Return the picture and its class; the format's classes start at 1."""
     found = tf.io.parse_single_example(record, _FEATURES)
     return found[tfrecord.PICTURE.decode()], found[tfrecord.LABEL.decode()] - 1
 
 
 class _Decode:
-    """From a picture as files hold it to a training image."""
+    """Maps an encoded picture to a training image."""
 
     def __init__(self, images: Images, seed: int) -> None:
         self._images, self._seed = images, seed
 
     def __call__(self, content: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """uint8 (height, width, channels) in the model's size, and the class."""
+        """Return uint8 (height, width, channels) in the model's size, and the class."""
         images = self._images
         part = tf.cond(
             tf.io.is_jpeg(content), lambda: self._part_of_jpeg(content), lambda: self._part_of_others(content)
@@ -137,7 +132,7 @@ class _Decode:
         return tf.slice(whole, *self._window(tf.shape(whole)))
 
     def _window(self, shape: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Where a random part begins and how large it is: (height, width, all channels)."""
+        """Return the start and the size of a random part: (height, width, all channels)."""
         begin, size, _ = tf.image.sample_distorted_bounding_box(
             shape,
             tf.zeros([1, 0, 4]),

@@ -1,5 +1,7 @@
-"""Networks in Keras 3, built of the layers that describe them (workloads/layers.py, sequences.py), channels last:
-TensorFlow's CPU kernels know no other order."""
+"""Networks in Keras 3, built from their layers' descriptions (workloads/layers.py, sequences.py).
+
+They are channels last, because TensorFlow's CPU kernels support no other order.
+"""
 
 from __future__ import annotations
 
@@ -17,35 +19,34 @@ from scaling.workloads.specs import Images, ModelSpec
 
 # ---------------------------------------------------------------- layers
 #
-# Layers that Keras does not have, for networks that read words.
+# Layers that Keras lacks, for networks that read sequences.
 
 
 class GELU(keras.layers.Layer):  # type: ignore[misc]
-    """By the error function, or its approximation."""
+    """GELU by the error function, or its tanh approximation."""
 
     def __init__(self, approximate: bool, **options: Any) -> None:
         super().__init__(**options)
         self._approximate = approximate
 
     def call(self, x: KerasTensor) -> KerasTensor:
-        """Of each value."""
         return keras.activations.gelu(x, approximate=self._approximate)
 
 
 class OneHot(keras.layers.Layer):  # type: ignore[misc]
-    """A vector of zeros and a one for each word."""
+    """A one-hot vector for each word."""
 
     def __init__(self, words: int) -> None:
         super().__init__()
         self._words = words
 
     def call(self, tokens: KerasTensor) -> KerasTensor:
-        """(batch, length) to (batch, length, words)."""
+        """Map (batch, length) to (batch, length, words)."""
         return ops.one_hot(tokens, self._words, dtype=self.compute_dtype)
 
 
 class _Learnt(keras.layers.Layer):  # type: ignore[misc]
-    """With one array, `weight`, which `load` fills."""
+    """A layer with one array, `weight`, which `load` fills."""
 
     weight: keras.Variable
 
@@ -54,74 +55,68 @@ class _Learnt(keras.layers.Layer):  # type: ignore[misc]
 
 
 class Positions(_Learnt):
-    """Adds a vector for each place."""
+    """Adds a vector to each position of (batch, length, width)."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
         self._length = length
 
     def build(self, shape: tuple[int, ...]) -> None:
-        """(length, width)"""
         self._learn((self._length, shape[-1]))
 
     def call(self, x: KerasTensor) -> KerasTensor:
-        """(batch, length, width)."""
         return x + ops.convert_to_tensor(self.weight)[: x.shape[1]]
 
 
 class Segments(_Learnt):
-    """Adds the vector of the first kind of sentence."""
+    """Adds the vector of the first segment to (batch, length, width)."""
 
     def __init__(self, kinds: int) -> None:
         super().__init__()
         self._kinds = kinds
 
     def build(self, shape: tuple[int, ...]) -> None:
-        """(kinds, width)"""
         self._learn((self._kinds, shape[-1]))
 
     def call(self, x: KerasTensor) -> KerasTensor:
-        """(batch, length, width)."""
         return x + ops.convert_to_tensor(self.weight)[0]
 
 
 class ClassToken(_Learnt):
-    """Puts a vector before a sequence."""
+    """Puts a learnt vector in front of a sequence."""
 
     def build(self, shape: tuple[int, ...]) -> None:
-        """(width,)"""
         self._learn(shape[-1:])
 
     def call(self, x: KerasTensor) -> KerasTensor:
-        """(batch, length, width) to one longer."""
+        """Map (batch, length, width) to (batch, length + 1, width)."""
         token = ops.broadcast_to(self.weight, (ops.shape(x)[0], 1, x.shape[-1]))
         return ops.concatenate([token, x], axis=1)
 
 
 class TiedLogits(keras.layers.Layer):  # type: ignore[misc]
-    """Products with the vectors of an embedding, which is no part of this layer and counts where it is."""
+    """Products with the vectors of an embedding, which belongs to another layer and counts there."""
 
     bias: keras.Variable | None = None
 
     def __init__(self, words: keras.layers.Embedding, bias: bool, name: str) -> None:
         super().__init__(name=name)
-        # Keras would take a layer in an attribute for one of this layer's.
+        # A function: Keras would adopt a layer in an attribute.
         self._words: Callable[[], keras.Variable] = lambda: words.embeddings
         self._biased, self._count = bias, words.input_dim
 
     def build(self, _shape: tuple[int, ...]) -> None:
-        """(words,)"""
         if self._biased:
             self.bias = self.add_weight(shape=(self._count,), initializer="zeros", name="bias")
 
     def call(self, x: KerasTensor) -> KerasTensor:
-        """(batch, length, width) to (batch, length, words)."""
+        """Map (batch, length, width) to (batch, length, words)."""
         logits = ops.matmul(x, ops.transpose(self._words()))
         return logits if self.bias is None else logits + self.bias
 
 
 class Attend(keras.layers.Layer):  # type: ignore[misc]
-    """Scaled dot-product attention of queries, keys and values, whose weights are other layers'."""
+    """Scaled dot-product attention of queries, keys and values. Other layers have the weights."""
 
     def __init__(self, layer: sequences.Attention, name: str) -> None:
         super().__init__(name=name)
@@ -129,13 +124,13 @@ class Attend(keras.layers.Layer):  # type: ignore[misc]
         self._dropout = keras.layers.Dropout(layer.dropout) if layer.dropout else None
 
     def compute_output_shape(self, queries_shape: tuple[int, ...], **_others: tuple[int, ...]) -> tuple[int, ...]:
-        """As the queries: Keras would trace a graph to find out."""
+        """Return the queries' shape: Keras would trace a graph to find it."""
         return queries_shape
 
     def call(
         self, queries: KerasTensor, keys: KerasTensor, values: KerasTensor, training: bool = False
     ) -> KerasTensor:
-        """(batch, length, width) of queries, and of keys and values perhaps less wide."""
+        """Map queries (batch, length, width), and keys and values that may be narrower, to the queries' shape."""
         layer, (_, length, width) = self._layer, queries.shape
         size = width // layer.heads
         queries, keys, values = (self._by_head(each, size) for each in (queries, keys, values))
@@ -156,19 +151,19 @@ class Attend(keras.layers.Layer):  # type: ignore[misc]
         return ops.reshape(mixed, (-1, length, width))
 
     def _by_head(self, x: KerasTensor, size: int) -> KerasTensor:
-        """(batch, length, heads x size) to (batch, heads, length, size)."""
+        """Map (batch, length, heads x size) to (batch, heads, length, size)."""
         _, length, width = x.shape
         return ops.transpose(ops.reshape(x, (-1, length, width // size, size)), (0, 2, 1, 3))
 
 
 def angles_of(length: int, size: int, base: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Cosine and sine of each place's angles (length, size / 2), float32 (Su 2021, section 3.2.2)."""
+    """Return cosine and sine of each position's angles: (length, size / 2), float32 (Su 2021, section 3.2.2)."""
     angles = np.outer(np.arange(length), base ** -(np.arange(0, size, 2) / size))
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
 def _turned_kernel(x: KerasTensor, cosine: NDArray[np.float32], sine: NDArray[np.float32]) -> KerasTensor:
-    """Each value of the first half of a head turned with its fellow of the second."""
+    """Rotate each value of a head's first half with the corresponding value of the second half."""
     first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)
     turned = ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
     return ops.cast(turned, x.dtype)
@@ -177,7 +172,7 @@ def _turned_kernel(x: KerasTensor, cosine: NDArray[np.float32], sine: NDArray[np
 # ---------------------------------------------------------------- network
 
 Array: TypeAlias = NDArray[np.float32]
-# Of Keras' variables, by the name in the description.
+# Keras's variable names, by the description's.
 NAMES = {
     layers.Conv: {"weight": "kernel"},
     layers.Dense: {"weight": "kernel"},
@@ -191,10 +186,8 @@ ZEROS = {"kernel_initializer": "zeros"}
 
 
 def build(spec: ModelSpec, seed: int) -> keras.Model:
-    """The network with the weights of a seed: float32 variables, computing in the global dtype policy.
-
-    It takes images (batch, height, width, channels) or int64 tokens (batch, length), and returns logits.
-    """
+    """Return the network with the weights of a seed: float32 variables, computing in the global dtype policy. It
+    maps images (batch, height, width, channels) or int64 tokens (batch, length) to logits."""
     model = empty(spec)
     load(model, weights.draw(spec, seed))
     if known := weights.statistics(spec):
@@ -205,13 +198,11 @@ def build(spec: ModelSpec, seed: int) -> keras.Model:
 
 
 def norms(model: keras.Model) -> list[keras.layers.Layer]:
-    """Every batch norm, in the description's order."""
     placed = model.described.placed
     return [model.get_layer(each.path) for each in placed if isinstance(each.layer, layers.BatchNorm)]
 
 
 def empty(spec: ModelSpec) -> keras.Model:
-    """The network, its weights all zero."""
     keras.config.set_image_data_format("channels_last")
     if isinstance(spec.input, Images):
         taken = keras.Input((spec.input.height, spec.input.width, spec.input.channels))
@@ -223,7 +214,6 @@ def empty(spec: ModelSpec) -> keras.Model:
 
 
 def notes(_spec: ModelSpec) -> tuple[str, ...]:
-    """What a reader of its rate should know."""
     return ("TensorFlow computes in channels_last",)
 
 
@@ -231,15 +221,12 @@ def notes(_spec: ModelSpec) -> tuple[str, ...]:
 
 
 def parameters(model: keras.Model) -> list[keras.Variable]:
-    """What is trained, in the description's order; Keras' own is the graph's."""
+    """Return the trained parameters in the description's order (Keras uses the graph's order)."""
     return [variable for _, variable, _ in _described(model)]
 
 
 def load(model: keras.Model, arrays: Iterable[tuple[str, Array]]) -> None:
-    """Set all that is trained from names and arrays of the description, in its order and in its shapes.
-
-    Raises ValueError where they are not the network's.
-    """
+    """Set all trained parameters from the description's names and arrays. Raises ValueError if these differ."""
     for (wanted, variable, flat), (name, array) in zip(_described(model), arrays, strict=True):
         turned = _turned(variable, array, flat)
         if name != wanted or turned.shape != tuple(variable.shape):
@@ -248,18 +235,17 @@ def load(model: keras.Model, arrays: Iterable[tuple[str, Array]]) -> None:
 
 
 def read(model: keras.Model) -> Iterator[tuple[str, Array]]:
-    """The reverse: names and arrays as the description has them."""
     return as_described(model, (np.array(ops.convert_to_numpy(each)) for each in parameters(model)))
 
 
 def as_described(model: keras.Model, arrays: Iterable[Array]) -> Iterator[tuple[str, Array]]:
-    """Arrays of all parameters, or of their gradients, by the description's names and in its shapes."""
+    """Name arrays of all parameters, or of their gradients, as described and in the description's shapes."""
     for (name, variable, flat), array in zip(_described(model), arrays, strict=True):
         yield name, _turned_back(variable, array, flat)
 
 
 def _shapes_before_flatten(spec: ModelSpec) -> dict[str, Shape]:
-    """The images (channels, height, width) that a dense layer sees flattened, by its path."""
+    """Return the shape (channels, height, width) that is flattened before a dense layer, by its path."""
     found: dict[str, Shape] = {}
     flat: Shape = ()
     for each in spec.placed:
@@ -271,7 +257,7 @@ def _shapes_before_flatten(spec: ModelSpec) -> dict[str, Shape]:
 
 
 def _described(model: keras.Model) -> Iterator[tuple[str, keras.Variable, Shape]]:
-    """The name in the description, Keras' variable, and the images that come to it flattened, if any do."""
+    """Yield the description's name, Keras's variable, and the shape that is flattened before it, if any."""
     flat = _shapes_before_flatten(model.described)
     for placed in model.described.placed:
         for each in placed.parameters:
@@ -292,7 +278,7 @@ def _variable(model: keras.Model, path: str, layer: Layer, name: str) -> keras.V
 
 
 def _turned(variable: keras.Variable, array: Array, flat: Shape) -> Array:
-    """A kernel as Keras has it: inputs before outputs, and flattened images with their channels innermost."""
+    """Return a kernel as in Keras: inputs before outputs, and channels innermost in flattened images."""
     if not variable.path.endswith("kernel"):
         return array
     if array.ndim == 4:
@@ -303,7 +289,6 @@ def _turned(variable: keras.Variable, array: Array, flat: Shape) -> Array:
 
 
 def _turned_back(variable: keras.Variable, array: Array, flat: Shape) -> Array:
-    """The reverse."""
     if not variable.path.endswith("kernel"):
         return array
     if array.ndim == 4:
@@ -319,7 +304,7 @@ def _turned_back(variable: keras.Variable, array: Array, flat: Shape) -> Array:
 
 
 class _Builder:
-    """Goes through a description once; `words` is the embedding that tied logits share."""
+    """Walks a description once. `words` is the embedding that tied logits share."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._placed = {each.path: each for each in spec.placed}
@@ -350,7 +335,6 @@ class _Builder:
 
 
 def _padded(x: KerasTensor, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> KerasTensor:
-    """Images with a border above and left, below and right."""
     if not any((*before, *after)):
         return x
     down, across = zip(before, after, strict=True)
@@ -358,7 +342,7 @@ def _padded(x: KerasTensor, before: tuple[int, int], after: tuple[int, int], val
 
 
 def _conv(layer: layers.Conv, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
-    """Keras' "same" pads what strides on the far side alone, which moves the image by a pixel: by hand then."""
+    """Pad by hand if the stride is above 1: Keras's "same" pads the far side only, which shifts the image."""
     kernel, pad = layers.pair(layer.kernel), layers.pair(layer.pad)
     same = layer.stride == 1 and all(2 * p == k - 1 for p, k in zip(pad, kernel, strict=True))
     return keras.layers.Conv2D(
@@ -368,7 +352,7 @@ def _conv(layer: layers.Conv, x: KerasTensor, _shape: Shape, _output: Shape, pat
 
 
 def _pool(layer: layers.Pool, x: KerasTensor, shape: Shape, output: Shape, path: str) -> KerasTensor:
-    """Keras rounds down, and its "same" leaves the border out of means: the border is made by hand."""
+    """Pad by hand: Keras rounds down, and its "same" leaves the border out of means."""
     kind = keras.layers.MaxPooling2D if layer.kind == "max" else keras.layers.AveragePooling2D
     if layer.kind == "max" and layer.stride == 1 and 2 * layer.pad == layer.kernel - 1:
         return kind(layer.kernel, 1, padding="same", name=path)(x)
@@ -413,7 +397,7 @@ def _gated(layer: sequences.Gated, x: KerasTensor, shape: Shape, _output: Shape,
 
 
 def _simple(make: Callable[[Any, Shape], keras.layers.Layer]) -> Callable[..., KerasTensor]:
-    """What Keras, or layers.py, has as it is described."""
+    """Return a maker for a layer that Keras, or this file, has as described."""
 
     def apply(layer: Any, x: KerasTensor, shape: Shape, _output: Shape, path: str) -> KerasTensor:
         made = make(layer, shape)

@@ -1,4 +1,4 @@
-"""`tensorflow:plain`, the loop without any exchange, and what all of TensorFlow's strategies share with it."""
+"""The agent's side of `tensorflow:plain`, and what all of TensorFlow's strategies share."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
 # ---------------------------------------------------------------- build
-#
-# What the installed TensorFlow is built for, read from its files; TensorFlow is not imported.
 
 
 INSTALL = "./launch/install tensorflow-cuda"
 
 
 def unfit() -> str | None:
-    """Why it cannot compute on the GPUs of this host; None where it can, or where nobody knows."""
+    """Return why TensorFlow cannot compute on this host's GPUs; None if it can or this is unknown."""
     package = find_spec("tensorflow")
     assert package is not None and package.origin is not None
     name = distribution()
@@ -46,7 +44,6 @@ def _mend() -> str:
 
 
 def distribution() -> str:
-    """Under which name it is installed, with its version."""
     for name in FRAMEWORK.distributions["tensorflow"]:
         try:
             return f"{name} {metadata.version(name)}"
@@ -57,8 +54,7 @@ def distribution() -> str:
 
 # ---------------------------------------------------------------- plain
 
-# Keras reads and writes `keras.json` in its home: a user's settings would change what is measured, and a
-# benchmark has no business in a user's home. A folder that cannot be is quietly done without.
+# A user's `keras.json` would change the measurement. Keras ignores a home that it cannot create.
 ENVIRON: Mapping[str, str] = {
     "KERAS_BACKEND": "tensorflow",
     "KERAS_HOME": os.devnull,
@@ -67,42 +63,38 @@ ENVIRON: Mapping[str, str] = {
 
 
 class TensorFlowStrategy(Strategy):
-    """What all of TensorFlow's strategies share: where they run, what their loop cannot do, its environment."""
+    """Devices, limits and environment of all of TensorFlow's strategies."""
 
     baseline = "tensorflow:plain"
     options: Mapping[str, Option] = options.LOOP
     native_formats: tuple[str, ...] = ("folders", "tfrecord")
 
     def devices(self, _name: str) -> tuple[Device, ...]:
-        """All of them."""
         return ("cpu", "cuda", "emulated")
 
     def missing(self, _name: str, device: Device = "cpu") -> str | None:
-        """Why TensorFlow cannot be imported, or on CUDA why its build does not fit, found without importing it."""
         package = find_spec("tensorflow")
-        if package is None or package.origin is None:  # a folder that is called so
+        if package is None or package.origin is None:  # a folder of this name
             return "tensorflow is not installed: ./launch/install tensorflow"
         return gpus.none_here("tensorflow:ring") or unfit() if device == "cuda" else None
 
     def refuse(self, point: Point) -> str | None:
-        """What the shared loop cannot do. Any `memory_format` will do: TensorFlow has one of its own."""
+        """Return what the loop cannot do. Any `memory_format` is accepted: TensorFlow has its own."""
         if (why := limits.refuse(point)) is not None:
             return why
         return options.refuse(point)
 
     def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-        """Keras' settings."""
         return dict(ENVIRON)
 
 
 class Plain(TensorFlowStrategy):
-    """One device by itself: the baseline."""
+    """The loop of one device without exchange: the baseline."""
 
     names = ("tensorflow:plain",)
     trainer = "scaling.frameworks.tf.loop"
 
     def traits(self, _name: str) -> Traits:
-        """Each pass by itself too."""
         return PASSES
 
 

@@ -1,10 +1,9 @@
-"""TensorFlow's ParameterServerStrategy: asynchronous, with variables on servers, round-robin by number.
+"""TensorFlow's asynchronous ParameterServerStrategy, with variables on servers, round-robin: the agent's side.
 
-Rank 0's worker is the coordinator. It hands out N steps at a time, and each goes to whichever trainer is free: a
-trainer pulls the variables, computes, and pushes its gradients; the servers update. Trainers are helpers, one
-per rank, each with the CPUs and the device of its rank; they and the servers are TensorFlow's own gRPC servers.
-
-Running means of batch normalisation are variables on the servers, as TensorFlow has it.
+Rank 0's worker is the coordinator. It hands out N steps at a time, each to the next free trainer. A trainer pulls
+the variables, computes and pushes its gradients, and the servers update. Trainers are helpers, one per rank, with
+the CPUs and the device of their rank. Trainers and servers are TensorFlow's own gRPC servers. Running means of
+batch norm are variables on the servers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from scaling.frameworks.tf.plain import TensorFlowStrategy
 from scaling.records.point import SERVER, Device, Point
 from scaling.records.task import Task
 
-# How the helpers that compute are named: trainer-0, trainer-1, ... by rank.
+# Helpers that compute are named trainer-0, trainer-1, ... by rank.
 TRAINER = "trainer-"
 
 
@@ -40,15 +39,13 @@ class ParameterServer(TensorFlowStrategy):
     server = "scaling.frameworks.tf.ps_server"
 
     def traits(self, _name: str) -> Traits:
-        """One port for the coordinator, one for each trainer, one for each server."""
         return Traits(drives="point", ports=1, rank_ports=True, servers=True, synchronous=False, is_open=True)
 
     def devices(self, _name: str) -> tuple[Device, ...]:
-        """Trainers compute on either; variables stay in the servers' memory."""
+        """Return where trainers compute. Variables stay in the servers' memory."""
         return ("cpu", "cuda")
 
     def refuse(self, point: Point) -> str | None:
-        """What the shared loop refuses, and XLA."""
         if point.workload.compile:
             return (
                 "--compile: TensorFlow's XLA cannot read variables of another process; tensorflow:ps runs without"
@@ -56,13 +53,12 @@ class ParameterServer(TensorFlowStrategy):
         return super().refuse(point)
 
     def helpers(self, task: Task) -> list[Helper]:
-        """The parameter servers, and a trainer for each rank."""
         servers = [Helper(name=f"{SERVER}{index}", server=index) for index in range(len(task.servers))]
         ranks = range(task.point.world_size)
         return [*servers, *(Helper(name=f"{TRAINER}{rank}", rank=rank, computes=True) for rank in ranks)]
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """The cluster, whose addresses choose the network, and this process's place in it."""
+        """Return the cluster, whose addresses choose the network, and this process's place in it."""
         kind, index = "chief", 0
         for job, prefix in (("ps", SERVER), ("worker", TRAINER)):
             if task.role.startswith(prefix):
@@ -73,7 +69,7 @@ class ParameterServer(TensorFlowStrategy):
             "ps": [f"{server.address}:{server.port}" for server in task.servers],
         }
         config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
-        # As TensorFlow's manual asks of all three: a lost peer is an error, and not waited for.
+        # As TensorFlow's manual asks for all three: a lost peer is then an error.
         return {**super().environ(task, announced), "TF_CONFIG": config, "GRPC_FAIL_FAST": "use_caller"}
 
 

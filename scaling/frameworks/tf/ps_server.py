@@ -1,7 +1,7 @@
-"""A helper of `tensorflow:ps`: a parameter server, or a trainer, whose images are kept in memory.
+"""A helper of `tensorflow:ps`: a parameter server, or a trainer with its images in memory.
 
-A graph cannot call our Python code, so each trainer keeps its rank's first batches (as many as fit in 32 MB, at
-least one) in a file without a name, and a tf.data pipeline repeats them.
+A graph cannot call this package's feed. So each trainer keeps its rank's first batches in an anonymous file, as
+many as fit in 32 MB, at least one. A tf.data pipeline repeats them.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ FED_BYTES = 32 * 1000**2
 
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """A parameter server, or a trainer, which announces where its images are."""
+    """Run a parameter server, or a trainer, which announces where its images are."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     end_with_parent()
     server = tf.distribute.Server(
         resolver.cluster_spec(), resolver.task_type, resolver.task_id, config=_session(task), protocol="grpc"
     )
     announce({task.role: _keep_images(task) if task.role.startswith(TRAINER) else server.target})
-    # Its own `join` keeps Python's lock for ever: the thread that watches the lifeline could not run.
+    # The server's own `join` keeps Python's lock and would block the lifeline's thread.
     threading.Event().wait()
 
 
 def _session(task: Task) -> tf.compat.v1.ConfigProto:
-    """A server takes the threads that its CPUs allow; a trainer those of its rank, and its GPU."""
+    """Configure threads: a server may use its CPUs, a trainer its rank's threads and GPU."""
     config = tf.compat.v1.ConfigProto()
     trainer = task.role.startswith(TRAINER)
-    # A step waits in one such thread while others run its operations: a trainer with one alone hangs, and the
-    # manual asks for one more than there are workers of a server.
+    # A step waits in one thread while others run its operations. The manual asks for one more than the workers of
+    # a server; a trainer with only one hangs.
     waiting = task.threads if trainer else max(task.point.world_size, len(os.sched_getaffinity(0)))
     config.inter_op_parallelism_threads = 1 + waiting
     if trainer and task.point.hardware.device == "cuda":
@@ -53,8 +53,8 @@ def _session(task: Task) -> tf.compat.v1.ConfigProto:
 
 
 def _keep_images(task: Task) -> str:
-    """The file of a rank's first batches, one record each: images (batch, height, width, channels) as
-    float32 or tokens as int64, labels as int64. It is memory of this process and ends with it."""
+    """Write a rank's first batches to an anonymous file in memory, one record each, and return its path. A record
+    has images (batch, height, width, channels) as float32 or tokens as int64, then labels as int64."""
     feed = feeds.feed(task, models.of(task.point.workload))
     memory = os.memfd_create("images")
     with open(memory, "wb", closefd=False) as file:

@@ -1,4 +1,4 @@
-"""One TensorFlow worker's devices, threads and precision, and the facts about it and its model."""
+"""One TensorFlow worker's devices, threads and precision, the facts of its model, and the profiler."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from scaling.tools.emulated.device import EmulatedDevice
 from scaling.workloads import models
 
 # ---------------------------------------------------------------- tracing
-#
-# TensorFlow's profiler as the worker starts and stops it. Worker's side.
 
 
 class TensorFlowTracer(Tracer):
-    """Operations on the host and, where TensorFlow sees one, kernels on the GPU."""
+    """TensorFlow's profiler: operations on the host and, if TensorFlow sees one, kernels on the GPU."""
 
     def start(self, path: Path) -> None:
-        """It writes into a tree of folders of its own."""
-        # TensorFlow's own, which not every version has: without it there is no trace, and nothing else is lost.
+        """Start the trace. It is written to a temporary tree of folders."""
+        # A private module. A version without it fails here and gets no trace.
         from tensorflow.python.profiler.internal import _pywrap_profiler_plugin
 
         self._convert = _pywrap_profiler_plugin.xspace_to_tools_data
@@ -37,7 +35,6 @@ class TensorFlowTracer(Tracer):
         tf.profiler.experimental.start(self._folder.name)
 
     def stop(self) -> None:
-        """Make Chrome's events of what it wrote, as TensorBoard does."""
         with self._folder as folder:
             tf.profiler.experimental.stop()
             (written,) = Path(folder).rglob("*.xplane.pb")
@@ -52,10 +49,8 @@ POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
 class TensorFlowRank:
-    """One worker's device and the facts about it and its model.
-
-    A coordinator `computes` nothing: its rank's device is another process's, and only named here.
-    """
+    """One worker's device, and the facts of it and its model. With `computes` False (a coordinator), another
+    process has the device, which is only named here."""
 
     computes = True
     parameters: int
@@ -75,23 +70,21 @@ class TensorFlowRank:
         self.versions = self._versions()
 
     def sync(self) -> None:
-        """Wait for the GPU; on CPU a step has ended when it returns."""
         if self.cuda:
             tf.test.experimental.sync_devices()
 
     def peak_memory_bytes(self) -> int:
-        """The most that TensorFlow's allocator has handed out; 0 on CPU, where the process's own peak counts."""
+        """Return the most that TensorFlow's allocator has handed out, in bytes; 0 on CPU."""
         return int(tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.cuda else 0
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing."""
 
     def tracers(self) -> Sequence[Tracer]:
-        """TensorFlow's own."""
         return [TensorFlowTracer()]
 
     def build(self) -> keras.Model:
-        """The point's model, with the weights of the task's seed; on an emulated device what has its variables."""
+        """Return the model with the weights of the task's seed. On an emulated device it has only variables."""
         if self.emulated is not None:
             return Variables(self.emulated)
         keras.utils.set_random_seed(self.task.seed)
@@ -99,12 +92,12 @@ class TensorFlowRank:
         return network.build(self.spec, self.task.seed)
 
     def trained(self, model: keras.Model) -> list[keras.Variable]:
-        """What is trained, in the order of the model's description, in which gradients are exchanged."""
+        """Return the trained parameters in the description's order, in which gradients are exchanged."""
         found: list[keras.Variable] = model.trainable_variables
         return found if self.emulated is not None else network.parameters(model)
 
     def describe(self, model: keras.Model) -> list[tuple[int, ...]]:
-        """Set what is known of a model's size; returns the shape of each gradient (float32), in its order."""
+        """Set the model's size. Return the shape of each gradient (float32), in its order."""
         shapes = [tuple(each.shape) for each in self.trained(model)]
         self.parameters = sum(self._size(shape) for shape in shapes)
         self.gradient_bytes = self.parameters * tf.float32.size
@@ -114,17 +107,17 @@ class TensorFlowRank:
         return int(tf.TensorShape(shape).num_elements())
 
     def _configure(self) -> None:
-        """Before TensorFlow's first operation; a second rank in one process must ask for the same."""
+        """Configure before TensorFlow's first operation. A second rank in the process must ask for the same."""
         config = tf.config
         config.set_visible_devices([self._gpu] if self.cuda else [], "GPU")
         if self.cuda:
             config.experimental.set_memory_growth(self._gpu, True)
         config.threading.set_intra_op_parallelism_threads(self.task.threads)
-        # Operations that run beside each other would be threads beyond those that were asked for; on a GPU
-        # they only enqueue, and TensorFlow's own choice stands. An emulated device sleeps in one.
+        # Parallel operations would exceed the requested threads. On a GPU they only enqueue, so TensorFlow
+        # chooses. An emulated device sleeps in one of two threads.
         emulated = self.emulated is not None
         config.threading.set_inter_op_parallelism_threads(0 if self.cuda else 2 if emulated else 1)
-        # TensorFlow computes in TF32 by default: "fp32" must switch it off.
+        # TensorFlow computes "fp32" in TF32 by default.
         config.experimental.enable_tensor_float_32_execution(self.task.point.workload.precision == "tf32")
 
     def _name_device(self) -> str:
@@ -143,7 +136,7 @@ class TensorFlowRank:
 
 
 def _gpu(index: int) -> tf.config.PhysicalDevice:
-    """A GPU by its number. Where TensorFlow lacks a CUDA library it only logs so, and lists none."""
+    """Return a GPU by its number. TensorFlow lists none if it lacks a CUDA library, and only logs that."""
     gpus = tf.config.list_physical_devices("GPU")
     if index >= len(gpus):
         raise RuntimeError(

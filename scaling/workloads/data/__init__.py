@@ -1,6 +1,6 @@
-"""What models are trained on: the catalogue, which data fits which model, and where it lies here.
+"""Data that models are trained on: the catalogue, its places on this host, and which data fits which model.
 
-No framework, and no NumPy until files are opened: agents and the plan import this.
+Agents and the plan import this. It imports NumPy only when files are opened.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scaling.workloads.specs import Binary, Classes, Images, ModelSpec
 
 # ---------------------------------------------------------------- catalogue
 #
-# The sets of data that can be trained on, each in the format in which it is published.
+# Each set of data is in the format in which it is published.
 
 
 _IDX: dict[Split, tuple[str, ...]] = {
@@ -22,8 +22,8 @@ _IDX: dict[Split, tuple[str, ...]] = {
     "test": ("t10k-images[-.]idx3-ubyte*", "t10k-labels[-.]idx1-ubyte*"),
 }
 _IMAGENET: dict[Split, int] = {"train": 1_281_167, "test": 50_000}
-# Domino's study of Fashion-MNIST; its shear is taken for radians, as Keras 2 had it then. The Keras example for
-# CIFAR-10. Of photographs: ours.
+# From Domino's study of Fashion-MNIST, whose shear is in radians as in Keras 2, and from the Keras example for
+# CIFAR-10. The values for photographs are this project's.
 _DOMINO = Augment(rotate=8, shift=0.08, shear=0.3, zoom=0.08)
 _CIFAR10 = Augment(shift=0.1, flip=True)
 _PHOTOGRAPH = Augment(shift=0.1, zoom=0.1, flip=True)
@@ -31,7 +31,6 @@ _TERMS = "image-net.org's terms: research, not commercial"
 
 
 def _in_memory() -> tuple[DataSpec, ...]:
-    """Small images."""
     return (
         DataSpec(
             name="digits", format="digits", gives="images", classes=10, channels=1,
@@ -71,7 +70,6 @@ def _in_memory() -> tuple[DataSpec, ...]:
 
 
 def _published_pictures() -> tuple[DataSpec, ...]:
-    """Those of papers, decoded as they are read."""
     return (
         DataSpec(
             name="imagenet", format="folders", gives="images", classes=1000, splits=_IMAGENET,
@@ -108,7 +106,6 @@ def _published_pictures() -> tuple[DataSpec, ...]:
 
 
 def _own_pictures() -> tuple[DataSpec, ...]:
-    """Those of the user, decoded as they are read."""
     return (
         DataSpec(
             name="folders", format="folders", gives="images", augment=_PHOTOGRAPH,
@@ -129,7 +126,6 @@ def _own_pictures() -> tuple[DataSpec, ...]:
 
 
 def _texts() -> tuple[DataSpec, ...]:
-    """Words, characters and tokens."""
     reviews: dict[Split, tuple[str, ...]] = {
         split: (f"{split}/pos/", f"{split}/neg/", "imdb.vocab") for split in ("train", "test")
     }
@@ -177,14 +173,12 @@ CATALOGUE: dict[str, DataSpec] = {spec.name: spec for spec in _all()}
 
 # ---------------------------------------------------------------- places
 #
-# Where the files of a set of data lie on this host. Nothing is opened here: every agent asks.
+# Every agent asks for places, so nothing is opened here.
 
 
 def locate(spec: DataSpec, data_dir: str, splits: Sequence[Split] = TRAIN) -> Path:
-    """The folder of the data, or its file where --data-dir names one.
-
-    Looked for in --data-dir and the folders that archives unpack into, without it where packages put it. Raises
-    UsageError naming what is not there.
+    """Return the folder of the data, or the file that --data-dir names. It is in --data-dir or a folder that
+    archives unpack into; without --data-dir, where packages install it. Raises UsageError with the missing files.
     """
     try:
         return _found(spec, data_dir, splits)
@@ -203,7 +197,7 @@ def _found(spec: DataSpec, data_dir: str, splits: Sequence[Split]) -> Path:
 
 
 def lacking(spec: DataSpec, place: Path, splits: Sequence[Split] = TRAIN) -> Iterator[str]:
-    """The patterns that nothing in a folder matches; those that end with / are folders."""
+    """Yield the patterns that nothing in a folder matches. A pattern that ends with / is a folder."""
     for split in splits:
         for pattern in spec.files.get(split, ()):
             if not any(one.is_dir() or not pattern.endswith("/") for one in place.glob(pattern.rstrip("/"))):
@@ -233,7 +227,7 @@ def _absence(spec: DataSpec, data_dir: str, places: Sequence[Path], splits: Sequ
         return f"--data-dir {data_dir}: no such folder"
     for pattern in spec.pickles:
         _refuse_pickle(spec, next(Path(data_dir).glob(pattern), None))
-    # The place that has the most of it is the one that was meant.
+    # The place with the most files was probably meant.
     nearest = min(places, key=lambda place: len(list(lacking(spec, place, splits))))
     missing = shown(lacking(spec, nearest, splits))
     return f"--data-dir {data_dir}: --data {spec.name} has no {missing} in {nearest}{_from(spec)}"
@@ -250,7 +244,7 @@ def _refuse_pickle(spec: DataSpec, path: Path | None) -> None:
         )
 
 
-# ---------------------------------------------------------------- data
+# ---------------------------------------------------------------- specs
 
 __all__ = [
     "CATALOGUE",
@@ -269,14 +263,14 @@ _WORDS: dict[Gives, str] = {"images": "images", "reviews": "labelled reviews", "
 
 
 def spec(name: str) -> DataSpec:
-    """The description of a set; raises UsageError with the near match."""
+    """Return the description of a set of data. Raises UsageError with the nearest match."""
     if name not in CATALOGUE:
         raise UsageError(f"--data {name}: unknown; {near(name, CATALOGUE)}")
     return CATALOGUE[name]
 
 
 def fits(name: str, model: ModelSpec) -> DataSpec:
-    """The description of data that a model can be trained on; raises UsageError where it cannot."""
+    """Return the description of data for a model. Raises UsageError if they do not fit."""
     found = spec(name)
     if not _suits(found, model):
         others = ", ".join(one.name for one in CATALOGUE.values() if _suits(one, model))
@@ -294,7 +288,7 @@ def fits(name: str, model: ModelSpec) -> DataSpec:
 
 
 def check_classes(name: str, count: int, known: int) -> None:
-    """Refuse data with more classes than the `known` ones of the model: their labels would be out of range."""
+    """Refuse data with more classes than the `known` ones of the model: its labels would be out of range."""
     if count <= known:
         return
     clutter = ", the last of them 257.clutter" if name == "caltech256" else ""
@@ -305,7 +299,7 @@ def check_classes(name: str, count: int, known: int) -> None:
 
 
 def check_part(name: str, split: Split, wanted: int, found: int | None) -> None:
-    """Refuse more samples of a split than the `found` ones; nothing where nobody knows yet how many there are."""
+    """Refuse more samples than a split has. `found` is None while their number is unknown."""
     if found is not None and wanted > found:
         raise UsageError(
             f"--{split}-samples {wanted}: --data {name} has {found:,} in its {split} split; take fewer"
@@ -319,6 +313,5 @@ def _takes(model: ModelSpec) -> Gives:
 
 
 def _suits(found: DataSpec, model: ModelSpec) -> bool:
-    """Made tokens can have any label."""
     wanted = _takes(model)
     return found.gives == wanted or (found.name == "synthetic-tokens" and wanted == "reviews")

@@ -1,4 +1,4 @@
-"""CIFAR-10's binary version: records of a label byte and of 3,072 of pixels, planes of 32 x 32 by colour."""
+"""CIFAR-10's binary version: records of one label byte and 3,072 pixel bytes, 32 x 32 for each colour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORD_BYTES = 1 + 3 * 32 * 32
 
 
 def read(place: Path, spec: DataSpec, split: Split) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Pixels (count, 3, 32, 32) and labels (count,); raises UsageError where a file is not what it should be."""
+    """Return pixels (count, 3, 32, 32) and labels (count,). Raises UsageError for a file of another format."""
     names = spec.files[split]
     each = spec.splits[split] // len(names)
     records = np.concatenate([_records(place / name, each, spec) for name in names])

@@ -1,6 +1,6 @@
-"""Trees of pictures with a folder per class: which there are, and what they show. Nothing is decoded here.
+"""Trees of pictures with a folder per class: their paths and labels. Nothing is decoded here.
 
-Classes are numbered as their folders are sorted, as torchvision's ImageFolder and MXNet's im2rec number them.
+Classes are numbered in the order of sorted folders, as in torchvision's ImageFolder and MXNet's im2rec.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from scaling.workloads.data.idx import check_count
 from scaling.workloads.data.specs import DataSpec, Split
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".webp")
-# Which names what class the pictures of a flat val/ are of: a line each, sorted; or `picture,class x y x y ...`.
+# They give the classes of pictures in a flat val/: one line per sorted picture, or `picture,class x y x y ...`.
 BY_LINE, BY_NAME = "imagenet_2012_validation_synset_labels.txt", "LOC_val_solution.csv"
-# Of Caltech-256, as BEEVA and others train it: so many of each class, drawn once and for all.
+# For Caltech-256: training samples of each class, drawn with a fixed seed, as in BEEVA's study.
 TRAINED, SHUFFLE = 60, 0
 
 
 class Tree(Record, frozen=True, kw_only=True):
-    """Pictures by their `paths`, the numbers of their classes (`labels`), and the names of all classes."""
+    """Pictures: their `paths`, the numbers of their classes (`labels`), and the names of all classes."""
 
     paths: tuple[str, ...]
     labels: tuple[int, ...]
@@ -36,11 +36,10 @@ class Tree(Record, frozen=True, kw_only=True):
         return len(self.paths)
 
     def name(self, index: int) -> str:
-        """Where one stands, for people."""
         return self.paths[index]
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """An encoded picture and its class; raises UsageError where it cannot be read."""
+        """Return an encoded picture and its class. Raises UsageError if it cannot be read."""
         try:
             return Path(self.paths[index]).read_bytes(), self.labels[index]
         except OSError as error:
@@ -48,7 +47,7 @@ class Tree(Record, frozen=True, kw_only=True):
 
 
 def listing(place: Path, spec: DataSpec, split: Split) -> Tree:
-    """The pictures of a split. Raises UsageError where there are other classes or counts than were published."""
+    """Return the pictures of a split. Raises UsageError if classes or counts differ from the published ones."""
     if spec.name == "caltech256":
         found = _cut(_tree(place, _folders(place)), split)
     elif split == "train":
@@ -92,7 +91,6 @@ def _pictures(folder: Path) -> list[str]:
 
 
 def _cut(tree: Tree, split: Split) -> Tree:
-    """What is trained on, 60 of each class, or the rest."""
     labels = np.asarray(tree.labels)
     chosen = [place for label in range(len(tree.classes)) for place in _drawn(labels, label, split)]
     return Tree(
@@ -111,7 +109,7 @@ def _drawn(labels: NDArray[np.int64], label: int, split: Split) -> list[int]:
 
 
 def _held_out(place: Path) -> Tree:
-    """val/ in folders, or flat with a file that names classes; numbered as train/ is."""
+    """Return val/ in folders, or flat with a file that names classes. Its classes are numbered as in train/."""
     classes, root = _folders(place / "train"), place / "val"
     if named := _folders(root):
         if lost := sorted(set(named) - set(classes)):
@@ -129,7 +127,6 @@ def _held_out(place: Path) -> Tree:
 
 
 def _flat(root: Path) -> Iterator[tuple[str, str]]:
-    """Each picture and the name of its class."""
     paths = _pictures(root)
     by_line, by_name = (_beside(root, name) for name in (BY_LINE, BY_NAME))
     if by_line is not None:
@@ -149,7 +146,7 @@ def _flat(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _beside(root: Path, name: str) -> Path | None:
-    """In the folder or above it: Kaggle's archive has the file beside ILSVRC/, whose Data/CLS-LOC/val this is."""
+    """Find a file in the folder or above it: in Kaggle's archive it is next to ILSVRC/, above Data/CLS-LOC/val."""
     return next((one / name for one in (root, *list(root.parents)[:4]) if (one / name).is_file()), None)
 
 

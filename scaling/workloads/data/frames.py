@@ -1,4 +1,4 @@
-"""Files of records one behind the other: where each begins, and reading one of them."""
+"""Files of consecutive records: find where each begins, and read one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ import numpy as np
 
 from scaling.errors import UsageError
 
-# Of one file: where each record's content begins, and its bytes.
+# For each record of a file: where its content begins, and its bytes.
 Frames: TypeAlias = Iterator[tuple[int, int]]
-# The picture in a record, and its class.
+# Returns the picture in a record, and its class.
 Parse: TypeAlias = Callable[[bytes], tuple[bytes, int]]
 
-# Of 1,024 files that a process may open by default, frameworks take some.
+# A process may open 1,024 files by default, and frameworks need some.
 MOST_OPEN = 64
 
 
 class Records:
-    """All records of the files at `paths`, of which only the heads are read until one is asked for.
-
-    `frames` finds them in an open file of so many bytes; `parse` raises ValueError on what holds no picture.
-    """
+    """All records of the files at `paths`. Only their heads are read until a record is requested. `frames` finds
+    the records of an open file of a given size in bytes. `parse` raises ValueError if a record has no picture."""
 
     def __init__(self, paths: Sequence[Path], frames: Callable[[int, int], Frames], parse: Parse) -> None:
         self.paths, self._parse = tuple(map(str, paths)), parse
@@ -57,12 +55,12 @@ class Records:
         return len(self._where)
 
     def name(self, index: int) -> str:
-        """Where one stands, for people."""
+        """Return the place of a record, for messages."""
         number, begin, _ = self._where[index]
         return f"{self.paths[number]} at {begin:,}"
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """An encoded picture and its class; raises UsageError where the record has none."""
+        """Return an encoded picture and its class. Raises UsageError if the record has none."""
         number, begin, size = map(int, self._where[index])
         content = os.pread(self._file(number), size, begin)
         try:
@@ -71,7 +69,6 @@ class Records:
             raise UsageError(f"{self.name(index)}: {error}") from None
 
     def close(self) -> None:
-        """Let go of the files."""
         while self._open:
             os.close(self._open.popitem()[1])
 

@@ -1,6 +1,6 @@
-"""IDX files, in which MNIST and Fashion-MNIST are published: a magic number, big-endian sizes, bytes.
+"""IDX files of MNIST and Fashion-MNIST: a magic number, big-endian sizes, then bytes.
 
-The format: yann.lecun.com/exdb/mnist, "the IDX file format". Files may be packed with gzip.
+The format is described at yann.lecun.com/exdb/mnist, "the IDX file format". Files may be packed with gzip.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from scaling import files
 from scaling.errors import UsageError
 from scaling.workloads.data.specs import DataSpec, Split
 
-# The third byte says unsigned bytes, the fourth how many dimensions follow.
+# The third byte means unsigned bytes, the fourth is the number of dimensions.
 IMAGES, LABELS = 0x803, 0x801
 
 
 def read(place: Path, spec: DataSpec, split: Split) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Pixels (count, 1, height, width) and labels (count,); raises UsageError where files are not what they should
-    be, with what was found and what is expected."""
+    """Return pixels (count, 1, height, width) and labels (count,). Raises UsageError with the found and the
+    expected value if files are not as published."""
     images, labels = (_array(file, magic) for file, magic in _files(place, spec, split))
     if len(images[1]) != len(labels[1]):
         raise UsageError(f"{images[0]}: {len(images[1])} images, but {len(labels[1])} labels in {labels[0]}")
@@ -37,7 +37,7 @@ def read(place: Path, spec: DataSpec, split: Split) -> tuple[NDArray[np.uint8], 
 
 
 def _files(place: Path, spec: DataSpec, split: Split) -> tuple[tuple[Path, int], tuple[Path, int]]:
-    # What is unpacked is taken before what is not.
+    # The shorter name is the unpacked file.
     images, labels = (min(place.glob(pattern), key=lambda path: len(path.name)) for pattern in spec.files[split])
     return (images, IMAGES), (labels, LABELS)
 
@@ -66,7 +66,7 @@ def _content(path: Path) -> bytes:
 
 
 def check_count(path: Path, found: int, spec: DataSpec, split: Split) -> None:
-    """Refuse another number of samples than was published; raises UsageError."""
+    """Refuse another number of samples than was published. Raises UsageError."""
     expected = spec.splits.get(split, found)
     if found != expected:
         raise UsageError(f"{path}: {found:,} samples, expected {expected:,} of --data {spec.name} ({split})")

@@ -1,8 +1,8 @@
-"""RecordIO files of pictures as MXNet's im2rec writes them, without MXNet.
+"""RecordIO files of pictures as written by MXNet's im2rec, read without MXNet.
 
-A record: a magic number, its length in 29 bits with 3 above that say whether it is whole, the content, filled up
-to 4 bytes (dmlc-core's recordio.h). The content: flag, label, id, id2 (IRHeader of mxnet.recordio), as many labels
-more as the flag says, the picture.
+* Record (dmlc-core's recordio.h): a magic number, its length in 29 bits with 3 bits above for its part, the
+  content, padded to 4 bytes.
+* Content (IRHeader of mxnet.recordio): flag, label, id, id2, as many further labels as the flag says, the picture.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from scaling.workloads.data.specs import DataSpec, Split
 MAGIC = 0xCED7230A
 HEAD, LABELS = struct.Struct("<2I"), struct.Struct("<If2Q")
 LENGTH = (1 << 29) - 1
-# Of a class, as far as a float counts by ones.
+# The largest class: floats are exact integers up to here.
 MOST = 1 << 24
 
 
 def file(place: Path, spec: DataSpec, split: Split) -> Path:
-    """The file of a split; raises UsageError where it is missing."""
     path = place / spec.files[split][0]
     if not path.is_file():
         raise UsageError(f"{place}: no {path.name}")
@@ -31,13 +30,12 @@ def file(place: Path, spec: DataSpec, split: Split) -> Path:
 
 
 def records(place: Path, spec: DataSpec, split: Split) -> Records:
-    """Pictures and classes of a split; the heads of all records are read for that."""
+    """Return pictures and classes of a split. This reads the heads of all records."""
     return Records([file(place, spec, split)], frames, parse)
 
 
 def frames(file: int, size: int) -> Frames:
-    """Where the records of an open file stand, with their heads and all of their parts; raises ValueError where it
-    is no RecordIO file."""
+    """Yield where each record of an open file begins, and its bytes with heads. Raises ValueError."""
     at, begin = 0, 0
     while at < size:
         head = os.pread(file, HEAD.size, at)
@@ -53,7 +51,7 @@ def frames(file: int, size: int) -> Frames:
 
 
 def parse(framed: bytes) -> tuple[bytes, int]:
-    """The picture of a record, head and all, and its class; raises ValueError where it has none."""
+    """Return the picture and the class of a record with its head. Raises ValueError if it has none."""
     content = whole(framed)
     if len(content) < LABELS.size:
         raise ValueError(f"a record of {len(content)} bytes, shorter than IRHeader")
@@ -69,7 +67,7 @@ def parse(framed: bytes) -> tuple[bytes, int]:
 
 
 def whole(framed: bytes) -> bytes:
-    """The content of a record, which was cut where the magic number stood in it by chance."""
+    """Join the content of a record, which was cut where it contained the magic number."""
     parts, at = [], 0
     while at < len(framed):
         length = HEAD.unpack_from(framed, at)[1] & LENGTH

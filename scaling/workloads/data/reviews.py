@@ -1,8 +1,7 @@
-"""The film reviews of Maas (2011) as the folder aclImdb has them: a text file each, and imdb.vocab.
+"""The film reviews of Maas (2011) in the folder aclImdb: a text file each, and imdb.vocab.
 
-Numbers of words are those of the Keras example (keras.io/api/datasets/imdb): by frequency, from 4 on; 0 pads in
-front, 1 starts a review, 2 stands for words beyond the model's. Keras' own file was cut into words in another way,
-so that single numbers differ.
+Words are numbered by frequency from 4, as in the Keras example (keras.io/api/datasets/imdb). 0 pads in front, 1
+starts a review, 2 is any word beyond the model's. Keras's own file splits words differently.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from scaling.workloads.data.specs import DataSpec, Split
 
 START, UNKNOWN, FIRST = 1, 2, 4
 BREAK = re.compile(r"<br\s*/?>")
-# imdb.vocab has words with apostrophes, and two signs.
+# imdb.vocab has words with apostrophes, and two punctuation marks.
 WORD = re.compile(r"[\w']+|[!?]")
 
 
 def read(
     place: Path, spec: DataSpec, split: Split, *, length: int, words: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The ends of reviews (count, length) and whether they are good (count,), 1 or 0; the bad ones first. Raises
-    UsageError where one cannot be read, or where there are more or fewer than published."""
+    """Return the ends of reviews (count, length), bad ones first, and labels (count,): 1 if good, else 0. Raises
+    UsageError if one cannot be read, or if the number differs from the published one."""
     numbers = vocabulary(place / "imdb.vocab", words)
     texts, labels = [], []
     for label, folder in enumerate(("neg", "pos")):
@@ -45,13 +44,13 @@ def read(
 
 
 def vocabulary(path: Path, words: int) -> dict[str, int]:
-    """The numbers of the most frequent words, all below `words`."""
+    """Return the numbers of the most frequent words, all below `words`."""
     lines = _text(path).split("\n")[: max(0, words - FIRST)]
     return {word: number for number, word in enumerate(lines, FIRST) if word}
 
 
 def encode(text: str, numbers: dict[str, int]) -> list[int]:
-    """A review as numbers, with its start."""
+    """Return a review as numbers, with its start."""
     found = WORD.findall(BREAK.sub(" ", text.lower()))
     return [START, *(numbers.get(word, UNKNOWN) for word in found)]
 

@@ -1,4 +1,4 @@
-"""What the description of a set of data says: its format, what it holds, where its files are looked for."""
+"""The description of a set of data: its format, its content, and where its files are searched."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ Format = Literal["digits", "idx", "cifar", "folders", "tfrecord", "recordio", "a
 Gives = Literal["images", "reviews", "tokens"]
 Split = Literal["train", "test"]
 TRAIN: tuple[Split, ...] = ("train",)
-# Whose samples are decoded anew for each batch, which may take longer than a step.
+# Samples of these formats are decoded for each batch, which may take longer than a step.
 DECODED: tuple[Format, ...] = ("folders", "tfrecord", "recordio")
 Values: TypeAlias = tuple[float, ...]
 
 
 class Augment(Record, frozen=True, kw_only=True):
-    """How an image may be changed: by up to so many degrees, parts of its height and width, radians of shear and
-    parts of its size; and mirrored, half of them."""
+    """The most that an image may be changed.
+
+    * rotate: degrees
+    * shift: fraction of height and width
+    * shear: radians
+    * zoom: fraction of the size
+    * flip: mirror half of the images
+    """
 
     rotate: float = 0.0
     shift: float = 0.0
@@ -29,14 +35,15 @@ class Augment(Record, frozen=True, kw_only=True):
 
 
 class DataSpec(Record, frozen=True, kw_only=True):
-    """A set of data as its authors publish it; nothing here fetches any.
+    """A set of data as its authors publish it. Nothing here downloads data.
 
-    `classes` and `splits` (samples by split) are the published ones, None and {} where they are the user's own.
-    `files` are patterns of what must lie in a folder, by split, of which `inside` names the usual ones below
-    --data-dir and `usual` those that are looked at without it. `pickles` are what the same data is called as
-    Python pickles, which are refused, and `instead` what to take. Of images: `channels`, and the `mean` and
-    `deviation` by channel that all are normalised with, of pixels from 0 to 1; `augment`, how
-    they may be changed, None where nobody says.
+    * classes, splits: the published number of classes and of samples by split; None and {} for the user's own
+      data.
+    * files: by split, patterns of what a folder must contain.
+    * inside: usual folders below --data-dir; usual: folders that are searched without --data-dir.
+    * pickles: names of the same data as Python pickles, which are refused; instead: what to use for these.
+    * channels, mean, deviation: of images; mean and deviation normalise each channel, for pixels from 0 to 1.
+    * augment: how images may be changed; None if unknown.
     """
 
     name: str
@@ -59,20 +66,17 @@ class DataSpec(Record, frozen=True, kw_only=True):
 
     @property
     def augments(self) -> bool:
-        """Whether anybody says how its samples may be changed."""
         return self.augment is not None
 
     @property
     def is_read(self) -> bool:
-        """Whether it lies in files of the user's."""
         return self.format not in ("digits", "made")
 
     @property
     def expected(self) -> str:
-        """`train-images-idx3-ubyte, train-labels-idx1-ubyte, ...`."""
+        """Return `train-images-idx3-ubyte, train-labels-idx1-ubyte, ...`."""
         return shown(name for names in self.files.values() for name in names)
 
 
 def shown(patterns: Iterable[str]) -> str:
-    """Patterns of files, each once, as names for people."""
     return ", ".join(dict.fromkeys(one.replace("[-.]", "-").replace("ubyte*", "ubyte") for one in patterns))

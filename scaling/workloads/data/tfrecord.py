@@ -1,8 +1,9 @@
-"""TFRecord files of tf.train.Example with pictures, without TensorFlow.
+"""TFRecord files of tf.train.Example with pictures, read without TensorFlow.
 
-A record: its length (8 bytes, little-endian), a masked CRC-32C of that, the content, and its masked CRC-32C
-(tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details"). The content is a protocol buffer:
-features, by name a list of bytes, floats or integers (tensorflow/core/example/feature.proto).
+* Record: its length (8 bytes, little-endian), a masked CRC-32C of that, the content, and its masked CRC-32C
+  (tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details").
+* Content: a protocol buffer of features, each a name and a list of bytes, floats or integers
+  (tensorflow/core/example/feature.proto).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from scaling.workloads.data.specs import DataSpec, Split
 PICTURE, LABEL = b"image/encoded", b"image/class/label"
 HEAD, TAIL = struct.Struct("<QI"), 4
 MASK = 0xA282EAD8
-# Of a class: what fits in the labels of a batch.
+# The largest class that fits in the labels of a batch.
 MOST = 1 << 62
 
 
 def files(place: Path, spec: DataSpec, split: Split) -> list[Path]:
-    """The files of a split; raises UsageError where one of `train-00000-of-01024` and its fellows is missing."""
+    """Return the files of a split. Raises UsageError if one of `train-00000-of-01024` and so on is missing."""
     pattern = spec.files[split][0].replace("-00000-", "-*-")
     found = sorted(place.glob(pattern))
     if not found:
@@ -36,12 +37,12 @@ def files(place: Path, spec: DataSpec, split: Split) -> list[Path]:
 
 
 def records(place: Path, spec: DataSpec, split: Split) -> Records:
-    """Pictures and classes of a split, numbered from 0; the heads of all records are read for that."""
+    """Return pictures and classes (from 0) of a split. This reads the heads of all records."""
     return Records(files(place, spec, split), frames, parse)
 
 
 def frames(file: int, size: int) -> Frames:
-    """Where the contents of an open file stand; raises ValueError where it is no TFRecord file."""
+    """Yield where the contents of an open file begin. Raises ValueError if it is no TFRecord file."""
     at = 0
     while at < size:
         head = os.pread(file, HEAD.size, at)
@@ -55,7 +56,7 @@ def frames(file: int, size: int) -> Frames:
 
 
 def parse(content: bytes) -> tuple[bytes, int]:
-    """The picture of an Example and its class, which the format counts from 1; raises ValueError without them."""
+    """Return an Example's picture and class, which the format counts from 1. Raises ValueError without them."""
     found = dict(_features(content))
     if PICTURE not in found or LABEL not in found:
         raise ValueError(f"an Example without {PICTURE.decode()} and {LABEL.decode()}")
@@ -66,7 +67,7 @@ def parse(content: bytes) -> tuple[bytes, int]:
 
 
 def _features(content: bytes) -> Iterator[tuple[bytes, bytes | int]]:
-    """Example.features.feature: by name its first value; floats are passed over."""
+    """Yield each name of Example.features.feature with its first value, without floats."""
     for features in _fields(content, 1):
         for entry in _fields(features, 1):
             name, feature = _only(entry, 1), _only(entry, 2)
@@ -77,7 +78,6 @@ def _features(content: bytes) -> Iterator[tuple[bytes, bytes | int]]:
 
 
 def _number(values: bytes) -> int:
-    """The first of an Int64List, packed or not."""
     packed = values[1:] if values[:1] == b"\x08" else _only(values, 1)
     value = _varint(packed, 0)[0]
     return value - (1 << 64) if value >> 63 else value
@@ -88,7 +88,7 @@ def _only(content: bytes, wanted: int) -> bytes:
 
 
 def _fields(content: bytes, wanted: int) -> Iterator[bytes]:
-    """Fields of a number that have a length; others are passed over."""
+    """Yield the fields of this number that have a length."""
     at = 0
     while at < len(content):
         tag, at = _varint(content, at)
@@ -127,7 +127,7 @@ TABLE = tuple(map(_entry, range(256)))
 
 
 def masked_crc(content: bytes) -> int:
-    """CRC-32C (Castagnoli, reflected), turned by 15 bits and shifted, as TFRecord files have it."""
+    """Return CRC-32C (Castagnoli, reflected), rotated by 15 bits, plus MASK, as in TFRecord files."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8

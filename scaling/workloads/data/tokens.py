@@ -1,7 +1,7 @@
 """Long rows of tokens: files of 16-bit numbers, the bytes of a text, or its characters.
 
-A `.bin` is little-endian uint16 and nothing else (as nanoGPT prepares it), or begins with the 256 32-bit numbers
-of llm.c (its write_datafile): a magic, a version, the count.
+A `.bin` of nanoGPT has only little-endian uint16. One of llm.c (its write_datafile) begins with a header of 256
+32-bit numbers: a magic number, a version, the count.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from scaling.workloads.data.specs import DataSpec, Split
 
 Numbers = NDArray[Any]
 HEADER_BYTES = 1024
-# Magic and version of llm.c's headers, and what follows them.
+# Magic number and version of llm.c's headers, with the type of the numbers after them.
 HEADERS = {(20240520, 1): np.uint16, (20240801, 7): np.uint32}
 MAGICS = {magic for magic, _ in HEADERS}
-# A held-out part of a text that comes in one piece, as nanoGPT cuts it.
+# One tenth of a text in one piece is held out, as in nanoGPT.
 HELD_OUT = 10
 BYTES = 256
 
 
 class Joined:
-    """Rows one behind the other, as one; nothing of their files is read but what is asked for."""
+    """Consecutive rows as one. Only the requested parts of their files are read."""
 
     def __init__(self, rows: Sequence[Numbers]) -> None:
         self._rows, self._ends = rows, np.cumsum([len(row) for row in rows])
@@ -37,7 +37,7 @@ class Joined:
         return int(self._ends[-1])
 
     def __getitem__(self, places: slice | NDArray[np.int64]) -> Numbers:
-        """Those at these places, of a slice without steps or in the shape of the places."""
+        """Return the tokens at these places: a slice without step, or an array of any shape."""
         begins = self._ends - [len(row) for row in self._rows]
         if isinstance(places, slice):
             first, last, _ = places.indices(len(self))
@@ -56,8 +56,8 @@ Row: TypeAlias = Numbers | Joined
 
 
 def read(place: Path, spec: DataSpec, split: Split) -> tuple[Row, int]:
-    """The tokens of a split, and how many kinds there are; 0 for a `.bin`, which does not say and of which nothing
-    is read but what is asked for. Raises UsageError where a file is not what it should be."""
+    """Return the tokens of a split, and the number of kinds; 0 for a `.bin`, which does not say. Only requested
+    parts of a `.bin` are read. Raises UsageError for a file of another format."""
     if spec.format == "text":
         return _characters(place / spec.files["train"][0] if place.is_dir() else place, split)
     if place.is_file() and place.suffix != ".bin":
@@ -72,7 +72,7 @@ def read(place: Path, spec: DataSpec, split: Split) -> tuple[Row, int]:
 
 
 def _characters(path: Path, split: Split) -> tuple[Numbers, int]:
-    """A text in lower case as numbers of its characters, sorted, as the Keras example has them."""
+    """Return a text in lower case as numbers of its sorted characters, as in the Keras example."""
     try:
         text = _content(path).decode().lower()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What models are fed with. Every feed gives NumPy batches; the strategies move them to their device."""
+"""The batches that models are trained on, as NumPy arrays. Strategies move them to their device."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ from scaling.workloads.data import TRAIN, DataSpec, Split
 from scaling.workloads.specs import Classes, Images, Input, MaskedTokens, ModelSpec, Target, Tokens
 
 if TYPE_CHECKING:
-    # NumPy comes with the feeds themselves: agents import this module.
+    # Imported with the feeds themselves: agents import this module without NumPy.
     from scaling.workloads.feeds.batches import Batch, Samples
     from scaling.workloads.feeds.pictures import Pictures
     from scaling.workloads.feeds.sampler import Sampler
 
 
 class Feed(Protocol):
-    """One rank's batches: a pure function of the seed, the rank, the world size and the step, so that every
-    framework sees the same samples. `fixed`: all steps have one batch, which goes to the device once."""
+    """One rank's batches: a pure function of seed, rank, world size and step, the same for all frameworks. With
+    `fixed`, all steps have one batch, which goes to the device once."""
 
     fixed: bool
 
     def batch(self, step: int) -> Batch:
-        """What step 0, 1, ... takes: normalised float32 images (batch, channels, height, width), or int64 tokens
-        (batch, length), and int64 labels: (batch,), or (batch, length) where each token has one."""
+        """Return the batch of step 0, 1, ...
+
+        * inputs: normalised float32 images (batch, channels, height, width), or int64 tokens (batch, length)
+        * labels: int64 (batch,), or (batch, length) if each token has one
+        """
 
 
 def feed(task: Task, spec: ModelSpec) -> Feed:
-    """The feed of one rank of a point: its shard of what is trained on; of kind `held`, the first batch of it."""
+    """Return one rank's feed: its shard of the training data. For kind `held` it repeats the first batch."""
     found = _feed(task, spec)
     if task.point.kind == "held":
         from scaling.workloads.feeds.batches import Held
@@ -62,7 +65,6 @@ def _feed(task: Task, spec: ModelSpec) -> Feed:
 
 
 def _augmented(shuffled: Feed, task: Task, count: int) -> Feed:
-    """The same, its images changed in the last epochs where the point asks for that."""
     regime, augment = task.point.regime, data.spec(task.point.workload.data).augment
     if regime is None or augment is None or not regime.augment_epochs:
         return shuffled
@@ -78,28 +80,26 @@ def _augmented(shuffled: Feed, task: Task, count: int) -> Feed:
 
 
 def shard(task: Task, spec: ModelSpec, split: Split = "test", *, ranks: int | None = None) -> Iterator[Batch]:
-    """One rank's shard of a split in batches, each sample once; those of all ranks, `ranks` if not as many as the
-    point has devices, are disjoint and complete. The last batch may be smaller, and there may be none. Raises
-    UsageError where the data has no such split."""
+    """Yield one rank's shard of a split in batches, each sample once. Shards of all ranks (`ranks`, by default one
+    per device of the point) are disjoint and complete. The last batch may be smaller, and there may be none.
+    Raises UsageError if the data has no such split."""
     from scaling.workloads.feeds.sampler import once
 
     found = samples(task, spec, split)
     batch_size, world_size = task.point.workload.batch_size, ranks or task.point.world_size
     for indices in once(len(found), batch_size=batch_size, rank=task.rank, world_size=world_size):
-        # What is left to chance is the same in each evaluation.
+        # Random choices are the same in each evaluation.
         yield found.take(indices, (0, *map(int, indices[:1])))
 
 
 def samples(task: Task, spec: ModelSpec, split: Split) -> Samples:
-    """The samples of a split, of all ranks: an epoch has `len()` of them, all or the part that the point asks for.
-    Raises UsageError where they do not lie where the task says, or where made data is asked for, which has no
-    end."""
+    """Return the samples of a split over all ranks: `len()` of them, or the part that the point asks for, are an
+    epoch. Raises UsageError if they are missing, or for generated data, which has no end."""
     count = part_of(task.point.regime, split)
     return _part(task.point.workload.data, task.data_dir, split, spec.input, spec.target, count)
 
 
 def encoded_pictures(task: Task, spec: ModelSpec) -> Pictures:
-    """All pictures in files that are trained on, encoded, with what normalises them."""
     from scaling.workloads.feeds.pictures import Pictures
 
     found = _samples(task.point.workload.data, task.data_dir, "train", spec.input, spec.target)
@@ -108,7 +108,6 @@ def encoded_pictures(task: Task, spec: ModelSpec) -> Pictures:
 
 
 def sampler_of(task: Task, count: int) -> Sampler:
-    """Which of so many samples one rank's batches hold."""
     from scaling.workloads.feeds.sampler import Sampler
 
     size = task.point.workload.batch_size
@@ -116,12 +115,12 @@ def sampler_of(task: Task, count: int) -> Sampler:
 
 
 def whole(task: Task, spec: ModelSpec, split: Split) -> int:
-    """How many samples the data has of a split, whatever part of them is taken. Raises as `samples` does."""
+    """Return how many samples a split has, whatever part is taken. Raises as `samples` does."""
     return len(_samples(task.point.workload.data, task.data_dir, split, spec.input, spec.target))
 
 
 def part_of(regime: Regime | None, split: Split) -> int:
-    """How many samples of a split are asked for; 0 for all."""
+    """Return how many samples of a split are requested; 0 for all."""
     if regime is None:
         return 0
     return regime.train_samples if split == "train" else regime.test_samples
@@ -134,9 +133,8 @@ def check(
     splits: Sequence[Split] = TRAIN,
     parts: Mapping[Split, int] = MappingProxyType({}),
 ) -> str:
-    """Where the data lies on this host, "" for what lies nowhere, once its files were opened and found to be what
-    was published, what the model can be trained on, and enough for the `parts` that are asked for. Raises
-    UsageError naming the flag or the file."""
+    """Open and check the data. Return its place on this host, "" for data without files. The files must be as
+    published, fit the model, and have the requested `parts`. Raises UsageError with the flag or the file."""
     found = data.fits(name, spec)
     if not found.is_read:
         return ""
@@ -150,28 +148,26 @@ def check(
 
 
 def _look_at(found: Samples) -> None:
-    """Take the first and the last of all samples, which shows most of what can be wrong."""
+    """Take the first and the last sample, which shows most errors."""
     import numpy as np
 
     found.take(np.array([0, len(found) - 1]), (0,))
 
 
 def forget() -> None:
-    """Let go of what was read."""
     _samples.cache_clear()
     _part.cache_clear()
 
 
 @lru_cache(maxsize=4)
 def _part(name: str, data_dir: str, split: Split, given: Input, target: Target, count: int) -> Samples:
-    """So many samples of a split; all of them for 0."""
     from scaling.workloads.feeds import batches
 
     found = _samples(name, data_dir, split, given, target)
     return batches.Part(found, count) if count else found
 
 
-# All feeds of a process look at the same samples.
+# All feeds of a process share the samples.
 @lru_cache(maxsize=4)
 def _samples(name: str, data_dir: str, split: Split, given: Input, target: Target) -> Samples:
     found = data.spec(name)

@@ -1,4 +1,4 @@
-"""Images that are changed a little each time they are shown, from some step on."""
+"""Images with small random changes, from some step on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Matrix = NDArray[np.float64]
 
 
 class Augmented:
-    """A feed whose images are changed from `first_step` on: a pure function of seed, rank and step as well."""
+    """A feed whose images are changed from `first_step` on: also a pure function of seed, rank and step."""
 
     fixed = False
 
@@ -28,11 +28,10 @@ class Augmented:
         self._feed, self._augment, self._first_step, self._seed = feed, augment, first_step, (seed, rank)
 
     def batch(self, step: int) -> Batch:
-        """The feed's, with its images changed."""
         images, labels = self._feed.batch(step)
         if step < self._first_step:
             return images, labels
-        # Not the numbers that the feed draws by.
+        # Different from the numbers that the feed uses.
         random = np.random.default_rng((*self._seed, step, 1))
         return np.stack([changed(image, self._augment, random) for image in images]), labels
 
@@ -40,15 +39,13 @@ class Augmented:
 def changed(
     image: NDArray[np.float32] | NDArray[np.int64], augment: Augment, random: np.random.Generator
 ) -> Floats:
-    """An image (channels, height, width) turned, shifted, sheared, enlarged and mirrored by chance.
-
-    Values between pixels are linear, those beyond the edge repeat it, as Keras' ImageDataGenerator does.
-    """
+    """Rotate, shift, shear, zoom and mirror an image (channels, height, width) at random. Values between pixels
+    are interpolated linearly. The edge is repeated outside, as in Keras's ImageDataGenerator."""
     height, width = image.shape[1:]
     matrix = drawn(augment, random)
     shift = augment.shift * random.uniform(-1, 1, 2) * (height, width)
     middle = np.array([height - 1, width - 1]) / 2
-    # Where a pixel of the new image lies in the old one.
+    # Maps a pixel of the new image to the old one.
     offset = middle + shift - matrix @ middle
     mirrored = augment.flip and random.random() < 0.5
     shown = np.stack(
@@ -58,7 +55,7 @@ def changed(
 
 
 def drawn(augment: Augment, random: np.random.Generator) -> Matrix:
-    """Rotation, shear and zoom of (row, column), each drawn evenly."""
+    """Draw rotation, shear and zoom of (row, column), each uniformly."""
     angle = math.radians(augment.rotate) * random.uniform(-1, 1)
     shear = augment.shear * random.uniform(-1, 1)
     rotation = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])

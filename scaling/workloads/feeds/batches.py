@@ -1,4 +1,4 @@
-"""Samples that a feed takes its batches from, and what it makes of them."""
+"""The samples and batches of a feed: shuffled, held, or a part of a split."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from scaling.workloads.feeds.sampler import Indices, Sampler
 
-# Float images (batch, channels, height, width) or tokens (batch, length), and their labels: (batch,), or
-# (batch, length) where each place has one.
+# Float images (batch, channels, height, width) or tokens (batch, length), and one label per sample or place.
 Inputs: TypeAlias = NDArray[np.float32] | NDArray[np.int64]
 Batch: TypeAlias = tuple[Inputs, NDArray[np.int64]]
 
@@ -20,17 +19,17 @@ class Samples(Protocol):
     """All samples of a split."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
 
     def take(self, indices: Indices, seed: Sequence[int]) -> Batch:
-        """These, and their labels. What is left to chance is drawn by the seed."""
+        """Return the samples at these indices, and their labels. The seed is for random choices."""
 
 
 class Batches(Protocol):
-    """What gives a batch for each step."""
+    """A source of a batch for each step."""
 
     def batch(self, step: int) -> Batch:
-        """Samples and labels."""
+        """Return samples and labels."""
 
 
 class Shuffled:
@@ -44,16 +43,14 @@ class Shuffled:
         self._seed = (seed, rank)
 
     def indices(self, step: int) -> Indices:
-        """Which samples the batch of a step holds."""
         return self._sampler.indices(step)
 
     def batch(self, step: int) -> Batch:
-        """The samples and labels of a step."""
         return self._samples.take(self.indices(step), (*self._seed, step))
 
 
 class Held:
-    """The first batch of a feed in every step, so that nobody waits for the next one."""
+    """The first batch of a feed in every step, so that no step waits for a batch."""
 
     fixed = True
 
@@ -61,29 +58,26 @@ class Held:
         self._batch = feed.batch(0)
 
     def batch(self, _step: int) -> Batch:
-        """That of step 0."""
         return self._batch
 
 
 # ---------------------------------------------------------------- parts
-#
-# A part of the samples of a split: always the same ones, of each class as many as there can be.
 
 
-# The part is no repetition: seeds of a training share it, as they share what is held out.
+# Fixed: all seeds of a training share the part, as they share the held-out data.
 DRAWN_BY = 0
 
 
 @runtime_checkable
 class Labelled(Protocol):
-    """Samples whose classes are known without reading them: `labels` (count,), None where they are not."""
+    """Samples whose classes (count,) may be known without reading them; `labels` is None if they are not."""
 
     @property
     def labels(self) -> NDArray[np.int64] | None: ...
 
 
 class Part:
-    """So many of the samples, in their order."""
+    """A fixed part of the samples, in their order."""
 
     def __init__(self, samples: Samples, count: int) -> None:
         labels = samples.labels if isinstance(samples, Labelled) else None
@@ -93,13 +87,13 @@ class Part:
         return len(self._chosen)
 
     def take(self, indices: Indices, seed: Sequence[int]) -> Batch:
-        """These of the part, and their labels."""
         return self._samples.take(self._chosen[indices], seed)
 
 
 def chosen(samples: int, count: int, labels: NDArray[np.int64] | None) -> Indices:
-    """Which of the samples are taken, ascending: drawn by chance, and where their `labels` (samples,) are known,
-    one of each class in turn, so that classes differ by one at most while all last. More contain fewer."""
+    """Choose `count` samples at random and return their indices, ascending. A larger choice contains a smaller
+    one. With known `labels` (samples,) classes take turns: counts differ by at most one until a class is used up.
+    """
     drawn = np.random.default_rng(DRAWN_BY).permutation(samples)
     if labels is not None:
         order = np.argsort(labels[drawn], kind="stable")

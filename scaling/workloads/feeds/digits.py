@@ -1,8 +1,7 @@
-"""1,797 real handwritten digits of 8 x 8 pixels (UCI "Optical Recognition of Handwritten Digits", test
-set), resized to what the model takes.
+"""1,797 real handwritten digits of 8 x 8 pixels, resized to the model's input.
 
-The file that scikit-learn ships is read directly: its `load_digits` gives the same numbers after an
-import of 1.1 s, which every worker of every point would pay; reading takes 5 ms.
+Source: UCI, "Optical Recognition of Handwritten Digits", test set. The file in scikit-learn is read directly in 5
+ms: importing its `load_digits` takes 1.1 s in every worker.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from scaling.workloads.feeds.pixels import bilinear, in_channels
 from scaling.workloads.feeds.sampler import Indices
 
 SIDE = 8
-# Of which a fifth is held out, always the same: they come in the order of their writers.
+# One fifth is held out, at random because the file is sorted by writer.
 HELD_OUT, SHUFFLE = 360, 0
 
 Images = NDArray[np.float32]
@@ -31,7 +30,7 @@ Labels = NDArray[np.int64]
 
 
 def read() -> tuple[NDArray[np.uint8], Labels]:
-    """Pixels 0..16 (1797, 8, 8) and labels (1797,). Raises ModuleNotFoundError without scikit-learn."""
+    """Return pixels 0..16 (1797, 8, 8) and labels (1797,). Raises ModuleNotFoundError without scikit-learn."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("the digits come with scikit-learn: pip install scikit-learn")
@@ -42,20 +41,18 @@ def read() -> tuple[NDArray[np.uint8], Labels]:
 
 @lru_cache(maxsize=1)
 def load(height: int, width: int) -> tuple[Images, Labels]:
-    """Digits in one channel as float32 (1797, 1, height, width) of mean 0 and deviation 1, labels (1797,).
-
-    All feeds of a process look at the same arrays, which nobody can write to.
-    """
+    """Return float32 digits (1797, 1, height, width) with mean 0 and deviation 1, and labels (1797,). All feeds of
+    a process share these arrays, which are read-only."""
     pixels, labels = read()
     resized = bilinear(height, SIDE) @ pixels.astype(np.float32) @ bilinear(width, SIDE).T
-    # By reshape: strides of an axis that None adds would have torch take one channel for channels_last.
+    # By reshape: the strides of a None axis would make torch take one channel for channels_last.
     images = ((resized - resized.mean()) / resized.std()).reshape(-1, 1, height, width)
     images.flags.writeable = labels.flags.writeable = False
     return images, labels
 
 
 class Digits:
-    """Those of a split: 1,437 to train on, 360 held out."""
+    """The digits of a split: 1,437 to train on, 360 held out."""
 
     def __init__(self, images: specs.Images, split: Split) -> None:
         self._channels = images.channels
@@ -68,10 +65,8 @@ class Digits:
 
     @property
     def labels(self) -> Labels:
-        """The class of each (count,)."""
         return self._labels[self._chosen]
 
     def take(self, indices: Indices, _seed: Sequence[int] = ()) -> Batch:
-        """The images, with all channels alike, and labels."""
         chosen = self._chosen[indices]
         return in_channels(self._images[chosen], self._channels), self._labels[chosen]

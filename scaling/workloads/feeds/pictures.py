@@ -1,4 +1,4 @@
-"""Pictures in files, decoded with Pillow as batches need them: a plain pipeline, the same in every framework."""
+"""Pictures in files, decoded with Pillow for each batch: a plain pipeline, the same for all frameworks."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ from scaling.workloads.specs import Images
 
 
 class Encoded(Protocol):
-    """Pictures as files hold them: those at `paths`."""
+    """Encoded pictures in files, the files at `paths`."""
 
     @property
     def paths(self) -> Sequence[str]:
-        """The files."""
+        """Return the files."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
 
     def name(self, index: int) -> str:
-        """Where one stands, for people."""
+        """Return the place of a picture, for messages."""
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """One of them, and its class."""
+        """Return one picture and its class."""
 
 
 class Pictures:
-    """Samples of encoded pictures of at most so many classes. Pixels from 0 to 255 are multiplied by `scale`, and
-    `shift` is taken away: float32 (channels, 1, 1). Raises UsageError without Pillow."""
+    """Samples of encoded pictures. Raises UsageError without Pillow.
+
+    * classes: the number of classes of the model.
+    * scale, shift: a pixel from 0 to 255 becomes pixel x scale - shift; float32 (channels, 1, 1).
+    """
 
     def __init__(self, encoded: Encoded, spec: DataSpec, images: Images, classes: int) -> None:
         if find_spec("PIL") is None:
@@ -56,11 +59,10 @@ class Pictures:
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
-        """The class of each (count,); None where files of records have them, which are read one by one."""
+        """Return the classes (count,); None for files of records, which are read one by one."""
         return np.array(self.encoded.labels, np.int64) if isinstance(self.encoded, Tree) else None
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        """Images (batch, channels, height, width) and labels (batch,)."""
         shown = np.empty((len(indices), *self.images.shape), np.float32)
         labels = np.empty(len(indices), np.int64)
         for place, index in enumerate(map(int, indices)):
@@ -70,7 +72,7 @@ class Pictures:
         return shown, labels
 
     def check(self, index: int, label: int) -> None:
-        """Raises UsageError where a picture is of a class that the model does not have."""
+        """Raise UsageError if the model does not have this picture's class."""
         if label >= self.classes:
             where = self.encoded.name(index)
             raise UsageError(f"--data {self._name}: {where} is of class {label}, the model has {self.classes}")
@@ -83,14 +85,14 @@ class Pictures:
 
 
 def decode(content: bytes, images: Images) -> NDArray[np.uint8]:
-    """A picture in the model's size (channels, height, width): its middle in the model's proportions, resized
-    linearly. Raises OSError where it is none."""
+    """Decode a picture to the model's size (channels, height, width): its centre in the model's proportions,
+    resized linearly. Raises OSError if it cannot be read."""
     from PIL import Image, ImageOps
 
     size = (images.width, images.height)
     mode = "RGB" if images.channels == 3 else "L"
     with damages(), Image.open(io.BytesIO(content)) as opened:
-        # A JPEG is decoded at a half, quarter or eighth of its size where that is still large enough.
+        # Pillow decodes a JPEG at 1/2, 1/4 or 1/8 of its size if that is still large enough.
         opened.draft(mode, size)
         fitted = ImageOps.fit(opened.convert(mode), size, Image.Resampling.BILINEAR)
     pixels = np.asarray(fitted)
@@ -99,8 +101,7 @@ def decode(content: bytes, images: Images) -> NDArray[np.uint8]:
 
 @contextmanager
 def damages() -> Iterator[None]:
-    """Has whatever Pillow says of a picture that it cannot decode said as an OSError; its readers of formats raise
-    many others, and its own says where in memory the bytes were."""
+    """Raise Pillow's many errors about a broken picture as OSError, without memory addresses."""
     try:
         yield
     except Exception as error:

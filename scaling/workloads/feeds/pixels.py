@@ -1,4 +1,4 @@
-"""Images in memory: bytes, of which each batch is normalised, resized and given the model's channels."""
+"""Images in memory as bytes. Each batch is normalised, resized and given the model's channels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ Floats = NDArray[np.float32]
 
 
 class Pixels:
-    """Samples of bytes (count, channels, height, width) with labels (count,), as a model of `images` takes them.
-
-    Pixels become (pixel / 255 - mean) / deviation, the same for what is trained on and what is held out. Grey ones
-    are repeated where the model takes colours.
-    """
+    """Samples of bytes (count, channels, height, width) with labels (count,), for a model of `images`. A pixel
+    becomes (pixel / 255 - mean) / deviation. Grey images are repeated for a model with colours."""
 
     def __init__(
         self,
@@ -43,11 +40,9 @@ class Pixels:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The class of each (count,)."""
         return self._labels
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        """Images (batch, channels, height, width) and labels (batch,)."""
         images = self._pixels[indices] * self._scale - self._shift
         if self._resize is not None:
             rows, columns = self._resize
@@ -56,13 +51,13 @@ class Pixels:
 
 
 def in_channels(images: Floats, channels: int) -> Floats:
-    """The images, with their one channel repeated where more are wanted."""
+    """Return the images, with a single channel repeated if more are needed."""
     return images if images.shape[1] == channels else np.repeat(images, channels, axis=1)
 
 
 def bilinear(size: int, side: int) -> Floats:
-    """The (size, side) matrix that resizes one axis: linear between pixel centres, the edge repeated outside, as
-    torch's `interpolate(align_corners=False)` when enlarging."""
+    """Return the (size, side) matrix that resizes one axis. It is linear between pixel centres and repeats the
+    edge outside, as torch's `interpolate(align_corners=False)` does when enlarging."""
     positions = (np.arange(size) + 0.5) * side / size - 0.5
     columns = [np.interp(positions, np.arange(side), pixel) for pixel in np.eye(side)]
     return np.stack(columns, axis=1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Which samples a rank's batches hold: a pure function of the seed, the rank, the world size and the step."""
+"""The samples of a rank's batches: a pure function of seed, rank, world size and step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ Indices = NDArray[np.int64]
 
 
 class Sampler:
-    """An endless stream of one rank's shard of `count` samples, in a new order each epoch; every batch is full.
-
-    The shards of a world are disjoint and cover all samples (while there are fewer ranks than samples); `shard` is
-    which samples this one holds.
-    """
+    """An endless stream of one rank's shard of `count` samples, in a new order each epoch, in full batches. Shards
+    (`shard`: indices) are disjoint and cover all samples, if there are no more ranks than samples."""
 
     def __init__(self, count: int, *, batch_size: int, seed: int, rank: int, world_size: int) -> None:
         everything = np.random.default_rng(seed).permutation(count)
@@ -27,11 +24,9 @@ class Sampler:
         )
 
     def __len__(self) -> int:
-        """How many samples the shard has."""
         return len(self.shard)
 
     def indices(self, step: int) -> Indices:
-        """Which samples the batch of a step holds."""
         positions = step * self._batch_size + np.arange(self._batch_size)
         epochs, offsets = np.divmod(positions, len(self.shard))
         return np.concatenate(
@@ -40,7 +35,7 @@ class Sampler:
 
 
 def once(count: int, *, batch_size: int, rank: int, world_size: int) -> Iterator[Indices]:
-    """Batches of one rank's shard of `count` samples, each once and in order; the last batch may be smaller."""
+    """Yield batches of one rank's shard of `count` samples, each once, in order. The last may be smaller."""
     shard = np.arange(rank, count, world_size)
     for first in range(0, len(shard), batch_size):
         yield shard[first : first + batch_size]

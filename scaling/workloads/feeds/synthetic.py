@@ -1,4 +1,4 @@
-"""Noise in the shape of images, and random tokens, as throughput benchmarks are fed: no disk, no decoding."""
+"""Random images and tokens, as in throughput benchmarks: without disk and decoding."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from scaling.workloads.specs import Binary, Classes, Images, MaskedTokens, Model
 
 
 class Synthetic:
-    """One seeded batch of standard normal pixels, or of random tokens, with random labels; made once, and each
-    rank has its own."""
+    """One seeded batch of standard normal pixels or random tokens, with random labels, different for each rank."""
 
     fixed = True
 
@@ -22,7 +21,6 @@ class Synthetic:
         self._batch = make(spec, batch_size, random)
 
     def batch(self, _step: int) -> Batch:
-        """The one batch, whatever the step."""
         return self._batch
 
 

@@ -1,1 +1,1 @@
-"""What each network is made of: functions from its size and its classes or words to layers, and nothing else."""
+"""Networks: functions from a size and a number of classes or words to layers."""

@@ -1,4 +1,4 @@
-"""Stretches of layers that many networks have."""
+"""Groups of layers that many networks share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def conv(
     pad: int | tuple[int, int] = 0,
     start: Start = "he-in",
 ) -> Layers:
-    """A convolution with bias, and ReLU."""
+    """Return a convolution with bias, and ReLU."""
     return Conv(channels, kernel, stride, pad, start=start), RELU
 
 
@@ -31,11 +31,11 @@ def normed(
     bias: bool = False,
     start: Start = "he-out",
 ) -> Layers:
-    """A convolution, batch normalisation, and ReLU."""
+    """Return a convolution, batch normalisation, and ReLU."""
     return Conv(channels, kernel, stride, pad, bias=bias, start=start), norm, RELU
 
 
 def dense(width: int, start: Start = "he-in", dropout: float = 0.0) -> Layers:
-    """A matrix with bias, ReLU, and perhaps dropout."""
+    """Return a matrix with bias, ReLU, and perhaps dropout."""
     layers: Layers = (Dense(width, start=start), RELU)
     return (*layers, Dropout(dropout)) if dropout else layers

@@ -1,4 +1,4 @@
-"""The convolutional networks of ImageNet without branches, and the small ones of the Keras examples."""
+"""Convolutional networks for ImageNet without branches, and the small ones of the Keras examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OVERLAPPING = Pool("max", 3, 2)
 
 
 def alexnet(_size: int, classes: int) -> Layers:
-    """One column: Krizhevsky 2014, "One weird trick"."""
+    """Return AlexNet in one column (Krizhevsky 2014, "One weird trick")."""
     return (
         *conv(64, 11, 4, 2, "uniform"), OVERLAPPING,
         *conv(192, 5, 1, 2, "uniform"), OVERLAPPING,
@@ -31,7 +31,6 @@ def alexnet(_size: int, classes: int) -> Layers:
 
 
 def alexnet_towers(_size: int, classes: int) -> Layers:
-    """Two columns that never meet before the dense layers."""
     tower = (
         *conv(48, 11, 4, 2), OVERLAPPING, *conv(128, 5, 1, 2), OVERLAPPING,
         *conv(192, 3, 1, 1), *conv(192, 3, 1, 1), *conv(128, 3, 1, 1), OVERLAPPING,
@@ -43,7 +42,7 @@ def alexnet_towers(_size: int, classes: int) -> Layers:
 
 
 def overfeat(_size: int, classes: int) -> Layers:
-    """The fast one of Sermanet 2013."""
+    """Return the fast network of Sermanet 2013."""
     return (
         *conv(96, 11, 4), HALVE, *conv(256, 5), HALVE,
         *conv(512, 3, 1, 1), *conv(1024, 3, 1, 1), *conv(1024, 3, 1, 1), HALVE,
@@ -52,7 +51,7 @@ def overfeat(_size: int, classes: int) -> Layers:
 
 
 def overfeat_accurate(_size: int, classes: int) -> Layers:
-    """The accurate one of Sermanet 2013."""
+    """Return the accurate network of Sermanet 2013."""
     third = Pool("max", 3, 3)
     return (
         *conv(96, 7, 2), third, *conv(256, 7), HALVE,
@@ -75,17 +74,17 @@ def _vgg_head(classes: int) -> Layers:
 
 
 def vgg11(_size: int, classes: int) -> Layers:
-    """Configuration A of Simonyan & Zisserman 2014."""
+    """Return configuration A of Simonyan & Zisserman 2014."""
     return *_vgg(1, 1, 2, 2, 2), *_vgg_head(classes)
 
 
 def vgg16(_size: int, classes: int) -> Layers:
-    """Configuration D."""
+    """Return configuration D of Simonyan & Zisserman 2014."""
     return *_vgg(2, 2, 3, 3, 3), *_vgg_head(classes)
 
 
 def vgg19(_size: int, classes: int) -> Layers:
-    """Configuration E."""
+    """Return configuration E of Simonyan & Zisserman 2014."""
     return *_vgg(2, 2, 4, 4, 4), *_vgg_head(classes)
 
 
@@ -111,17 +110,14 @@ def _resnet(classes: int, *stages: int) -> Layers:
 
 
 def resnet50(_size: int, classes: int) -> Layers:
-    """Of 50 layers with weights."""
     return _resnet(classes, 3, 4, 6, 3)
 
 
 def resnet101(_size: int, classes: int) -> Layers:
-    """Of 101."""
     return _resnet(classes, 3, 4, 23, 3)
 
 
 def resnet152(_size: int, classes: int) -> Layers:
-    """Of 152."""
     return _resnet(classes, 3, 8, 36, 3)
 
 
@@ -129,13 +125,12 @@ def resnet152(_size: int, classes: int) -> Layers:
 
 
 def digits_cnn(_size: int, classes: int) -> Layers:
-    """Three pairs of convolutions, each pair halving the image."""
     pairs = (layer for width in (32, 64, 128) for layer in (*(conv(width, 3, 1, 1) * 2), HALVE))
     return *pairs, Flatten(), *dense(256), Dense(classes)
 
 
 def fashion_cnn(_size: int, classes: int) -> Layers:
-    """Normalisation comes after ReLU, with Keras' constants."""
+    """Return Domino's network: normalisation after ReLU, with Keras's constants."""
     norm = BatchNorm(epsilon=1e-3, momentum=0.99)
     same = {width: conv(width, 3, 1, 1, "glorot") for width in (32, 64, 128, 256)}
     hidden = (*dense(512, "glorot"), norm, Dropout(0.5))
@@ -147,12 +142,10 @@ def fashion_cnn(_size: int, classes: int) -> Layers:
 
 
 def mnist_mlp(_size: int, classes: int) -> Layers:
-    """Two hidden layers."""
     return Flatten(), *(dense(512, "glorot", 0.2) * 2), Dense(classes, start="glorot")
 
 
 def mnist_cnn(_size: int, classes: int) -> Layers:
-    """Two convolutions."""
     return (
         *conv(32, 3, start="glorot"), *conv(64, 3, start="glorot"), HALVE, Dropout(0.25),
         Flatten(), *dense(128, "glorot", 0.5), Dense(classes, start="glorot"),
@@ -160,7 +153,7 @@ def mnist_cnn(_size: int, classes: int) -> Layers:
 
 
 def cifar10_cnn(_size: int, classes: int) -> Layers:
-    """Two pairs of convolutions, of which the second of each has no border."""
+    """Return two pairs of convolutions; the second of each pair has no padding."""
     pairs = (
         layer
         for width in (32, 64)

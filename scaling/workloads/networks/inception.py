@@ -1,12 +1,12 @@
-"""The networks whose blocks have branches: GoogLeNet and its descendants."""
+"""Networks whose blocks have branches: GoogLeNet and its successors."""
 
 from __future__ import annotations
 
 from scaling.workloads.layers import BatchNorm, Branches, Dense, Dropout, GlobalMean, Layer, Pool
 from scaling.workloads.networks.common import TORCHVISION_EPSILON, Layers, conv, normed
 
-# Szegedy 2014, table 1: 1 x 1; 3 x 3 and what reduces before it; 5 x 5 and what reduces; behind the pool. Pools
-# stand behind the second and the seventh block.
+# Szegedy 2014, table 1: 1 x 1; 3 x 3 reduction, 3 x 3; 5 x 5 reduction, 5 x 5; projection after the pool. Pools
+# follow the second and the seventh block.
 GOOGLENET = (
     (64, 96, 128, 16, 32, 32),
     (128, 128, 192, 32, 96, 64),
@@ -19,13 +19,13 @@ GOOGLENET = (
     (384, 192, 384, 48, 128, 128),
 )
 POOLED = (1, 6)
-# From here on pools round down and the last image is 7 x 7, as with MXNet 0.7; below they round up, as Caffe's do.
+# From this size pools round down, to a last image of 7 x 7 (MXNet 0.7). Below they round up (Caffe).
 FLOOR_FROM = 256
 SAME = Pool("max", 3, 1, 1)
 
 
 def googlenet(size: int, classes: int) -> Layers:
-    """The main branch of Szegedy 2014, without local response normalisation and auxiliary classifiers."""
+    """Return the main branch of Szegedy 2014, without local response normalisation and auxiliary classifiers."""
     pool = Pool("max", 3, 2, ceil=size < FLOOR_FROM)
     layers: list[Layer] = [*conv(64, 7, 2, 3, "glorot"), pool, *conv(64, 1, start="glorot")]
     layers += [*conv(192, 3, 1, 1, "glorot"), pool]
@@ -45,7 +45,7 @@ def _googlenet_block(one: int, reduced3: int, three: int, reduced5: int, five: i
 
 
 def googlenet_bn(_size: int, classes: int) -> Layers:
-    """torchvision's: batch normalisation, and 3 x 3 where the paper has 5 x 5."""
+    """Return torchvision's GoogLeNet: batch normalisation, and 3 x 3 for the paper's 5 x 5."""
     norm = BatchNorm(TORCHVISION_EPSILON)
 
     def block(one: int, reduced3: int, three: int, reduced5: int, five: int, pooled: int) -> Branches:
@@ -67,8 +67,8 @@ def googlenet_bn(_size: int, classes: int) -> Layers:
 
 # ---------------------------------------------------------------- Inception with batch normalisation
 
-# Of blocks that keep the image's size, the pool's kind; 1 x 1, 3 x 3 and its reduction, two 3 x 3 and theirs, the
-# pool's. Of the two that halve it, 3 x 3 and its reduction, two 3 x 3 and theirs.
+# Blocks of constant size: kind of pool; 1 x 1; 3 x 3 reduction, 3 x 3; reduction and width of two 3 x 3;
+# projection after the pool. Blocks that halve: 3 x 3 reduction, 3 x 3; reduction and width of two 3 x 3.
 INCEPTION_BN: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("mean", (64, 64, 64, 64, 96, 32)),
     ("mean", (64, 64, 96, 64, 96, 64)),
@@ -84,7 +84,7 @@ INCEPTION_BN: tuple[tuple[str, tuple[int, ...]], ...] = (
 
 
 def inception_bn(_size: int, classes: int) -> Layers:
-    """MXNet's own (its example's symbol of that name); its convolutions keep their biases."""
+    """Return the network of MXNet's example of that name. Its convolutions have biases."""
 
     def unit(channels: int, kernel: int, stride: int = 1, pad: int = 0) -> Layers:
         return normed(channels, kernel, stride, pad, norm=BatchNorm(1e-5 + 1e-10), bias=True)

@@ -1,4 +1,4 @@
-"""Inception v3 of Szegedy 2015 as torchvision has it, without its auxiliary classifier."""
+"""Inception v3 (Szegedy 2015) as in torchvision, without its auxiliary classifier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROW, COLUMN = ((1, 7), (0, 3)), ((7, 1), (3, 0))
 
 
 def inception_v3(_size: int, classes: int) -> Layers:
-    """For images of 299 x 299."""
+    """Return Inception v3, for images of 299 x 299."""
     return (
         *_unit(32, 3, 2), *_unit(32, 3), *_unit(64, 3, 1, 1), SHRINK, *_unit(80, 1), *_unit(192, 3), SHRINK,
         _a(32), _a(64), _a(64), _b(), _c(128), _c(160), _c(160), _c(192), _d(), _e(), _e(),

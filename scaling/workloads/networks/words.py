@@ -1,4 +1,4 @@
-"""The networks that read words or patches: LSTMs and transformers."""
+"""Networks that read words or patches: LSTMs and transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scaling.workloads.sequences import (
 
 
 def imdb_lstm(_length: int, words: int) -> Layers:
-    """One number, whose sign says whether a review is good."""
+    """Return an LSTM to one number, whose sign says whether a review is good."""
     return (
         Embedding(words, 128, "uniform-0.05"),
         LSTM(64, both_ways=True),
@@ -32,7 +32,6 @@ def imdb_lstm(_length: int, words: int) -> Layers:
 
 
 def nietzsche_lstm(_length: int, words: int) -> Layers:
-    """The next character."""
     return OneHot(words), LSTM(128), Dense(words, start="glorot")
 
 
@@ -49,7 +48,7 @@ def _dropped(rate: float) -> Layers:
 
 
 def vit(size: int, classes: int, *, patch: int, width: int, depth: int, heads: int) -> Layers:
-    """Dosovitskiy 2020: normalisation before each part of a block, no dropout."""
+    """Return ViT (Dosovitskiy 2020): normalisation before each part of a block, no dropout."""
     norm = LayerNorm(1e-6)
     block = Chain((
         Residual((norm, Attention(heads, fused=True))),
@@ -63,7 +62,7 @@ def vit(size: int, classes: int, *, patch: int, width: int, depth: int, heads: i
 
 
 def bert(_length: int, words: int, *, width: int, depth: int, heads: int, places: int = 512) -> Layers:
-    """Devlin 2018, trained on masked words alone: normalisation after each part of a block."""
+    """Return BERT (Devlin 2018) for masked words only: normalisation after each part of a block."""
     norm, gelu = LayerNorm(1e-12), Activation("gelu")
     block = Chain((
         Residual((Attention(heads, dropout=0.1), Dropout(0.1))), norm,
@@ -76,7 +75,7 @@ def bert(_length: int, words: int, *, width: int, depth: int, heads: int, places
 
 
 def gpt2(_length: int, words: int, *, width: int, depth: int, heads: int, places: int = 1024) -> Layers:
-    """Radford 2019: normalisation before each part of a block, GELU by its approximation."""
+    """Return GPT-2 (Radford 2019): normalisation before each part of a block, GELU by its approximation."""
     norm = LayerNorm()
     attention = Attention(heads, causal=True, fused=True, dropout=0.1)
     block = Chain((
@@ -100,7 +99,7 @@ def llama(
     rotary: float = 1e4,
     tied: bool = False,
 ) -> Layers:
-    """Touvron 2023: RMS normalisation, rotary places, gated feed-forward, no bias anywhere."""
+    """Return Llama (Touvron 2023): RMS normalisation, rotary positions, gated feed-forward, no biases."""
     norm = RMSNorm()
     attention = Attention(heads, groups, causal=True, rotary=rotary, bias=False)
     block = Chain((Residual((norm, attention)), Residual((norm, Gated(inside)))))
