@@ -57,12 +57,12 @@ def keras(name: Optimizer) -> Array:
 
 def gluon(name: Optimizer) -> Array:
     """On a server: after a pickle."""
-    from scaling.frameworks.mx import loop
+    from scaling.frameworks.mx import optimizers
     from scaling.frameworks.mx.library import mx
 
     start, gradients = given()
     weights: Any = mx.nd.array(start)
-    optimizer = pickle.loads(pickle.dumps(loop.make_optimizer(recipe(name), {"rescale_grad": 0.5})))
+    optimizer = pickle.loads(pickle.dumps(optimizers.make_optimizer(recipe(name), {"rescale_grad": 0.5})))
     update = mx.optimizer.get_updater(optimizer)
     for each in gradients:
         update(0, mx.nd.array(2 * each), weights)

@@ -1,4 +1,4 @@
-"""The worker's side of MXNet's distributed kvstores, and the optimiser of asynchronous servers."""
+"""The worker's side of MXNet's distributed kvstores."""
 
 from __future__ import annotations
 
@@ -10,36 +10,8 @@ from scaling.frameworks.listening import until_it_listens
 from scaling.frameworks.mx.dist_kvstore import ASYNCHRONOUS, STRATEGY
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.loop import Exchange, GradientExchange, Training
+from scaling.frameworks.mx.optimizers import CountingSGD
 from scaling.records.task import Task
-
-# ---------------------------------------------------------------- counting sgd
-#
-# Workers send it to servers by pickle. A server that is no fork loads this file before Gluon exists.
-
-
-class CountingSGD(mx.optimizer.SGD):  # type: ignore[misc]
-    """SGD that adds 1 to the weight of key `counter` with each push to it."""
-
-    def __init__(self, counter: int, options: dict[str, Any]) -> None:
-        super().__init__(**options)
-        self._made_of = counter, options
-
-    def __reduce__(self) -> tuple[type[CountingSGD], tuple[int, dict[str, Any]]]:
-        return CountingSGD, self._made_of
-
-    def update_multi_precision(
-        self, index: Any, weight: mx.nd.NDArray | list[mx.nd.NDArray], grad: Any, state: Any
-    ) -> None:
-        """Update one key: the index is a key or a sequence of one."""
-        counter = self._made_of[0]
-        if index in (counter, (counter,), [counter]):
-            for each in weight if isinstance(weight, list | tuple) else [weight]:
-                each += 1  # noqa: PLW2901  in place
-        else:
-            super().update_multi_precision(index, weight, grad, state)
-
-
-# ---------------------------------------------------------------- dist kvstore trainer
 
 
 def connect(task: Task) -> Trainer:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from scaling.frameworks.mx import loop, network
+from scaling.frameworks.mx import loop, network, optimizers
 from scaling.frameworks.mx.library import mx
 from scaling.workloads.specs import ModelSpec
 from tests.bench.library import BATCH, Pair
@@ -23,7 +23,7 @@ def pair(spec: ModelSpec) -> Pair:
     theirs(mx.nd.zeros((1, *spec.input.shape)))  # which tells it its shapes
     for own, other in zip(network.parameters(ours).values(), theirs.collect_params().values(), strict=True):
         other._data, other._grad = own._data, own._grad
-    optimizer = loop.make_optimizer(spec.recipe, {"rescale_grad": 1 / BATCH})
+    optimizer = optimizers.make_optimizer(spec.recipe, {"rescale_grad": 1 / BATCH})
     trainer = mx.gluon.Trainer(ours.collect_params(), optimizer, kvstore=None)
     return Pair(_step(ours, spec, trainer), _step(theirs, spec, trainer))
 

@@ -83,7 +83,7 @@ def test_a_helper_listens_where_it_is_told_and_ends_on_term(
 
 COUNTING = """
 import pickle
-from scaling.frameworks.mx.dist_kvstore_trainer import CountingSGD
+from scaling.frameworks.mx.optimizers import CountingSGD
 from scaling.frameworks.mx.library import mx
 options = {"learning_rate": 0.5, "momentum": 0.0, "wd": 0.0, "rescale_grad": 0.25}
 sent = CountingSGD(2, options)
@@ -104,3 +104,13 @@ def test_the_optimizer_counts_after_its_journey_to_a_server(together: str) -> No
         [sys.executable, "-c", COUNTING], env=environ, capture_output=True, text=True, check=True
     )
     assert done.stdout.split("\n")[0] == "[0.625, 0.625, 0.625] [3.0]"
+
+
+@needs_mxnet
+def test_a_server_that_is_no_fork_takes_the_optimizer(tmp_path: Path) -> None:
+    """It unpickles the optimizer before Gluon exists."""
+    flags = ["--strategy", "mxnet:dist_async", "--fresh-workers", "--world-sizes", "1", "--kinds", "exchange"]
+    brief = ["--rounds", "1", "--windows", "3", "--window-s", "0.01", "--no-page", "--device", "cpu"]
+    command = [sys.executable, "-m", "scaling.run", *flags, *brief]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
