@@ -1,4 +1,4 @@
-"""`python -m scaling compare BASE NEW`: whether a change made training slower, and an exit code that says so."""
+"""The compare command, `python -m scaling compare BASE NEW`, and its exit codes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,8 @@ def compare(
     although_different: bool,
     price_file: Path | None = None,
 ) -> Found:
-    """Read both sides and compare them cell by cell.
-
-    Raises UsageError when runs cannot be read or are not alike, and when there is nothing to compare.
-    """
+    """Compare both sides cell by cell. Raises UsageError if runs are unreadable, not alike, or measured no
+    exchange."""
     before = found.read("BASE", base, although_different=although_different)
     after = found.read("NEW", new, although_different=although_different)
     unit = found.unit_of(before, after)
@@ -79,7 +77,6 @@ def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Met
 
 
 def _bought(of: Bill) -> list[str]:
-    """How a row's machines are bought: on demand where that is told, else the first way that is."""
     return [ON_DEMAND] if ON_DEMAND in of.per_million else list(of.per_million)[:1]
 
 
@@ -112,8 +109,8 @@ EMPTY = "RUN: no cell could be compared, so that nothing could have been found s
 
 
 def exit_code(found: Found, *, require_proof: bool) -> int:
-    """0, 1 where something became slower, 2 where nothing could be compared, 3 where proof is asked for and
-    lacks."""
+    """Return the exit code: 0 nothing slower, 1 slower, 2 nothing comparable, 3 a cell undecided with
+    --require-proof."""
     if found.is_lost:
         return SLOWER
     if found.is_empty:
@@ -122,7 +119,6 @@ def exit_code(found: Found, *, require_proof: bool) -> int:
 
 
 def rendered(found: Found, asked: Asked, code: int) -> str:
-    """The comparison in the format asked for."""
     match asked.format:
         case "table":
             color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -159,10 +155,10 @@ def _act(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
+    """Run the command line and return its exit code."""
     try:
         return obey(_act, argv, NAME)
-    except Exception:  # a bug; Python's own exit code would say that something became slower
+    except Exception:  # a bug: Python's own exit code, 1, would mean "slower"
         traceback.print_exc()
         return MISTAKE
 
