@@ -1,4 +1,4 @@
-"""`up`, `run` and `down`: a lab is made whole or not at all; `run` calls launch/mpirun inside the first node."""
+"""`up`, `run` and `down` of a lab. A lab is created whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from scaling.tools.lab.state import Holder, Lab
 
 
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Where each MPI looks for hosts that its command line does not name: Open MPI 4 and 5, MPICH, Intel MPI.
+# variables for default hostfiles: Open MPI 4 and 5, MPICH, Intel MPI
 HOSTFILES = {
     "OMPI_MCA_orte_default_hostfile": "hostfile",
     "PRTE_MCA_prte_default_hostfile": "hostfile",
     "HYDRA_HOST_FILE": "hostfile.mpich",
     "I_MPI_HYDRA_HOST_FILE": "hostfile.mpich",
 }
-# Where temporary files go outside, while a node has a /tmp of its own; and what lets this one machine take more
-# ranks than cores, upon which Open MPI 5 would put them all on node1.
+# Temporary folders outside, while nodes have their own /tmp. And Open MPI 5's permission for more ranks than
+# cores, which would put all ranks on node1.
 OUTSIDE = ("TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "PRTE_MCA_rmaps_default_mapping_policy")
 
 
 def run(name: str, arguments: Sequence[str], say: Say) -> int:
-    """Run mpirun with these arguments in a lab; returns its exit code (128 + number after a signal). Raises
-    UsageError, LaunchError."""
+    """Run mpirun in a lab and return its exit code, 128 + number after a signal. Raises UsageError, LaunchError.
+    Run mpirun in a lab and return its exit code, 128 + number after a signal. Raises UsageError, LaunchError."""
     need_root("run")
     need_outside("run")
     command = mpirun_command(state.load(name))
@@ -55,7 +55,7 @@ def run(name: str, arguments: Sequence[str], say: Say) -> int:
 
 
 def _declared_again(name: str) -> None:
-    """Links that a run of emulated devices has shaped, and did not live to shape back."""
+    """Restore link rates that a killed run of emulated devices left behind."""
     lab = state.find(name)
     if lab is not None and lab.holder.program.lives:
         rates = {nic.name: nic.rate_bits_per_s for nic in lab.nics if nic.shaped_bits_per_s != nic.rate_bits_per_s}
@@ -64,7 +64,7 @@ def _declared_again(name: str) -> None:
 
 
 def mpirun_command(lab: Lab) -> list[str]:
-    """As the first node's command. Raises LaunchError without the launcher."""
+    """mpirun as the first node's command. Raises LaunchError without launch/mpirun."""
     mpirun = files.CHECKOUT / "launch" / "mpirun"
     if not mpirun.is_file():
         raise LaunchError(f"no {mpirun}: `run` needs the repository that this package came from, and its launch/")
@@ -73,7 +73,7 @@ def mpirun_command(lab: Lab) -> list[str]:
 
 
 def _begin(name: str, arguments: Sequence[str]) -> tuple[Lab, Run]:
-    """Note that a run is on. Raises UsageError when another one is."""
+    """Record the run. Raises UsageError if another run is active."""
     with state.locked():
         lab = state.load(name)
         if on := processes.run_on(lab):
@@ -89,7 +89,7 @@ def _begin(name: str, arguments: Sequence[str]) -> tuple[Lab, Run]:
 
 
 def environment(base: Mapping[str, str], lab: Lab, begun: Run, arguments: Sequence[str]) -> dict[str, str]:
-    """The caller's environment for mpirun, with this Python first and the lab's variables."""
+    """Build the environment for mpirun: the caller's, with this Python first and the lab's variables."""
     environ = {key: value for key, value in base.items() if key not in OUTSIDE}
     python, path = Path(sys.executable), base.get("PATH", remote.DEFAULT_PATH)
     if sys.prefix != sys.base_prefix:
@@ -106,19 +106,19 @@ def environment(base: Mapping[str, str], lab: Lab, begun: Run, arguments: Sequen
 
 
 def programs(environ: Mapping[str, str]) -> list[str]:
-    """Folders that mpirun and Python modules come from."""
+    """List the folders of mpirun and of Python modules."""
     mpirun = shutil.which("mpirun", path=environ.get("PATH"))
     prefixes = [Path(mpirun).parents[1], Path(mpirun).resolve().parents[1]] if mpirun else []
     return [*map(str, prefixes), *filter(None, environ.get("PYTHONPATH", "").split(":"))]
 
 
 def _obeying_signals(command: list[str], environ: Mapping[str, str]) -> int:
-    """Run to the end. Each signal is handed on once: in a session of its own, the command gets none from the
-    terminal. They are read from a pipe, as a handler alone is not run while a wait for the process blocks."""
+    """Run the command and forward each signal once: its own session gets none from the terminal. Signals are read
+    from a pipe, because handlers do not run while a wait blocks."""
     heard, told = os.pipe()
     os.set_blocking(told, False)
     wakeup = signal.set_wakeup_fd(told)
-    # What nohup has set to be ignored stays so.
+    # nohup's ignored SIGHUP stays ignored
     hears = [one for one in HANDED_ON if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda _number, _frame: None) for number in (*hears, signal.SIGCHLD)}
     stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
@@ -138,17 +138,17 @@ def _obeying_signals(command: list[str], environ: Mapping[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-# ---------------------------------------------------------------- what the command line names under /tmp
+# ---------------------------------------------------------------- paths under /tmp on the command line
 
 
 def folders(arguments: Sequence[str]) -> list[str]:
-    """Folders under /tmp, those of files too, that the words name and that exist."""
+    """List existing folders under /tmp that the words name, or that hold files they name."""
     paths = [path if path.is_dir() else path.parent for path in _named(arguments)]
     return sorted({str(path) for path in paths if path.is_dir() and str(path) != remote.PRIVATE})
 
 
 def lost(arguments: Sequence[str]) -> list[str]:
-    """Paths under /tmp that the words name and that the nodes cannot share, as nothing holds them yet."""
+    """List paths under /tmp that the nodes cannot share, because their folder does not exist yet."""
     return [str(path) for path in _named(arguments) if not path.is_dir() and not _is_shared(path.parent)]
 
 
@@ -167,13 +167,13 @@ Say = Callable[[str], None]
 
 
 def need_root(what: str) -> None:
-    """Raises LaunchError for who may not make namespaces."""
+    """Raise LaunchError without the right to make namespaces."""
     if os.geteuid() != 0:
         raise LaunchError(f"`{what}` needs root, for namespaces and links; call it with sudo")
 
 
 def need_outside(what: str) -> None:
-    """Raises UsageError inside a node, where the files of a lab look otherwise."""
+    """Raise UsageError inside a node, where a lab's files differ."""
     network = Path("/proc/self/ns/net").stat().st_ino
     for lab in state.living():
         if network in lab.holder.inodes.values():
@@ -181,8 +181,8 @@ def need_outside(what: str) -> None:
 
 
 def up(wanted: Shape, say: Say, *, changing: Collection[str] = ()) -> Lab:
-    """The lab of this shape, made unless it is up already. Raises UsageError when one of another shape is up by
-    that name, but for the rates of cards that are `changing`; LaunchError when this machine makes none."""
+    """Return the lab of this shape, creating it if needed. Raises UsageError if a lab of another shape has this
+    name (rates of `changing` cards may differ), LaunchError if this machine cannot create it."""
     need_root("up")
     need_outside("up")
     wires.library()
@@ -227,8 +227,7 @@ def _make(wanted: Shape) -> Lab:
 
 @contextmanager
 def _holder(wanted: Shape) -> Iterator[Holder]:
-    """Start the process that keeps the namespaces. Told at the end to stay, it does so; it ends with an exception
-    here, or when this process does."""
+    """Start the holder. It stays if the body succeeds, and ends with an exception or with this process."""
     command = [sys.executable, "-m", "scaling.tools.lab.holder", wanted.name, *wanted.node_names]
     paths = [str(files.CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -254,8 +253,7 @@ def _holder(wanted: Shape) -> Iterator[Holder]:
 
 
 def down(name: str, *, force: bool, say: Say) -> bool:
-    """End a lab and all that lives in it; whether there was one. Raises UsageError while a run is on, unless
-    forced."""
+    """End a lab and its processes; False if there was none. Raises UsageError during a run, unless forced."""
     need_root("down")
     need_outside("down")
     with state.locked():
@@ -283,7 +281,7 @@ def _clear(name: str, lab: Lab | None) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Never what is below a folder in it: `tmp` and `sys` are mount points inside the nodes."""
+    """Never recursive: `tmp` and `sys` are mount points inside the nodes."""
     if not folder.exists():
         return
     for path in folder.iterdir():
