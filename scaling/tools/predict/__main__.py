@@ -1,4 +1,4 @@
-"""`python -m scaling predict RUN`: what world sizes that nobody measured would do, from a run's file or cold."""
+"""The predict command, `python -m scaling predict RUN`, and its output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scaling.tools.predict.forecast import (
     measure_next,
 )
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- output
 
 
 HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
@@ -33,7 +33,7 @@ CHECKED = (
 
 
 def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
-    """The table for people."""
+    """Render the prediction as a table."""
     lines = [f"PREDICTED, not measured: {case.title}"]
     lines += [f"note: {text}" for text in (*case.notes, *extra)]
     head = tuple(f"{case.unit}/s" if word == "/s" else word for word in HEAD)
@@ -83,7 +83,7 @@ def _predicted(row: Forecast, case: Case) -> tuple[str, ...]:
 
 
 def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
-    """The same for programs; fractions are of 1."""
+    """Render the prediction as JSON; fractions are of 1."""
     plain: dict[str, Any] = {
         "kind": "PREDICTED",
         "interval_percent": 80,
@@ -102,7 +102,6 @@ def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], 
 
 
 def predict(asked: Asked) -> str:
-    """What is to be printed."""
     run = None if asked.run is None else load_measured(asked.run)
     case = asking.case_of(asked, run)
     if asked.check is not None:
@@ -127,7 +126,7 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
+    """Run the command line and return its exit code."""
     return obey(_act, argv, NAME)
 
 

@@ -1,4 +1,4 @@
-"""`python -m scaling predict learn PUBLISHED`: the file of priors, learned anew."""
+"""The learn command, `python -m scaling predict learn PUBLISHED`, writes the file of priors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaling.tools.predict.learn import fitting
 from scaling.tools.predict.learn.fitting import BELIEFS, Belief
 from scaling.tools.predict.priors import Prior, Priors
 
-# ---------------------------------------------------------------- writing
+# ---------------------------------------------------------------- the file
 
 
 _HEAD = """\
@@ -27,7 +27,7 @@ _HEAD = """\
 
 
 def priors_toml(priors: Priors, name: str) -> str:
-    """The file: the walk, then each constant with what taught it."""
+    """Write the walk, then each constant with its sources."""
     walk = priors.walk
     lines = [
         _HEAD.format(name=name),
@@ -42,7 +42,7 @@ def priors_toml(priors: Priors, name: str) -> str:
 
 
 def priors_before(belief: Belief) -> str:
-    """What was believed, in words."""
+    """Describe the belief before learning: `0.94 x/÷ 1.06: source`."""
     sign = "±" if belief.unit == "logit" else "x/÷"
     return f"{belief.value:g} {sign} {belief.factor:g}: {belief.source}"
 
@@ -68,7 +68,7 @@ def _entry(prior: Prior, belief: Belief) -> list[str]:
 
 
 def learn(asked: flags.LearnAsked) -> str:
-    """Write the file; return what is said of it."""
+    """Write the file and return a summary. Raises UsageError."""
     tables = published.read(asked.published)
     series = published.series(tables)
     taught = [one for one in series if one.trust in ("A", "B")]
@@ -93,7 +93,7 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
+    """Run the command line and return its exit code."""
     return obey(_act, argv, flags.LEARN)
 
 
