@@ -41,22 +41,11 @@ HOSTFILE_VARIABLE = {
     "mpich": "HYDRA_HOST_FILE",
     "intel": "I_MPI_HYDRA_HOST_FILE",
 }
-MANAGERS = (
-    "SLURM_JOB_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "PE_HOSTFILE",
-    "COBALT_JOBID",
-)  # variables of batch systems, which know the slots
+MANAGERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "COBALT_JOBID")  # batch systems: know slots
 
 
 class Call(NamedTuple):
-    """What mpirun's arguments contain.
-
-    * ranks: 0 if not given
-    * exported: variables named by -x
-    * programs: positions of programs in the words
-    """
+    """What mpirun's arguments contain. `ranks` is 0 if not given; `programs` are positions."""
 
     ranks: int
     hostfiles: tuple[str, ...]
@@ -66,8 +55,8 @@ class Call(NamedTuple):
 
     @classmethod
     def read(cls, words: Sequence[str]) -> Call:
-        """Read the words after our flags. SystemExit(2) for a wrong number of ranks. Open MPI 5 would replace a
-        wrong number silently. Other mistakes are left to mpirun."""
+        """Read the words after our flags. SystemExit(2) for a wrong number of ranks, which Open MPI 5 would
+        replace silently."""
         found = list(parts(words))
 
         def values(*names: str) -> tuple[str, ...]:
@@ -83,8 +72,7 @@ class Call(NamedTuple):
 
 
 def parts(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each option of mpirun with its values, and PROGRAM with its position. A program's arguments end at
-    `:`."""
+    """Yield each option of mpirun with its values, and PROGRAM with its position. A program ends at `:`."""
     left = deque(words)
     while left:
         word = left.popleft()
@@ -139,7 +127,7 @@ def slots(call: Call, hosts: Iterable[hostfile.Host], environ: Mapping[str, str]
 
 
 def total(counts: Iterable[int | None]) -> int | None:
-    """Add up; None if one is unknown."""
+    """None if one count is unknown."""
     known = list(counts)
     return None if None in known else sum(count or 0 for count in known)
 

@@ -45,17 +45,15 @@ class Choice:
         return self.wheels != "none"
 
     def pip_options(self, extras: Sequence[str]) -> list[str]:
-        """Return pip's options for torch's index: PyPI unless another build is needed or asked for."""
+        """PyPI, unless another build is needed or asked for."""
         is_other = "torch" in extras and (self.is_cuda or self.is_asked)
         index = TORCH_INDEX.get(self.wheels) if is_other else None
         return ["--extra-index-url", index] if index else []
 
     def noted(self) -> dict[str, Any]:
-        """Return the choice for the stamp."""
         return {"cuda": self.wheels, "for_want_of_driver": not (self.is_cuda or self.is_asked or driver())}
 
     def told(self) -> str:
-        """Return the choice and its reason for messages."""
         return f"wheels for {f'CUDA {self.wheels}' if self.is_cuda else 'CPUs'}: {self.why}"
 
     def without_mxnet(self) -> str | None:
@@ -82,11 +80,7 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     return asked, rest
 
 
-# ---------------------------------------------------------------- this machine
-
-
 def choose(asked: str | None) -> Choice:
-    """Return the asked choice, else the one that suits this machine."""
     capabilities, driver = machine()
     if asked is not None:
         return Choice(wheels=asked, why=f"--cuda {asked}", capabilities=capabilities, is_asked=True)
@@ -118,7 +112,7 @@ def unfit(capabilities: Sequence[float]) -> str:
 
 
 def machine() -> tuple[tuple[float, ...], str | None]:
-    """Return the GPUs' compute capabilities and the driver's version (None: no driver, "": unknown version)."""
+    """Return the GPUs' compute capabilities and the driver's version (None: no driver, "": unknown)."""
     if not driver():
         return (), None
     found = re.findall(r"^([\d.]+), *([\d.]+)$", smi("compute_cap,driver_version"), re.MULTILINE)
@@ -148,8 +142,7 @@ def smi(fields: str) -> str:
 
 
 def other_torch(choice: Choice) -> str | None:
-    """Return the CUDA of an installed torch that does not fit the choice ("none": CPU build), else None. torch is
-    not imported."""
+    """Return the CUDA of an installed torch that does not fit the choice ("none": CPU build), else None."""
     if not (choice.is_cuda or choice.is_asked):
         return None
     spec: Any = find_spec("torch")

@@ -1,8 +1,7 @@
 """Separate environments for frameworks whose CUDA libraries would overwrite another's.
 
 Wheels of CUDA 11, 12 and 13 install files of the same name (nvidia/nccl/lib/libnccl.so.2), and pip reports no
-conflict. So TensorFlow and MXNet with CUDA get `.venv-tensorflow` and `.venv-mxnet` next to `.venv`. Workers start
-there (scaling/agent/interpreters.py).
+conflict. Workers start in these environments by scaling/agent/interpreters.py.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FLAGS = (HERE, PART)
 
 
 def parted(extras: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Split the extras into those of this environment, and those of separate environments by framework."""
+    """Split the extras into those of this environment, and of separate ones by framework."""
     shared = [extra for extra in extras if extra in SHARED]
     apart = {APART[extra]: [extra, *shared] for extra in extras if extra in APART}
     rest = [extra for extra in extras if extra not in APART]
@@ -58,7 +57,6 @@ def bring(framework: str, extras: Sequence[str], cuda: str) -> tuple[list[str], 
 
 
 def shared_files() -> dict[tuple[str, ...], list[str]]:
-    """Find CUDA libraries that several distributions of this environment own, by these distributions."""
     return overlaps({one.metadata["Name"]: map(str, one.files or ()) for one in metadata.distributions()})
 
 
@@ -77,7 +75,6 @@ def overlaps(files: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], list[s
 
 
 def told(found: Mapping[tuple[str, ...], Sequence[str]]) -> str | None:
-    """Return a message about shared libraries and the fix, or None."""
     if not found:
         return None
     whose = (f"{some(files)} of {' and '.join(names)}" for names, files in found.items())

@@ -1,8 +1,8 @@
-"""./launch/install: installs the frameworks together, or one by one if that fails, then Horovod.
+"""./launch/install: installs the frameworks together, or one by one if that fails, then Horovod. It prints a
+table.
 
-It prints a table and one line per problem with its fix. Standard library only, because it installs everything
-else. The stamp (_install.py) keeps the rows, so a second run only prints them. For separate environments
-(_environments.py) this file runs again inside them.
+Standard library only, because it installs everything else. The stamp (_install.py) keeps the rows for the next
+run. For separate environments (_environments.py) this file runs again inside them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PYTHON_WITHOUT_MXNET = (3, 13)  # numpy 1.26 ends at 3.12, see setup.cfg
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install what is asked; return 1 if something is missing, else 0. SystemExit(2) for a wrong call."""
+    """Return 1 if something is missing, else 0. SystemExit(2) for a wrong call."""
     asked, words = _cuda.split(arguments)
     names = [word for word in words if word not in _environments.FLAGS]
     known = declared()
@@ -75,7 +75,6 @@ def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[_table.Rows
 
 
 def remind(extras: Sequence[str]) -> None:
-    """Warn about separate environments of frameworks installed here: workers run there."""
     for name in FRAMEWORKS:
         folder = _environments.path(name)
         if folder.exists() and {name, f"{name}-cuda"}.intersection(extras):
@@ -86,8 +85,8 @@ def remind(extras: Sequence[str]) -> None:
 
 
 def wanted(names: Sequence[str], choice: _cuda.Choice, *, alone: bool) -> tuple[list[str], dict[str, str]]:
-    """Return the extras to install, and the reasons for refused ones. Without names, and for `all`, these are the
-    extras that suit this machine. If MXNet with CUDA cannot run on the GPUs, MXNet for CPUs replaces it."""
+    """Return the extras to install, and the reasons for refused ones. MXNet for CPUs replaces one that cannot run
+    on the GPUs."""
     extras: list[str] = []
     for name in names or ["all"]:
         extras += everything(choice, alone=alone) if name == "all" else [name]
@@ -110,8 +109,8 @@ def unknown(argument: str, known: Sequence[str]) -> NoReturn:
 
 
 def everything(choice: _cuda.Choice, *, alone: bool) -> list[str]:
-    """Return the extras that suit this machine and Python, and print what does not. Without `alone` frameworks get
-    no CUDA that needs a separate environment, because tests import all of them in one."""
+    """Return the extras that suit this machine. Without `alone` all must fit into one environment, as tests need
+    it."""
     cuda = "-cuda" if choice.is_cuda and alone else ""
     extras = ["torch", f"tensorflow{cuda}", "mxnet", "horovod"]
     if sys.version_info >= PYTHON_WITHOUT_MXNET:
@@ -140,13 +139,11 @@ def remembered(extras: Sequence[str], choice: _cuda.Choice) -> _table.Rows | Non
 
 
 def noted(build: Build) -> dict[str, object]:
-    """Return an installed Horovod's entry for the stamp."""
     return {"key": build.key(), "frameworks": [[f.name, f.version, f.cuda] for f in build.frameworks]}
 
 
 def noted_again(earlier: dict[str, list[list[str]]] | None, choice: _cuda.Choice) -> dict[str, object] | None:
-    """Return what `noted` gives today for the same frameworks; None without Horovod or if the frameworks changed.
-    Return what `noted` gives today for the same frameworks; None without Horovod or if the frameworks changed."""
+    """Return what `noted` gives today; None without Horovod or if the frameworks changed."""
     known = [Framework(name=n, version=v, cuda=bool(c)) for n, v, c in (earlier or {}).get("frameworks", ())]
     if [f.name for f in known] != [name for name in FRAMEWORKS if _horovod.releases(name)]:
         return None
@@ -164,8 +161,7 @@ def horovod_version() -> str | None:
 
 
 def install(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
-    """Install what the stamp lacks. Return the reason for each extra that fails. All extras are installed together
-    so that versions match, and one by one only if that fails."""
+    """Install what the stamp lacks, together so that versions match. Return the reason for each failed extra."""
     if _install.is_vouched(extras, choice.wheels if choice.is_asked else None):
         return {}
     _install.announce(extras, choice)
@@ -219,7 +215,7 @@ def remove_rivals(extras: Sequence[str]) -> None:
 def horovod(
     found: tuple[Framework, ...], problems: dict[str, str], choice: _cuda.Choice
 ) -> tuple[dict[str, str], Build | None]:
-    """Install Horovod for the frameworks `found`. Return the features of each binding and the build. A binding
+    """Install Horovod for the frameworks `found`; return the features of each binding, and the build. A binding
     that does not compile is left out. Problems are added to `problems`."""
     if "horovod" in problems:
         return {}, None

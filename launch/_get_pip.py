@@ -1,7 +1,6 @@
 """Installs pip into this Python's environment if ensurepip is missing (Debian).
 
-It fetches one pinned wheel from pip's package index with the standard library. The wheel's hash is checked, so no
-certificates are needed (a minimal Debian has none).
+It fetches one pinned wheel from pip's package index. The hash is checked, so no certificates are needed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def main() -> None:
 
 
 def download(page: str) -> bytes:
-    """Download the wheel through the index page (PEP 503). Raises OSError, or LookupError for a missing or wrong
+    """Download the wheel through the index page (PEP 503). Raises OSError, LookupError for a missing or wrong
     wheel."""
     link = re.search(rf'href="([^"#]*{re.escape(WHEEL)})[#"]', fetch(page).decode())
     if link is None:

@@ -1,8 +1,7 @@
 """Builds Horovod for the installed frameworks, or takes the wheel of an earlier build from the cache.
 
-The source is PyPI's. horovod.cmake adds what current frameworks need, and replaces one file so that Gloo uses the
-given interface. A wheel's key covers everything that determines its content. It excludes the environment's path: a
-binding imports its framework first, so libraries are found by name.
+horovod.cmake adds what current frameworks need, and replaces one file so that Gloo uses the given interface. A
+wheel's key covers what determines its content, except the environment's path: a binding finds libraries by name.
 """
 
 from __future__ import annotations
@@ -68,13 +67,10 @@ class Framework:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """The bindings, and the variables for Horovod's build."""
-
     frameworks: tuple[Framework, ...]
     settings: dict[str, str]
 
     def key(self) -> str:
-        """Hash everything that determines the wheel's content."""
         parts = {
             "horovod": VERSION,
             "frameworks": [releases(framework.name) for framework in self.frameworks],
@@ -94,7 +90,6 @@ class Build:
         return "HOROVOD_GPU_OPERATIONS" in self.settings
 
     def environ(self, shims: Path) -> dict[str, str]:
-        """Return the environment of the build."""
         paths = {"PYTHONPATH": str(shims), "PATH": str(Path(sys.prefix, "bin"))}
         joined = {name: os.pathsep.join(filter(None, (at, os.environ.get(name)))) for name, at in paths.items()}
         toolchain = {"CMAKE_TOOLCHAIN_FILE": str(CMAKE_FILES[0])}
@@ -108,8 +103,8 @@ class Build:
 
 
 def plan(frameworks: tuple[Framework, ...], *, driver: bool) -> tuple[Build, dict[str, str]]:
-    """Plan the build for `frameworks`. Return also what is left out, by name, and why. GPU operations are for all
-    bindings or none. They are built if there is a driver, a framework with CUDA, nvcc and NCCL."""
+    """Plan the build. Return also what is left out, by name, and why. GPU operations are for all bindings or none:
+    with a driver, a framework with CUDA, nvcc and NCCL."""
     wanted = driver and any(framework.cuda for framework in frameworks)
     gpu = gpu_settings() if wanted else {}
     bound = tuple(f for f in frameworks if (f.cuda if gpu else not (f.cuda and f.name == "mxnet")))
@@ -136,14 +131,10 @@ def binding_settings(bound: tuple[Framework, ...]) -> dict[str, str]:
 
 
 def mpi_settings() -> dict[str, str]:
-    """Build with MPI if the machine has it; only users' own programs need it. PyPI's MPI in the environment is
-    skipped: the wheel would need it at every import, at this path."""
+    """PyPI's MPI is skipped: the wheel would need it at every import, at this path."""
     own = str(Path(sys.prefix, "bin"))
     path = os.pathsep.join(at for at in os.environ.get("PATH", "").split(os.pathsep) if at != own)
     return {"HOROVOD_WITH_MPI" if shutil.which("mpicxx", path=path) else "HOROVOD_WITHOUT_MPI": "1"}
-
-
-# ---------------------------------------------------------------- this machine
 
 
 def releases(framework: str) -> list[str]:
@@ -168,7 +159,6 @@ def jobs() -> int:
 
 
 def said(*command: str) -> str:
-    """Return a command's output, "" if it cannot run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except OSError:
@@ -184,9 +174,6 @@ def lacks() -> str | None:
         release = "{}.{}".format(*sys.version_info)
         return f"no Python.h: apt-get install python{release}-dev (RHEL: dnf install python{release}-devel)"
     return None
-
-
-# ---------------------------------------------------------------- the wheel
 
 
 def wheel(build: Build) -> Path:
@@ -262,7 +249,7 @@ def follow(command: list[str], environ: Mapping[str, str], log: Path) -> int:
 
 
 def failure(log: Path, code: int) -> NoHorovod:
-    """Read from the output why the build failed: the first error, and the bindings that do not compile."""
+    """Return the first error, and the bindings that do not compile."""
     text = log.read_text()
     targets = re.findall(r"\*\*\* \[.*CMakeFiles/(\w+)\.dir/.*\] Error", text)
     bindings = frozenset(name for name, (_, target, _) in FRAMEWORKS.items() if target in targets)

@@ -15,8 +15,8 @@ NO_NCCL = (
 
 
 def gpu_settings() -> dict[str, str]:
-    """Return variables for GPU operations over NCCL; empty without nvcc or NCCL's header. NCCL is the framework's
-    own, unless the user names another, and is linked dynamically. torch needs CUDA_HOME."""
+    """Return variables for GPU operations over NCCL; empty without nvcc or nccl.h. NCCL is the framework's own
+    unless the user names another."""
     nvcc = shutil.which("nvcc")
     home = os.environ.get("HOROVOD_CUDA_HOME") or os.environ.get("CUDA_HOME")
     home = home or (str(Path(nvcc).resolve().parent.parent) if nvcc else "/usr/local/cuda")

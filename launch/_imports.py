@@ -65,12 +65,10 @@ def import_advice(name: str) -> str:
 
 
 def has_cuda_11(name: str) -> bool:
-    """Return True for an MXNet that needs the libraries of CUDA 11."""
     return any(release.startswith("mxnet-cu") for release in _horovod.releases(name))
 
 
 def first(name: str) -> str:
-    """Return the code to run before a framework's import."""
     return FIRST.get(name, "") + LIBRARIES * has_cuda_11(name)
 
 

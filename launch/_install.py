@@ -1,7 +1,7 @@
 """Installs scaling, editable, into this Python's environment: `_install [--cuda WHICH] EXTRA...`
 
-Standard library only: it runs first on a fresh machine, maybe without pip. A stamp in the environment records what
-is installed, so the next start needs no pip.
+Standard library only: it runs first, maybe without pip. A stamp records what is installed, so the next start is
+fast.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FETCHED = re.compile(
 
 
 def main(arguments: list[str]) -> None:
-    """Install these extras unless the stamp has them. SystemExit with one line on failure."""
+    """SystemExit with one line on failure."""
     asked, extras = _cuda.split(arguments)
     if is_vouched(extras, asked):
         return
@@ -80,7 +80,6 @@ def say(text: str) -> None:
 
 
 def project_key() -> str:
-    """Hash the requirements, this Python and this clone."""
     declared = ((ROOT / name).read_text() for name in ("setup.cfg", "pyproject.toml"))
     text = "\0".join((str(ROOT), str(sys.implementation.cache_tag), *declared))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -119,7 +118,6 @@ def stamp(extras: Iterable[str], *, without: Iterable[str] = (), **more: Any) ->
 
 
 def need_pip() -> None:
-    """Install or upgrade pip if needed."""
     if pip_version() is None:
         bundled = subprocess.run([sys.executable, "-m", "ensurepip"], capture_output=True, check=False)
         if bundled.returncode:
@@ -148,7 +146,6 @@ def pip(*arguments: str) -> None:
 
 
 def try_pip(verb: str, *arguments: str) -> tuple[int, str]:
-    """Run pip and print what it downloads; return its exit code and output."""
     command = [sys.executable, "-m", "pip", verb, *QUIET, *arguments]
     output = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

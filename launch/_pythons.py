@@ -1,7 +1,7 @@
 """Runs the unit tests and the law with every Python of this machine: `_pythons FOLDER` (./launch/test --pythons).
 
-Each Python gets two environments in FOLDER without frameworks: newest dependencies, and oldest (lower bounds of
-setup.cfg, or the first releases above with a wheel). uv makes them, because it resolves to the oldest.
+Each gets two environments without frameworks: newest dependencies, and oldest (lower bounds of setup.cfg, or the
+first releases above with a wheel). uv resolves to the oldest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ def main(folder: Path) -> int:
 
 
 def declared() -> str:
-    """Return the requirements of setup.cfg, including the tests'."""
     config = configparser.ConfigParser()
     config.read(_install.ROOT / "setup.cfg")
     return config["options"]["install_requires"] + config["options.extras_require"]["test"]

@@ -9,7 +9,7 @@ from launch import _horovod
 from launch._horovod import FRAMEWORKS, Framework
 
 MISSING = "-"
-# By framework: version, CUDA yes or no, features of its Horovod binding, and its separate environment if any.
+# by framework: version, CUDA, features of its Horovod binding, its separate environment if any
 Rows = dict[str, list[str]]
 
 
@@ -20,7 +20,6 @@ def row(framework: Framework, binding: str | None, earlier: Sequence[str] | None
 
 
 def render(found: Mapping[str, Sequence[str]], extras: Sequence[str], horovod: str | None) -> str:
-    """Render one line per framework, installed or not. `horovod` is this environment's version."""
     is_bound = any(cells[2] != MISSING for cells in found.values())
     if horovod is None and is_bound:
         horovod = _horovod.VERSION

@@ -1,8 +1,8 @@
 """Repeats Addfor's benchmark of networks and minibatches on this machine and prints it with the published figures.
 
 Source: Addfor, on benchmarks for a DGX-1, 2017: seven networks on K40, Titan X, GTX 1080 and Titan X Pascal in
-Torch, Caffe, TensorFlow and Neon. It has forward and forward + backward of 64 samples, mean of 100 runs, without
-points that ran out of memory. Its figures are in charts; only those of PUBLISHED are in the text.
+Torch, Caffe, TensorFlow and Neon, forward and forward + backward of 64 samples. Only figures of its text are in
+PUBLISHED.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; return 1 if a point failed, or the exit code of a run that did not end."""
+    """Return 1 if a point failed, or the exit code of a run that did not end."""
     asked = _parse(arguments)
     batch = asked.batch_size or (64 if asked.full else 2)
     strategy, passes = f"{asked.framework}:plain", ("--pass", "forward,backward")
@@ -68,7 +68,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def networks(found: Iterable[tuple[str, Json]], batch: int, strategy: str) -> str:
-    """Tabulate milliseconds of both passes of each network."""
     rows = [(name, *_ms(report, batch)) for name, report in found]
     return table(
         f"Milliseconds of {batch} samples, {strategy}", ("network", "forward", "forward + backward"), rows
@@ -108,7 +107,6 @@ def _over(report: Json, batch: int) -> tuple[str, str]:
 
 
 def published() -> str:
-    """Tabulate the two figures of the study's text."""
     small, large = PUBLISHED
     rows = [
         (str(small), number(PUBLISHED[small], 2), "-", ""),

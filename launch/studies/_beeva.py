@@ -1,8 +1,7 @@
 """Repeats BEEVA's fine-tuning on several GPUs on this machine and prints it with the published figures.
 
-Source: BEEVA Labs, "Accelerating the training of deep neural networks with MxNet on AWS P3 instances", 2018.
-ResNet-152 and ResNet-50 of ImageNet are fine-tuned to Caltech-256 (15,240 images) on 1 and 8 K80 and on 1 and 4
-V100. Batches are 16 and 32, rates 0.00125 and 0.0025, both times the number of GPUs.
+Source: BEEVA Labs, "Accelerating the training of deep neural networks with MxNet on AWS P3 instances", 2018:
+ResNet-152 and ResNet-50 of ImageNet, fine-tuned to Caltech-256 (15,240 images) on 1 and 8 K80 and on 1 and 4 V100.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; return 1 if a training failed, or the exit code of a run that did not end."""
+    """Return 1 if a training failed, or the exit code of a run that did not end."""
     asked = _parse(arguments)
     try:
         tuned, drawn = _real(asked) if asked.full else _stand_in(asked)
@@ -83,9 +82,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return asked
 
 
-# ---------------------------------------------------------------- runs
-
-
 def _real(asked: argparse.Namespace) -> tuple[list[Json], list[Json]]:
     """Without training from drawn weights, which would take days."""
     work = (
@@ -102,7 +98,6 @@ def _real(asked: argparse.Namespace) -> tuple[list[Json], list[Json]]:
 
 
 def _stand_in(asked: argparse.Namespace) -> tuple[list[Json], list[Json]]:
-    """Trainings on digits: fine-tuned, and from drawn weights."""
     with tempfile.TemporaryDirectory(prefix="beeva-") as folder:
         before, after = halves(Path(folder))
         learnt = Path(folder) / "learnt.npz"
@@ -121,7 +116,6 @@ def _stand_in(asked: argparse.Namespace) -> tuple[list[Json], list[Json]]:
 
 
 def _grid(asked: argparse.Namespace, work: tuple[str, ...]) -> list[Json]:
-    """Train each pair of batch and rate on one device and on all."""
     sizes = ",".join(map(str, sorted({1, asked.ranks})))
     found: list[Json] = []
     for batch_size, rate in GRID:
@@ -131,9 +125,6 @@ def _grid(asked: argparse.Namespace, work: tuple[str, ...]) -> list[Json]:
         )  # fmt: skip
         found += sweep("beeva", *work, *flags, ranks=asked.ranks)["trainings"]
     return found
-
-
-# ---------------------------------------------------------------- tables
 
 
 def here(tuned: list[Json], drawn: list[Json]) -> str:
@@ -168,7 +159,6 @@ def _speedup(one: Json, others: Iterable[Json]) -> float | None:
 
 
 def published() -> str:
-    """Tabulate the figures of the study's text; its images/s are in charts."""
     rows = [(one.what, str(one.devices), number(one.speedup, 2), one.first, one.sixth) for one in PUBLISHED]
     heads = ("", "K80", "x one device", "top-1 after 1 epoch, %", "after 6, %")
     return table("Published: fine-tuned to Caltech-256", heads, rows)

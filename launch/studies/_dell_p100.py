@@ -67,7 +67,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; return 1 if a point failed, or the exit code of a step that did not end."""
+    """Return 1 if a point failed, or the exit code of a step that did not end."""
     asked = _parse(arguments)
     if code := _lab("up", "--name", LAB, "--nodes", "4", "--slots", "4", *(f"--nic={nic}" for nic in NICS)):
         return code
@@ -106,9 +106,6 @@ def _sweep(model: str, rounds: int) -> Json:
     run = ["-np", "16", "python", "-m", "scaling.run", *flags, "--results", str(results)]
     lab = [sys.executable, "-m", "scaling", "lab", "run", "--name", LAB, "--", *run]
     return ended(obeyed(lab), results, before)
-
-
-# ---------------------------------------------------------------- tables
 
 
 def beside(model: str, rows: list[dict[str, Any]]) -> str:

@@ -15,7 +15,7 @@ BRIGHTEST, FIFTH = 16, 5
 
 
 def halves(folder: Path) -> tuple[Path, Path]:
-    """Write both tasks and return their folders, with one folder per class. Raises ModuleNotFoundError without
+    """Write both tasks; return their folders, with a folder per class. Raises ModuleNotFoundError without
     scikit-learn."""
     pixels, labels = digits.read()
     first, second = (folder / name for name in ("0-4", "5-9"))
@@ -37,8 +37,8 @@ def _write(place: Path, label: int, pictures: NDArray[np.uint8]) -> None:
 
 
 def headless(file: Path) -> None:
-    """Remove all classes from the last layer of saved weights (.npz), so that --weights draws it anew for any
-    number."""
+    """Remove all classes from the last layer of saved weights (.npz): --weights then draws it for any number of
+    classes."""
     with np.load(file) as found:
         arrays = dict(found)
     for name in list(arrays)[-2:]:

@@ -1,8 +1,8 @@
 """Repeats Domino's benchmark on Fashion-MNIST on this machine and prints it with the published figures.
 
 Source: J. Poduska (Domino Data Lab), "Benchmarking NVIDIA CUDA 9 and Amazon EC2 P3 Instances Using Fashion MNIST",
-September 2018. A VGG-like network in Keras, mean of two runs: 10 epochs at a rate of 0.001, 10 at 0.0001, then 0,
-25 or 50 on augmented images. Its accuracies are in charts; only the figures of PUBLISHED are in the text.
+September 2018: a VGG-like network in Keras, 10 epochs at a rate of 0.001, 10 at 0.0001, then 0, 25 or 50 on
+augmented images. Only figures of its text are in PUBLISHED.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Instance(NamedTuple):
     price: float
 
 
-# The text does not give the number of augmented epochs. The P2's CUDA is unclear: 4.9 times (CUDA 8) would be 63
-# minutes, 4 times (CUDA 9) 51.
+# The P2's CUDA is unclear: 4.9 times (CUDA 8) would be 63 minutes, 4 times (CUDA 9) 51. Augmented epochs are not
+# given.
 PUBLISHED = (Instance("p3.2xlarge, V100", 12.8, 3.06), Instance("p2.xlarge, K80", 51.6, 0.90))
 
 
@@ -66,7 +66,6 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study and return its run's exit code."""
     asked = _parse(arguments)
     try:
         made = sweep("domino", *_flags(asked), ranks=asked.ranks)
@@ -119,9 +118,6 @@ def _flags(asked: argparse.Namespace) -> list[str]:
     return [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
 
 
-# ---------------------------------------------------------------- tables
-
-
 def beside(found: Json, price: float | None) -> str:
     """Tabulate minutes, top-1 and cost of a training, here and published."""
     regime, top1 = found["regime"], found["top1"]
@@ -146,7 +142,6 @@ def beside(found: Json, price: float | None) -> str:
 
 
 def runs(found: Json) -> str:
-    """Tabulate each seed's top-1 by epoch."""
     of = found["data_samples"].get("test", found["held_out"])
     curves = zip(found["seeds"], found["top1_by_seed"], strict=True)
     rows = [(f"seed {seed}", *(number(100 * top1, 1) for top1 in curve)) for seed, curve in curves]

@@ -1,8 +1,7 @@
 """Repeats Max Woolf's comparison of cloud GPUs and CPUs: relative time and cost of five networks.
 
 Source: M. Woolf (minimaxir), "Benchmarking Modern GPUs for Maximum Cloud Cost Efficiency in Deep Learning", 2017:
-Keras examples on Google Compute Engine, in TensorFlow 1.4 and CNTK 2.2. Its times are in charts, prices and
-findings in the text.
+Keras examples on Google Compute Engine, in TensorFlow 1.4 and CNTK 2.2. Its times are in charts only.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; return 1 if a point failed, or the exit code of a run that did not end."""
+    """Return 1 if a point failed, or the exit code of a run that did not end."""
     asked = _parse(arguments)
     found = {}
     for name in [asked.only] if asked.only else EPOCH:
@@ -100,7 +99,6 @@ def _cause(row: Json) -> str:
 
 
 def there(found: dict[str, Json]) -> str:
-    """Tabulate the study's prices and its findings."""
     prices = ", ".join(f"{name} {price:g}" for name, price in PRICES.items())
     title = f"Published: dollars an hour {prices}; the base is the K80 with TensorFlow"
     return table(title, ("network", "found"), [(name, FOUND[name]) for name in found])

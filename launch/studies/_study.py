@@ -56,7 +56,6 @@ def called_from(text: str) -> str:
 
 
 def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run this Python in the repository root."""
     return subprocess.run([sys.executable, *arguments], check=False, env=_env(), cwd=ROOT, text=True, **options)
 
 
@@ -90,7 +89,6 @@ def obeyed(command: Sequence[str]) -> int:
 
 
 def runs(results: Path) -> set[Path]:
-    """List the runs of a folder, which may be missing."""
     return set(results.glob("*/"))
 
 
@@ -106,7 +104,6 @@ def ended(code: int, results: Path, before: set[Path]) -> Json:
 
 
 def worst(found: Iterable[Json]) -> int:
-    """Return 1 if a point of any run failed, else 0."""
     return max(int(one["exit_code"]) for one in found)
 
 

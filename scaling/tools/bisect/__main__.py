@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run this rank and return the exit code."""
     signals = Signals()
     return as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
 
@@ -26,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     asked = _read(argv) if cluster.rank == 0 else None
     if isinstance(asked, int) and cluster.size == 1:
-        return asked  # --help or a mistake, and no other rank to release
+        return asked  # no other rank waits to be released
     from scaling.run import ranks  # slow to import; --help does not need it
 
     if asked is None:

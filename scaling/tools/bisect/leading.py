@@ -54,15 +54,13 @@ from scaling.tools.predict.model import hidden, transformed
 from scaling.transport.mpi import launcher_output
 
 # ---------------------------------------------------------------- promise
-# The predicted efficiency without the slow nodes, with its 80 % interval.
-#
-# A step takes the time of the slowest rank (`together`) plus the exposed part of the exchange. The part hidden
-# behind compute is unknown. It is drawn from what published clusters show (scaling/tools/predict/priors.toml),
-# weighted by how well each draw explains the exposed time with the slow nodes.
+# A step takes the time of the slowest rank (`together`) plus the exposed part of the exchange. The hidden share is
+# drawn from what published clusters show (scaling/tools/predict/priors.toml), weighted by how well it explains the
+# exposed time.
 
 
 DRAWS = 8000
-# The hidden share is drawn with this multiple of its standard deviation and reweighted, because it may be far off.
+# The hidden share is drawn this many times as widely and reweighted, because it may be far off.
 WIDELY = 3.0
 # model error as a share of a step; degrees of freedom of Student's t, which tolerates outliers
 LACKING, FREEDOM = 0.02, 4.0
@@ -77,14 +75,8 @@ class Promise(Record, frozen=True, kw_only=True):
 
 
 class _Seconds(NamedTuple):
-    """Measured seconds.
-
-    * alone: a step of one device alone
-    * compute: slowest rank of the remaining nodes
-    * step: all nodes
-    * exposed: part of `step` that is not compute
-    * ill, healthy: exchange alone with slow nodes, and among as many healthy nodes as remain; None if not measured
-    """
+    """Measured seconds. `compute` is the slowest rank of the remaining nodes. `ill` and `healthy` are the exchange
+    alone with slow nodes, and among as many healthy nodes as remain; None if not measured."""
 
     alone: float
     compute: float
@@ -103,8 +95,8 @@ def promise(
     nodes: Sequence[str],
     noise: float,
 ) -> Promise | None:
-    """Predict the efficiency of the others if they exchange like the healthy groups of the search. `noise` is the
-    standard deviation of the logarithm of a point's time. None if a needed point was not measured."""
+    """Predict the efficiency of the others. `noise` is the standard deviation of the logarithm of a point's time.
+    None if a needed point was not measured."""
     told = _seconds(exchange, together, alone, trials, slow, nodes)
     if told is None:
         return None
@@ -147,7 +139,6 @@ def _seconds(
 def _exposed(
     exchange: PointRecord, told: _Seconds, noise: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Draws of the exposed seconds of the exchange, and their weights."""
     off_s = sqrt(2 * noise**2 + LACKING**2) * told.step
     if told.ill is None or told.healthy is None:
         drawn = told.exposed + off_s * rng.standard_normal(DRAWS)
@@ -173,16 +164,13 @@ def _exposed(
 
 
 # ---------------------------------------------------------------- proof
-# The measured gain from leaving out the slow nodes. Every round measures all nodes, all without the suspects, and
-# all without as many healthy nodes. This control shows what fewer nodes alone bring.
+# Every round measures all nodes, all without the suspects, and all without as many healthy nodes. This control
+# shows what fewer nodes alone bring.
 
 
 class Proof(Record, frozen=True, kw_only=True):
-    """Mean efficiencies over rounds, as fractions of 1.
-
-    * gain: `without` minus `everyone`, paired by round
-    * of_control: `control` minus `everyone`, paired by round
-    """
+    """Mean efficiencies over rounds, as fractions of 1. `gain` and `of_control` are differences from `everyone`,
+    paired by round."""
 
     everyone: float
     without: float
@@ -292,7 +280,6 @@ def proof_lines(
 
 
 def points(found: Estimate) -> str:
-    """Write a difference of efficiencies in points: `+12.8 ± 2.1`."""
     width = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
     return f"{100 * found.mean:+.1f}{width}"
 
@@ -305,7 +292,7 @@ EVIDENCE: tuple[Kind, ...] = ("together", "exchange")
 
 
 def bisect(lead: Lead, asked: Asked) -> int:
-    """Search and print the result; return the exit code. Raises UsageError."""
+    """Search and print the result. Raises UsageError."""
     given = {**asked.invocation.given, "world_sizes": [lead.cluster.size]}
     made = lead.planned(resolve(replace(asked.invocation, given=given)))
     _check(made)
@@ -362,7 +349,6 @@ class Bisection:
         self.total = len(EVIDENCE) + points_for(len(self.nodes)) + 4 * made.rounds
 
     def run(self) -> int:
-        """Find, predict and prove; return the exit code."""
         self._note(opening_line(self.nodes))
         self._sweep.begin()
         evidence = [self._one(self._cells[kind]) for kind in EVIDENCE]
@@ -379,10 +365,7 @@ class Bisection:
         self.blamed = self._slow(search, pointed)
         return self._proved(search, evidence, self.blamed) if self.blamed else 0
 
-    # ------------------------------------------------------------ searching
-
     def _searched(self, pointed: Sequence[Suspect]) -> Search | None:
-        """Measure waves until the search ends. None if a group could not be measured."""
         named = {one.node for one in pointed}
         priors = [SUSPECTED if node in named else PRIOR for node in self.nodes]
         search = Search(priors, self._noise or searching.LEAST_NOISE, self._made.config.seed)
@@ -417,14 +400,11 @@ class Bisection:
         return self._sweep.measure(Group(points=points, side_by_side=False), self.total, at_once=True)
 
     def _slow(self, search: Search, pointed: Sequence[Suspect]) -> tuple[str, ...]:
-        """Nodes to leave out: found by groups, or slow in compute."""
         found = search.found
         slow, doubted = self._names(found.slow), self._names(found.doubted)
         self._note(outcome_line(found, slow, doubted, len(search.trials), self._waves))
         computing = [one.node for one in pointed if one.slower]
         return tuple(node for node in self.nodes if node in slow or node in computing)
-
-    # ------------------------------------------------------------ promise and proof
 
     def _proved(self, search: Search, evidence: Sequence[PointRecord], slow: Sequence[str]) -> int:
         healthy = [node for node in self.nodes if node not in slow]

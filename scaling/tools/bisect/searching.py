@@ -31,8 +31,7 @@ DOUBTFUL_PART = 0.7
 
 
 class Suspect(Record, frozen=True, kw_only=True):
-    """A suspected node. `slower` is the fraction by which it computes slower than the median, 0 for other
-    evidence."""
+    """A suspected node. `slower` is a fraction of the median node's time, 0 for other evidence."""
 
     node: str
     why: str
@@ -40,14 +39,13 @@ class Suspect(Record, frozen=True, kw_only=True):
 
 
 def suspects(together: PointRecord | None, exchange: PointRecord | None, noise: float) -> tuple[Suspect, ...]:
-    """Find the suspects, slow compute first. Records that are None or failed are skipped."""
+    """Find the suspects, slow compute first. Records may be None or failed."""
     computing = list(_computing(together, noise)) if together else []
     found = computing + (list(_sending(traffic.paths([exchange]))) if exchange else [])
     return tuple({one.node: one for one in reversed(found)}[node] for node in dict.fromkeys(s.node for s in found))
 
 
 def _computing(record: PointRecord, noise: float) -> Iterator[Suspect]:
-    """Nodes of `together` that are last in too many windows and slower than the search threshold."""
     by_node = _seconds(record)
     windows = min((len(times) for ranks in by_node.values() for times in ranks), default=0)
     last = Counter(
@@ -78,7 +76,6 @@ def tail(count: int, windows: int, share: float) -> float:
 
 
 def _sending(paths: Sequence[Path]) -> Iterator[Suspect]:
-    """The nodes at the ends of most slow paths."""
     fastest = max((path.bits_per_s for path in paths), default=0.0)
     slow = [path for path in paths if path.bits_per_s < DOUBTFUL_PART * fastest]
     ends = Counter(end for path in slow for end in (path.node, path.peer))
@@ -96,20 +93,17 @@ def _sending(paths: Sequence[Path]) -> Iterator[Suspect]:
 # cost is chosen. Groups of suspects are filled up with the nodes that are most probably healthy.
 
 
-# The search ends when a set of slow nodes (or none) has probability SURE, and each node is above SLOW or below
-# HEALTHY.
+# Probabilities at which the search ends: of a set of slow nodes, of a slow node, of a healthy node.
 SURE, SLOW, HEALTHY = 0.95, 0.99, 0.02
 # MORE extra points if a node is slow and the probability that it is the only one is below OTHERS
 MORE, OTHERS = 4, 0.2
-# a single node exchanges nothing
 SMALLEST = 2
 MOST_GROUPS = 4
 DEALS = 6
-# groups of the first wave, if there are enough nodes: with two groups, a slow node in each would hide both
+# groups of the first wave: with two, a slow node in each would hide both
 FIRST = 3
 # A wave costs time in addition to its groups: as much as two groups.
 WAVE_COST = 2.0
-# nodes below this probability fill groups
 DOUBTED = 0.01
 # least information of a wave, in bits
 LEAST_BITS = 0.02
@@ -126,16 +120,12 @@ class Found(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """True if nothing more needs to be measured."""
         return not self.doubted and self.probability >= SURE
 
 
 class Search:
-    """A search among nodes with prior probabilities `priors` of being slow.
-
-    * noise: standard deviation of the logarithm of a trial's time; may be updated
-    * points: budget, MORE points in addition if several nodes are slow
-    """
+    """A search among nodes with probabilities `priors` of being slow. `noise` is the standard deviation of the
+    logarithm of a trial's time. `points` is the budget."""
 
     def __init__(self, priors: Sequence[float], noise: float, seed: int = 1) -> None:
         self.priors = tuple(priors)
@@ -153,8 +143,7 @@ class Search:
         return belief(self.priors, self.trials, self.noise)
 
     def next_wave(self) -> Wave:
-        """Choose the groups to measure at the same time; () if the search is over or no wave has enough
-        information."""
+        """Choose the groups to measure at the same time; () at the end."""
         now = self.belief
         found = found_by(now)
         more = MORE if found.slow and found.probability < OTHERS else 0
@@ -174,7 +163,6 @@ class Search:
         return max(zip(waves, told, strict=True), key=lambda one: one[1] / (WAVE_COST + len(one[0])))[0]
 
     def control(self, healthy: Sequence[int], count: int) -> frozenset[int]:
-        """Choose random healthy nodes to leave out as the control."""
         return frozenset(self._random.sample(list(healthy), count))
 
     def hear(self, trials: Sequence[Trial]) -> None:
@@ -194,8 +182,7 @@ def points_for(nodes: int) -> int:
 
 
 def _waves(marginal: Floats, rng: random.Random) -> Iterator[Wave]:
-    """Candidate waves: suspects dealt into groups of one size, with and without a healthy group, or that group
-    alone."""
+    """Suspects dealt into groups of one size, with and without a healthy group, or that group alone."""
     order = sorted(range(len(marginal)), key=lambda node: -marginal[node])
     doubted = [node for node in order if marginal[node] > DOUBTED]
     healthy = [node for node in reversed(order) if marginal[node] <= DOUBTED]
@@ -209,12 +196,10 @@ def _waves(marginal: Floats, rng: random.Random) -> Iterator[Wave]:
 
 
 def _sizes(count: int, parts: int) -> list[int]:
-    """Numbers of suspects per group: all are dealt, or one part stays out."""
     return sorted({count // parts, count // (parts + 1), -(-count // (parts + 1))} - {0}) if count else []
 
 
 def _filled(groups: Sequence[Sequence[int]], healthy: Sequence[int]) -> Wave:
-    """Groups filled to one size; () if there are too few nodes."""
     size = max(SMALLEST, *map(len, groups))
     wave: list[frozenset[int]] = []
     for group in groups:
@@ -225,8 +210,8 @@ def _filled(groups: Sequence[Sequence[int]], healthy: Sequence[int]) -> Wave:
 
 
 def _bits(now: Belief, trials: Sequence[Trial], wave: Wave, *, known: bool = False) -> float:
-    """Information of a wave about which nodes are slow, in bits, without noise. Groups are compared only within
-    their size. So "all slow" equals "none slow" for a size, unless the healthy time is `known`."""
+    """Information of a wave about which nodes are slow, in bits. Groups are compared within their size only: "all
+    slow" equals "none slow" unless the healthy time is `known`."""
     groups = [*(trial.nodes for trial in trials), *wave]
     within = np.zeros((now.members.shape[1], len(groups)))
     for column, group in enumerate(groups):
@@ -251,12 +236,11 @@ def _bits(now: Belief, trials: Sequence[Trial], wave: Wave, *, known: bool = Fal
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-# prior probability that a node is slow
 PRIOR = 0.03
 # differences below this multiple of the noise are not searched
 SEARCHED = 2.0
-# The smallest slowdown in the model, as a multiple of the noise. Closer to the noise, healthy nodes would look
-# slow for a while. A node slower by SEARCHED times the noise is still detected.
+# Smallest slowdown in the model, as a multiple of the noise. Closer ones would make healthy nodes look slow for a
+# while.
 LEAST = 3.0
 # slower nodes than 20 times are not distinguished
 MOST = log(20.0)
@@ -283,11 +267,9 @@ class Belief(NamedTuple):
 
     @property
     def marginal(self) -> Floats:
-        """Probability of each node that it is slow."""
         return self.weights @ self.members
 
     def chance(self, slow: Collection[int]) -> float:
-        """Return the probability that exactly these nodes are slow."""
         alike = self.members == np.isin(np.arange(self.members.shape[1]), list(slow))
         return float(self.weights[alike.all(axis=1)].sum())
 
@@ -311,7 +293,6 @@ def belief(priors: Sequence[float], trials: Sequence[Trial], noise: float) -> Be
 def _weighed(
     sets: Sequence[Sequence[int]], priors: Sequence[float], trials: Sequence[Trial], noise: float
 ) -> tuple[Flags, Floats]:
-    """Members of each set, and the logarithm of its probability up to a constant."""
     members = np.zeros((len(sets), len(priors)), dtype=np.bool_)
     for row, nodes in enumerate(sets):
         members[row, list(nodes)] = True
@@ -338,7 +319,6 @@ def _covariance(trials: Sequence[Trial], noise: float) -> Floats:
 
 
 def _levels(trials: Sequence[Trial], noise: float) -> Floats:
-    """Logarithms of possible slowdowns: a fixed grid, and values seen in trials."""
     least = LEAST * noise
     fixed: Floats = np.geomspace(least, max(MOST, 2 * least), LEVELS)
     fastest: dict[int, float] = {}
@@ -352,8 +332,7 @@ def _levels(trials: Sequence[Trial], noise: float) -> Floats:
 
 
 def _log_likelihood(held: Floats, found: Floats, levels: Floats, precision: Floats) -> Floats:
-    """Log likelihood of `found`. `held[h, i, t]` is 1 if the i-th slow node of set h took part in trial t. Every
-    level is equally probable for each slow node."""
+    """`held[h, i, t]` is 1 if the i-th slow node of set h took part in trial t. Levels are equally probable."""
     lost = np.zeros((len(held), 1, len(found)))
     for index in range(held.shape[1]):
         more = levels[None, None, :, None] * held[:, index, None, None, :]
@@ -363,8 +342,6 @@ def _log_likelihood(held: Floats, found: Floats, levels: Floats, precision: Floa
     likelihood: Floats = np.logaddexp.reduce(-distance / 2, axis=1) - log(distance.shape[1])
     return likelihood
 
-
-# ---------------------------------------------------------------- records
 
 # lower bound: two starts are never closer
 LEAST_NOISE = 0.01
@@ -380,8 +357,8 @@ def trial(record: PointRecord, nodes: Sequence[str]) -> Trial | None:
 
 
 def volume(record: PointRecord, nodes: int, ranks: int | None = None) -> float:
-    """Return how many times the gradients' bytes each rank moves. A ring of N ranks: 2 (N - 1) / N (Patarasuk &
-    Yuan, 2009); N is `ranks`, by default the record's. Servers on M nodes: 2 (M - 1) / M leave the node."""
+    """Return the factor on the gradients' bytes that each rank moves: 2 (N - 1) / N in a ring of N ranks
+    (Patarasuk & Yuan, 2009), 2 (M - 1) / M off the node with servers on M nodes."""
     number = nodes if record.pattern == "servers" else ranks or record.point.world_size
     return 2 * (number - 1) / number
 

@@ -57,9 +57,6 @@ def _sum(found: Findings) -> str:
     return f"{' and '.join(words) or 'nothing to mend'}; the preflight took {found.wall_s:.1f} s"
 
 
-# ---------------------------------------------------------------- matrices
-
-
 def _network(facts: Facts, network: Network) -> list[str]:
     if not any(link.network == network.word for link in facts.links):
         return []
@@ -109,9 +106,6 @@ def _summary(nodes: Sequence[str], matrix: Matrix, written: Callable[[float], st
     return lines
 
 
-# ---------------------------------------------------------------- all-reduces
-
-
 def _all_reduces(facts: Facts) -> list[str]:
     rows = [row for one in facts.all_reduces for row in _rows(one)]
     if not rows:
@@ -151,7 +145,6 @@ WALL_S = 11.0  # from the process's start to the end of the links; keeps a check
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run this rank; returns the exit code."""
     signals = Signals()
     return as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
 
@@ -168,7 +161,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
         return _lead(cluster, prober, argv)
     except LaunchError as error:
         complain(error, NAME)
-        abort(cluster, error.exit_code)  # finalizing MPI would wait for the silent ranks
+        abort(cluster, error.exit_code)  # MPI's finalize would wait for silent ranks
         return error.exit_code
 
 

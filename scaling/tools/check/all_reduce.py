@@ -42,7 +42,6 @@ class AllReduces:
         self._backend = backend(facts.ranks)
 
     def take(self) -> tuple[AllReduce, ...]:
-        """Time the all-reduces of every network. Raises Interrupted on a signal."""
         if why := against(self._facts.ranks):
             return (AllReduce(network="", left_out=why),)
         if len(self._facts.nodes) == 1:
@@ -109,9 +108,6 @@ def _hold(one: socket.socket, address: str) -> int:
     return port
 
 
-# ---------------------------------------------------------------- possible networks and backend
-
-
 def against(ranks: Sequence[RankFacts]) -> str:
     """Return why no all-reduce can be timed, "" if it can."""
     without = list(dict.fromkeys(rank.host.hostname for rank in ranks if rank.built_for_cuda is None))
@@ -147,9 +143,6 @@ def _local(ranks: Sequence[RankFacts]) -> Iterator[tuple[RankFacts, int]]:
     for rank in ranks:
         yield rank, seen[rank.host.hostname]
         seen[rank.host.hostname] += 1
-
-
-# ---------------------------------------------------------------- tasks
 
 
 def tasks(
@@ -208,9 +201,6 @@ def largest_bytes(ranks: Sequence[RankFacts]) -> int:
         for rank, machine in zip(ranks, machines, strict=True)
     ]
     return min(MOST_BYTES, *rooms)
-
-
-# ---------------------------------------------------------------- results
 
 
 def found(ranks: Sequence[RankFacts], told: Mapping[int, RankAllReduce], frame: AllReduce) -> AllReduce:

@@ -14,9 +14,6 @@ from scaling.records.network import NcclChoice, Network, Place
 from scaling.records.point import Record
 from scaling.records.task import AskedAllReduce, RankAllReduce, Timed
 
-# ---------------------------------------------------------------- words
-
-
 NAMED = 4
 
 
@@ -44,8 +41,6 @@ def size(count: int | None) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 1 << 20 else f"{count // 1024} KiB"
 
 
-# ---------------------------------------------------------------- facts
-
 Level = Literal["ok", "warning", "error"]
 Pair = tuple[str, str]
 # by (sender, receiver)
@@ -53,14 +48,12 @@ Matrix = dict[Pair, float]
 
 
 class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
-    """Facts about one rank and its host. None: the host does not provide the value.
+    """None: the host does not provide the value.
 
     * memlock_bytes: soft limit of locked memory, None if unlimited
     * machine_cores: physical cores of the machine, also those this rank may not use
     * hardware: interfaces whose speed is a card's (a veth always claims 10 Gb/s)
-    * built_for_cuda: CUDA release of the framework that times all-reduces, "" for a build without CUDA,
-      None if not installed
-    * name_addresses: as in `Enrol`
+    * built_for_cuda: CUDA release of the framework that times all-reduces, "" without CUDA, None if not installed
     """
 
     host: HostInfo
@@ -85,8 +78,7 @@ class Load(Record, frozen=True, kw_only=True):
 
 
 class Prepared(Record, frozen=True, kw_only=True, tag="prepared"):
-    """A listening node. `refused`: why it cannot listen on a network. `resolved`: IPv4 addresses by name, maybe
-    none."""
+    """A listening node. `refused`: networks on which it cannot listen. `resolved`: IPv4 addresses by name."""
 
     ports: dict[str, int] = {}
     refused: dict[str, str] = {}
@@ -95,12 +87,8 @@ class Prepared(Record, frozen=True, kw_only=True, tag="prepared"):
 
 
 class Link(Record, frozen=True, kw_only=True, tag="link"):
-    """Measurements of a pair of nodes over one network. None: not reached before `error`.
-
-    * latency_s: half the median round trip of small messages
-    * offset_s: the server's wall clock minus the client's
-    * forth_bits_per_s, back_bits_per_s: one TCP flow from client to server, and back
-    """
+    """Measurements of a pair of nodes over one network; None: not reached before `error`. `latency_s` is half the
+    median round trip, `offset_s` the server's wall clock minus the client's."""
 
     network: str
     client: str
@@ -113,13 +101,8 @@ class Link(Record, frozen=True, kw_only=True, tag="link"):
 
 
 class AllReduce(Record, frozen=True, kw_only=True):
-    """The timed all-reduces over one network, "" on a single node.
-
-    * everyone: all ranks together
-    * inside: by node, its ranks only; all nodes at the same time
-    * left_out, error: why it was not tried, why it failed
-    * nccl: NCCL's choices over all ranks, None without NCCL
-    """
+    """The timed all-reduces over one network ("" on a single node): of all ranks, and of each node's ranks at the
+    same time. `left_out` is why it was not tried, `error` why it failed."""
 
     network: str
     backend: str = ""
@@ -135,7 +118,7 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
     """All facts of a preflight.
 
     * absent: absent[network][node] is why a node is not on a network
-    * named, asked: networks were named by --interconnect or a fabric file; by --interconnect
+    * named, asked: --interconnect or a fabric file named the networks; --interconnect did
     * left_out: (network, node, node) of pairs not measured for lack of time
     """
 
@@ -151,7 +134,6 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        """Host names in the order of their first ranks."""
         return tuple(self._by_node)
 
     @cached_property
@@ -215,12 +197,8 @@ class Findings(Record, frozen=True, kw_only=True):
         return sum(verdict.level == "error" for verdict in self.verdicts)
 
 
-# ---------------------------------------------------------------- messages
-
-
 class Prepare(Record, frozen=True, kw_only=True, tag="prepare"):
-    """Order to a node's first rank: listen at `places`, resolve `names`, measure the load without the pids `mine`.
-    Order to a node's first rank: listen at `places`, resolve `names`, measure the load without the pids `mine`."""
+    """Order to a node's first rank: listen at `places`, resolve `names`, measure the load except `mine`."""
 
     places: dict[str, Place]
     names: tuple[str, ...]

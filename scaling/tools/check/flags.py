@@ -22,8 +22,6 @@ app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """The parsed command line."""
-
     interconnect: tuple[str, ...] = ()
     fabric: str | None = None
     json: bool = False

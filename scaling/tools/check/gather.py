@@ -64,9 +64,6 @@ def shared_memory(path: Path = SHM) -> tuple[int | None, int | None]:
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-# ---------------------------------------------------------------- names
-
-
 def resolve(names: Iterable[str], within_s: float = RESOLVE_S) -> dict[str, tuple[str, ...]]:
     """Resolve each name to IPv4 addresses, empty if it has none or the answer takes too long."""
     found: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
@@ -86,9 +83,6 @@ def resolve(names: Iterable[str], within_s: float = RESOLVE_S) -> dict[str, tupl
     return dict(found)
 
 
-# ---------------------------------------------------------------- load
-
-
 def watch(mine: Collection[int], sleep: Callable[[float], None] = time.sleep) -> Load:
     """Measure the load of processes other than `mine` over WATCH_S seconds."""
     before, start_s, busy_s = processes(), time.monotonic(), _busy_s()
@@ -105,8 +99,8 @@ def load(
     busy_s: float,
     passed_s: float,
 ) -> Load:
-    """Compute the load between two readings of all processes, {pid: (name, CPU seconds)}. `busy_s` is the CPU time
-    of the whole machine, including processes outside this container."""
+    """Compute the load between two readings of all processes, {pid: (name, CPU seconds)}. `busy_s` includes
+    processes outside this container."""
     used: dict[str, float] = {}
     own_s = 0.0
     for pid, (name, end_s) in after.items():

@@ -39,13 +39,11 @@ from scaling.transport.mailbox import ENROL_S, Mailbox
 
 
 LATENCY_S = (0.02, 0.1)  # minimum and maximum for a pair's latency
-BANDWIDTH_S = (0.08, 0.3)  # for one direction of its bandwidth
+BANDWIDTH_S = (0.08, 0.3)  # for one direction of a pair's bandwidth
 OVERHEAD_S = 0.06  # orders, connections and answers of a round
 
 
 class Round(Record, frozen=True, kw_only=True):
-    """Pairs that measure over one network at the same time. No node is in two of them."""
-
     network: str
     pairs: tuple[Pair, ...]
 
@@ -79,7 +77,6 @@ def pair_rounds(nodes: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
 
 
 def disjoint(pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:
-    """Put pairs into rounds without a common node, greedily in the given order."""
     found: list[list[Pair]] = []
     for pair in pairs:
         free = (one for one in found if all(set(pair).isdisjoint(other) for other in one))
@@ -92,8 +89,7 @@ def disjoint(pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:
 
 
 def plan_links(networks: Mapping[str, Sequence[str]], budget_s: float) -> LinkPlan:
-    """Share `budget_s` among all pairs of each network's nodes. A round has a minimum duration. Rounds that do not
-    fit into the budget are left out."""
+    """Share `budget_s` among all pairs of each network. Rounds that do not fit into the budget are left out."""
     columns = [
         [Round(network=name, pairs=pairs) for pairs in pair_rounds(nodes) if pairs]
         for name, nodes in networks.items()
@@ -148,7 +144,6 @@ class Tour:
         self.left_out: list[tuple[str, str, str]] = []
 
     def take(self, end_s: float, say: Callable[[str], None]) -> None:
-        """Measure as many links as fit until `end_s` of the mailbox's clock."""
         said_s = self._mailbox.clock()
         for number, one in enumerate(self._plan.rounds, 1):
             if self._mailbox.clock() + self._plan.round_s > end_s:
@@ -187,8 +182,6 @@ class Tour:
             else link
             for link in self.links
         ]
-
-    # ------------------------------------------------------------ one round
 
     def _measured(self, one: Round) -> list[Link]:
         """Links of a round. A pair that does not answer gets an error; its late answer is ignored."""
@@ -256,7 +249,7 @@ def better(one: Link, other: Link) -> Link:
 # the others.
 
 
-Nics = dict[str, Nic]  # by host name
+Nics = dict[str, Nic]
 AUTO = "auto"
 
 
@@ -268,13 +261,8 @@ class FoundNetworks(NamedTuple):
 
 
 def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, Entry]) -> FoundNetworks:
-    r"""Find the networks to measure. Raises UsageError for a word that matches no network of any host.
-
-    The first of these that is not empty is used:
-    * the networks that `words` name (`--interconnect`: names of the fabric file, interfaces, subnets)
-    * the networks of the fabric file
-    * all networks that at least two hosts share
-    """
+    """Find the networks to measure: those of `words` (--interconnect), else of the fabric file, else all that at
+    least two hosts share. Raises UsageError for a word that matches no network."""
     hosts = {rank.host.hostname: rank.host for rank in ranks}
     hardware = {(rank.host.hostname, name) for rank in ranks for name in rank.hardware}
     entries = _wanted(hosts, named_networks(words), known)
@@ -291,7 +279,6 @@ def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mappi
 
 
 def named_networks(words: Sequence[str]) -> list[str]:
-    """Drop `auto` from the words; the rest name networks."""
     return [word for word in words if word != AUTO]
 
 
@@ -309,9 +296,7 @@ def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[st
 
 
 def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
-    """Entries for every subnet that at least two hosts share, and for routed interfaces. A subnet is named by its
-    interface if the name is the same everywhere. An interface between several subnets counts if packets are routed
-    between all hosts, or between more hosts than any subnet has."""
+    """Subnets of at least two hosts, and interfaces between which packets are routed if these have more hosts."""
     subnets: dict[IPv4Network, Nics] = {}
     for name, host in hosts.items():
         for nic in _general(host):
@@ -341,12 +326,8 @@ def _reaches(nics: Nics) -> bool:
     return len(set(addresses)) == len(addresses)
 
 
-# ---------------------------------------------------------------- one network
-
-
 def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Nics:
-    """The interfaces that match an entry, by host. If they are in several subnets: the interfaces between which
-    packets are routed, or those of the largest subnet if that has at least as many."""
+    """Interfaces that match an entry, by host: the largest subnet, or the routed ones if these have more hosts."""
     subnets: dict[IPv4Network, Nics] = {}
     for name, host in hosts.items():
         for nic in _usable(host):
@@ -393,13 +374,12 @@ def _network(
 
 
 def _rate(host: HostInfo, nic: Nic, is_card: bool) -> float | None:
-    """The speed that a veth claims is ignored. A card's may be known from its RDMA port only."""
+    """Ignores the speed that a veth claims."""
     return networks.rate_bits_per_s(host, nic if is_card else replace(nic, speed_bits_per_s=None))
 
 
 def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
-    """RDMA cards that the fabric file names, else the cards behind the InfiniBand interface, also inactive ones.
-    RDMA cards that the fabric file names, else the cards behind the InfiniBand interface, also inactive ones."""
+    """The fabric file's RDMA cards, else those behind the InfiniBand interface, also inactive ones."""
     if entry.hca:
         return entry.cards(host.hostname) or ""
     return ",".join(networks.cards_named(host, networks.card_behind(host, nic.name)))
@@ -456,8 +436,8 @@ class Lead:
         known: Mapping[str, Entry],
         until_s: float,
     ) -> Facts:
-        """Prepare all nodes and measure their links until `until_s` of the mailbox's clock. Raises UsageError for
-        a word that matches no network."""
+        """Prepare all nodes and measure their links until `until_s`. Raises UsageError for a word without a
+        network."""
         found = find_networks(ranks, words, known)
         asked = bool(named_networks(words))
         facts = Facts(
@@ -507,7 +487,7 @@ def _first_rank(ranks: Sequence[RankFacts], node: str) -> int:
 
 
 def _neighbours(facts: Facts, node: str) -> tuple[int, ...]:
-    """Process ids of this launch on the node's machine. A lab's nodes and containers share a machine."""
+    """A lab's nodes and containers share a machine, so its boot id decides."""
     boot_id = facts.host(node).boot_id
     return tuple(
         rank.pid

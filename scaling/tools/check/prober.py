@@ -64,7 +64,7 @@ from scaling.transport.mailbox import send_news
 
 
 Bind = Callable[[socket.socket, str], None]
-Mark = tuple[float, int]  # (seconds, bytes received until then)
+Mark = tuple[float, int]  # (seconds, bytes received)
 
 HELLO = struct.Struct("!16scd")  # token, what to measure, seconds
 FLOAT = struct.Struct("!d")
@@ -84,20 +84,16 @@ COLD_PINGS = 5
 
 
 def bind_device(sock: socket.socket, interface: str) -> None:
-    """Bind a socket to one interface. Raises OSError if the interface is missing. Without permission (Linux before
-    5.7) the socket's address and the routes decide."""
+    """Bind a socket to one interface. Raises OSError if it is missing. Without permission (Linux before 5.7)
+    routes decide."""
     with suppress(PermissionError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
-
-
-# ---------------------------------------------------------------- server
 
 
 class Listener:
     """Serves measurements at one place, each in a thread, until `close`."""
 
     def __init__(self, place: Place, token: bytes, bind: Bind = bind_device) -> None:
-        """Listen on a free port. Raises OSError if the address or the interface is not this node's."""
         self._token = token
         self._socket = socket.socket()
         try:
@@ -145,9 +141,6 @@ def _link_answer(connection: socket.socket) -> None:
         connection.sendall(FLOAT.pack(time.time()))
 
 
-# ---------------------------------------------------------------- client
-
-
 def probe_link(order: Measure, bind: Bind = bind_device) -> Link:
     """Measure a link. Never raises OSError: missing values stay None and `error` holds the reason."""
     link = Link(network=order.network, client=order.client, server=order.server)
@@ -169,7 +162,6 @@ def probe_link(order: Measure, bind: Bind = bind_device) -> Link:
 
 
 def link_reason(error: OSError) -> str:
-    """Describe an error in few words: `timed out`, `Connection refused`, `No route to host`."""
     return "timed out" if isinstance(error, TimeoutError) else error.strerror or str(error)
 
 
@@ -203,8 +195,8 @@ def _left(end_s: float) -> float:
 
 
 def ping(sock: socket.socket, seconds: float) -> tuple[float, float]:
-    """Bounce small messages for `seconds`; return latency and clock offset, in seconds. Latency is half the median
-    round trip. The offset is how far the peer's wall clock is ahead, from the fastest round trip as in NTP."""
+    """Bounce small messages for `seconds`. Returns half the median round trip, and how far the peer's wall clock
+    is ahead (fastest round trip, as in NTP)."""
     trips: list[tuple[float, float]] = []
     end_s = time.perf_counter() + seconds
     while len(trips) <= COLD_PINGS or (len(trips) < PINGS and time.perf_counter() < end_s):
@@ -217,11 +209,7 @@ def ping(sock: socket.socket, seconds: float) -> tuple[float, float]:
     return median(trip_s for trip_s, _ in warm) / 2, min(warm)[1]
 
 
-# ---------------------------------------------------------------- one flow
-
-
 def pump(sock: socket.socket, seconds: float) -> None:
-    """Send as fast as the link allows for `seconds`, then close the sending side."""
     sock.setblocking(False)
     ready = select.poll()
     ready.register(sock, select.POLLOUT)
@@ -241,13 +229,11 @@ def pump(sock: socket.socket, seconds: float) -> None:
 
 
 def window_bytes(acknowledged: int, passed_s: float) -> int:
-    """Return how many bytes may be in flight (see the section's comment)."""
     drained = acknowledged / passed_s * HORIZON_S if passed_s > 0 else 0.0
     return max(FIRST_BYTES, int(min(acknowledged + FIRST_BYTES, drained)))
 
 
 def _unacknowledged(sock: socket.socket) -> int:
-    """Bytes sent and not acknowledged by the peer's kernel: SIOCOUTQ, tcp(7)."""
     answer: bytes = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
     return int.from_bytes(answer, sys.byteorder)
 
@@ -274,8 +260,8 @@ def drain(sock: socket.socket, within_s: float) -> float:
 
 
 def rate_bits_per_s(marks: Sequence[Mark]) -> float:
-    """Compute bits/s without the first quarter of the time; 0 if nothing arrived after it. In the first quarter
-    TCP grows its window and a traffic shaper spends its burst."""
+    """Compute bits/s without the first quarter, when TCP grows its window and shapers spend their burst. 0 if
+    nothing came."""
     (start_s, _), (end_s, total) = marks[0], marks[-1]
     at_s, before = marks[bisect_right(marks, start_s + (end_s - start_s) / 4, key=lambda mark: mark[0]) - 1]
     return 8 * (total - before) / (end_s - at_s) if end_s > at_s else 0.0
@@ -415,7 +401,7 @@ class Prober:
             self._say(answer)
 
     def wait(self) -> None:
-        """Sleep shortly: MPI has no file descriptor to wait on."""
+        """MPI has no file descriptor to wait on."""
         time.sleep(QUICK_S if self._under_way else CALM_S)
 
     def _say(self, message: ToLead) -> None:
@@ -442,8 +428,6 @@ class Prober:
                 self._exchanger.end(FOR_GOOD)
                 for listener in self._listeners:
                     listener.close()
-
-    # ------------------------------------------------------------ in threads
 
     def _apart(self, work: Callable[[], ToLead]) -> None:
         """Do `work` in a thread. A later turn forwards its answer or raises its exception."""

@@ -22,9 +22,6 @@ from scaling.tools.compare.flags import NAME, Asked
 from scaling.tools.compare.formats import document
 from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Name, Side, Unit, cost
 
-# ---------------------------------------------------------------- comparing
-
-
 Sides = tuple[tuple[Row, ...], ...]
 UNKNOWN = "launch-to-launch variation is unknown: run each three times, or a second launch may tell otherwise"
 
@@ -38,8 +35,7 @@ def compare(
     although_different: bool,
     price_file: Path | None = None,
 ) -> Found:
-    """Compare both sides cell by cell. Raises UsageError if runs are unreadable, not alike, or measured no
-    exchange."""
+    """Compare both sides by cell. Raises UsageError if runs are unreadable, not alike, or measured no exchange."""
     before = found.read("BASE", base, although_different=although_different)
     after = found.read("NEW", new, although_different=although_different)
     unit = found.unit_of(before, after)
@@ -109,8 +105,7 @@ EMPTY = "RUN: no cell could be compared, so that nothing could have been found s
 
 
 def exit_code(found: Found, *, require_proof: bool) -> int:
-    """Return the exit code: 0 nothing slower, 1 slower, 2 nothing comparable, 3 a cell undecided with
-    --require-proof."""
+    """0: nothing slower, 1: slower, 2: nothing comparable, 3: a cell undecided with --require-proof."""
     if found.is_lost:
         return SLOWER
     if found.is_empty:
@@ -155,7 +150,6 @@ def _act(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     try:
         return obey(_act, argv, NAME)
     except Exception:  # a bug: Python's own exit code, 1, would mean "slower"

@@ -72,7 +72,6 @@ def _said(cell: Cell, found: Found) -> str:
 
 
 def json(found: Found, exit_code: int) -> str:
-    """Return one JSON object; fractions are of 1."""
     plain = {
         **rounded(msgspec.to_builtins(found)),
         "counts": found.counts,
@@ -82,9 +81,8 @@ def json(found: Found, exit_code: int) -> str:
 
 
 # ---------------------------------------------------------------- github-action-benchmark
-# The new side's values in the format that its README describes
-# (github.com/benchmark-action/github-action-benchmark): `customBiggerIsBetter`, or `customSmallerIsBetter` for
-# metrics of which less is better.
+# `customBiggerIsBetter`, or `customSmallerIsBetter` if less is better (README of
+# benchmark-action/github-action-benchmark).
 
 
 def benchmark(found: Found) -> str:
@@ -115,8 +113,7 @@ VERDICT = Column(key="verdict", title="verdict", is_text=True)
 
 
 def document(found: Found, *, verdict_first: bool = False) -> Document:
-    """Build the document. `verdict_first` puts the verdict into the first column, for programs that search lines.
-    Build the document. `verdict_first` puts the verdict into the first column, for programs that search lines."""
+    """Build the document. `verdict_first` makes the verdict the first column."""
     metric = METRICS[found.metric]
     columns = (VERDICT, NAME) if verdict_first else (NAME, VERDICT)
     table = Section(
@@ -137,7 +134,6 @@ def document(found: Found, *, verdict_first: bool = False) -> Document:
 
 
 def headline(found: Found) -> str:
-    """Count the cells by verdict: `1 slower, 4 same, 1 cannot tell`."""
     return ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
 
 

@@ -43,8 +43,8 @@ class Side(NamedTuple):
 
 
 def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
-    """Read one side. Raises UsageError if a run is unreadable, still being written, imported or given twice. Runs
-    of one side must be alike unless `although_different` is set."""
+    """Read one side. Raises UsageError if a run is unreadable, imported, given twice, still being written, or
+    differs."""
     folders = tuple(folder_of(run) for run in runs)
     twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
     if twice:
@@ -70,7 +70,7 @@ def unit_of(base: Side, new: Side) -> Unit:
 
 
 def apart(base: Side, new: Side) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the differences between the sides: those that forbid a comparison, and those worth a notice."""
+    """Return the differences that forbid a comparison, and those worth a notice."""
     found = differing((*base.headers, *new.headers))
     serious = {what: values for what, values in found.items() if what not in EXPECTED}
     return serious, {what: values for what, values in found.items() if what in EXPECTED}
@@ -85,7 +85,6 @@ Name = Literal["efficiency", "speedup", "samples_per_s", "exposed", "cost", "j_p
 class Metric(Record, frozen=True, kw_only=True):
     """A value of a row.
 
-    * of: the value, None if the row has none
     * unit: `{unit}` is replaced by the workload's unit
     * is_ratio: changes are differences of logarithms, shown in percent; else plain differences, in points
     * needs_same_unit: images/s and tokens/s are not comparable
@@ -104,7 +103,6 @@ class Metric(Record, frozen=True, kw_only=True):
 
     @property
     def sign(self) -> int:
-        """The factor that makes a gain of a difference."""
         return 1 if self.more_is_better else -1
 
     @property
@@ -124,7 +122,7 @@ def _exposed(row: Row) -> Estimate | None:
 
 
 def _joules(row: Row) -> Estimate | None:
-    """GPUs only, or CPUs and memory. A row has no value per round, so there is no interval."""
+    """`estimates` is by id(row)."""
     use = row.machine_energy if row.hardware.device == "cpu" else row.device_use
     joules = use.j_per_sample if use else None
     return Estimate(mean=joules, low=None, high=None, n=row.rounds) if joules else None
@@ -196,11 +194,8 @@ class Value(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """New / base - 1, or new - base if the metric is not a ratio. None if a side has a single round or run.
-
-    * low, high: at the `confidence` at which Holm's procedure tests this cell, so both agree
-    * p: not adjusted
-    """
+    """New / base - 1, or new - base if the metric is not a ratio. The interval is at the `confidence` of Holm's
+    test. `p` is not adjusted. None if a side has a single round or run."""
 
     mean: float
     low: float | None
@@ -210,11 +205,8 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class Cell(Record, frozen=True, kw_only=True):
-    """One exchange at one world size on both sides. Descriptions are the new side's if it has the cell.
-
-    * reason: why the verdict is undecided
-    * needed: rounds or runs a side that would decide it
-    """
+    """One exchange at one world size. Descriptions are the new side's if it has the cell. `needed` is the number
+    of rounds or runs a side that would decide it."""
 
     name: str
     strategy: str
@@ -262,7 +254,6 @@ class Found(Record, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """Count the cells by verdict, losses first."""
         order = dict.fromkeys((*LOST, *(cell.verdict for cell in self.cells)))
         counted = {verdict: sum(cell.verdict == verdict for cell in self.cells) for verdict in order}
         return {verdict: count for verdict, count in counted.items() if count}

@@ -38,11 +38,7 @@ STATES = ("FAILED", *UNRANKED)
 
 
 class Pair(NamedTuple):
-    """The rows of one cell, one per run. A side without the cell is empty.
-
-    * apart: settings that differ
-    * left_out: remarks on dropped runs
-    """
+    """The rows of one cell, one per run; a side may be empty. `apart` lists settings that differ."""
 
     base: tuple[Row, ...]
     new: tuple[Row, ...]
@@ -55,8 +51,7 @@ class Pair(NamedTuple):
 
 
 def pairs(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]]) -> list[Pair]:
-    """Match the cells of both sides, in the base's order. Equal cells are matched first, then cells of one name
-    with different settings. The rest has one side only."""
+    """Match the cells of both sides: equal cells first, then cells of one name with different settings."""
     before, after = _by_cell(base), _by_cell(new)
     found = [Pair(rows, after.pop(key)) if key in after else Pair(rows, ()) for key, rows in before.items()]
     return [*(_renamed(pair, after) for pair in found), *(Pair((), rows) for rows in after.values())]
@@ -87,7 +82,6 @@ def _by_cell(sides: Sequence[Sequence[Row]]) -> dict[tuple[object, ...], tuple[R
 
 
 def _apart(one: Row, other: Row) -> Iterator[str]:
-    """Differing settings: `batch_size 32 | 64`."""
     for before, after in ((one.workload, other.workload), (one.hardware, other.hardware)):
         told = asdict(after)
         yield from (
@@ -98,8 +92,7 @@ def _apart(one: Row, other: Row) -> Iterator[str]:
 
 
 def pairs_told(pair: Pair) -> Pair:
-    """Drop runs in which the cell failed, if it worked in other runs of the base. New runs with a new kind of
-    failure stay."""
+    """Drop runs in which the cell failed, if it worked in other runs of the base."""
     had = states(pair.base)
     base = tuple(row for row in pair.base if not states([row]))
     if not had or not base:
@@ -115,7 +108,6 @@ def pairs_told(pair: Pair) -> Pair:
 
 
 def states(rows: Sequence[Row]) -> list[str]:
-    """List the failure flags of any row, worst first."""
     return [state for state in STATES if any(state in row.flags for row in rows)]
 
 
@@ -131,12 +123,7 @@ NEWLY: Mapping[str, Verdict] = {
 
 
 class Rule(NamedTuple):
-    """How cells are judged.
-
-    * fail_above: the loss that counts, a fraction or points / 100
-    * although_different: compare cells with different settings
-    * apart: differences between the sides as a whole
-    """
+    """`fail_above` is a fraction or points / 100; `apart` are differences between the sides as a whole."""
 
     metric: Metric
     fail_above: float
@@ -151,7 +138,6 @@ class Rule(NamedTuple):
 
 
 def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rule) -> tuple[Cell, ...]:
-    """Return the verdict of every cell of either side."""
     found = [pairs_told(pair) for pair in pairs(base, new)]
     context = labels.context([row for pair in found for row in (*pair.base, *pair.new)])
     judged = [_untested(pair, context, rule) for pair in found]
@@ -176,11 +162,8 @@ def means(found: Sequence[Cell]) -> tuple[Mean, ...]:
     )
 
 
-# ---------------------------------------------------------------- before the test
-
-
 def _untested(pair: Pair, context: Context, rule: Rule) -> Cell:
-    """The cell without a test's result; verdict `same` means that the test decides."""
+    """Verdict `same` means that the test decides."""
     verdict, reason = _standing(pair, rule)
     row = pair.shown
     return Cell(
@@ -237,7 +220,6 @@ def _incomparable(pair: Pair, rule: Rule) -> str:
 
 
 def _failures(pair: Pair) -> Iterator[str]:
-    """Remarks on partly failed cells: failed rounds do not enter the rates."""
     for name, rows in (("base", pair.base), ("new", pair.new)):
         tried, measured = sum(row.rounds_tried for row in rows), sum(row.rounds for row in rows)
         if 0 < measured < tried:
@@ -247,9 +229,6 @@ def _failures(pair: Pair) -> Iterator[str]:
 def _why(rows: Sequence[Row]) -> str:
     failed = next((row.failed for row in rows if row.failed), None)
     return f"{failed.cause}: {failed.message}" if failed else ""
-
-
-# ---------------------------------------------------------------- the test
 
 
 def _estimates(rows: Sequence[Row], rule: Rule) -> list[Estimate]:

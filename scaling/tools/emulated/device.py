@@ -9,10 +9,8 @@ from scaling.records.point import Point
 from scaling.tools.emulated import layers, profiles
 
 # ---------------------------------------------------------------- timeline
-# A device runs one kernel after the other; each ends at an absolute time.
-#
 # Sleeping for durations drifts: every sleep ends late, 9 % in a step of a hundred layers. So each sleep aims at
-# the end of all work so far. Only waiting for other ranks moves that end.
+# the absolute end of all work so far. Only waiting for other ranks moves that end.
 
 
 # a shorter sleep is skipped; the next one ends on time
@@ -43,14 +41,12 @@ class Timeline:
             self._end_s = now_s
 
     def spend(self, seconds: float) -> None:
-        """Work for `seconds` of the device's time."""
         self._end_s += seconds * self._dilate
         left_s = self._end_s - self._clock()
         if left_s >= SHORTEST_S:
             self._sleep(left_s)
 
     def finish(self) -> None:
-        """Return when the device has finished all its work."""
         left_s = self._end_s - self._clock()
         if left_s > 0:
             self._sleep(left_s)
@@ -65,19 +61,13 @@ class Timeline:
             self._end_s = max(self._end_s, now_s)
 
     def meet(self) -> None:
-        """Note that all ranks have met: later work does not begin before now."""
+        """Note that all ranks have met: later work begins now at the earliest."""
         self._end_s = max(self._end_s, self._clock())
 
 
-# ---------------------------------------------------------------- device
-
-
 class EmulatedDevice:
-    """An emulated device. Raises UsageError if the profile lacks the model or the batch.
-
-    * rate: of the point's model
-    * spans: of a step, with sizes divided by the point's `shrink`
-    """
+    """A device with its model's rate, spans and timeline. Raises UsageError if the profile lacks the model or the
+    batch."""
 
     def __init__(self, point: Point) -> None:
         work = point.workload
@@ -89,6 +79,5 @@ class EmulatedDevice:
 
 
 def value(rank: int, step: int) -> float:
-    """Value of all gradient elements of a rank in a step. It is an integer, so sums are exact, and changes every
-    step."""
+    """Value of all gradient elements of a rank in a step: an integer, so sums are exact; it changes every step."""
     return 1.0 + (7 * rank + 3 * step) % 31

@@ -20,10 +20,9 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, int(DEFAULT_BUCKET_MB * MIB)
 
 
 def bucket_bytes(sizes: Iterable[int], cap_mb: float, shrink: float = 1.0) -> list[int]:
-    """Bytes of DDP's buckets for gradients of these `sizes`, in the order of backward (the model's, reversed). A
-    bucket is full when it reaches the cap. With the default cap, the first bucket has 1 MiB
-    (torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size). Limits are divided by `shrink`,
-    like the sizes."""
+    """Bytes of DDP's buckets for gradients of these `sizes`, in the order of backward. A bucket is full when it
+    reaches the cap. With the default cap the first one has 1 MiB (torch/csrc/distributed/c10d/reducer.cpp,
+    compute_bucket_assignment_by_size). Limits are divided by `shrink`."""
     cap = cap_mb * MIB / shrink
     limit = FIRST_BUCKET_BYTES / shrink if cap_mb == DEFAULT_BUCKET_MB else cap
     buckets, filling = [], 0
@@ -41,11 +40,8 @@ FLOAT32_BYTES = 4
 
 
 class Layer(Record, frozen=True, kw_only=True):
-    """A module with parameters.
-
-    * sizes: elements of each parameter
-    * forward, backward: operations of one sample; a multiply and an add are two, a normalisation counts none
-    """
+    """A module with parameters. `forward` and `backward` count operations of one sample; a multiply and an add are
+    two."""
 
     name: str
     sizes: tuple[int, ...]
@@ -63,8 +59,8 @@ class Span(Record, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=8)
 def of(model: str, image_size: int = 0) -> tuple[Layer, ...]:
-    """List a model's layers with parameters, in the order of the forward pass. Raises UsageError for an unknown
-    model or an impossible image size; 0 is the model's own size."""
+    """List a model's layers with parameters, in forward order. Raises UsageError for an unknown model or image
+    size."""
     try:
         placed = models.sized(model, image_size).placed
     except UsageError as error:
@@ -83,12 +79,10 @@ def of(model: str, image_size: int = 0) -> tuple[Layer, ...]:
 
 
 def operations(model: str, image_size: int = 0) -> int:
-    """Count the operations of both passes of one sample."""
     return sum(layer.forward + layer.backward for layer in of(model, image_size))
 
 
 def gradient_bytes(model: str, image_size: int = 0) -> int:
-    """Count the bytes of all gradients, in float32."""
     return FLOAT32_BYTES * sum(sum(layer.sizes) for layer in of(model, image_size))
 
 
@@ -100,8 +94,7 @@ def tail_bytes(model: str, image_size: int = 0) -> int:
 
 def spans(layers: Sequence[Layer], step_s: float, shrink: float = 1.0) -> tuple[Span, ...]:
     """Divide `step_s` in proportion to the operations, and the parameters by `shrink`. A layer without operations
-    joins the span before it. Other work (update, activations) is distributed the same way, because only whole
-    steps are published."""
+    joins the span before it."""
     per_operation_s = step_s / sum(layer.forward + layer.backward for layer in layers)
     sizes = iter(shrunken([size for layer in layers for size in layer.sizes], shrink))
     stretches: list[Span] = []

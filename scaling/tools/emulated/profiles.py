@@ -17,8 +17,7 @@ from scaling.tools.emulated import layers
 
 
 class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Published rate of one device. `source` is a key of the file's sources; `image_size` is in pixels, 0 for the
-    model's."""
+    """Published rate of one device. `image_size` is in pixels, 0 for the model's."""
 
     model: str
     batch_size: int
@@ -38,8 +37,7 @@ class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class InNode(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Published rate of each of `devices` devices in a node. It includes the node's losses, so only fits use it.
-    Published rate of each of `devices` devices in a node. It includes the node's losses, so only fits use it."""
+    """Rate of each of `devices` devices in a node. It includes the node's losses, so only fits use it."""
 
     model: str
     batch_size: int
@@ -58,8 +56,6 @@ class Link(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A device by its full name, with its rates."""
-
     device: str
     rates: tuple[Rate, ...]
     in_node: tuple[InNode, ...] = ()
@@ -67,19 +63,14 @@ class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of profiles.toml."""
-
     sources: dict[str, str]
     profiles: dict[str, Profile]
 
 
 # ---------------------------------------------------------------- fits
-# Rates at unpublished batches b, fitted to published ones:
-#
-#     r(b) = c b / (b + h)        a step takes (b + h) / c: a time per sample, and a fixed time of h samples
-#
-# 1/r is fitted linearly in 1/b (Lineweaver and Burk, 1934). A fit to a V100's ResNet-50 at 64 and 128 (MXNet) is
-# 3.3 % too fast at 32 and 9.7 % at 8. So fits cover only half the smallest to twice the largest batch.
+# Rates at unpublished batches b are c b / (b + h): a time per sample, and a fixed time of h samples. 1/r is fitted
+# linearly in 1/b (Lineweaver and Burk, 1934). A V100's ResNet-50 fitted at 64 and 128 (MXNet) is 3.3 % too fast at
+# 32 and 9.7 % at 8, so fits end at half the smallest and twice the largest batch.
 
 
 class Fitted(Rate, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,8 +85,8 @@ class Fitted(Rate, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fit(Record, frozen=True, kw_only=True):
-    """c b / (b + h) samples/s of a model at batch b, for batches from `least` to `most`. `fitted_to` names the
-    batches, `off` is the largest relative error at them."""
+    """c b / (b + h) samples/s for batches b from `least` to `most`. `off` is the largest relative error at
+    published batches."""
 
     model: str
     c: float
@@ -126,8 +117,8 @@ class Fit(Record, frozen=True, kw_only=True):
 
 
 def fitted_rate(profile: Profile, model: str, image_size: int | None = None) -> Fit | None:
-    """Fit the first source that has two batches of the model at an image size (None: any). None if no source has
-    two, or if step times do not grow with the batch."""
+    """Fit the first source with two batches of the model at an image size (None: any). None without such a source,
+    or if step times do not grow with the batch."""
     known: tuple[Rate | InNode, ...] = (*profile.rates, *profile.in_node)
     published = [one for one in known if one.model == model and image_size in (None, one.image_size)]
     for source, size in dict.fromkeys((one.source, one.image_size) for one in published):
@@ -189,16 +180,8 @@ def find(name: str) -> Profile:
 
 
 def rate(name: str, model: str, batch_size: int | None = None, image_size: int = 0) -> Rate:
-    r"""Return a device's rate for a model at a batch (default: the first listed) and image size (0: the model's
-    own).
-
-    Sources, in this order:
-    * published
-    * fitted to published batches
-    * another image size, in proportion to the operations
-
-    Raises UsageError with the available batches. Other models and distant batches are never used.
-    """
+    """Return a model's rate at a batch (default: the first listed): published, else fitted, else converted from
+    another image size. Raises UsageError with the available batches."""
     profile = find(name)
     of_model = [published for published in profile.rates if published.model == model]
     if not of_model:
@@ -247,5 +230,4 @@ def _resized(one: Rate, image_size: int) -> Rate:
 
 
 def source(published: Rate) -> str:
-    """Return where a rate was published."""
     return read().sources[published.source]

@@ -1,19 +1,16 @@
 """How far to shrink sizes and stretch times, so that this machine can emulate the whole cluster.
 
-Emulated ranks use real CPU time: Gloo moves and sums bytes, DDP copies them, each layer and each hop of a ring
-wakes a worker. `shrink` K divides bytes and link rates, `dilate` D multiplies times and divides link rates again:
+Emulated ranks use real CPU time for bytes, copies and wake-ups. `shrink` K divides bytes and link rates, `dilate`
+D multiplies times and divides link rates again:
 
     cores in use = (bytes sent / K / BYTES_PER_CORE_S + what does not shrink) / (D x step)
 
-The last bucket is fully exposed. If this machine moves it more slowly than the emulated links, every step is too
-long by `Load.late`. It stays below LATE of a step, because 4.5 % would hide the difference between 10 and 100
-Gb/s.
+The last bucket is fully exposed. `Load.late` is how much longer it takes here than on the links. It stays below
+LATE of a step, because 4.5 % would hide the difference between 10 and 100 Gb/s.
 
 Dilating is exact but takes time. Shrinking is free but leaves wake-ups and latencies. So dilate until shrinking by
-MOST_SHRINK suffices, then shrink only as far as needed.
-
-The constants come from runs of resnet50 on 16 ranks on 4 nodes, on two cores of an x86 server, sizes / 7.5. To
-bench the same model on the same machine does not confirm them.
+MOST_SHRINK suffices, then shrink only as far as needed. The constants come from resnet50 on 16 ranks on 4 nodes,
+on two cores of an x86 server, sizes / 7.5; benching that again does not confirm them.
 """
 
 from __future__ import annotations
@@ -41,10 +38,7 @@ MOST_SHRINK = 10.0
 class Load(Record, frozen=True, kw_only=True):
     """What is emulated on one machine.
 
-    * gradient_bytes, tail_bytes: of all layers, and of the last bucket
-    * step_s: compute of a step
     * world_size, ranks: emulated devices, and those on this machine
-    * cores: of this machine
     * link_bits_per_s: fastest link of a node, None if unknown
     * polling: cores that a strategy keeps busy per rank
     """
@@ -61,7 +55,6 @@ class Load(Record, frozen=True, kw_only=True):
 
     @property
     def hops(self) -> int:
-        """Hops of a ring over all ranks, to sum and to distribute."""
         return 2 * (self.world_size - 1)
 
     @property
@@ -71,7 +64,6 @@ class Load(Record, frozen=True, kw_only=True):
 
     @property
     def wire_s(self) -> float:
-        """Seconds of an exchange on the fastest link."""
         return 8 * self.sent_bytes / self.link_bits_per_s if self.link_bits_per_s else 0.0
 
     @property
@@ -97,7 +89,6 @@ class Load(Record, frozen=True, kw_only=True):
         return BUSY * self.cores if self.cores == 1 else min(BUSY * self.cores, self.cores - 1.0)
 
     def cores_in_use(self, shrink: float, dilate: float) -> float:
-        """Estimate the average number of cores in use."""
         return (self.exchange_s / shrink + self.fixed_s) / (dilate * self.shortest_s)
 
     @property

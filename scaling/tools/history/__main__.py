@@ -18,8 +18,6 @@ from scaling.tools.history.flags import NAME, Asked
 from scaling.tools.history.formats import document
 from scaling.tools.history.lines import RunLine, Unreadable, read
 
-# ---------------------------------------------------------------- groups
-
 
 def lettered(lines: Sequence[RunLine]) -> list[RunLine]:
     """Give each line the letter of its group of comparable runs, "" if it measured no exchange."""
@@ -73,7 +71,6 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     return obey(_act, argv, NAME)
 
 

@@ -21,7 +21,7 @@ from scaling.tools.history.lines import Headline, RunLine, Unreadable
 
 
 TITLE = "Runs"
-# groups explained in the table; all are in --format json
+# explained in the table; --format json has all
 MOST_GROUPS = 12
 _STAMP = re.compile(r"^\d{8}-\d{6}-")
 COLUMNS = (
@@ -38,7 +38,6 @@ COLUMNS = (
 
 
 def document(results: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> Document:
-    """Build the document: one line per run, the oldest first, and the meaning of the letters."""
     table = Section(title="Every run", columns=COLUMNS, lines=tuple(map(_line, lines)))
     return Document(
         title=TITLE,
@@ -109,7 +108,6 @@ FIELDS = (*(name for name in RunLine.__struct_fields__ if name not in APART), *H
 
 
 def json(lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
-    """Return one JSON object with `runs` and `unreadable`."""
     plain = {"runs": rounded(msgspec.to_builtins(lines)), "unreadable": msgspec.to_builtins(unreadable)}
     return as_json(plain)
 

@@ -38,12 +38,8 @@ _USUAL = {one.name: one.default for one in fields(Workload) if one.name not in _
 
 
 class Headline(Record, frozen=True, kw_only=True):
-    """The fastest exchange at a run's largest world size, means over rounds.
-
-    * efficiency: fraction of 1, None if not claimed
-    * units_per_sample: `unit`s in a sample
-    * flags: of its own records only; SUPERLINEAR and DRIFTING need the full analysis
-    """
+    """The fastest exchange at a run's largest world size, means over rounds. `efficiency` is a fraction of 1, None
+    if not claimed. `flags` are its own records' (SUPERLINEAR and DRIFTING need the full analysis)."""
 
     strategy: str
     interconnect: str
@@ -56,7 +52,7 @@ class Headline(Record, frozen=True, kw_only=True):
 
 
 class Sight(Record, frozen=True, kw_only=True):
-    """Mean rate of one exchange at one world size in a run. `work` names the workload: `digits-cnn, batch 32`."""
+    """Mean rate of one exchange at one world size. `work` is `digits-cnn, batch 32`."""
 
     contender: Contender
     work: str
@@ -72,8 +68,6 @@ class RunLine(Record, frozen=True, kw_only=True):
     * headline: None before any exchange ended
     * failed: number of failed points
     * like: letter of the group of comparable runs, A for the oldest
-    * conditions: what the group shares
-    * seen: all measured exchanges, if requested
     """
 
     run: str
@@ -130,7 +124,6 @@ def _may_be_run(path: Path) -> bool:
 
 
 def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_exchanges: bool = False) -> RunLine:
-    """Summarise a run; `like` is still empty."""
     latest = kept(records)
     points = [record.point for record in latest if record.point.kind == "exchange"]
     launched = launch(header)
@@ -203,7 +196,7 @@ def _work(points: Iterable[Point]) -> str:
 
 
 def _works(points: Iterable[Point]) -> tuple[str, ...]:
-    """Workloads without their defaults: `digits-cnn, batch 32`."""
+    """`digits-cnn, batch 32`; defaults are left out."""
     rules = {"weak": "", "strong": " in all", "node": " per node"}
     found = (
         f"{work.model}, batch {point.reference.batch_size}{rules[work.batch_rule]}"
@@ -216,7 +209,7 @@ def _works(points: Iterable[Point]) -> tuple[str, ...]:
 
 
 def _beside(work: Workload) -> str:
-    """Settings that differ from the defaults: `, image size 448`."""
+    """`, image size 448`; defaults are left out."""
     return "".join(
         f", {value}" if name == "pass_" else f", {name.replace('_', ' ')}{'' if value is True else f' {value}'}"
         for name, usual in _USUAL.items()
@@ -225,7 +218,6 @@ def _beside(work: Workload) -> str:
 
 
 def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
-    """What two runs must share to be comparable."""
     works = sorted({(point.reference, point.hardware, point.placement) for point in points})
     said = [value if what == "devices" else f"{what.removeprefix('versions of ')} {value}"
             for what, value in sorted(launched.items()) if what not in EXPECTED]  # fmt: skip
@@ -265,8 +257,7 @@ def _headline(cells: Iterable[Cell], records: Iterable[PointRecord]) -> Headline
 
 
 def _rank(one: Headline) -> tuple[bool, bool, float]:
-    """Order as in report/headline.py: with an efficiency, synchronous and labelled correctly; then the launch's
-    own code."""
+    """Order as in report/headline.py."""
     claims = one.efficiency is not None and not {"ASYNC", "MISLABELLED"} & set(one.flags)
     return claims, not revision(one.strategy), one.samples_per_s
 

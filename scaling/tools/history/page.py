@@ -30,10 +30,7 @@ Seen = Mapping[str, Mapping[int, Sight]]
 
 
 def figures(lines: Sequence[RunLine]) -> tuple[list[Figure], str]:
-    r"""Return a figure per group of comparable runs and world size, and a remark on figures left out.
-
-    The newest group is first, then the largest world size. Runs are numbered from 1, the oldest.
-    """
+    """Return a figure per group of runs and world size, newest first, and a remark on figures left out."""
     found: list[Figure] = []
     dots = 0
     groups = _groups(lines)
@@ -48,7 +45,6 @@ def figures(lines: Sequence[RunLine]) -> tuple[list[Figure], str]:
 
 
 def _groups(lines: Sequence[RunLine]) -> list[tuple[Key, Seen]]:
-    """Newest group first. An exchange needs two runs."""
     by_key: dict[Key, list[tuple[int, Sight]]] = {}
     newest: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
@@ -98,7 +94,6 @@ def _figure(key: Key, seen: Seen) -> Figure:
 
 
 def _trends(seen: Seen) -> list[Trend]:
-    """The exchanges with the most runs, in the order of names."""
     kept = sorted(seen, key=lambda name: -len(seen[name]))[:MOST_TRENDS]
     return [
         Trend(label=name, number=number, turns=tuple(_turns(by_run))[-MOST_RUNS:])
@@ -112,7 +107,7 @@ def _turns(by_run: Mapping[int, Sight]) -> Iterator[Turn]:
 
 
 def _said(trend: Trend) -> str:
-    """Text of a trend: `fake:a 1174 in run 12, -4.9 % from the median of the 11 before`."""
+    """`fake:a 1174 in run 12, -4.9 % from the median of the 11 before`."""
     *before, last = trend.turns
     newest = f"{trend.label} {last.value:.4g} in run {last.at}"
     if not before:

@@ -22,7 +22,6 @@ from scaling.tools.importers.tools import read_all
 
 
 def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
-    """Read the logs into the header of a run. Raises UsageError for a refused log."""
     found = read_all(asked.logs, asked.tool, asked.given)
     return Header(
         schema=SCHEMA,
@@ -57,7 +56,6 @@ def _write(asked: Asked, argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     open_streams()
     arguments = sys.argv[1:] if argv is None else argv
     try:

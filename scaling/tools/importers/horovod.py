@@ -1,8 +1,7 @@
 """Importer for Horovod's synthetic benchmarks (its examples/) and programs with the same output.
 
-Only rank 0 prints. The total is its own rate times the number of ranks. ` +-` is 1.96 times the standard deviation
-of windows within one launch, so it gives no interval. The Keras variant prints its warm-up as `Iter #0` and
-excludes it from the mean.
+Only rank 0 prints. The total is its rate times the number of ranks. ` +-` is the spread of windows within one
+launch, so it gives no interval. The Keras variant prints its warm-up as `Iter #0`.
 """
 
 from __future__ import annotations
@@ -116,8 +115,7 @@ def _row(launch: _Launch, given: Given) -> ImportedRow:
 
 
 def _audit(launch: _Launch, size: int, total: float) -> None:
-    """The total is N times the rate of a device, which is the mean of the iterations, maybe without the warm-up.
-    The total is N times the rate of a device, which is the mean of the iterations, maybe without the warm-up."""
+    """The total must be N times the mean of the iterations, maybe without the warm-up."""
     per = total / size if size else float("nan")
     if launch.per and all(_differ(size * one, total, _ROUNDING * (size + 1)) for one in launch.per):
         raise Refused(f"contradicts itself: {size} x {launch.per[0]:g} is not {total:g}")

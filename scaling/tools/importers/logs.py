@@ -21,7 +21,7 @@ from scaling.text import counted, one_line
 # ---------------------------------------------------------------- rates: a few bytes per line, for long logs
 
 
-# An epoch and a step share one integer of 63 bits.
+# an epoch and a step in one integer of 63 bits
 _SHIFT, _MOST = 1 << 40, 1 << 22
 
 
@@ -43,7 +43,6 @@ class Rates:
             self._rates.append(rate)
 
     def later(self) -> array[float]:
-        """Return the rates without the first step."""
         first = min(self._steps, default=0)
         return array("d", (rate for step, rate in zip(self._steps, self._rates, strict=True) if step != first))
 
@@ -56,7 +55,6 @@ class Rates:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Minimum and maximum. Needs at least one rate."""
         return min(self._rates), max(self._rates)
 
     def middle(self) -> float:
@@ -67,7 +65,6 @@ class Rates:
 
     @property
     def steps(self) -> int:
-        """Number of different steps."""
         return len(set(self._steps))
 
 
@@ -112,12 +109,9 @@ _MAGIC = {
 }
 # ECMA-48: control sequences (colours) and terminal titles
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
-# Tags of launchers:
-#
-# * mpirun -tag-output: `[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker `[1,mpirank:3,algo-1]<stdout>:`
-# * horovodrun with Gloo: `[3]<stdout>:`, maybe after a time
-# * torchrun: `[rank3]:`, `[default3]:`
-# * srun -l: `3: `; Hydra's -l and -prepend-rank: `[3] `
+# Tags of mpirun -tag-output (`[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker
+# `[1,mpirank:3,algo-1]<stdout>:`), horovodrun with Gloo (`[3]<stdout>:`, maybe after a time), torchrun
+# (`[rank3]:`, `[default3]:`), srun -l (`3: `) and Hydra's -l and -prepend-rank (`[3] `).
 _TAG = re.compile(
     r"^(?:[A-Z][\w :]{15,30})?(\[(?:[^\],\s]*,)?(?:mpirank:)?(\d{1,6})(?:,[\w.-]{1,64})?\]<std(?:out|err)>:)[ \t]?"
     r"|^\[(?:rank|default)(\d{1,6})\]:[ \t]?"
@@ -185,7 +179,6 @@ def _cleaned(data: bytes) -> str:
 
 
 def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
-    """Split blocks into lines without tags."""
     number = 0
     for block in found:
         tagged = _MAY_BE_TAG.search(block) is not None
@@ -235,8 +228,7 @@ class Given(Record, frozen=True, kw_only=True):
 
 
 class Found(Record, frozen=True, kw_only=True):
-    """The result for one log. The caller fills in the rows' `log`. `worker` is the worker that wrote the log, for
-    tools whose workers all print the total."""
+    """The result for one log. `worker` wrote it, for tools whose workers all print the total."""
 
     rows: tuple[ImportedRow, ...] = ()
     bandwidths: tuple[ImportedBandwidth, ...] = ()
@@ -264,7 +256,6 @@ class Skipped:
         self._first = self._first or line
 
     def found(self, one: ImportedRow) -> Found:
-        """Wrap a row with the notes on skipped lines."""
         return Found(rows=(one,), notes=self.notes())
 
     def notes(self) -> tuple[str, ...]:
@@ -284,8 +275,7 @@ def number(text: str) -> float:
 
 
 def agreed(said: Iterable[Value], given: Value, flag: str, what: str) -> Value | None:
-    """Return the log's value, else the flag's, else None. Raises Refused if the log has several values or
-    contradicts the flag."""
+    """Return the log's value, else the flag's, else None. Raises Refused for several values or a contradiction."""
     values = sorted(set(said))
     if len(values) > 1:
         shown = ", ".join(map(str, values[:4]))
@@ -365,8 +355,7 @@ def compiled(*parts: str) -> re.Pattern[str]:
 
 
 def once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:
-    """Merge repeated measurements of a size and place: the lower median, with the largest count of wrong values.
-    Merge repeated measurements of a size and place: the lower median, with the largest count of wrong values."""
+    """Merge repeated measurements of a size and place: lower median, largest count of wrong values."""
     by_cell: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
     for one in found:
         by_cell.setdefault((one.size_bytes, one.in_place, one.dtype, one.redop), []).append(one)

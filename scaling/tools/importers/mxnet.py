@@ -1,8 +1,7 @@
 """Importers for MXNet's Speedometer and for the table of its benchmark script.
 
-Several speakers each print their own rate; the rates are added. A single speaker of several processes may print
-its own rate or the job's. Rate times seconds of an epoch decides: it is the data set or the process's share of it,
-otherwise the log is refused. The first window of each epoch includes the start and is left out.
+Rates of several speakers are added. A single speaker may print its own rate or the job's: rate times seconds of an
+epoch is the process's share of the data set, or the whole. Otherwise the log is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _TABLE_ROW = compiled(r"^ *(\d+) *, *", NUMBER, " *$")
 
 
 def _read_benchmark(lines: Iterable[LogLine], given: Given) -> Found:
-    """One row per number of GPUs with the median rate. The table has neither model nor batch size."""
+    """The table has neither model nor batch size."""
     skipped, in_table = Skipped(), False
     said: dict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
@@ -92,7 +91,7 @@ Key = tuple[int, int]
 
 
 class _Launch:
-    """The output of one launch; speakers by rank, -1 if lines have no rank."""
+    """Speakers are by rank, -1 if lines have no rank."""
 
     def __init__(self) -> None:
         self.arguments: list[tuple[int | None, dict[str, str]]] = []
@@ -102,8 +101,7 @@ class _Launch:
         self.contexts: set[int] = set()
 
     def add(self, who: int, at: Key, speed: float) -> None:
-        """Add a speed. Lines for several metrics repeat it; a different one means that speakers are not
-        distinguishable."""
+        """Lines for several metrics repeat a speed; a different one means several speakers without ranks."""
         if speed > 0 and self.speeds[who].setdefault(at[0] * _EPOCH + at[1], speed) != speed:
             self.several = self.several or at
 
@@ -112,7 +110,6 @@ class _Launch:
 
     @property
     def processes(self) -> int:
-        """Number of processes that printed their arguments."""
         ranks = {rank for rank, _ in self.arguments}
         return len(self.arguments) if ranks <= {None} else len(ranks - {None})
 
@@ -195,7 +192,6 @@ def _model(said: dict[str, str]) -> str:
 
 
 def _workers(launch: _Launch, given: Given, each: int | None, kinds: set[str]) -> tuple[int, int]:
-    """Number of processes and of devices over all of them."""
     spoke = len(launch.speeds)
     if not launch.arguments or each is None:
         devices = world_size([], given, " (no Namespace line)")
@@ -267,7 +263,6 @@ def _audited(launch: _Launch, workers: int) -> str:
 
 
 def _epochs(launch: _Launch) -> Iterator[float]:
-    """Samples of each epoch: mean rate x seconds."""
     for who, costs in launch.costs.items():
         sums: dict[int, tuple[float, int]] = {}
         for key, speed in launch.speeds.get(who, {}).items():

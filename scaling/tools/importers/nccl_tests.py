@@ -45,7 +45,6 @@ _CPU_TIME = "has CPU times (-C 1), which are not the collective's: run it withou
 
 
 def _read_json(lines: Iterable[LogLine], given: Given) -> Found:
-    """The results of all objects. Raises Refused for an unclosed object."""
     found: list[ImportedBandwidth] = []
     notes: dict[str, None] = {}
     skipped = 0
@@ -81,8 +80,7 @@ def _audited(found: Iterable[ImportedBandwidth], audit: str) -> tuple[ImportedBa
 
 
 def _of_a_group(groups: Iterable[int]) -> tuple[int, tuple[str, ...]]:
-    """Ranks of one group, from each rank's group, and a note if several groups run at once. Raises Refused for
-    unequal groups."""
+    """Ranks of one group, and a note if several groups run at once. Raises Refused for unequal groups."""
     sizes = Counter(groups)
     if len(set(sizes.values())) > 1:
         raise Refused("has groups of several sizes (NCCL_TESTS_SPLIT): its bandwidths are of no number of devices")
@@ -95,7 +93,6 @@ def _of_a_group(groups: Iterable[int]) -> tuple[int, tuple[str, ...]]:
 
 
 def _json_devices(config: dict[str, Any], given: Given) -> tuple[int, tuple[str, ...]]:
-    """Devices of one group. Only the first device of each process is listed."""
     ranks = [int(device["rank"]) for device in config["devices"]]
     if len(set(ranks)) < len(ranks):
         raise Refused("has several Rank 0: built without MPI (make MPI=1); its bandwidths are of no network")
@@ -196,7 +193,6 @@ class _Log:
         self.audit = ""
 
     def read(self, line: LogLine, skipped: Skipped) -> None:
-        """Read a line. Raises Refused for CPU times."""
         text = line.text
         if (rank := _RANK.search(text)) is not None:
             self.ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
@@ -234,7 +230,7 @@ def _columns(text: str) -> list[str]:
 
 
 def _tokens(text: str, columns: list[str]) -> list[str]:
-    """Without date and time at the end, which are two words in one column `timestamp`."""
+    """Date and time are two words in the last column `timestamp`."""
     tokens = text.split()
     if columns[-1] != "timestamp":
         return tokens
@@ -254,7 +250,7 @@ def _devices(ranks: dict[int, set[str]], groups: dict[int, int], given: Given) -
 
 
 def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[ImportedBandwidth]:
-    """Out of place and in place; empty if the columns do not match the header."""
+    """Empty if the columns do not match the header."""
     width = (len(columns) - (columns[-1] == "timestamp") - columns.index("time")) // 2
     left, groups = tokens[: -2 * width], (tokens[-2 * width : -width], tokens[-width:])
     if not 2 <= len(left) <= columns.index("time") or len(tokens) < 2 * width + 2:

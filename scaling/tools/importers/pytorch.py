@@ -24,11 +24,9 @@ from scaling.tools.importers.logs import (
 )
 
 # ---------------------------------------------------------------- Hugging Face's Trainer
-# It prints one rate of all devices at the end of a training, including the start.
-#
-# Before 4.7 `train_samples_per_second` counted steps (transformers#11818), so a log needs
-# `train_steps_per_second`. Newer versions print numbers as strings and break lines. Both rates divide the planned
-# work by this start's seconds (speed_metrics), so a resumed or stopped training is refused.
+# It prints one rate of all devices, including the start. Before 4.7 `train_samples_per_second` counted steps
+# (transformers#11818), so a log needs `train_steps_per_second`. Rates divide the planned work by this start's
+# seconds (speed_metrics), so a resumed or stopped training is refused.
 
 
 _SURE_HF = re.compile(r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=")
@@ -88,7 +86,6 @@ def _read_hf_trainer(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _of_one(rates: Rates) -> float:
-    """The rate that all nodes report. Raises Refused for several trainings."""
     rate = rates.middle()
     low, high = rates.ends
     if high > (1 + _ALIKE) * low:
@@ -123,8 +120,7 @@ class _Plan:
                 f"was resumed from global step {self.start}: its rates count the steps before it, too, "
                 "over the seconds after it alone"
             )
-        # Num Epochs is rounded up: with max_steps the last epoch may be partial. Without a length it is
-        # sys.maxsize.
+        # Num Epochs is rounded up for a partial last epoch; without a length it is sys.maxsize.
         if self.epoch and self.epoch <= self.epochs - 1 < _MOST_EPOCHS:
             raise Refused(
                 f"was stopped early, at epoch {self.epoch:g} of {self.epochs}: "
@@ -160,11 +156,9 @@ HF_TRAINER = Tool(("train_samples_per_second",), _SURE_HF, _read_hf_trainer)
 
 
 # ---------------------------------------------------------------- Lightning
-# Its progress bar counts steps; `--batch-size` of a device turns them into samples. ThroughputMonitor prints
-# `device/samples_per_sec` and `samples_per_sec`, with the stage in front (`train|`).
-#
-# A bar's seconds include validation: before 2.0 the bar counts those batches too, later versions print it again
-# with the same count. So the first rate of a count is used, and no rate after a validation's bar.
+# Its bar counts steps; `--batch-size` of a device turns them into samples. ThroughputMonitor prints the stage in
+# front of `device/samples_per_sec` and `samples_per_sec` (`train|`). A bar's seconds include validation, so the
+# first rate of a count is used, and none after a validation's bar.
 
 
 _SURE_LIGHTNING = re.compile(
@@ -222,7 +216,6 @@ class _Bars:
         self._epoch: int | None = None
 
     def read(self, line: LogLine, skipped: Skipped) -> None:
-        """Read a bar. Raises Refused if an epoch's first rate includes a validation."""
         if (trains := _TRAINS.search(line.text)) is not None:
             self._epoch = int(trains[1] or 0)
             bar = _BAR.search(line.text)
@@ -280,10 +273,9 @@ LIGHTNING = Tool(("it/s", "s/it", "samples_per_sec"), _SURE_LIGHTNING, _read_lig
 
 
 # ---------------------------------------------------------------- AWS
-# `Speed` of rank 0 in AWS' examples of FSDP and SageMaker libraries (awslabs/awsome-distributed-training).
-#
-# It counts input.shape[0] x the data-parallel size, so it is the speed of all devices. For variants that count
-# only their own samples there is `--speed-of worker`.
+# `Speed` of rank 0 in AWS' examples of FSDP and SageMaker libraries (awslabs/awsome-distributed-training) is the
+# speed of all devices: input.shape[0] x the data-parallel size. Some variants count their own samples: `--speed-of
+# worker`.
 
 
 _SURE_AWS = re.compile(r"Batch:? \d+,? Loss: \S+, Speed: \S+ samples/sec")
@@ -323,9 +315,8 @@ AWS_FSDP = Tool(("samples/sec",), _SURE_AWS, _read_aws_fsdp)
 
 
 # ---------------------------------------------------------------- torchtitan
-# github.com/pytorch/torchtitan prints `tps`, tokens/s of one device, for each step.
-#
-# Every rank may print the same step, so neither ranks nor steps are added.
+# github.com/pytorch/torchtitan prints `tps`, tokens/s of one device. Ranks may repeat a step, so they are not
+# added.
 
 _SURE_TORCHTITAN = re.compile(r"step: *\d+ .*loss: *\S+ .*tps: *[\d,]+")
 _STEP = compiled(r"step: *(\d+) .*?loss: *(\S+) .*?tps: *", NUMBER)

@@ -25,10 +25,8 @@ from scaling.tools.importers.logs import (
 )
 
 # ---------------------------------------------------------------- DLBS
-# HPE's Deep Learning Benchmarking Suite prints `__key__=json`; the last value of a key counts.
-#
-# The throughput is the effective batch over the mean time of local rank 0, cut to an integer. `results.time` is in
-# ms.
+# HPE's Deep Learning Benchmarking Suite prints `__key__=json`; the last value counts. The throughput is the
+# effective batch over the mean time of local rank 0, cut to an integer. `results.time` is in ms.
 
 
 _SURE_DLBS = re.compile(r"^[ \t]*__(?:results|exp)\.\w+__[ \t]*=")
@@ -109,14 +107,9 @@ DLBS = Tool(("__results.throughput__", "__results.time__", "__exp."), _SURE_DLBS
 
 
 # ---------------------------------------------------------------- MLPerf
-# Training logs: `:::MLLOG {json}`, and `:::MLL <time> key: {json}` in v0.6.
-#
-# The rules do not define `tracked_stats`; submitters log rates of all devices there. The benchmark decides what a
-# sample is, as submitted logs show:
-#
-# * gpt3: tokens (NVIDIA, v3.1: 5154997.27)
-# * llama2_70b_lora: sequences (NVIDIA: 384 samples in 199.4 s, logged as 1.9258)
-# * llama31_8b: sequences (AMD: 172,032 in 5,744 s, logged as 30.69)
+# `:::MLLOG {json}`, in v0.6 `:::MLL <time> key: {json}`. Submitters log rates of all devices in `tracked_stats`,
+# which the rules do not define. Samples of gpt3 are tokens (NVIDIA v3.1: 5154997.27), of llama2_70b_lora sequences
+# (384 in 199.4 s, logged as 1.9258), of llama31_8b sequences (AMD: 172,032 in 5,744 s, logged as 30.69).
 
 
 _SURE_MLPERF = re.compile(r":::MLL(?:OG \{| [\d.]+ \w+: )")
@@ -197,10 +190,9 @@ MLPERF = Tool((":::MLL",), _SURE_MLPERF, _read_mlperf)
 
 
 # ---------------------------------------------------------------- DLLogger
-# NVIDIA's DLLogger (github.com/NVIDIA/dllogger) writes a file of `DLLL {json}` and lines `DLL <time> - ...`.
-#
-# `total_ips` counts all GPUs including the wait for data, `compute_ips` excludes it. METADATA has the units and
-# may follow the data. `val.` is not training. Steps are words, bars or tuples.
+# NVIDIA's DLLogger (github.com/NVIDIA/dllogger) writes `DLLL {json}` or `DLL <time> - ...`. `total_ips` counts all
+# GPUs, `compute_ips` excludes the wait for data. METADATA has the units and may follow the data. `val.` is not
+# training.
 
 _SURE_DLLOGGER = re.compile(r"^\s*DLLL \{|(?:^|\s)DLL \d{4}-\d\d-\d\d .*?- ")
 _PLAIN = re.compile(r"(?:^|\s)DLL \d{4}-\d\d-\d\d [\d:.]+ - (.*)")
@@ -217,8 +209,6 @@ _SETTINGS = frozenset({*_DEVICES, *_BATCHES, *_MODELS})
 
 
 class _Log:
-    """Rates by metric and depth of the step, settings, units."""
-
     def __init__(self) -> None:
         self.rates: dict[str, dict[int, Rates]] = {}
         self.settings: dict[str, set[str]] = {}
@@ -300,7 +290,7 @@ def _plain(said: str, line: LogLine, log: _Log, skipped: Skipped) -> None:
 
 
 def _steady(by_depth: dict[int, Rates]) -> tuple[float, list[str]]:
-    """The median of iterations after the first, or of epochs after the first if there are no iterations."""
+    """The median of iterations after the first, else of epochs after the first."""
     depth = max(depth for depth, rates in by_depth.items() if rates)
     rates, what = by_depth[depth], ("summary", "epoch", "iteration")[depth]
     if depth == 2 or rates.steps > 1:

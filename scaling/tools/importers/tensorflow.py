@@ -27,10 +27,8 @@ from scaling.tools.importers.logs import (
 )
 
 # ---------------------------------------------------------------- official models
-# `TimeHistory` of their Keras callback, over all replicas.
-#
-# Their final mean includes the start, so windows after the first are read. Under Horovod each process prints its
-# own windows; with several processes `--speed-of` says whose speed it is.
+# `TimeHistory` of their Keras callback, over all replicas. Their final mean includes the start, so windows after
+# the first are read. Under Horovod each process prints its own windows; then `--speed-of` is needed.
 
 
 _SURE_TF_OFFICIAL = re.compile(
@@ -89,7 +87,6 @@ def _read_tf_official(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _workers(speakers: int, devices: int, given: Given) -> tuple[int, tuple[str, ...]]:
-    """The factor for a speed. Raises Refused if several processes print and --speed-of is missing."""
     if given.speed_of != "worker":
         if speakers > 1 and not given.speed_of:
             raise Refused(
@@ -110,7 +107,7 @@ def _window(text: str) -> _Window | None:
 
 
 def _official_batches(samples: Sequence[float], devices: int) -> list[int]:
-    """A device's batch size, if samples per step are a multiple of the devices within rounding; else none."""
+    """None if rounding hides whether samples per step are a multiple of the devices."""
     if not samples:
         return []
     step = median(samples)
@@ -122,10 +119,9 @@ TF_OFFICIAL = Tool(("TimeHistory:", "BenchmarkMetric:"), _SURE_TF_OFFICIAL, _rea
 
 
 # ---------------------------------------------------------------- tf_cnn_benchmarks
-# github.com/tensorflow/benchmarks: every process prints the total of the job, so totals are not added.
-#
-# A step's rate is the process's, or the job's in later versions with Horovod. The global batch divided by a
-# device's batch is the number of devices. Each worker writes its own log, which names its task under Devices.
+# github.com/tensorflow/benchmarks: every process prints the total of the job, so totals are not added. A step's
+# rate is the process's, or the job's in later versions with Horovod. Each worker's log names its task under
+# Devices.
 
 _SURE_TF_CNN = re.compile(r"\d\s+images/sec: ?\d|total images/sec:")
 _TOTAL = re.compile(r"total images/sec: *(\d+(?:\.\d+)?)(?![\d.])(\u2026?)")
@@ -212,7 +208,6 @@ def _row(launch: _Launch, given: Given) -> ImportedRow:
 
 
 def _devices(launch: _Launch, given: Given) -> int:
-    """The global batch over that of a device."""
     whole = {int(found[1]) for text in launch.said("Batch size") if (found := _GLOBAL.search(text))}
     per = launch.batches
     if len(whole) > 1 or len(per) > 1:
@@ -237,7 +232,7 @@ def _are(launch: _Launch, processes: int) -> bool:
 
 
 def _audit(launch: _Launch, total: float, devices: int) -> None:
-    """All totals must agree with each other and with the steps of one process times the number of processes."""
+    """All totals must agree with each other, and with a process's steps times the number of processes."""
     low, high = min(launch.totals, default=total), max(launch.totals, default=total)
     if high > (1 + _APART) * low:
         raise Refused(f"tells of totals from {low:g} to {high:g} images/sec, of several launches: split it")

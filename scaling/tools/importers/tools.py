@@ -36,8 +36,6 @@ _ENDS = f"\n{CUT}"
 
 
 class Log(NamedTuple):
-    """A log with its tool and the digest of its text."""
-
     path: Path
     tool: str
     digest: str
@@ -96,7 +94,7 @@ def read(log: Log, given: Given) -> Found:
 
 
 def _refuse_other_workers(found: Found, path: Path, workers: dict[Cell, tuple[int, Path]]) -> None:
-    """Logs of several workers for one cell are one launch, so they would give a wrong interval."""
+    """Several workers of one launch would give a wrong interval."""
     if found.worker is None:
         return
     for row in found.rows:
@@ -110,8 +108,7 @@ def _refuse_other_workers(found: Found, path: Path, workers: dict[Cell, tuple[in
 
 
 def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Found]:
-    """Read all logs of an import. Raises UsageError with the log's name if one is refused or given twice, or is
-    another worker's log of the same training."""
+    """Read all logs. Raises UsageError with the log's name if one is refused, repeated, or of another worker."""
     seen: dict[str, Path] = {}
     workers: dict[Cell, tuple[int, Path]] = {}
     found = []

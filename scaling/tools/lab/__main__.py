@@ -9,7 +9,6 @@ from scaling.tools.lab import flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     return obey(flags.run_command, argv, flags.NAME)
 
 

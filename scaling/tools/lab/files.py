@@ -11,11 +11,8 @@ from scaling.errors import LaunchError
 from scaling.tools.lab import processes, shapes, state
 from scaling.tools.lab.state import Lab, Nic, folder, replace_file
 
-# ---------------------------------------------------------------- printed descriptions
-
 
 def described(lab: Lab) -> list[str]:
-    """List the networks, and the links with their own rate or state."""
     nodes = " to ".join(dict.fromkeys((lab.nodes[0], lab.nodes[-1])))
     lines = [f"lab {lab.name}: {nodes}, {lab.slots} slot{'' if lab.slots == 1 else 's'} each"]
     for nic in lab.nics:
@@ -34,7 +31,6 @@ def described(lab: Lab) -> list[str]:
 
 
 def how_to_use(lab: Lab) -> list[str]:
-    """List the files of the lab and how to run commands in it."""
     name = f" --name {lab.name}" if lab.name != "lab" else ""
     ranks = len(lab.nodes) * lab.slots
     return [
@@ -45,7 +41,7 @@ def how_to_use(lab: Lab) -> list[str]:
 
 
 def status(name: str) -> list[str]:
-    """Describe the lab, its addresses, its holder and its run, or what is left of a broken lab."""
+    """Describe the lab, or what is left of a broken one."""
     try:
         lab = state.find(name)
     except LaunchError as error:
@@ -74,12 +70,9 @@ def _run_line(lab: Lab) -> str:
 
 
 def warnings_of(lab: Lab) -> list[str]:
-    """Warn about rates that this machine may not reach."""
     found = (shapes.too_fast(nic.name, nic.shaped_bits_per_s, len(lab.nodes)) for nic in lab.nics)
     return [f"warning: {warning}" for warning in found if warning]
 
-
-# ---------------------------------------------------------------- files
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 # names for --interconnect, by the card's name
@@ -87,7 +80,6 @@ FAMILIES = {"ib": "ib", "eth": "ethernet"}
 
 
 def write(lab: Lab) -> None:
-    """Write all files, replacing older ones."""
     agent = lab.folder / "agent"
     replace_file(lab.folder / "hostfile", hostfile(lab).encode())
     replace_file(lab.folder / "hostfile.mpich", hostfile_mpich(lab).encode())
@@ -97,8 +89,7 @@ def write(lab: Lab) -> None:
 
 
 def hosts(nodes: tuple[str, ...], nics: tuple[Nic, ...]) -> str:
-    """Write /etc/hosts. A node's name is its address on the last network, which MPI uses; `node1-ib0` is another
-    address."""
+    """A node's name is its address on the last network, which MPI uses; `node1-ib0` is another one."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     for number, node in enumerate(nodes, 1):
         for nic in reversed(nics):
@@ -108,12 +99,10 @@ def hosts(nodes: tuple[str, ...], nics: tuple[Nic, ...]) -> str:
 
 
 def hostfile(lab: Lab) -> str:
-    """Write the hostfile for Open MPI."""
     return "".join(f"{node} slots={lab.slots}\n" for node in lab.nodes)
 
 
 def hostfile_mpich(lab: Lab) -> str:
-    """Write the hostfile for MPICH and Intel MPI."""
     return "".join(f"{node}:{lab.slots}\n" for node in lab.nodes)
 
 

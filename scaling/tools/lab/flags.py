@@ -110,7 +110,6 @@ def run_command(argv: Sequence[str]) -> int:
 
 
 def say(text: str) -> None:
-    """Print progress on stderr."""
     sys.stderr.write(f"{NAME}: {text}\n")
     sys.stderr.flush()
 

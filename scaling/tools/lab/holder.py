@@ -55,7 +55,6 @@ def main(arguments: list[str]) -> int:
 
 
 def open_all(name: str, nodes: list[str]) -> Opened:
-    """Create and open the namespaces of the switch and of all nodes. Raises OSError."""
     opened = {SWITCH: make(ns.NEWNET, ("net",), furnish_switch)}
     flags = ns.NEWNET | ns.NEWUTS | ns.NEWIPC | ns.NEWNS
     for node in nodes:
@@ -105,8 +104,7 @@ def furnish_switch() -> None:
 
 
 def furnish_node(node: str, files: Path) -> None:
-    """Give a node its own host name, hosts, /tmp, /dev/shm and /sys. The outer /tmp stays in the lab's folder for
-    remote.py."""
+    """Give a node its own host name, hosts, /tmp, /dev/shm and /sys. remote.py shares the outer /tmp."""
     socket.sethostname(node)
     ns.mount("none", "/", flags=ns.MS_REC | ns.MS_PRIVATE)
     ns.mount("/tmp", files / "tmp", flags=ns.MS_BIND | ns.MS_REC)
@@ -114,8 +112,7 @@ def furnish_node(node: str, files: Path) -> None:
     ns.mount("tmpfs", "/dev/shm", "tmpfs", data="mode=1777")
     ns.mount(files / "hosts", "/etc/hosts", flags=ns.MS_BIND)
     _mount_sys(files / "sys")
-    # Nodes inherit the machine's settings: bbr paces on its own, and rates of earlier connections are kept. Only
-    # the link must decide.
+    # Nodes inherit bbr, which paces on its own, and rates of earlier connections. Only the link must decide.
     Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("reno")
     Path("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
 

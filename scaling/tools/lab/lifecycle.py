@@ -21,9 +21,6 @@ from scaling.tools.lab.processes import Run
 from scaling.tools.lab.shapes import Shape
 from scaling.tools.lab.state import Holder, Lab
 
-# ---------------------------------------------------------------- run
-
-
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # variables for default hostfiles: Open MPI 4 and 5, MPICH, Intel MPI
 HOSTFILES = {
@@ -32,14 +29,12 @@ HOSTFILES = {
     "HYDRA_HOST_FILE": "hostfile.mpich",
     "I_MPI_HYDRA_HOST_FILE": "hostfile.mpich",
 }
-# Temporary folders outside, while nodes have their own /tmp. And Open MPI 5's permission for more ranks than
-# cores, which would put all ranks on node1.
+# Temporary folders outside, and Open MPI 5's mapping policy, which would put all ranks on node1.
 OUTSIDE = ("TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "PRTE_MCA_rmaps_default_mapping_policy")
 
 
 def run(name: str, arguments: Sequence[str], say: Say) -> int:
-    """Run mpirun in a lab and return its exit code, 128 + number after a signal. Raises UsageError, LaunchError.
-    Run mpirun in a lab and return its exit code, 128 + number after a signal. Raises UsageError, LaunchError."""
+    """Run mpirun in a lab; return its exit code, 128 + number after a signal. Raises UsageError, LaunchError."""
     need_root("run")
     need_outside("run")
     command = mpirun_command(state.load(name))
@@ -106,15 +101,14 @@ def environment(base: Mapping[str, str], lab: Lab, begun: Run, arguments: Sequen
 
 
 def programs(environ: Mapping[str, str]) -> list[str]:
-    """List the folders of mpirun and of Python modules."""
     mpirun = shutil.which("mpirun", path=environ.get("PATH"))
     prefixes = [Path(mpirun).parents[1], Path(mpirun).resolve().parents[1]] if mpirun else []
     return [*map(str, prefixes), *filter(None, environ.get("PYTHONPATH", "").split(":"))]
 
 
 def _obeying_signals(command: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command and forward each signal once: its own session gets none from the terminal. Signals are read
-    from a pipe, because handlers do not run while a wait blocks."""
+    """Forward each signal once, because the command's session gets none from the terminal. Signals are read from a
+    pipe, because handlers do not run while a wait blocks."""
     heard, told = os.pipe()
     os.set_blocking(told, False)
     wakeup = signal.set_wakeup_fd(told)
@@ -138,9 +132,6 @@ def _obeying_signals(command: list[str], environ: Mapping[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-# ---------------------------------------------------------------- paths under /tmp on the command line
-
-
 def folders(arguments: Sequence[str]) -> list[str]:
     """List existing folders under /tmp that the words name, or that hold files they name."""
     paths = [path if path.is_dir() else path.parent for path in _named(arguments)]
@@ -161,8 +152,6 @@ def _named(arguments: Sequence[str]) -> list[Path]:
     return [Path(os.path.normpath(word)) for word in words if word.startswith(f"{remote.PRIVATE}/")]
 
 
-# ---------------------------------------------------------------- up and down
-
 Say = Callable[[str], None]
 
 
@@ -181,8 +170,8 @@ def need_outside(what: str) -> None:
 
 
 def up(wanted: Shape, say: Say, *, changing: Collection[str] = ()) -> Lab:
-    """Return the lab of this shape, creating it if needed. Raises UsageError if a lab of another shape has this
-    name (rates of `changing` cards may differ), LaunchError if this machine cannot create it."""
+    """Return the lab of this shape, creating it if needed. Raises UsageError if one of another shape has this name
+    (rates of `changing` cards may differ), LaunchError if this machine cannot create it."""
     need_root("up")
     need_outside("up")
     wires.library()
@@ -270,7 +259,6 @@ def down(name: str, *, force: bool, say: Say) -> bool:
 
 
 def _clear(name: str, lab: Lab | None) -> None:
-    """End all processes of a lab, the holder last, and remove its files."""
     if lab is not None:
         run = processes.run_on(lab)
         processes.end(lambda: processes.living(lab))

@@ -21,11 +21,7 @@ GRACE_S, PATIENCE_S = 2.0, 15.0
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """The active run.
-
-    * program: `lab run`, or a process that it left behind
-    * mark: value of RUN in the environment of all its processes
-    """
+    """The active run, or a process that it left behind. `mark` is RUN in the environment of all its processes."""
 
     program: Program
     mark: str
@@ -34,13 +30,12 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def told(self) -> str:
-        """Pid and arguments, for messages."""
         return f"pid {self.program.pid}: {' '.join(self.command)}"
 
 
 def living(lab: Lab, rooms: Collection[str] | None = None) -> list[int]:
-    """List pids in the nodes and the switch, or only in `rooms`, without this process. Without the holder the
-    kernel may reuse a namespace's inode. Then only processes with the lab's name in their environment count."""
+    """List pids in the nodes and the switch, or only in `rooms`. Without the holder the kernel may reuse an inode,
+    so only processes with the lab's name in their environment count."""
     inodes = {inode for room, inode in lab.holder.inodes.items() if rooms is None or room in rooms}
     sure = lab.holder.program.lives
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
@@ -58,7 +53,6 @@ def _network(pid: int) -> int | None:
 
 
 def carries(pid: int, key: str, value: str) -> bool:
-    """Return True if a process was started with this variable."""
     with suppress(OSError):
         return f"{key}={value}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False
@@ -96,7 +90,6 @@ def end(find: Callable[[], list[int]]) -> None:
 
 
 def end_program(program: Program) -> None:
-    """End one process in the same way."""
     end(lambda: [program.pid] if program.lives else [])
 
 

@@ -60,7 +60,6 @@ def parse(arguments: Sequence[str]) -> tuple[bool, str, list[str]]:
 
 
 def enter(name: str, host: str) -> None:
-    """Enter all namespaces of a node. Raises LookupError, OSError."""
     with ExitStack() as stack:
         for descriptor in [_opened(stack, path) for path in namespace_files(name, host)]:
             ns.enter(descriptor)
@@ -94,7 +93,6 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def clean(environ: Mapping[str, str], name: str) -> dict[str, str]:
-    """Build the environment of a login on a node."""
     user = pwd.getpwuid(os.getuid())
     programs = str(Path(sys.executable).parent)
     kept = {key: environ[key] for key in ("LANG", NAME, FABRIC, RUN, PLACES) if key in environ}
@@ -115,9 +113,6 @@ def reaching(folder: str, path: str) -> str:
     return path if folder in path.split(":") else f"{folder}:{path}"
 
 
-# ---------------------------------------------------------------- shared folders of /tmp
-
-
 def places(environ: Mapping[str, str], here: str) -> list[str]:
     """List folders under the outer /tmp that a node needs: current directory, Python, this package, PLACES."""
     wanted = [here, sys.prefix, sys.base_prefix, str(CHECKOUT), *environ.get(PLACES, "").split(":")]
@@ -126,7 +121,6 @@ def places(environ: Mapping[str, str], here: str) -> list[str]:
 
 
 def share(folder: Path, wanted: Sequence[str]) -> None:
-    """Bind these folders of the outer /tmp to the same place in the node's /tmp."""
     for place in sorted(wanted):
         outside = folder / "tmp" / place.removeprefix(f"{PRIVATE}/")
         if not outside.is_dir() or same(outside, Path(place)):
@@ -143,7 +137,6 @@ def same(one: Path, other: Path) -> bool:
 
 
 def current() -> str:
-    """Return the current directory, or the root if it was removed."""
     with suppress(OSError):
         return str(Path.cwd())
     return "/"

@@ -14,16 +14,10 @@ from scaling.records.point import Record
 from scaling.tools.lab import files, state, wires
 from scaling.tools.lab.state import Holder, Lab, Nic, Program
 
-# ---------------------------------------------------------------- changes
-
 
 class Change(Record, frozen=True, kw_only=True):
-    """One word of `rate`, for a network or for one node's link (`node`).
-
-    * value: "up", "down" or ""
-    * rate_bits_per_s: 0 if not given
-    * share: of the network's rate, 0 if not given
-    """
+    """One word of `rate`, for a network or for one node's link. `value` is "up", "down" or "" for a rate or a
+    share."""
 
     text: str
     nic: Nic
@@ -51,13 +45,11 @@ def change(name: str, texts: Sequence[str]) -> Lab:
 
 
 def cards(wanted: Shape, texts: Sequence[str]) -> set[str]:
-    """List the cards that `up --rate` changes. Raises UsageError for a wrong word."""
     planned = wanted.lab(Holder(program=Program(pid=0, start_ticks=0), namespaces={}, inodes={}))
     return {parse(planned, text).nic.name for text in texts}
 
 
 def parse(lab: Lab, text: str) -> Change:
-    """Parse a word. Raises UsageError with the word."""
     target, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{text}: must be CARD=RATE or NODE.CARD=RATE, with up or down or 10% for RATE")
@@ -108,13 +100,9 @@ def switched(lab: Lab, one: Change) -> Lab:
     return replace(lab, down=(*others, *cards) if one.value == "down" else others)
 
 
-# ---------------------------------------------------------------- rates
-
-
 UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 LOWEST_BITS_PER_S, HIGHEST_BITS_PER_S = 1e4, 1e12
-# Four nodes at 1 Gb/s kept 93 % in an all-reduce over Gloo, with 0.4 to 1.2 of 2 cores. At 4 Gb/s they kept 35 to
-# 92 % with both cores busy (README.md).
+# Four nodes at 1 Gb/s kept 93 % in an all-reduce over Gloo, at 4 Gb/s 35 to 92 % with both cores busy (README.md).
 CARRIED_BITS_PER_S_PER_CORE = 2e9
 
 
@@ -150,17 +138,12 @@ def too_fast(name: str, rate_bits_per_s: float, nodes: int, cores: int | None = 
     )
 
 
-# ---------------------------------------------------------------- shapes
-
 MOST_NODES, MOST_SLOTS, MOST_NICS = 64, 256, 8
-# EDR InfiniBand and 10 Gb Ethernet, as in the studies. This machine cannot carry them; runs of emulated devices
-# scale them down (README.md).
+# as in the studies; this machine cannot carry them, but emulated devices scale them down (README.md)
 DEFAULT_NICS = ("ib0=100gbit,10.10.0.0/24", "eth0=10gbit,10.20.0.0/24")
 
 
 class Shape(Record, frozen=True, kw_only=True):
-    """A requested lab."""
-
     name: str
     nodes: int
     slots: int
@@ -171,7 +154,6 @@ class Shape(Record, frozen=True, kw_only=True):
         return tuple(f"node{number}" for number in range(1, self.nodes + 1))
 
     def lab(self, holder: Holder) -> Lab:
-        """Build the lab with the holder of its namespaces."""
         return Lab(name=self.name, nodes=self.node_names, slots=self.slots, nics=self.nics, holder=holder)
 
 

@@ -13,8 +13,7 @@ VARIABLE = "SCALING_LAB"
 
 
 def declared(environ: Mapping[str, str] = os.environ) -> tuple[float, ...]:
-    """List the declared rates of the lab's networks in bits/s, () without a lab. Raises UsageError if it is not
-    up."""
+    """List the declared rates in bits/s, () without a lab. Raises UsageError if the lab is not up."""
     name = environ.get(VARIABLE)
     if not name:
         return ()
@@ -25,8 +24,7 @@ def declared(environ: Mapping[str, str] = os.environ) -> tuple[float, ...]:
 
 @contextmanager
 def shaped(slower: float, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Set every link of the lab to its declared rate / `slower` for the body. Raises UsageError if the lab is not
-    up."""
+    """Set every link of the lab to its declared rate / `slower`. Raises UsageError if the lab is not up."""
     name = environ.get(VARIABLE)
     if not name:
         yield

@@ -23,15 +23,12 @@ SWITCH = "switch"
 
 
 class Nic(Record, frozen=True, kw_only=True):
-    """A card of every node and its network, with the declared and the current rate."""
-
     name: str
     subnet: str
     rate_bits_per_s: float
     shaped_bits_per_s: float
 
     def address(self, number: int) -> str:
-        """Return the address of node `number`, counted from 1."""
         return str(IPv4Network(self.subnet)[number])
 
     @property
@@ -51,11 +48,7 @@ class Program(Record, frozen=True, kw_only=True):
 
 
 class Holder(Record, frozen=True, kw_only=True):
-    """The process that keeps a lab's namespaces open.
-
-    * namespaces: namespaces[room][kind] is its descriptor of `net`, `uts`, `ipc` or `mnt` (switch: `net`)
-    * inodes: identity of each room's network namespace
-    """
+    """Keeps a lab's namespaces open. namespaces[room][kind] are descriptors, inodes[room] identify networks."""
 
     program: Program
     namespaces: dict[str, dict[str, int]]
@@ -63,8 +56,7 @@ class Holder(Record, frozen=True, kw_only=True):
 
 
 class Lab(Record, frozen=True, kw_only=True):
-    """A lab. `links["node2.ib0"]` is a link's share of its network's rate if not 1; `down` names inactive cards.
-    A lab. `links["node2.ib0"]` is a link's share of its network's rate if not 1; `down` names inactive cards."""
+    """A lab. `links["node2.ib0"]` is a link's share of its network's rate; `down` names inactive cards."""
 
     name: str
     nodes: tuple[str, ...]
@@ -82,7 +74,6 @@ class Lab(Record, frozen=True, kw_only=True):
         return next((nic for nic in self.nics if nic.name == name), None)
 
     def link_bits_per_s(self, node: str, nic: Nic) -> float:
-        """Return the current rate of a node's link, in each direction."""
         return nic.shaped_bits_per_s * self.links.get(f"{node}.{nic.name}", 1.0)
 
     def port(self, node: str, nic: Nic) -> str:
@@ -91,7 +82,6 @@ class Lab(Record, frozen=True, kw_only=True):
 
     @contextmanager
     def opened(self, room: str, kind: str = "net") -> Iterator[int]:
-        """Open a namespace. Raises UsageError if the holder is gone."""
         if not self.holder.program.lives:
             raise UsageError(
                 f"lab {self.name}: its holder process is gone, and its nodes with it; {_mend(self.name)}"
@@ -118,7 +108,6 @@ def names() -> tuple[str, ...]:
 
 
 def living() -> Iterator[Lab]:
-    """List the labs that are up."""
     for name in names():
         with suppress(LaunchError):
             lab = find(name)
@@ -152,7 +141,6 @@ def load(name: str) -> Lab:
 
 
 def save(lab: Lab) -> None:
-    """Write the state atomically."""
     replace_file(lab.folder / "state.json", msgspec.json.format(msgspec.json.encode(lab)) + b"\n")
 
 
@@ -165,8 +153,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Hold the lock for creating, changing or ending labs. Raises LaunchError if the folder of labs cannot be
-    made."""
+    """Lock the labs of this machine. Raises LaunchError if their folder cannot be made."""
     while True:
         try:
             ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """Extensions of pyroute2's tbf: rates above 34 Gb/s (64 bits of bytes/s), and a burst in bytes.
 
-pyroute2's burst is in microseconds, which is too coarse at high rates and too long at low ones. Import this only
-to shape a link, because pyroute2 may be missing.
+Import this only to shape a link, because pyroute2 may be missing.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ class Tbf:
     parent = TC_H_ROOT
 
     class options(sched_tbf.options):  # type: ignore[misc, unused-ignore]
-        """Attributes of linux/pkt_sched.h."""
-
         nla_map = (
             *sched_tbf.options.nla_map,
             ("TCA_TBF_RATE64", "uint64"),

@@ -19,10 +19,8 @@ from scaling.tools.lab import namespaces, state
 from scaling.tools.lab.state import SWITCH, Lab, Nic
 
 # ---------------------------------------------------------------- shaping
-# A token bucket (tbf) on both ends of each veth pair.
-#
-# The burst must hold one segmentation offload packet (64 KiB): with 16 kB, TCP delivers only 0.28 of the rate
-# (ceiling: 0.956). Offload must stay on at high rates, otherwise the processor is the limit (0.32 at 4 Gb/s).
+# The burst must hold one segmentation offload packet (64 KiB): with 16 kB, TCP delivers 0.28 of the rate (ceiling:
+# 0.956). Without offload the processor is the limit at high rates (0.32 at 4 Gb/s).
 
 
 DISCIPLINE = "tbf"
@@ -32,7 +30,7 @@ QUEUE_S = 0.32
 
 
 class Bucket(Record, frozen=True, kw_only=True):
-    """How a rate is shaped, in bytes: burst, queue, and largest packet of the sender's segmentation offload."""
+    """Sizes in bytes: burst, queue, and largest packet of the sender's segmentation offload."""
 
     burst_bytes: int
     limit_bytes: int
@@ -40,8 +38,7 @@ class Bucket(Record, frozen=True, kw_only=True):
 
 
 def bucket(rate_bits_per_s: float) -> Bucket:
-    """Compute the bucket of a rate. Below 100 Mb/s packets and burst shrink to 5 ms, so small messages are slow
-    too. The queue holds 0.32 s, at most 4 MB."""
+    """Compute the bucket of a rate. Below 100 Mb/s packets shrink to 5 ms, so small messages are slow too."""
     bytes_per_s = rate_bits_per_s / 8
     offload = int(min(OFFLOAD_BYTES, max(LEAST_OFFLOAD_BYTES, bytes_per_s * PACKET_S)))
     burst = 1_000_000 if rate_bits_per_s >= 5e9 else 256_000 if rate_bits_per_s > 1e9 else offload + offload // 10
@@ -50,8 +47,7 @@ def bucket(rate_bits_per_s: float) -> Bucket:
 
 
 def shape(lab: Lab, rates_bits_per_s: Mapping[str, float]) -> Lab:
-    """Shape all links of these networks (by card, `ib0`) and save it. Declared rates and links' shares stay. Root
-    can call it inside a node. Raises UsageError."""
+    """Shape all links of these networks (by card) and save it; also inside a node, by root. Raises UsageError."""
     with state.locked():
         lab = state.load(lab.name)
         for name in rates_bits_per_s:
@@ -126,7 +122,6 @@ def library() -> Any:
 
 @contextmanager
 def inside(lab: Lab, room: str) -> Iterator[Any]:
-    """Open an IPRoute in the network namespace of a node or of the switch."""
     pyroute2 = library()
     with lab.opened(room) as descriptor, namespaces.network(descriptor), pyroute2.IPRoute() as ip:
         yield ip
@@ -144,7 +139,6 @@ def needing(what: str) -> Iterator[None]:
 
 
 def index(name: str) -> int:
-    """Return the index of an interface in the thread's network namespace."""
     return socket.if_nametoindex(name)
 
 

@@ -23,9 +23,6 @@ from scaling.tools.predict.forecast import (
     measure_next,
 )
 
-# ---------------------------------------------------------------- output
-
-
 HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
 CHECKED = (
     "80 %: of one run on a healthy cluster; how often such held published ones: scaling/tools/predict/README.md"
@@ -33,7 +30,6 @@ CHECKED = (
 
 
 def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
-    """Render the prediction as a table."""
     lines = [f"PREDICTED, not measured: {case.title}"]
     lines += [f"note: {text}" for text in (*case.notes, *extra)]
     head = tuple(f"{case.unit}/s" if word == "/s" else word for word in HEAD)
@@ -126,7 +122,6 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     return obey(_act, argv, NAME)
 
 

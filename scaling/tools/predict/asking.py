@@ -48,8 +48,6 @@ MOST_COUNTS = 48
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """A cluster that reaches the target: `machines` of one price, and its predicted rates."""
-
     price: str
     machines: int
     devices: int
@@ -64,7 +62,6 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def cost_of_a_million(self) -> float:
-        """Price of a million samples at the median rate."""
         return self.hourly / 3600 * 1e6 / self.samples_per_s
 
 
@@ -100,7 +97,6 @@ def _is_ours(price: Price, case: Case) -> bool:
 
 
 def _plans(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[Plan | str]:
-    """A plan for each price and batch, or their names if none reaches the target."""
     for price in fitting:
         for model, batch, rate in look.case.rates:
             if model == look.case.model:
@@ -108,9 +104,8 @@ def _plans(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[Pl
 
 
 def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> Plan | None:
-    """The fewest machines whose lower end reaches the target."""
     case = look.case
-    # Without a run, --network is required; it describes machines whose price has no network.
+    # Without a run, --network is required for prices without one.
     word = price.network or asked.network if case.cold else asked.network or price.network
     target = (asked.target or 0.0) / case.units_per_sample
     setting = replace(case.setting, step_s=batch / rate / case.accumulation, compress=asked.compress)
@@ -126,8 +121,8 @@ def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) 
 
 
 class _Rates(NamedTuple):
-    """Rates by number of machines, samples/s: the median, and the values that 80 % and 20 % of draws exceed.
-    `claimed` is False if the interval is too wide."""
+    """By number of machines, samples/s: the median, and what 80 % and 20 % of draws exceed. `claimed`: the
+    interval is not too wide."""
 
     counts: Sequence[int]
     middle: Floats
@@ -147,13 +142,12 @@ class _Rates(NamedTuple):
         return cls(counts, middle * ideal, lower * ideal, upper * ideal, claimed)
 
     def first(self, target: float) -> int | None:
-        """Return the index of the first claimed number of machines that reaches the target, or None."""
         reached = np.flatnonzero((self.lower >= target) & self.claimed)
         return int(reached[0]) if len(reached) else None
 
 
 def _machines(target: float, rate: float, price: Price, case: Case) -> list[int]:
-    """Numbers to try, starting below perfect scaling: each up to 16, then in steps of a sixteenth."""
+    """Each number up to 16, then steps of a sixteenth."""
     most = (FARTHEST_COLD if case.cold else FARTHEST * case.largest) // price.devices
     found: list[int] = []
     count = max(1, int(target / rate / price.devices * 0.9))
@@ -188,7 +182,7 @@ def _first(
 
 
 def _tied_plans(found: Sequence[Plan]) -> list[Plan]:
-    """Plans tied with the cheapest: with the fewest machines that are likely, they cost no more than it."""
+    """Plans that may cost no more than the cheapest, with the fewest machines that are likely."""
     first = found[0]
     return [plan for plan in found[1:] if plan.hourly * plan.fewest / plan.machines <= first.hourly]
 
@@ -226,8 +220,6 @@ def _plans_json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -
     }  # fmt: skip
     return as_json(rounded(plain))
 
-
-# ---------------------------------------------------------------- case
 
 DOUBLINGS = 5
 # outside these a step or a compression is a typing error
@@ -318,7 +310,6 @@ def _cold(asked: Asked) -> Case:
 
 
 def _step(batch: int, rate: float) -> None:
-    """Raise UsageError for an impossible step time."""
     if not SHORTEST_S <= batch / rate <= LONGEST_S:
         raise UsageError(
             f"--rate {rate:g}: a step of {batch} samples would take {batch / rate:.3g} s; from {SHORTEST_S:g} to "
@@ -338,9 +329,6 @@ def known_by_name(name: str) -> KnownModel:
     return names[name]
 
 
-# ---------------------------------------------------------------- what-ifs
-
-
 def look(asked: Asked, case: Case, priors: Priors) -> Outlook:
     """Infer from the case and transfer the result to the asked setting. Raises UsageError."""
     if case.cold:
@@ -354,7 +342,6 @@ def look(asked: Asked, case: Case, priors: Priors) -> Outlook:
 
 
 def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
-    """The setting for another model or batch, and the rate of one device."""
     model, batch = asked.model or case.model, asked.batch_size or case.batch_size
     if (model, batch) == (case.model, case.batch_size) and asked.rate is None:
         return case.setting, case.rate
@@ -373,9 +360,6 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
         size = 4.0 * known.parameters
         setting = replace(setting, gradient_bytes=size, tail=known.tail, tensors=known.tensors)
     return setting, rate
-
-
-# ---------------------------------------------------------------- world sizes
 
 
 def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[int, ...]:
@@ -419,10 +403,7 @@ def _sizes(words: str) -> tuple[int, ...]:
 
 
 def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
-    """List the changes against the measured setting, one line each."""
-    asked = (
-        Asked(compress=asked.compress) if case.cold else asked
-    )  # with --cold every other flag is part of the case
+    asked = Asked(compress=asked.compress) if case.cold else asked  # --cold: all else is the case
     spread = "" if asked.devices_per_node else _spread(case)
     said = (
         (relief, _relieved(relief)),
@@ -441,7 +422,6 @@ def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[st
 
 
 def _spread(case: Case) -> str:
-    """A remark if a world size was measured on more nodes than it would fill."""
     found = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
     return next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in found), "")
 

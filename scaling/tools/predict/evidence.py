@@ -41,15 +41,13 @@ from scaling.tools.predict.setting import (
 )
 
 # ---------------------------------------------------------------- models
-# `tail` is the share of the gradients that only the end of backward produces: tiny in convolutional networks
-# (small first layers), the embeddings in a transformer. Parameters of convolutional networks are the catalogue's
+# `tail` is the share of the gradients that only the end of backward produces: small first layers, or the
+# embeddings of a transformer. Parameters of convolutional networks are the catalogue's
 # (scaling/workloads/models.py; a test compares). BERT's follow from its shape (Devlin et al., arXiv:1810.04805:
 # 30,522 tokens, 768 x 12 or 1,024 x 24).
 
 
 class KnownModel(Record, frozen=True, kw_only=True):
-    """A model: name, parameters, gradient tensors, tail."""
-
     name: str
     parameters: int
     tail: float
@@ -81,11 +79,7 @@ MODELS = (
 
 
 def known_model(words: str) -> KnownModel | None:
-    """Find the model that the words name, or None."""
     return next((one for one in MODELS if re.search(one.pattern, words.lower())), None)
-
-
-# ---------------------------------------------------------------- setting
 
 
 # NVLinks between each pair of GPUs that indicate a switch
@@ -119,12 +113,11 @@ def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: f
 
 
 def accumulation(row: Row) -> int:
-    """Return the number of micro steps between two exchanges."""
     return int(row.options.get("accumulate", "1"))
 
 
 def _wire(row: Row) -> Wire:
-    """Compression to 2 bits is treated as half: the model has no less."""
+    """compression to 2 bits counts as half"""
     whole = all(row.options.get(name, "none") == "none" for name in COMPRESSIONS)
     return "full" if whole else "half"
 
@@ -142,7 +135,7 @@ def _known_way(row: Row) -> None:
 
 
 def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
-    """Return the bytes of one step's gradients, from the row's workers, with the emulation's shrinking undone."""
+    """Return the bytes of one step's gradients, with the emulation's shrinking undone."""
     found = [
         rank.ready.gradient_bytes
         for record in records
@@ -159,7 +152,6 @@ def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
 
 
 def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
-    """Return how a strategy exchanges, in the model's terms."""
     if row.servers:
         return ("servers_beside" if row.server_hosts == "shared" else "servers_apart"), "other", "tensors"
     exchange = _exchange(row)
@@ -174,7 +166,7 @@ def _exchange(row: Row | Point) -> Declared:
 
 
 def _is_by_nccl(row: Row) -> bool:
-    """True if NCCL exchanges on GPUs. NCCL uses RDMA cards directly; everything else sends TCP."""
+    """NCCL uses RDMA cards directly; everything else sends TCP."""
     return row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl)
 
 
@@ -190,7 +182,7 @@ def _bus(header: Header, row: Row) -> Bus:
 
 
 def _link(header: Header, row: Row) -> tuple[Link, float]:
-    """The network and its bytes/s. Emulated links have the rates of the emulated cluster."""
+    """Emulated links have the rates of the emulated cluster."""
     network = next((one for one in header.networks if one.word == row.interconnect), None)
     if network is None or network.rate_bits_per_s is None:
         return ("unknown", 0.0) if row.nodes > 1 else ("none", 0.0)
@@ -222,11 +214,8 @@ MOST_UNEXPLAINED = 0.10
 
 
 class Wanted(NamedTuple):
-    """Selects a curve of a run; empty fields match any.
-
-    * like: a point of the curve
-    * model, batch_size: preferred if several devices ran them
-    """
+    """Selects a curve of a run; empty fields match any. `like` is a point of it. `model` and `batch_size` are
+    preferred."""
 
     strategy: str = ""
     interconnect: str = ""
@@ -240,8 +229,7 @@ ANY = Wanted()
 
 
 def chosen(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
-    """Return the rows of the wanted curve, else of the fastest at the largest world size. Raises UsageError if
-    there is none or if its batch rule is not weak."""
+    """Return the rows of the wanted curve, else of the fastest at the largest world size. Raises UsageError."""
     curves: dict[int, list[Row]] = {}
     for row in rows:
         if _is_wanted(row, wanted):
@@ -262,13 +250,11 @@ def sound_rows(curve: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
 
 
 def same_exchange(point: Point, row: Row) -> bool:
-    """Return True for the same exchange, workload and hardware, at any world size."""
     same = (point.strategy, point.interconnect, point.workload, point.hardware, point.options)
     return same == (row.strategy, row.interconnect, row.workload, row.hardware, row.options)
 
 
 def point_command(row: Row) -> str:
-    """Return a command that measures such a row again."""
     device = f"emulated:{row.hardware.profile}" if row.hardware.profile else row.hardware.device
     return f"python -m scaling.run --strategy {row.strategy} --model {row.workload.model} --device {device}"
 
@@ -293,7 +279,6 @@ def _none_such(rows: Iterable[Row], wanted: Wanted) -> UsageError:
 
 
 def _has_asked_work(curve: Sequence[Row], wanted: Wanted) -> bool:
-    """True for the wanted model and batch size, with several devices measured."""
     work = curve[0].workload
     alike = (wanted.model or work.model, wanted.batch_size or work.batch_size) == (work.model, work.batch_size)
     return alike and any(row.world_size > 1 and not _unsound(row) for row in curve)
@@ -326,7 +311,7 @@ def _unsound(row: Row) -> str:
 
 
 def _unexplained(row: Row) -> float:
-    """Unexplained loss if `comm` was measured; without it the exchange is part of the rest, so 0."""
+    """0 without `comm`, because the rest then includes the exchange."""
     lost = row.breakdown
     told = lost is not None and (lost.exposed is not None or lost.waiting is not None)
     return lost.unexplained if lost is not None and told else 0.0
@@ -341,8 +326,7 @@ NORMAL_95 = 1.96
 
 
 def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -> Case:
-    """Build the case of the wanted curve, else of the fastest at the largest world size. Raises UsageError with a
-    fix."""
+    """Build the case of the wanted curve, else of the fastest at the largest world size. Raises UsageError."""
     analysis = analyse(records)
     rows = chosen(analysis.rows, wanted)
     row = rows[0]
@@ -367,7 +351,6 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
 
 
 def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Case:
-    """The case without observations of several devices."""
     work, together = row.workload, accumulation(row)
     return Case(
         title=_title(row),
@@ -455,16 +438,12 @@ def _baseline(baselines: Iterable[Baseline], row: Row) -> Baseline | None:
 
 
 def _rates(baselines: Iterable[Baseline], row: Row) -> tuple[tuple[str, int, float], ...]:
-    """Rates of one device, samples/s, by model and batch size."""
     framework = row.strategy.partition(":")[0]
     return tuple(
         (one.workload.model, one.workload.batch_size, one.samples_per_s.mean)
         for one in baselines
         if one.strategy.partition(":")[0] == framework and one.hardware == row.hardware and one.samples_per_s
     )
-
-
-# ---------------------------------------------------------------- controls
 
 
 def _exchanges(
@@ -493,7 +472,6 @@ def _shares(rows: Iterable[Row]) -> tuple[Share, ...]:
 
 
 def _told(row: Row) -> Iterator[Share]:
-    """Contention and straggling of a row, relative to the time of one device alone."""
     if row.breakdown is None or row.efficiency is None:
         return
     for part in ("contention", "straggling"):

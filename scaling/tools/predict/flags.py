@@ -138,7 +138,6 @@ class RegisterAsked(Record, frozen=True, kw_only=True):
 
 
 def parse_register(argv: Sequence[str]) -> RegisterAsked | None:
-    """Parse the command line; None after printing help. Raises UsageError."""
     asked = command(register_app, argv, REGISTER)
     return asked if isinstance(asked, RegisterAsked) else None
 
@@ -168,7 +167,6 @@ class LearnAsked(Record, frozen=True, kw_only=True):
 
 
 def parse_learn(argv: Sequence[str]) -> LearnAsked | None:
-    """Parse the command line; None after printing help. Raises UsageError."""
     asked = command(learn_app, argv, LEARN)
     return asked if isinstance(asked, LearnAsked) else None
 

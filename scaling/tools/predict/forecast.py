@@ -17,9 +17,6 @@ from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
 from scaling.tools.predict.setting import At, Known, Link, Setting
 
-# ---------------------------------------------------------------- case
-
-
 GBIT_BYTES = 1e9 / 8
 # Fast Ethernet
 SLOWEST_GBIT = 0.1
@@ -28,8 +25,6 @@ RDMA, TCP = ("ib", "roce", "rdma"), ("tcp", "eth", "ipoib")
 
 
 class Measured(Record, frozen=True, kw_only=True):
-    """A measured row for the table. It is never compared with predictions."""
-
     at: At
     samples_per_s: float
     efficiency: float
@@ -38,12 +33,10 @@ class Measured(Record, frozen=True, kw_only=True):
 class Case(NamedTuple):
     """What is known before a prediction.
 
-    * rate: samples/s of one device alone
+    * rate, rates: samples/s of one device alone; also by model and batch size
     * largest: largest measured world size
-    * rates: of one device, by model and batch size
     * without: a node whose delay was removed from the measurements
     * emulated: links are shaped, so shares of the line hold
-    * units_per_sample: `unit`s in a sample; users see and enter units
     """
 
     title: str
@@ -95,8 +88,6 @@ def network(words: str, *, emulated: bool = False) -> tuple[Link, float]:
     return ("tcp10" if gbit <= 10 else "tcp"), line
 
 
-# ---------------------------------------------------------------- forecast
-
 LOW, HIGH = 0.1, 0.9
 # intervals with a larger half width are not claimed
 WIDEST = 0.15
@@ -104,20 +95,18 @@ WIDEST = 0.15
 LEAST_DRAWS = 10
 # limits: times the largest measured world size; without a run, the largest published one
 FARTHEST, FARTHEST_COLD = 64, 1024
-# (Correlation of the model error, factor of its spread) for another batch or model. Chosen so that 80 % of
-# published points are inside, each predicted from another series of its source (`python -m tests.bench.predict
-# --what-if`).
+# (Correlation of the model error, factor of its spread) for another batch or model: chosen so that 80 % of
+# published points are inside (`python -m tests.bench.predict --what-if`).
 ANOTHER_BATCH, ANOTHER_MODEL = (0.5, 1.0), (0.25, 2.0)
 LEAST_LOSS = 0.01
-# With fewer effective draws, or a measured efficiency outside its interval by more, a warning is printed.
+# with fewer effective draws, or a measured efficiency outside its interval by more, a warning is printed
 FEW_DRAWS, FAR_OFF = 50, 0.05
 # remaining standard deviation of the logarithm of a measured point
 MEASURED_NOISE = 0.01
 
 
 class Forecast(Record, frozen=True, kw_only=True):
-    """One predicted world size: medians, and 80 % intervals. Parts are fractions of the step; `unexplained` is the
-    model's error."""
+    """One predicted world size: medians, 80 % intervals, and parts as fractions of the step."""
 
     at: At
     samples_per_s: float
@@ -164,7 +153,6 @@ class Outlook(NamedTuple):
 
 
 def outlook(case: Case, priors: Priors, changed: Setting | None = None, rate: float | None = None) -> Outlook:
-    """Infer from the measurements, then transfer the result to `changed`."""
     found = infer.posterior(case.setting, case.known, priors)
     doubts = _doubts(found, case.without)
     if changed is not None:
@@ -195,8 +183,8 @@ def _doubts(found: Posterior, without: str) -> tuple[str, ...]:
 
 
 def carried(found: Posterior, changed: Setting) -> Posterior:
-    """Transfer a posterior to another setting. Shared constants stay as inferred, others are drawn from the prior.
-    On another network the model's errors across nodes are dropped."""
+    """Transfer a posterior: shared constants stay as inferred, others are drawn. On another network the model's
+    errors across nodes are dropped."""
     names = model.keys(changed)
     rng = np.random.default_rng(infer.SEED + 7)
     old = {name: index for index, name in enumerate(found.names.values())}
@@ -225,7 +213,7 @@ def _likeness(old: Setting, new: Setting) -> tuple[float, float]:
 
 
 def _as_much_to_lose(here: Posterior, there: Posterior) -> Floats:
-    """Scales the model's errors, which belong to the loss: with less loss, less error is transferred."""
+    """The model's error belongs to the loss: with less loss, less error is transferred."""
     seen = [one.at for one in there.known.observed]
     if not seen:
         return np.ones((len(there.z), 0))
@@ -269,9 +257,8 @@ def forecast(look: Outlook, at: At) -> Forecast:
 
 
 def measure_next(look: Outlook, asked: int) -> Next | None:
-    """Find the point that narrows the interval at `asked` most; None if none helps. Of two jointly normal
-    quantities, knowing one leaves 1 - correlation^2 of the other's variance. So the result of the measurement is
-    not needed."""
+    """Find the point that narrows the interval at `asked` most; None if none helps. Knowing one of two jointly
+    normal quantities leaves 1 - correlation^2 of the other's variance, so its value is not needed."""
     case = look.case
     sizes = _candidates(case, asked)
     target = case.layout(asked)
@@ -295,13 +282,11 @@ def measure_next(look: Outlook, asked: int) -> Next | None:
 
 
 def _candidates(case: Case, asked: int) -> list[int]:
-    """Up to four times the measured world size, below the asked one."""
     first = case.largest if case.largest > 1 else max(1, case.devices_per_node // 2)
     return [size for size in (2 * first, 4 * first) if 1 < size < asked]
 
 
 def _left(weights: Floats, one: Floats, goal: Floats, noise: float) -> float:
-    """The share of the goal's standard deviation that remains if `one` is measured."""
     a, b = one - weights @ one, goal - weights @ goal
     own, other, both = float(weights @ a**2), float(weights @ b**2), float(weights @ (a * b))
     return float(np.sqrt(max(0.0, 1 - both**2 / max(other * (own + noise**2), 1e-18))))

@@ -1,8 +1,8 @@
 """Predicts a cluster without one of its nodes.
 
-Ranks that exchange gradients wait for the slowest. The node's cost is how much slower its ranks are than the
-slowest of the others, in `together`. A node that is slow only in its exchange is not detected. Measured
-efficiencies are converted to those without the waiting.
+Ranks wait for the slowest. A node's cost is how much slower its ranks are than the slowest of the others, in
+`together`. So a node that is slow only in its exchange is not detected. Measured efficiencies are converted to
+those without waiting.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ from scaling.tools.predict.setting import Observed
 
 
 class Relief(NamedTuple):
-    """The effect of leaving out a node.
-
-    * world_size: devices that remain
-    * share: part of a step that the others wait for it
-    * faster: how much faster the remaining devices are alone than all devices
-    """
+    """The effect of leaving out a node. `share` is the part of a step that the others wait for it. `faster` is how
+    much faster the others are alone than all devices."""
 
     node: str
     world_size: int
@@ -38,12 +34,12 @@ class Relief(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """The factor on the efficiency: the step and the baseline both become shorter."""
+        """Both the step and the baseline become shorter."""
         return 1 / (1 - self.share) / self.faster
 
 
 def without(node: str, case: Case, records: Sequence[PointRecord]) -> tuple[Relief, Case]:
-    """Return the effect of leaving out `node` at the largest measured world size, and the converted case. Raises
+    """Return the effect of leaving out `node` at the largest world size, and the converted case. Raises
     UsageError."""
     latest = kept(records)
     cells = {one.point.world_size: one for one in exchanges(latest) if _is_of(one, case)}
@@ -69,12 +65,10 @@ def _is_of(cell: Cell, case: Case) -> bool:
 
 
 def _hosts(cell: Cell) -> dict[int, str]:
-    """By launch rank."""
     return {rank.launch_rank: rank.host for record in cell.records for rank in record.ranks}
 
 
 def _relief(cell: Cell, node: str, controls: Controls) -> Relief | None:
-    """Effect at one world size; None if `together` was not measured."""
     hosts, together = _hosts(cell), controls.together(cell.point)
     ours = {rank for rank, name in hosts.items() if name == node}
     shares = [] if together is None else [_share(cell, together, number, ours) for number in together.times]
@@ -87,7 +81,6 @@ def _relief(cell: Cell, node: str, controls: Controls) -> Relief | None:
 
 
 def _share(cell: Cell, together: Cell, number: int, ours: set[int]) -> float | None:
-    """The share of the exchange's step that the node makes others wait, in one round."""
     time, seats = cell.times.get(number), together.times[number].seats
     theirs = [seat.step_s for rank, seat in seats.items() if rank not in ours]
     own = [seat.step_s for rank, seat in seats.items() if rank in ours]
@@ -97,13 +90,13 @@ def _share(cell: Cell, together: Cell, number: int, ours: set[int]) -> float | N
 
 
 def _faster(seats: Mapping[int, float], ours: set[int]) -> float:
-    """Mean step time of all devices alone over that of the others; 1 if not each was measured."""
+    """1 if not each device was measured alone"""
     theirs = [seconds for rank, seconds in seats.items() if rank not in ours]
     return harmonic_mean(list(seats.values())) / harmonic_mean(theirs) if theirs else 1.0
 
 
 def _healthy(case: Case, found: Mapping[int, Relief]) -> Case:
-    """Controls of converted world sizes are dropped, because they include the waiting."""
+    """Controls of converted world sizes include the waiting, so they are dropped."""
     largest = found[case.largest]
     observed = tuple(_relieved(one, found.get(one.at.world_size)) for one in case.known.observed)
     waited = {size for size, one in found.items() if one.factor != 1}

@@ -1,8 +1,7 @@
 """Inference by importance sampling with a fixed seed: priors and measurements give weighted draws and predictions.
 
-Proposals adapt over a few rounds and count as one mixture (Cornuet et al., "Adaptive multiple importance
-sampling", 2012). The walk (`covariance`) is not sampled: given the constants it is Student's t with a known
-conditional.
+Proposals adapt and count as one mixture (Cornuet et al., "Adaptive multiple importance sampling", 2012). The walk
+(`covariance`) is not sampled: given the constants it is Student's t with a known conditional.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from scaling.tools.predict.model import Floats, Parts
 from scaling.tools.predict.priors import Priors, Walk
 from scaling.tools.predict.setting import At, Constant, Exchange, Known, Setting, Share
 
-# ---------------------------------------------------------------- walk
-
 
 def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]) -> Floats:
     """Compute the covariance of the walk, which is 0 at `anchor`. Entries are variances of ln(efficiency).
-    Doublings inside a node and doublings of nodes are independent, so few devices on many nodes fit in too."""
+    Doublings inside a node and of nodes are independent."""
     ours, theirs, start = (np.array([_place(walk, at) for at in ats]) for ats in (rows, columns, [anchor]))
     a, b = (ours - start)[:, None, :], (theirs - start)[None, :, :]
     together = np.where(a * b > 0, np.minimum(np.abs(a), np.abs(b)), 0.0)
@@ -31,35 +28,28 @@ def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]
 
 
 def _place(walk: Walk, at: At) -> tuple[float, float]:
-    """Variances accumulated from one device: inside nodes, and between nodes."""
     inside = walk.inside**2 * float(np.log2(at.devices_per_node))
     if at.nodes == 1:
         return inside, 0.0
     return inside, walk.leaving**2 + walk.beyond**2 * float(np.log2(at.nodes / 2))
 
 
-# ---------------------------------------------------------------- infer
-
 DRAWS, SEED = 4000, 20260101
 ROUNDS, MOST_ROUNDS = 4, 16
 # effective draws; with fewer, more proposals are tried
 ENOUGH = 250
-# Student's t for shares: they differ from the model's by more than rounds show. `comm` is the model's T directly.
+# Student's t for shares, which differ from the model's by more than rounds show. `comm` is the model's T directly.
 CONTROL_FREEDOM = 4.0
 # effective draws per constant to which a proposal is fitted
 EVEN = 4.0
 PROPOSAL_FREEDOM = 8.0
-# Largest efficiency relative to the best measured one. Only 7 of 727 published efficiencies exceed it
-# (SUPERLINEAR).
+# Largest efficiency relative to the best measured one: 7 of 727 published ones exceed it (SUPERLINEAR).
 HIGHEST = 1.02
 
 
 class Posterior(NamedTuple):
-    """Weighted draws.
+    """Weighted draws of constants (`z` is standard normal) and residuals of the observed efficiencies.
 
-    * z: standard normal draws of the constants
-    * weights: sum to 1
-    * residuals: of the observed efficiencies
     * likeness: correlation of the model error with that of the measured setting, 1 for the same
     * widening: factor on the spread of the model error
     """
@@ -82,8 +72,7 @@ class Posterior(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """Draws of ln(efficiency relative to the anchor) by target, their weights, and the step's parts without model
-    error."""
+    """Draws of ln(efficiency relative to the anchor) by target, and the step's parts without model error."""
 
     log_efficiency: Floats
     weights: Floats
@@ -91,7 +80,6 @@ class Predicted(NamedTuple):
 
 
 def posterior(setting: Setting, known: Known, priors: Priors, draws: int = DRAWS, seed: int = SEED) -> Posterior:
-    """Weight draws of the constants by the measurements."""
     names = model.keys(setting)
     size = len(names) + (setting.step_spread > 0)
     told = bool(known.observed or known.exchanges or known.shares or known.constants)
@@ -106,7 +94,6 @@ def posterior(setting: Setting, known: Known, priors: Priors, draws: int = DRAWS
 
 
 def predict(found: Posterior, targets: Sequence[At], seed: int = SEED) -> Predicted:
-    """Draw the efficiencies of the targets."""
     setting, known, walk = found.setting, found.known, found.priors.walk
     seen = [one.at for one in known.observed]
     relative, parts = _relative(setting, known.anchor, found.priors, found.names, found.z, targets)
@@ -166,7 +153,7 @@ def _relative(
 
 
 def _alone_s(setting: Setting, values: model.Values, anchor: At, step_s: Floats) -> Floats:
-    """The micro step of one device for which the model reproduces the step at the anchor."""
+    """The micro step of one device that reproduces the step at the anchor."""
     if anchor.world_size == 1:
         return step_s
     at, alone_s = model.sizes([anchor]), step_s * 0.9
@@ -196,7 +183,6 @@ def _log_likelihood(
 
 
 def _of_constants(measured: Sequence[Constant], values: model.Values) -> Floats:
-    """Log likelihood of constants that were measured directly."""
     off = [(np.log(values[one.role][:, 0] / one.value) / one.noise) ** 2 for one in measured]
     return np.asarray(-0.5 * np.sum(off, axis=0))
 
@@ -237,9 +223,7 @@ class _Proposal(NamedTuple):
         return np.asarray(self.mean + (rng.standard_normal((count, len(self.mean))) * spread) @ self.root.T)
 
     def log_density(self, z: Floats) -> Floats:
-        away = (z - self.mean) @ np.linalg.inv(
-            self.root
-        ).T  # small, so an inverse is cheaper than solving for each draw
+        away = (z - self.mean) @ np.linalg.inv(self.root).T  # small: cheaper than solving per draw
         size = len(self.mean)
         return np.asarray(
             -0.5 * (PROPOSAL_FREEDOM + size) * np.log1p(np.sum(away**2, axis=1) / PROPOSAL_FREEDOM)
@@ -249,7 +233,7 @@ class _Proposal(NamedTuple):
 
 
 def _student_constant(size: int) -> float:
-    """The constant by which PROPOSAL_FREEDOM's Student's t differs from a normal density."""
+    """how PROPOSAL_FREEDOM's Student's t differs from a normal density"""
     half = PROPOSAL_FREEDOM / 2
     return lgamma(half + size / 2) - lgamma(half) - size / 2 * log(half)
 
@@ -260,7 +244,6 @@ Likelihood = Callable[[Floats], tuple[Floats, Floats]]
 def _adapt(
     likelihood: Likelihood, size: int, rounds: int, count: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats, float]:
-    """Draw from the prior, then from fits to the draws so far, until enough effective draws remain."""
     proposals: list[_Proposal | None] = [None]
     z = rng.standard_normal((count, size))
     target, residuals = likelihood(z)
@@ -284,7 +267,6 @@ def _too_few(logs: Floats) -> bool:
 
 
 def _log_weights(z: Floats, target: Floats, proposals: Sequence[_Proposal | None]) -> Floats:
-    """Weights under the mixture of all proposals."""
     prior = -0.5 * np.sum(z**2, axis=1)
     densities = [prior if one is None else one.log_density(z) for one in proposals]
     mixture = np.logaddexp.reduce(densities, axis=0) - np.log(len(proposals))
@@ -292,7 +274,6 @@ def _log_weights(z: Floats, target: Floats, proposals: Sequence[_Proposal | None
 
 
 def _fitted(z: Floats, logs: Floats, size: int) -> _Proposal:
-    """A fit to weighted draws. Weights are flattened until enough effective draws remain."""
     logs = logs - np.max(logs)
     power = 1.0
     for _ in range(20):

@@ -58,7 +58,7 @@ def keys(setting: Setting) -> dict[str, str]:
 
 
 def _emulated(setting: Setting, family: str) -> dict[str, str]:
-    """Constants of an emulation. Servers and strategies with little overlap have the usual ones."""
+    """Servers and strategies with little overlap have the usual constants."""
     found = dict(EMULATED)
     if family == "ring" and setting.link == "tcp10":
         found["network"] = "network.emulated"
@@ -108,8 +108,6 @@ LEAST_BYTES_PER_S = 1.0
 
 
 class Sizes(NamedTuple):
-    """World sizes as arrays."""
-
     world: Floats
     nodes: Floats
     each: Floats
@@ -159,7 +157,6 @@ def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts
 
 
 def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Floats:
-    """Compute the seconds of the exchange alone."""
     size = np.asarray(setting.gradient_bytes / setting.compress * _wire(setting, values))
     network = network_bytes_per_s(setting, values, at)
     time = moved_s(setting, values["bus"], network, at, size)
@@ -193,7 +190,6 @@ def _slowest(bus: Floats, network: Floats, at: Sizes) -> Floats:
 
 
 def moved_s(setting: Setting, bus: Floats, network: Floats, at: Sizes, size: Floats) -> Floats:
-    """Compute the seconds of moving the bytes, without latency."""
     ring = 2 * (at.world - 1) / at.world
     inside = 2 * (at.each - 1) / at.each * size / bus
     crosses = at.nodes > 1
@@ -214,7 +210,6 @@ def moved_s(setting: Setting, bus: Floats, network: Floats, at: Sizes, size: Flo
 
 
 def messages(setting: Setting, size: Floats, window_s: Floats) -> Floats | float:
-    """Count the messages of one step's gradients."""
     match setting.messages:
         case "one":
             return 1.0
@@ -228,7 +223,6 @@ def messages(setting: Setting, size: Floats, window_s: Floats) -> Floats | float
 
 
 def latency_s(setting: Setting, values: Values, at: Sizes) -> Floats:
-    """Compute the latency of one message."""
     alpha, inside_s = values["alpha"], INSIDE_LATENCY_S[setting.bus]
     if setting.method in ("servers_apart", "servers_beside", "servers_in_host"):
         return np.where(at.nodes > 1, 2 * alpha, 2 * inside_s)

@@ -1,7 +1,7 @@
 """Evidence from `python -m scaling check --json`: latencies, TCP flows, timed all-reduces.
 
-An all-reduce of known bytes is the model's T. Half a round trip is alpha without the framework's part. One TCP
-flow is a lower estimate of the bandwidth. The noises express these limits.
+An all-reduce is the model's T, half a round trip is alpha without the framework's part, one TCP flow is a lower
+estimate of the bandwidth. The noises express these limits.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ FAST_FLOW_NOISE = 0.4
 
 
 class Link(Record, frozen=True, kw_only=True):
-    """A pair of nodes over one network; None: not measured."""
-
     network: str
     latency_s: float | None = None
     forth_bits_per_s: float | None = None
@@ -45,8 +43,6 @@ class AllReduce(Record, frozen=True, kw_only=True):
 
 
 class Facts(Record, frozen=True, kw_only=True):
-    """The part of a preflight that a prediction uses."""
-
     networks: tuple[Network, ...] = ()
     links: tuple[Link, ...] = ()
     all_reduces: tuple[AllReduce, ...] = ()
@@ -87,8 +83,8 @@ def _wrong(facts: Facts) -> Iterator[str]:
 
 
 def added(case: Case, facts: Facts, networks: Sequence[Network] = ()) -> Case:
-    """Add the evidence to the case. `networks` are the run's. Raises UsageError if the case's network is not in
-    the preflight, or for emulated devices."""
+    """Add the evidence to the case; `networks` are the run's. Raises UsageError for an unknown network or emulated
+    devices."""
     if case.emulated:
         raise UsageError("--check: the run's links were shaped while it ran; only of real devices")
     found = _network(case, facts, networks)
@@ -105,7 +101,7 @@ def added(case: Case, facts: Facts, networks: Sequence[Network] = ()) -> Case:
 
 
 def _network(case: Case, facts: Facts, networks: Sequence[Network]) -> Network:
-    """Find the network by name, else by subnet, else take the only one."""
+    """By name, else by subnet, else the only one."""
     own = next((one for one in networks if one.word == case.interconnect), None)
     same = [one for one in facts.networks if one.word == case.interconnect]
     same += [one for one in facts.networks if own is not None and own.subnet and one.subnet == own.subnet]
@@ -131,7 +127,6 @@ def _exchanges(facts: Facts, network: Network, setting: Setting) -> Iterator[Exc
 
 
 def _exchange(timed: Timed, nodes: int, setting: Setting) -> Exchange:
-    """A ring with one float32 message, independent of the run's exchange."""
     at = At(world_size=timed.ranks, nodes=nodes)
     own = replace(
         setting, gradient_bytes=float(timed.bytes), messages="one", method="ring", wire="full", compress=1.0,
@@ -141,7 +136,7 @@ def _exchange(timed: Timed, nodes: int, setting: Setting) -> Exchange:
 
 
 def _constants(facts: Facts, network: Network, setting: Setting) -> Iterator[Constant]:
-    """Alpha and a link's bandwidth. RDMA links are skipped, because they differ from a TCP flow."""
+    """RDMA links are skipped, because they differ from a TCP flow."""
     links = [one for one in facts.links if one.network == network.word]
     if setting.link not in ("tcp", "tcp10"):
         return

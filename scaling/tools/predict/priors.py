@@ -33,13 +33,7 @@ NAMES = (
 
 
 class Prior(Record, frozen=True, kw_only=True):
-    """Prior of a constant.
-
-    * mean, sd: on the scale on which it is normal
-    * value, factor, unit: for readers
-    * series, sources: number of series that taught it, and their sources
-    * before: the belief without them
-    """
+    """A constant: `mean` and `sd` on the scale on which it is normal, the rest for readers."""
 
     mean: float
     sd: float
@@ -54,9 +48,8 @@ class Prior(Record, frozen=True, kw_only=True):
 class Walk(Record, frozen=True, kw_only=True):
     """The model's error, a random walk of ln(efficiency) over log2 N. Steps are standard deviations.
 
-    * inside: per doubling inside a node
-    * leaving: from one node to two
-    * beyond: per doubling of nodes
+    * inside, beyond: per doubling inside a node, of nodes
+    * leaving: from one node to several
     * freedom: of Student's t
     """
 

@@ -24,8 +24,6 @@ TOKENS = (("llama", 8192), ("transformer-xl base", 192), ("transformer-xl", 384)
 
 
 class PublishedPoint(Record, frozen=True, kw_only=True):
-    """One world size of a table."""
-
     gpus: int
     nodes: int
     throughput: float
@@ -127,7 +125,6 @@ def _noise(point: PublishedPoint) -> float:
 
 
 def setting(one: Published, first: PublishedPoint) -> Setting:
-    """Derive the setting from a table's words."""
     step_s, spread = _step_s(one, first)
     known = known_model(one.model)
     several = any(point.nodes > 1 for point in one.points)
@@ -157,7 +154,7 @@ def _gradient_bytes(one: Published) -> float:
 
 
 def _step_s(one: Published, first: PublishedPoint) -> tuple[float, float]:
-    """Seconds of a micro step at the first point, and the standard deviation of its logarithm."""
+    """Also the standard deviation of its logarithm."""
     rate, text = first.throughput / first.gpus, one.model.lower()
     tokens = "token" in first.unit
     if tokens and "in tokens" in one.notes:

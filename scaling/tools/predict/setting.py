@@ -7,8 +7,6 @@ from typing import Literal, NamedTuple
 
 from scaling.records.point import Record
 
-# ---------------------------------------------------------------- measurements
-
 
 class Exchange(NamedTuple):
     """A measured `comm`, or an all-reduce of other bytes with its own `setting`. `noise` is of the logarithm."""
@@ -47,8 +45,6 @@ class Known(NamedTuple):
     constants: Sequence[Constant] = ()
 
 
-# ---------------------------------------------------------------- setting
-
 Bus = Literal["pcie", "nvlink", "nvswitch", "host", "loopback"]
 Link = Literal["none", "tcp10", "tcp", "rdma", "rdma_several", "unknown"]
 Method = Literal["ring", "hierarchical", "servers_apart", "servers_beside", "servers_in_host", "sharded"]
@@ -60,16 +56,12 @@ Wire = Literal["full", "half", "unknown"]
 class Setting(Record, frozen=True, kw_only=True):
     """The workload, the exchange and the network.
 
-    * gradient_bytes: in float32
+    * gradient_bytes: in float32, divided by `compress`; `wire` is their type on the network
     * tail: share of the gradients that only the end of backward produces
-    * step_s: one micro step of one device alone
-    * step_spread: standard deviation of its logarithm if it is a guess
+    * step_s: one micro step of one device alone; `step_spread`, of its logarithm, is 0 unless it is a guess
     * line_bytes_per_s: of one node over all its cards, by the data sheet
     * tree: NCCL may use trees (2.4 and newer)
-    * wire: float32, half, or unknown on the network
     * sparse_bytes: of each rank, gathered by all
-    * compress: divides the bytes of all gradients
-    * emulated: devices sleep and links are shaped
     """
 
     gradient_bytes: float
@@ -99,7 +91,6 @@ class At(Record, frozen=True, kw_only=True):
 
     @property
     def devices_per_node(self) -> float:
-        """Mean over the nodes in use."""
         return self.world_size / self.nodes
 
 

@@ -20,8 +20,7 @@ from scaling.tools.check.verdicts.links import gbit, slow_nodes
 # ---------------------------------------------------------------- gpu driver
 
 
-# Oldest driver that runs every release of a CUDA major version (docs.nvidia.com/deploy/cuda-compatibility, "Minor
-# Version Compatibility").
+# Oldest driver by CUDA major version (docs.nvidia.com/deploy/cuda-compatibility, "Minor Version Compatibility").
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 # First Linux release whose DMA-BUF supports RDMA cards.
 DMA_BUF_KERNEL = (5, 12)
@@ -29,7 +28,6 @@ FRAMEWORK = frameworks.all_reducing().name
 
 
 def driver(facts: Facts) -> Iterator[Verdict]:
-    """Compare the framework's CUDA release with the driver's."""
     ranks = {node: facts.of(node)[0] for node in facts.nodes if facts.of(node)[0].driver.gpus}
     built = {node: rank.built_for_cuda for node, rank in ranks.items()}
     cpu_only = {node: "no CUDA" for node, release in built.items() if release == ""}
@@ -71,8 +69,7 @@ def _major(release: str) -> int:
 
 
 def direct(facts: Facts) -> Iterator[Verdict]:
-    """Check whether RDMA cards can access GPU memory. GeForce cards do not support it
-    (docs.nvidia.com/cuda/gpudirect-rdma: Tesla and Quadro)."""
+    """GeForce cards have no GPUDirect RDMA (docs.nvidia.com/cuda/gpudirect-rdma: Tesla and Quadro)."""
     if len(facts.nodes) < 2:
         return
     ways = {node: _way(facts.of(node)[0]) for node in facts.nodes if _has_both(facts.of(node)[0])}
@@ -111,8 +108,8 @@ def _way(rank: RankFacts) -> tuple[str, str]:
 
 
 # ---------------------------------------------------------------- all-reduce
-# No busbw is right for every network. So a warning needs an all-reduce far below the measured links, or a node far
-# below the others.
+# No busbw is right for every network. So a warning needs an all-reduce far below the measured links or other
+# nodes.
 
 
 TOPIC = "all-reduce"
@@ -123,7 +120,6 @@ BITS = 8
 
 
 def all_reduce(facts: Facts) -> Iterator[Verdict]:
-    """Judge every timed all-reduce."""
     for one in facts.all_reduces:
         if one.left_out:
             yield Verdict(level="ok", topic=TOPIC, text=f"{_over(one)}not measured: {one.left_out}")
@@ -184,7 +180,6 @@ def _share(network: Network, bits_per_s: float) -> str:
 
 
 def speed(bytes_per_s: float) -> str:
-    """Format a bandwidth: `5.12 GB/s (41.0 Gb/s)`."""
     return f"{gbit(bytes_per_s)} GB/s ({gbit(BITS * bytes_per_s)} Gb/s)"
 
 
@@ -223,8 +218,7 @@ def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
 
 
 NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
-# Differences in these stop the ranks or change their work; other packages only warn. NCCL refuses two versions
-# ("Mismatched NCCL version detected").
+# Differences in these are errors. NCCL refuses two versions ("Mismatched NCCL version detected").
 ESSENTIAL = {"Python", "MPI", *(name for one in frameworks.LISTED for name in one.essential)}
 
 
@@ -247,7 +241,6 @@ def launch(facts: Facts) -> Iterator[Verdict]:
 
 
 def code(facts: Facts) -> Iterator[Verdict]:
-    """Compare the hash of scaling's files on every rank."""
     hashes = {rank.host.hostname: rank.code for rank in facts.ranks}
     if len(set(hashes.values())) == 1:
         text = f"scaling {__version__}, the same files on every node ({facts.ranks[0].code})"
@@ -323,8 +316,7 @@ def _same_version(name: str) -> str:
 # has two channels with one buffer in each direction at every rank.
 NCCL_SEGMENT_BYTES = 9_637_888
 NCCL_SEGMENTS_PER_RANK = 4
-# Advice for containers of NCCL's troubleshooting guide ("Shared memory") and MXNet (apache/mxnet issue 18224).
-# Data loaders of torch and MXNet use it too.
+# Advice of NCCL's guide ("Shared memory") and MXNet (apache/mxnet issue 18224); data loaders use /dev/shm too.
 SHM_ADVISED_BYTES = 1 << 30
 # link_layer_show in the kernel: neither InfiniBand nor Ethernet
 EFA = "Unknown"
@@ -333,9 +325,8 @@ LARGER = "a larger quota: Kubernetes resources.limits.cpu, docker --cpus, system
 
 
 def memlock(facts: Facts) -> Iterator[Verdict]:
-    """Check the limit of locked memory, which RDMA needs. InfiniBand and EFA fail without it (EFA:
-    awslabs/awsome-distributed-ai issue 647), so a limit is an error. RoCE is optional on Ethernet cards, so a
-    limit is a warning. A card without a cable does not count."""
+    """RDMA locks memory. InfiniBand and EFA fail without it (EFA: awslabs/awsome-distributed-ai issue 647). RoCE
+    is optional on Ethernet cards, so it only warns. A card without a cable does not count."""
     cards = {node: tuple(card for card in facts.host(node).hcas if card.active) for node in facts.nodes}
     cards = {node: active for node, active in cards.items() if active}
     limits = {node: _tightest(facts.of(node)) for node in facts.nodes}
@@ -362,7 +353,6 @@ def _tightest(ranks: tuple[RankFacts, ...]) -> int | None:
 
 
 def shared_memory(facts: Facts) -> Iterator[Verdict]:
-    """Compare free space of /dev/shm with the needs of NCCL and data loaders."""
     free = {node: facts.of(node)[0].shm_free_bytes or 0 for node in facts.nodes}
     needed = {
         node: len(facts.of(node)) * NCCL_SEGMENTS_PER_RANK * NCCL_SEGMENT_BYTES if facts.host(node).gpus else 0
@@ -381,9 +371,6 @@ def shared_memory(facts: Facts) -> Iterator[Verdict]:
     if not short and not scarce:
         text = f"/dev/shm has at least {size(min(free.values()))} free; 1 GiB is advised"
         yield Verdict(level="ok", topic="shared memory", text=text)
-
-
-# ---------------------------------------------------------------- processors
 
 
 def cores(facts: Facts) -> Iterator[Verdict]:

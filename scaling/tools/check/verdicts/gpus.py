@@ -92,7 +92,6 @@ def _differences(gpus: Seats) -> Iterator[Verdict]:
 
 
 def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str, str]:
-    """Values by place: the node's name if all its GPUs share the value, else `node1 GPU 3`."""
     everyone = values if within is None else within
     found: dict[str, str] = {}
     for node in dict.fromkeys(seat.node for seat in values):
@@ -103,9 +102,6 @@ def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str
             same = whole and len(numbers) == len(mine)
             found[node if same else f"{node} GPU {some(numbers)}"] = words
     return found
-
-
-# ---------------------------------------------------------------- a single GPU
 
 
 def _narrow(gpu: GpuHealth) -> str:
@@ -210,8 +206,6 @@ FAULTS = (
         lambda gpu: "off" if gpu.is_persistent is False else "",
     ),
 )
-
-# ---------------------------------------------------------------- comparison with GPUs of the same name
 
 
 def _width(gpu: GpuHealth) -> str:
@@ -318,8 +312,8 @@ def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
 
 
 def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
-    """Ranks that can reach only their own GPU, because of a batch system. Peer access between processes needs both
-    GPUs visible (NVIDIA/nccl issue 1066, open-mpi/ompi issue 11949)."""
+    """A batch system shows each rank only its own GPU. Peer access between processes needs both (NVIDIA/nccl issue
+    1066, open-mpi/ompi issue 11949)."""
     walled = {
         node: f"{len(facts.of(node))} ranks"
         for node, every in found.items()
@@ -332,8 +326,7 @@ def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
 
 
 def _peers(found: Gpus) -> Iterator[Verdict]:
-    """Peer access within nodes; unknown if no rank sees several GPUs. GeForce cards without NVLink have none by
-    design."""
+    """Unknown if no rank sees several GPUs. GeForce cards without NVLink have no peer access by design."""
     several = {node: every for node, every in found.items() if len(every) > 1 and len(every[0].p2p) == len(every)}
     apart = {node: some(_strangers(every)) for node, every in several.items()}
     apart = {node: text for node, text in apart.items() if text}

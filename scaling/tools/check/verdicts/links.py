@@ -1,8 +1,7 @@
 """Verdicts on the network between nodes: names, clocks, cards, and the links of every pair.
 
 If all links of a node are slow, the node is slow, not its partners. So a node is judged by the upper quartile of
-its bandwidths (the lower quartile of its latencies), compared with the median node. Slow partners do not affect
-it.
+its bandwidths (lower quartile of its latencies), which slow partners do not affect.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ def name_verdicts(facts: Facts) -> Iterator[Verdict]:
 
 
 def _listening(facts: Facts) -> Iterator[Verdict]:
-    """Check strategies that listen at the address of the host's name, on networks with another address."""
     told = {rank.host.hostname: rank.name_addresses for rank in facts.ranks}
     names: dict[tuple[str | None, ...], list[str]] = {}  # bindings of one library have one address
     for name in dict.fromkeys(name for addresses in told.values() for name in addresses):
@@ -73,13 +71,8 @@ def _listening(facts: Facts) -> Iterator[Verdict]:
 
 
 class _Addresses(NamedTuple):
-    """Addresses of all nodes.
-
-    * of: by node, each address with its subnet
-    * owner: the first node that has the address
-    * shared: subnets of several nodes
-    * routed: addresses to which packets are routed from other subnets
-    """
+    """`owner` is the first node that has an address; packets from other subnets are routed to addresses in
+    `routed`."""
 
     of: Mapping[str, Mapping[str, IPv4Network]]
     owner: Mapping[str, str]
@@ -118,9 +111,6 @@ def _fault(facts: Facts, addresses: _Addresses, asker: str, name: str) -> tuple[
     return None
 
 
-# ---------------------------------------------------------------- clocks
-
-
 def clock_verdicts(facts: Facts) -> Iterator[Verdict]:
     if len(facts.nodes) == 1:
         return
@@ -141,8 +131,8 @@ def clock_verdicts(facts: Facts) -> Iterator[Verdict]:
 
 
 def offsets_s(facts: Facts) -> dict[str, float]:
-    """Return how far each node's wall clock is ahead of the first node's. Nodes without a measured path are
-    missing."""
+    """Return how far each node's wall clock is ahead of the first node's. Nodes without a measured path are left
+    out."""
     ahead = {facts.nodes[0]: 0.0}
     known = [link for link in facts.links if link.offset_s is not None]
     reached = 0
@@ -155,9 +145,6 @@ def offsets_s(facts: Facts) -> dict[str, float]:
             elif link.server in ahead:
                 ahead[link.client] = ahead[link.server] - offset_s
     return ahead
-
-
-# ---------------------------------------------------------------- networks
 
 
 def membership(facts: Facts) -> Iterator[Verdict]:
@@ -242,15 +229,14 @@ def _called(ports: Iterable[Hca]) -> set[str]:
 SLOW, VERY_SLOW = 0.7, 0.35  # of the median bandwidth: a warning, an error
 LATE, LATE_S = 3.0, 100e-6  # times the median latency, and seconds above it
 NOMINAL = 0.8
-# What one TCP flow certainly reaches on a fast card with packets of 1500 bytes. Beyond it the processor is the
-# limit.
+# what one TCP flow certainly reaches on a fast card with packets of 1500 bytes
 ONE_FLOW_BITS_PER_S = 10 * GBIT
 LINK = "ethtool {0} (speed, duplex), ip -s link show {0} (errors), tc qdisc show dev {0} (shapers), cable, switch"
 
 
 def slow_senders(matrix: Matrix) -> dict[str, float]:
-    """Return nodes with only slow links, and their bandwidth. `matrix` is by (sender, receiver); a transposed one
-    gives the slow receivers. Two nodes have one link, which does not show which of them is slow."""
+    """Return nodes with only slow links, and their bandwidth. A transposed matrix gives the slow receivers. With
+    two nodes none is returned."""
     return slow_nodes(_nodes(matrix, 0.75))[0]
 
 
@@ -262,13 +248,11 @@ def slow_nodes(values: Mapping[str, float]) -> tuple[dict[str, float], float]:
 
 
 def sound(matrix: Matrix) -> Matrix:
-    """Drop the links of slow nodes."""
     senders, receivers = slow_senders(matrix), slow_senders(transposed(matrix))
     return {(a, b): value for (a, b), value in matrix.items() if a not in senders and b not in receivers}
 
 
 def slow_links(matrix: Matrix) -> dict[Pair, float]:
-    """Return slow links (sender, receiver) between nodes that are not slow."""
     rest = sound(matrix)
     usual = _median(rest.values())
     return {pair: value for pair, value in rest.items() if value < SLOW * usual}
@@ -283,12 +267,10 @@ def late_nodes(matrix: Matrix) -> dict[str, float]:
 
 
 def transposed(matrix: Matrix) -> Matrix:
-    """Swap sender and receiver."""
     return {(b, a): value for (a, b), value in matrix.items()}
 
 
 def _nodes(matrix: Matrix, quantile: float) -> dict[str, float]:
-    """By first node of the pairs: a quantile of its values, rounded away from the median."""
     rows: dict[str, list[float]] = {}
     for (node, _), value in matrix.items():
         rows.setdefault(node, []).append(value)
@@ -305,11 +287,7 @@ def _median(values: Iterable[float]) -> float:
     return median(found) if found else 0.0
 
 
-# ---------------------------------------------------------------- failures
-
-
 def reached(facts: Facts) -> Iterator[Verdict]:
-    """Report pairs that failed and pairs left out for lack of time."""
     for network in facts.networks:
         for node, why in _deaf(facts, network).items():
             text = f"{network.word}: {node} cannot listen at {network.places[node].address}: {why}"
@@ -363,9 +341,6 @@ def _failure(link: Link) -> str:
     return f"{link.client}-{link.server}: {link.error}{large}"
 
 
-# ---------------------------------------------------------------- latency and bandwidth
-
-
 def latency(facts: Facts) -> Iterator[Verdict]:
     for network in facts.networks:
         matrix = facts.latencies(network.word)
@@ -405,7 +380,6 @@ def bandwidth(facts: Facts) -> Iterator[Verdict]:
 
 
 def _slow(network: Network, matrix: Matrix) -> Iterator[Verdict]:
-    """One verdict per slow node, and one for the slow links between other nodes."""
     senders, receivers = slow_senders(matrix), slow_senders(transposed(matrix))
     usual = _median(sound(matrix).values())
     for node in dict.fromkeys((*senders, *receivers)):
@@ -434,6 +408,6 @@ def _level(value: float, usual: float) -> Level:
 
 
 def gbit(bits_per_s: float) -> str:
-    """Format Gb/s with three digits: `0.00956`, `0.381`, `9.41`, `38.2`, `102`."""
+    """Format Gb/s with three digits: `0.00956`, `9.41`, `102`."""
     value = bits_per_s / GBIT
     return f"{value:.{max(0, 2 - floor(log10(value)))}f}" if value > 0 else "0"

@@ -13,9 +13,6 @@ from scaling.tools.predict.learn import fitting
 from scaling.tools.predict.learn.fitting import BELIEFS, Belief
 from scaling.tools.predict.priors import Prior, Priors
 
-# ---------------------------------------------------------------- the file
-
-
 _HEAD = """\
 # What scaling predict believes of clusters before any is measured. Written by
 #     python -m scaling predict learn {name}
@@ -27,7 +24,6 @@ _HEAD = """\
 
 
 def priors_toml(priors: Priors, name: str) -> str:
-    """Write the walk, then each constant with its sources."""
     walk = priors.walk
     lines = [
         _HEAD.format(name=name),
@@ -64,9 +60,6 @@ def _entry(prior: Prior, belief: Belief) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------- main
-
-
 def learn(asked: flags.LearnAsked) -> str:
     """Write the file and return a summary. Raises UsageError."""
     tables = published.read(asked.published)
@@ -93,7 +86,6 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     return obey(_act, argv, flags.LEARN)
 
 

@@ -1,7 +1,6 @@
 """Learns priors from published series by expectation maximisation over random effects. One cluster is one draw.
 
-A series' weight decreases with the number of series of its source: forty tables of one cluster are not forty
-clusters.
+Series of one source share weight: forty tables of one cluster are not forty clusters.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from scaling.tools.predict.published import Series
 from scaling.tools.predict.setting import At, Known
 
 # ---------------------------------------------------------------- beliefs
-# Weak beliefs about the constants from sources other than published series: value, factor of one standard
-# deviation, unit, source. They count as STRENGTH series. A constant that no series teaches keeps its belief.
+# Weak beliefs from sources other than published series: value, factor of one standard deviation, unit, source.
+# They count as STRENGTH series.
 
 
 STRENGTH = 1.0
@@ -82,7 +81,6 @@ FIXED = frozenset({"hide.serial", "wire"})
 
 
 def beliefs_before() -> Priors:
-    """Return the beliefs as priors."""
     return Priors(walk=WALK, constants={name: prior_of(belief) for name, belief in BELIEFS.items()})
 
 
@@ -130,7 +128,7 @@ def _told(one: Series, weight: float, priors: Priors, draws: int, turn: int) -> 
 
 
 def _moments(found: Posterior) -> dict[str, tuple[float, float]]:
-    """Mean and mean square of each constant, on the scale on which it is normal."""
+    """On the scale on which each constant is normal."""
     told = {}
     for index, name in enumerate(found.names.values()):
         if name in FIXED or not _matters(found, name):
@@ -143,7 +141,6 @@ def _moments(found: Posterior) -> dict[str, tuple[float, float]]:
 
 
 def _matters(found: Posterior, name: str) -> bool:
-    """True if this series can inform the constant."""
     seen = [one.at for one in found.known.observed]
     crosses = any(at.nodes > 1 for at in seen)
     if name.startswith(("network.", "fade.", "alpha.", "growth", "tax_nodes")):

@@ -20,8 +20,6 @@ from scaling.tools.predict.forecast import Outlook, forecast, outlook
 from scaling.tools.predict.priors import Priors
 from scaling.tools.predict.setting import At
 
-# ---------------------------------------------------------------- answers
-
 
 def answers(
     header: Header, records: Sequence[PointRecord], asked: Sequence[Question], priors: Priors, now_unix_s: float
@@ -73,9 +71,6 @@ def _figures(one: Question, look: Outlook) -> Mapping[str, float | bool]:
     }
 
 
-# ---------------------------------------------------------------- main
-
-
 def register(asked: flags.RegisterAsked, given: bytes) -> str:
     """Answer the questions as JSON. Raises UsageError."""
     try:
@@ -93,7 +88,6 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     return obey(_act, argv, flags.REGISTER)
 
 
