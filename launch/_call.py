@@ -45,7 +45,7 @@ MANAGERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "COBALT_JOB
 
 
 class Call(NamedTuple):
-    """What mpirun's arguments contain. `ranks` is 0 if not given; `programs` are positions."""
+    """The contents of mpirun's arguments. `ranks` is 0 if not given; `programs` are positions."""
 
     ranks: int
     hostfiles: tuple[str, ...]
@@ -127,7 +127,7 @@ def slots(call: Call, hosts: Iterable[hostfile.Host], environ: Mapping[str, str]
 
 
 def total(counts: Iterable[int | None]) -> int | None:
-    """None if one count is unknown."""
+    """Add up the counts; None if one is unknown."""
     known = list(counts)
     return None if None in known else sum(count or 0 for count in known)
 

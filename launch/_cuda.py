@@ -45,7 +45,7 @@ class Choice:
         return self.wheels != "none"
 
     def pip_options(self, extras: Sequence[str]) -> list[str]:
-        """PyPI, unless another build is needed or asked for."""
+        """Return pip's options for torch's index: PyPI, unless another build is needed or asked for."""
         is_other = "torch" in extras and (self.is_cuda or self.is_asked)
         index = TORCH_INDEX.get(self.wheels) if is_other else None
         return ["--extra-index-url", index] if index else []
@@ -106,7 +106,6 @@ def judged(capabilities: tuple[float, ...], driver: str | None) -> Choice:
 
 
 def unfit(capabilities: Sequence[float]) -> str:
-    """Return a remark if torch's build with CUDA 12.6 does not support a GPU, else ""."""
     new = [one for one in capabilities if one >= TOO_NEW_FOR_12]
     return f"; but torch for CUDA 12.6 has nothing for compute capability {max(new):.1f}" if new else ""
 

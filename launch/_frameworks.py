@@ -1,8 +1,7 @@
-"""./launch/install: installs the frameworks together, or one by one if that fails, then Horovod. It prints a
-table.
+"""./launch/install: installs the frameworks together, or one by one if that fails, then Horovod.
 
-Standard library only, because it installs everything else. The stamp (_install.py) keeps the rows for the next
-run. For separate environments (_environments.py) this file runs again inside them.
+It ends with a table. Standard library only, because it installs everything else. The stamp (_install.py) keeps the
+rows for the next run. For separate environments (_environments.py) this file runs again inside them.
 """
 
 from __future__ import annotations

@@ -74,7 +74,6 @@ def split_login(url: str) -> tuple[str, str]:
 
 
 def setting(name: str, default: str) -> str:
-    """Return a setting of pip: from its variable, else from its files."""
     files = configparser.RawConfigParser()
     files.read(Path(os.path.expandvars(path)).expanduser() for path in CONFIG_FILES)
     found = files.get("global", name, fallback=default)

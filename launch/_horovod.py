@@ -48,7 +48,7 @@ SHIM_TORCH = "import torch\ntorch.version.cuda = None  # else Horovod builds in 
 
 
 class NoHorovod(Exception):
-    """Why there is no Horovod, with the fix. `bindings`: those that do not compile."""
+    """The reason why there is no Horovod, with the fix. `bindings` are those that do not compile."""
 
     def __init__(self, reason: str, bindings: frozenset[str] = frozenset()) -> None:
         super().__init__(reason)
@@ -131,7 +131,7 @@ def binding_settings(bound: tuple[Framework, ...]) -> dict[str, str]:
 
 
 def mpi_settings() -> dict[str, str]:
-    """PyPI's MPI is skipped: the wheel would need it at every import, at this path."""
+    """Choose MPI if the machine has one. PyPI's is skipped: every import would need it at this path."""
     own = str(Path(sys.prefix, "bin"))
     path = os.pathsep.join(at for at in os.environ.get("PATH", "").split(os.pathsep) if at != own)
     return {"HOROVOD_WITH_MPI" if shutil.which("mpicxx", path=path) else "HOROVOD_WITHOUT_MPI": "1"}
@@ -166,7 +166,6 @@ def said(*command: str) -> str:
 
 
 def lacks() -> str | None:
-    """Return what is missing for compiling, with the fix, or None."""
     compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
     if not any(map(shutil.which, (compiler[0], "g++", "clang++"))) or not shutil.which("make"):
         return "no C++ compiler or no make: apt-get install g++ make (RHEL: dnf install gcc-c++ make)"
@@ -223,7 +222,7 @@ def compile_wheel(build: Build, scratch: Path, log: Path) -> None:
 
 
 def nccl_by_its_plain_name(build: Build, scratch: Path) -> dict[str, str]:
-    """PyPI's NCCL has libnccl.so.2; CMake needs the name libnccl.so."""
+    """Link PyPI's libnccl.so.2 as libnccl.so, the name that CMake looks for."""
     if build.settings.get("HOROVOD_NCCL_HOME") != str(pypi_nccl()):
         return {}
     (scratch / "libnccl.so").symlink_to(Path(build.settings["HOROVOD_NCCL_HOME"], "lib/libnccl.so.2"))
@@ -231,7 +230,6 @@ def nccl_by_its_plain_name(build: Build, scratch: Path) -> dict[str, str]:
 
 
 def follow(command: list[str], environ: Mapping[str, str], log: Path) -> int:
-    """Run the build with its output in `log`; print a line per tenth. Return the exit code."""
     start, next_percent = time.monotonic(), 10
     with (
         log.open("w") as file,

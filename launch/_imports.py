@@ -33,7 +33,7 @@ PROBE_S = 600  # to import a framework, which takes minutes on a cold file syste
 
 
 class NoImport(Exception):
-    """Why an installed package does not import."""
+    """The reason why an installed package does not import."""
 
 
 def examine(extras: Sequence[str], problems: dict[str, str]) -> tuple[Framework, ...]:

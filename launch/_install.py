@@ -30,7 +30,7 @@ FETCHED = re.compile(
 
 
 def main(arguments: list[str]) -> None:
-    """SystemExit with one line on failure."""
+    """Install these extras unless the stamp has them. SystemExit with one line on failure."""
     asked, extras = _cuda.split(arguments)
     if is_vouched(extras, asked):
         return

@@ -51,8 +51,8 @@ def main(arguments: list[str]) -> int:
 
 
 def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
-    """Run a command and forward signals. They are read from a pipe, because handlers do not run while a wait
-    blocks."""
+    """Run a command and forward signals: the first as USR1 (see the module), later ones unchanged. A SIGHUP that
+    nohup ignores stays ignored. Signals are read from a pipe, because handlers do not run while a wait blocks."""
     heard, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told)
@@ -106,7 +106,7 @@ def rank_count(flag: str, count: str) -> int:
 
 
 def terminal() -> dict[str, str]:
-    """Under mpirun every stdout looks like a terminal."""
+    """Describe the terminal for the ranks: under mpirun every stdout looks like one."""
     if not sys.stdout.isatty():
         return {"SCALING_VIEW": "plain"}
     size = shutil.get_terminal_size()
@@ -114,7 +114,6 @@ def terminal() -> dict[str, str]:
 
 
 def gpus() -> int:
-    """Count the GPUs of nvidia-smi, limited by CUDA_VISIBLE_DEVICES."""
     if shutil.which("nvidia-smi") is None:
         return 0
     try:
@@ -130,7 +129,7 @@ def gpus() -> int:
 
 
 def cores() -> int:
-    """Hardware threads of one core count once."""
+    """Count the usable physical cores; hardware threads of one core count once."""
     return len({siblings(cpu) for cpu in os.sched_getaffinity(0)})
 
 
@@ -165,7 +164,6 @@ def variables(mpirun: Path, mpi: str, *, crowded: bool) -> dict[str, str]:
 
 
 def name_of(mpirun: Path) -> str:
-    """Return the MPI's name in BANNERS by its --version, or `other`."""
     try:
         answer = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:

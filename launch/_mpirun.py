@@ -145,7 +145,6 @@ def asked_for(ours: Flags, mpi: str) -> dict[str, str]:
 
 
 def network(interface: str, mpi: str) -> dict[str, str]:
-    """Return the variables that keep MPI's own messages, including its start, on one interface."""
     if not interface:
         return {}
     here = [name for _, name in socket.if_nameindex()]
@@ -156,7 +155,6 @@ def network(interface: str, mpi: str) -> dict[str, str]:
 
 
 def agent(command: str, mpi: str) -> dict[str, str]:
-    """Return the variables with which `COMMAND HOST WORDS...` starts processes on other hosts."""
     if not command:
         return {}
     program, *more = command.split()  # as MPIs do: these variables have no quoting
@@ -168,7 +166,7 @@ def agent(command: str, mpi: str) -> dict[str, str]:
 
 
 def need_scaling() -> None:
-    """SystemExit(2) unless ranks started here can import NEEDED."""
+    """Exit with 2 unless ranks started here can import NEEDED."""
     here = str(Path.cwd())
     sys.path[0] = here  # the first place of `python -m scaling.run`
     first = importlib.util.find_spec("scaling")
@@ -200,7 +198,7 @@ def python_first(environ: dict[str, str]) -> dict[str, str]:
 
 
 def located(words: list[str], call: Call) -> list[str]:
-    """Open MPI 4 puts its own folder first on PATH, maybe with a Python. So programs get full paths."""
+    """Use full paths for programs of this environment: Open MPI 4 puts its own folder first on PATH."""
     folder = Path(sys.executable).parent
     bare = [place for place in call.programs if "/" not in words[place]]
     found = {place: str(folder / words[place]) for place in bare if (folder / words[place]).is_file()}

@@ -92,7 +92,6 @@ def _cell(one: Json | None) -> str:
 
 
 def minibatches(report: Json) -> str:
-    """Tabulate milliseconds of one network by minibatch, and the ratio to half the minibatch."""
     batches = sorted({each["batch_size"] for each in report["minibatches"]})
     rows = [(str(batch), *_ms(report, batch), *_over(report, batch)) for batch in batches]
     heads = ("batch", "forward", "forward + backward", "x the half's", "")

@@ -128,7 +128,6 @@ def _grid(asked: argparse.Namespace, work: tuple[str, ...]) -> list[Json]:
 
 
 def here(tuned: list[Json], drawn: list[Json]) -> str:
-    """Tabulate top-1 and images/s by devices, batch and rate, and top-1 from drawn weights."""
     scratch = {_setting(one): _top1(one) for one in drawn}
     rows = [
         (

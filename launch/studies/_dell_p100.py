@@ -109,7 +109,6 @@ def _sweep(model: str, rounds: int) -> Json:
 
 
 def beside(model: str, rows: list[dict[str, Any]]) -> str:
-    """Tabulate the published figures and those of `rows` (the report's JSON) by world size."""
     published = PUBLISHED_SPEEDUP[model]
     names = ("published", *NETWORKS.values())
     lines = [TITLES[model], f"{'N':>4}" + "".join(f"{name:>29}" for name in names)]
@@ -141,7 +140,6 @@ def _cell(rate: float | None, speedup: float | None, mark: str) -> str:
 
 
 def unknown(model: str, rows: list[dict[str, Any]]) -> str:
-    """List what the emulated rows cannot show by world size, and the emulator's largest error."""
     lines = ["What the EMULATED rows cannot know"]
     for size in SIZES:
         lines.append(f"{size:>4}  {UNKNOWN[model][size]}")

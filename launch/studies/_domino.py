@@ -119,7 +119,6 @@ def _flags(asked: argparse.Namespace) -> list[str]:
 
 
 def beside(found: Json, price: float | None) -> str:
-    """Tabulate minutes, top-1 and cost of a training, here and published."""
     regime, top1 = found["regime"], found["top1"]
     samples = regime["train_samples"] or found["data_samples"].get("train")
     minutes = None if found["train_s"] is None else found["train_s"] / 60

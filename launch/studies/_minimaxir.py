@@ -68,7 +68,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def here(found: dict[str, Json], price: float) -> str:
-    """Tabulate seconds and dollars of an epoch by devices, relative to one device."""
     rows = [_line(name, row, report["rows"][0], price) for name, report in found.items() for row in report["rows"]]
     heads = ("network", "devices", "samples/s", "s an epoch", "x one's time", "dollars", "lost most to")
     return table(f"An epoch on this machine, at {price:g} dollars an hour", heads, rows)

@@ -25,14 +25,12 @@ class Failed(Exception):
 
 
 def positive(text: str) -> int:
-    """Parse a positive count for argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: at least 1")
     return int(text)
 
 
 def dollars(text: str) -> float:
-    """Parse a price per hour for argparse."""
     try:
         value = float(text)
     except ValueError:
@@ -43,7 +41,6 @@ def dollars(text: str) -> float:
 
 
 def seeds(text: str) -> str:
-    """Parse different numbers between commas for argparse."""
     named = text.split(",")
     if not all(map(str.isdecimal, named)) or len(set(map(int, named))) < len(named):
         raise argparse.ArgumentTypeError(f"{text}: numbers from 0, each once, like 0,1")
@@ -116,5 +113,4 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 
 
 def number(value: float | None, digits: int) -> str:
-    """Format with `digits` decimals, `-` for None."""
     return "-" if value is None else f"{value:,.{digits}f}"

@@ -70,7 +70,7 @@ def _seconds(record: PointRecord) -> dict[str, list[list[float]]]:
 
 
 def tail(count: int, windows: int, share: float) -> float:
-    """Probability that `count` or more of `windows` windows fall to a node, each with probability `share`."""
+    """Compute the probability that `count` or more of `windows` fall to a node, each with probability `share`."""
     each = (comb(windows, k) * share**k * (1 - share) ** (windows - k) for k in range(count, windows + 1))
     return sum(each)
 
@@ -357,8 +357,8 @@ def trial(record: PointRecord, nodes: Sequence[str]) -> Trial | None:
 
 
 def volume(record: PointRecord, nodes: int, ranks: int | None = None) -> float:
-    """Return the factor on the gradients' bytes that each rank moves: 2 (N - 1) / N in a ring of N ranks
-    (Patarasuk & Yuan, 2009), 2 (M - 1) / M off the node with servers on M nodes."""
+    """Return how many times the gradients' bytes each rank moves. In a ring of N ranks that is 2 (N - 1) / N
+    (Patarasuk & Yuan, 2009). With servers on M nodes, 2 (M - 1) / M leave the node."""
     number = nodes if record.pattern == "servers" else ranks or record.point.world_size
     return 2 * (number - 1) / number
 

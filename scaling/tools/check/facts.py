@@ -48,7 +48,7 @@ Matrix = dict[Pair, float]
 
 
 class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
-    """None: the host does not provide the value.
+    """Facts about one rank and its host; None: not available.
 
     * memlock_bytes: soft limit of locked memory, None if unlimited
     * machine_cores: physical cores of the machine, also those this rank may not use

@@ -84,7 +84,6 @@ def resolve(names: Iterable[str], within_s: float = RESOLVE_S) -> dict[str, tupl
 
 
 def watch(mine: Collection[int], sleep: Callable[[float], None] = time.sleep) -> Load:
-    """Measure the load of processes other than `mine` over WATCH_S seconds."""
     before, start_s, busy_s = processes(), time.monotonic(), _busy_s()
     sleep(WATCH_S)
     passed_s, busy_s = time.monotonic() - start_s, _busy_s() - busy_s

@@ -195,8 +195,8 @@ def _left(end_s: float) -> float:
 
 
 def ping(sock: socket.socket, seconds: float) -> tuple[float, float]:
-    """Bounce small messages for `seconds`. Returns half the median round trip, and how far the peer's wall clock
-    is ahead (fastest round trip, as in NTP)."""
+    """Bounce small messages for `seconds`. Return half the median round trip, and how far the peer's wall clock is
+    ahead (fastest round trip, as in NTP)."""
     trips: list[tuple[float, float]] = []
     end_s = time.perf_counter() + seconds
     while len(trips) <= COLD_PINGS or (len(trips) < PINGS and time.perf_counter() < end_s):
@@ -401,7 +401,7 @@ class Prober:
             self._say(answer)
 
     def wait(self) -> None:
-        """MPI has no file descriptor to wait on."""
+        """Sleep, because MPI has no file descriptor to wait on."""
         time.sleep(QUICK_S if self._under_way else CALM_S)
 
     def _say(self, message: ToLead) -> None:

@@ -98,14 +98,12 @@ def _notices(
         yield f"fewer than {ENOUGH_RUNS} runs on a side: their rounds are the unit"
 
 
-# ---------------------------------------------------------------- main
-
 SLOWER, MISTAKE, UNTOLD = 1, UsageError.exit_code, 3
 EMPTY = "RUN: no cell could be compared, so that nothing could have been found slower; the reasons stand above"
 
 
 def exit_code(found: Found, *, require_proof: bool) -> int:
-    """0: nothing slower, 1: slower, 2: nothing comparable, 3: a cell undecided with --require-proof."""
+    """Return 0: nothing slower, 1: slower, 2: nothing comparable, 3: a cell undecided with --require-proof."""
     if found.is_lost:
         return SLOWER
     if found.is_empty:

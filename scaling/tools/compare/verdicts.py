@@ -123,7 +123,7 @@ NEWLY: Mapping[str, Verdict] = {
 
 
 class Rule(NamedTuple):
-    """`fail_above` is a fraction or points / 100; `apart` are differences between the sides as a whole."""
+    """How cells are judged. `fail_above` is a fraction or points / 100, `apart` differences between the sides."""
 
     metric: Metric
     fail_above: float

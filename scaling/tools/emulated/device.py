@@ -79,5 +79,6 @@ class EmulatedDevice:
 
 
 def value(rank: int, step: int) -> float:
-    """Value of all gradient elements of a rank in a step: an integer, so sums are exact; it changes every step."""
+    """Return the value of all gradient elements of a rank in a step: an integer, so sums are exact; it changes
+    every step."""
     return 1.0 + (7 * rank + 3 * step) % 31

@@ -20,8 +20,8 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, int(DEFAULT_BUCKET_MB * MIB)
 
 
 def bucket_bytes(sizes: Iterable[int], cap_mb: float, shrink: float = 1.0) -> list[int]:
-    """Bytes of DDP's buckets for gradients of these `sizes`, in the order of backward. A bucket is full when it
-    reaches the cap. With the default cap the first one has 1 MiB (torch/csrc/distributed/c10d/reducer.cpp,
+    """Compute DDP's buckets for gradients of these `sizes`, in the order of backward, in bytes. A bucket is full
+    when it reaches the cap. With the default cap the first one has 1 MiB (torch/csrc/distributed/c10d/reducer.cpp,
     compute_bucket_assignment_by_size). Limits are divided by `shrink`."""
     cap = cap_mb * MIB / shrink
     limit = FIRST_BUCKET_BYTES / shrink if cap_mb == DEFAULT_BUCKET_MB else cap

@@ -85,8 +85,8 @@ class Fitted(Rate, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fit(Record, frozen=True, kw_only=True):
-    """c b / (b + h) samples/s for batches b from `least` to `most`. `off` is the largest relative error at
-    published batches."""
+    """The rate c b / (b + h) in samples/s, for batches b from `least` to `most`. `off` is the largest relative
+    error."""
 
     model: str
     c: float

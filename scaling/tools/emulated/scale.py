@@ -104,7 +104,6 @@ class Load(Record, frozen=True, kw_only=True):
         return self.tail_share * self.wire_s
 
     def tail_s(self, shrink: float, dilate: float) -> float:
-        """Estimate the seconds of the last bucket on this machine with all cores, in emulated time."""
         moved_s = self.exchange_s * self.tail_share / shrink + self.ranks * self.hops * HOP_S
         return moved_s / self.cores / dilate
 
@@ -119,7 +118,7 @@ class Load(Record, frozen=True, kw_only=True):
 
 
 class Setting(Record, frozen=True, kw_only=True):
-    """Bytes are divided by `shrink`, times multiplied by `dilate`, link rates divided by both."""
+    """Scaling of sizes and times: `shrink` divides bytes, `dilate` multiplies times, both divide link rates."""
 
     shrink: float
     dilate: float

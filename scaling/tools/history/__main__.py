@@ -32,9 +32,6 @@ def letter(place: int) -> str:
     return (letter(more - 1) if more else "") + ascii_uppercase[last]
 
 
-# ---------------------------------------------------------------- main
-
-
 def rendered(asked: Asked) -> str:
     """Render the history. Raises UsageError for HTML on a terminal."""
     if asked.format == "html" and asked.output is None and sys.stdout.isatty():

@@ -58,7 +58,6 @@ class Rates:
         return min(self._rates), max(self._rates)
 
     def middle(self) -> float:
-        """Return the median. Raises Refused without rates."""
         if not self._rates:
             raise Refused("has no whole line with a rate")
         return median(self._rates)

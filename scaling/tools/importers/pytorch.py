@@ -135,7 +135,6 @@ class _Plan:
 
 
 def _devices(head: dict[str, list[int]]) -> list[int]:
-    """The total batch divided by a device's batch and its accumulation."""
     if not head.keys() >= {"Total", "Instantaneous", "Gradient"}:
         return []
     each = head["Instantaneous"][0] * head["Gradient"][0]

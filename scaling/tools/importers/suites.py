@@ -85,7 +85,6 @@ def _positive(value: Any) -> float:
 
 
 def _dlbs_devices(said: dict[str, Any]) -> list[int]:
-    """The total batch over a replica's; else the GPUs of a single node."""
     effective, replica = _positive(said.get("exp.effective_batch")), _positive(said.get("exp.replica_batch"))
     if effective and replica:
         if effective % replica:

@@ -89,7 +89,7 @@ def write(lab: Lab) -> None:
 
 
 def hosts(nodes: tuple[str, ...], nics: tuple[Nic, ...]) -> str:
-    """A node's name is its address on the last network, which MPI uses; `node1-ib0` is another one."""
+    """Write /etc/hosts: a node's name is its address on the last network, `node1-ib0` another address."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     for number, node in enumerate(nodes, 1):
         for nic in reversed(nics):
@@ -107,7 +107,6 @@ def hostfile_mpich(lab: Lab) -> str:
 
 
 def fabric(lab: Lab) -> str:
-    """Write the fabric file for scaling.run, with the declared rates."""
     lines = [f"# The networks of lab {lab.name}."]
     for name, nic in network_names(lab.nics).items():
         rate_gbit = nic.rate_bits_per_s / 1e9
@@ -139,7 +138,6 @@ def agent_script(name: str, python: str) -> str:
 
 
 def mpirun_command(lab: Lab) -> list[str]:
-    """Build the call of launch/mpirun for use inside the first node."""
     mpirun = str(CHECKOUT / "launch" / "mpirun")
     options = {
         "--agent": lab.folder / "agent",

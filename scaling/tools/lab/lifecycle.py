@@ -50,7 +50,6 @@ def run(name: str, arguments: Sequence[str], say: Say) -> int:
 
 
 def _declared_again(name: str) -> None:
-    """Restore link rates that a killed run of emulated devices left behind."""
     lab = state.find(name)
     if lab is not None and lab.holder.program.lives:
         rates = {nic.name: nic.rate_bits_per_s for nic in lab.nics if nic.shaped_bits_per_s != nic.rate_bits_per_s}
@@ -59,7 +58,7 @@ def _declared_again(name: str) -> None:
 
 
 def mpirun_command(lab: Lab) -> list[str]:
-    """mpirun as the first node's command. Raises LaunchError without launch/mpirun."""
+    """Build the call of mpirun on the first node. Raises LaunchError without launch/mpirun."""
     mpirun = files.CHECKOUT / "launch" / "mpirun"
     if not mpirun.is_file():
         raise LaunchError(f"no {mpirun}: `run` needs the repository that this package came from, and its launch/")
@@ -84,7 +83,6 @@ def _begin(name: str, arguments: Sequence[str]) -> tuple[Lab, Run]:
 
 
 def environment(base: Mapping[str, str], lab: Lab, begun: Run, arguments: Sequence[str]) -> dict[str, str]:
-    """Build the environment for mpirun: the caller's, with this Python first and the lab's variables."""
     environ = {key: value for key, value in base.items() if key not in OUTSIDE}
     python, path = Path(sys.executable), base.get("PATH", remote.DEFAULT_PATH)
     if sys.prefix != sys.base_prefix:

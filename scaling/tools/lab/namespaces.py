@@ -24,7 +24,6 @@ def _check(failed: int, what: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Move the calling process into new namespaces. Raises OSError."""
     _check(_libc.unshare(flags), "unshare")
 
 

@@ -48,7 +48,8 @@ class Program(Record, frozen=True, kw_only=True):
 
 
 class Holder(Record, frozen=True, kw_only=True):
-    """Keeps a lab's namespaces open. namespaces[room][kind] are descriptors, inodes[room] identify networks."""
+    """The process that keeps a lab's namespaces open. namespaces[room][kind] are its descriptors, inodes[room] the
+    identities of the network namespaces."""
 
     program: Program
     namespaces: dict[str, dict[str, int]]

@@ -168,6 +168,5 @@ def _plug(ip: Any, lab: Lab, node: str, nic: Nic, bridge: int) -> None:
 
 
 def switch_card(lab: Lab, node: str, nic: Nic, state: str) -> None:
-    """Switch a node's card `down` or `up`; it keeps its address."""
     with inside(lab, node) as ip:
         ip.link("set", index=index(nic.name), state=state)

@@ -94,9 +94,6 @@ def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], 
     return as_json(rounded(plain))
 
 
-# ---------------------------------------------------------------- main
-
-
 def predict(asked: Asked) -> str:
     run = None if asked.run is None else load_measured(asked.run)
     case = asking.case_of(asked, run)

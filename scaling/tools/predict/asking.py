@@ -39,9 +39,6 @@ from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
 from scaling.tools.predict.setting import At, Known, Setting
 
-# ---------------------------------------------------------------- planner
-
-
 # the ends of one-sided 80 % intervals
 LOWER, UPPER = 0.2, 0.8
 MOST_COUNTS = 48

@@ -123,7 +123,6 @@ def _wire(row: Row) -> Wire:
 
 
 def _known_way(row: Row) -> None:
-    """Raise UsageError for options whose exchange the model lacks."""
     usual = {**USUAL, **({"accumulate": ("1",)} if _exchange(row).method == "sharded" else {})}
     for name, plain in usual.items():
         given = row.options.get(name, plain[0])

@@ -222,7 +222,6 @@ def _as_much_to_lose(here: Posterior, there: Posterior) -> Floats:
 
 
 def forecasts(look: Outlook, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
-    """Forecast each world size independently, so that none depends on the others."""
     return tuple(forecast(look, look.case.layout(size)) for size in world_sizes)
 
 
@@ -251,9 +250,6 @@ def forecast(look: Outlook, at: At) -> Forecast:
         unexplained=1 - middle - contention - straggling - exposed,
         claimed=(high - low) / 2 <= WIDEST and look.posterior.even >= LEAST_DRAWS,
     )
-
-
-# ---------------------------------------------------------------- next measurement
 
 
 def measure_next(look: Outlook, asked: int) -> Next | None:

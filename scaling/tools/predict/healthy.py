@@ -34,7 +34,7 @@ class Relief(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """Both the step and the baseline become shorter."""
+        """Factor on the efficiency: the step and the baseline both become shorter."""
         return 1 / (1 - self.share) / self.faster
 
 

@@ -58,7 +58,6 @@ def keys(setting: Setting) -> dict[str, str]:
 
 
 def _emulated(setting: Setting, family: str) -> dict[str, str]:
-    """Servers and strategies with little overlap have the usual constants."""
     found = dict(EMULATED)
     if family == "ring" and setting.link == "tcp10":
         found["network"] = "network.emulated"
@@ -66,7 +65,6 @@ def _emulated(setting: Setting, family: str) -> dict[str, str]:
 
 
 def hidden(overlap: Overlap, *, emulated: bool) -> str:
-    """Name the prior of the share of an exchange that is hidden."""
     return "hide.emulated" if emulated and overlap in ("ddp", "horovod") else f"hide.{overlap}"
 
 

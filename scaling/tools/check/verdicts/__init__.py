@@ -69,7 +69,7 @@ def _major(release: str) -> int:
 
 
 def direct(facts: Facts) -> Iterator[Verdict]:
-    """GeForce cards have no GPUDirect RDMA (docs.nvidia.com/cuda/gpudirect-rdma: Tesla and Quadro)."""
+    """Check GPUDirect RDMA, which GeForce cards lack (docs.nvidia.com/cuda/gpudirect-rdma: Tesla and Quadro)."""
     if len(facts.nodes) < 2:
         return
     ways = {node: _way(facts.of(node)[0]) for node in facts.nodes if _has_both(facts.of(node)[0])}
@@ -325,8 +325,9 @@ LARGER = "a larger quota: Kubernetes resources.limits.cpu, docker --cpus, system
 
 
 def memlock(facts: Facts) -> Iterator[Verdict]:
-    """RDMA locks memory. InfiniBand and EFA fail without it (EFA: awslabs/awsome-distributed-ai issue 647). RoCE
-    is optional on Ethernet cards, so it only warns. A card without a cable does not count."""
+    """Check the limit of locked memory, which RDMA needs. InfiniBand and EFA fail without it (EFA:
+    awslabs/awsome-distributed-ai issue 647). RoCE is optional on Ethernet cards, so it only warns. A card without
+    a cable does not count."""
     cards = {node: tuple(card for card in facts.host(node).hcas if card.active) for node in facts.nodes}
     cards = {node: active for node, active in cards.items() if active}
     limits = {node: _tightest(facts.of(node)) for node in facts.nodes}

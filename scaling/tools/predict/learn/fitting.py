@@ -85,7 +85,6 @@ def beliefs_before() -> Priors:
 
 
 def prior_of(belief: Belief) -> Prior:
-    """Convert a belief to the scale on which it is normal."""
     if belief.unit in ("logit", "above 0: full, below: half"):
         return Prior(mean=belief.value, sd=belief.factor)
     return Prior(mean=log(belief.value), sd=log(belief.factor))

@@ -72,7 +72,6 @@ def _figures(one: Question, look: Outlook) -> Mapping[str, float | bool]:
 
 
 def register(asked: flags.RegisterAsked, given: bytes) -> str:
-    """Answer the questions as JSON. Raises UsageError."""
     try:
         questions = msgspec.json.decode(given, type=tuple[Question, ...])
     except msgspec.MsgspecError as error:
