@@ -1,4 +1,4 @@
-"""What the arguments of an mpirun say of ranks, hosts and slots: read for `./launch/mpirun`, never changed."""
+"""Reads ranks, hosts and slots from mpirun's arguments for `./launch/mpirun`. The arguments are never changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launch import _mpi
 if TYPE_CHECKING:
     from scaling.hosts import hostfile
 
-# How many values follow an option, by its name without dashes; none where it is not here.
+# number of values of an option, by its name without dashes; 0 if not listed
 TWO_VALUES = ("mca", "gmca", "omca", "prtemca", "pmixmca", "genv", "env")
 ONE_VALUE = """
     n np c N npernode npersocket ppn perhost H host hosts hostfile machinefile machine default-hostfile f x
@@ -28,7 +28,7 @@ PROGRAM = ""
 RANKS = ("n", "np", "c")
 HOSTFILES = ("hostfile", "machinefile", "machine", "default-hostfile", "f")
 HOSTS = ("H", "host", "hosts")
-# The format of hostfiles, and the variable that names one.
+# format of hostfiles, and the variable that names one
 FORMATS: Mapping[str, hostfile.Format] = {
     "openmpi4": "openmpi",
     "openmpi5": "openmpi",
@@ -41,12 +41,11 @@ HOSTFILE_VARIABLE = {
     "mpich": "HYDRA_HOST_FILE",
     "intel": "I_MPI_HYDRA_HOST_FILE",
 }
-MANAGERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "COBALT_JOBID")  # they know the slots
+MANAGERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "COBALT_JOBID")  # batch systems: know slots
 
 
 class Call(NamedTuple):
-    """What mpirun's arguments say: how many ranks (0: not said), which hostfiles and hosts, which -x; and at which
-    of the words programs stand."""
+    """The contents of mpirun's arguments. `ranks` is 0 if not given; `programs` are positions."""
 
     ranks: int
     hostfiles: tuple[str, ...]
@@ -56,8 +55,8 @@ class Call(NamedTuple):
 
     @classmethod
     def read(cls, words: Sequence[str]) -> Call:
-        """Read the words behind our flags. SystemExit(2) for a wrong number of ranks, for which Open MPI 5 takes
-        one of its own; what else is wrong is left to mpirun, which says so."""
+        """Read the words after our flags. SystemExit(2) for a wrong number of ranks, which Open MPI 5 would
+        replace silently."""
         found = list(parts(words))
 
         def values(*names: str) -> tuple[str, ...]:
@@ -73,8 +72,7 @@ class Call(NamedTuple):
 
 
 def parts(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each option of mpirun with its values; PROGRAM with the place of one. The arguments of a program, up to a
-    `:`, are passed over."""
+    """Yield each option of mpirun with its values, and PROGRAM with its position. A program ends at `:`."""
     left = deque(words)
     while left:
         word = left.popleft()
@@ -92,14 +90,14 @@ def parts(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def is_crowded(call: Call, mpi: str, environ: Mapping[str, str]) -> bool:
-    """Whether the ranks are more than the slots, as far as is known here. SystemExit(2) for a bad hostfile."""
+    """Return True if there are more ranks than known slots. SystemExit(2) for a bad hostfile."""
     told = slots(call, listed(call, mpi, environ), environ)
     return told is not None and call.ranks > told
 
 
 def listed(call: Call, mpi: str, environ: Mapping[str, str]) -> list[hostfile.Host]:
-    """The hosts of all hostfiles of this call. SystemExit(2) where one is malformed or in another MPI's format."""
-    # Not at the top: scaling need not be there when this file is read.
+    """Read the hosts of all hostfiles. SystemExit(2) if one is malformed or in another MPI's format."""
+    # imported late: scaling may be missing when this file is imported
     from scaling import errors
     from scaling.hosts import hostfile
 
@@ -117,7 +115,7 @@ def listed(call: Call, mpi: str, environ: Mapping[str, str]) -> list[hostfile.Ho
 
 
 def slots(call: Call, hosts: Iterable[hostfile.Host], environ: Mapping[str, str]) -> int | None:
-    """How many ranks fit; None where that is not known here."""
+    """Count the ranks that fit; None if unknown."""
     counts = [_mpi.cores() if host.slots is None and is_here(host.name) else host.slots for host in hosts]
     if call.hosts:
         return None if counts else total(map(count_of, call.hosts))
@@ -129,13 +127,13 @@ def slots(call: Call, hosts: Iterable[hostfile.Host], environ: Mapping[str, str]
 
 
 def total(counts: Iterable[int | None]) -> int | None:
-    """Their sum; None where one is not known."""
+    """Add up the counts; None if one is unknown."""
     known = list(counts)
     return None if None in known else sum(count or 0 for count in known)
 
 
 def count_of(host: str) -> int | None:
-    """The slots of a `--host` entry: one, unless it says how many; None for `node1:*`, all that it has."""
+    """Return the slots of a `--host` entry: 1 without a number, None for `node1:*` (all slots)."""
     count = host.rpartition(":")[2] if ":" in host else "1"
     return int(count) if count.isdecimal() else None
 

@@ -1,8 +1,9 @@
-"""Which CUDA the wheels are for: as `--cuda` says, else by this machine's driver and GPUs. Standard library alone.
+r"""Chooses the CUDA of the wheels: by `--cuda`, else by this machine's driver and GPUs. Standard library only.
 
-torch on PyPI is built with CUDA 13, which has nothing for compute capabilities below 7.5 and needs driver 580; its
-builds with CUDA 12.6 have 5.0 to 9.0 (pytorch#172352) and need driver 525 (NVIDIA, CUDA compatibility, table 1).
-MXNet's last CUDA builds hold code for 5.0 to 8.6, which 8.9 runs as well, and none that a driver could translate.
+Supported compute capabilities and drivers (NVIDIA, CUDA compatibility, table 1):
+* torch on PyPI, CUDA 13: from 7.5, driver 580
+* torch with CUDA 12.6: 5.0 to 9.0 (pytorch#172352), driver 525
+* MXNet's last CUDA builds: code for 5.0 to 8.6, which also runs on 8.9; no PTX for newer GPUs
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ TORCH_INDEX = {
 DRIVER_OF = {"12": 525, "13": 580}
 TOO_OLD_FOR_13, TOO_NEW_FOR_12 = 7.5, 10.0
 MXNET_FROM, MXNET_BELOW = 5.0, 9.0
-ANSWER_S = 30  # of nvidia-smi, which a wedged driver holds for ever
+ANSWER_S = 30  # of nvidia-smi, which can hang on a broken driver
 PROC = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The CUDA of the wheels ("none": of a CPU's), why, and the GPUs' compute capabilities, where known."""
+    """The CUDA of the wheels ("none": CPU wheels), the reason, and the GPUs' compute capabilities if known."""
 
     wheels: str
     why: str
@@ -41,25 +42,22 @@ class Choice:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether frameworks are to have CUDA."""
         return self.wheels != "none"
 
     def pip_options(self, extras: Sequence[str]) -> list[str]:
-        """Where pip finds torch's build: on PyPI, unless another one is needed or asked for."""
+        """Return pip's options for torch's index: PyPI, unless another build is needed or asked for."""
         is_other = "torch" in extras and (self.is_cuda or self.is_asked)
         index = TORCH_INDEX.get(self.wheels) if is_other else None
         return ["--extra-index-url", index] if index else []
 
     def noted(self) -> dict[str, Any]:
-        """What the stamp says of it."""
         return {"cuda": self.wheels, "for_want_of_driver": not (self.is_cuda or self.is_asked or driver())}
 
     def told(self) -> str:
-        """For people: what was chosen, and why."""
         return f"wheels for {f'CUDA {self.wheels}' if self.is_cuda else 'CPUs'}: {self.why}"
 
     def without_mxnet(self) -> str | None:
-        """Why MXNet's CUDA builds do not run on these GPUs, if they do not."""
+        """Return why MXNet's CUDA builds do not run on these GPUs, or None."""
         lacking = [f"{one:.1f}" for one in self.capabilities if not MXNET_FROM <= one < MXNET_BELOW]
         if not lacking:
             return None
@@ -67,7 +65,7 @@ class Choice:
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Part `--cuda WHICH` from the rest. SystemExit(2) for anything but 12, 13 and none."""
+    """Split `--cuda WHICH` from the rest. SystemExit(2) for anything but 12, 13 and none."""
     asked, rest = None, []
     words = iter(arguments)
     for word in words:
@@ -82,11 +80,7 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     return asked, rest
 
 
-# ---------------------------------------------------------------- this machine
-
-
 def choose(asked: str | None) -> Choice:
-    """What is asked for, else what suits this machine."""
     capabilities, driver = machine()
     if asked is not None:
         return Choice(wheels=asked, why=f"--cuda {asked}", capabilities=capabilities, is_asked=True)
@@ -94,7 +88,7 @@ def choose(asked: str | None) -> Choice:
 
 
 def judged(capabilities: tuple[float, ...], driver: str | None) -> Choice:
-    """What suits these compute capabilities and this driver: None without one, "" where it does not say."""
+    """Choose for these compute capabilities and this driver (None: no driver, "": unknown version)."""
     if driver is None:
         return Choice(wheels="none", why="no NVIDIA driver here")
     release = int(driver.partition(".")[0] or DRIVER_OF["13"])
@@ -112,19 +106,18 @@ def judged(capabilities: tuple[float, ...], driver: str | None) -> Choice:
 
 
 def unfit(capabilities: Sequence[float]) -> str:
-    """What torch's build with CUDA 12.6 cannot do here."""
     new = [one for one in capabilities if one >= TOO_NEW_FOR_12]
     return f"; but torch for CUDA 12.6 has nothing for compute capability {max(new):.1f}" if new else ""
 
 
 def machine() -> tuple[tuple[float, ...], str | None]:
-    """The GPUs' compute capabilities and the driver's version; None without a driver, "" where it does not say."""
+    """Return the GPUs' compute capabilities and the driver's version (None: no driver, "": unknown)."""
     if not driver():
         return (), None
     found = re.findall(r"^([\d.]+), *([\d.]+)$", smi("compute_cap,driver_version"), re.MULTILINE)
     if found:
         return tuple(float(capability) for capability, _ in found), found[0][1]
-    # Drivers before 510 know no compute_cap; a container may have no nvidia-smi.
+    # Drivers before 510 have no compute_cap. A container may have no nvidia-smi.
     with suppress(OSError):
         if version := re.search(r"Kernel Module.*?\b(\d+\.[\d.]+)", PROC.read_text()):
             return (), version[1]
@@ -133,24 +126,22 @@ def machine() -> tuple[tuple[float, ...], str | None]:
 
 
 def driver() -> bool:
-    """Whether this machine has an NVIDIA driver."""
     return PROC.exists() or shutil.which("nvidia-smi") is not None
 
 
 def smi(fields: str) -> str:
-    """What nvidia-smi says of each GPU, "" where it does not answer."""
+    """Return nvidia-smi's output for each GPU, "" without an answer."""
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     with suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False).stdout
     return ""
 
 
-# ---------------------------------------------------------------- a torch that is here
+# ---------------------------------------------------------------- an installed torch
 
 
 def other_torch(choice: Choice) -> str | None:
-    """The CUDA of an installed torch if it is not the chosen one ("none": a CPU's); None where it fits or says
-    nothing. It is not imported."""
+    """Return the CUDA of an installed torch that does not fit the choice ("none": CPU build), else None."""
     if not (choice.is_cuda or choice.is_asked):
         return None
     spec: Any = find_spec("torch")
@@ -160,7 +151,7 @@ def other_torch(choice: Choice) -> str | None:
         text = Path(spec.origin).with_name("version.py").read_text()
         if found := re.search(r"^cuda\b.*= *(?:'(\d+)[^']*'|None)$", text, re.MULTILINE):
             cuda = found[1] or "none"
-            # CUDA 12 runs on a driver for 13 too.
+            # CUDA 12 also runs on a driver for CUDA 13
             fits = cuda == choice.wheels or (not choice.is_asked and (cuda, choice.wheels) == ("12", "13"))
             return None if fits else cuda
     return None

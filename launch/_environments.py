@@ -1,8 +1,7 @@
-"""Environments of their own for frameworks whose CUDA libraries would overwrite another's.
+"""Separate environments for frameworks whose CUDA libraries would overwrite another's.
 
-The wheels of CUDA 11, 12 and 13 put files of one name at one place (nvidia/nccl/lib/libnccl.so.2, for one), and
-pip sees no conflict: what is installed last is there for all. So TensorFlow and MXNet with CUDA stand beside the
-environment: `.venv-tensorflow` beside `.venv`. Workers start there by scaling/agent/interpreters.py.
+Wheels of CUDA 11, 12 and 13 install files of the same name (nvidia/nccl/lib/libnccl.so.2), and pip reports no
+conflict. Workers start in these environments by scaling/agent/interpreters.py.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from pathlib import Path
 from launch import _install
 
 APART = {"tensorflow-cuda": "tensorflow", "mxnet-cuda": "mxnet"}
-# What these need in their environment if it is asked for.
+# installed in a separate environment too, if asked for
 SHARED = ("horovod",)
-HERE = "--here"  # all into one environment, as asked
-PART = "--part"  # this run is for an environment of a framework's own: another one shows the table
+HERE = "--here"  # install everything into one environment
+PART = "--part"  # this run is for a separate environment; the caller prints the table
 FLAGS = (HERE, PART)
 
 
 def parted(extras: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """The extras of this environment, and by framework those of environments of their own."""
+    """Split the extras into those of this environment, and of separate ones by framework."""
     shared = [extra for extra in extras if extra in SHARED]
     apart = {APART[extra]: [extra, *shared] for extra in extras if extra in APART}
     rest = [extra for extra in extras if extra not in APART]
@@ -37,8 +36,8 @@ def path(framework: str) -> Path:
 
 
 def bring(framework: str, extras: Sequence[str], cuda: str) -> tuple[list[str], dict[str, str]]:
-    """Install into the framework's environment, made if need be; returns its row of the table, none where there is
-    nothing to tell, and what is missing."""
+    """Install into a separate environment, created if needed. Return its row of the table (maybe empty) and the
+    problems."""
     folder = path(framework)
     python = folder / "bin/python"
     if not python.exists():
@@ -54,16 +53,15 @@ def bring(framework: str, extras: Sequence[str], cuda: str) -> tuple[list[str], 
     return [*row, str(folder)] if row else [], noted["problems"]
 
 
-# ---------------------------------------------------------------- files of two owners
+# ---------------------------------------------------------------- files of several distributions
 
 
 def shared_files() -> dict[tuple[str, ...], list[str]]:
-    """By the distributions of this environment that own them, the CUDA libraries that several of them do."""
     return overlaps({one.metadata["Name"]: map(str, one.files or ()) for one in metadata.distributions()})
 
 
 def overlaps(files: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], list[str]]:
-    """By their owners, the files of nvidia/*/lib that several distributions say are theirs."""
+    """Find files of nvidia/*/lib that several distributions list, by these distributions."""
     owners: dict[str, set[str]] = {}
     for name, owned in files.items():
         for file in owned:
@@ -77,7 +75,6 @@ def overlaps(files: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], list[s
 
 
 def told(found: Mapping[tuple[str, ...], Sequence[str]]) -> str | None:
-    """For people: which libraries are of whom, and what mends it."""
     if not found:
         return None
     whose = (f"{some(files)} of {' and '.join(names)}" for names, files in found.items())

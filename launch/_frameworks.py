@@ -1,8 +1,7 @@
-"""What ./launch/install does: the frameworks, each for itself if they do not install together, then Horovod.
+"""./launch/install: installs the frameworks together, or one by one if that fails, then Horovod.
 
-Ends in a table of what is there and a line for each thing that is not, with what mends it. Standard library
-alone: this installs all else. The stamp (_install.py) remembers the table's rows, so that a second run only shows
-them. What can share no environment has one of its own (_environments.py), in which this file is run again.
+It ends with a table. Standard library only, because it installs everything else. The stamp (_install.py) keeps the
+rows for the next run. For separate environments (_environments.py) this file runs again inside them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import NoReturn
 from launch import _cuda, _environments, _horovod, _imports, _install, _table
 from launch._horovod import FRAMEWORKS, Build, Framework, NoHorovod
 
-# Distributions of which a later one would overwrite the other's files. Extra -> what has to go first.
+# Extra -> distribution to remove first, because both have the same files.
 RIVALS = {
     "tensorflow": "tensorflow",
     "tensorflow-cuda": "tensorflow-cpu",
@@ -30,7 +29,7 @@ PYTHON_WITHOUT_MXNET = (3, 13)  # numpy 1.26 ends at 3.12, see setup.cfg
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install what is asked; returns 0, or 1 if something of it is missing at the end. SystemExit(2): bad call."""
+    """Return 1 if something is missing, else 0. SystemExit(2) for a wrong call."""
     asked, words = _cuda.split(arguments)
     names = [word for word in words if word not in _environments.FLAGS]
     known = declared()
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[_table.Rows, dict[str, str]]:
-    """Install into this environment; returns the table's rows and what is missing, which the stamp has too."""
+    """Install into this environment. Return the table's rows and the problems, which the stamp keeps too."""
     if (rows := remembered(extras, choice)) is not None:
         return rows, {}
     problems = install(extras, choice)
@@ -77,19 +76,18 @@ def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[_table.Rows
 
 
 def remind(extras: Sequence[str]) -> None:
-    """Of an environment by itself whose framework is now installed here, where no worker will run."""
     for name in FRAMEWORKS:
         folder = _environments.path(name)
         if folder.exists() and {name, f"{name}-cuda"}.intersection(extras):
             _install.say(f"{name}'s workers run in {folder}, as long as it is there: rm -r {folder}")
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- requested extras
 
 
 def wanted(names: Sequence[str], choice: _cuda.Choice, *, alone: bool) -> tuple[list[str], dict[str, str]]:
-    """The extras to install, and why not those that are refused: without any, and for `all`, those that suit this
-    machine. MXNet's for CPUs takes the place of one that cannot run on these GPUs."""
+    """Return the extras to install, and the reasons for refused ones. MXNet for CPUs replaces one that cannot run
+    on the GPUs."""
     extras: list[str] = []
     for name in names or ["all"]:
         extras += everything(choice, alone=alone) if name == "all" else [name]
@@ -112,8 +110,8 @@ def unknown(argument: str, known: Sequence[str]) -> NoReturn:
 
 
 def everything(choice: _cuda.Choice, *, alone: bool) -> list[str]:
-    """What suits this machine and this Python, saying what does not. Unless frameworks may be alone, they have no
-    CUDA that would need an environment by itself: tests import them all in one."""
+    """Return the extras that suit this machine. Without `alone` all must fit into one environment, as tests need
+    it."""
     cuda = "-cuda" if choice.is_cuda and alone else ""
     extras = ["torch", f"tensorflow{cuda}", "mxnet", "horovod"]
     if sys.version_info >= PYTHON_WITHOUT_MXNET:
@@ -130,7 +128,7 @@ def everything(choice: _cuda.Choice, *, alone: bool) -> list[str]:
 
 
 def remembered(extras: Sequence[str], choice: _cuda.Choice) -> _table.Rows | None:
-    """The rows of an earlier run that all went well, if nothing has changed since; else None."""
+    """Return the rows of an earlier successful run if nothing has changed, else None."""
     stamp = _install.read_stamp()
     asked = choice.wheels if choice.is_asked else None
     if not _install.is_vouched(extras, asked) or stamp.get("rows") is None or stamp.get("problems"):
@@ -142,12 +140,11 @@ def remembered(extras: Sequence[str], choice: _cuda.Choice) -> _table.Rows | Non
 
 
 def noted(build: Build) -> dict[str, object]:
-    """What the stamp says of an installed Horovod."""
     return {"key": build.key(), "frameworks": [[f.name, f.version, f.cuda] for f in build.frameworks]}
 
 
 def noted_again(earlier: dict[str, list[list[str]]] | None, choice: _cuda.Choice) -> dict[str, object] | None:
-    """What `noted` would say today of the same frameworks; None without Horovod or where one came or went."""
+    """Return what `noted` gives today; None without Horovod or if the frameworks changed."""
     known = [Framework(name=n, version=v, cuda=bool(c)) for n, v, c in (earlier or {}).get("frameworks", ())]
     if [f.name for f in known] != [name for name in FRAMEWORKS if _horovod.releases(name)]:
         return None
@@ -165,10 +162,7 @@ def horovod_version() -> str | None:
 
 
 def install(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
-    """Install what the stamp does not vouch for; returns why not, for each extra that does not install.
-
-    All in one go, so that their versions suit each other; one after the other only where that fails.
-    """
+    """Install what the stamp lacks, together so that versions match. Return the reason for each failed extra."""
     if _install.is_vouched(extras, choice.wheels if choice.is_asked else None):
         return {}
     _install.announce(extras, choice)
@@ -207,7 +201,7 @@ def pip_reason(extra: str, output: str) -> str:
 
 
 def remove_rivals(extras: Sequence[str]) -> None:
-    """Uninstall what shares its files with what comes (tensorflow and tensorflow-cpu)."""
+    """Uninstall packages that share files with the new ones (tensorflow and tensorflow-cpu)."""
     for extra in extras:
         rival = RIVALS.get(extra, "")
         if any(release.split()[0] == rival for names in FRAMEWORKS for release in _horovod.releases(names)):
@@ -222,10 +216,8 @@ def remove_rivals(extras: Sequence[str]) -> None:
 def horovod(
     found: tuple[Framework, ...], problems: dict[str, str], choice: _cuda.Choice
 ) -> tuple[dict[str, str], Build | None]:
-    """Bring Horovod for the frameworks `found`; returns what each binding has, and how it is built.
-
-    Where a binding does not compile, it is built without. `problems` gets what is missing.
-    """
+    """Install Horovod for the frameworks `found`; return the features of each binding, and the build. A binding
+    that does not compile is left out. Problems are added to `problems`."""
     if "horovod" in problems:
         return {}, None
     if not found:
@@ -252,7 +244,7 @@ def horovod(
 
 
 def bring(build: Build) -> None:
-    """Install the wheel of `build`, unless it is what is installed; NoHorovod where that fails."""
+    """Install the wheel of `build` unless it is installed. Raises NoHorovod on failure."""
     if horovod_version():
         known = _install.read_stamp().get("horovod")
         if known == noted(build):

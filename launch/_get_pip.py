@@ -1,7 +1,6 @@
-"""Put pip into the environment of the Python that runs this, where ensurepip is missing (Debian's Python).
+"""Installs pip into this Python's environment if ensurepip is missing (Debian).
 
-Fetches one pinned wheel of pip from the package index that pip itself would use, with the standard library
-alone. Its hash stands here, so it needs no certificates to be trusted: a bare Debian has none.
+It fetches one pinned wheel from pip's package index. The hash is checked, so no certificates are needed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ADVICE = (
 
 
 def main() -> None:
-    """Install pip; SystemExit with one line naming the ways out where it cannot be had."""
+    """Install pip. SystemExit with advice if it cannot be downloaded."""
     index = setting("index-url", "https://pypi.org/simple").rstrip("/")
     try:
         content = download(f"{index}/pip/")
@@ -43,7 +42,8 @@ def main() -> None:
 
 
 def download(page: str) -> bytes:
-    """Return the wheel that the index page (PEP 503) links to; OSError, LookupError if it is not the one."""
+    """Download the wheel through the index page (PEP 503). Raises OSError, LookupError for a missing or wrong
+    wheel."""
     link = re.search(rf'href="([^"#]*{re.escape(WHEEL)})[#"]', fetch(page).decode())
     if link is None:
         raise LookupError(f"it has no {WHEEL}")
@@ -54,7 +54,7 @@ def download(page: str) -> bytes:
 
 
 def fetch(url: str) -> bytes:
-    """GET `url`; OSError where that fails. A user and password in it are sent only to a verified host."""
+    """GET `url`. Raises OSError on failure. User and password are only sent to a verified host."""
     address, login = split_login(url)
     trust = ssl.create_default_context(cafile=setting("cert", "") or None)
     if not login:
@@ -67,14 +67,13 @@ def fetch(url: str) -> bytes:
 
 
 def split_login(url: str) -> tuple[str, str]:
-    """Part `https://user:password@host/...` into the address and `user:password`, empty without one."""
+    """Split `https://user:password@host/...` into the address and `user:password`, "" if missing."""
     parts = urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=host)), unquote(login)
 
 
 def setting(name: str, default: str) -> str:
-    """Look up a setting of pip where pip would: its variable, then its files."""
     files = configparser.RawConfigParser()
     files.read(Path(os.path.expandvars(path)).expanduser() for path in CONFIG_FILES)
     found = files.get("global", name, fallback=default)

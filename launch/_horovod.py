@@ -1,9 +1,7 @@
-"""Build Horovod for the frameworks that are installed, or take the wheel of an earlier build from the cache.
+"""Builds Horovod for the installed frameworks, or takes the wheel of an earlier build from the cache.
 
-The source is PyPI's; what today's frameworks need is said to CMake (horovod.cmake), which compiles a copy of one
-file that holds Gloo to the interface it is told. A wheel is kept by a key of all that decides what is in it. The
-environment's path is not part of it: a binding imports its framework first, whose libraries are then found in the
-process by their names.
+horovod.cmake adds what current frameworks need, and replaces one file so that Gloo uses the given interface. A
+wheel's key covers what determines its content, except the environment's path: a binding finds libraries by name.
 """
 
 from __future__ import annotations
@@ -32,25 +30,25 @@ from launch._horovod_cuda import NO_NCCL, gpu_settings, pypi_nccl
 HERE = Path(__file__).resolve().parent
 VERSION = "0.28.1"
 CMAKE_FILES = (HERE / "horovod.cmake", HERE / "horovod_project.cmake", HERE / "horovod_stream.cc")
-# Framework -> how Horovod's variables and its CMake target call it, and how its packages are distributed.
+# Framework -> its name in Horovod's variables and in CMake, and its distributions.
 FRAMEWORKS = {
     "torch": ("PYTORCH", "pytorch", ("torch",)),
     "tensorflow": ("TENSORFLOW", "tensorflow", ("tensorflow", "tensorflow-cpu")),
     "mxnet": ("MXNET", "mxnet", ("mxnet", "mxnet-cu112")),
 }
-# What a person may set to build otherwise; the other HOROVOD_* are for run time.
+# Variables that a user may set for the build; the other HOROVOD_* are for run time.
 BUILD_VARIABLES = re.compile(
     r"HOROVOD_(WITH|GPU|ROCM|NCCL|CUDA|BUILD|CPU_OP|DEBUG|ALLOW)|CCL_ROOT$|C(C|XX|FLAGS|XXFLAGS)$"
 )
-ARCHITECTURE = {"f16c", "avx", "fma"}  # the instructions that Horovod's CMakeLists.txt uses where it sees them
+ARCHITECTURE = {"f16c", "avx", "fma"}  # instructions that Horovod's CMakeLists.txt uses if available
 CORE_MINUTES = 10  # measured: 9.2 for three bindings with GCC 12
-JOB_BYTES = 2 << 30  # of memory, for one compiler over TensorFlow's or torch's headers
+JOB_BYTES = 2 << 30  # memory of one compiler with the headers of TensorFlow or torch
 SHIM_NUMPY = "import numpy\nnumpy.bool = bool  # MXNet 1.9.1 uses the name that numpy 1.24 removed\n"
 SHIM_TORCH = "import torch\ntorch.version.cuda = None  # else Horovod builds in what this machine has no use for\n"
 
 
 class NoHorovod(Exception):
-    """Why there is no Horovod, with the command that mends it; `bindings`: those that do not compile."""
+    """The reason why there is no Horovod, with the fix. `bindings` are those that do not compile."""
 
     def __init__(self, reason: str, bindings: frozenset[str] = frozenset()) -> None:
         super().__init__(reason)
@@ -59,10 +57,7 @@ class NoHorovod(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """One framework that imports: its name, its version, and whether it is built with CUDA.
-
-    `is_tried`: False for one that cannot be imported without the driver, where there is none.
-    """
+    """An installed framework. `is_tried` is False if it needs a missing driver for its import."""
 
     name: str
     version: str
@@ -72,13 +67,10 @@ class Framework:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One way to build: the bindings, and the variables that Horovod's build reads."""
-
     frameworks: tuple[Framework, ...]
     settings: dict[str, str]
 
     def key(self) -> str:
-        """Hash of all that decides what is in the wheel."""
         parts = {
             "horovod": VERSION,
             "frameworks": [releases(framework.name) for framework in self.frameworks],
@@ -98,25 +90,21 @@ class Build:
         return "HOROVOD_GPU_OPERATIONS" in self.settings
 
     def environ(self, shims: Path) -> dict[str, str]:
-        """The environment of the build."""
         paths = {"PYTHONPATH": str(shims), "PATH": str(Path(sys.prefix, "bin"))}
         joined = {name: os.pathsep.join(filter(None, (at, os.environ.get(name)))) for name, at in paths.items()}
         toolchain = {"CMAKE_TOOLCHAIN_FILE": str(CMAKE_FILES[0])}
         return {"MAKEFLAGS": f"-k -j{jobs()}"} | os.environ | self.settings | joined | toolchain
 
     def shim(self) -> str:
-        """What each Python of the build does first (sitecustomize)."""
+        """Return the code that each Python of the build runs first (sitecustomize)."""
         torch = any(framework.name == "torch" and framework.cuda for framework in self.frameworks)
         mxnet = any(framework.name == "mxnet" for framework in self.frameworks)
         return SHIM_NUMPY * mxnet + SHIM_TORCH * (torch and not self.gpu)
 
 
 def plan(frameworks: tuple[Framework, ...], *, driver: bool) -> tuple[Build, dict[str, str]]:
-    """How to build for `frameworks`, and by name what is left out and why.
-
-    A Horovod has GPU operations for all of its bindings or for none. On a machine with an NVIDIA driver it has
-    them if some framework has CUDA, and nvcc and NCCL are there to build with.
-    """
+    """Plan the build. Return also what is left out, by name, and why. GPU operations are for all bindings or none:
+    with a driver, a framework with CUDA, nvcc and NCCL."""
     wanted = driver and any(framework.cuda for framework in frameworks)
     gpu = gpu_settings() if wanted else {}
     bound = tuple(f for f in frameworks if (f.cuda if gpu else not (f.cuda and f.name == "mxnet")))
@@ -143,20 +131,14 @@ def binding_settings(bound: tuple[Framework, ...]) -> dict[str, str]:
 
 
 def mpi_settings() -> dict[str, str]:
-    """With MPI where the machine has one to build with; for people's own use: our workers are no MPI processes.
-
-    Never that of PyPI in the environment: the wheel would need it at every import, from this very place.
-    """
+    """Choose MPI if the machine has one. PyPI's is skipped: every import would need it at this path."""
     own = str(Path(sys.prefix, "bin"))
     path = os.pathsep.join(at for at in os.environ.get("PATH", "").split(os.pathsep) if at != own)
     return {"HOROVOD_WITH_MPI" if shutil.which("mpicxx", path=path) else "HOROVOD_WITHOUT_MPI": "1"}
 
 
-# ---------------------------------------------------------------- what is here
-
-
 def releases(framework: str) -> list[str]:
-    """The installed distributions of a framework with their versions: `tensorflow-cpu 2.21.0`."""
+    """List a framework's installed distributions with versions: `tensorflow-cpu 2.21.0`."""
     found = []
     for name in FRAMEWORKS[framework][2]:
         with suppress(PackageNotFoundError):
@@ -165,7 +147,7 @@ def releases(framework: str) -> list[str]:
 
 
 def architecture() -> set[str]:
-    """Those of ARCHITECTURE that this processor has: a cache may be shared by machines that differ."""
+    """Return the instructions of ARCHITECTURE that this processor has. Different machines may share a cache."""
     with suppress(OSError):
         return ARCHITECTURE.intersection(Path("/proc/cpuinfo").read_text().split())
     return set()
@@ -177,7 +159,6 @@ def jobs() -> int:
 
 
 def said(*command: str) -> str:
-    """What a command prints, "" where it does not run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except OSError:
@@ -185,7 +166,6 @@ def said(*command: str) -> str:
 
 
 def lacks() -> str | None:
-    """What the machine lacks to compile anything, with the command that installs it."""
     compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
     if not any(map(shutil.which, (compiler[0], "g++", "clang++"))) or not shutil.which("make"):
         return "no C++ compiler or no make: apt-get install g++ make (RHEL: dnf install gcc-c++ make)"
@@ -195,11 +175,8 @@ def lacks() -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- the wheel
-
-
 def wheel(build: Build) -> Path:
-    """Return the wheel of `build`, from the cache or built now; NoHorovod where that fails."""
+    """Return the wheel of `build`, from the cache or built now. Raises NoHorovod on failure."""
     folder = cache() / build.key()
     kept = sorted(folder.glob("horovod-*.whl"))
     if kept:
@@ -212,11 +189,11 @@ def wheel(build: Build) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         compile_wheel(build, Path(scratch), folder / "build.log")
         made = next(Path(scratch).glob("horovod-*.whl"))
-        return made.replace(folder / made.name)  # in one step: others may be looking
+        return made.replace(folder / made.name)  # atomic: other processes may read the cache
 
 
 def cache() -> Path:
-    """The folder of all wheels; a temporary one where that cannot be made."""
+    """Return the folder of all wheels, or a temporary one if it cannot be created."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "scaling/wheels")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -235,7 +212,7 @@ def announce(build: Build, folder: Path) -> None:
 
 
 def compile_wheel(build: Build, scratch: Path, log: Path) -> None:
-    """Let pip build the wheel into `scratch`, saying how far it is; NoHorovod where it fails."""
+    """Build the wheel into `scratch` with pip and print progress. Raises NoHorovod on failure."""
     (scratch / "sitecustomize.py").write_text(build.shim())
     options = ("--verbose", "--no-deps", "--no-build-isolation", "--no-cache-dir", "--no-binary", "horovod")
     command = [sys.executable, "-m", "pip", "wheel", *_install.QUIET, *options]
@@ -245,7 +222,7 @@ def compile_wheel(build: Build, scratch: Path, log: Path) -> None:
 
 
 def nccl_by_its_plain_name(build: Build, scratch: Path) -> dict[str, str]:
-    """PyPI's NCCL has a libnccl.so.2 and no libnccl.so, which is what CMake looks for."""
+    """Link PyPI's libnccl.so.2 as libnccl.so, the name that CMake looks for."""
     if build.settings.get("HOROVOD_NCCL_HOME") != str(pypi_nccl()):
         return {}
     (scratch / "libnccl.so").symlink_to(Path(build.settings["HOROVOD_NCCL_HOME"], "lib/libnccl.so.2"))
@@ -253,7 +230,6 @@ def nccl_by_its_plain_name(build: Build, scratch: Path) -> dict[str, str]:
 
 
 def follow(command: list[str], environ: Mapping[str, str], log: Path) -> int:
-    """Run the build to its end, its output into `log`; a line for every tenth of it. Returns the exit code."""
     start, next_percent = time.monotonic(), 10
     with (
         log.open("w") as file,
@@ -271,7 +247,7 @@ def follow(command: list[str], environ: Mapping[str, str], log: Path) -> int:
 
 
 def failure(log: Path, code: int) -> NoHorovod:
-    """Why the build failed, from its output: the first error, and which bindings do not compile."""
+    """Return the first error, and the bindings that do not compile."""
     text = log.read_text()
     targets = re.findall(r"\*\*\* \[.*CMakeFiles/(\w+)\.dir/.*\] Error", text)
     bindings = frozenset(name for name, (_, target, _) in FRAMEWORKS.items() if target in targets)

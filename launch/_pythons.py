@@ -1,8 +1,7 @@
-"""Run the unit tests and the law under every Python of this machine: `_pythons FOLDER` (./launch/test --pythons).
+"""Runs the unit tests and the law with every Python of this machine: `_pythons FOLDER` (./launch/test --pythons).
 
-Each has two environments in FOLDER, without any framework: with the newest dependencies and with the oldest, the
-lower bounds of setup.cfg or the first releases above them that have a wheel for this Python. uv makes them, which
-knows how to resolve to the oldest.
+Each gets two environments without frameworks: newest dependencies, and oldest (lower bounds of setup.cfg, or the
+first releases above with a wheel). uv resolves to the oldest.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ TESTS = ("-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests/unit"
 
 
 def main(folder: Path) -> int:
-    """Print what each of them said last; 1 if one failed."""
+    """Print the last line of each test run; return 1 if one failed."""
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
     requirements.write_text(declared())
@@ -38,14 +37,13 @@ def main(folder: Path) -> int:
 
 
 def declared() -> str:
-    """What setup.cfg requires of packages, the tests' own included."""
     config = configparser.ConfigParser()
     config.read(_install.ROOT / "setup.cfg")
     return config["options"]["install_requires"] + config["options.extras_require"]["test"]
 
 
 def pythons() -> Iterator[tuple[str, str]]:
-    """Each minor version that starts, of PATH or of pyenv, by its name."""
+    """Yield the name and path of each minor version that starts, from PATH or pyenv."""
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     for name in (f"python3.{minor}" for minor in MINORS):
         known = [shutil.which(name), *sorted(map(str, versions.glob(f"*/bin/{name}")), reverse=True)]
@@ -54,7 +52,7 @@ def pythons() -> Iterator[tuple[str, str]]:
 
 
 def result(environment: Path, python: str, kind: str, requirements: Path) -> tuple[int, str]:
-    """The exit code of the tests there, and their last line; or of what failed before them."""
+    """Return exit code and last line of the tests, or of the step that failed before them."""
     _install.say(f"{environment.name}: installing, then testing; what is said goes to {environment}.log")
     inside = str(environment / "bin/python")
     packages = ("--python", inside, "--no-build", "--resolution", RESOLUTIONS[kind], "-r", str(requirements))
@@ -72,7 +70,6 @@ def result(environment: Path, python: str, kind: str, requirements: Path) -> tup
 
 
 def run(*command: str) -> tuple[int, str]:
-    """Its exit code and all that it said."""
     done = subprocess.run(
         command, cwd=_install.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )

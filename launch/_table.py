@@ -1,4 +1,4 @@
-"""The table that ./launch/install ends in."""
+"""The table that ./launch/install prints last."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from launch import _horovod
 from launch._horovod import FRAMEWORKS, Framework
 
 MISSING = "-"
-# By framework: its version, whether it has CUDA, what its binding of Horovod is built with, and its environment
-# where it has one of its own.
+# by framework: version, CUDA, features of its Horovod binding, its separate environment if any
 Rows = dict[str, list[str]]
 
 
 def row(framework: Framework, binding: str | None, earlier: Sequence[str] | None) -> list[str]:
-    """What is to be told of a framework; its binding as it was `earlier` where nobody asked now."""
+    """Return a framework's row; the binding is the `earlier` one if it was not examined now."""
     bound = binding or (earlier[2] if earlier else MISSING)
     return [framework.version, "yes" if framework.cuda else "no", bound]
 
 
 def render(found: Mapping[str, Sequence[str]], extras: Sequence[str], horovod: str | None) -> str:
-    """A line for each framework, found or not; `horovod` is the version of the one in this environment."""
     is_bound = any(cells[2] != MISSING for cells in found.values())
     if horovod is None and is_bound:
         horovod = _horovod.VERSION

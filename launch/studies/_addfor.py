@@ -1,8 +1,8 @@
-"""Addfor's benchmark of networks and minibatches again, on this machine, beside what was published.
+"""Repeats Addfor's benchmark of networks and minibatches on this machine and prints it with the published figures.
 
 Source: Addfor, on benchmarks for a DGX-1, 2017: seven networks on K40, Titan X, GTX 1080 and Titan X Pascal in
-Torch, Caffe, TensorFlow and Neon; forward and forward + backward of 64 samples, mean of 100 runs; what ran out of
-memory is missing. Its figures stand in charts; the text has those of PUBLISHED.
+Torch, Caffe, TensorFlow and Neon, forward and forward + backward of 64 samples. Only figures of its text are in
+PUBLISHED.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from launch.studies._study import Failed, Json, number, positive, sweep, table, worst
 
-# ms of forward + backward of VGG in TensorFlow on a GTX 1080, by minibatch.
+# ms of forward + backward of VGG in TensorFlow on a GTX 1080, by minibatch
 PUBLISHED = {64: 420.28, 128: 899.86}
 NETWORKS = ("alexnet", "overfeat", "googlenet", "resnet50")
 FULL = ("alexnet", "overfeat", "vgg16", "googlenet", "resnet50", "resnet101", "resnet152")
@@ -30,7 +30,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; returns 1 where a point failed, or the exit code of a run that did not end."""
+    """Return 1 if a point failed, or the exit code of a run that did not end."""
     asked = _parse(arguments)
     batch = asked.batch_size or (64 if asked.full else 2)
     strategy, passes = f"{asked.framework}:plain", ("--pass", "forward,backward")
@@ -68,7 +68,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def networks(found: Iterable[tuple[str, Json]], batch: int, strategy: str) -> str:
-    """Milliseconds of both passes of each network."""
     rows = [(name, *_ms(report, batch)) for name, report in found]
     return table(
         f"Milliseconds of {batch} samples, {strategy}", ("network", "forward", "forward + backward"), rows
@@ -93,7 +92,6 @@ def _cell(one: Json | None) -> str:
 
 
 def minibatches(report: Json) -> str:
-    """Milliseconds of one network by minibatch, and how many times those of the half."""
     batches = sorted({each["batch_size"] for each in report["minibatches"]})
     rows = [(str(batch), *_ms(report, batch), *_over(report, batch)) for batch in batches]
     heads = ("batch", "forward", "forward + backward", "x the half's", "")
@@ -108,7 +106,6 @@ def _over(report: Json, batch: int) -> tuple[str, str]:
 
 
 def published() -> str:
-    """The two figures that the study's text has."""
     small, large = PUBLISHED
     rows = [
         (str(small), number(PUBLISHED[small], 2), "-", ""),

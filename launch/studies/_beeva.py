@@ -1,8 +1,7 @@
-"""BEEVA's fine-tuning on several GPUs again, on this machine, beside what was published.
+"""Repeats BEEVA's fine-tuning on several GPUs on this machine and prints it with the published figures.
 
 Source: BEEVA Labs, "Accelerating the training of deep neural networks with MxNet on AWS P3 instances", 2018:
-ResNet-152 and ResNet-50, trained on ImageNet, fine-tuned to Caltech-256 (15,240 images) on 1 and 8 K80 and on 1
-and 4 V100; batches of 16 and 32 and rates of 0.00125 and 0.0025, both times the number of GPUs.
+ResNet-152 and ResNet-50 of ImageNet, fine-tuned to Caltech-256 (15,240 images) on 1 and 8 K80 and on 1 and 4 V100.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import NamedTuple
 from launch.studies._digits import halves, headless
 from launch.studies._study import RING, Failed, Json, called_from, number, positive, seeds, sweep, table
 
-# Batch and rate of one device: the pairs of the study's commands.
+# batch and rate of one device, the pairs of the study's commands
 GRID = ((16, 0.00125), (32, 0.0025))
 LEARNT_BEFORE = 5  # epochs
 
 
 class Published(NamedTuple):
-    """What the text has of a network: its GPUs, how many times as fast all are as one, and top-1 in percent."""
+    """Published figures of a network: GPUs, speedup over one GPU, top-1 in percent after 1 and 6 epochs."""
 
     what: str
     devices: int
@@ -32,7 +31,7 @@ class Published(NamedTuple):
     sixth: str
 
 
-# Speedups are the text's: 7.7 for ResNet-152, "94 % efficiency" of 8 for ResNet-50.
+# Speedups from the text: 7.7 for ResNet-152, "94 % efficiency" of 8 for ResNet-50.
 PUBLISHED = (
     Published("ResNet-152 of ImageNet-11k", 8, 7.7, "83.0 to 84.3", "86.5"),
     Published("ResNet-50 of ImageNet-1k", 8, 7.52, "-", "75.5"),
@@ -53,7 +52,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; returns 1 where a training failed, or the exit code of a run that did not end."""
+    """Return 1 if a training failed, or the exit code of a run that did not end."""
     asked = _parse(arguments)
     try:
         tuned, drawn = _real(asked) if asked.full else _stand_in(asked)
@@ -83,11 +82,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return asked
 
 
-# ---------------------------------------------------------------- runs
-
-
 def _real(asked: argparse.Namespace) -> tuple[list[Json], list[Json]]:
-    """Of the study's data: nothing is trained from drawn weights, which would take days."""
+    """Without training from drawn weights, which would take days."""
     work = (
         "--model",
         "resnet50",
@@ -102,7 +98,6 @@ def _real(asked: argparse.Namespace) -> tuple[list[Json], list[Json]]:
 
 
 def _stand_in(asked: argparse.Namespace) -> tuple[list[Json], list[Json]]:
-    """Fine-tuned and from drawn weights."""
     with tempfile.TemporaryDirectory(prefix="beeva-") as folder:
         before, after = halves(Path(folder))
         learnt = Path(folder) / "learnt.npz"
@@ -121,7 +116,6 @@ def _stand_in(asked: argparse.Namespace) -> tuple[list[Json], list[Json]]:
 
 
 def _grid(asked: argparse.Namespace, work: tuple[str, ...]) -> list[Json]:
-    """A training for each pair of batch and rate, on one device and on all."""
     sizes = ",".join(map(str, sorted({1, asked.ranks})))
     found: list[Json] = []
     for batch_size, rate in GRID:
@@ -133,11 +127,7 @@ def _grid(asked: argparse.Namespace, work: tuple[str, ...]) -> list[Json]:
     return found
 
 
-# ---------------------------------------------------------------- tables
-
-
 def here(tuned: list[Json], drawn: list[Json]) -> str:
-    """Top-1 and images/s by devices, batch and rate; beside it top-1 of the same from drawn weights."""
     scratch = {_setting(one): _top1(one) for one in drawn}
     rows = [
         (
@@ -161,7 +151,6 @@ def _top1(one: Json) -> float | None:
 
 
 def _speedup(one: Json, others: Iterable[Json]) -> float | None:
-    """How many times as fast as one device with the same batch."""
     alone = next((each for each in others if _setting(each) == (1, one["batch_size"])), None)
     if alone is None or not alone["samples_per_s"] or not one["samples_per_s"]:
         return None
@@ -169,7 +158,6 @@ def _speedup(one: Json, others: Iterable[Json]) -> float | None:
 
 
 def published() -> str:
-    """What the study's text has; its images/s stand in charts."""
     rows = [(one.what, str(one.devices), number(one.speedup, 2), one.first, one.sixth) for one in PUBLISHED]
     heads = ("", "K80", "x one device", "top-1 after 1 epoch, %", "after 6, %")
     return table("Published: fine-tuned to Caltech-256", heads, rows)

@@ -1,7 +1,7 @@
-"""The P100 study of Dell EMC again, in the lab, beside what was published.
+"""Repeats Dell EMC's P100 study in the lab and prints it with the published figures.
 
 Source: Dell EMC, "Deep Learning Performance with P100 GPUs", October 2016: 4 nodes x 4 P100-PCIe, EDR InfiniBand
-at 100 Gb/s and 10 GbE; MXNet 0.7 with its parameter server, ILSVRC 2012 from NFS.
+at 100 Gb/s and 10 GbE, MXNet 0.7 with its parameter server, ILSVRC 2012 from NFS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from launch.studies._study import RESULTS, Failed, Json, ended, obeyed, positive
 LAB = "dell-p100"
 NICS = ("ib0=100gbit,10.10.0.0/24", "eth0=10gbit,10.20.0.0/24")
 SIZES = (1, 2, 4, 8, 12, 16)
-# images/s of GoogLeNet by world size; of Inception-BN only speedups were published: "linear at 8 and 12".
+# images/s of GoogLeNet by world size; for Inception-BN only speedups ("linear at 8 and 12")
 PUBLISHED_RATE = {1: 220, 2: 411, 4: 730, 8: 1472, 12: 2227, 16: 2955}
 PUBLISHED_SPEEDUP = {
     "googlenet": {size: rate / PUBLISHED_RATE[1] for size, rate in PUBLISHED_RATE.items()},
@@ -27,16 +27,16 @@ TITLES = {
     "inception_v3": "Inception: v3 here; Inception-BN there, of which the speedups alone are published",
 }
 NETWORKS = {"ib": "InfiniBand 100 Gb/s", "ethernet": "Ethernet 10 Gb/s"}
-# By model: 144 of a node under MXNet; Inception-BN's batch was 64, 128, 256 on 1, 2, 4, that is 64 on each.
+# GoogLeNet: 144 per node with MXNet. Inception-BN: 64, 128, 256 on 1, 2, 4, which is 64 on each.
 BATCHES = {
     "googlenet": ("--image-size", "256", "--batch-rule", "node", "--batch-size", "144"),
     "inception_v3": ("--batch-size", "64"),
 }
-# Above this nothing bounds the emulator's error, and rows say so.
+# above it the emulator's error is unknown, as rows report
 MOST_BUSY_PERCENT = 80
-# Notes of rows that are of their emulation; the last one is of a machine that had too much to do.
+# Notes about a row's emulation; the last one is about an overloaded machine.
 SAID = ("FITTED", "not emulated", "the last bucket", "CPUs")
-# What the emulated table cannot know, row by row: what its devices were told is no finding.
+# what the emulated rows cannot show, because it was an input
 INSIDE = "PCIe inside the node and the images' way to the GPUs"
 BETWEEN = "how a parameter server would do between nodes, since a ring runs here; the feed of images from NFS"
 UNKNOWN = {
@@ -67,7 +67,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; returns 1 where a point failed, or the exit code of a step that did not end."""
+    """Return 1 if a point failed, or the exit code of a step that did not end."""
     asked = _parse(arguments)
     if code := _lab("up", "--name", LAB, "--nodes", "4", "--slots", "4", *(f"--nic={nic}" for nic in NICS)):
         return code
@@ -108,11 +108,7 @@ def _sweep(model: str, rounds: int) -> Json:
     return ended(obeyed(lab), results, before)
 
 
-# ---------------------------------------------------------------- the table
-
-
 def beside(model: str, rows: list[dict[str, Any]]) -> str:
-    """The published figures and those of `rows` (report's JSON), by world size."""
     published = PUBLISHED_SPEEDUP[model]
     names = ("published", *NETWORKS.values())
     lines = [TITLES[model], f"{'N':>4}" + "".join(f"{name:>29}" for name in names)]
@@ -144,7 +140,6 @@ def _cell(rate: float | None, speedup: float | None, mark: str) -> str:
 
 
 def unknown(model: str, rows: list[dict[str, Any]]) -> str:
-    """Of each world size, what the emulated rows cannot know, and by how much the emulator may be wrong."""
     lines = ["What the EMULATED rows cannot know"]
     for size in SIZES:
         lines.append(f"{size:>4}  {UNKNOWN[model][size]}")
@@ -153,7 +148,6 @@ def unknown(model: str, rows: list[dict[str, Any]]) -> str:
 
 
 def _said(rows: list[dict[str, Any]], size: int) -> Iterator[str]:
-    """What the rows of a world size say themselves."""
     for word, name in NETWORKS.items():
         row = _row(rows, word, size) or {}
         told, busy_percent = row.get("emulation"), row.get("machine_cpu_percent") or 0.0

@@ -1,7 +1,4 @@
-"""Two tasks out of scikit-learn's digits, 0 to 4 and 5 to 9, and a network without its last layer.
-
-Fine-tuning is shown with them where there is no other data.
-"""
+"""Stand-in data for fine-tuning: scikit-learn's digits in two tasks, 0 to 4 and 5 to 9."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from numpy.typing import NDArray
 
 from scaling.workloads.feeds import digits
 
-# Of the classes of digits.read, whose pixels are 0 to 16; every fifth picture of a class is held out.
+# Classes of digits.read, whose pixels are 0 to 16. Every fifth picture of a class is held out.
 TASKS = (range(5), range(5, 10))
 BRIGHTEST, FIFTH = 16, 5
 
 
 def halves(folder: Path) -> tuple[Path, Path]:
-    """The folders of both tasks, with a folder of pictures for each class. Raises ModuleNotFoundError without
+    """Write both tasks; return their folders, with a folder per class. Raises ModuleNotFoundError without
     scikit-learn."""
     pixels, labels = digits.read()
     first, second = (folder / name for name in ("0-4", "5-9"))
@@ -29,7 +26,7 @@ def halves(folder: Path) -> tuple[Path, Path]:
 
 
 def _write(place: Path, label: int, pictures: NDArray[np.uint8]) -> None:
-    """As portable grey maps (netpbm's P5), which Pillow reads as .ppm."""
+    """Writes portable grey maps (netpbm's P5), which Pillow reads as .ppm."""
     for number, picture in enumerate(pictures):
         split = "val" if number % FIFTH == 0 else "train"
         file = place / split / str(label) / f"{number:04}.ppm"
@@ -40,7 +37,8 @@ def _write(place: Path, label: int, pictures: NDArray[np.uint8]) -> None:
 
 
 def headless(file: Path) -> None:
-    """Leave no class in the last layer of saved weights (.npz), so that --weights draws it anew for any number."""
+    """Remove all classes from the last layer of saved weights (.npz): --weights then draws it for any number of
+    classes."""
     with np.load(file) as found:
         arrays = dict(found)
     for name in list(arrays)[-2:]:

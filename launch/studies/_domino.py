@@ -1,8 +1,8 @@
-"""Domino's benchmark of a network on Fashion-MNIST again, on this machine, beside what was published.
+"""Repeats Domino's benchmark on Fashion-MNIST on this machine and prints it with the published figures.
 
 Source: J. Poduska (Domino Data Lab), "Benchmarking NVIDIA CUDA 9 and Amazon EC2 P3 Instances Using Fashion MNIST",
-September 2018: a VGG-like network in Keras, two runs a setting, averaged; 10 epochs at a rate of 0.001, 10 at
-0.0001, then none, 25 or 50 on augmented images. Its accuracies stand in charts; the text has what PUBLISHED has.
+September 2018: a VGG-like network in Keras, 10 epochs at a rate of 0.001, 10 at 0.0001, then 0, 25 or 50 on
+augmented images. Only figures of its text are in PUBLISHED.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ CLASSES = (
 
 
 class Instance(NamedTuple):
-    """What trained there: minutes of a training and dollars of an hour, as published."""
+    """A published instance: minutes of a training, dollars per hour."""
 
     name: str
     minutes: float
     price: float
 
 
-# The text does not say with how many augmented epochs, nor whether the P2 had CUDA 8 or 9: the 4.9 times that it
-# tells of CUDA 8 would be 63 minutes, its 4 times of CUDA 9 are 51.
+# The P2's CUDA is unclear: 4.9 times (CUDA 8) would be 63 minutes, 4 times (CUDA 9) 51. Augmented epochs are not
+# given.
 PUBLISHED = (Instance("p3.2xlarge, V100", 12.8, 3.06), Instance("p2.xlarge, K80", 51.6, 0.90))
 
 
 class Size(NamedTuple):
-    """How much is trained: on so many samples, with so many held out (None: all), in batches of so many."""
+    """The size of a training. `first`: epochs at the full rate. None: all test samples."""
 
     epochs: int
     first: int
@@ -66,7 +66,6 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; returns the exit code of its run."""
     asked = _parse(arguments)
     try:
         made = sweep("domino", *_flags(asked), ranks=asked.ranks)
@@ -98,7 +97,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _flags(asked: argparse.Namespace) -> list[str]:
-    """Of scaling.run. The rate is the network's own, 0.001 at 512, by the root of the batch of all devices."""
+    """The rate is the network's, 0.001 at 512, scaled by the root of the total batch."""
     size = REAL if asked.full else SMALL
     epochs = asked.epochs or size.epochs
     first = max(1, epochs * size.first // size.epochs)
@@ -119,11 +118,7 @@ def _flags(asked: argparse.Namespace) -> list[str]:
     return [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
 
 
-# ---------------------------------------------------------------- tables
-
-
 def beside(found: Json, price: float | None) -> str:
-    """Minutes, top-1 and cost of a training, here and there."""
     regime, top1 = found["regime"], found["top1"]
     samples = regime["train_samples"] or found["data_samples"].get("train")
     minutes = None if found["train_s"] is None else found["train_s"] / 60
@@ -146,7 +141,6 @@ def beside(found: Json, price: float | None) -> str:
 
 
 def runs(found: Json) -> str:
-    """What each seed came to, epoch by epoch, of how many held-out pictures."""
     of = found["data_samples"].get("test", found["held_out"])
     curves = zip(found["seeds"], found["top1_by_seed"], strict=True)
     rows = [(f"seed {seed}", *(number(100 * top1, 1) for top1 in curve)) for seed, curve in curves]
@@ -156,7 +150,7 @@ def runs(found: Json) -> str:
 
 
 def confusion(found: Json) -> str:
-    """A line for each class, a column for what its pictures were taken for, in percent of the class."""
+    """Tabulate predictions by class, in percent of the class."""
     rows = []
     for name, counts in zip(CLASSES, found["confusion"], strict=False):
         whole = sum(counts) or 1

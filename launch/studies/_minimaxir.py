@@ -1,8 +1,7 @@
-"""Max Woolf's comparison of GPUs and CPUs in the cloud again: five networks, their relative time and cost.
+"""Repeats Max Woolf's comparison of cloud GPUs and CPUs: relative time and cost of five networks.
 
 Source: M. Woolf (minimaxir), "Benchmarking Modern GPUs for Maximum Cloud Cost Efficiency in Deep Learning", 2017:
-Keras examples on Google Compute Engine, in TensorFlow 1.4 and CNTK 2.2. Its times stand in charts, its prices and
-findings in the text.
+Keras examples on Google Compute Engine, in TensorFlow 1.4 and CNTK 2.2. Its times are in charts only.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Any
 
 from launch.studies._study import RING, Failed, Json, dollars, number, positive, sweep, table, worst
 
-# Dollars an hour, GPUs with the instance that they are attached to, CPUs pre-emptible.
+# dollars per hour: GPUs with their instance, CPUs pre-emptible
 PRICES = {"K80": 0.4975, "P100": 1.5075, "32 vCPUs": 0.24, "16 vCPUs": 0.12}
-# Samples of an epoch, as the examples train: of Nietzsche 600,893 characters in sequences of 40, 3 apart.
+# Samples per epoch of the examples. Nietzsche: 600,893 characters in sequences of 40, 3 apart.
 EPOCH = {
     "mnist-mlp": 60_000,
     "mnist-cnn": 60_000,
@@ -42,7 +41,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; returns 1 where a point failed, or the exit code of a run that did not end."""
+    """Return 1 if a point failed, or the exit code of a run that did not end."""
     asked = _parse(arguments)
     found = {}
     for name in [asked.only] if asked.only else EPOCH:
@@ -69,7 +68,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def here(found: dict[str, Json], price: float) -> str:
-    """Seconds and dollars of an epoch by devices, relative to one device."""
     rows = [_line(name, row, report["rows"][0], price) for name, report in found.items() for row in report["rows"]]
     heads = ("network", "devices", "samples/s", "s an epoch", "x one's time", "dollars", "lost most to")
     return table(f"An epoch on this machine, at {price:g} dollars an hour", heads, rows)
@@ -93,7 +91,6 @@ def _rate(row: Json) -> float | None:
 
 
 def _cause(row: Json) -> str:
-    """The largest cause of lost efficiency, with its size."""
     causes: dict[str, Any] = {name: value for name, value in (row["breakdown"] or {}).items() if value}
     name = max(causes, key=causes.__getitem__, default="")
     said = "rest" if name == "unexplained" else name.replace("_", " ")
@@ -101,7 +98,6 @@ def _cause(row: Json) -> str:
 
 
 def there(found: dict[str, Json]) -> str:
-    """The prices of the study, and what it says of each network."""
     prices = ", ".join(f"{name} {price:g}" for name, price in PRICES.items())
     title = f"Published: dollars an hour {prices}; the base is the K80 with TensorFlow"
     return table(title, ("network", "found"), [(name, FOUND[name]) for name in found])

@@ -1,4 +1,4 @@
-"""What the studies have in common: they run commands of the package, and read reports of their runs."""
+"""Shared by the studies: run commands of the package, read reports of their runs, write tables."""
 
 from __future__ import annotations
 
@@ -16,23 +16,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 Json = dict[str, Any]
-# The exchange that each framework trains with where nobody says.
+# each framework's default exchange
 RING = {"torch": "torch:gloo", "tensorflow": "tensorflow:ring", "mxnet": "mxnet:dist_sync"}
 
 
 class Failed(Exception):
-    """A command of the study failed; its argument is the exit code."""
+    """A command of the study failed. The argument is the exit code."""
 
 
 def positive(text: str) -> int:
-    """A count that an option takes; argparse says what was wrong."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: at least 1")
     return int(text)
 
 
 def dollars(text: str) -> float:
-    """A price of an hour that an option takes."""
     try:
         value = float(text)
     except ValueError:
@@ -43,7 +41,6 @@ def dollars(text: str) -> float:
 
 
 def seeds(text: str) -> str:
-    """Numbers between commas, each once, as an option takes them."""
     named = text.split(",")
     if not all(map(str.isdecimal, named)) or len(set(map(int, named))) < len(named):
         raise argparse.ArgumentTypeError(f"{text}: numbers from 0, each once, like 0,1")
@@ -51,12 +48,11 @@ def seeds(text: str) -> str:
 
 
 def called_from(text: str) -> str:
-    """A path as it is meant where the command was called, which goes to the root (CALLED_IN)."""
+    """Resolve a path in the folder of the call (CALLED_IN), because commands run in the root."""
     return str(Path(os.environ.get("CALLED_IN", ""), Path(text).expanduser()).absolute())
 
 
 def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the package's Python from the root, whatever the working directory."""
     return subprocess.run([sys.executable, *arguments], check=False, env=_env(), cwd=ROOT, text=True, **options)
 
 
@@ -66,7 +62,7 @@ def _env() -> dict[str, str]:
 
 
 def sweep(name: str, *flags: str, ranks: int = 1) -> Json:
-    """Measure on this machine, in a folder of results of this name; returns what `ended` does."""
+    """Measure on this machine into results/NAME; return the result of `ended`."""
     results = RESULTS / name
     before = runs(results)
     run = ["-m", "scaling.run", "--results", str(results), *flags]
@@ -76,7 +72,7 @@ def sweep(name: str, *flags: str, ranks: int = 1) -> Json:
 
 
 def obeyed(command: Sequence[str]) -> int:
-    """Run a command from the root; its exit code. A Ctrl-C is the command's too: once it has obeyed, Failed."""
+    """Run a command in the root and return its exit code. Raises Failed once the command has obeyed a Ctrl-C."""
     interrupted = False
     with subprocess.Popen(command, env=_env(), cwd=ROOT) as process:
         while process.returncode is None:
@@ -90,13 +86,12 @@ def obeyed(command: Sequence[str]) -> int:
 
 
 def runs(results: Path) -> set[Path]:
-    """The runs in a folder, which need not be there."""
     return set(results.glob("*/"))
 
 
 def ended(code: int, results: Path, before: set[Path]) -> Json:
-    """The report's JSON of the run that was not there `before`, and its `exit_code`: 1 where a point failed, which
-    its rows say. Raises Failed with the code of a launch that ended otherwise."""
+    """Return the report's JSON of the run that is not in `before`, with `exit_code` (1 if a point failed). Raises
+    Failed with the code of a launch that did not end."""
     made = runs(results) - before
     if code not in (0, 1) or not made:
         raise Failed(code or 1)
@@ -106,12 +101,11 @@ def ended(code: int, results: Path, before: set[Path]) -> Json:
 
 
 def worst(found: Iterable[Json]) -> int:
-    """The exit code of several runs: 1 where a point of one failed."""
     return max(int(one["exit_code"]) for one in found)
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns under their headings, the first from the left, the others from the right."""
+    """Format a table: the first column left-aligned, the others right-aligned."""
     lines = [list(heads), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = ["  ".join([f"{line[0]:{widths[0]}}", *map(str.rjust, line[1:], widths[1:])]) for line in lines]
@@ -119,5 +113,4 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 
 
 def number(value: float | None, digits: int) -> str:
-    """With so many digits; `-` for what is not known."""
     return "-" if value is None else f"{value:,.{digits}f}"

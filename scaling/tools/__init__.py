@@ -1,2 +1,4 @@
-"""The other commands: each a folder, and `emulated`, the devices of the lab. The core imports plan -> emulated and
-run -> lab alone."""
+"""The other commands, one folder each, and `emulated`, the devices of the lab.
+
+The core imports only `emulated` and `lab` of them.
+"""

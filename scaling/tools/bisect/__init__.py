@@ -1,3 +1,3 @@
-"""python -m scaling bisect: which node makes the others wait, and what would its removal bring?"""
+"""The bisect command: which node slows down the others, and what does its removal bring?"""
 
-NAME = "scaling bisect"  # how its errors begin
+NAME = "scaling bisect"  # prefix of its errors

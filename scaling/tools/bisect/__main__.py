@@ -1,7 +1,4 @@
-"""main(): connect; rank 0 reads the command line and leads the search, the others serve.
-
-mpirun -np 16 python -m scaling bisect
-"""
+"""The bisect command, `mpirun -np 16 python -m scaling bisect`. Rank 0 leads the search; the other ranks serve."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run this rank; returns the exit code."""
     signals = Signals()
     return as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
 
@@ -29,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     asked = _read(argv) if cluster.rank == 0 else None
     if isinstance(asked, int) and cluster.size == 1:
-        return asked  # --help, or a mistake: nobody else waits to be let go
-    from scaling.run import ranks  # takes longer to import than --help to answer
+        return asked  # no other rank waits to be released
+    from scaling.run import ranks  # slow to import; --help does not need it
 
     if asked is None:
         return ranks.serve(cluster, signals)
@@ -42,8 +38,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
 
 
 def _read(argv: Sequence[str]) -> Asked | int:
-    """What the command line asks for, or the exit code where that is done."""
-    from scaling.tools.bisect import flags  # Typer: rank 0 alone needs it
+    from scaling.tools.bisect import flags  # only rank 0 needs Typer
 
     try:
         return flags.parse(argv) or 0

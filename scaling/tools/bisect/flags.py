@@ -1,4 +1,4 @@
-"""argv -> Asked; the flags of the search are those of scaling.run that say what is exchanged, and --noise."""
+"""The flags of `bisect`: `--noise`, and the flags of scaling.run that describe the exchange."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ EPILOG = (
     "129 SIGHUP."
 )
 KINDS = ["exchange", "solo", "together", "comm"]
-# Starts of each point of the proof, unless --rounds.
+# default of --rounds
 ROUNDS = 3
 
 app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """What the command line asks for; `noise` is a fraction of 1, None for what windows show."""
+    """The parsed command line. `noise` is a fraction of 1, None to estimate it from windows."""
 
     invocation: Invocation
     noise: float | None = None
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
-    """Read the command line; None after printing help. Raises UsageError."""
+    """Parse the command line; None after printing help. Raises UsageError."""
     asked = command(app, argv, NAME)
     return asked if isinstance(asked, Asked) else None
 
 
-# The fields that a search has, in the order of --help; it sets the others.
+# flags of scaling.run in the order of --help; the search sets the other fields
 _FIELDS = (
     "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
     "interconnect", "fabric", "cpus_per_rank", "windows", "window_s", "seed", "startup_timeout_s",

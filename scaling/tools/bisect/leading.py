@@ -1,4 +1,4 @@
-"""Rank 0 leads the search: evidence, waves of groups at once, promise and proof, all as points of one run."""
+"""Rank 0's part of the search: evidence, waves, promise and proof. All points belong to one run."""
 
 from __future__ import annotations
 
@@ -53,23 +53,21 @@ from scaling.tools.predict.forecast import HIGH, LOW
 from scaling.tools.predict.model import hidden, transformed
 from scaling.transport.mpi import launcher_output
 
-# ---------------------------------------------------------------- promising
-# What leaving the slow nodes out will bring, before it is measured: PREDICTED, with its 80 % interval. Pure.
-#
-# A step takes what the slowest rank takes beside the others (`together`), and of the exchange what does not hide
-# behind the compute. How much hides is what is not known: draws of what published clusters taught of it
-# (scaling/tools/predict/priors.toml) count by how well they tell what was exposed with the slow nodes.
+# ---------------------------------------------------------------- promise
+# A step takes the time of the slowest rank (`together`) plus the exposed part of the exchange. The hidden share is
+# drawn from what published clusters show (scaling/tools/predict/priors.toml), weighted by how well it explains the
+# exposed time.
 
 
 DRAWS = 8000
-# How much hides is drawn this many times as widely as it is believed, and weighed back: it may be far off.
+# The hidden share is drawn this many times as widely and reweighted, because it may be far off.
 WIDELY = 3.0
-# What the equations miss of a step, and the freedom of Student's t that forgives more.
+# model error as a share of a step; degrees of freedom of Student's t, which tolerates outliers
 LACKING, FREEDOM = 0.02, 4.0
 
 
 class Promise(Record, frozen=True, kw_only=True):
-    """The efficiency of the others as a fraction of 1: the median, and the ends of its 80 % interval."""
+    """Predicted efficiency of the others, a fraction of 1: the median and its 80 % interval."""
 
     efficiency: float
     low: float
@@ -77,8 +75,8 @@ class Promise(Record, frozen=True, kw_only=True):
 
 
 class _Seconds(NamedTuple):
-    """What was measured: one device alone, the others' compute, all nodes' step and what of it is exposed, and the
-    exchange alone with slow nodes and with as many healthy ones as are left, None where nobody measured both."""
+    """Measured seconds. `compute` is the slowest rank of the remaining nodes. `ill` and `healthy` are the exchange
+    alone with slow nodes, and among as many healthy nodes as remain; None if not measured."""
 
     alone: float
     compute: float
@@ -97,8 +95,8 @@ def promise(
     nodes: Sequence[str],
     noise: float,
 ) -> Promise | None:
-    """What the others will do if they exchange like the healthy groups of the search; `noise` is the standard
-    deviation of the logarithm of a point's time. None where something that it rests on was not measured."""
+    """Predict the efficiency of the others. `noise` is the standard deviation of the logarithm of a point's time.
+    None if a needed point was not measured."""
     told = _seconds(exchange, together, alone, trials, slow, nodes)
     if told is None:
         return None
@@ -106,7 +104,7 @@ def promise(
     exposed_s, weights = _exposed(exchange, told, noise, rng)
     found = told.alone / (told.compute + exposed_s)
     walk_sd = priors.read().walk.beyond * sqrt(log2(len(nodes) / (len(nodes) - len(slow))))
-    # Two points are compared, each started once.
+    # two points are compared, each started once
     found = found * np.exp(rng.standard_normal(DRAWS) * sqrt(2 * noise**2 + walk_sd**2))
     low, middle, high = infer.quantiles(found[:, None], weights, [LOW, 0.5, HIGH])[:, 0]
     return Promise(efficiency=float(middle), low=float(low), high=float(high))
@@ -141,7 +139,6 @@ def _seconds(
 def _exposed(
     exchange: PointRecord, told: _Seconds, noise: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Draws of the seconds of the exchange that will not hide, and what each counts."""
     off_s = sqrt(2 * noise**2 + LACKING**2) * told.step
     if told.ill is None or told.healthy is None:
         drawn = told.exposed + off_s * rng.standard_normal(DRAWS)
@@ -167,16 +164,13 @@ def _exposed(
 
 
 # ---------------------------------------------------------------- proof
-# What leaving the slow nodes out brings, as measured. Pure.
-#
-# In the same rounds all nodes, those without the suspects, and those without as many healthy nodes: without this
-# control one node fewer would be credited to the cure.
+# Every round measures all nodes, all without the suspects, and all without as many healthy nodes. This control
+# shows what fewer nodes alone bring.
 
 
 class Proof(Record, frozen=True, kw_only=True):
-    """Efficiencies as fractions of 1, means over rounds, of all nodes, without the suspects, and without the
-    control. `gain` is the paired difference over the rounds of the second from the first, `of_control` of the
-    third."""
+    """Mean efficiencies over rounds, as fractions of 1. `gain` and `of_control` are differences from `everyone`,
+    paired by round."""
 
     everyone: float
     without: float
@@ -186,8 +180,7 @@ class Proof(Record, frozen=True, kw_only=True):
 
 
 def proof(records: Iterable[PointRecord], without: Sequence[str], control: Sequence[str]) -> Proof | None:
-    """Of the records of the rounds; `without` and `control` are the hosts that took part each time. None where no
-    round has all of them."""
+    """Compute the proof; `without` and `control` are the hosts of each side. None if no round is complete."""
     by_round: dict[int, dict[str, float]] = {}
     for record in records:
         time = step_time(record)
@@ -215,22 +208,19 @@ def _difference(all_of: Mapping[str, Sequence[float]], name: str) -> Estimate:
     return interval([one - other for one, other in zip(all_of[name], all_of["everyone"], strict=True)])
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- printed lines
 
 
 def opening_line(nodes: Sequence[str]) -> str:
-    """What is searched."""
     return f"a slow node among {len(nodes)}: {', '.join(nodes)}"
 
 
 def evidence_lines(suspects: Iterable[Suspect]) -> Iterator[str]:
-    """Whom something points at."""
     lines = [f"suspect {one.node}: {one.why}" for one in suspects]
     return iter(lines or ["nothing points at any node: ranks beside each other are alike, and so are paths"])
 
 
 def limits_line(noise: float) -> str:
-    """What is not searched."""
     return (
         f"noise {100 * noise:.1f} %: differences under twice that are not searched, nodes less than "
         f"{100 * searched(noise):.1f} % slower"
@@ -238,17 +228,14 @@ def limits_line(noise: float) -> str:
 
 
 def wave_line(number: int, groups: Iterable[Iterable[str]]) -> str:
-    """What is measured at once."""
     return f"wave {number}: {' | '.join(' '.join(sorted(group)) for group in groups)}"
 
 
 def unsteady_line(number: int) -> str:
-    """Why the same groups follow in the next wave."""
     return f"wave {number} never became steady: its groups are measured again"
 
 
 def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], points: int, waves: int) -> str:
-    """How the search ended."""
     by = f"by {counted(points, 'point')} in {counted(waves, 'wave')}"
     left = f"; not settled: {', '.join(doubted)}" if doubted else ""
     if slow:
@@ -259,13 +246,11 @@ def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], poin
 
 
 def broken_off_line(slow: Sequence[str]) -> str:
-    """The last word of a search that a signal ended."""
     before = f"the proof of {', '.join(slow)} was whole" if slow else "a node could be blamed"
     return f"broken off before {before}: what was measured is kept; start it again"
 
 
 def promise_line(found: Promise | None, slow: Sequence[str]) -> str:
-    """Before the proof."""
     if found is None:
         return "no promise: what it rests on was not measured"
     between = f"80 %: {100 * found.low:.0f} to {100 * found.high:.0f}"
@@ -275,7 +260,7 @@ def promise_line(found: Promise | None, slow: Sequence[str]) -> str:
 def proof_lines(
     found: Proof, slow: Sequence[str], control: Sequence[str], promise: Promise | None
 ) -> Iterator[str]:
-    """What leaving nodes out brought: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`."""
+    """Write the lines of a proof: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`."""
     yield (
         f"{100 * found.everyone:.1f} -> {100 * found.without:.1f} % ({points(found.gain)}) without "
         f"{', '.join(slow)}; without {', '.join(control)}: {100 * found.control:.1f} %"
@@ -295,20 +280,19 @@ def proof_lines(
 
 
 def points(found: Estimate) -> str:
-    """A difference of efficiencies: `+12.8 ± 2.1`."""
     width = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
     return f"{100 * found.mean:+.1f}{width}"
 
 
-# ---------------------------------------------------------------- leading
+# ---------------------------------------------------------------- the search
 
-# With one node less there must be an exchange between nodes still.
+# without one node, two must remain to exchange
 LEAST_NODES = 3
 EVIDENCE: tuple[Kind, ...] = ("together", "exchange")
 
 
 def bisect(lead: Lead, asked: Asked) -> int:
-    """Search, and print what was found; returns the exit code. Raises UsageError."""
+    """Search and print the result. Raises UsageError."""
     given = {**asked.invocation.given, "world_sizes": [lead.cluster.size]}
     made = lead.planned(resolve(replace(asked.invocation, given=given)))
     _check(made)
@@ -349,7 +333,7 @@ def _check(made: Plan) -> None:
 
 
 class Bisection:
-    """One search. `said` are the lines that it ends with, so far; `blamed` the nodes that it leaves out."""
+    """One search. `said` holds the printed lines so far, `blamed` the nodes that it leaves out."""
 
     def __init__(self, made: Plan, sweep: Sweep, screen: View, noise: float | None) -> None:
         self.said: list[str] = []
@@ -365,7 +349,6 @@ class Bisection:
         self.total = len(EVIDENCE) + points_for(len(self.nodes)) + 4 * made.rounds
 
     def run(self) -> int:
-        """Find, promise and prove; returns the exit code."""
         self._note(opening_line(self.nodes))
         self._sweep.begin()
         evidence = [self._one(self._cells[kind]) for kind in EVIDENCE]
@@ -382,10 +365,7 @@ class Bisection:
         self.blamed = self._slow(search, pointed)
         return self._proved(search, evidence, self.blamed) if self.blamed else 0
 
-    # ------------------------------------------------------------ searching
-
     def _searched(self, pointed: Sequence[Suspect]) -> Search | None:
-        """Waves until the search is over; None where a group could not be measured."""
         named = {one.node for one in pointed}
         priors = [SUSPECTED if node in named else PRIOR for node in self.nodes]
         search = Search(priors, self._noise or searching.LEAST_NOISE, self._made.config.seed)
@@ -403,7 +383,7 @@ class Bisection:
         return search
 
     def _wave(self, wave: Wave) -> tuple[PointRecord, ...]:
-        """What each group said. Where one never became steady, something else had disturbed it: all once more."""
+        """Measure a wave, and repeat it once if a group never became steady (a disturbance)."""
         found = self._measured(wave)
         if all(record.settled for record in found):
             return found
@@ -420,14 +400,11 @@ class Bisection:
         return self._sweep.measure(Group(points=points, side_by_side=False), self.total, at_once=True)
 
     def _slow(self, search: Search, pointed: Sequence[Suspect]) -> tuple[str, ...]:
-        """The nodes to leave out: those found by groups, and those that compute slowly."""
         found = search.found
         slow, doubted = self._names(found.slow), self._names(found.doubted)
         self._note(outcome_line(found, slow, doubted, len(search.trials), self._waves))
         computing = [one.node for one in pointed if one.slower]
         return tuple(node for node in self.nodes if node in slow or node in computing)
-
-    # ------------------------------------------------------------ promise and proof
 
     def _proved(self, search: Search, evidence: Sequence[PointRecord], slow: Sequence[str]) -> int:
         healthy = [node for node in self.nodes if node not in slow]
@@ -464,7 +441,6 @@ class Bisection:
         return point if node == self.nodes[0] else replace(point, hosts=(node,))
 
     def _round(self, points: Sequence[Point]) -> tuple[PointRecord, ...]:
-        """The points of one round, side by side where the plan has them so."""
         if self._made.side_by_side:
             return self._sweep.measure(Group(points=tuple(points), side_by_side=True), self.total)
         return tuple(self._one(point) for point in points)
@@ -472,8 +448,6 @@ class Bisection:
     def _one(self, point: Point) -> PointRecord:
         (record,) = self._sweep.measure(Group(points=(point,), side_by_side=False), self.total)
         return record
-
-    # ------------------------------------------------------------ points and words
 
     def _on(self, cell: Point, hosts: Sequence[str], number: int) -> Point:
         size = sum(slot.host in hosts for slot in self._made.slots)

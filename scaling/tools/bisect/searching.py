@@ -1,4 +1,4 @@
-"""What records of exchanges on groups of nodes say to the search. Pure."""
+"""The search for slow nodes: suspects, the choice of groups, and the belief about each node."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from scaling.records.run import PointRecord
 # ---------------------------------------------------------------- suspects
 
 
-# A healthy node is last in so many windows with this probability.
+# probability that a healthy node is last in so many windows
 CHANCE = 0.01
-# How probable it is that a node is slow at which evidence points.
+# prior probability that a suspect is slow
 SUSPECTED = 0.3
-# A path that carries less than this part of the fastest is worth a look; a verdict needs more (traffic.py).
+# A path below this part of the fastest is suspicious. A verdict needs more evidence (traffic.py).
 DOUBTFUL_PART = 0.7
 
 
 class Suspect(Record, frozen=True, kw_only=True):
-    """A node and what points at it. `slower` is the fraction by which it computes more slowly than the median
-    node, 0 where that is not what points at it."""
+    """A suspected node. `slower` is a fraction of the median node's time, 0 for other evidence."""
 
     node: str
     why: str
@@ -40,14 +39,13 @@ class Suspect(Record, frozen=True, kw_only=True):
 
 
 def suspects(together: PointRecord | None, exchange: PointRecord | None, noise: float) -> tuple[Suspect, ...]:
-    """All of them, who computes slowly first; records that are None or failed tell nothing."""
+    """Find the suspects, slow compute first. Records may be None or failed."""
     computing = list(_computing(together, noise)) if together else []
     found = computing + (list(_sending(traffic.paths([exchange]))) if exchange else [])
     return tuple({one.node: one for one in reversed(found)}[node] for node in dict.fromkeys(s.node for s in found))
 
 
 def _computing(record: PointRecord, noise: float) -> Iterator[Suspect]:
-    """Nodes of `together` that are last in more windows than chance allows, and slower by what is searched."""
     by_node = _seconds(record)
     windows = min((len(times) for ranks in by_node.values() for times in ranks), default=0)
     last = Counter(
@@ -72,13 +70,12 @@ def _seconds(record: PointRecord) -> dict[str, list[list[float]]]:
 
 
 def tail(count: int, windows: int, share: float) -> float:
-    """How probable `count` or more of so many windows are if each falls to a node with the probability `share`."""
+    """Compute the probability that `count` or more of `windows` fall to a node, each with probability `share`."""
     each = (comb(windows, k) * share**k * (1 - share) ** (windows - k) for k in range(count, windows + 1))
     return sum(each)
 
 
 def _sending(paths: Sequence[Path]) -> Iterator[Suspect]:
-    """Nodes at the ends of slow paths, those at the ends of most of them."""
     fastest = max((path.bits_per_s for path in paths), default=0.0)
     slow = [path for path in paths if path.bits_per_s < DOUBTFUL_PART * fastest]
     ends = Counter(end for path in slow for end in (path.node, path.peer))
@@ -91,37 +88,31 @@ def _sending(paths: Sequence[Path]) -> Iterator[Suspect]:
             yield Suspect(node=node, why=f"{carried}, busy for {worst.busy_share:.0%} of the time")
 
 
-# ---------------------------------------------------------------- search
-# Which groups of nodes to measure next, so that the slow nodes are found by few measurements. Pure.
-#
-# A wave is some groups that share no node and are measured at once. Of many waves that is taken whose outcome
-# tells most for what it costs; groups of nodes under suspicion are filled up with nodes that are most probably
-# healthy.
+# ---------------------------------------------------------------- choice of groups
+# A wave is a set of disjoint groups that are measured at the same time. The wave with the most information per
+# cost is chosen. Groups of suspects are filled up with the nodes that are most probably healthy.
 
 
-# When it is over: so probable is a set of slow nodes, or that there is none; each node is slow or healthy.
+# Probabilities at which the search ends: of a set of slow nodes, of a slow node, of a healthy node.
 SURE, SLOW, HEALTHY = 0.95, 0.99, 0.02
-# So many points more where a slow node is found, and it is hardly probable that it is the only one.
+# MORE extra points if a node is slow and the probability that it is the only one is below OTHERS
 MORE, OTHERS = 4, 0.2
-# A node alone exchanges nothing with others.
 SMALLEST = 2
 MOST_GROUPS = 4
 DEALS = 6
-# So many groups at first, where there are nodes for them: of two groups a slow node in each would make none slow.
+# groups of the first wave: with two, a slow node in each would hide both
 FIRST = 3
-# A wave costs time, whatever it measures, and each of its groups as well: one wave as much as two groups.
+# A wave costs time in addition to its groups: as much as two groups.
 WAVE_COST = 2.0
-# Nodes that are less under suspicion than that serve to fill groups.
 DOUBTED = 0.01
-# Bits that the best of waves must tell at least.
+# least information of a wave, in bits
 LEAST_BITS = 0.02
 
 Wave = tuple[frozenset[int], ...]
 
 
 class Found(NamedTuple):
-    """How a search stands: the nodes that are slow, those of which it cannot be told, and how probable it is that
-    the former are all there are."""
+    """State of a search. `probability`: exactly the nodes in `slow` are slow. `doubted`: undecided nodes."""
 
     slow: frozenset[int]
     doubted: frozenset[int]
@@ -129,16 +120,12 @@ class Found(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """Whether nothing more need be measured."""
         return not self.doubted and self.probability >= SURE
 
 
 class Search:
-    """A search among nodes that were slow with probabilities `priors` before; told `trials`, it says what is next.
-
-    `noise` is the standard deviation of the logarithm of a trial's time; it may be set anew as more is known of
-    it. `points` are spent at most, and MORE where several nodes are slow.
-    """
+    """A search among nodes with probabilities `priors` of being slow. `noise` is the standard deviation of the
+    logarithm of a trial's time. `points` is the budget."""
 
     def __init__(self, priors: Sequence[float], noise: float, seed: int = 1) -> None:
         self.priors = tuple(priors)
@@ -149,16 +136,14 @@ class Search:
 
     @property
     def found(self) -> Found:
-        """What is most probable now."""
         return found_by(self.belief)
 
     @property
     def belief(self) -> Belief:
-        """What is known now."""
         return belief(self.priors, self.trials, self.noise)
 
     def next_wave(self) -> Wave:
-        """The groups to measure at once; none when the search is over, or nothing more can be told."""
+        """Choose the groups to measure at the same time; () at the end."""
         now = self.belief
         found = found_by(now)
         more = MORE if found.slow and found.probability < OTHERS else 0
@@ -169,7 +154,7 @@ class Search:
         waves = [wave for wave in _waves(now.marginal, self._random) if least <= len(wave) <= left]
         told = [_bits(now, self.trials, wave) for wave in waves]
         if max(told, default=0.0) < LEAST_BITS:
-            # As of three nodes, whose pairs cannot be measured at once: one after the other.
+            # three nodes: pairs cannot be measured at the same time, so one after the other
             told = [
                 _bits(now, self.trials, wave, known=True) * (len(wave[0]) < len(self.priors)) for wave in waves
             ]
@@ -178,16 +163,13 @@ class Search:
         return max(zip(waves, told, strict=True), key=lambda one: one[1] / (WAVE_COST + len(one[0])))[0]
 
     def control(self, healthy: Sequence[int], count: int) -> frozenset[int]:
-        """So many of the healthy nodes, by chance: those without which the proof is made as well."""
         return frozenset(self._random.sample(list(healthy), count))
 
     def hear(self, trials: Sequence[Trial]) -> None:
-        """Take what a wave showed."""
         self.trials += trials
 
 
 def found_by(now: Belief) -> Found:
-    """What is told by a belief."""
     chances = list(enumerate(now.marginal))
     slow = frozenset(node for node, chance in chances if chance >= SLOW)
     doubted = frozenset(node for node, chance in chances if HEALTHY < chance < SLOW)
@@ -195,13 +177,12 @@ def found_by(now: Belief) -> Found:
 
 
 def points_for(nodes: int) -> int:
-    """How many points are spent at most: 6 for 4 nodes, 10 for 16, 14 for 64."""
+    """Return the budget of points: 6 for 4 nodes, 10 for 16, 14 for 64."""
     return 2 + 2 * ceil(log2(nodes))
 
 
 def _waves(marginal: Floats, rng: random.Random) -> Iterator[Wave]:
-    """Waves worth a look: nodes under suspicion dealt into groups of one size, filled up with healthy ones, with
-    and without a group of healthy ones beside them, and that by itself."""
+    """Suspects dealt into groups of one size, with and without a healthy group, or that group alone."""
     order = sorted(range(len(marginal)), key=lambda node: -marginal[node])
     doubted = [node for node in order if marginal[node] > DOUBTED]
     healthy = [node for node in reversed(order) if marginal[node] <= DOUBTED]
@@ -215,12 +196,10 @@ def _waves(marginal: Floats, rng: random.Random) -> Iterator[Wave]:
 
 
 def _sizes(count: int, parts: int) -> list[int]:
-    """How many of those under suspicion stand in each group: all are dealt, or one more part stays out."""
     return sorted({count // parts, count // (parts + 1), -(-count // (parts + 1))} - {0}) if count else []
 
 
 def _filled(groups: Sequence[Sequence[int]], healthy: Sequence[int]) -> Wave:
-    """All of one size; () where there are too few nodes to fill them up with."""
     size = max(SMALLEST, *map(len, groups))
     wave: list[frozenset[int]] = []
     for group in groups:
@@ -231,11 +210,8 @@ def _filled(groups: Sequence[Sequence[int]], healthy: Sequence[int]) -> Wave:
 
 
 def _bits(now: Belief, trials: Sequence[Trial], wave: Wave, *, known: bool = False) -> float:
-    """What a wave would tell of which nodes are slow, bits, were there no noise.
-
-    Groups are compared with groups of their size: that all of a size are slow is not told from none being so,
-    unless it is `known` how long healthy ones take.
-    """
+    """Information of a wave about which nodes are slow, in bits. Groups are compared within their size only: "all
+    slow" equals "none slow" unless the healthy time is `known`."""
     groups = [*(trial.nodes for trial in trials), *wave]
     within = np.zeros((now.members.shape[1], len(groups)))
     for column, group in enumerate(groups):
@@ -252,65 +228,59 @@ def _bits(now: Belief, trials: Sequence[Trial], wave: Wave, *, known: bool = Fal
 
 
 # ---------------------------------------------------------------- belief
-# Which nodes may be slow, given how long exchanges of groups of nodes took: Bayesian group testing. Pure.
-#
-# A synchronous exchange takes as long as its slowest node, so a group is slow if any of its nodes is (group
-# testing: Dorfman, 1943). What is unknown beside the slow nodes is summed over: by how much each is slower, and
-# how long a group of healthy nodes takes, which may be different for every size of groups.
+# Bayesian group testing (Dorfman, 1943). A synchronous exchange takes as long as its slowest node, so a group is
+# slow if any of its nodes is. The slowdown of each node and the healthy time of each group size are integrated
+# out.
 
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-# How probable it is that a node is slow, before anything is known of it.
 PRIOR = 0.03
-# Differences below so many times the noise are not searched.
+# differences below this multiple of the noise are not searched
 SEARCHED = 2.0
-# The smallest that is supposed: nearer to the noise, healthy nodes would look like it for a while. A node that is
-# slower by SEARCHED times the noise is still told better by this than by none.
+# Smallest slowdown in the model, as a multiple of the noise. Closer ones would make healthy nodes look slow for a
+# while.
 LEAST = 3.0
-# The slowest node that is told from a slower one: 20 times.
+# slower nodes than 20 times are not distinguished
 MOST = log(20.0)
 LEVELS, SEEN = 10, 8
-# The logarithm of a healthy group's time: unknown, and so far apart from size to size of the groups.
+# Standard deviations of the logarithm of a healthy group's time: overall, and between group sizes.
 LEVEL_SD, SIZE_SD = 10.0, 0.1
-# Two slow nodes at once are supposed among no more than so many, those that are most so by themselves.
+# pairs of slow nodes are considered among this many most probable nodes
 PAIRED = 64
 CHUNK = 200
 
 
 class Trial(NamedTuple):
-    """How long an exchange of some nodes took: the logarithm of its seconds per byte that each node must move."""
+    """An exchange of some nodes. `log_s`: logarithm of seconds per byte that each node must move."""
 
     nodes: frozenset[int]
     log_s: float
 
 
 class Belief(NamedTuple):
-    """How probable each set of at most two slow nodes is; `members[h, n]` is whether node n is in set h."""
+    """Probability of each set of at most two slow nodes. `members[h, n]`: node n is in set h."""
 
     members: Flags
     weights: Floats
 
     @property
     def marginal(self) -> Floats:
-        """How probable it is of each node that it is slow."""
         return self.weights @ self.members
 
     def chance(self, slow: Collection[int]) -> float:
-        """How probable it is that exactly these nodes are slow."""
         alike = self.members == np.isin(np.arange(self.members.shape[1]), list(slow))
         return float(self.weights[alike.all(axis=1)].sum())
 
 
 def searched(noise: float) -> float:
-    """By which fraction a node must be slower to be searched; `noise` is a standard deviation of logarithms."""
+    """Return the smallest slowdown searched, as a fraction. `noise` is a standard deviation of logarithms."""
     return exp(SEARCHED * noise) - 1
 
 
 def belief(priors: Sequence[float], trials: Sequence[Trial], noise: float) -> Belief:
-    """What trials say of nodes that were slow with these probabilities before; `noise` is the standard deviation
-    of the logarithm of one trial's time."""
+    """Update `priors` with trials; `noise` is the standard deviation of the logarithm of one trial's time."""
     none = _weighed([()], priors, trials, noise)
     singles = _weighed([(node,) for node in range(len(priors))], priors, trials, noise)
     order = np.argsort(-singles[1], kind="stable")[:PAIRED]
@@ -323,7 +293,6 @@ def belief(priors: Sequence[float], trials: Sequence[Trial], noise: float) -> Be
 def _weighed(
     sets: Sequence[Sequence[int]], priors: Sequence[float], trials: Sequence[Trial], noise: float
 ) -> tuple[Flags, Floats]:
-    """Members of each set, and the logarithm of its probability but for a constant."""
     members = np.zeros((len(sets), len(priors)), dtype=np.bool_)
     for row, nodes in enumerate(sets):
         members[row, list(nodes)] = True
@@ -350,7 +319,6 @@ def _covariance(trials: Sequence[Trial], noise: float) -> Floats:
 
 
 def _levels(trials: Sequence[Trial], noise: float) -> Floats:
-    """Logarithms of by how much a node may be slower: from the least to the most, and those that trials show."""
     least = LEAST * noise
     fixed: Floats = np.geomspace(least, max(MOST, 2 * least), LEVELS)
     fastest: dict[int, float] = {}
@@ -364,8 +332,7 @@ def _levels(trials: Sequence[Trial], noise: float) -> Floats:
 
 
 def _log_likelihood(held: Floats, found: Floats, levels: Floats, precision: Floats) -> Floats:
-    """Of what was `found` if nodes are slow, each by any of the levels alike; `held[h, i, t]` is 1 where the i-th
-    slow node of set h took part in trial t."""
+    """`held[h, i, t]` is 1 if the i-th slow node of set h took part in trial t. Levels are equally probable."""
     lost = np.zeros((len(held), 1, len(found)))
     for index in range(held.shape[1]):
         more = levels[None, None, :, None] * held[:, index, None, None, :]
@@ -376,14 +343,12 @@ def _log_likelihood(held: Floats, found: Floats, levels: Floats, precision: Floa
     return likelihood
 
 
-# ---------------------------------------------------------------- records
-
-# Below this nobody believes that two starts are alike.
+# lower bound: two starts are never closer
 LEAST_NOISE = 0.01
 
 
 def trial(record: PointRecord, nodes: Sequence[str]) -> Trial | None:
-    """One `comm` on some of the `nodes`, by their numbers; None where it has no time."""
+    """Turn a `comm` record into a trial, with nodes by index; None without a time."""
     time = step_time(record)
     if time is None:
         return None
@@ -392,15 +357,14 @@ def trial(record: PointRecord, nodes: Sequence[str]) -> Trial | None:
 
 
 def volume(record: PointRecord, nodes: int, ranks: int | None = None) -> float:
-    """How many times the gradients' bytes each rank moves: 2 (N - 1) / N in a ring of N ranks (Patarasuk & Yuan,
-    2009); to servers on M nodes and back, 2 (M - 1) / M leave the node. N is `ranks`, without them the record's.
-    """
+    """Return how many times the gradients' bytes each rank moves. In a ring of N ranks that is 2 (N - 1) / N
+    (Patarasuk & Yuan, 2009). With servers on M nodes, 2 (M - 1) / M leave the node."""
     number = nodes if record.pattern == "servers" else ranks or record.point.world_size
     return 2 * (number - 1) / number
 
 
 def noise(records: Iterable[PointRecord]) -> float:
-    """The standard deviation of logarithms from window to window: the median over points, and no less than 1 %."""
+    """Estimate the standard deviation of the logarithm between windows: the median over points, at least 1 %."""
     found = [
         stdev(logs)
         for record in records

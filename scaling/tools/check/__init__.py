@@ -1,1 +1,1 @@
-"""The preflight: is this cluster fit to be measured?  `mpirun -np N python -m scaling check`."""
+"""The check command, `mpirun -np N python -m scaling check`: tests whether a cluster is fit to be measured."""

@@ -1,7 +1,4 @@
-"""main(): connect, tell of this host; rank 0 leads, judges and prints, the others serve.
-
-mpirun -np 16 python -m scaling check
-"""
+"""The check command and its text output. Rank 0 leads, judges and prints; the other ranks serve."""
 
 from __future__ import annotations
 
@@ -35,22 +32,21 @@ if TYPE_CHECKING:
     from scaling.tools.check import flags
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- text output
 
 
-WIDE = 24  # nodes; more of them are summed up, a line each
+WIDE = 24  # nodes; larger matrices are summed up, one line a node
 LEGEND = "    x could not be measured, . not tried"
 
 
 def render(found: Findings) -> str:
-    """All that was found, ending with a line that counts."""
     matrices = chain.from_iterable(_network(found.facts, network) for network in found.facts.networks)
     verdicts = map(summary_line, found.verdicts)
     return "\n".join(map(printable, [*matrices, *_all_reduces(found.facts), *verdicts, "", _sum(found)]))
 
 
 def summary_line(verdict: Verdict) -> str:
-    """`warning  mtu            ib: 9000 on node1; 1500 on node2; mend: ...`."""
+    """Render one verdict: `warning  mtu            ib: 9000 on node1; 1500 on node2; mend: ...`."""
     mend = f"; mend: {verdict.mend}" if verdict.mend else ""
     return f"{verdict.level:<8} {verdict.topic:<14} {' '.join(verdict.text.split())}{mend}"
 
@@ -59,9 +55,6 @@ def _sum(found: Findings) -> str:
     counts = {level: sum(one.level == level for one in found.verdicts) for level in ("error", "warning")}
     words = [f"{count} {level}{'s'[: count != 1]}" for level, count in counts.items() if count]
     return f"{' and '.join(words) or 'nothing to mend'}; the preflight took {found.wall_s:.1f} s"
-
-
-# ---------------------------------------------------------------- matrices
 
 
 def _network(facts: Facts, network: Network) -> list[str]:
@@ -104,7 +97,6 @@ def _tried(facts: Facts, network: str) -> set[tuple[str, str]]:
 
 
 def _summary(nodes: Sequence[str], matrix: Matrix, written: Callable[[float], str]) -> list[str]:
-    """The least, the median and the most of each node's row, where a matrix would be too wide."""
     left = max(map(len, nodes)) + 4
     lines = [" " * left + "".join(f"{word:>9}" for word in ("least", "median", "most"))]
     for node in nodes:
@@ -114,11 +106,7 @@ def _summary(nodes: Sequence[str], matrix: Matrix, written: Callable[[float], st
     return lines
 
 
-# ---------------------------------------------------------------- all-reduces
-
-
 def _all_reduces(facts: Facts) -> list[str]:
-    """A line for all ranks of each network, and one for those inside each node."""
     rows = [row for one in facts.all_reduces for row in _rows(one)]
     if not rows:
         return []
@@ -134,7 +122,6 @@ def _all_reduces(facts: Facts) -> list[str]:
 
 
 def _rows(one: AllReduce) -> list[tuple[str, Timed]]:
-    """Those of many nodes are summed up: the slowest and the fastest."""
     if one.everyone is None:
         return []
     over = f"{one.network}: " if one.network else ""
@@ -154,11 +141,10 @@ def _numbers(timed: Timed) -> str:
 # ---------------------------------------------------------------- main
 
 NAME = "scaling check"
-WALL_S = 11.0  # from this process's start to the end of the links: without all-reduces the whole stays below 15 s
+WALL_S = 11.0  # from the process's start to the end of the links; keeps a check without all-reduces below 15 s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run this rank; returns the exit code."""
     signals = Signals()
     return as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
 
@@ -175,13 +161,13 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
         return _lead(cluster, prober, argv)
     except LaunchError as error:
         complain(error, NAME)
-        abort(cluster, error.exit_code)  # MPI's own end would wait for the ranks that are silent
+        abort(cluster, error.exit_code)  # MPI's finalize would wait for silent ranks
         return error.exit_code
 
 
 def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
-    """Rank 0: whatever happens but silent ranks, the others are let go."""
-    from scaling.tools.check import flags  # Typer: rank 0 alone needs it
+    """Lead the preflight and release the other ranks at its end, except after a LaunchError (silent ranks)."""
+    from scaling.tools.check import flags  # only rank 0 needs Typer
 
     lead = Lead(Mailbox[ToRank, ToLead](cluster, LEAD_DECODER, turn=prober.turn, wait=prober.wait))
     try:
@@ -217,14 +203,14 @@ def _age_s() -> float:
 
 
 def _print(text: str) -> None:
-    """What cannot be encoded is replaced, and what nobody takes is dropped. Raises StoreError on a full disk."""
+    """Print; unencodable characters are replaced, a closed pipe is ignored. Raises StoreError on a full disk."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # the reader (head, less) has left
+        if not isinstance(error, BrokenPipeError):
             raise StoreError(f"standard output: {error.strerror}") from None
 
 

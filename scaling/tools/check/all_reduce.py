@@ -1,8 +1,4 @@
-"""Rank 0's part of the timed all-reduces: on which networks they can be, who does what, and what came of it.
-
-Each rank's process gets the task and the environment that a worker of a default strategy would have, so that the
-preflight goes the way of a sweep.
-"""
+"""Rank 0's part of the timed all-reduces. Tasks and environments equal those of a sweep's workers."""
 
 from __future__ import annotations
 
@@ -29,18 +25,16 @@ from scaling.tools.check.facts import (
 )
 from scaling.transport.mailbox import Mailbox
 
-BUDGET_S = 5.0  # for the repetitions of all ranks, and again for those inside the nodes
-START_S = 90.0  # imports of many ranks from one file server, connections, and a size too much on a slow network
+BUDGET_S = 5.0  # for all ranks together, and again for the ranks inside the nodes
+START_S = 90.0  # imports from a shared file server, connections, and one size too large for a slow network
 LIMIT_S = START_S + 2 * BUDGET_S
 MOST_BYTES = 256_000_000
-MEMORY_SHARE = 0.25  # of a node's, for tensors and the library's buffers of the same size
+MEMORY_SHARE = 0.25  # of a node's memory, for tensors and the library's buffers of the same size
 NO_PROBLEM = ""
 FRAMEWORK = frameworks.all_reducing()
 
 
 class AllReduces:
-    """The timed all-reduces of a preflight, one network after the other."""
-
     def __init__(self, mailbox: Mailbox[ToRank, ToLead], facts: Facts, say: Callable[[str], None]) -> None:
         self._mailbox = mailbox
         self._facts = facts
@@ -48,7 +42,6 @@ class AllReduces:
         self._backend = backend(facts.ranks)
 
     def take(self) -> tuple[AllReduce, ...]:
-        """Time all that can be timed. Raises Interrupted on a signal."""
         if why := against(self._facts.ranks):
             return (AllReduce(network="", left_out=why),)
         if len(self._facts.nodes) == 1:
@@ -56,7 +49,6 @@ class AllReduces:
         return tuple(self._each())
 
     def _each(self) -> Iterator[AllReduce]:
-        """Over each network; what is inside the nodes is the same whichever it is, and timed once."""
         inside = True
         for number, network in enumerate(self._facts.networks):
             if why := unreached(self._facts, network.word):
@@ -82,7 +74,6 @@ class AllReduces:
         return found(ranks, told, AllReduce(network=word, backend=self._backend, error=error))
 
     def _exchanged(self, number: int, asked: Sequence[AskedAllReduce]) -> tuple[dict[int, RankAllReduce], str]:
-        """What each rank told, and the first failure, which ends all."""
         told: dict[int, RankAllReduce] = {}
         try:
             for rank, question in enumerate(asked):
@@ -105,24 +96,20 @@ class AllReduces:
 
 
 def _why(answer: RankAllReduce) -> str:
-    """What it failed by, and what NCCL warned of before."""
     warned = answer.nccl.warnings[:1] if answer.nccl else ()
     return "; ".join((answer.error, *(f"NCCL warned: {text}" for text in warned)))
 
 
 def _hold(one: socket.socket, address: str) -> int:
-    """Bind a port that a store with SO_REUSEADDR can still listen on. Raises OSError."""
+    """Bind a port on which a store with SO_REUSEADDR can still listen. Raises OSError."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     one.bind((address, 0))
     port: int = one.getsockname()[1]
     return port
 
 
-# ---------------------------------------------------------------- whether, and with what; pure
-
-
 def against(ranks: Sequence[RankFacts]) -> str:
-    """Why nothing can be timed, "" where it can."""
+    """Return why no all-reduce can be timed, "" if it can."""
     without = list(dict.fromkeys(rank.host.hostname for rank in ranks if rank.built_for_cuda is None))
     if len(ranks) == 1:
         return "one rank has nobody to exchange with"
@@ -130,7 +117,7 @@ def against(ranks: Sequence[RankFacts]) -> str:
 
 
 def unreached(facts: Facts, word: str) -> str:
-    """Why no all-reduce can cross a network, "" where all nodes reach each other on it."""
+    """Return why no all-reduce can cross a network, "" if all nodes reach each other on it."""
     absent = [node for node in facts.nodes if word in facts.absent and node in facts.absent[word]]
     deaf = [node for node in facts.nodes if word not in facts.prepared[node].ports]
     broken = [f"{link.client}-{link.server}" for link in facts.links if link.network == word and link.error]
@@ -140,7 +127,7 @@ def unreached(facts: Facts, word: str) -> str:
 
 
 def backend(ranks: Sequence[RankFacts]) -> str:
-    """The framework's mode on GPUs if each rank has one of its own and a build that can use it, else on CPUs."""
+    """Return the mode for GPUs if each rank has its own GPU and a CUDA build, else the mode for CPUs."""
     devices = {(rank.host.hostname, _gpu(rank, local)) for rank, local in _local(ranks)}
     usable = all(rank.built_for_cuda and rank.host.gpus for rank in ranks)
     return FRAMEWORK.defaults["cuda" if usable and len(devices) == len(ranks) else "cpu"]
@@ -158,13 +145,10 @@ def _local(ranks: Sequence[RankFacts]) -> Iterator[tuple[RankFacts, int]]:
         seen[rank.host.hostname] += 1
 
 
-# ---------------------------------------------------------------- who does what; pure
-
-
 def tasks(
     ranks: Sequence[RankFacts], word: str, places: Mapping[str, Place], backend: str, port: int
 ) -> list[Task]:
-    """Each rank's task, as a sweep's for the gradients of a model alone, which there is none of here."""
+    """Build each rank's task, like a sweep's `comm` point but without a model."""
     hosts = tuple(rank.host.hostname for rank in ranks)
     counts, everywhere = Counter(hosts), tuple(places[host] for host in hosts)
     point = _point(len(ranks), word, backend)
@@ -209,7 +193,7 @@ def _asked(task: Task, largest: int, inside: bool) -> AskedAllReduce:
 
 
 def largest_bytes(ranks: Sequence[RankFacts]) -> int:
-    """What the machine with the least memory for each of its ranks can hold."""
+    """Return the largest tensor that fits the machine with the least memory per rank, in bytes."""
     machines = [rank.host.boot_id or rank.host.hostname for rank in ranks]
     counts = Counter(machines)
     rooms = [
@@ -219,11 +203,7 @@ def largest_bytes(ranks: Sequence[RankFacts]) -> int:
     return min(MOST_BYTES, *rooms)
 
 
-# ---------------------------------------------------------------- what came of it; pure
-
-
 def found(ranks: Sequence[RankFacts], told: Mapping[int, RankAllReduce], frame: AllReduce) -> AllReduce:
-    """What all ranks told together: rank 0 for all of them, the first rank of each node for its node."""
     if frame.error:
         return frame
     inside = {

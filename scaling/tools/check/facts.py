@@ -1,4 +1,4 @@
-"""What the preflight learns, what it says of it (`--json` writes exactly this), and its messages."""
+"""The records of the preflight: facts, verdicts (what `--json` writes) and messages between ranks."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from scaling.records.network import NcclChoice, Network, Place
 from scaling.records.point import Record
 from scaling.records.task import AskedAllReduce, RankAllReduce, Timed
 
-# ---------------------------------------------------------------- words
-
-
 NAMED = 4
 
 
 def some(words: Iterable[str]) -> str:
-    """`node1, node2, node3, node4 and 12 more`."""
+    """Join words, at most four: `node1, node2, node3, node4 and 12 more`."""
     every = list(words)
     more = f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
     return ", ".join(every[:NAMED]) + more
 
 
 def grouped(values: Mapping[str, str]) -> str:
-    """`2.13.0 on node1, node2; 2.12.0 on node3`: who has which value."""
+    """Group nodes by value: `2.13.0 on node1, node2; 2.12.0 on node3`."""
     owners: dict[str, list[str]] = {}
     for node, value in values.items():
         owners.setdefault(value, []).append(node)
@@ -36,7 +33,7 @@ def grouped(values: Mapping[str, str]) -> str:
 
 
 def size(count: int | None) -> str:
-    """`64.0 MiB`, `9.5 GiB`; None is unlimited."""
+    """Format a number of bytes: `64.0 MiB`, `9.5 GiB`; None is unlimited."""
     if count is None:
         return "unlimited"
     if count >= 1 << 30:
@@ -44,23 +41,19 @@ def size(count: int | None) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 1 << 20 else f"{count // 1024} KiB"
 
 
-# ---------------------------------------------------------------- facts
-
 Level = Literal["ok", "warning", "error"]
 Pair = tuple[str, str]
-# Keyed by (sender, receiver).
+# by (sender, receiver)
 Matrix = dict[Pair, float]
 
 
 class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
-    """What one rank tells of itself and its host.
+    """Facts about one rank and its host; None: not available.
 
-    `memlock_bytes` is the soft limit of locked memory, None for unlimited; the sizes of /dev/shm are None where
-    there is none. `machine_cores` are the physical cores of the whole machine, whatever this rank may use.
-    `hardware` names the interfaces whose speed is that of a card: a veth claims 10 Gb/s whatever it carries.
-    `built_for_cuda` is the CUDA release of the framework that times all-reduces, "" for a build without any, None
-    if it is not installed;
-    `driver` is what NVIDIA's tells; `name_addresses` as in `Enrol`.
+    * memlock_bytes: soft limit of locked memory, None if unlimited
+    * machine_cores: physical cores of the machine, also those this rank may not use
+    * hardware: interfaces whose speed is a card's (a veth always claims 10 Gb/s)
+    * built_for_cuda: CUDA release of the framework that times all-reduces, "" without CUDA, None if not installed
     """
 
     host: HostInfo
@@ -78,15 +71,14 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
 
 
 class Load(Record, frozen=True, kw_only=True):
-    """What runs on a host beside the launch, in cores' worth of CPU time; `by` are the largest, by name."""
+    """Other programs' use of a host, in cores. `by` holds the largest ones by process name."""
 
     other_cores: float = 0.0
     by: tuple[tuple[str, float], ...] = ()
 
 
 class Prepared(Record, frozen=True, kw_only=True, tag="prepared"):
-    """A node listens. `ports` by network; `refused`: why it cannot listen there. `resolved` are the IPv4 addresses
-    of every node's name as this node sees them, none where it does not resolve in time."""
+    """A listening node. `refused`: networks on which it cannot listen. `resolved`: IPv4 addresses by name."""
 
     ports: dict[str, int] = {}
     refused: dict[str, str] = {}
@@ -95,11 +87,8 @@ class Prepared(Record, frozen=True, kw_only=True, tag="prepared"):
 
 
 class Link(Record, frozen=True, kw_only=True, tag="link"):
-    """What a pair of nodes measured over one network; None what was not reached before `error`.
-
-    `latency_s` is half the median round trip of small messages, `forth_bits_per_s` what one TCP flow carried from
-    `client` to `server`, `back_bits_per_s` the other way, `offset_s` the server's wall clock minus the client's.
-    """
+    """Measurements of a pair of nodes over one network; None: not reached before `error`. `latency_s` is half the
+    median round trip, `offset_s` the server's wall clock minus the client's."""
 
     network: str
     client: str
@@ -112,11 +101,8 @@ class Link(Record, frozen=True, kw_only=True, tag="link"):
 
 
 class AllReduce(Record, frozen=True, kw_only=True):
-    """A timed all-reduce of all ranks, over `backend`, and those inside the nodes, all nodes at once.
-
-    `network` is "" on a node alone. What was not timed has the reason: `left_out`, since it cannot be or need not
-    be, or `error`, since it failed. `nccl` is what NCCL chose in all ranks, None without NCCL.
-    """
+    """The timed all-reduces over one network ("" on a single node): of all ranks, and of each node's ranks at the
+    same time. `left_out` is why it was not tried, `error` why it failed."""
 
     network: str
     backend: str = ""
@@ -129,9 +115,12 @@ class AllReduce(Record, frozen=True, kw_only=True):
 
 
 class Facts(Record, frozen=True, kw_only=True, dict=True):
-    """All of it. `ranks[r]` is rank r's; `absent[network][node]` says why a node is not on a network;
-    `named`: the networks were asked for, by --interconnect (`asked`) or a fabric file, and not just found;
-    `left_out` are the (network, node, node) that there was no time to measure."""
+    """All facts of a preflight.
+
+    * absent: absent[network][node] is why a node is not on a network
+    * named, asked: --interconnect or a fabric file named the networks; --interconnect did
+    * left_out: (network, node, node) of pairs not measured for lack of time
+    """
 
     ranks: tuple[RankFacts, ...]
     networks: tuple[Network, ...] = ()
@@ -145,7 +134,6 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        """Host names in the order of their first ranks."""
         return tuple(self._by_node)
 
     @cached_property
@@ -156,27 +144,24 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
         return {node: tuple(ranks) for node, ranks in found.items()}
 
     def of(self, node: str) -> tuple[RankFacts, ...]:
-        """The ranks of a node."""
         return self._by_node[node]
 
     def host(self, node: str) -> HostInfo:
-        """A node as its first rank sees it."""
         return self.of(node)[0].host
 
     def nic(self, node: str, network: Network) -> Nic:
-        """A node's card on a network that it has."""
         place = network.places[node]
         return next(
             nic for nic in self.host(node).nics if (nic.name, nic.address) == (place.interface, place.address)
         )
 
     def latencies(self, network: str) -> Matrix:
-        """Seconds; each pair both ways."""
+        """Return latencies in seconds, in both directions of each pair."""
         found = [link for link in self.links if link.network == network and link.latency_s is not None]
         return {pair: link.latency_s or 0.0 for link in found for pair in _both(link)}
 
     def bandwidths(self, network: str) -> Matrix:
-        """Bits/s, by (sender, receiver)."""
+        """Return bandwidths in bits/s, by (sender, receiver)."""
         return dict(_directions([link for link in self.links if link.network == network]))
 
 
@@ -194,7 +179,7 @@ def _directions(links: list[Link]) -> Iterator[tuple[Pair, float]]:
 
 
 class Verdict(Record, frozen=True, kw_only=True):
-    """One line: `mend` is a command or a setting, "" where nothing needs mending."""
+    """One line of the result. `mend` is a command or a setting, "" if nothing needs fixing."""
 
     level: Level
     topic: str
@@ -203,24 +188,17 @@ class Verdict(Record, frozen=True, kw_only=True):
 
 
 class Findings(Record, frozen=True, kw_only=True):
-    """The whole preflight, as `--json` writes it."""
-
     facts: Facts
     verdicts: tuple[Verdict, ...]
     wall_s: float
 
     @property
     def errors(self) -> int:
-        """How many verdicts are errors."""
         return sum(verdict.level == "error" for verdict in self.verdicts)
 
 
-# ---------------------------------------------------------------- messages
-
-
 class Prepare(Record, frozen=True, kw_only=True, tag="prepare"):
-    """To the first rank of a node: listen at `places` (by network), resolve `names`, watch the load of all
-    processes but `mine`. Only who says `token` is served."""
+    """Order to a node's first rank: listen at `places`, resolve `names`, measure the load except `mine`."""
 
     places: dict[str, Place]
     names: tuple[str, ...]
@@ -229,8 +207,7 @@ class Prepare(Record, frozen=True, kw_only=True, tag="prepare"):
 
 
 class Measure(Record, frozen=True, kw_only=True, tag="measure"):
-    """Measure the link to a node that listens. `latency_s` and `bandwidth_s` (each way) are the time to spend,
-    `limit_s` is when to give up."""
+    """Order to measure a link, for `latency_s` and twice `bandwidth_s`, at most `limit_s`."""
 
     network: str
     client: str
@@ -245,27 +222,23 @@ class Measure(Record, frozen=True, kw_only=True, tag="measure"):
 
 
 class Exchange(Record, frozen=True, kw_only=True, tag="exchange"):
-    """Start the process of a timed all-reduce; `number` tells this one's answers from an earlier one's."""
+    """Order to start the process of a timed all-reduce. `number` separates its answers from older ones."""
 
     number: int
     asked: AskedAllReduce
 
 
 class Exchanged(Record, frozen=True, kw_only=True, tag="exchanged"):
-    """What the process told."""
-
     number: int
     told: RankAllReduce
 
 
 class EndExchange(Record, frozen=True, kw_only=True, tag="end-exchange"):
-    """End the process: all ranks have told, or one has failed."""
-
     number: int
 
 
 class Leave(Record, frozen=True, kw_only=True, tag="leave"):
-    """The preflight is over."""
+    pass
 
 
 ToRank = Prepare | Measure | Exchange | EndExchange | Leave

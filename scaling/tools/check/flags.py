@@ -1,4 +1,4 @@
-"""argv -> Asked; every flag of the preflight is declared here."""
+"""The flags of `check`; `parse` turns argv into `Asked`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """What the command line asks for."""
-
     interconnect: tuple[str, ...] = ()
     fabric: str | None = None
     json: bool = False
@@ -31,7 +29,7 @@ class Asked(Record, frozen=True, kw_only=True):
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
-    """Read the command line; None after printing help. Raises UsageError."""
+    """Parse the command line; None after printing help. Raises UsageError."""
     asked = command(app, argv, "scaling check")
     return asked if isinstance(asked, Asked) else None
 

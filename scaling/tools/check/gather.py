@@ -1,4 +1,4 @@
-"""What a rank tells of its host beyond `hostinfo`: limits, shared memory, names, and who else is computing."""
+"""Facts of a rank's host beyond `hostinfo`: limits, shared memory, resolved names, load of other programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMED = 3
 
 
 def rank_facts(mpi: str) -> RankFacts:
-    """This rank's part. Raises nothing: what a host does not tell is None."""
+    """Collect this rank's facts. Never raises; a fact that the host does not provide is None."""
     lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
     host = interpreters.host_with(others)
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -51,14 +51,12 @@ def rank_facts(mpi: str) -> RankFacts:
 
 
 def _built_for_cuda(others: Iterable[Interpreter]) -> str | None:
-    """What the framework that times all-reduces is built for, in the interpreter of its workers."""
     framework = frameworks.all_reducing()
     told = (one.cuda for one in others if one.framework == framework.name)
     return next(told, framework.built_for_cuda())
 
 
 def shared_memory(path: Path = SHM) -> tuple[int | None, int | None]:
-    """Size and free bytes of /dev/shm; None and None where there is none."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -66,11 +64,8 @@ def shared_memory(path: Path = SHM) -> tuple[int | None, int | None]:
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-# ---------------------------------------------------------------- names
-
-
 def resolve(names: Iterable[str], within_s: float = RESOLVE_S) -> dict[str, tuple[str, ...]]:
-    """The IPv4 addresses of each name; none where it has none or where the answer takes too long."""
+    """Resolve each name to IPv4 addresses, empty if it has none or the answer takes too long."""
     found: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
 
     def ask(name: str) -> None:
@@ -78,7 +73,7 @@ def resolve(names: Iterable[str], within_s: float = RESOLVE_S) -> dict[str, tupl
             answers = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
             found[name] = tuple(dict.fromkeys(str(answer[4][0]) for answer in answers))
 
-    # Daemons: an unreachable name server may take longer than the whole preflight.
+    # Daemon threads: an unreachable name server may take longer than the whole preflight.
     threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in found]
     end_s = time.monotonic() + within_s
     for thread in threads:
@@ -88,11 +83,7 @@ def resolve(names: Iterable[str], within_s: float = RESOLVE_S) -> dict[str, tupl
     return dict(found)
 
 
-# ---------------------------------------------------------------- load
-
-
 def watch(mine: Collection[int], sleep: Callable[[float], None] = time.sleep) -> Load:
-    """How busy the machine is with other processes than `mine`, over WATCH_S seconds."""
     before, start_s, busy_s = processes(), time.monotonic(), _busy_s()
     sleep(WATCH_S)
     passed_s, busy_s = time.monotonic() - start_s, _busy_s() - busy_s
@@ -107,8 +98,8 @@ def load(
     busy_s: float,
     passed_s: float,
 ) -> Load:
-    """The load between two readings of all processes, {pid: (name, CPU seconds)}. `busy_s` is the CPU time of the
-    whole machine, which counts what runs outside of this container too."""
+    """Compute the load between two readings of all processes, {pid: (name, CPU seconds)}. `busy_s` includes
+    processes outside this container."""
     used: dict[str, float] = {}
     own_s = 0.0
     for pid, (name, end_s) in after.items():
@@ -124,7 +115,6 @@ def load(
 
 
 def processes() -> dict[int, tuple[str, float]]:
-    """Every process that can be seen, with the CPU seconds it has used."""
     found = {}
     for process in psutil.process_iter(["name", "cpu_times"]):
         times = process.info["cpu_times"]

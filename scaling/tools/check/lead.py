@@ -1,4 +1,4 @@
-"""Rank 0 leads the preflight: who is here, who listens, and the tour of the links between them."""
+"""Rank 0's part of the preflight: find networks, schedule and measure links, collect all facts."""
 
 from __future__ import annotations
 
@@ -34,27 +34,21 @@ from scaling.tools.check.verdicts.links import slow_links
 from scaling.transport.mailbox import ENROL_S, Mailbox
 
 # ---------------------------------------------------------------- schedule
-# Which pairs of nodes measure at the same time, and for how long. Pure.
-#
-# A node takes part in one pair at a time, or its link would be shared; pairs without a common node measure in
-# parallel. Networks take turns round by round, so that what there is no time for is missing evenly.
+# A node measures one pair at a time, because pairs would share its link. Pairs without a common node measure in
+# parallel. Networks take turns round by round, so a lack of time affects all networks evenly.
 
 
-LATENCY_S = (0.02, 0.1)  # least and most to spend on a pair's latency
-BANDWIDTH_S = (0.08, 0.3)  # ... on one direction of its bandwidth
+LATENCY_S = (0.02, 0.1)  # minimum and maximum for a pair's latency
+BANDWIDTH_S = (0.08, 0.3)  # for one direction of a pair's bandwidth
 OVERHEAD_S = 0.06  # orders, connections and answers of a round
 
 
 class Round(Record, frozen=True, kw_only=True):
-    """Pairs that measure over one network at the same time, none of them with a node in common."""
-
     network: str
     pairs: tuple[Pair, ...]
 
 
 class LinkPlan(Record, frozen=True, kw_only=True):
-    """The rounds to take, those that there is no time for, and what each pair may spend."""
-
     rounds: tuple[Round, ...]
     left_out: tuple[Round, ...]
     latency_s: float
@@ -62,18 +56,16 @@ class LinkPlan(Record, frozen=True, kw_only=True):
 
     @property
     def round_s(self) -> float:
-        """How long a round is expected to take."""
         return OVERHEAD_S + self.latency_s + 2 * self.bandwidth_s
 
     @property
     def wall_s(self) -> float:
-        """How long all rounds are expected to take."""
         return self.round_s * len(self.rounds)
 
 
 def pair_rounds(nodes: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
-    """Every pair of nodes exactly once, in as few rounds of disjoint pairs as possible: a round-robin tournament
-    by the circle method. Any two consecutive rounds connect all nodes."""
+    """Schedule every pair of nodes once, in the fewest rounds of disjoint pairs. It is a round-robin tournament
+    (circle method). Any two consecutive rounds connect all nodes."""
     circle: list[str | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
     half = len(circle) // 2
     found = []
@@ -85,7 +77,6 @@ def pair_rounds(nodes: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
 
 
 def disjoint(pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:
-    """Some pairs in rounds without a common node, first come first served."""
     found: list[list[Pair]] = []
     for pair in pairs:
         free = (one for one in found if all(set(pair).isdisjoint(other) for other in one))
@@ -98,8 +89,7 @@ def disjoint(pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:
 
 
 def plan_links(networks: Mapping[str, Sequence[str]], budget_s: float) -> LinkPlan:
-    """Share `budget_s` among all pairs of each network's nodes. A round is never shorter than the least that
-    tells something; the rounds that do not fit then are left out."""
+    """Share `budget_s` among all pairs of each network. Rounds that do not fit into the budget are left out."""
     columns = [
         [Round(network=name, pairs=pairs) for pairs in pair_rounds(nodes) if pairs]
         for name, nodes in networks.items()
@@ -122,19 +112,19 @@ def _bounded(value: float, limits: tuple[float, float]) -> float:
     return max(least, min(most, value))
 
 
-# ---------------------------------------------------------------- tour
-# Rank 0's tour of the links, round by round, within its time. A node that proves dead on a network costs no more
-# timeouts there, and a link that looks slow is measured once more before it is blamed.
+# ---------------------------------------------------------------- measuring the links
+# Rank 0 measures the links round by round within its time. A node that is dead on a network costs no further
+# timeouts there. A link that looks slow is measured twice before it is reported.
 
 
-GRACE_S = 2.0  # beyond its own time, for a pair whose link stalls
-LATE_S = 1.0  # ... and for its answer
+GRACE_S = 2.0
+LATE_S = 1.0
 SAID_EVERY_S = 1.0
-DEAD_AFTER = 2  # links in a row that failed with nodes that others reach
+DEAD_AFTER = 2  # consecutive failed links with nodes that others reach
 
 
 class Tour:
-    """The links of prepared nodes. `first[node]` is the rank that measures there."""
+    """Measures the links between prepared nodes. `first[node]` is the rank that measures there."""
 
     def __init__(
         self,
@@ -154,7 +144,6 @@ class Tour:
         self.left_out: list[tuple[str, str, str]] = []
 
     def take(self, end_s: float, say: Callable[[str], None]) -> None:
-        """Measure what there is time for until `end_s` of the mailbox's clock."""
         said_s = self._mailbox.clock()
         for number, one in enumerate(self._plan.rounds, 1):
             if self._mailbox.clock() + self._plan.round_s > end_s:
@@ -176,7 +165,6 @@ class Tour:
         self.left_out += [(one.network, *pair) for pair in one.pairs]
 
     def _doubtful(self) -> list[Round]:
-        """Rounds of the pairs of which a direction looks slow, though neither node does."""
         rounds = []
         for word in self._networks:
             mine = [link for link in self.links if link.network == word]
@@ -187,7 +175,6 @@ class Tour:
         return rounds
 
     def _again(self, one: Round) -> None:
-        """Keep the better of two measurements: what passes disturbs a link once, what is broken stays."""
         second = {(link.client, link.server): link for link in self._measured(one) if not link.error}
         self.links = [
             better(link, second[link.client, link.server])
@@ -196,10 +183,8 @@ class Tour:
             for link in self.links
         ]
 
-    # ------------------------------------------------------------ one round
-
     def _measured(self, one: Round) -> list[Link]:
-        """The round's links; who does not answer is recorded so, and its late answer is not taken."""
+        """Links of a round. A pair that does not answer gets an error; its late answer is ignored."""
         for pair in one.pairs:
             self._mailbox.order([self._first[pair[0]]], self._order(one.network, pair))
         missing = set(one.pairs)
@@ -235,7 +220,7 @@ class Tour:
 
 
 def hopeless(links: Sequence[Link], network: str) -> set[str]:
-    """Nodes whose last links on a network failed, all of them with nodes that others reach."""
+    """Return nodes whose last DEAD_AFTER links on a network failed, all with nodes that others reach."""
     mine = [link for link in links if link.network == network]
     alive = {node for link in mine if not link.error for node in (link.client, link.server)}
     failed: dict[str, int] = {}
@@ -249,7 +234,7 @@ def hopeless(links: Sequence[Link], network: str) -> set[str]:
 
 
 def better(one: Link, other: Link) -> Link:
-    """The faster of two measurements in every respect; `other` had no error, so none stays."""
+    """Combine two measurements, the faster one in every respect. `other` has no error."""
     return replace(
         one,
         error="",
@@ -260,29 +245,24 @@ def better(one: Link, other: Link) -> Link:
 
 
 # ---------------------------------------------------------------- networks
-# Which networks to measure, and who is on them.
-#
-# A sweep refuses a network that a host lacks (`scaling.network`); the preflight measures between those that have
-# it and says who has not.
+# A sweep refuses a network that a host lacks. The preflight measures between the hosts that have it and reports
+# the others.
 
 
-Nics = dict[str, Nic]  # by host name
+Nics = dict[str, Nic]
 AUTO = "auto"
 
 
 class FoundNetworks(NamedTuple):
-    """The networks, and for each the hosts that are not on it, with the reason."""
+    """The networks, and by network the hosts that are not on it, with the reason."""
 
     networks: tuple[Network, ...]
     absent: dict[str, dict[str, str]]
 
 
 def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, Entry]) -> FoundNetworks:
-    """The networks that `words` name (`--interconnect`: names of the fabric file, interfaces, subnets); without
-    any, those of the fabric file; without that, all that at least two hosts share.
-
-    Raises UsageError for a word that means no network of any host.
-    """
+    """Find the networks to measure: those of `words` (--interconnect), else of the fabric file, else all that at
+    least two hosts share. Raises UsageError for a word that matches no network."""
     hosts = {rank.host.hostname: rank.host for rank in ranks}
     hardware = {(rank.host.hostname, name) for rank in ranks for name in rank.hardware}
     entries = _wanted(hosts, named_networks(words), known)
@@ -299,7 +279,6 @@ def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mappi
 
 
 def named_networks(words: Sequence[str]) -> list[str]:
-    """The words that name a network; `auto` leaves the choice."""
     return [word for word in words if word != AUTO]
 
 
@@ -313,12 +292,11 @@ def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[st
     return [*known, *dict.fromkeys(nic.name for host in hosts.values() for nic in _usable(host))]
 
 
-# ---------------------------------------------------------------- without any word
+# ---------------------------------------------------------------- networks without --interconnect and fabric file
 
 
 def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
-    """Every subnet that two hosts or more share, by the interface's name where it is one everywhere; and the
-    interfaces by which packets are routed between all, or more than share any."""
+    """Subnets of at least two hosts, and interfaces between which packets are routed if these have more hosts."""
     subnets: dict[IPv4Network, Nics] = {}
     for name, host in hosts.items():
         for nic in _general(host):
@@ -336,24 +314,20 @@ def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
     for subnet, nics in reaching.items():
         names = {nic.name for nic in nics.values()}
         if names <= set(found):
-            continue  # neighbours on one node of a network that is routed between all
+            continue  # both ends are on one node, inside a network that is routed between all
         word = names.pop() if len(names) == 1 else str(subnet)
         found[str(subnet) if word in found else word] = Entry(subnet=str(subnet))
     return found
 
 
 def _reaches(nics: Nics) -> bool:
-    """Not a bridge of virtual machines or containers, which has the same address on every host."""
+    """False for a bridge of virtual machines or containers: it has the same address on every host."""
     addresses = [nic.address for nic in nics.values()]
     return len(set(addresses)) == len(addresses)
 
 
-# ---------------------------------------------------------------- one network
-
-
 def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Nics:
-    """The interfaces that an entry means; where these lie in several subnets, those between which packets are
-    routed, or those of the largest subnet if that has more."""
+    """Interfaces that match an entry, by host: the largest subnet, or the routed ones if these have more hosts."""
     subnets: dict[IPv4Network, Nics] = {}
     for name, host in hosts.items():
         for nic in _usable(host):
@@ -366,7 +340,6 @@ def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Nics:
 
 
 def _routed(hosts: Mapping[str, HostInfo], groups: Sequence[Nics]) -> Nics:
-    """The first of these interfaces and those that packets to and from it take."""
     (first, nic), *_ = groups[0].items()
     found = {first: nic}
     for name, theirs in ((name, theirs) for nics in groups for name, theirs in nics.items()):
@@ -401,13 +374,12 @@ def _network(
 
 
 def _rate(host: HostInfo, nic: Nic, is_card: bool) -> float | None:
-    """What is told of a veth's speed is not believed; a card's may be known by its RDMA port alone."""
+    """Ignores the speed that a veth claims."""
     return networks.rate_bits_per_s(host, nic if is_card else replace(nic, speed_bits_per_s=None))
 
 
 def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
-    """The cards of a host: those that the fabric file names, or else those behind an InfiniBand interface, up or
-    not."""
+    """The fabric file's RDMA cards, else those behind the InfiniBand interface, also inactive ones."""
     if entry.hca:
         return entry.cards(host.hostname) or ""
     return ",".join(networks.cards_named(host, networks.card_behind(host, nic.name)))
@@ -430,19 +402,18 @@ def _usable(host: HostInfo) -> list[Nic]:
 
 
 def _general(host: HostInfo) -> list[Nic]:
-    """Those that a sweep takes without being told to: not a service processor's, whose address is link-local."""
     return [nic for nic in _usable(host) if not nic.address.startswith("169.254.")]
 
 
 # ---------------------------------------------------------------- lead
 
 PREPARE_S = 10.0
-LINKS_S = (3.0, 9.0)  # least and most to spend on all links
+LINKS_S = (3.0, 9.0)  # minimum and maximum for all links
 OVERRUN_S = 0.25
 
 
 class Lead:
-    """Set `say` to print lines of progress."""
+    """Rank 0 of the preflight. Set `say` to print progress."""
 
     def __init__(self, mailbox: Mailbox[ToRank, ToLead]) -> None:
         self._mailbox = mailbox
@@ -450,8 +421,7 @@ class Lead:
         self.say: Callable[[str], None] = lambda _: None
 
     def enrolled(self, within_s: float = ENROL_S) -> tuple[RankFacts, ...]:
-        """What each rank tells, by rank. Raises LaunchError when one stays silent, and for two machines of one
-        name."""
+        """Collect the facts of all ranks. Raises LaunchError if a rank is silent or two machines have one name."""
         size = self._mailbox.size
         told = self._mailbox.answers(RankFacts, range(size), within_s)
         if silent := ", ".join(str(rank) for rank in range(size) if rank not in told):
@@ -466,8 +436,8 @@ class Lead:
         known: Mapping[str, Entry],
         until_s: float,
     ) -> Facts:
-        """Prepare all nodes and measure the links between them, to be done by `until_s` of the clock. Raises
-        UsageError for a word that means no network."""
+        """Prepare all nodes and measure their links until `until_s`. Raises UsageError for a word without a
+        network."""
         found = find_networks(ranks, words, known)
         asked = bool(named_networks(words))
         facts = Facts(
@@ -489,11 +459,9 @@ class Lead:
         return replace(facts, links=tuple(tour.links), left_out=tuple(tour.left_out))
 
     def all_reduced(self, facts: Facts) -> Facts:
-        """The facts with the timed all-reduces, over whichever links were found to work."""
         return replace(facts, all_reduces=AllReduces(self._mailbox, facts, self.say).take())
 
     def dismiss(self) -> None:
-        """Let all ranks go."""
         self._mailbox.order_all(Leave())
 
     def _prepared(self, facts: Facts, first: Mapping[str, int]) -> dict[str, Prepared]:
@@ -519,7 +487,7 @@ def _first_rank(ranks: Sequence[RankFacts], node: str) -> int:
 
 
 def _neighbours(facts: Facts, node: str) -> tuple[int, ...]:
-    """The launch's processes on the node's machine, on which other nodes may live too (a lab's, containers)."""
+    """A lab's nodes and containers share a machine, so its boot id decides."""
     boot_id = facts.host(node).boot_id
     return tuple(
         rank.pid

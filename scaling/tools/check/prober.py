@@ -1,7 +1,6 @@
-"""What every rank does in the preflight: tells of its host, then obeys rank 0 until it is let go.
+"""Every rank's part of the preflight: report the host, then obey rank 0 until released.
 
-Measuring happens in threads, whose answers `turn` hands on: nothing waits inside MPI, and only the main thread
-calls it.
+Threads measure and `turn` forwards their answers. So nothing blocks in MPI, and only the main thread calls MPI.
 """
 
 from __future__ import annotations
@@ -58,15 +57,14 @@ from scaling.transport.base import Cluster
 from scaling.transport.mailbox import send_news
 
 # ---------------------------------------------------------------- links
-# One pair of nodes: latency, clock offset and bandwidth over TCP, bound to one network's address and interface.
-#
-# Each measurement is a connection of its own that begins with a Hello. What may be under way at any time is
-# bounded: never more than the other side has acknowledged so far, nor more than drains in HORIZON_S at the speed
-# seen so far. So a slow link, with megabytes of buffers on its way, is measured in the same time as a fast one.
+# Measures latency, clock offset and bandwidth of one pair over TCP, bound to one network's address and interface.
+# Each measurement has its own connection, which begins with HELLO. The bytes in flight never exceed the bytes
+# acknowledged so far plus FIRST_BYTES, nor what drains in HORIZON_S at the speed so far. So a slow link with large
+# buffers takes no longer than a fast one.
 
 
 Bind = Callable[[socket.socket, str], None]
-Mark = tuple[float, int]  # (seconds, bytes received until then)
+Mark = tuple[float, int]  # (seconds, bytes received)
 
 HELLO = struct.Struct("!16scd")  # token, what to measure, seconds
 FLOAT = struct.Struct("!d")
@@ -77,29 +75,25 @@ FIRST_BYTES = 1 << 16
 MOST_BYTES = 1 << 30
 HORIZON_S = 0.04
 NAP_S = 0.001
-CONNECT_S = 1.2  # time for one lost SYN
-DRAIN_S = 1.5  # what is under way at the end has so long to arrive
-IDLE_S = 5.0  # a peer that says nothing for so long is gone
+CONNECT_S = 1.2
+DRAIN_S = 1.5  # for bytes in flight at the end
+IDLE_S = 5.0  # a silent peer counts as gone after this
 LONGEST_S = 10.0
 PINGS = 400
-COLD_PINGS = 5  # the first ones wake caches and idle processors
+COLD_PINGS = 5
 
 
 def bind_device(sock: socket.socket, interface: str) -> None:
-    """Hold a socket to one interface; where that is not permitted (Linux before 5.7), its address and the
-    routes decide. Raises OSError where there is no such interface."""
+    """Bind a socket to one interface. Raises OSError if it is missing. Without permission (Linux before 5.7)
+    routes decide."""
     with suppress(PermissionError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
-
-
-# ---------------------------------------------------------------- the side that listens
 
 
 class Listener:
     """Serves measurements at one place, each in a thread, until `close`."""
 
     def __init__(self, place: Place, token: bytes, bind: Bind = bind_device) -> None:
-        """Raises OSError when the address or the interface is not this node's."""
         self._token = token
         self._socket = socket.socket()
         try:
@@ -113,9 +107,8 @@ class Listener:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Serve nobody any more."""
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which close alone does not
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread; close alone does not
         self._socket.close()
 
     def _accept(self) -> None:
@@ -128,7 +121,6 @@ class Listener:
 
 
 def serve(connection: socket.socket, token: bytes) -> None:
-    """Answer one measurement; a stranger, and a peer that leaves, are let go."""
     with connection, suppress(OSError):
         connection.settimeout(IDLE_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -144,17 +136,13 @@ def serve(connection: socket.socket, token: bytes) -> None:
 
 
 def _link_answer(connection: socket.socket) -> None:
-    """Send the wall clock for every message, until the peer closes."""
     while True:
         exactly(connection, FLOAT.size)
         connection.sendall(FLOAT.pack(time.time()))
 
 
-# ---------------------------------------------------------------- the side that asks
-
-
 def probe_link(order: Measure, bind: Bind = bind_device) -> Link:
-    """Measure a link; what could not be measured stays None and `error` says why. Never raises OSError."""
+    """Measure a link. Never raises OSError: missing values stay None and `error` holds the reason."""
     link = Link(network=order.network, client=order.client, server=order.server)
     end_s = time.monotonic() + order.limit_s
     try:
@@ -174,7 +162,6 @@ def probe_link(order: Measure, bind: Bind = bind_device) -> Link:
 
 
 def link_reason(error: OSError) -> str:
-    """In few words: `timed out`, `Connection refused`, `No route to host`."""
     return "timed out" if isinstance(error, TimeoutError) else error.strerror or str(error)
 
 
@@ -208,8 +195,8 @@ def _left(end_s: float) -> float:
 
 
 def ping(sock: socket.socket, seconds: float) -> tuple[float, float]:
-    """Bounce small messages for `seconds`; returns half the median round trip, and how far the peer's wall clock
-    is ahead (by the fastest round trip, as NTP does it), both in seconds."""
+    """Bounce small messages for `seconds`. Return half the median round trip, and how far the peer's wall clock is
+    ahead (fastest round trip, as in NTP)."""
     trips: list[tuple[float, float]] = []
     end_s = time.perf_counter() + seconds
     while len(trips) <= COLD_PINGS or (len(trips) < PINGS and time.perf_counter() < end_s):
@@ -222,11 +209,7 @@ def ping(sock: socket.socket, seconds: float) -> tuple[float, float]:
     return median(trip_s for trip_s, _ in warm) / 2, min(warm)[1]
 
 
-# ---------------------------------------------------------------- one flow
-
-
 def pump(sock: socket.socket, seconds: float) -> None:
-    """Send as fast as the link takes it for `seconds`, then say that this was all."""
     sock.setblocking(False)
     ready = select.poll()
     ready.register(sock, select.POLLOUT)
@@ -246,13 +229,11 @@ def pump(sock: socket.socket, seconds: float) -> None:
 
 
 def window_bytes(acknowledged: int, passed_s: float) -> int:
-    """How much may be under way: see the module's docstring."""
     drained = acknowledged / passed_s * HORIZON_S if passed_s > 0 else 0.0
     return max(FIRST_BYTES, int(min(acknowledged + FIRST_BYTES, drained)))
 
 
 def _unacknowledged(sock: socket.socket) -> int:
-    """Bytes that were sent and that the peer's kernel has not confirmed: SIOCOUTQ, tcp(7)."""
     answer: bytes = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
     return int.from_bytes(answer, sys.byteorder)
 
@@ -263,7 +244,7 @@ def _noise() -> memoryview:
 
 
 def drain(sock: socket.socket, within_s: float) -> float:
-    """Receive until the peer says that this was all, for `within_s` at most; returns bits/s."""
+    """Receive until the peer ends or `within_s` is over; return bits/s."""
     buffer = memoryview(bytearray(CHUNK_BYTES))
     marks: list[Mark] = [(time.monotonic(), 0)]
     total, end_s = 0, marks[0][0] + within_s
@@ -279,15 +260,15 @@ def drain(sock: socket.socket, within_s: float) -> float:
 
 
 def rate_bits_per_s(marks: Sequence[Mark]) -> float:
-    """Without the first quarter of the time, in which TCP still grows its window and a shaper spends its first
-    burst; 0 where nothing came after it."""
+    """Compute bits/s without the first quarter, when TCP grows its window and shapers spend their burst. 0 if
+    nothing came."""
     (start_s, _), (end_s, total) = marks[0], marks[-1]
     at_s, before = marks[bisect_right(marks, start_s + (end_s - start_s) / 4, key=lambda mark: mark[0]) - 1]
     return 8 * (total - before) / (end_s - at_s) if end_s > at_s else 0.0
 
 
 def exactly(sock: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises ConnectionError when the peer closes before."""
+    """Receive exactly `size` bytes. Raises ConnectionError if the peer closes earlier."""
     found = b""
     while len(found) < size:
         more = sock.recv(size - len(found))
@@ -297,7 +278,7 @@ def exactly(sock: socket.socket, size: int) -> bytes:
     return found
 
 
-# ---------------------------------------------------------------- exchanger
+# ---------------------------------------------------------------- all-reduces
 
 
 FRAMEWORK = frameworks.all_reducing()
@@ -307,7 +288,7 @@ FOR_GOOD = math.inf
 
 
 class Exchanger:
-    """One rank's processes for all-reduces, one at a time and numbered upwards."""
+    """Runs one rank's processes for all-reduces, one at a time, with increasing numbers."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = environ
@@ -316,10 +297,10 @@ class Exchanger:
         self._over: float = -1
 
     def measured(self, number: int, asked: AskedAllReduce) -> RankAllReduce:
-        """What the process told; blocks until it has, or is gone. It lives on until `end`."""
+        """Run one measurement and block until the process answers or dies. The process lives until `end`."""
         try:
             with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
-                # Beside it NCCL writes down what it chose.
+                # NCCL writes its choices to a file next to this path.
                 asked = replace(asked, task=replace(asked.task, log=f"{folder}/all-reduce"))
                 environ = self._child_environ(asked.task)
                 process = self._start(number, environ, log)
@@ -350,7 +331,7 @@ class Exchanger:
             return self._process
 
     def end(self, number: float) -> None:
-        """End the process; none of this number or a lower one is started any more."""
+        """End the process. No process with this number or a lower one is started afterwards."""
         with self._lock:
             self._over = max(self._over, number)
             process, self._process = self._process, None
@@ -366,7 +347,6 @@ class Exchanger:
 
 
 def _answer(process: subprocess.Popen[bytes], question: bytes) -> bytes:
-    """The answer to a question, without an end of line where the process died."""
     assert process.stdin is not None and process.stdout is not None
     with suppress(BrokenPipeError):
         process.stdin.write(question)
@@ -375,7 +355,6 @@ def _answer(process: subprocess.Popen[bytes], question: bytes) -> bytes:
 
 
 def _cause(code: int, log: IO[bytes]) -> str:
-    """Why a process died: the last line that it wrote, else its exit code."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
     lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     ended = f"ended by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
@@ -384,13 +363,12 @@ def _cause(code: int, log: IO[bytes]) -> str:
 
 # ---------------------------------------------------------------- prober
 
-QUICK_S = 0.002  # between looks for messages while something of this rank is under way
+QUICK_S = 0.002
 CALM_S = 0.02
 
 
 class Prober:
-    """One rank of the preflight. `signals` grows by each signal that asks for the end; `bind` is replaced in
-    tests."""
+    """One rank of the preflight. `signals` receives each signal that asks for the end. Tests replace `bind`."""
 
     def __init__(self, cluster: Cluster, *, signals: list[int] | None = None, bind: Bind = bind_device) -> None:
         self.cluster = cluster
@@ -403,17 +381,15 @@ class Prober:
         self._signals = [] if signals is None else signals
 
     def enrol(self, facts: RankFacts) -> None:
-        """Tell rank 0 who is here."""
         self._say(facts)
 
     def serve(self) -> None:
-        """Take turns until rank 0 lets go."""
         while not self.left:
             self.turn()
             self.wait()
 
     def turn(self) -> None:
-        """Take all orders and hand on all answers; never blocks. Raises what a measuring thread raised."""
+        """Take all orders and forward all answers without blocking. Raises what a measuring thread raised."""
         while self._signals:
             self._say(Signalled(signal=self._signals.pop(0)))
         while (message := self.cluster.receive("agent")) is not None:
@@ -425,7 +401,7 @@ class Prober:
             self._say(answer)
 
     def wait(self) -> None:
-        """Sleep until there may be something to do: MPI has no file descriptor to wait on."""
+        """Sleep, because MPI has no file descriptor to wait on."""
         time.sleep(QUICK_S if self._under_way else CALM_S)
 
     def _say(self, message: ToLead) -> None:
@@ -453,10 +429,8 @@ class Prober:
                 for listener in self._listeners:
                     listener.close()
 
-    # ------------------------------------------------------------ in threads
-
     def _apart(self, work: Callable[[], ToLead]) -> None:
-        """Do `work` in a thread; its answer, or what it raised, comes out in a later turn."""
+        """Do `work` in a thread. A later turn forwards its answer or raises its exception."""
 
         def run() -> None:
             try:

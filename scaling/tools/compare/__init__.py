@@ -1,1 +1,1 @@
-"""`scaling compare`: whether a change made training slower, by two sets of runs. Reads the records alone."""
+"""The compare command: did a change make training slower? It reads only records."""

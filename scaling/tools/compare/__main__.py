@@ -1,4 +1,4 @@
-"""`python -m scaling compare BASE NEW`: whether a change made training slower, and an exit code that says so."""
+"""The compare command, `python -m scaling compare BASE NEW`, and its exit codes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ from scaling.tools.compare.flags import NAME, Asked
 from scaling.tools.compare.formats import document
 from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Name, Side, Unit, cost
 
-# ---------------------------------------------------------------- comparing
-
-
 Sides = tuple[tuple[Row, ...], ...]
 UNKNOWN = "launch-to-launch variation is unknown: run each three times, or a second launch may tell otherwise"
 
@@ -38,10 +35,7 @@ def compare(
     although_different: bool,
     price_file: Path | None = None,
 ) -> Found:
-    """Read both sides and compare them cell by cell.
-
-    Raises UsageError when runs cannot be read or are not alike, and when there is nothing to compare.
-    """
+    """Compare both sides by cell. Raises UsageError if runs are unreadable, not alike, or measured no exchange."""
     before = found.read("BASE", base, although_different=although_different)
     after = found.read("NEW", new, although_different=although_different)
     unit = found.unit_of(before, after)
@@ -79,7 +73,6 @@ def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Met
 
 
 def _bought(of: Bill) -> list[str]:
-    """How a row's machines are bought: on demand where that is told, else the first way that is."""
     return [ON_DEMAND] if ON_DEMAND in of.per_million else list(of.per_million)[:1]
 
 
@@ -105,15 +98,12 @@ def _notices(
         yield f"fewer than {ENOUGH_RUNS} runs on a side: their rounds are the unit"
 
 
-# ---------------------------------------------------------------- main
-
 SLOWER, MISTAKE, UNTOLD = 1, UsageError.exit_code, 3
 EMPTY = "RUN: no cell could be compared, so that nothing could have been found slower; the reasons stand above"
 
 
 def exit_code(found: Found, *, require_proof: bool) -> int:
-    """0, 1 where something became slower, 2 where nothing could be compared, 3 where proof is asked for and
-    lacks."""
+    """Return 0: nothing slower, 1: slower, 2: nothing comparable, 3: a cell undecided with --require-proof."""
     if found.is_lost:
         return SLOWER
     if found.is_empty:
@@ -122,7 +112,6 @@ def exit_code(found: Found, *, require_proof: bool) -> int:
 
 
 def rendered(found: Found, asked: Asked, code: int) -> str:
-    """The comparison in the format asked for."""
     match asked.format:
         case "table":
             color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -159,10 +148,9 @@ def _act(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     try:
         return obey(_act, argv, NAME)
-    except Exception:  # a bug; Python's own exit code would say that something became slower
+    except Exception:  # a bug: Python's own exit code, 1, would mean "slower"
         traceback.print_exc()
         return MISTAKE
 

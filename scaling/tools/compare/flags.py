@@ -1,4 +1,4 @@
-"""argv -> Asked; every flag of the comparison is declared here."""
+"""The flags of `compare`; `parse` turns argv into `Asked`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaling.tools.compare import found
 
 NAME = "scaling compare"
 Format = Literal["table", "markdown", "json", "junit", "github-action-benchmark"]
-# As results say it and as people do: samples are images to many.
+# also accepts names with "image"
 Metric = Literal[found.Name, "images_per_s", "j_per_image"]
 _NAMES: Mapping[Metric, found.Name] = {
     **{name: name for name in found.METRICS},
@@ -49,7 +49,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """What the command line asks for; `fail_above` is a fraction."""
+    """The parsed command line. `fail_above` is a fraction."""
 
     base: tuple[Path, ...]
     new: tuple[Path, ...]
@@ -63,14 +63,13 @@ class Asked(Record, frozen=True, kw_only=True):
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
-    """Read the command line; None after printing help. Raises UsageError."""
+    """Parse the command line; None after printing help. Raises UsageError."""
     asked = command(app, list(_spread(argv)), NAME)
     return asked if isinstance(asked, Asked) else None
 
 
 def _spread(argv: Sequence[str]) -> Iterator[str]:
-    """`--against A B` and `--against=A B` as `--against A --against B`: one option takes all runs up to the next
-    one."""
+    """Turn `--against A B` and `--against=A B` into `--against A --against B`, up to the next option."""
     takes = None
     for word in argv:
         if word.startswith("-"):
@@ -83,7 +82,7 @@ def _spread(argv: Sequence[str]) -> Iterator[str]:
 
 
 def percent(text: str) -> float:
-    """`2%` or `2` as 0.02. Raises UsageError for what is no loss."""
+    """Parse `2%` or `2` as 0.02. Raises UsageError outside 0 to below 100 percent."""
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:

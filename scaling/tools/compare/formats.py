@@ -1,4 +1,4 @@
-"""A comparison for people (the parts of a report), programs (JSON) and CI (JUnit, github-action-benchmark)."""
+"""The formats of a comparison: table and Markdown, JSON, JUnit, github-action-benchmark."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from scaling.text import as_json, counted, decimals, one_line, rounded
 from scaling.tools.compare.found import METRICS, UNTOLD, Cell, Change, Found, Metric, Value
 
 # ---------------------------------------------------------------- JUnit
-# A comparison as JUnit's XML, which Jenkins, GitLab and others show: a test case per cell.
-#
-# Written by the schema that the Ant task's readers agree on (github.com/testmoapp/junitxml describes it).
+# One test case per cell, by the schema of the Ant task's readers (described at github.com/testmoapp/junitxml).
 
 
 SUITE = "scaling compare"
 
 
 def junit(found: Found, *, require_proof: bool) -> str:
-    """Return the document; a cell without an answer is skipped, or with `require_proof` failed."""
+    """Return the document. An undecided cell is skipped, or fails with `require_proof`."""
     cases = [_case(cell, found, require_proof=require_proof) for cell in found.cells]
     suite = ElementTree.Element(
         "testsuite",
@@ -63,7 +61,7 @@ def _case(cell: Cell, found: Found, *, require_proof: bool) -> ElementTree.Eleme
 
 
 def _said(cell: Cell, found: Found) -> str:
-    """`slower: efficiency -5.1 % ± 0.9: VERIFIED`."""
+    """Text of a case: `slower: efficiency -5.1 % ± 0.9: VERIFIED`."""
     metric = METRICS[found.metric]
     by = words.plus_minus(*words.parts(change(cell.change, metric))) if cell.change else ""
     stamps = " ".join(flag for flag in cell.flags if flag != "FAILED")
@@ -74,7 +72,6 @@ def _said(cell: Cell, found: Found) -> str:
 
 
 def json(found: Found, exit_code: int) -> str:
-    """Return one JSON object; fractions are of 1."""
     plain = {
         **rounded(msgspec.to_builtins(found)),
         "counts": found.counts,
@@ -84,15 +81,12 @@ def json(found: Found, exit_code: int) -> str:
 
 
 # ---------------------------------------------------------------- github-action-benchmark
-# The new side's figures as github-action-benchmark reads them, to be kept as a series.
-#
-# `customBiggerIsBetter`, or `customSmallerIsBetter` where less is better: a list of objects with `name`, `unit`,
-# `value` and, if they are known, `range` and `extra` (github.com/benchmark-action/github-action-benchmark,
-# README).
+# `customBiggerIsBetter`, or `customSmallerIsBetter` if less is better (README of
+# benchmark-action/github-action-benchmark).
 
 
 def benchmark(found: Found) -> str:
-    """Return the list of all cells of which the new side has a figure; percent where the figure is a fraction."""
+    """Return the new side's value of every cell; fractions in percent."""
     plain = [_entry(cell) for cell in found.cells if cell.new is not None]
     return as_json(plain)
 
@@ -111,7 +105,7 @@ def _entry(cell: Cell) -> dict[str, object]:
     return entry
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- table and Markdown
 
 TITLE = "Comparison of runs"
 NAME = Column(key="name", title="cell", is_text=True)
@@ -119,7 +113,7 @@ VERDICT = Column(key="verdict", title="verdict", is_text=True)
 
 
 def document(found: Found, *, verdict_first: bool = False) -> Document:
-    """Say all that was found; `verdict_first` puts what a program may look for at the beginning of a line."""
+    """Build the document. `verdict_first` makes the verdict the first column."""
     metric = METRICS[found.metric]
     columns = (VERDICT, NAME) if verdict_first else (NAME, VERDICT)
     table = Section(
@@ -140,7 +134,6 @@ def document(found: Found, *, verdict_first: bool = False) -> Document:
 
 
 def headline(found: Found) -> str:
-    """`1 slower, 4 same, 1 cannot tell`."""
     return ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
 
 
@@ -180,7 +173,7 @@ def _value(value: Value | None, unit: str) -> Quantity | None:
 
 
 def change(of: Change, metric: Metric) -> Quantity:
-    """`-5.1 %` with its interval; of fractions that may be zero, points."""
+    """Express a change in percent, or in points if the metric is not a ratio."""
     low, high = (None if end is None else 100 * end for end in (of.low, of.high))
     return Quantity(value=100 * of.mean, low=low, high=high, digits=1, unit=_change_unit(metric))
 

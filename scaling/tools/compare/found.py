@@ -1,4 +1,4 @@
-"""The sides of a comparison, its metrics, and what it finds: a verdict for each cell. Fractions are of 1."""
+"""The records of a comparison: its sides, metrics, and a verdict for each cell. Fractions are of 1."""
 
 from __future__ import annotations
 
@@ -19,35 +19,32 @@ from scaling.text import readable
 # ---------------------------------------------------------------- sides
 
 
-# What is repeated: rounds of one launch, or whole launches.
+# what intervals are over: rounds of one launch, or whole runs
 Unit = Literal["rounds", "runs"]
-# Launches of a side that tell by themselves how launches differ.
+# runs per side that suffice to estimate the variation between launches
 ENOUGH_RUNS = 3
 
 
 class Side(NamedTuple):
-    """The runs of one side, in the order given."""
-
     name: str
     folders: tuple[Path, ...]
     headers: tuple[Header, ...]
     records: tuple[tuple[PointRecord, ...], ...]
 
     def rows(self, unit: Unit) -> tuple[tuple[Row, ...], ...]:
-        """The rows of each run; where rounds are the unit, of all runs as one."""
+        """Return the rows of each run, or of all runs joined if the unit is rounds."""
         if unit == "runs":
             return tuple(rows(records) for records in self.records)
         return (rows(join(self.records)),)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The runs' folders, without where they stand."""
         return tuple(readable(folder.resolve().name) for folder in self.folders)
 
 
 def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
-    """Read one side. Raises UsageError when a run cannot be read, is still being written or stands there twice,
-    and when runs of one side are not alike and need not."""
+    """Read one side. Raises UsageError if a run is unreadable, imported, given twice, still being written, or
+    differs."""
     folders = tuple(folder_of(run) for run in runs)
     twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
     if twice:
@@ -69,12 +66,11 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
 
 
 def unit_of(base: Side, new: Side) -> Unit:
-    """Runs where each side has enough of them to tell how launches differ, else rounds."""
     return "runs" if min(len(base.folders), len(new.folders)) >= ENOUGH_RUNS else "rounds"
 
 
 def apart(base: Side, new: Side) -> tuple[dict[str, str], dict[str, str]]:
-    """What is not the same for both sides: what makes them incomparable, and what is only worth a notice."""
+    """Return the differences that forbid a comparison, and those worth a notice."""
     found = differing((*base.headers, *new.headers))
     serious = {what: values for what, values in found.items() if what not in EXPECTED}
     return serious, {what: values for what, values in found.items() if what in EXPECTED}
@@ -87,9 +83,12 @@ Name = Literal["efficiency", "speedup", "samples_per_s", "exposed", "cost", "j_p
 
 
 class Metric(Record, frozen=True, kw_only=True):
-    """A figure of a row. `is_ratio`: differences are of logarithms and told as fractions; else they are plain and
-    told in points. `{unit}` stands for what a row's samples are; `needs_same_unit`: images per second say nothing
-    beside tokens per second."""
+    """A value of a row.
+
+    * unit: `{unit}` is replaced by the workload's unit
+    * is_ratio: changes are differences of logarithms, shown in percent; else plain differences, in points
+    * needs_same_unit: images/s and tokens/s are not comparable
+    """
 
     name: Name
     title: str
@@ -100,41 +99,37 @@ class Metric(Record, frozen=True, kw_only=True):
     needs_same_unit: bool = False
 
     def unit_of(self, row: Row) -> str:
-        """`images/s`."""
         return self.unit.format(unit=row.workload.unit)
 
     @property
     def sign(self) -> int:
-        """What a difference is multiplied with to be a gain."""
         return 1 if self.more_is_better else -1
 
     @property
     def verdicts(self) -> tuple[Literal["slower", "worse"], Literal["faster", "better"]]:
-        """What a loss and a gain are called."""
         return ("slower", "faster") if self.more_is_better else ("worse", "better")
 
 
 def _samples_per_s(row: Row) -> Estimate | None:
-    """In the work's unit: tokens/s are sequences/s x their length."""
+    """In the workload's unit: tokens/s are sequences/s times their length."""
     return row.samples_per_s and row.samples_per_s.times(row.workload.units_per_sample)
 
 
 def _exposed(row: Row) -> Estimate | None:
-    """Communication that compute does not hide; on CPUs the time that ranks wait stands for it."""
+    """Communication not hidden by compute. On CPUs: the time that ranks wait."""
     intervals = row.breakdown_intervals
     return intervals.get("exposed") or intervals.get("waiting")
 
 
 def _joules(row: Row) -> Estimate | None:
-    """Of the GPUs alone; on CPUs, of processors and memory. Over all rounds: a row does not tell those of each, so
-    that there is no interval."""
+    """`estimates` is by id(row)."""
     use = row.machine_energy if row.hardware.device == "cpu" else row.device_use
     joules = use.j_per_sample if use else None
     return Estimate(mean=joules, low=None, high=None, n=row.rounds) if joules else None
 
 
 def cost(estimates: Mapping[int, Estimate], currency: str) -> Metric:
-    """The price of a million samples, given that of each row, by its id."""
+    """Build the metric for the price of a million samples. `estimates` is by id(row)."""
     return Metric(
         name="cost",
         title="cost of 1e6 samples",
@@ -182,17 +177,15 @@ Verdict = Literal[
     "newly failed", "newly oversubscribed", "newly mislabelled", "newly doubtful", "newly unsent", "newly unknown",
     "mended", "failed before and after",
 ]  # fmt: skip
-# What makes the exit code 1.
 LOST: tuple[Verdict, ...] = (
     "newly failed", "newly oversubscribed", "newly mislabelled", "newly doubtful", "newly unsent", "newly unknown",
     "slower", "worse",
 )  # fmt: skip
-# What was not told although it might have been: exit code 3 with --require-proof.
 UNTOLD: tuple[Verdict, ...] = ("cannot tell", "missing", "not comparable")
 
 
 class Value(Record, frozen=True, kw_only=True):
-    """A side's figure: mean over `n` rounds or runs, with its own 95 % interval, None of a single one."""
+    """Mean of a side over `n` rounds or runs, with its 95 % interval; None for n = 1."""
 
     mean: float
     low: float | None
@@ -201,9 +194,8 @@ class Value(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """New / base - 1, or new - base where figures are fractions that may be zero. The interval is of the
-    `confidence` at which Holm's procedure tests this cell, so that it leaves zero where the test does; `p` is not
-    adjusted. None where one side has a single round or run."""
+    """New / base - 1, or new - base if the metric is not a ratio. The interval is at the `confidence` of Holm's
+    test. `p` is not adjusted. None if a side has a single round or run."""
 
     mean: float
     low: float | None
@@ -213,11 +205,8 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class Cell(Record, frozen=True, kw_only=True):
-    """One exchange at one world size, before and after; work, hardware, placement and flags are those of the new
-    side where it has the cell.
-
-    `reason` says why a verdict is no answer, `needed` how many rounds or runs a side would take for one.
-    """
+    """One exchange at one world size. Descriptions are the new side's if it has the cell. `needed` is the number
+    of rounds or runs a side that would decide it."""
 
     name: str
     strategy: str
@@ -240,12 +229,11 @@ class Cell(Record, frozen=True, kw_only=True):
 
     @property
     def is_lost(self) -> bool:
-        """Whether this cell alone makes the gate red."""
         return self.verdict in LOST
 
 
 class Mean(Record, frozen=True, kw_only=True):
-    """The geometric mean of new / base over the cells of one model, - 1."""
+    """Geometric mean of new / base over the cells of one model, minus 1."""
 
     model: str
     change: float
@@ -253,7 +241,7 @@ class Mean(Record, frozen=True, kw_only=True):
 
 
 class Found(Record, frozen=True, kw_only=True):
-    """A whole comparison. `fail_above` is the loss that counts, a fraction; `unit` is what is repeated."""
+    """A whole comparison. `fail_above` is the loss that counts, as a fraction."""
 
     metric: Name
     unit: Unit
@@ -266,23 +254,20 @@ class Found(Record, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """Cells by verdict, those first that make the gate red."""
         order = dict.fromkeys((*LOST, *(cell.verdict for cell in self.cells)))
         counted = {verdict: sum(cell.verdict == verdict for cell in self.cells) for verdict in order}
         return {verdict: count for verdict, count in counted.items() if count}
 
     @property
     def is_lost(self) -> bool:
-        """Whether any cell is a regression."""
         return any(cell.is_lost for cell in self.cells)
 
     @property
     def is_untold(self) -> bool:
-        """Whether any cell that the base has is without an answer."""
         return any(cell.verdict in UNTOLD for cell in self.cells)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all was compared, so that the gate could not have been red."""
+        """True if no cell was compared, so no loss could be detected."""
         compared = (cell.change is not None or cell.is_lost or cell.verdict == "mended" for cell in self.cells)
         return not any(compared)

@@ -1,13 +1,12 @@
-"""Two sides -> a verdict per cell: Welch's test on logarithms, Holm's procedure over the cells. Pure.
+"""Verdicts for the cells of two sides: Welch's test on logarithms, Holm's procedure over the cells.
 
-    slower, faster       the interval leaves zero and the mean is beyond the loss that counts
-    same                 the whole interval is within the loss that counts and the gain that undoes it
-    cannot tell          neither; with the rounds or runs that it would take
-    worse, better        of figures of which less is better
-    newly failed, ...    what worked before and does not now; a regression without any test
+    slower, faster       the interval excludes zero and the mean is beyond the loss that counts
+    worse, better        the same for metrics of which less is better
+    same                 the whole interval is within the loss that counts
+    cannot tell          neither; with the number of rounds or runs needed
+    newly failed, ...    worked before and fails now; needs no test
 
-A loss of 2 % is undone by a gain of 2.04 %, so that both sides swapped give the mirrored verdicts: bounds are
-equal in logarithms.
+Bounds are equal in logarithms: -2 % and +2.04 %. So swapped sides give mirrored verdicts.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ from scaling.tools.compare.found import Cell, Change, Mean, Metric, Unit, Value,
 # ---------------------------------------------------------------- pairs
 
 
-# Who is measured: what a cell is called by, whatever it is measured with.
+# identity of a cell: strategy, interconnect, options, servers, where they run, world size
 Who = tuple[str, str, tuple[tuple[str, str], ...], int, str, int]
-# The stamps of a row whose figures are not what its name says, worst first.
+# flags that make a row's values unusable, worst first
 STATES = ("FAILED", *UNRANKED)
 
 
 class Pair(NamedTuple):
-    """The rows of one cell, a row of each run that has it; one side is empty where it has none at all. `apart`
-    names what they were not measured alike with, `left_out` the runs that say nothing of it."""
+    """The rows of one cell, one per run; a side may be empty. `apart` lists settings that differ."""
 
     base: tuple[Row, ...]
     new: tuple[Row, ...]
@@ -49,20 +47,17 @@ class Pair(NamedTuple):
 
     @property
     def shown(self) -> Row:
-        """What the cell is described by."""
         return (self.new or self.base)[0]
 
 
 def pairs(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]]) -> list[Pair]:
-    """Cells that are alike in everything, then those of the same name that were measured differently, then those
-    of one side alone; in the order of the base's table."""
+    """Match the cells of both sides: equal cells first, then cells of one name with different settings."""
     before, after = _by_cell(base), _by_cell(new)
     found = [Pair(rows, after.pop(key)) if key in after else Pair(rows, ()) for key, rows in before.items()]
     return [*(_renamed(pair, after) for pair in found), *(Pair((), rows) for rows in after.values())]
 
 
 def _renamed(pair: Pair, left: dict[tuple[object, ...], tuple[Row, ...]]) -> Pair:
-    """A cell without its like, beside what has its name, of what is left."""
     if pair.new:
         return pair
     for key, rows in left.items():
@@ -73,7 +68,6 @@ def _renamed(pair: Pair, left: dict[tuple[object, ...], tuple[Row, ...]]) -> Pai
 
 
 def pair_of(row: Row) -> Who:
-    """What a cell is called by."""
     options = tuple(sorted(row.options.items()))
     return row.strategy, row.interconnect, options, row.servers, row.server_hosts, row.world_size
 
@@ -88,7 +82,6 @@ def _by_cell(sides: Sequence[Sequence[Row]]) -> dict[tuple[object, ...], tuple[R
 
 
 def _apart(one: Row, other: Row) -> Iterator[str]:
-    """`batch_size 32 | 64`."""
     for before, after in ((one.workload, other.workload), (one.hardware, other.hardware)):
         told = asdict(after)
         yield from (
@@ -99,8 +92,7 @@ def _apart(one: Row, other: Row) -> Iterator[str]:
 
 
 def pairs_told(pair: Pair) -> Pair:
-    """Of a cell that failed, say, in some runs of the base, those in which it did not, and the new ones that did
-    not fail in the same way either: what one launch lost hides no loss of all the others."""
+    """Drop runs in which the cell failed, if it worked in other runs of the base."""
     had = states(pair.base)
     base = tuple(row for row in pair.base if not states([row]))
     if not had or not base:
@@ -116,7 +108,6 @@ def pairs_told(pair: Pair) -> Pair:
 
 
 def states(rows: Sequence[Row]) -> list[str]:
-    """The stamps that any of them has, worst first."""
     return [state for state in STATES if any(state in row.flags for row in rows)]
 
 
@@ -132,8 +123,7 @@ NEWLY: Mapping[str, Verdict] = {
 
 
 class Rule(NamedTuple):
-    """By what is judged: the metric, the loss that counts (a fraction, or points / 100), what is repeated, whether
-    cells that were not measured alike are compared all the same, and what sets all cells of the sides apart."""
+    """How cells are judged. `fail_above` is a fraction or points / 100, `apart` differences between the sides."""
 
     metric: Metric
     fail_above: float
@@ -143,12 +133,11 @@ class Rule(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """The loss that counts, as differences are measured."""
+        """Return the loss that counts, as a difference of logarithms for ratios."""
         return -log1p(-self.fail_above) if self.metric.is_ratio else self.fail_above
 
 
 def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rule) -> tuple[Cell, ...]:
-    """Return the verdict of every cell that either side has."""
     found = [pairs_told(pair) for pair in pairs(base, new)]
     context = labels.context([row for pair in found for row in (*pair.base, *pair.new)])
     judged = [_untested(pair, context, rule) for pair in found]
@@ -161,7 +150,7 @@ def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rul
 
 
 def means(found: Sequence[Cell]) -> tuple[Mean, ...]:
-    """Return the geometric mean of the changes of each model that has several cells."""
+    """Return the geometric mean change of each model with several cells."""
     by_model: dict[str, list[float]] = {}
     for cell in found:
         if cell.change is not None:
@@ -173,11 +162,8 @@ def means(found: Sequence[Cell]) -> tuple[Mean, ...]:
     )
 
 
-# ---------------------------------------------------------------- without a test
-
-
 def _untested(pair: Pair, context: Context, rule: Rule) -> Cell:
-    """The cell with what can be said of it without any test; `same` where a test has the last word."""
+    """Verdict `same` means that the test decides."""
     verdict, reason = _standing(pair, rule)
     row = pair.shown
     return Cell(
@@ -218,7 +204,7 @@ def _standing(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
 
 
 def _known(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
-    """Whether both sides claim a figure; what is no longer claimed is a loss, and not a gate that stays green."""
+    """A value that only the base has is a loss, so that the gate detects it."""
     before, after = (bool(_estimates(rows, rule)) for rows in (pair.base, pair.new))
     if before and not after:
         return "newly unknown", f"the new runs claim no {rule.metric.title} here"
@@ -228,14 +214,12 @@ def _known(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
 
 
 def _incomparable(pair: Pair, rule: Rule) -> str:
-    """What keeps two rows from being compared; empty where nothing does."""
     if rule.metric.needs_same_unit and pair.base[0].workload.unit != pair.new[0].workload.unit:
         return f"unit {pair.base[0].workload.unit} | {pair.new[0].workload.unit}"
     return "" if rule.although_different else "; ".join((*pair.apart, *rule.apart))
 
 
 def _failures(pair: Pair) -> Iterator[str]:
-    """Rounds that failed of cells that others measured: their rates say nothing of it."""
     for name, rows in (("base", pair.base), ("new", pair.new)):
         tried, measured = sum(row.rounds_tried for row in rows), sum(row.rounds for row in rows)
         if 0 < measured < tried:
@@ -247,16 +231,13 @@ def _why(rows: Sequence[Row]) -> str:
     return f"{failed.cause}: {failed.message}" if failed else ""
 
 
-# ---------------------------------------------------------------- with one
-
-
 def _estimates(rows: Sequence[Row], rule: Rule) -> list[Estimate]:
     found = (rule.metric.of(row) for row in rows)
     return [one for one in found if one is not None and (one.mean > 0 or not rule.metric.is_ratio)]
 
 
 def _differences(found: Sequence[tuple[int, Pair]], rule: Rule) -> dict[int, Difference]:
-    """By place; of runs, with the noise of all cells that do the same work on as many of the same devices."""
+    """Differences by index. Runs share their noise with all cells of the same work on as many devices."""
     differences = {at: _difference(pair, rule) for at, pair in found}
     alike = defaultdict(list)
     for at, pair in found:
@@ -268,7 +249,7 @@ def _differences(found: Sequence[tuple[int, Pair]], rule: Rule) -> dict[int, Dif
 
 
 def _difference(pair: Pair, rule: Rule) -> Difference:
-    """Of the gain: below zero is a loss, whatever the metric."""
+    """Gain of the new side, negative for a loss whatever the metric."""
     base, new = (_side(_estimates(rows, rule), rule) for rows in (pair.base, pair.new))
     found = launches.welch(base, new)
     return found._replace(mean=rule.metric.sign * found.mean)
@@ -328,7 +309,6 @@ def _short(needed: int | None, rule: Rule) -> str:
 
 
 def _change(found: Difference, half: float | None, level: float | None, rule: Rule) -> Change:
-    """As people read it: of the figure, not of the gain."""
     mean = rule.metric.sign * found.mean
     shown = expm1 if rule.metric.is_ratio else float
     return Change(

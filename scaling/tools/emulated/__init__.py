@@ -1,1 +1,1 @@
-"""Devices that are not there: they sleep as long as a published device computes, and exchange for real."""
+"""Emulated devices: they sleep as long as a published device computes, and exchange real bytes."""

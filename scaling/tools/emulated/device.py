@@ -1,4 +1,4 @@
-"""One emulated device as its worker has it, whatever the framework."""
+"""One emulated device in its worker, independent of the framework."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from scaling.records.point import Point
 from scaling.tools.emulated import layers, profiles
 
 # ---------------------------------------------------------------- timeline
-# When an emulated device is busy: one kernel after the other, each ending at an absolute time.
-#
-# Sleeping by durations drifts: each sleep ends late, and a step of a hundred layers takes 9 % too long. So each
-# sleep aims at the end of all that the device was given; what one sleep is late, the next is shorter. Only waiting
-# for others moves those ends: a device that waited for parameters or gradients begins when they are there.
+# Sleeping for durations drifts: every sleep ends late, 9 % in a step of a hundred layers. So each sleep aims at
+# the absolute end of all work so far. Only waiting for other ranks moves that end.
 
 
-# A shorter sleep is left to the next one, which ends at its own time all the same.
+# a shorter sleep is skipped; the next one ends on time
 SHORTEST_S = 0.2e-3
-# Taking parameters that are there already takes less than this.
+# taking parameters that are ready takes less
 BLOCKED_S = 1e-3
 
 
 class Timeline:
-    """The time of one device, stretched by `dilate`. `clock` and `sleep` are replaced in tests."""
+    """The time of one device, stretched by `dilate`. Tests replace `clock` and `sleep`."""
 
     def __init__(
         self,
@@ -38,45 +35,39 @@ class Timeline:
         self._asked_s = self._end_s
 
     def begin(self, step_s: float) -> None:
-        """A step of `step_s` begins. Lateness is made up for, a pause of more than half a step is not."""
+        """Begin a step of `step_s`. Lateness is made up for, except a pause of more than half a step."""
         now_s = self._clock()
         if now_s - self._end_s > 0.5 * step_s * self._dilate:
             self._end_s = now_s
 
     def spend(self, seconds: float) -> None:
-        """The device works for `seconds` of its own time; returns when it has done so."""
         self._end_s += seconds * self._dilate
         left_s = self._end_s - self._clock()
         if left_s >= SHORTEST_S:
             self._sleep(left_s)
 
     def finish(self) -> None:
-        """Return when the device has done all that it was given."""
         left_s = self._end_s - self._clock()
         if left_s > 0:
             self._sleep(left_s)
 
     def ask(self) -> None:
-        """Note the time: what comes next may wait for others."""
         self._asked_s = self._clock()
 
     def granted(self) -> None:
-        """What was asked for is there. If it was waited for, the device was idle until now."""
+        """Note that the request is answered. If the device waited for it, it was idle until now."""
         now_s = self._clock()
         if now_s - self._asked_s > BLOCKED_S:
             self._end_s = max(self._end_s, now_s)
 
     def meet(self) -> None:
-        """All ranks have been waited for: nobody begins what follows before now."""
+        """Note that all ranks have met: later work begins now at the earliest."""
         self._end_s = max(self._end_s, self._clock())
 
 
-# ---------------------------------------------------------------- device
-
-
 class EmulatedDevice:
-    """What the profile says of the point's model: `rate` and `spans`, the latter with sizes divided by the point's
-    `shrink`; `timeline` is the device's time. UsageError where the profile does not know model or batch."""
+    """A device with its model's rate, spans and timeline. Raises UsageError if the profile lacks the model or the
+    batch."""
 
     def __init__(self, point: Point) -> None:
         work = point.workload
@@ -88,6 +79,6 @@ class EmulatedDevice:
 
 
 def value(rank: int, step: int) -> float:
-    """What all elements of a rank's gradients are in a step: another number in each, and whole, so that sums are
-    exact."""
+    """Return the value of all gradient elements of a rank in a step: an integer, so sums are exact; it changes
+    every step."""
     return 1.0 + (7 * rank + 3 * step) % 31

@@ -1,4 +1,4 @@
-"""The layers of a model as its device sees them: parameters, and floating-point operations of each. Pure."""
+"""The layers of a model: parameters, floating-point operations, DDP's buckets, and spans of a step."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, int(DEFAULT_BUCKET_MB * MIB)
 
 
 def bucket_bytes(sizes: Iterable[int], cap_mb: float, shrink: float = 1.0) -> list[int]:
-    """Bytes of the buckets that DDP forms of gradients of these `sizes`, given in the order in which
-    backward makes them (the model's, reversed); its limits are divided by `shrink`, as the sizes are.
-
-    A bucket is full once it reaches the cap; at the default cap the first one has 1 MiB
-    (torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size).
-    """
+    """Compute DDP's buckets for gradients of these `sizes`, in the order of backward, in bytes. A bucket is full
+    when it reaches the cap. With the default cap the first one has 1 MiB (torch/csrc/distributed/c10d/reducer.cpp,
+    compute_bucket_assignment_by_size). Limits are divided by `shrink`."""
     cap = cap_mb * MIB / shrink
     limit = FIRST_BUCKET_BYTES / shrink if cap_mb == DEFAULT_BUCKET_MB else cap
     buckets, filling = [], 0
@@ -43,8 +40,8 @@ FLOAT32_BYTES = 4
 
 
 class Layer(Record, frozen=True, kw_only=True):
-    """A module with parameters. `sizes` are their elements; `forward` and `backward` count the operations of one
-    sample (a multiply and an add are two). Layers that multiply no matrices (normalisation) count none."""
+    """A module with parameters. `forward` and `backward` count operations of one sample; a multiply and an add are
+    two."""
 
     name: str
     sizes: tuple[int, ...]
@@ -53,8 +50,7 @@ class Layer(Record, frozen=True, kw_only=True):
 
 
 class Span(Record, frozen=True, kw_only=True):
-    """A stretch of a step: seconds of the forward and of the backward pass, and the parameters whose gradients
-    are there at its end, in elements."""
+    """A part of a step; `sizes` are elements of the parameters whose gradients are ready at its end."""
 
     forward_s: float
     backward_s: float
@@ -63,8 +59,8 @@ class Span(Record, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=8)
 def of(model: str, image_size: int = 0) -> tuple[Layer, ...]:
-    """Those layers of a model that have parameters, in the order of the forward pass, at an image size, 0 for the
-    model's own; UsageError for no model, or a size that it cannot have."""
+    """List a model's layers with parameters, in forward order. Raises UsageError for an unknown model or image
+    size."""
     try:
         placed = models.sized(model, image_size).placed
     except UsageError as error:
@@ -83,27 +79,22 @@ def of(model: str, image_size: int = 0) -> tuple[Layer, ...]:
 
 
 def operations(model: str, image_size: int = 0) -> int:
-    """Of both passes of one sample."""
     return sum(layer.forward + layer.backward for layer in of(model, image_size))
 
 
 def gradient_bytes(model: str, image_size: int = 0) -> int:
-    """Bytes of the gradients of all layers, in float32."""
     return FLOAT32_BYTES * sum(sum(layer.sizes) for layer in of(model, image_size))
 
 
 def tail_bytes(model: str, image_size: int = 0) -> int:
-    """Bytes of the last of DDP's buckets at their usual sizes, which goes out when backward has ended."""
+    """Count the bytes of DDP's last bucket, which is sent after backward has ended."""
     sizes = [FLOAT32_BYTES * size for layer in of(model, image_size) for size in layer.sizes]
     return bucket_bytes(reversed(sizes), DEFAULT_BUCKET_MB)[-1]
 
 
 def spans(layers: Sequence[Layer], step_s: float, shrink: float = 1.0) -> tuple[Span, ...]:
-    """Share `step_s` out in proportion to the operations, and divide the parameters by `shrink`.
-
-    A layer that counts no operations ends with the one before it. What a device does besides (update, activation
-    functions) is shared out alike: only the whole step was ever published.
-    """
+    """Divide `step_s` in proportion to the operations, and the parameters by `shrink`. A layer without operations
+    joins the span before it."""
     per_operation_s = step_s / sum(layer.forward + layer.backward for layer in layers)
     sizes = iter(shrunken([size for layer in layers for size in layer.sizes], shrink))
     stretches: list[Span] = []
@@ -118,7 +109,7 @@ def spans(layers: Sequence[Layer], step_s: float, shrink: float = 1.0) -> tuple[
 
 
 def shrunken(sizes: Iterable[int], shrink: float) -> list[int]:
-    """Elements divided by `shrink`, so that the sum is right and none is empty."""
+    """Divide elements by `shrink` so that the sum is right and every parameter keeps at least one."""
     shares, whole, done = [], 0, 0
     for size in sizes:
         whole += size

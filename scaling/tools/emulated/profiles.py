@@ -1,4 +1,4 @@
-"""What a device does alone, published or fitted: the reader of profiles.toml. Pure but for reading that file."""
+"""Rates of devices, published or fitted: reads profiles.toml."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from scaling.tools.emulated import layers
 
 
 class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast one device trains a model at a batch; `source` is a key of the file's sources. All rates that were
-    published are of images, of `image_size` pixels a side, 0 for the model's own."""
+    """Published rate of one device. `image_size` is in pixels, 0 for the model's."""
 
     model: str
     batch_size: int
@@ -28,18 +27,17 @@ class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step: forward, backward, update."""
+        """Seconds of forward, backward and update."""
         return self.batch_size / self.samples_per_s
 
     @property
     def fitted(self) -> str:
-        """How it was fitted to others; nothing of one that was published."""
+        """How the rate was fitted, "" for a published rate."""
         return ""
 
 
 class InNode(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast each of `devices` devices of a node trained at a batch: all that the node loses is in it, so that
-    nothing but a fit may rest on it."""
+    """Rate of each of `devices` devices in a node. It includes the node's losses, so only fits use it."""
 
     model: str
     batch_size: int
@@ -50,7 +48,7 @@ class InNode(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Link(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What joins the devices of a node: its name, and the bytes that one device sends over it at most."""
+    """The link between a node's devices. `bytes_per_s` is the maximum that one device sends."""
 
     name: str
     bytes_per_s: float
@@ -58,8 +56,6 @@ class Link(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A device by its full name, and what is known of it."""
-
     device: str
     rates: tuple[Rate, ...]
     in_node: tuple[InNode, ...] = ()
@@ -67,39 +63,30 @@ class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of profiles.toml."""
-
     sources: dict[str, str]
     profiles: dict[str, Profile]
 
 
 # ---------------------------------------------------------------- fits
-# A device's rate at batches that nobody published, fitted to those that were. Pure.
-#
-#     r(b) = c b / (b + h)        a step takes (b + h) / c: so much per sample, and h samples' time in any case
-#
-# Two batches give c and h; of more, 1/r is fitted linearly in 1/b (Lineweaver and Burk, 1934, for this law). Tried
-# where more are known: fitted to a V100's ResNet-50 at 64 and 128 (MXNet), it is 3.3 % too fast at 32, 2.1 % at
-# 16, 9.7 % at 8; fitted to Dell's GoogLeNet on one and four P100s, it is 0.2 % off on two. So nothing is estimated
-# beyond half and twice the published batches.
+# Rates at unpublished batches b are c b / (b + h): a time per sample, and a fixed time of h samples. 1/r is fitted
+# linearly in 1/b (Lineweaver and Burk, 1934). A V100's ResNet-50 fitted at 64 and 128 (MXNet) is 3.3 % too fast at
+# 32 and 9.7 % at 8, so fits end at half the smallest and twice the largest batch.
 
 
 class Fitted(Rate, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rate that follows from others, and how: nobody published it."""
+    """A rate that was fitted or converted, not published."""
 
     how: str
 
     @property
     def fitted(self) -> str:
-        """`236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node`."""
+        """Formula and batches: `236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node`."""
         return self.how
 
 
 class Fit(Record, frozen=True, kw_only=True):
-    """c b / (b + h) samples/s of a model at batch b, for batches from `least` to `most`.
-
-    `fitted_to` are the batches in words, `off` by how much of the published rates it misses them at most.
-    """
+    """The rate c b / (b + h) in samples/s, for batches b from `least` to `most`. `off` is the largest relative
+    error."""
 
     model: str
     c: float
@@ -116,11 +103,9 @@ class Fit(Record, frozen=True, kw_only=True):
         return f"{self.c:.1f} b / (b + {self.h:.1f}), fitted to {self.fitted_to}{within}"
 
     def samples_per_s(self, batch_size: float) -> float:
-        """r(b)."""
         return self.c * batch_size / (batch_size + self.h)
 
     def at(self, batch_size: int) -> Fitted:
-        """The rate at a batch."""
         return Fitted(
             model=self.model,
             batch_size=batch_size,
@@ -132,8 +117,8 @@ class Fit(Record, frozen=True, kw_only=True):
 
 
 def fitted_rate(profile: Profile, model: str, image_size: int | None = None) -> Fit | None:
-    """Of the first source that has two batches of the model at an image size, or at any; None where none has, or
-    where step times do not grow with the batch in such a way."""
+    """Fit the first source with two batches of the model at an image size (None: any). None without such a source,
+    or if step times do not grow with the batch."""
     known: tuple[Rate | InNode, ...] = (*profile.rates, *profile.in_node)
     published = [one for one in known if one.model == model and image_size in (None, one.image_size)]
     for source, size in dict.fromkeys((one.source, one.image_size) for one in published):
@@ -165,7 +150,6 @@ def _fitted(model: str, source: str, points: Sequence[Rate | InNode]) -> Fit | N
 
 
 def _said_points(points: Sequence[Rate | InNode]) -> str:
-    """`batch 144, and 36 as one of 4 in a node`."""
     alone = ", ".join(str(one.batch_size) for one in points if not isinstance(one, InNode))
     shared = [f"{one.batch_size} as one of {one.devices} in a node" for one in points if isinstance(one, InNode)]
     return f"batch {', and '.join(filter(None, (alone, *shared)))}"
@@ -179,17 +163,16 @@ PREFIX = "emulated:"
 
 @lru_cache(maxsize=1)
 def read() -> File:
-    """The profiles that come with this package."""
     return msgspec.toml.decode(FILE.read_bytes(), type=File)
 
 
 def name_of(device: str) -> str:
-    """The profile's name in `emulated:p100`; "" for a device that is not emulated."""
+    """Return the profile's name in `emulated:p100`, "" for a device that is not emulated."""
     return device.removeprefix(PREFIX) if device.startswith(PREFIX) else ""
 
 
 def find(name: str) -> Profile:
-    """A profile by its name; UsageError with the near match."""
+    """Find a profile. Raises UsageError with the nearest name."""
     known = read().profiles
     if name not in known:
         raise UsageError(f"--device {PREFIX}{name}: unknown profile; {near(name, known)}")
@@ -197,12 +180,8 @@ def find(name: str) -> Profile:
 
 
 def rate(name: str, model: str, batch_size: int | None = None, image_size: int = 0) -> Rate:
-    """What a device does with a model at a batch, by default the first batch that is listed, and at an image size,
-    0 for the model's own: as published, else as fitted to the batches that were, else as at another size, in
-    proportion to the operations.
-
-    Raises UsageError that lists what there is: nothing is estimated from other models or far from those batches.
-    """
+    """Return a model's rate at a batch (default: the first listed): published, else fitted, else converted from
+    another image size. Raises UsageError with the available batches."""
     profile = find(name)
     of_model = [published for published in profile.rates if published.model == model]
     if not of_model:
@@ -221,12 +200,11 @@ def rate(name: str, model: str, batch_size: int | None = None, image_size: int =
 
 
 def pixels(image_size: int) -> str:
-    """` at 256 px`; nothing at the model's own size."""
+    """Format an image size: ` at 256 px`, "" for the model's own."""
     return f" at {image_size} px" if image_size else ""
 
 
 def _at(profile: Profile, model: str, batch_size: int | None, image_size: int) -> Rate | None:
-    """As published, or as fitted to what was, at this size."""
     for one in profile.rates:
         if (one.model, one.image_size) == (model, image_size) and batch_size in (None, one.batch_size):
             return one
@@ -237,7 +215,7 @@ def _at(profile: Profile, model: str, batch_size: int | None, image_size: int) -
 
 
 def _resized(one: Rate, image_size: int) -> Rate:
-    """The same operations a second, on images of another size. Nobody has tried how far that holds."""
+    """Assumes equal operations/s at another image size, which was never tested."""
     times = layers.operations(one.model, one.image_size) / layers.operations(one.model, image_size)
     where = pixels(one.image_size) or " at its own size"
     before = f"; {one.fitted}" if one.fitted else ""
@@ -252,5 +230,4 @@ def _resized(one: Rate, image_size: int) -> Rate:
 
 
 def source(published: Rate) -> str:
-    """Where a rate was published."""
     return read().sources[published.source]

@@ -1,1 +1,1 @@
-"""`scaling history`: all runs of a folder, a line each, and which are comparable. Reads the records alone."""
+"""The history command: list the runs of a folder and which are comparable. It reads only records."""

@@ -1,4 +1,4 @@
-"""`python -m scaling history RESULTS_DIR`: all runs of a folder, a line each."""
+"""The history command, `python -m scaling history RESULTS_DIR`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,22 @@ from scaling.tools.history.flags import NAME, Asked
 from scaling.tools.history.formats import document
 from scaling.tools.history.lines import RunLine, Unreadable, read
 
-# ---------------------------------------------------------------- groups
-
 
 def lettered(lines: Sequence[RunLine]) -> list[RunLine]:
-    """The same lines, each with the letter of its group; one that measured no exchange is like no other."""
+    """Give each line the letter of its group of comparable runs, "" if it measured no exchange."""
     measured = dict.fromkeys(line.conditions for line in lines if line.world_sizes)
     letters = {conditions: letter(place) for place, conditions in enumerate(measured)}
     return [replace(line, like=letters[line.conditions] if line.world_sizes else "") for line in lines]
 
 
 def letter(place: int) -> str:
-    """A to Z, then AA, AB, ..."""
+    """Return A to Z, then AA, AB, ..."""
     more, last = divmod(place, len(ascii_uppercase))
     return (letter(more - 1) if more else "") + ascii_uppercase[last]
 
 
-# ---------------------------------------------------------------- main
-
-
 def rendered(asked: Asked) -> str:
-    """The history in the format asked for. Raises UsageError for what a terminal cannot show."""
+    """Render the history. Raises UsageError for HTML on a terminal."""
     if asked.format == "html" and asked.output is None and sys.stdout.isatty():
         raise UsageError("--format html: not for a terminal; add --output FILE.html")
     found, unreadable = read(asked.results, all_exchanges=asked.format == "html")
@@ -58,7 +53,7 @@ def rendered(asked: Asked) -> str:
 
 
 def _page(asked: Asked, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
-    """Its libraries take longer to import than a table to make."""
+    """Imports late: the page's libraries load slowly."""
     try:
         from scaling.tools.history import page
     except ModuleNotFoundError as error:
@@ -73,7 +68,6 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     return obey(_act, argv, NAME)
 
 

@@ -1,4 +1,4 @@
-"""argv -> Asked; every flag of the history is declared here."""
+"""The flags of `history`; `parse` turns argv into `Asked`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """What the command line asks for."""
-
     results: Path
     format: Format = "table"
     output: Path | None = None
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
-    """Read the command line; None after printing help. Raises UsageError."""
+    """Parse the command line; None after printing help. Raises UsageError."""
     asked = command(app, argv, NAME)
     return asked if isinstance(asked, Asked) else None
 

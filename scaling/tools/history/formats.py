@@ -1,4 +1,4 @@
-"""The history for programs: a line or an object per run, raw numbers."""
+"""The formats of the history: table and Markdown, JSON, CSV."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from scaling.report.parts import Cell, Column, Document, Entry, Line, Quantity, 
 from scaling.text import as_json, rounded
 from scaling.tools.history.lines import Headline, RunLine, Unreadable
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- table and Markdown
 
 
 TITLE = "Runs"
-# Groups that are explained; the others are in --format json.
+# explained in the table; --format json has all
 MOST_GROUPS = 12
-# What run folders begin with.
 _STAMP = re.compile(r"^\d{8}-\d{6}-")
 COLUMNS = (
     Column(key="started", title="started, UTC", is_text=True),
@@ -39,7 +38,6 @@ COLUMNS = (
 
 
 def document(results: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> Document:
-    """Say every run in a line, the oldest first, and what the letters stand for."""
     table = Section(title="Every run", columns=COLUMNS, lines=tuple(map(_line, lines)))
     return Document(
         title=TITLE,
@@ -102,21 +100,20 @@ def _remarks(line: RunLine) -> Iterator[str]:
         yield f"{text.counted(line.failed, 'point')} failed"
 
 
-# ---------------------------------------------------------------- for programs
+# ---------------------------------------------------------------- JSON and CSV
 
-# What has no place in a line, or a place of its own.
+# fields of RunLine without a column in CSV
 APART = ("headline", "seen")
 FIELDS = (*(name for name in RunLine.__struct_fields__ if name not in APART), *Headline.__struct_fields__)
 
 
 def json(lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
-    """Return one JSON object: `runs` as `RunLine` has them, and what could not be read."""
     plain = {"runs": rounded(msgspec.to_builtins(lines)), "unreadable": msgspec.to_builtins(unreadable)}
     return as_json(plain)
 
 
 def csv(lines: Sequence[RunLine]) -> str:
-    """Return a header line and a line per run; lists are separated by spaces."""
+    """Return a header and one line per run; lists are joined by spaces."""
     out = StringIO()
     writer = csv_module.DictWriter(out, FIELDS, lineterminator="\n")
     writer.writeheader()

@@ -1,7 +1,7 @@
-"""A run in one line: when, on what, with which settings, and the fastest exchange at its largest world size.
+"""A run in one line: date, devices, settings, and the fastest exchange at its largest world size.
 
-The whole analysis of a run takes ten times as long as reading it. Only what the line says is computed here, by the
-functions that the report uses, so that rates and efficiencies are those of its table.
+The full analysis takes ten times as long as reading a run. So only the shown values are computed, with the
+report's functions.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from scaling.records.run import Header, ImportedUnit, PointRecord
 from scaling.records.store import FILE, is_being_written, load
 from scaling.text import readable, several
 
-# Of a workload, what is said in words of its own or follows from these.
+# fields of a workload with words of their own
 _SAID = frozenset({
     "model", "data", "batch_rule", "batch_size", "precision", "memory_format", "compile", "unit", "node_devices",
 })  # fmt: skip
-# What the others are without a flag: once, since fields() reads all types anew, and there are 1,000 runs.
+# defaults of the other fields; computed once, because fields() is slow and there may be 1,000 runs
 _USUAL = {one.name: one.default for one in fields(Workload) if one.name not in _SAID}
 
 
 class Headline(Record, frozen=True, kw_only=True):
-    """The fastest exchange at a run's largest world size; means over rounds. `efficiency` is None where none is
-    claimed, a fraction of 1; a sample is `units_per_sample` of `unit`. `flags` are those that its own records put
-    on it: SUPERLINEAR and DRIFTING need the whole analysis."""
+    """The fastest exchange at a run's largest world size, means over rounds. `efficiency` is a fraction of 1, None
+    if not claimed. `flags` are its own records' (SUPERLINEAR and DRIFTING need the full analysis)."""
 
     strategy: str
     interconnect: str
@@ -53,8 +52,7 @@ class Headline(Record, frozen=True, kw_only=True):
 
 
 class Sight(Record, frozen=True, kw_only=True):
-    """What a run has seen of one exchange at one world size: mean over rounds. `work` tells it from others that
-    a run of the same conditions may have measured: `digits-cnn, batch 32`."""
+    """Mean rate of one exchange at one world size. `work` is `digits-cnn, batch 32`."""
 
     contender: Contender
     work: str
@@ -65,11 +63,11 @@ class Sight(Record, frozen=True, kw_only=True):
 
 
 class RunLine(Record, frozen=True, kw_only=True):
-    """What is said of one run. `like` names the group of runs that it may be compared with, in the order of their
-    first runs: A, B, ...; `conditions` is what all of the group share.
+    """One run.
 
-    `failed` counts points, `is_running` says that a sweep still writes into it, `headline` is None before any
-    exchange has ended. `seen` are all exchanges that have a result, where these were asked for.
+    * headline: None before any exchange ended
+    * failed: number of failed points
+    * like: letter of the group of comparable runs, A for the oldest
     """
 
     run: str
@@ -91,15 +89,12 @@ class RunLine(Record, frozen=True, kw_only=True):
 
 
 class Unreadable(Record, frozen=True, kw_only=True):
-    """A run of which nothing can be said, and why."""
-
     run: str
     reason: str
 
 
 def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], list[Unreadable]]:
-    """Read every run of a folder, the oldest first, and what each has `seen` if asked for. UsageError where
-    it is no folder or has no run."""
+    """Read every run of a folder, the oldest first. Raises UsageError if it is not a folder or has no run."""
     try:
         folders = sorted(filter(_may_be_run, results.iterdir()))
     except OSError as error:
@@ -121,7 +116,7 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
 
 
 def _may_be_run(path: Path) -> bool:
-    """Also another user's folder, into which nobody else may look: what is there is then told as unreadable."""
+    """Unreadable folders of other users count, so that they are reported."""
     try:
         return (path / FILE).is_file()
     except PermissionError:
@@ -129,7 +124,6 @@ def _may_be_run(path: Path) -> bool:
 
 
 def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_exchanges: bool = False) -> RunLine:
-    """Say what a run says; the group is not known yet."""
     latest = kept(records)
     points = [record.point for record in latest if record.point.kind == "exchange"]
     launched = launch(header)
@@ -202,7 +196,7 @@ def _work(points: Iterable[Point]) -> str:
 
 
 def _works(points: Iterable[Point]) -> tuple[str, ...]:
-    """`digits-cnn, batch 32`; what goes without saying is left out."""
+    """`digits-cnn, batch 32`; defaults are left out."""
     rules = {"weak": "", "strong": " in all", "node": " per node"}
     found = (
         f"{work.model}, batch {point.reference.batch_size}{rules[work.batch_rule]}"
@@ -215,7 +209,7 @@ def _works(points: Iterable[Point]) -> tuple[str, ...]:
 
 
 def _beside(work: Workload) -> str:
-    """`, image size 448`: what else is not as it is without a flag."""
+    """`, image size 448`; defaults are left out."""
     return "".join(
         f", {value}" if name == "pass_" else f", {name.replace('_', ' ')}{'' if value is True else f' {value}'}"
         for name, usual in _USUAL.items()
@@ -224,7 +218,6 @@ def _beside(work: Workload) -> str:
 
 
 def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
-    """What two runs must share if `scaling compare` shall compare them."""
     works = sorted({(point.reference, point.hardware, point.placement) for point in points})
     said = [value if what == "devices" else f"{what.removeprefix('versions of ')} {value}"
             for what, value in sorted(launched.items()) if what not in EXPECTED]  # fmt: skip
@@ -264,8 +257,7 @@ def _headline(cells: Iterable[Cell], records: Iterable[PointRecord]) -> Headline
 
 
 def _rank(one: Headline) -> tuple[bool, bool, float]:
-    """As report/headline.py: first those that claim an efficiency, wait for their ranks and are what their name
-    says, and of these the launch's own code."""
+    """Order as in report/headline.py."""
     claims = one.efficiency is not None and not {"ASYNC", "MISLABELLED"} & set(one.flags)
     return claims, not revision(one.strategy), one.samples_per_s
 

@@ -1,4 +1,4 @@
-"""The history of a folder as a page: a series for each exchange and world size, and a line for every run."""
+"""The history as a page: a figure per group and world size, and a line for every run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from scaling.tools.history.lines import RunLine, Sight, Unreadable
 # ---------------------------------------------------------------- figures
 
 
-# Of one figure; more cannot be told apart.
+# in one figure; more are not distinguishable
 MOST_TRENDS = 16
 MOST_RUNS = 250
-# Of one page: about 100 bytes each.
+# in one page, about 100 bytes each
 MOST_DOTS = 8000
-# Letter, unit, world size; and by the name of an exchange what each run saw of it, by the run's number.
+# Key: letter, unit, world size. Seen: by exchange and number of the run.
 Key = tuple[str, str, int]
 Seen = Mapping[str, Mapping[int, Sight]]
 
 
 def figures(lines: Sequence[RunLine]) -> tuple[list[Figure], str]:
-    """Return a figure for each group of comparable runs and each world size, the newest group first and in it the
-    largest world size; and what is left out, "" for nothing. Runs are numbered from 1, the oldest."""
+    """Return a figure per group of runs and world size, newest first, and a remark on figures left out."""
     found: list[Figure] = []
     dots = 0
     groups = _groups(lines)
@@ -46,7 +45,6 @@ def figures(lines: Sequence[RunLine]) -> tuple[list[Figure], str]:
 
 
 def _groups(lines: Sequence[RunLine]) -> list[tuple[Key, Seen]]:
-    """The newest first, of exchanges that two runs have measured at least: one is no series."""
     by_key: dict[Key, list[tuple[int, Sight]]] = {}
     newest: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
@@ -59,7 +57,6 @@ def _groups(lines: Sequence[RunLine]) -> list[tuple[Key, Seen]]:
 
 
 def _named(sights: Sequence[tuple[int, Sight]]) -> Seen:
-    """By name: what all of them share goes without saying."""
     options = [frozenset(sight.contender.options.items()) for _, sight in sights]
     shared = frozenset.intersection(*options)
     works = {sight.work for _, sight in sights}
@@ -97,7 +94,6 @@ def _figure(key: Key, seen: Seen) -> Figure:
 
 
 def _trends(seen: Seen) -> list[Trend]:
-    """Those that most runs have measured, in the order of the names."""
     kept = sorted(seen, key=lambda name: -len(seen[name]))[:MOST_TRENDS]
     return [
         Trend(label=name, number=number, turns=tuple(_turns(by_run))[-MOST_RUNS:])
@@ -139,16 +135,15 @@ def _texts(names: Iterable[str], turns: Mapping[str, Turn]) -> Iterator[str]:
 # ---------------------------------------------------------------- page
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
-# Of the table; a browser is slow with more.
+# lines of the table; browsers are slow with more
 MOST_LINES = 2000
 NUMBER = Column(key="number", title="run")
-# The number leads from a figure to its line.
 NAME = Column(key="run", title="name", is_text=True)
 MARKS = Column(key="marks", title="marks", is_text=True)
 
 
 def render(folder: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
-    """Return the page of the runs in `folder`, the oldest first; the same runs give the same bytes."""
+    """Return the page of the runs in `folder`, the oldest first. The same runs give the same bytes."""
     doc = document(folder, lines, unreadable)
     found, left_out = figures(lines)
     notices = [*doc.notices, *filter(None, [left_out])]
@@ -183,7 +178,6 @@ def _rows(lines: Sequence[Line]) -> Iterator[tuple[Shown, ...]]:
 
 
 def _cell(line: Line, column: Column) -> Shown:
-    """Texts stand left, and are sorted as texts."""
     cell = line.cells.get(column.key)
     return Shown(text=str(cell), is_text=True) if column.is_text else shown(cell, column)
 

@@ -1,1 +1,1 @@
-"""`scaling import`: logs of other tools -> a run of rows marked IMPORTED. Knows no process and no framework."""
+"""The import command: logs of other tools become a run with rows marked IMPORTED."""

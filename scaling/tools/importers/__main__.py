@@ -1,4 +1,4 @@
-"""`python -m scaling import LOG... -o RUN`: logs of other tools as a run, its rows marked IMPORTED."""
+"""The import command, `python -m scaling import LOG... -o RUN`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from scaling.tools.importers.tools import read_all
 
 
 def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
-    """What the logs say as the header of a run. Raises UsageError for a log that is refused."""
     found = read_all(asked.logs, asked.tool, asked.given)
     return Header(
         schema=SCHEMA,
@@ -57,7 +56,6 @@ def _write(asked: Asked, argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     open_streams()
     arguments = sys.argv[1:] if argv is None else argv
     try:
@@ -68,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except Interrupted as stop:
         return stop.exit_code
-    except KeyboardInterrupt:  # while a log is read: nothing is written yet
+    except KeyboardInterrupt:  # while reading a log: nothing is written yet
         return Interrupted(signal.SIGINT).exit_code
     return 0
 

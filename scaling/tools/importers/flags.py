@@ -1,4 +1,4 @@
-"""argv -> Asked; every flag of the importers is declared here."""
+"""The flags of `import`; `parse` turns argv into `Asked`."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """What the command line asks for."""
-
     logs: tuple[Path, ...]
     output: Path
     tool: str | None = None
@@ -49,7 +47,7 @@ class Asked(Record, frozen=True, kw_only=True):
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
-    """Read the command line; None after printing help. Raises UsageError."""
+    """Parse the command line; None after printing help. Raises UsageError."""
     asked = command(app, argv, NAME)
     return asked if isinstance(asked, Asked) else None
 

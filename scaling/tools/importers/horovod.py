@@ -1,8 +1,7 @@
-"""Horovod's synthetic benchmarks (its examples/), and those that print as they do.
+"""Importer for Horovod's synthetic benchmarks (its examples/) and programs with the same output.
 
-Rank 0 alone prints, and the total is its own rate times the number of ranks. ` +-` is 1.96 times the population's
-standard deviation of windows of one launch, not an error of the mean: no interval is made of it. The Keras variant
-prints its warm-up as `Iter #0` and leaves it out of the mean.
+Only rank 0 prints. The total is its rate times the number of ranks. ` +-` is the spread of windows within one
+launch, so it gives no interval. The Keras variant prints its warm-up as `Iter #0`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from scaling.tools.importers.logs import (
 )
 
 _SURE = re.compile(r"Total img/sec on \d+ \w+\(s\)|Img/sec per \w+: ?\d|Iter #\d+: \S+ img/sec per ")
-# Whose end may be cut: it is not read.
+# may be cut at the end; not read
 _SPREAD = r" *\+- *\d"
 _TOTAL = compiled(r"Total img/sec on (\d+) \w+\(s\): *", NUMBER, _SPREAD)
 _PER = compiled(r"Img/sec per \w+: *", NUMBER, _SPREAD)
@@ -38,13 +37,11 @@ _ITER = compiled(r"Iter #(\d+): *", NUMBER, r" *img/sec per \w")
 _HEAD = re.compile(r"(?:^|[\s:])(?:Model: *(\S+)|Batch size: *(\d+)|Number of \w+: *(\d+))\s*$")
 _OF_ALL = "the total is rank 0's rate times the number of ranks"
 _OF_ONE = "one rank of PyTorch's example runs without Horovod's hooks: its rate flatters one device"
-# What printing to one decimal may hide, and what else is a contradiction.
+# rounding to one decimal; a larger relative difference is a contradiction
 _ROUNDING, _APART = 0.06, 0.01
 
 
 class _Launch:
-    """What was printed from one header to the next."""
-
     def __init__(self) -> None:
         self.models: set[str] = set()
         self.batches: set[int] = set()
@@ -118,7 +115,7 @@ def _row(launch: _Launch, given: Given) -> ImportedRow:
 
 
 def _audit(launch: _Launch, size: int, total: float) -> None:
-    """The total is N x that of a device, which is the mean of the iterations, perhaps without the warm-up."""
+    """The total must be N times the mean of the iterations, maybe without the warm-up."""
     per = total / size if size else float("nan")
     if launch.per and all(_differ(size * one, total, _ROUNDING * (size + 1)) for one in launch.per):
         raise Refused(f"contradicts itself: {size} x {launch.per[0]:g} is not {total:g}")

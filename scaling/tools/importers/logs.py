@@ -1,4 +1,4 @@
-"""A log as lines, what is kept of it while its lines go by, and the rows that a grammar makes of it."""
+"""Logs as lines, compact storage of rates, and helpers with which importers make rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from scaling.records.point import Record
 from scaling.records.run import ImportedBandwidth, ImportedRow, ImportedUnit
 from scaling.text import counted, one_line
 
-# ---------------------------------------------------------------- a few bytes a line, however long the log is
+# ---------------------------------------------------------------- rates: a few bytes per line, for long logs
 
 
-# An epoch and a step of it in one number of 63 bits.
+# an epoch and a step in one integer of 63 bits
 _SHIFT, _MOST = 1 << 40, 1 << 22
 
 
 class Rates:
-    """Rates and the step of each, in the order of the log. Those that are not above zero are left out."""
+    """Positive rates with their steps, in the order of the log; other rates are dropped."""
 
     def __init__(self) -> None:
         self._steps = array("q")
@@ -36,19 +36,18 @@ class Rates:
         return bool(self._rates)
 
     def add(self, rate: float, *step: int) -> None:
-        """One more; a step may be an epoch and a number in it."""
+        """Add a rate. `step` may be an epoch and a step within it."""
         if rate > 0:
             first, second = (0, 0, *step)[-2:]
             self._steps.append(min(first, _MOST) * _SHIFT + min(second, _SHIFT - 1))
             self._rates.append(rate)
 
     def later(self) -> array[float]:
-        """The rates of all steps but the first."""
         first = min(self._steps, default=0)
         return array("d", (rate for step, rate in zip(self._steps, self._rates, strict=True) if step != first))
 
     def steady(self, what: str) -> float:
-        """The median of all steps but the first. Raises Refused where there is no other."""
+        """Return the median without the first step. Raises Refused if there is no other step."""
         later = self.later()
         if not later:
             raise Refused(f"has its first {what} alone, which holds the start")
@@ -56,29 +55,25 @@ class Rates:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The lowest and the highest, of some."""
         return min(self._rates), max(self._rates)
 
     def middle(self) -> float:
-        """The median of all: several that say the same of one launch are one. Raises Refused of nothing."""
         if not self._rates:
             raise Refused("has no whole line with a rate")
         return median(self._rates)
 
     @property
     def steps(self) -> int:
-        """How many differ."""
         return len(set(self._steps))
 
 
 class Rows:
-    """A row for each cell: what one log says of it several times is one, the middle of them."""
+    """One row per cell. Of several launches of a cell in one log, the row has the lower median."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[object, ...], tuple[ImportedRow, array[float]]] = {}
 
     def add(self, one: ImportedRow) -> None:
-        """One more launch."""
         key = (
             one.world_size, one.model.casefold(), one.batch_size, one.precision, one.unit, one.synchronous,
             one.failed,
@@ -91,17 +86,15 @@ class Rows:
 
 
 # ---------------------------------------------------------------- lines
-# Lines are streamed, decoded, and without colours and launchers' tags.
-#
-# Progress bars end their lines with a carriage return, so that one ends a line here. A last line that has no end
-# may be cut: it gets an ellipsis, as people write it, and no number before one is taken for whole.
+# Lines are decoded without colours and launchers' tags. A carriage return ends a line too, because progress bars
+# use it. An unfinished last line gets an ellipsis, and a number directly before an ellipsis is not read.
 
 
 BLOCK_BYTES = 1 << 20
-# Of a line, what is kept.
+# kept of a line
 MOST_LINE_BYTES = 1 << 20
 CUT = "\u2026"
-# Of the first block: above this share of control characters it is no text.
+# of the first block: with a larger share of control characters it is not text
 MOST_CONTROL = 0.02
 _ENDING = re.compile(rb"[\r\n]")
 _CONTROL = bytes(set(range(32)) - set(b"\a\b\t\n\f\r\x1b"))
@@ -113,10 +106,10 @@ _MAGIC = {
     b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
     b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
 }
-# ECMA-48: control sequences, as colours are, and the titles of terminals.
+# ECMA-48: control sequences (colours) and terminal titles
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
-# mpirun's -tag-output (`[1,3]<stdout>:`, of PRRTE `[job@1,3]<stdout>: `, of SageMaker
-# `[1,mpirank:3,algo-1]<stdout>:`), horovodrun with Gloo (`[3]<stdout>:`, perhaps a time before), torchrun's
+# Tags of mpirun -tag-output (`[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker
+# `[1,mpirank:3,algo-1]<stdout>:`), horovodrun with Gloo (`[3]<stdout>:`, maybe after a time), torchrun
 # (`[rank3]:`, `[default3]:`), srun -l (`3: `) and Hydra's -l and -prepend-rank (`[3] `).
 _TAG = re.compile(
     r"^(?:[A-Z][\w :]{15,30})?(\[(?:[^\],\s]*,)?(?:mpirank:)?(\d{1,6})(?:,[\w.-]{1,64})?\]<std(?:out|err)>:)[ \t]?"
@@ -124,13 +117,13 @@ _TAG = re.compile(
     r"|^[ ]*(\d{1,6}): "
     r"|^\[(\d{1,6})\] "
 )
-# What kubectl logs --timestamps and docker logs -t set before that.
+# in front of the tag, from kubectl logs --timestamps and docker logs -t
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z ")
 _MAY_BE_TAG = re.compile(r"(?m)^(?:[^\n]{0,70}<std|\[rank|\[default|[ ]*\d{1,6}: |\[\d{1,6}\] |\d{4}-\d\d-\d\dT)")
 
 
 class LogLine(NamedTuple):
-    """A line: its number from 1, who said it as far as a launcher's tag tells, its text."""
+    """A line: its number from 1, the rank in the launcher's tag if any, its text."""
 
     number: int
     rank: int | None
@@ -138,7 +131,7 @@ class LogLine(NamedTuple):
 
 
 def blocks(log: Path) -> Iterator[str]:
-    """Whole lines, about a MiB at a time. Raises UsageError for what cannot be read and what is no text."""
+    """Yield whole lines, about a MiB at a time. Raises UsageError for unreadable files and binary files."""
     rest = b""
     try:
         with log.open("rb") as file:
@@ -146,7 +139,7 @@ def blocks(log: Path) -> Iterator[str]:
             _refuse_binary(first)
             for data in _chunks(first.removeprefix(BOM_UTF8), file):
                 text = rest + (_from_its_end(data) if len(rest) == MOST_LINE_BYTES else data)
-                end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1  # a last \r may be half an end
+                end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1  # a last \r may be half of \r\n
                 whole, rest = text[:end], text[end : end + MOST_LINE_BYTES]
                 if whole:
                     yield _cleaned(whole)
@@ -157,7 +150,7 @@ def blocks(log: Path) -> Iterator[str]:
 
 
 def _from_its_end(data: bytes) -> bytes:
-    """What follows the head of a line that is longer than what is kept: its middle is left out, and marked."""
+    """The data after a line that exceeds MOST_LINE_BYTES; an ellipsis marks the dropped part."""
     ending = _ENDING.search(data)
     return CUT.encode() + data[ending.start() :] if ending else b""
 
@@ -185,7 +178,6 @@ def _cleaned(data: bytes) -> str:
 
 
 def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
-    """The lines of blocks, tags taken off. Pure."""
     number = 0
     for block in found:
         tagged = _MAY_BE_TAG.search(block) is not None
@@ -196,8 +188,7 @@ def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
 
 
 def untagged(text: str) -> tuple[int | None, str]:
-    """Who said a line, and the line without the tags that say so: mpirun sets one before each piece that it was
-    handed, in the middle of a line too."""
+    """Split a line into rank and text. mpirun puts tags also in the middle of a line."""
     if (time := _TIME.match(text)) is not None:
         text = text[time.end() :]
     tag = _TAG.match(text)
@@ -207,26 +198,26 @@ def untagged(text: str) -> tuple[int | None, str]:
     return int(tag[2] or tag[3] or tag[4] or tag[5]), rest.replace(tag[1], "") if tag[1] else rest
 
 
-# ---------------------------------------------------------------- what a grammar makes of them
+# ---------------------------------------------------------------- rows
 
 Value = TypeVar("Value", str, int)
 SpeedOf = Literal["", "worker", "all"]
-# A number that is whole: neither cut nor the head of a longer one; with thousands commas or an exponent.
+# A whole number, neither cut nor the beginning of a longer one; maybe with thousands commas or an exponent.
 NUMBER = (
     r"(?<![\d.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
     rf"(?=$|[\s,;:)\]}}%|'\"])(?![.,;:][\d{CUT}])"
 )
 MOST_SHOWN = 80
-# Far above any rate that a log has told.
+# far above any real rate
 MOST_RATE = 1e13
 
 
 class Refused(UsageError):
-    """A log that cannot become a row, and why; the caller says which log."""
+    """A log that cannot become a row. The caller adds the log's name."""
 
 
 class Given(Record, frozen=True, kw_only=True):
-    """What the command line says of what logs leave out; 0 and "" where it says nothing."""
+    """Values from the command line for logs that lack them; 0 and "" if not given."""
 
     world_size: int = 0
     batch_size: int = 0
@@ -236,8 +227,7 @@ class Given(Record, frozen=True, kw_only=True):
 
 
 class Found(Record, frozen=True, kw_only=True):
-    """What one log says; `log` of its rows is filled in by the caller. `worker` is the one that wrote it, where
-    each of a launch writes a log with the total of all."""
+    """The result for one log. `worker` wrote it, for tools whose workers all print the total."""
 
     rows: tuple[ImportedRow, ...] = ()
     bandwidths: tuple[ImportedBandwidth, ...] = ()
@@ -246,7 +236,7 @@ class Found(Record, frozen=True, kw_only=True):
 
 
 class Tool(NamedTuple):
-    """A grammar: a line is the tool's for sure where one of `marks` stands in it and `sure` matches."""
+    """An importer. A line belongs to the tool if it contains one of `marks` and matches `sure`."""
 
     marks: tuple[str, ...]
     sure: re.Pattern[str]
@@ -254,23 +244,20 @@ class Tool(NamedTuple):
 
 
 class Skipped:
-    """Lines that have the right word in the wrong form: how many, and the first of them."""
+    """Counts lines with the right word in the wrong form, and keeps the first."""
 
     def __init__(self) -> None:
         self.count = 0
         self._first: LogLine | None = None
 
     def add(self, line: LogLine) -> None:
-        """One more."""
         self.count += 1
         self._first = self._first or line
 
     def found(self, one: ImportedRow) -> Found:
-        """A log of one row, and what was skipped in it."""
         return Found(rows=(one,), notes=self.notes())
 
     def notes(self) -> tuple[str, ...]:
-        """In one text; nothing where none was skipped."""
         if self._first is None:
             return ()
         shown = one_line(self._first.text)
@@ -281,16 +268,13 @@ class Skipped:
 
 
 def number(text: str) -> float:
-    """`7,282` as 7282.0; inf and numbers that no rate can be are not a number."""
+    """Parse `7,282` as 7282.0; NaN for infinity and impossible rates."""
     value = float(text.replace(",", ""))
     return value if isfinite(value) and 0 <= value < MOST_RATE else float("nan")
 
 
 def agreed(said: Iterable[Value], given: Value, flag: str, what: str) -> Value | None:
-    """What a log says, else what a flag does; None where neither does.
-
-    Raises Refused where a log says two things, or another one than the flag.
-    """
+    """Return the log's value, else the flag's, else None. Raises Refused for several values or a contradiction."""
     values = sorted(set(said))
     if len(values) > 1:
         shown = ", ".join(map(str, values[:4]))
@@ -301,7 +285,7 @@ def agreed(said: Iterable[Value], given: Value, flag: str, what: str) -> Value |
 
 
 def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
-    """On how many devices a log ran. Raises Refused where neither it nor the flag says so."""
+    """Return the number of devices of a log. Raises Refused if neither log nor flag has it."""
     found = agreed(said, given.world_size, "--world-size", "numbers of devices")
     if found is None:
         raise Refused(f"does not say on how many devices it ran{hint}: add --world-size N")
@@ -311,12 +295,12 @@ def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
 
 
 def batch_size(said: Iterable[int], given: Given) -> int:
-    """Of one device; 0 where nobody says."""
+    """Return the batch size of a device, 0 if unknown."""
     return agreed(said, given.batch_size, "--batch-size", "batch sizes") or 0
 
 
 def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
-    """A model or a precision, without regard to case; "" where nobody says."""
+    """Return a model or a precision, ignoring case; "" if unknown."""
     shown = (one_line(one)[:MOST_SHOWN] for one in said)
     by_fold = {one.casefold(): one for one in shown if one}
     folded = agreed(list(by_fold), given.casefold(), flag, what)
@@ -324,7 +308,7 @@ def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
 
 
 def middle(values: Iterable[float]) -> float:
-    """The median: several that say the same of one launch are one. Raises Refused of nothing."""
+    """Return the median of values from one launch. Raises Refused without values."""
     known = [value for value in values if not isnan(value)]
     if not known:
         raise Refused("has no whole line with a rate")
@@ -346,7 +330,7 @@ def row(
     audit: str = "",
     notes: Iterable[str] = (),
 ) -> ImportedRow:
-    """What a log says of one cell, with what the command line says of the rest. Raises Refused."""
+    """Build the row of a cell from a log and the command line. Raises Refused."""
     if rate is not None and not 0 < rate < MOST_RATE:
         raise Refused(f"has a rate of {rate:g}, which nothing trains at")
     return ImportedRow(
@@ -366,13 +350,11 @@ def row(
 
 
 def compiled(*parts: str) -> re.Pattern[str]:
-    """A grammar of several parts, in which `NUMBER` stands for itself."""
     return re.compile("".join(parts))
 
 
 def once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:
-    """A line for each size and place: what was measured several times is one, the middle of them, and wrong if any
-    was."""
+    """Merge repeated measurements of a size and place: lower median, largest count of wrong values."""
     by_cell: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
     for one in found:
         by_cell.setdefault((one.size_bytes, one.in_place, one.dtype, one.redop), []).append(one)

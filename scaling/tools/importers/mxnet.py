@@ -1,10 +1,7 @@
-"""MXNet's Speedometer, and the table that its benchmark script writes.
+"""Importers for MXNet's Speedometer and for the table of its benchmark script.
 
-A line of Speedometer is of the process that speaks, whose batch is that of all its GPUs; whether its rate is
-that of the process or of the job is not in it. Several speakers have rates of their own, which are added. Of a
-single speaker of several processes, rate x an epoch's seconds tells: it is the whole data set, or the process's
-share of it; where it is neither, the log is refused. The first window of each epoch holds the start and is left
-out.
+Rates of several speakers are added. A single speaker may print its own rate or the job's: rate times seconds of an
+epoch is the process's share of the data set, or the whole. Otherwise the log is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from scaling.tools.importers.logs import (
     world_size,
 )
 
-# ---------------------------------------------------------------- the table of the benchmark
+# ---------------------------------------------------------------- table of the benchmark script
 
 
 _SURE_BENCHMARK = re.compile(r"^\s*num_gpus\s*,\s*img_per_sec\s*$")
@@ -43,7 +40,7 @@ _TABLE_ROW = compiled(r"^ *(\d+) *, *", NUMBER, " *$")
 
 
 def _read_benchmark(lines: Iterable[LogLine], given: Given) -> Found:
-    """A row for each number of GPUs, the middle of those that say it; the table tells neither model nor batch."""
+    """The table has neither model nor batch size."""
     skipped, in_table = Skipped(), False
     said: dict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
@@ -82,19 +79,19 @@ _SPEED = compiled(r"(?:Epoch|Iter)\[(\d+)\] Batch ?\[(?:\d+-)?(\d+)\]\s+Speed: *
 _FEED = re.compile(r"Batch ?\[[\d-]+\]\s+Speed: *\S+ samples/sec")
 _COST = compiled(r"Epoch\[(\d+)\] Time cost=", NUMBER)
 _SAYS = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,()]+)")
-# What FeedForward.fit says, of versions and programs that print no arguments.
+# printed by FeedForward.fit, also without arguments
 _CONTEXTS = re.compile(r"Start training with \[((?:[cg]pu\(\d{1,4}\)(?:, )?){1,512})\]")
 _LAYERED = ("resnet", "resnext", "vgg")
-# As far as rate x seconds may be from the samples of an epoch.
+# largest relative difference between rate x seconds and the samples of an epoch
 _AUDIT = 0.004
 _NODE = re.compile(r"Node\[(\d+)\]")
-# Epoch and batch in one number.
+# An epoch and a batch share one integer.
 _EPOCH = 1 << 40
 Key = tuple[int, int]
 
 
 class _Launch:
-    """What the processes of one launch printed; speakers by rank, -1 where no line says who speaks."""
+    """Speakers are by rank, -1 if lines have no rank."""
 
     def __init__(self) -> None:
         self.arguments: list[tuple[int | None, dict[str, str]]] = []
@@ -104,18 +101,15 @@ class _Launch:
         self.contexts: set[int] = set()
 
     def add(self, who: int, at: Key, speed: float) -> None:
-        """A speed; a line for each metric says the same one again. One of a batch that has another already is
-        remembered: nobody can tell who speaks."""
+        """Lines for several metrics repeat a speed; a different one means several speakers without ranks."""
         if speed > 0 and self.speeds[who].setdefault(at[0] * _EPOCH + at[1], speed) != speed:
             self.several = self.several or at
 
     def values(self, name: str) -> list[str]:
-        """What its arguments say of something."""
         return [said[name] for _, said in self.arguments if name in said]
 
     @property
     def processes(self) -> int:
-        """How many printed their arguments."""
         ranks = {rank for rank, _ in self.arguments}
         return len(self.arguments) if ranks <= {None} else len(ranks - {None})
 
@@ -159,7 +153,7 @@ def _arguments(line: LogLine, launch: _Launch) -> None:
     inside = line.text.partition("Namespace(")[2]
     whole = inside.rstrip().endswith(")") and inside.count("'") % 2 == 0
     said = {name: value.strip().strip("'\"") for name, value in _SAYS.findall(inside) if whole}
-    # With Horovod each calls itself Node[0]. A line whose arguments are broken is that of a process all the same.
+    # With Horovod every process calls itself Node[0]. A line with broken arguments still counts as a process.
     named = _NODE.search(line.text) if said.get("kv_store", "horovod") != "horovod" else None
     launch.arguments.append((int(named[1]) if named else line.rank, said))
 
@@ -188,7 +182,7 @@ def _row(launch: _Launch, given: Given) -> ImportedRow:
 
 
 def _gpus(value: str) -> int:
-    """`0,1` are two; `2` is GPU number two, one device; nothing is a CPU."""
+    """`0,1` is two GPUs, `2` is one GPU with number 2, "" is a CPU."""
     return 1 if value in ("", "None") else len([one for one in value.split(",") if one.strip()])
 
 
@@ -198,7 +192,6 @@ def _model(said: dict[str, str]) -> str:
 
 
 def _workers(launch: _Launch, given: Given, each: int | None, kinds: set[str]) -> tuple[int, int]:
-    """How many processes there were, and how many devices they had together."""
     spoke = len(launch.speeds)
     if not launch.arguments or each is None:
         devices = world_size([], given, " (no Namespace line)")
@@ -215,7 +208,7 @@ def _workers(launch: _Launch, given: Given, each: int | None, kinds: set[str]) -
     return started, world_size([started * each], given)
 
 
-# ---------------------------------------------------------------- whose rate it is
+# ---------------------------------------------------------------- rate of a worker or of the job
 
 
 def _rate(launch: _Launch, workers: int, given: Given) -> tuple[float, list[str]]:
@@ -254,7 +247,7 @@ def _later(speeds: dict[int, float]) -> array[float]:
 
 
 def _audited(launch: _Launch, workers: int) -> str:
-    """`all` or `worker`, by what rate x seconds of an epoch comes to. Raises Refused."""
+    """`all` or `worker`, from rate x seconds of an epoch. Raises Refused."""
     examples = agreed(
         (int(value) for value in launch.values("num_examples") if value.isdigit()), 0, "", "sizes of an epoch"
     )
@@ -270,7 +263,6 @@ def _audited(launch: _Launch, workers: int) -> str:
 
 
 def _epochs(launch: _Launch) -> Iterator[float]:
-    """Samples of each epoch, as its rate and its seconds say."""
     for who, costs in launch.costs.items():
         sums: dict[int, tuple[float, int]] = {}
         for key, speed in launch.speeds.get(who, {}).items():

@@ -1,7 +1,7 @@
-"""nccl-tests (github.com/NVIDIA/nccl-tests): the table of a collective, or the object of `-J`.
+"""Importer for nccl-tests (github.com/NVIDIA/nccl-tests): the table of a collective, or the JSON of `-J`.
 
-Columns come and go with versions and collectives: they are read by the header's names, two groups of time, algbw,
-busbw and wrong values from the right. GB/s are 1e9 bytes a second (as its document on performance says).
+Columns differ between versions and collectives, so the header's names are used. From the right there are two
+groups of time, algbw, busbw and wrong values. GB/s are 1e9 bytes/s (its performance document).
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ from scaling.tools.importers.logs import (
     world_size,
 )
 
-# ---------------------------------------------------------------- the object of -J
-# Written by src/util.cu of versions 2 and 3. It holds the environment of the whole process: nothing of `env` is
-# ever kept.
+# ---------------------------------------------------------------- JSON of -J
+# src/util.cu of versions 2 and 3 writes it. `env` has the environment of the process and is never kept.
 
 
-# Far above what a table of all sizes takes.
+# far above a table of all sizes
 _MOST_CHARACTERS = 64_000_000
 _NAME = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoallv?|sendrecv|gather|scatter|hypercube)"
@@ -46,7 +45,6 @@ _CPU_TIME = "has CPU times (-C 1), which are not the collective's: run it withou
 
 
 def _read_json(lines: Iterable[LogLine], given: Given) -> Found:
-    """The results of all objects. Raises Refused of one that is not closed."""
     found: list[ImportedBandwidth] = []
     notes: dict[str, None] = {}
     skipped = 0
@@ -74,7 +72,7 @@ def _out_of_bounds(count: int) -> str:
 
 
 def _audited(found: Iterable[ImportedBandwidth], audit: str) -> tuple[ImportedBandwidth, ...]:
-    """All of them, where wrong values were found and no line says in which."""
+    """Mark all results if wrong values were reported and no line shows where."""
     lines = tuple(found)
     if not audit or any(one.wrong for one in lines):
         return lines
@@ -82,8 +80,7 @@ def _audited(found: Iterable[ImportedBandwidth], audit: str) -> tuple[ImportedBa
 
 
 def _of_a_group(groups: Iterable[int]) -> tuple[int, tuple[str, ...]]:
-    """How many ranks do a collective, of the group of each; and a note where several groups do one at once. Raises
-    Refused of groups that differ."""
+    """Ranks of one group, and a note if several groups run at once. Raises Refused for unequal groups."""
     sizes = Counter(groups)
     if len(set(sizes.values())) > 1:
         raise Refused("has groups of several sizes (NCCL_TESTS_SPLIT): its bandwidths are of no number of devices")
@@ -96,7 +93,6 @@ def _of_a_group(groups: Iterable[int]) -> tuple[int, tuple[str, ...]]:
 
 
 def _json_devices(config: dict[str, Any], given: Given) -> tuple[int, tuple[str, ...]]:
-    """Of one group. Of each process its first device alone is listed."""
     ranks = [int(device["rank"]) for device in config["devices"]]
     if len(set(ranks)) < len(ranks):
         raise Refused("has several Rank 0: built without MPI (make MPI=1); its bandwidths are of no network")
@@ -164,9 +160,9 @@ def _bandwidth(
     )
 
 
-# ---------------------------------------------------------------- the table
+# ---------------------------------------------------------------- table
 
-# Where it was pasted as text, Markdown took the signs at the beginnings of lines.
+# Pasted tables may lack the leading `#`, which Markdown removes.
 _SURE = re.compile(r'(?:#|^)\s*size\s+count\s.*\balgbw\s+busbw\b|"nccl_version"\s*:')
 _RANK = re.compile(r"(?:#\s+|^\s*)Rank\s+(\d+)\s+((?:Group\s+(\d+)\s+)?Pid\s.*)")
 _FAILED = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)\s+FAILED")
@@ -187,19 +183,16 @@ def _read(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 class _Log:
-    """What the lines of a text say."""
-
     def __init__(self) -> None:
         self.ranks: dict[int, set[str]] = {}
         self.groups: dict[int, int] = {}
         self.collectives: set[str] = set()
         self.columns: list[str] = []
         self.tables = 0
-        self.found: dict[ImportedBandwidth, None] = {}  # each once: tables are printed again
+        self.found: dict[ImportedBandwidth, None] = {}  # without repeated tables
         self.audit = ""
 
     def read(self, line: LogLine, skipped: Skipped) -> None:
-        """What a line says of it. Raises Refused of CPU time."""
         text = line.text
         if (rank := _RANK.search(text)) is not None:
             self.ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
@@ -229,7 +222,7 @@ def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _columns(text: str) -> list[str]:
-    """The header's names; none where it is damaged. Raises Refused of CPU time."""
+    """The header's names, empty if damaged. Raises Refused for CPU times."""
     columns = text.replace("#wrong", "wrong").lstrip("# ").split()
     if "cputime" in columns:
         raise Refused(_CPU_TIME)
@@ -237,7 +230,7 @@ def _columns(text: str) -> list[str]:
 
 
 def _tokens(text: str, columns: list[str]) -> list[str]:
-    """Of a line, without its date and time, which are two words in the one column `timestamp` at its end."""
+    """Date and time are two words in the last column `timestamp`."""
     tokens = text.split()
     if columns[-1] != "timestamp":
         return tokens
@@ -257,7 +250,7 @@ def _devices(ranks: dict[int, set[str]], groups: dict[int, int], given: Given) -
 
 
 def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[ImportedBandwidth]:
-    """Out of place and in place; nothing of a line whose columns are not those of the header."""
+    """Empty if the columns do not match the header."""
     width = (len(columns) - (columns[-1] == "timestamp") - columns.index("time")) // 2
     left, groups = tokens[: -2 * width], (tokens[-2 * width : -width], tokens[-width:])
     if not 2 <= len(left) <= columns.index("time") or len(tokens) < 2 * width + 2:
@@ -281,7 +274,7 @@ def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[Impor
             time_s=value[0] / 1e6,
             algbw_gbytes_per_s=value[1],
             busbw_gbytes_per_s=value[2],
-            wrong=int(number(wrong)) if _NUMBER.fullmatch(wrong) else None,  # many are 1.04858e+06
+            wrong=int(number(wrong)) if _NUMBER.fullmatch(wrong) else None,  # may be written as 1.04858e+06
         )
 
 

@@ -1,4 +1,4 @@
-"""What trainers of PyTorch print: torchtitan, Hugging Face's Trainer, Lightning, AWS' examples of FSDP."""
+"""Importers for PyTorch trainers: Hugging Face's Trainer, Lightning, AWS' FSDP examples, torchtitan."""
 
 from __future__ import annotations
 
@@ -23,13 +23,10 @@ from scaling.tools.importers.logs import (
     world_size,
 )
 
-# ---------------------------------------------------------------- Hugging Face
-# Hugging Face's Trainer: what it says at the end of a training, over all devices, its start included.
-#
-# Before 4.7 `train_samples_per_second` counted steps (transformers#11818): without `train_steps_per_second`
-# beside it a log is refused. Newer versions print numbers as strings and break lines. Both rates divide what was
-# planned by the seconds of this start (its speed_metrics): they are too large where it was resumed or stopped
-# early.
+# ---------------------------------------------------------------- Hugging Face's Trainer
+# It prints one rate of all devices, including the start. Before 4.7 `train_samples_per_second` counted steps
+# (transformers#11818), so a log needs `train_steps_per_second`. Rates divide the planned work by this start's
+# seconds (speed_metrics), so a resumed or stopped training is refused.
 
 
 _SURE_HF = re.compile(r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=")
@@ -42,12 +39,12 @@ _PLAN = re.compile(r"(?:(Num Epochs) =|Continuing training from global step) (\d
 _EPOCH = compiled(r"(?:['\"]epoch['\"]:|^\s*epoch +=)\s*['\"]?", NUMBER)
 _RUNTIME = compiled(r"['\"]train_runtime['\"]:\s*['\"]?", NUMBER)
 _HF_STEPS = re.compile(r"\| *(\d{1,12})/(\d{1,12}) \[")
-# Below this share of what was planned a training was stopped early.
+# below this share of the planned steps, a training was stopped early
 _DONE = 0.97
 _MOST_EPOCHS = 1 << 31
-# As far as nodes of one training are apart, each of which tells it by its own clock.
+# largest relative difference between nodes of one training, because each uses its own clock
 _ALIKE = 0.02
-# Samples of a step as the two rates say them: the last batch of an epoch may be smaller.
+# tolerance for samples per step from the two rates: an epoch's last batch may be smaller
 _APART = 0.3
 
 
@@ -89,7 +86,6 @@ def _read_hf_trainer(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _of_one(rates: Rates) -> float:
-    """What all nodes say of one training. Raises Refused of several."""
     rate = rates.middle()
     low, high = rates.ends
     if high > (1 + _ALIKE) * low:
@@ -98,15 +94,12 @@ def _of_one(rates: Rates) -> float:
 
 
 class _Plan:
-    """What was to be trained, and how far it came."""
-
     def __init__(self) -> None:
         self.start = self.epochs = 0
         self.epoch = self.runtime_s = 0.0
         self.bars: dict[int, int] = {}
 
     def read(self, text: str) -> None:
-        """What a line says of it."""
         if (said := _PLAN.search(text)) is not None:
             value = int(said[2].replace(",", ""))
             if said[1]:
@@ -121,13 +114,13 @@ class _Plan:
             self.runtime_s = number(seconds[1])
 
     def audit(self, steps_per_s: float) -> None:
-        """Raises Refused of a training that was resumed or stopped early."""
+        """Check the plan. Raises Refused for a training that was resumed or stopped early."""
         if self.start:
             raise Refused(
                 f"was resumed from global step {self.start}: its rates count the steps before it, too, "
                 "over the seconds after it alone"
             )
-        # Num Epochs is rounded up: with max_steps the last may be a part; without a length it is sys.maxsize.
+        # Num Epochs is rounded up for a partial last epoch; without a length it is sys.maxsize.
         if self.epoch and self.epoch <= self.epochs - 1 < _MOST_EPOCHS:
             raise Refused(
                 f"was stopped early, at epoch {self.epoch:g} of {self.epochs}: "
@@ -142,7 +135,6 @@ class _Plan:
 
 
 def _devices(head: dict[str, list[int]]) -> list[int]:
-    """The batch of all over that of a device and its accumulation."""
     if not head.keys() >= {"Total", "Instantaneous", "Gradient"}:
         return []
     each = head["Instantaneous"][0] * head["Gradient"][0]
@@ -163,14 +155,9 @@ HF_TRAINER = Tool(("train_samples_per_second",), _SURE_HF, _read_hf_trainer)
 
 
 # ---------------------------------------------------------------- Lightning
-# PyTorch Lightning: its progress bar, and the rates of ThroughputMonitor.
-#
-# A bar counts steps: samples only where `--batch-size` says those of a device. ThroughputMonitor's
-# `device/samples_per_sec` x devices = `samples_per_sec`; it puts the stage before each, as in `train|`.
-#
-# The seconds of a bar go on while its epoch is validated: before 2.0 it counts those batches as well, since then
-# it is printed again with the same count. So the first rate of a count is taken, and none after a validation's
-# bar.
+# Its bar counts steps; `--batch-size` of a device turns them into samples. ThroughputMonitor prints the stage in
+# front of `device/samples_per_sec` and `samples_per_sec` (`train|`). A bar's seconds include validation, so the
+# first rate of a count is used, and none after a validation's bar.
 
 
 _SURE_LIGHTNING = re.compile(
@@ -183,7 +170,7 @@ _BAR = re.compile(
 )
 _TRAINS = re.compile(r"Epoch (\d{1,9})|Training")
 _VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?: ")
-# The stage and `device` stand before the key, each with a separator that users choose.
+# The stage and `device` precede the key, with separators that users choose.
 _BEFORE = r"[^\s'\"{}()\[\],]"
 _MONITOR = compiled(rf"(?<!{_BEFORE})({_BEFORE}{{0,200}}?)samples_per_sec['\"]?\s*[:=]\s*['\"]?", NUMBER)
 _WORLD = re.compile(r"Starting with (\d+) processes|MEMBER: \d+/(\d+)(?![\d\u2026])")
@@ -219,7 +206,7 @@ def _prefix(text: str) -> tuple[str, bool]:
 
 
 class _Bars:
-    """The largest count of each epoch's bar before its validation, with the first rate of that count."""
+    """By epoch: the first rate at the largest count before its validation."""
 
     def __init__(self) -> None:
         self.rates: dict[int, float] = {}
@@ -228,7 +215,6 @@ class _Bars:
         self._epoch: int | None = None
 
     def read(self, line: LogLine, skipped: Skipped) -> None:
-        """A bar. Raises Refused of an epoch whose first rate holds a validation's seconds."""
         if (trains := _TRAINS.search(line.text)) is not None:
             self._epoch = int(trains[1] or 0)
             bar = _BAR.search(line.text)
@@ -286,10 +272,9 @@ LIGHTNING = Tool(("it/s", "s/it", "samples_per_sec"), _SURE_LIGHTNING, _read_lig
 
 
 # ---------------------------------------------------------------- AWS
-# AWS' examples of FSDP and of its SageMaker libraries (awslabs/awsome-distributed-training): `Speed` of rank 0.
-#
-# Their code counts input.shape[0] x the data-parallel size a step, so that it is the speed of all; of a variant
-# that counts its own samples, `--speed-of worker` says so.
+# `Speed` of rank 0 in AWS' examples of FSDP and SageMaker libraries (awslabs/awsome-distributed-training) is the
+# speed of all devices: input.shape[0] x the data-parallel size. Some variants count their own samples: `--speed-of
+# worker`.
 
 
 _SURE_AWS = re.compile(r"Batch:? \d+,? Loss: \S+, Speed: \S+ samples/sec")
@@ -329,10 +314,8 @@ AWS_FSDP = Tool(("samples/sec",), _SURE_AWS, _read_aws_fsdp)
 
 
 # ---------------------------------------------------------------- torchtitan
-# torchtitan (github.com/pytorch/torchtitan): tokens a second of one device, step by step.
-#
-# `tps` are local tokens / seconds / devices that share them: times the number of devices it is that of all. Every
-# rank may print the same step: neither ranks nor steps are added.
+# github.com/pytorch/torchtitan prints `tps`, tokens/s of one device. Ranks may repeat a step, so they are not
+# added.
 
 _SURE_TORCHTITAN = re.compile(r"step: *\d+ .*loss: *\S+ .*tps: *[\d,]+")
 _STEP = compiled(r"step: *(\d+) .*?loss: *(\S+) .*?tps: *", NUMBER)
@@ -381,7 +364,7 @@ def _read_torchtitan(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _size(text: str) -> set[int]:
-    """Devices of a mesh, as older and newer versions say it; none where a degree is -1, what is left of them."""
+    """Devices of a mesh, in older and newer formats; none if a degree is -1 (all that remain)."""
     if (mesh := _MESH.search(text)) is not None:
         return {prod(int(one) for one in mesh[1].split(",") if one.strip())}
     if (parallel := _PARALLEL.search(text)) is not None and (degrees := _DEGREES.findall(parallel[1])):

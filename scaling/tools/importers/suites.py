@@ -1,4 +1,4 @@
-"""What suites of benchmarks write: NVIDIA's DLLogger, MLPerf, HPE's Deep Learning Benchmarking Suite."""
+"""Importers for suites of benchmarks: HPE's DLBS, MLPerf, NVIDIA's DLLogger."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from scaling.tools.importers.logs import (
 )
 
 # ---------------------------------------------------------------- DLBS
-# HPE's Deep Learning Benchmarking Suite: `__key__=json`, where the last value of a key wins.
-#
-# The throughput is the effective batch over the mean time of local rank 0, cut to an integer; `results.time` is
-# in milliseconds.
+# HPE's Deep Learning Benchmarking Suite prints `__key__=json`; the last value counts. The throughput is the
+# effective batch over the mean time of local rank 0, cut to an integer. `results.time` is in ms.
 
 
 _SURE_DLBS = re.compile(r"^[ \t]*__(?:results|exp)\.\w+__[ \t]*=")
@@ -87,7 +85,6 @@ def _positive(value: Any) -> float:
 
 
 def _dlbs_devices(said: dict[str, Any]) -> list[int]:
-    """The batch of all over that of a replica; else the GPUs of a node, where there is one."""
     effective, replica = _positive(said.get("exp.effective_batch")), _positive(said.get("exp.replica_batch"))
     if effective and replica:
         if effective % replica:
@@ -109,12 +106,9 @@ DLBS = Tool(("__results.throughput__", "__results.time__", "__exp."), _SURE_DLBS
 
 
 # ---------------------------------------------------------------- MLPerf
-# MLPerf's training logs: `:::MLLOG {json}`, and `:::MLL <time> key: {json}` of v0.6.
-#
-# `tracked_stats` is no part of the rules: submitters log rates under it, of all devices. What a sample is goes
-# by the benchmark: of gpt3 NVIDIA's logs count tokens (v3.1: 5154997.27, beside steps in tokens), of Llama 2 70B
-# LoRA sequences (384 samples in 199.4 s beside 1.9258), as AMD's of Llama 3.1 8B do (172,032 in 5,744 s beside
-# 30.69).
+# `:::MLLOG {json}`, in v0.6 `:::MLL <time> key: {json}`. Submitters log rates of all devices in `tracked_stats`,
+# which the rules do not define. Samples of gpt3 are tokens (NVIDIA v3.1: 5154997.27), of llama2_70b_lora sequences
+# (384 in 199.4 s, logged as 1.9258), of llama31_8b sequences (AMD: 172,032 in 5,744 s, logged as 30.69).
 
 
 _SURE_MLPERF = re.compile(r":::MLL(?:OG \{| [\d.]+ \w+: )")
@@ -127,9 +121,9 @@ _BENCHMARK_UNITS: Mapping[str, ImportedUnit] = {
     "rnnt": "samples", "dlrm": "samples", "dlrm_dcnv2": "samples", "minigo": "samples", "gnn": "samples",
     "llama2_70b_lora": "sequences", "llama31_8b": "sequences",
 }  # fmt: skip
-# Whether sequences or tokens are counted no log has shown.
+# no log shows whether it counts sequences or tokens
 _UNPROVEN = {"llama31_405b"}
-# They log one throughput: the average of the whole training.
+# one throughput, the average of the whole training
 _WHOLE = {"dlrm", "dlrm_dcnv2"}
 
 
@@ -195,10 +189,9 @@ MLPERF = Tool((":::MLL",), _SURE_MLPERF, _read_mlperf)
 
 
 # ---------------------------------------------------------------- DLLogger
-# NVIDIA's DLLogger (github.com/NVIDIA/dllogger): its file of `DLLL {json}` and its lines `DLL <time> - ...`.
-#
-# `total_ips` counts all GPUs and the wait for data, `compute_ips` leaves the data out. Units stand in METADATA,
-# which may come after the data. `val.` is no training; steps come as words, with bars or as tuples.
+# NVIDIA's DLLogger (github.com/NVIDIA/dllogger) writes `DLLL {json}` or `DLL <time> - ...`. `total_ips` counts all
+# GPUs, `compute_ips` excludes the wait for data. METADATA has the units and may follow the data. `val.` is not
+# training.
 
 _SURE_DLLOGGER = re.compile(r"^\s*DLLL \{|(?:^|\s)DLL \d{4}-\d\d-\d\d .*?- ")
 _PLAIN = re.compile(r"(?:^|\s)DLL \d{4}-\d\d-\d\d [\d:.]+ - (.*)")
@@ -215,19 +208,16 @@ _SETTINGS = frozenset({*_DEVICES, *_BATCHES, *_MODELS})
 
 
 class _Log:
-    """What the lines say: rates by metric and number of words of a step, settings, units."""
-
     def __init__(self) -> None:
         self.rates: dict[str, dict[int, Rates]] = {}
         self.settings: dict[str, set[str]] = {}
         self.units: set[str] = set()
 
     def add(self, metric: str, step: tuple[int, ...], rate: float) -> None:
-        """A rate of a step: (), an epoch, an epoch and an iteration."""
+        """Add a rate. `step` is (), an epoch, or an epoch and an iteration."""
         self.rates.setdefault(metric, {}).setdefault(min(len(step), 2), Rates()).add(rate, *step)
 
     def set(self, name: str, value: object) -> None:
-        """A setting that is looked for."""
         if name in _SETTINGS:
             self.settings.setdefault(name, set()).add(str(value))
 
@@ -299,7 +289,7 @@ def _plain(said: str, line: LogLine, log: _Log, skipped: Skipped) -> None:
 
 
 def _steady(by_depth: dict[int, Rates]) -> tuple[float, list[str]]:
-    """The median of iterations after the first; where only epochs are told, of epochs after the first."""
+    """The median of iterations after the first, else of epochs after the first."""
     depth = max(depth for depth, rates in by_depth.items() if rates)
     rates, what = by_depth[depth], ("summary", "epoch", "iteration")[depth]
     if depth == 2 or rates.steps > 1:

@@ -1,4 +1,4 @@
-"""What TensorFlow's benchmarks print: tf_cnn_benchmarks, and the official models."""
+"""Importers for TensorFlow's benchmarks: the official models and tf_cnn_benchmarks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ from scaling.tools.importers.logs import (
 )
 
 # ---------------------------------------------------------------- official models
-# TensorFlow's official models: `TimeHistory` of their Keras callback, over all replicas.
-#
-# The mean that they print at the end has the start in it: windows after the first are read. Under Horovod each
-# process prints windows of its own: where several speak, `--speed-of` says whose speed that is.
+# `TimeHistory` of their Keras callback, over all replicas. Their final mean includes the start, so windows after
+# the first are read. Under Horovod each process prints its own windows; then `--speed-of` is needed.
 
 
 _SURE_TF_OFFICIAL = re.compile(
@@ -46,12 +44,12 @@ _NEW = compiled(
 _OLD = compiled(
     r"BenchmarkMetric: \{'global step': *(\d+), *'time_taken': *", NUMBER, ", *'examples_per_second': *", NUMBER
 )
-# Of seconds with two decimals.
+# of seconds with two decimals
 _ROUNDING = 0.001
 
 
 class _Window(NamedTuple):
-    """A window: its place among others, samples a second, samples of a step (0 where unknown)."""
+    """A window: its first step, samples/s, samples per step (0 if unknown)."""
 
     key: int
     rate: float
@@ -89,7 +87,6 @@ def _read_tf_official(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _workers(speakers: int, devices: int, given: Given) -> tuple[int, tuple[str, ...]]:
-    """What a speed is multiplied with. Raises Refused where several speak and nobody says whose it is."""
     if given.speed_of != "worker":
         if speakers > 1 and not given.speed_of:
             raise Refused(
@@ -110,7 +107,7 @@ def _window(text: str) -> _Window | None:
 
 
 def _official_batches(samples: Sequence[float], devices: int) -> list[int]:
-    """Of a device, where samples of a step are a whole number of batches; none where rounding leaves it open."""
+    """None if rounding hides whether samples per step are a multiple of the devices."""
     if not samples:
         return []
     step = median(samples)
@@ -122,12 +119,9 @@ TF_OFFICIAL = Tool(("TimeHistory:", "BenchmarkMetric:"), _SURE_TF_OFFICIAL, _rea
 
 
 # ---------------------------------------------------------------- tf_cnn_benchmarks
-# tf_cnn_benchmarks (github.com/tensorflow/benchmarks): what each of its processes prints.
-#
-# Each process prints the total of the job, so that several totals are one and never a sum; a step's rate is that
-# of the process, or of the job in later versions with Horovod. The header tells the global batch and that of a
-# device: their ratio is the number of devices. With workers each prints a log of its own, whose devices name its
-# task.
+# github.com/tensorflow/benchmarks: every process prints the total of the job, so totals are not added. A step's
+# rate is the process's, or the job's in later versions with Horovod. Each worker's log names its task under
+# Devices.
 
 _SURE_TF_CNN = re.compile(r"\d\s+images/sec: ?\d|total images/sec:")
 _TOTAL = re.compile(r"total images/sec: *(\d+(?:\.\d+)?)(?![\d.])(\u2026?)")
@@ -137,13 +131,11 @@ _PER_DEVICE = re.compile(r"(?:^|\s)(\d+)(?:\.0*)? per device\s*$")
 _GLOBAL = re.compile(r"(\d+)(?:\.0*)? global")
 _TASK = re.compile(r"/job:worker/\S*?task:(\d{1,9})/")
 _TRAINS = re.compile(r"(?i)^(?:BenchmarkMode\.)?train")
-# Beyond this share a total is not that of its steps: it was cut. Nor is it that of another process of the launch.
+# largest relative difference between a total and its steps, and between totals of one launch
 _APART = 0.2
 
 
 class _Launch:
-    """What the processes of one launch printed."""
-
     def __init__(self) -> None:
         self.head: dict[str, set[str]] = {}
         self.batches: set[int] = set()
@@ -153,12 +145,10 @@ class _Launch:
         self.cut = array("d")
 
     def said(self, name: str) -> list[str]:
-        """What its header says of something."""
         return sorted(self.head.get(name, ()))
 
     @property
     def has_total(self) -> bool:
-        """Whether it came to its end."""
         return bool(self.totals or self.cut)
 
 
@@ -218,7 +208,6 @@ def _row(launch: _Launch, given: Given) -> ImportedRow:
 
 
 def _devices(launch: _Launch, given: Given) -> int:
-    """The global batch over that of a device."""
     whole = {int(found[1]) for text in launch.said("Batch size") if (found := _GLOBAL.search(text))}
     per = launch.batches
     if len(whole) > 1 or len(per) > 1:
@@ -230,12 +219,12 @@ def _devices(launch: _Launch, given: Given) -> int:
         raise Refused(f"contradicts itself: a global batch of {global_batch} with {batch} per device")
     said = global_batch // batch
     if given.world_size and said and given.world_size % said == 0 and _are(launch, given.world_size // said):
-        return given.world_size  # older versions tell the batch of one process
+        return given.world_size  # older versions print the batch of one process
     return world_size([said], given)
 
 
 def _are(launch: _Launch, processes: int) -> bool:
-    """Whether the total is that of so many processes, as the rate of a step is of one."""
+    """True if the total is `processes` times the rate of a step."""
     if not launch.steps or processes < 2:
         return False
     total, step = middle(launch.totals or launch.cut), median(launch.steps)
@@ -243,7 +232,7 @@ def _are(launch: _Launch, processes: int) -> bool:
 
 
 def _audit(launch: _Launch, total: float, devices: int) -> None:
-    """All totals are one, which is that of the steps of a process, times the number of processes."""
+    """All totals must agree with each other, and with a process's steps times the number of processes."""
     low, high = min(launch.totals, default=total), max(launch.totals, default=total)
     if high > (1 + _APART) * low:
         raise Refused(f"tells of totals from {low:g} to {high:g} images/sec, of several launches: split it")

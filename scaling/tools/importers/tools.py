@@ -1,4 +1,4 @@
-"""The tools whose logs are read: how each is recognised, and who reads it."""
+"""All importers, how a log's tool is recognised, and how logs are read."""
 
 from __future__ import annotations
 
@@ -36,22 +36,20 @@ _ENDS = f"\n{CUT}"
 
 
 class Log(NamedTuple):
-    """A log whose tool is known, and the digest of its text."""
-
     path: Path
     tool: str
     digest: str
 
 
 def recognise(path: Path, wanted: str | None = None) -> Log:
-    """Whose log it is. Raises Refused of a log of no tool or of two; `wanted` overrules what its lines say."""
+    """Find a log's tool. Raises Refused for no tool or several; `wanted` overrides the lines."""
     if not path.is_file():
         raise Refused(_why_not(path))
     digest, before = sha256(), ""
     tools: set[str] = set()
     for block in blocks(path):
         text = f"{before}{block}".rstrip(_ENDS)
-        before = "\n"  # of the end of the log nothing counts: copies of one differ there
+        before = "\n"  # ends of logs do not count: copies differ there
         digest.update(text.encode("utf-8", "replace"))
         if wanted is None:
             tools.update(name for name in TOOLS.keys() - tools if _has(block, TOOLS[name]))
@@ -83,7 +81,7 @@ def _one_of(tools: Iterable[str]) -> None:
 
 
 def read(log: Log, given: Given) -> Found:
-    """The rows of a log, each with its log's name and what was skipped. Raises Refused."""
+    """Read a log into rows with the log's name and notes on skipped lines. Raises Refused."""
     found = TOOLS[log.tool].read(of_blocks(blocks(log.path)), given)
     if not found.rows and not found.bandwidths:
         raise Refused(f"has no line that is whole and says a rate of {log.tool}")
@@ -96,7 +94,7 @@ def read(log: Log, given: Given) -> Found:
 
 
 def _refuse_other_workers(found: Found, path: Path, workers: dict[Cell, tuple[int, Path]]) -> None:
-    """Of one cell: they are one launch, and an interval over them would say nothing of launches."""
+    """Several workers of one launch would give a wrong interval."""
     if found.worker is None:
         return
     for row in found.rows:
@@ -110,8 +108,7 @@ def _refuse_other_workers(found: Found, path: Path, workers: dict[Cell, tuple[in
 
 
 def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Found]:
-    """All logs of one import. Raises UsageError, which names the log, where one is refused or given twice, or is
-    another worker's of the same training."""
+    """Read all logs. Raises UsageError with the log's name if one is refused, repeated, or of another worker."""
     seen: dict[str, Path] = {}
     workers: dict[Cell, tuple[int, Path]] = {}
     found = []

@@ -1,1 +1,1 @@
-"""A cluster on one Linux machine: nodes as namespaces, cards as shaped links. See README.md here."""
+"""The lab: a cluster on one Linux machine, with namespaces as nodes and shaped links as cards (README.md)."""

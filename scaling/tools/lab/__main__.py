@@ -1,4 +1,4 @@
-"""`python -m scaling lab up|down|status|run|rate`: a cluster on this machine, of namespaces and shaped links."""
+"""The lab command, `python -m scaling lab up|down|status|run|rate`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from scaling.tools.lab import flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     return obey(flags.run_command, argv, flags.NAME)
 
 

@@ -1,4 +1,4 @@
-"""A lab as text: what its commands print, and its files: hosts, hostfiles, fabric, the agent that mpirun calls."""
+"""A lab as text: printed descriptions, and its files (hosts, hostfiles, fabric, the agent for mpirun)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from scaling.errors import LaunchError
 from scaling.tools.lab import processes, shapes, state
 from scaling.tools.lab.state import Lab, Nic, folder, replace_file
 
-# ---------------------------------------------------------------- listing
-
 
 def described(lab: Lab) -> list[str]:
-    """The lab's networks, and the links that differ from theirs."""
     nodes = " to ".join(dict.fromkeys((lab.nodes[0], lab.nodes[-1])))
     lines = [f"lab {lab.name}: {nodes}, {lab.slots} slot{'' if lab.slots == 1 else 's'} each"]
     for nic in lab.nics:
@@ -34,7 +31,6 @@ def described(lab: Lab) -> list[str]:
 
 
 def how_to_use(lab: Lab) -> list[str]:
-    """The files and commands with which it is used, from inside and from here."""
     name = f" --name {lab.name}" if lab.name != "lab" else ""
     ranks = len(lab.nodes) * lab.slots
     return [
@@ -45,7 +41,7 @@ def how_to_use(lab: Lab) -> list[str]:
 
 
 def status(name: str) -> list[str]:
-    """The lab, its addresses, its holder and the run that is on; or what is left of it."""
+    """Describe the lab, or what is left of a broken one."""
     try:
         lab = state.find(name)
     except LaunchError as error:
@@ -74,20 +70,16 @@ def _run_line(lab: Lab) -> str:
 
 
 def warnings_of(lab: Lab) -> list[str]:
-    """Rates that this machine may not reach."""
     found = (shapes.too_fast(nic.name, nic.shaped_bits_per_s, len(lab.nodes)) for nic in lab.nics)
     return [f"warning: {warning}" for warning in found if warning]
 
 
-# ---------------------------------------------------------------- files
-
 CHECKOUT = Path(__file__).resolve().parents[2]
-# What people call the networks of such cards, and `--interconnect` with them.
+# names for --interconnect, by the card's name
 FAMILIES = {"ib": "ib", "eth": "ethernet"}
 
 
 def write(lab: Lab) -> None:
-    """Write all of them, also over older ones."""
     agent = lab.folder / "agent"
     replace_file(lab.folder / "hostfile", hostfile(lab).encode())
     replace_file(lab.folder / "hostfile.mpich", hostfile_mpich(lab).encode())
@@ -97,8 +89,7 @@ def write(lab: Lab) -> None:
 
 
 def hosts(nodes: tuple[str, ...], nics: tuple[Nic, ...]) -> str:
-    """/etc/hosts: a node's name means its address on the last network, where MPI's own traffic goes;
-    `node1-ib0` is its address on another."""
+    """Write /etc/hosts: a node's name is its address on the last network, `node1-ib0` another address."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     for number, node in enumerate(nodes, 1):
         for nic in reversed(nics):
@@ -108,17 +99,14 @@ def hosts(nodes: tuple[str, ...], nics: tuple[Nic, ...]) -> str:
 
 
 def hostfile(lab: Lab) -> str:
-    """For Open MPI."""
     return "".join(f"{node} slots={lab.slots}\n" for node in lab.nodes)
 
 
 def hostfile_mpich(lab: Lab) -> str:
-    """For MPICH and Intel MPI."""
     return "".join(f"{node}:{lab.slots}\n" for node in lab.nodes)
 
 
 def fabric(lab: Lab) -> str:
-    """The networks by name, at the rates declared for them: scaling.run reads it."""
     lines = [f"# The networks of lab {lab.name}."]
     for name, nic in network_names(lab.nics).items():
         rate_gbit = nic.rate_bits_per_s / 1e9
@@ -128,7 +116,7 @@ def fabric(lab: Lab) -> str:
 
 
 def network_names(nics: tuple[Nic, ...]) -> dict[str, Nic]:
-    """`ib` for the first ibN, `ethernet` for the first ethN, for others the card's own name."""
+    """Name the networks: `ib` for the first ibN, `ethernet` for the first ethN, else the card's name."""
     named: dict[str, Nic] = {}
     for nic in nics:
         family = FAMILIES.get(nic.name.rstrip("0123456789"), nic.name)
@@ -137,7 +125,7 @@ def network_names(nics: tuple[Nic, ...]) -> dict[str, Nic]:
 
 
 def agent_script(name: str, python: str) -> str:
-    """The executable that mpirun calls as `agent HOST WORDS...`; see remote.py."""
+    """Write the executable that mpirun calls as `agent HOST WORDS...` (remote.py)."""
     code = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from scaling.tools.lab import remote; "
     code += "remote.main(sys.argv[1:])"
     return (
@@ -150,7 +138,6 @@ def agent_script(name: str, python: str) -> str:
 
 
 def mpirun_command(lab: Lab) -> list[str]:
-    """launch/mpirun with all that it must know of the lab; it is to be run inside the first node."""
     mpirun = str(CHECKOUT / "launch" / "mpirun")
     options = {
         "--agent": lab.folder / "agent",

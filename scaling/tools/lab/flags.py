@@ -1,4 +1,4 @@
-"""The commands of a lab and their flags: up, down, status, rate, run."""
+"""The subcommands of `lab` and their flags: up, down, status, rate, run."""
 
 from __future__ import annotations
 
@@ -104,13 +104,12 @@ def run(words: Annotated[list[str] | None, _WORDS] = None, name: Annotated[str, 
 
 
 def run_command(argv: Sequence[str]) -> int:
-    """Run the command that the command line names; returns the exit code. Raises ScalingError, Interrupted."""
+    """Run the subcommand and return the exit code. Raises ScalingError, Interrupted."""
     status = command(app, argv or ["--help"], NAME)
     return status if isinstance(status, int) else 0
 
 
 def say(text: str) -> None:
-    """A line about what goes on, on stderr."""
     sys.stderr.write(f"{NAME}: {text}\n")
     sys.stderr.flush()
 

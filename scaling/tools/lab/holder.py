@@ -1,8 +1,8 @@
 """The process that keeps a lab's namespaces open: `python -m scaling.tools.lab.holder NAME`, started by `up`.
 
-For each node, and for the switch between them, a child makes the namespaces and furnishes them; the holder
-opens them through /proc and lets the child go. It ends, and with it all namespaces and links, unless it is
-told to stay: an `up` that dies half-way leaves nothing running.
+For each node and the switch, a child creates and furnishes namespaces. The holder opens them through /proc, then
+the child ends. Without the order to stay, the holder ends and all namespaces with it. So a failed `up` leaves
+nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ STAY = b"stay\n"
 
 
 class Opened(Record, frozen=True, kw_only=True):
-    """What the holder answers: its pid and, as in state.Holder, its descriptors and the networks' identities;
-    or why it could not."""
+    """The holder's answer: its pid, descriptors and inodes as in state.Holder, or the error."""
 
     pid: int = 0
     namespaces: dict[str, dict[str, int]] = {}
@@ -36,10 +35,10 @@ class Opened(Record, frozen=True, kw_only=True):
 
 
 def main(arguments: list[str]) -> int:
-    """Make the rooms of NAME NODE..., answer on stdout, then wait to be told to stay."""
+    """Create the namespaces of NAME NODE..., answer on stdout, then wait for the order to stay."""
     name, *nodes = arguments
     if os.fork():
-        os._exit(0)  # whoever called has no child to wait for
+        os._exit(0)  # detach: the caller has no child to wait for
     try:
         opened = open_all(name, nodes)
     except OSError as error:
@@ -56,7 +55,6 @@ def main(arguments: list[str]) -> int:
 
 
 def open_all(name: str, nodes: list[str]) -> Opened:
-    """Make and open the namespaces of the switch and of all nodes. Raises OSError."""
     opened = {SWITCH: make(ns.NEWNET, ("net",), furnish_switch)}
     flags = ns.NEWNET | ns.NEWUTS | ns.NEWIPC | ns.NEWNS
     for node in nodes:
@@ -66,7 +64,7 @@ def open_all(name: str, nodes: list[str]) -> Opened:
 
 
 def make(flags: int, kinds: tuple[str, ...], furnish: Callable[[], None]) -> dict[str, int]:
-    """Descriptors of new namespaces that a child has made and furnished. Raises its OSError."""
+    """Create namespaces in a child, furnish them and return their descriptors. Raises the child's OSError."""
     ready, tell = os.pipe()
     leave, stay = os.pipe()
     child = os.fork()
@@ -88,7 +86,7 @@ def make(flags: int, kinds: tuple[str, ...], furnish: Callable[[], None]) -> dic
 
 
 def _furnish(flags: int, furnish: Callable[[], None], tell: int, leave: int) -> None:
-    """In the child: answers by closing `tell`, after the errno and the place when it failed."""
+    """Runs in the child: closes `tell` when done, after writing errno and place on failure."""
     try:
         ns.unshare(flags)
         furnish()
@@ -100,14 +98,13 @@ def _furnish(flags: int, furnish: Callable[[], None], tell: int, leave: int) -> 
 
 
 def furnish_switch() -> None:
-    """No firewall looks at what the bridges pass on."""
+    """Exempt the bridges' traffic from firewalls."""
     for path in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*"):
         path.write_text("0")
 
 
 def furnish_node(node: str, files: Path) -> None:
-    """Host name, hosts, /tmp, /dev/shm and /sys of its own. The /tmp outside stays in the lab's folder, so that
-    remote.py finds there what is to be shared."""
+    """Give a node its own host name, hosts, /tmp, /dev/shm and /sys. remote.py shares the outer /tmp."""
     socket.sethostname(node)
     ns.mount("none", "/", flags=ns.MS_REC | ns.MS_PRIVATE)
     ns.mount("/tmp", files / "tmp", flags=ns.MS_BIND | ns.MS_REC)
@@ -115,14 +112,13 @@ def furnish_node(node: str, files: Path) -> None:
     ns.mount("tmpfs", "/dev/shm", "tmpfs", data="mode=1777")
     ns.mount(files / "hosts", "/etc/hosts", flags=ns.MS_BIND)
     _mount_sys(files / "sys")
-    # Hosts inherit what the machine uses, which may pace by itself (bbr), and remember rates of earlier
-    # connections; the link alone shall decide.
+    # Nodes inherit bbr, which paces on its own, and rates of earlier connections. Only the link must decide.
     Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("reno")
     Path("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
 
 
 def _mount_sys(beside: Path) -> None:
-    """/sys shows the cards of the network namespace that it was mounted in; control groups are as before."""
+    """A new /sys shows the cards of the node's network namespace. Control groups stay the machine's."""
     ns.mount("sysfs", beside, "sysfs")
     if Path("/sys/fs/cgroup").is_dir():
         ns.mount("/sys/fs/cgroup", beside / "fs/cgroup", flags=ns.MS_BIND | ns.MS_REC)

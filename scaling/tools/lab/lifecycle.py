@@ -1,4 +1,4 @@
-"""`up`, `run` and `down`: a lab is made whole or not at all; `run` calls launch/mpirun inside the first node."""
+"""`up`, `run` and `down` of a lab. A lab is created whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,25 +21,20 @@ from scaling.tools.lab.processes import Run
 from scaling.tools.lab.shapes import Shape
 from scaling.tools.lab.state import Holder, Lab
 
-# ---------------------------------------------------------------- run
-
-
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Where each MPI looks for hosts that its command line does not name: Open MPI 4 and 5, MPICH, Intel MPI.
+# variables for default hostfiles: Open MPI 4 and 5, MPICH, Intel MPI
 HOSTFILES = {
     "OMPI_MCA_orte_default_hostfile": "hostfile",
     "PRTE_MCA_prte_default_hostfile": "hostfile",
     "HYDRA_HOST_FILE": "hostfile.mpich",
     "I_MPI_HYDRA_HOST_FILE": "hostfile.mpich",
 }
-# Where temporary files go outside, while a node has a /tmp of its own; and what lets this one machine take more
-# ranks than cores, upon which Open MPI 5 would put them all on node1.
+# Temporary folders outside, and Open MPI 5's mapping policy, which would put all ranks on node1.
 OUTSIDE = ("TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "PRTE_MCA_rmaps_default_mapping_policy")
 
 
 def run(name: str, arguments: Sequence[str], say: Say) -> int:
-    """Run mpirun with these arguments in a lab; returns its exit code (128 + number after a signal). Raises
-    UsageError, LaunchError."""
+    """Run mpirun in a lab; return its exit code, 128 + number after a signal. Raises UsageError, LaunchError."""
     need_root("run")
     need_outside("run")
     command = mpirun_command(state.load(name))
@@ -55,7 +50,6 @@ def run(name: str, arguments: Sequence[str], say: Say) -> int:
 
 
 def _declared_again(name: str) -> None:
-    """Links that a run of emulated devices has shaped, and did not live to shape back."""
     lab = state.find(name)
     if lab is not None and lab.holder.program.lives:
         rates = {nic.name: nic.rate_bits_per_s for nic in lab.nics if nic.shaped_bits_per_s != nic.rate_bits_per_s}
@@ -64,7 +58,7 @@ def _declared_again(name: str) -> None:
 
 
 def mpirun_command(lab: Lab) -> list[str]:
-    """As the first node's command. Raises LaunchError without the launcher."""
+    """Build the call of mpirun on the first node. Raises LaunchError without launch/mpirun."""
     mpirun = files.CHECKOUT / "launch" / "mpirun"
     if not mpirun.is_file():
         raise LaunchError(f"no {mpirun}: `run` needs the repository that this package came from, and its launch/")
@@ -73,7 +67,7 @@ def mpirun_command(lab: Lab) -> list[str]:
 
 
 def _begin(name: str, arguments: Sequence[str]) -> tuple[Lab, Run]:
-    """Note that a run is on. Raises UsageError when another one is."""
+    """Record the run. Raises UsageError if another run is active."""
     with state.locked():
         lab = state.load(name)
         if on := processes.run_on(lab):
@@ -89,7 +83,6 @@ def _begin(name: str, arguments: Sequence[str]) -> tuple[Lab, Run]:
 
 
 def environment(base: Mapping[str, str], lab: Lab, begun: Run, arguments: Sequence[str]) -> dict[str, str]:
-    """The caller's environment for mpirun, with this Python first and the lab's variables."""
     environ = {key: value for key, value in base.items() if key not in OUTSIDE}
     python, path = Path(sys.executable), base.get("PATH", remote.DEFAULT_PATH)
     if sys.prefix != sys.base_prefix:
@@ -106,19 +99,18 @@ def environment(base: Mapping[str, str], lab: Lab, begun: Run, arguments: Sequen
 
 
 def programs(environ: Mapping[str, str]) -> list[str]:
-    """Folders that mpirun and Python modules come from."""
     mpirun = shutil.which("mpirun", path=environ.get("PATH"))
     prefixes = [Path(mpirun).parents[1], Path(mpirun).resolve().parents[1]] if mpirun else []
     return [*map(str, prefixes), *filter(None, environ.get("PYTHONPATH", "").split(":"))]
 
 
 def _obeying_signals(command: list[str], environ: Mapping[str, str]) -> int:
-    """Run to the end. Each signal is handed on once: in a session of its own, the command gets none from the
-    terminal. They are read from a pipe, as a handler alone is not run while a wait for the process blocks."""
+    """Forward each signal once, because the command's session gets none from the terminal. Signals are read from a
+    pipe, because handlers do not run while a wait blocks."""
     heard, told = os.pipe()
     os.set_blocking(told, False)
     wakeup = signal.set_wakeup_fd(told)
-    # What nohup has set to be ignored stays so.
+    # nohup's ignored SIGHUP stays ignored
     hears = [one for one in HANDED_ON if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda _number, _frame: None) for number in (*hears, signal.SIGCHLD)}
     stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
@@ -138,17 +130,14 @@ def _obeying_signals(command: list[str], environ: Mapping[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-# ---------------------------------------------------------------- what the command line names under /tmp
-
-
 def folders(arguments: Sequence[str]) -> list[str]:
-    """Folders under /tmp, those of files too, that the words name and that exist."""
+    """List existing folders under /tmp that the words name, or that hold files they name."""
     paths = [path if path.is_dir() else path.parent for path in _named(arguments)]
     return sorted({str(path) for path in paths if path.is_dir() and str(path) != remote.PRIVATE})
 
 
 def lost(arguments: Sequence[str]) -> list[str]:
-    """Paths under /tmp that the words name and that the nodes cannot share, as nothing holds them yet."""
+    """List paths under /tmp that the nodes cannot share, because their folder does not exist yet."""
     return [str(path) for path in _named(arguments) if not path.is_dir() and not _is_shared(path.parent)]
 
 
@@ -161,19 +150,17 @@ def _named(arguments: Sequence[str]) -> list[Path]:
     return [Path(os.path.normpath(word)) for word in words if word.startswith(f"{remote.PRIVATE}/")]
 
 
-# ---------------------------------------------------------------- up and down
-
 Say = Callable[[str], None]
 
 
 def need_root(what: str) -> None:
-    """Raises LaunchError for who may not make namespaces."""
+    """Raise LaunchError without the right to make namespaces."""
     if os.geteuid() != 0:
         raise LaunchError(f"`{what}` needs root, for namespaces and links; call it with sudo")
 
 
 def need_outside(what: str) -> None:
-    """Raises UsageError inside a node, where the files of a lab look otherwise."""
+    """Raise UsageError inside a node, where a lab's files differ."""
     network = Path("/proc/self/ns/net").stat().st_ino
     for lab in state.living():
         if network in lab.holder.inodes.values():
@@ -181,8 +168,8 @@ def need_outside(what: str) -> None:
 
 
 def up(wanted: Shape, say: Say, *, changing: Collection[str] = ()) -> Lab:
-    """The lab of this shape, made unless it is up already. Raises UsageError when one of another shape is up by
-    that name, but for the rates of cards that are `changing`; LaunchError when this machine makes none."""
+    """Return the lab of this shape, creating it if needed. Raises UsageError if one of another shape has this name
+    (rates of `changing` cards may differ), LaunchError if this machine cannot create it."""
     need_root("up")
     need_outside("up")
     wires.library()
@@ -227,8 +214,7 @@ def _make(wanted: Shape) -> Lab:
 
 @contextmanager
 def _holder(wanted: Shape) -> Iterator[Holder]:
-    """Start the process that keeps the namespaces. Told at the end to stay, it does so; it ends with an exception
-    here, or when this process does."""
+    """Start the holder. It stays if the body succeeds, and ends with an exception or with this process."""
     command = [sys.executable, "-m", "scaling.tools.lab.holder", wanted.name, *wanted.node_names]
     paths = [str(files.CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -254,7 +240,7 @@ def _holder(wanted: Shape) -> Iterator[Holder]:
 
 
 def change(name: str, texts: Sequence[str]) -> Lab:
-    """Obey the words in their order, all or, at a wrong one, none. Raises UsageError, LaunchError."""
+    """Apply all words in order, or none if one is wrong. Raises UsageError, LaunchError."""
     with state.locked():
         lab = state.load(name)
         wanted = [shapes.parse(lab, text) for text in texts]
@@ -271,8 +257,7 @@ def change(name: str, texts: Sequence[str]) -> Lab:
 
 
 def down(name: str, *, force: bool, say: Say) -> bool:
-    """End a lab and all that lives in it; whether there was one. Raises UsageError while a run is on, unless
-    forced."""
+    """End a lab and its processes; False if there was none. Raises UsageError during a run, unless forced."""
     need_root("down")
     need_outside("down")
     with state.locked():
@@ -289,7 +274,6 @@ def down(name: str, *, force: bool, say: Say) -> bool:
 
 
 def _clear(name: str, lab: Lab | None) -> None:
-    """End all processes of a lab, the holder last, and remove its files."""
     if lab is not None:
         run = processes.run_on(lab)
         processes.end(lambda: processes.living(lab))
@@ -300,7 +284,7 @@ def _clear(name: str, lab: Lab | None) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Never what is below a folder in it: `tmp` and `sys` are mount points inside the nodes."""
+    """Never recursive: `tmp` and `sys` are mount points inside the nodes."""
     if not folder.exists():
         return
     for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Namespaces and mounts by libc: Python itself can make and enter namespaces only since 3.12."""
+"""Namespaces and mounts by libc; Python has its own functions only since 3.12."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 NEWNS, NEWUTS, NEWIPC, NEWNET = 0x00020000, 0x04000000, 0x08000000, 0x40000000
 MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 0x1000, 0x2000, 0x4000, 0x40000
-# As they are called in /proc/PID/ns, in the order in which they are entered: files are found until the last.
+# names in /proc/PID/ns, in the order of entering: `mnt` last, because it hides files
 KINDS = ("net", "uts", "ipc", "mnt")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -24,24 +24,23 @@ def _check(failed: int, what: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Give the calling process new namespaces of its own. Raises OSError."""
     _check(_libc.unshare(flags), "unshare")
 
 
 def enter(descriptor: int) -> None:
-    """Put the calling thread (for `mnt`: the process) into the namespace of an open file. Raises OSError."""
+    """Move the calling thread (for `mnt`: the process) into the namespace of an open file. Raises OSError."""
     _check(_libc.setns(descriptor, 0), "setns")
 
 
 def mount(source: str | Path, target: str | Path, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """mount(2). Raises OSError that names the target."""
+    """Call mount(2). Raises OSError with the target."""
     words = (os.fsencode(source), os.fsencode(target), kind.encode(), flags, data.encode())
     _check(_libc.mount(*words), str(target))
 
 
 @contextmanager
 def network(descriptor: int) -> Iterator[None]:
-    """Do something with the calling thread in this network namespace; sockets made there stay there."""
+    """Put the calling thread into this network namespace; sockets created there stay there."""
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         enter(descriptor)

@@ -1,5 +1,4 @@
-"""Who lives in a lab: processes in its network namespaces, found by the kernel's identity of these, and the
-processes of a run among them, found by the mark in their environment."""
+"""Processes of a lab, found by their network namespace, and of a run, found by a mark in their environment."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ GRACE_S, PATIENCE_S = 2.0, 15.0
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """The run that is on: its process (of `lab run`; when that was killed, one that it left behind), the mark
-    that all its processes carry in their environment as RUN, since when, and its arguments."""
+    """The active run, or a process that it left behind. `mark` is RUN in the environment of all its processes."""
 
     program: Program
     mark: str
@@ -32,16 +30,12 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def told(self) -> str:
-        """For people: pid and arguments."""
         return f"pid {self.program.pid}: {' '.join(self.command)}"
 
 
 def living(lab: Lab, rooms: Collection[str] | None = None) -> list[int]:
-    """Pids of the processes in the nodes (and the switch), or in these alone; not this process.
-
-    When the holder is gone the kernel may have given the identity of a namespace to another; then only those
-    count that carry the lab's name in their environment.
-    """
+    """List pids in the nodes and the switch, or only in `rooms`. Without the holder the kernel may reuse an inode,
+    so only processes with the lab's name in their environment count."""
     inodes = {inode for room, inode in lab.holder.inodes.items() if rooms is None or room in rooms}
     sure = lab.holder.program.lives
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
@@ -59,14 +53,13 @@ def _network(pid: int) -> int | None:
 
 
 def carries(pid: int, key: str, value: str) -> bool:
-    """Whether a process was started with this in its environment."""
     with suppress(OSError):
         return f"{key}={value}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False
 
 
 def run_on(lab: Lab) -> Run | None:
-    """The run that is on: its `lab run` lives, or processes that it left behind do."""
+    """Find the active run: its `lab run` lives, or processes that it left behind."""
     try:
         run = msgspec.json.decode((lab.folder / "run.json").read_bytes(), type=Run)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -78,13 +71,11 @@ def run_on(lab: Lab) -> Run | None:
 
 
 def of_run(lab: Lab, run: Run) -> list[int]:
-    """Pids of a run's processes in the lab."""
     return [pid for pid in living(lab) if carries(pid, RUN, run.mark)]
 
 
 def end(find: Callable[[], list[int]]) -> None:
-    """End all that `find` finds, by TERM and, after GRACE_S, by KILL, until it finds none. Raises LaunchError
-    when one does not even go by that."""
+    """End all processes that `find` finds: SIGTERM, after GRACE_S SIGKILL. Raises LaunchError if one survives."""
     _signal(find(), signal.SIGTERM)
     began_s = time.monotonic()
     while left := find():
@@ -99,7 +90,6 @@ def end(find: Callable[[], list[int]]) -> None:
 
 
 def end_program(program: Program) -> None:
-    """The same for one process."""
     end(lambda: [program.pid] if program.lives else [])
 
 

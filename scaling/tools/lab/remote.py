@@ -1,10 +1,10 @@
-"""What mpirun calls in place of ssh: `python -m scaling.tools.lab.remote HOST WORDS...` runs them on a node.
+"""A replacement for ssh that mpirun calls: `python -m scaling.tools.lab.remote HOST WORDS...` runs them on a node.
 
-As sshd does, it gives the command a shell and a clean environment, so that what a launcher forgets to forward
-is missing here too. The Python environment is on PATH, as a login script would have it, and the current
-directory is kept, where it is there. Only the standard library: it starts once per node and run.
+Like sshd, it gives the command a shell and a clean environment, so missing forwarding shows up. Python is on PATH
+and the current directory is kept if it exists. It imports only the standard library, because it starts once per
+node.
 
-`--as-is HOST WORDS...` runs the words themselves, in this environment.
+`--as-is HOST WORDS...` runs the words directly, in this environment.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from scaling.tools.lab import namespaces as ns
 
 ROOT = Path("/run/scaling-lab")
 CHECKOUT = Path(__file__).resolve().parents[2]
-# What a lab tells its commands: its name, its networks, the run they belong to, what of /tmp is shared.
+# variables of a lab: its name, its networks, the active run, shared folders of /tmp
 NAME, FABRIC, RUN, PLACES = "SCALING_LAB", "SCALING_FABRIC", "SCALING_LAB_RUN", "SCALING_LAB_PLACES"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PRIVATE = "/tmp"
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the command. What cannot be reached exits with 255 and a line, as ssh does."""
+    """Become the command. Exits with 255 and a line on errors, like ssh."""
     as_is, host, words = parse(arguments)
     name = os.environ.get(NAME, "lab")
     here = current()
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def parse(arguments: Sequence[str]) -> tuple[bool, str, list[str]]:
-    """Whether as it is, the host, the words; ssh's own flags without a value (-x, -q, ...) are skipped."""
+    """Return --as-is, host and words. ssh's flags without a value (-x, -q, ...) are skipped."""
     words = list(arguments)
     as_is = words[:1] == ["--as-is"]
     while words and words[0].startswith("-"):
@@ -60,7 +60,6 @@ def parse(arguments: Sequence[str]) -> tuple[bool, str, list[str]]:
 
 
 def enter(name: str, host: str) -> None:
-    """Go into all namespaces of a node. Raises LookupError, OSError."""
     with ExitStack() as stack:
         for descriptor in [_opened(stack, path) for path in namespace_files(name, host)]:
             ns.enter(descriptor)
@@ -73,7 +72,7 @@ def _opened(stack: ExitStack, path: str) -> int:
 
 
 def namespace_files(name: str, host: str) -> list[str]:
-    """Where the holder of a lab keeps a node's namespaces open. Raises LookupError."""
+    """List the descriptors through which the holder keeps a node's namespaces open. Raises LookupError."""
     try:
         state: dict[str, Any] = json.loads((ROOT / name / "state.json").read_text())
     except FileNotFoundError:
@@ -94,7 +93,6 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def clean(environ: Mapping[str, str], name: str) -> dict[str, str]:
-    """The environment that a login on a node would give."""
     user = pwd.getpwuid(os.getuid())
     programs = str(Path(sys.executable).parent)
     kept = {key: environ[key] for key in ("LANG", NAME, FABRIC, RUN, PLACES) if key in environ}
@@ -111,23 +109,18 @@ def clean(environ: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def reaching(folder: str, path: str) -> str:
-    """A PATH that has this folder; first, unless it has it already: an mpirun before it is meant."""
+    """Add a folder to the front of PATH, unless it is there: an earlier mpirun keeps its place."""
     return path if folder in path.split(":") else f"{folder}:{path}"
 
 
-# ---------------------------------------------------------------- what of /tmp all nodes see
-
-
 def places(environ: Mapping[str, str], here: str) -> list[str]:
-    """What a node must find although it lies under the /tmp outside: the current directory, this Python, this
-    package, and what the run names (PLACES)."""
+    """List folders under the outer /tmp that a node needs: current directory, Python, this package, PLACES."""
     wanted = [here, sys.prefix, sys.base_prefix, str(CHECKOUT), *environ.get(PLACES, "").split(":")]
     found = dict.fromkeys(os.path.normpath(place) for place in wanted if place)
     return [place for place in found if place.startswith(f"{PRIVATE}/")]
 
 
 def share(folder: Path, wanted: Sequence[str]) -> None:
-    """Show these of the outer /tmp, which the lab's folder holds, at their place in this node's own /tmp."""
     for place in sorted(wanted):
         outside = folder / "tmp" / place.removeprefix(f"{PRIVATE}/")
         if not outside.is_dir() or same(outside, Path(place)):
@@ -137,7 +130,6 @@ def share(folder: Path, wanted: Sequence[str]) -> None:
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether both are the same file."""
     try:
         return one.samefile(other)
     except OSError:
@@ -145,14 +137,13 @@ def same(one: Path, other: Path) -> bool:
 
 
 def current() -> str:
-    """The current directory; the root when it has been removed."""
     with suppress(OSError):
         return str(Path.cwd())
     return "/"
 
 
 def go_to(folder: str) -> None:
-    """Be there, or at home where there is no such folder, or at the root."""
+    """Change to the folder, else to the home directory, else to the root."""
     for place in (folder, pwd.getpwuid(os.getuid()).pw_dir, "/"):
         with suppress(OSError):
             os.chdir(place)

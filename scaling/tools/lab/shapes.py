@@ -1,4 +1,4 @@
-"""What a lab looks like: its flags, checked before anything is made; rates; and what `rate` changes later."""
+"""The shape of a lab: flags of `up`, rates, and changes by `rate`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from scaling.records.point import Record
 from scaling.tools.lab import wires
 from scaling.tools.lab.state import Holder, Lab, Nic, Program
 
-# ---------------------------------------------------------------- changes
-
 
 class Change(Record, frozen=True, kw_only=True):
-    """One word of `rate`: of a network, or of one node's link (`node`). `value` is "up", "down", or a rate:
-    `rate_bits_per_s`, or as a share of the network's rate."""
+    """One word of `rate`, for a network or for one node's link. `value` is "up", "down" or "" for a rate or a
+    share."""
 
     text: str
     nic: Nic
@@ -30,13 +28,11 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 def cards(wanted: Shape, texts: Sequence[str]) -> set[str]:
-    """The cards whose networks `up --rate` changes, before there is a lab. Raises UsageError for a wrong word."""
     planned = wanted.lab(Holder(program=Program(pid=0, start_ticks=0), namespaces={}, inodes={}))
     return {parse(planned, text).nic.name for text in texts}
 
 
 def parse(lab: Lab, text: str) -> Change:
-    """Read a word. Raises UsageError that names it."""
     target, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{text}: must be CARD=RATE or NODE.CARD=RATE, with up or down or 10% for RATE")
@@ -66,7 +62,7 @@ def nodes_of(lab: Lab, one: Change) -> tuple[str, ...]:
 
 
 def rated(lab: Lab, one: Change) -> Lab:
-    """A network's rate is what is declared from now on, for all its links; a link's is a share of it."""
+    """Change a network's declared rate, which resets its links' shares, or one link's share."""
     if one.node:
         nic = lab.nic(one.nic.name) or one.nic
         share = one.share or one.rate_bits_per_s / nic.shaped_bits_per_s
@@ -87,18 +83,14 @@ def switched(lab: Lab, one: Change) -> Lab:
     return replace(lab, down=(*others, *cards) if one.value == "down" else others)
 
 
-# ---------------------------------------------------------------- rates
-
-
 UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 LOWEST_BITS_PER_S, HIGHEST_BITS_PER_S = 1e4, 1e12
-# Four nodes at 1 Gb/s each kept 93 % in an all-reduce over Gloo and took 0.4 to 1.2 cores of 2; at 4 Gb/s they
-# took all of both and kept 35 to 92 % (README.md).
+# Four nodes at 1 Gb/s kept 93 % in an all-reduce over Gloo, at 4 Gb/s 35 to 92 % with both cores busy (README.md).
 CARRIED_BITS_PER_S_PER_CORE = 2e9
 
 
 def parse_rate(text: str, source: str) -> float:
-    """`2.5gbit` in bits/s. Raises UsageError naming `source`, a flag with the word it was given in."""
+    """Parse `2.5gbit` as bits/s. Raises UsageError with `source`, the flag and its word."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]+)", text.strip().lower())
     if found is None or found[2] not in UNITS:
         said = f"{text!r} is no rate" if text else "a rate is missing"
@@ -111,13 +103,13 @@ def parse_rate(text: str, source: str) -> float:
 
 
 def show_rate(rate_bits_per_s: float) -> str:
-    """A rate in the largest unit that it fills, to 6 digits: `2.5gbit`. `parse` reads it."""
+    """Format a rate in its largest unit, with 6 digits: `2.5gbit`. `parse_rate` reads it."""
     unit = max((name for name in UNITS if UNITS[name] <= rate_bits_per_s), key=UNITS.__getitem__, default="bit")
     return f"{rate_bits_per_s / UNITS[unit]:.6g}{unit}"
 
 
 def too_fast(name: str, rate_bits_per_s: float, nodes: int, cores: int | None = None) -> str:
-    """The warning about a network that this machine cannot carry between so many nodes, "" where it can."""
+    """Warn if this machine cannot carry the rate between so many nodes; "" if it can."""
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
     carried = CARRIED_BITS_PER_S_PER_CORE * cores / nodes
     if rate_bits_per_s <= carried:
@@ -129,18 +121,12 @@ def too_fast(name: str, rate_bits_per_s: float, nodes: int, cores: int | None = 
     )
 
 
-# ---------------------------------------------------------------- shapes
-
 MOST_NODES, MOST_SLOTS, MOST_NICS = 64, 256, 8
-# EDR InfiniBand and 10 Gb Ethernet, both by 200: 16 workers that exchange gradients on 2 cores get what such
-# links give (README.md). Declare others for emulated devices: the links are then shaped to what a run needs.
-# What the studies compared. This machine cannot carry it, but emulated devices scale it down.
+# as in the studies; this machine cannot carry them, but emulated devices scale them down (README.md)
 DEFAULT_NICS = ("ib0=100gbit,10.10.0.0/24", "eth0=10gbit,10.20.0.0/24")
 
 
 class Shape(Record, frozen=True, kw_only=True):
-    """A lab that is asked for."""
-
     name: str
     nodes: int
     slots: int
@@ -148,16 +134,14 @@ class Shape(Record, frozen=True, kw_only=True):
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """node1, node2, ..."""
         return tuple(f"node{number}" for number in range(1, self.nodes + 1))
 
     def lab(self, holder: Holder) -> Lab:
-        """Such a lab, once its namespaces are there."""
         return Lab(name=self.name, nodes=self.node_names, slots=self.slots, nics=self.nics, holder=holder)
 
 
 def shape(name: str, nodes: int, slots: int, nics: Sequence[str]) -> Shape:
-    """Read the flags of `up`. Raises UsageError that names the flag."""
+    """Check the flags of `up`. Raises UsageError with the flag."""
     check_name(name)
     _check_count("--nodes", nodes, MOST_NODES)
     _check_count("--slots", slots, MOST_SLOTS)
@@ -165,7 +149,7 @@ def shape(name: str, nodes: int, slots: int, nics: Sequence[str]) -> Shape:
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError for a name that would be no good folder."""
+    """Raise UsageError if a name cannot be a folder."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", name):
         raise UsageError(
             f"--name {name!r}: a lab's name is letters, digits, '_', '.', '-'; write for example lab2"
@@ -173,8 +157,7 @@ def check_name(name: str) -> None:
 
 
 def differences(lab: Lab, wanted: Shape, changing: Collection[str] = ()) -> list[str]:
-    """What of a lab is not as `wanted` has it, each `--nodes 2 (asked for: --nodes 4)`; the rates of cards that
-    are `changing` may differ."""
+    """List differences like `--nodes 2 (asked for: --nodes 4)`. Rates of cards in `changing` may differ."""
     has, asked = (
         (f"--nodes {nodes}", f"--slots {slots}", " ".join(_flag(nic, nic.name not in changing) for nic in nics))
         for nodes, slots, nics in (
@@ -206,7 +189,7 @@ def _nics(texts: Sequence[str], nodes: int) -> tuple[Nic, ...]:
 
 
 def _nic(text: str, position: int) -> Nic:
-    """Read NAME=RATE[,SUBNET]; the subnet is 10.10.0.0/24 for the first card, 10.20.0.0/24 for the next, ..."""
+    """Parse NAME=RATE[,SUBNET]. Default subnets are 10.10.0.0/24, 10.20.0.0/24, ..."""
     name, equals, rest = text.partition("=")
     if not equals:
         raise UsageError(f"--nic {text}: must be NAME=RATE[,SUBNET]; write for example ib0=10gbit,10.10.0.0/24")

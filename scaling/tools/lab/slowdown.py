@@ -1,7 +1,4 @@
-"""The links of the lab while devices are emulated: slowed as much as sizes are shrunk times as times are dilated.
-
-Rank 0 does it for all nodes. Without a lab the network is real and stays as it is.
-"""
+"""Slow down the lab's links for emulated devices, by shrink x dilate. Without a lab the network is not changed."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from contextlib import contextmanager, suppress
 
 from scaling.errors import UsageError
 
-# Set by `python -m scaling lab run` for all processes of the launch.
+# `python -m scaling lab run` sets it for all processes
 VARIABLE = "SCALING_LAB"
 
 
 def declared(environ: Mapping[str, str] = os.environ) -> tuple[float, ...]:
-    """The rates of the lab's networks, bits/s; none without a lab. Raises UsageError when the lab is not up."""
+    """List the declared rates in bits/s, () without a lab. Raises UsageError if the lab is not up."""
     name = environ.get(VARIABLE)
     if not name:
         return ()
@@ -27,8 +24,7 @@ def declared(environ: Mapping[str, str] = os.environ) -> tuple[float, ...]:
 
 @contextmanager
 def shaped(slower: float, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """In a lab, have every link at its declared rate / `slower` while inside; a run that broke off may
-    have left another. Raises UsageError when the lab is no longer up."""
+    """Set every link of the lab to its declared rate / `slower`. Raises UsageError if the lab is not up."""
     name = environ.get(VARIABLE)
     if not name:
         yield
@@ -37,13 +33,13 @@ def shaped(slower: float, environ: Mapping[str, str] = os.environ) -> Iterator[N
     try:
         yield
     finally:
-        # A lab that was taken down has nothing to restore.
+        # the lab may be down already
         with suppress(UsageError):
             _shape(name, 1.0)
 
 
 def _shape(name: str, divisor: float) -> None:
-    from scaling.tools.lab import state, wires  # pyroute2 is there where a lab is
+    from scaling.tools.lab import state, wires  # pyroute2 is installed if there is a lab
 
     lab = state.load(name)
     wanted = {nic.name: nic.rate_bits_per_s / divisor for nic in lab.nics}

@@ -1,8 +1,7 @@
-"""What is known of a lab: `load(name)` reads /run/scaling-lab/NAME/state.json, inside its nodes too.
+"""The state of a lab: `load(name)` reads /run/scaling-lab/NAME/state.json, also inside its nodes.
 
-The folder of a lab holds state.json, hosts, hostfile, hostfile.mpich, fabric.toml, the remote agent and,
-while a run is on, run.json. All else of a lab lives in namespaces, which the holder process keeps open: they
-and their links end with it. A lab is up while its holder lives.
+The folder also holds hosts, hostfile, hostfile.mpich, fabric.toml, the remote agent and, during a run, run.json.
+Everything else lives in namespaces, which end with the holder process. A lab is up while its holder lives.
 """
 
 from __future__ import annotations
@@ -24,41 +23,33 @@ SWITCH = "switch"
 
 
 class Nic(Record, frozen=True, kw_only=True):
-    """A card that every node has, and its network: the rate declared for it, and the one shaped now."""
-
     name: str
     subnet: str
     rate_bits_per_s: float
     shaped_bits_per_s: float
 
     def address(self, number: int) -> str:
-        """Of node 1, 2, ..."""
         return str(IPv4Network(self.subnet)[number])
 
     @property
     def prefix(self) -> int:
-        """Bits of the network's part of an address."""
         return IPv4Network(self.subnet).prefixlen
 
 
 class Program(Record, frozen=True, kw_only=True):
-    """A process for certain: the kernel gives a pid again, but not with the same start (clock ticks)."""
+    """A process, identified by pid and start (clock ticks), because the kernel reuses pids."""
 
     pid: int
     start_ticks: int
 
     @property
     def lives(self) -> bool:
-        """Whether it still runs."""
         return start_ticks(self.pid) == self.start_ticks
 
 
 class Holder(Record, frozen=True, kw_only=True):
-    """The process that keeps a lab's namespaces open.
-
-    namespaces[room][kind]: its descriptor of the `net`, `uts`, `ipc` or `mnt` namespace of a node, or of the
-    switch's `net`. inodes[room]: the identity of the room's network namespace while it exists.
-    """
+    """The process that keeps a lab's namespaces open. namespaces[room][kind] are its descriptors, inodes[room] the
+    identities of the network namespaces."""
 
     program: Program
     namespaces: dict[str, dict[str, int]]
@@ -66,8 +57,7 @@ class Holder(Record, frozen=True, kw_only=True):
 
 
 class Lab(Record, frozen=True, kw_only=True):
-    """A lab that is up. `links["node2.ib0"]` is a link's share of its network's shaped rate where that is not
-    1; `down` names the cards that are taken down."""
+    """A lab. `links["node2.ib0"]` is a link's share of its network's rate; `down` names inactive cards."""
 
     name: str
     nodes: tuple[str, ...]
@@ -79,24 +69,20 @@ class Lab(Record, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
         return folder(self.name)
 
     def nic(self, name: str) -> Nic | None:
-        """The card of that name."""
         return next((nic for nic in self.nics if nic.name == name), None)
 
     def link_bits_per_s(self, node: str, nic: Nic) -> float:
-        """What the link of one node is shaped to now, each way."""
         return nic.shaped_bits_per_s * self.links.get(f"{node}.{nic.name}", 1.0)
 
     def port(self, node: str, nic: Nic) -> str:
-        """The switch's end of a link: short, as names of interfaces end after 15 characters."""
+        """Name the switch's end of a link; interface names have at most 15 characters."""
         return f"n{self.nodes.index(node) + 1}c{self.nics.index(nic)}"
 
     @contextmanager
     def opened(self, room: str, kind: str = "net") -> Iterator[int]:
-        """A descriptor of a namespace. Raises UsageError when the holder is gone."""
         if not self.holder.program.lives:
             raise UsageError(
                 f"lab {self.name}: its holder process is gone, and its nodes with it; {_mend(self.name)}"
@@ -114,17 +100,15 @@ def _mend(name: str) -> str:
 
 
 def folder(name: str) -> Path:
-    """Where the files of a lab are."""
     return ROOT / name
 
 
 def names() -> tuple[str, ...]:
-    """All labs of this machine, also what is left of broken ones."""
+    """List the labs of this machine, including remains of broken ones."""
     return tuple(sorted(path.name for path in ROOT.iterdir())) if ROOT.is_dir() else ()
 
 
 def living() -> Iterator[Lab]:
-    """The labs that are up."""
     for name in names():
         with suppress(LaunchError):
             lab = find(name)
@@ -133,7 +117,7 @@ def living() -> Iterator[Lab]:
 
 
 def find(name: str) -> Lab | None:
-    """The lab, up or broken; None where there is none. Raises LaunchError when its state cannot be read."""
+    """Read a lab, up or broken; None if there is none. Raises LaunchError if its state is unreadable."""
     path = folder(name) / "state.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Lab)
@@ -146,7 +130,7 @@ def find(name: str) -> Lab | None:
 
 
 def load(name: str) -> Lab:
-    """The lab, which is up. Raises UsageError when it is not."""
+    """Read a lab that is up. Raises UsageError if it is not."""
     lab = find(name)
     if lab is None:
         others = ", ".join(lab.name for lab in living())
@@ -158,7 +142,6 @@ def load(name: str) -> Lab:
 
 
 def save(lab: Lab) -> None:
-    """Keep the state: readers see the old one or the new one."""
     replace_file(lab.folder / "state.json", msgspec.json.format(msgspec.json.encode(lab)) + b"\n")
 
 
@@ -171,8 +154,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """One at a time: what makes, changes or ends labs of this machine. Raises LaunchError where no folder of labs
-    can be made."""
+    """Lock the labs of this machine. Raises LaunchError if their folder cannot be made."""
     while True:
         try:
             ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -182,7 +164,7 @@ def locked() -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             break
-        os.close(descriptor)  # somebody ended the last lab, and removed the folder, while we waited
+        os.close(descriptor)  # the last lab ended and its folder was removed while this process waited
     try:
         yield
     finally:
@@ -192,9 +174,9 @@ def locked() -> Iterator[None]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks after boot; None when it runs no more (zombies do not run)."""
+    """Return the start of a process in clock ticks after boot; None if it does not run (zombies do not)."""
     try:
-        # Fields after the command's closing bracket, from the third on: the state, ..., the start (the 22nd).
+        # after the bracket: field 3 is the state, field 22 the start
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -202,7 +184,6 @@ def start_ticks(pid: int) -> int | None:
 
 
 def program(pid: int) -> Program:
-    """The running process of that pid."""
     ticks = start_ticks(pid)
     assert ticks is not None, f"process {pid} runs no more"
     return Program(pid=pid, start_ticks=ticks)

@@ -1,7 +1,6 @@
-"""What pyroute2's tbf lacks: rates above 34 Gb/s, which need 64 bits of bytes/s, and a burst in bytes.
+"""Extensions of pyroute2's tbf: rates above 34 Gb/s (64 bits of bytes/s), and a burst in bytes.
 
-Without the latter the burst is a time in microseconds, too coarse at high rates and too long at low ones.
-Imported only where a link is shaped, as pyroute2 may be missing.
+Import this only to shape a link, because pyroute2 may be missing.
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ _MOST_IN_32_BITS = 0xFFFFFFFF
 
 
 class Tbf:
-    """A discipline as `IPRoute.tc` wants it, in place of pyroute2's own; `rate` in bytes/s, the rest in bytes."""
+    """A discipline for `IPRoute.tc`; `rate` is in bytes/s, sizes in bytes."""
 
     parent = TC_H_ROOT
 
     class options(sched_tbf.options):  # type: ignore[misc, unused-ignore]
-        """The attributes that the kernel knows (linux/pkt_sched.h)."""
-
         nla_map = (
             *sched_tbf.options.nla_map,
             ("TCA_TBF_RATE64", "uint64"),
@@ -31,12 +28,11 @@ class Tbf:
 
     @staticmethod
     def fix_request(request: dict[str, Any]) -> None:
-        """`rate` is an attribute of all disciplines too, of another kind."""
+        """Remove `rate`, which is also an attribute of all disciplines, of another type."""
         request.pop("rate", None)
 
     @staticmethod
     def get_parameters(wanted: dict[str, Any]) -> dict[str, Any]:
-        """The attributes of a request."""
         rate, burst = int(wanted["rate"]), int(wanted["burst"])
         parameters = {"rate": min(rate, _MOST_IN_32_BITS), "mtu": 0, "buffer": 0, "limit": int(wanted["limit"])}
         attributes = [["TCA_TBF_PARMS", parameters], ["TCA_TBF_RTAB", True], ["TCA_TBF_BURST", burst]]
@@ -44,5 +40,5 @@ class Tbf:
 
 
 def register() -> None:
-    """Let `IPRoute.tc(..., "tbf", ...)` use it, in this process."""
+    """Register the discipline for `IPRoute.tc(..., "tbf", ...)` in this process."""
     tcmsg.plugins["tbf"] = Tbf

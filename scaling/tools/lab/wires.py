@@ -1,6 +1,6 @@
 """The links of a lab, made with pyroute2: a bridge per network, a veth pair per node and network.
 
-All of it is made inside the lab's namespaces, so no name can clash with one outside, and ends with them.
+They are created inside the lab's namespaces, so names cannot clash and links end with the namespaces.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ from scaling.tools.lab import namespaces, state
 from scaling.tools.lab.state import SWITCH, Lab, Nic
 
 # ---------------------------------------------------------------- shaping
-# How fast the links of a lab are: a token bucket (tbf) on both ends of each veth pair.
-#
-# Found on this kind of machine, as share of the rate that TCP delivers (0.956 is the ceiling of its framing): the
-# burst must hold one segmentation offload packet (64 KiB), else a packet is cut into frames one by one (16 kB:
-# 0.277). Offload must stay on at high rates, or the processor is the limit (0.32 at 4 Gb/s). tbf beats htb.
+# The burst must hold one segmentation offload packet (64 KiB): with 16 kB, TCP delivers 0.28 of the rate (ceiling:
+# 0.956). Without offload the processor is the limit at high rates (0.32 at 4 Gb/s).
 
 
 DISCIPLINE = "tbf"
@@ -33,8 +30,7 @@ QUEUE_S = 0.32
 
 
 class Bucket(Record, frozen=True, kw_only=True):
-    """How a rate is shaped: what may be sent at once, what waits, and the largest packet of the sender's
-    segmentation offload, all in bytes."""
+    """Sizes in bytes: burst, queue, and largest packet of the sender's segmentation offload."""
 
     burst_bytes: int
     limit_bytes: int
@@ -42,8 +38,7 @@ class Bucket(Record, frozen=True, kw_only=True):
 
 
 def bucket(rate_bits_per_s: float) -> Bucket:
-    """The bucket of a rate. Below 100 Mb/s packets and burst shrink with the rate, to 5 ms of it, so that a
-    slow link is a slow link also for small messages; the queue holds 0.32 s, 4 MB at the most."""
+    """Compute the bucket of a rate. Below 100 Mb/s packets shrink to 5 ms, so small messages are slow too."""
     bytes_per_s = rate_bits_per_s / 8
     offload = int(min(OFFLOAD_BYTES, max(LEAST_OFFLOAD_BYTES, bytes_per_s * PACKET_S)))
     burst = 1_000_000 if rate_bits_per_s >= 5e9 else 256_000 if rate_bits_per_s > 1e9 else offload + offload // 10
@@ -52,8 +47,7 @@ def bucket(rate_bits_per_s: float) -> Bucket:
 
 
 def shape(lab: Lab, rates_bits_per_s: Mapping[str, float]) -> Lab:
-    """Shape all links of these networks (by card: `ib0`) now, and keep that in the lab's state; what is declared
-    stays, and so does a single link's share. Works for root inside a node too. Raises UsageError."""
+    """Shape all links of these networks (by card) and save it; also inside a node, by root. Raises UsageError."""
     with state.locked():
         lab = state.load(lab.name)
         for name in rates_bits_per_s:
@@ -69,7 +63,7 @@ def shape(lab: Lab, rates_bits_per_s: Mapping[str, float]) -> Lab:
 
 
 def apply(lab: Lab, nics: Iterable[Nic]) -> None:
-    """Bring the links of these networks to what the state says. Raises LaunchError."""
+    """Set the links of these networks to the lab's state. Raises LaunchError."""
     nics = tuple(nics)
     with inside(lab, SWITCH) as ip:
         for node in lab.nodes:
@@ -99,7 +93,7 @@ def _set_rate(ip: Any, interface: str, rate_bits_per_s: float) -> None:
 
 
 def nic_of(lab: Lab, name: str, source: str) -> Nic:
-    """A network of the lab by its card. Raises UsageError naming `source`."""
+    """Find a network by its card. Raises UsageError with `source`."""
     nic = lab.nic(name)
     if nic is None:
         raise UsageError(
@@ -118,7 +112,7 @@ _LACKS = {
 
 
 def library() -> Any:
-    """pyroute2. Raises LaunchError when it is not installed."""
+    """Import pyroute2. Raises LaunchError if it is not installed."""
     try:
         import pyroute2  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
@@ -128,7 +122,6 @@ def library() -> Any:
 
 @contextmanager
 def inside(lab: Lab, room: str) -> Iterator[Any]:
-    """An IPRoute in the network namespace of a node or of the switch."""
     pyroute2 = library()
     with lab.opened(room) as descriptor, namespaces.network(descriptor), pyroute2.IPRoute() as ip:
         yield ip
@@ -136,7 +129,7 @@ def inside(lab: Lab, room: str) -> Iterator[Any]:
 
 @contextmanager
 def needing(what: str) -> Iterator[None]:
-    """Turns the kernel's refusal into a LaunchError: this kernel lacks `what`."""
+    """Turn the kernel's refusal into a LaunchError: this kernel lacks `what`."""
     refusal = library().NetlinkError
     try:
         yield
@@ -146,12 +139,11 @@ def needing(what: str) -> Iterator[None]:
 
 
 def index(name: str) -> int:
-    """Of an interface, in the network namespace that the thread is in."""
     return socket.if_nametoindex(name)
 
 
 def connect(lab: Lab) -> None:
-    """Make all links of a lab whose namespaces are new: addresses set, all up, not shaped yet."""
+    """Create all links of a new lab: with addresses and up, not shaped yet."""
     with inside(lab, SWITCH) as ip:
         for position, nic in enumerate(lab.nics):
             bridge = f"br{position}"
@@ -176,6 +168,5 @@ def _plug(ip: Any, lab: Lab, node: str, nic: Nic, bridge: int) -> None:
 
 
 def switch_card(lab: Lab, node: str, nic: Nic, state: str) -> None:
-    """Take a node's card `down` or `up`; its address stays."""
     with inside(lab, node) as ip:
         ip.link("set", index=index(nic.name), state=state)

@@ -1,1 +1,1 @@
-"""`python -m scaling predict`: what world sizes that nobody measured would do, each with its 80 % interval."""
+"""The predict command: efficiency of unmeasured world sizes, with 80 % intervals."""

@@ -1,4 +1,4 @@
-"""`python -m scaling predict RUN`: what world sizes that nobody measured would do, from a run's file or cold."""
+"""The predict command, `python -m scaling predict RUN`, and its output."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ from scaling.tools.predict.forecast import (
     measure_next,
 )
 
-# ---------------------------------------------------------------- words
-
-
 HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
 CHECKED = (
     "80 %: of one run on a healthy cluster; how often such held published ones: scaling/tools/predict/README.md"
@@ -33,7 +30,6 @@ CHECKED = (
 
 
 def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
-    """The table for people."""
     lines = [f"PREDICTED, not measured: {case.title}"]
     lines += [f"note: {text}" for text in (*case.notes, *extra)]
     head = tuple(f"{case.unit}/s" if word == "/s" else word for word in HEAD)
@@ -83,7 +79,7 @@ def _predicted(row: Forecast, case: Case) -> tuple[str, ...]:
 
 
 def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
-    """The same for programs; fractions are of 1."""
+    """Render the prediction as JSON; fractions are of 1."""
     plain: dict[str, Any] = {
         "kind": "PREDICTED",
         "interval_percent": 80,
@@ -98,11 +94,7 @@ def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], 
     return as_json(rounded(plain))
 
 
-# ---------------------------------------------------------------- main
-
-
 def predict(asked: Asked) -> str:
-    """What is to be printed."""
     run = None if asked.run is None else load_measured(asked.run)
     case = asking.case_of(asked, run)
     if asked.check is not None:
@@ -127,7 +119,6 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     return obey(_act, argv, NAME)
 
 

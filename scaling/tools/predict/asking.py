@@ -1,4 +1,4 @@
-"""From what was asked to what is predicted: the case, the what-ifs, the world sizes, or why not. Pure."""
+"""Turns the command line into a case, what-ifs, world sizes or plans, or into an error."""
 
 from __future__ import annotations
 
@@ -39,17 +39,12 @@ from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
 from scaling.tools.predict.setting import At, Known, Setting
 
-# ---------------------------------------------------------------- planner
-
-
-# The lower end of a one-sided 80 % interval, and the upper.
+# the ends of one-sided 80 % intervals
 LOWER, UPPER = 0.2, 0.8
 MOST_COUNTS = 48
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """A cluster that reaches the target: `machines` of a price, the batch per device, and what it does."""
-
     price: str
     machines: int
     devices: int
@@ -64,12 +59,11 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def cost_of_a_million(self) -> float:
-        """Of as many samples, at the median rate."""
         return self.hourly / 3600 * 1e6 / self.samples_per_s
 
 
 def planned(asked: Asked, case: Case, priors: Priors) -> str:
-    """The clusters that reach the target, cheapest first. Raises UsageError where none can be named."""
+    """List the clusters that reach the target, cheapest first. Raises UsageError if there is none."""
     if asked.prices is None or asked.target is None:
         raise UsageError("--target: needs --prices FILE")
     file = prices.read(asked.prices)
@@ -93,7 +87,6 @@ def planned(asked: Asked, case: Case, priors: Priors) -> str:
 
 
 def _is_ours(price: Price, case: Case) -> bool:
-    """Whether this price is of the device that was measured."""
     name = case.device
     if case.emulated:
         return price.match.holds(emulated=name)
@@ -101,7 +94,6 @@ def _is_ours(price: Price, case: Case) -> bool:
 
 
 def _plans(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[Plan | str]:
-    """Of each price and batch a plan, or its name where there is none."""
     for price in fitting:
         for model, batch, rate in look.case.rates:
             if model == look.case.model:
@@ -109,9 +101,8 @@ def _plans(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[Pl
 
 
 def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> Plan | None:
-    """The fewest of these machines whose lower end reaches the target."""
     case = look.case
-    # Without a run there must be a --network: it is of machines whose price tells none.
+    # Without a run, --network is required for prices without one.
     word = price.network or asked.network if case.cold else asked.network or price.network
     target = (asked.target or 0.0) / case.units_per_sample
     setting = replace(case.setting, step_s=batch / rate / case.accumulation, compress=asked.compress)
@@ -127,8 +118,8 @@ def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) 
 
 
 class _Rates(NamedTuple):
-    """What some counts of machines do, samples/s: medians, and what 80 % and 20 % of draws are above; `claimed`
-    where the interval is not too wide."""
+    """By number of machines, samples/s: the median, and what 80 % and 20 % of draws exceed. `claimed`: the
+    interval is not too wide."""
 
     counts: Sequence[int]
     middle: Floats
@@ -138,7 +129,6 @@ class _Rates(NamedTuple):
 
     @classmethod
     def of(cls, look: Outlook, price: Price, counts: Sequence[int]) -> _Rates:
-        """Predict them."""
         devices, steps = price.devices, look.case.accumulation
         points = [At(world_size=count * devices, nodes=count, accumulation=steps) for count in counts]
         predicted = infer.predict(look.posterior, points)
@@ -149,13 +139,12 @@ class _Rates(NamedTuple):
         return cls(counts, middle * ideal, lower * ideal, upper * ideal, claimed)
 
     def first(self, target: float) -> int | None:
-        """The place of the first that reaches it and may be claimed."""
         reached = np.flatnonzero((self.lower >= target) & self.claimed)
         return int(reached[0]) if len(reached) else None
 
 
 def _machines(target: float, rate: float, price: Price, case: Case) -> list[int]:
-    """Counts to try, from what perfect scaling would need: each up to 16, then in steps of a sixteenth."""
+    """Each number up to 16, then steps of a sixteenth."""
     most = (FARTHEST_COLD if case.cold else FARTHEST * case.largest) // price.devices
     found: list[int] = []
     count = max(1, int(target / rate / price.devices * 0.9))
@@ -176,7 +165,7 @@ def _first(
         return None
     hopeful = int(np.flatnonzero(tried.upper >= target)[0])
     fewest = tried.counts[hopeful]
-    if index and counts[index] - counts[index - 1] > 1:  # those between, which were left out
+    if index and counts[index] - counts[index - 1] > 1:  # the numbers that were skipped in between
         between = _Rates.of(look, price, range(counts[index - 1] + 1, counts[index]))
         sooner = between.first(target)
         tried, index = (tried, index) if sooner is None else (between, sooner)
@@ -190,8 +179,7 @@ def _first(
 
 
 def _tied_plans(found: Sequence[Plan]) -> list[Plan]:
-    """Those that the cheapest cannot be told from: they would cost no more if they needed the fewest machines that
-    are likely, and it the most."""
+    """Plans that may cost no more than the cheapest, with the fewest machines that are likely."""
     first = found[0]
     return [plan for plan in found[1:] if plan.hourly * plan.fewest / plan.machines <= first.hourly]
 
@@ -230,15 +218,13 @@ def _plans_json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -
     return as_json(rounded(plain))
 
 
-# ---------------------------------------------------------------- asking
-
 DOUBLINGS = 5
-# Beyond these a step or a compression is a slip of the pen.
+# outside these a step or a compression is a typing error
 SHORTEST_S, LONGEST_S, MOST_COMPRESSION = 1e-5, 24 * 3600.0, 10_000
 
 
 def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> Case:
-    """What is known: the run's curve, or one device and a data sheet. Raises UsageError."""
+    """Build the case from the run's curve, or from one device and a data sheet. Raises UsageError."""
     _alike(asked)
     if run is None:
         return _cold(asked)
@@ -246,7 +232,7 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     found = evidence.case(header, records, _wanted(asked))
     if asked.devices_per_node:
         found = found._replace(devices_per_node=asked.devices_per_node)
-    if asked.model not in ("", found.model):  # whose samples may be of another length
+    if asked.model not in ("", found.model):  # samples of another model may have another length
         found = found._replace(unit="samples", units_per_sample=1)
     return found
 
@@ -321,7 +307,6 @@ def _cold(asked: Asked) -> Case:
 
 
 def _step(batch: int, rate: float) -> None:
-    """Raises UsageError for what no device takes for a step."""
     if not SHORTEST_S <= batch / rate <= LONGEST_S:
         raise UsageError(
             f"--rate {rate:g}: a step of {batch} samples would take {batch / rate:.3g} s; from {SHORTEST_S:g} to "
@@ -334,18 +319,15 @@ def _bus(each: int) -> str:
 
 
 def known_by_name(name: str) -> KnownModel:
-    """A model of the table; UsageError with the near match."""
+    """Find a model of the table. Raises UsageError with the nearest name."""
     names = {one.name: one for one in MODELS}
     if name not in names:
         raise UsageError(f"--model {name}: its gradients are not known; {near(name, names)}")
     return names[name]
 
 
-# ---------------------------------------------------------------- what if
-
-
 def look(asked: Asked, case: Case, priors: Priors) -> Outlook:
-    """Infer from the case, and carry it over to what is asked. Raises UsageError."""
+    """Infer from the case and transfer the result to the asked setting. Raises UsageError."""
     if case.cold:
         return outlook(case, priors)
     setting, rate = _work(asked, case)
@@ -357,7 +339,6 @@ def look(asked: Asked, case: Case, priors: Priors) -> Outlook:
 
 
 def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
-    """Another model or batch: its gradients, and what one device does of it."""
     model, batch = asked.model or case.model, asked.batch_size or case.batch_size
     if (model, batch) == (case.model, case.batch_size) and asked.rate is None:
         return case.setting, case.rate
@@ -378,11 +359,8 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
     return setting, rate
 
 
-# ---------------------------------------------------------------- world sizes
-
-
 def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[int, ...]:
-    """Those that are asked for, ascending, each within what may be claimed. Raises UsageError."""
+    """Return the asked world sizes, ascending. Raises UsageError if one is too far from the measured ones."""
     usual = (relief.world_size,) if relief else _beyond(case)
     sizes = _sizes(asked.world_sizes) if asked.world_sizes else usual
     most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
@@ -422,8 +400,7 @@ def _sizes(words: str) -> tuple[int, ...]:
 
 
 def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
-    """What was changed of what was measured, a line each."""
-    asked = Asked(compress=asked.compress) if case.cold else asked  # all else is the case itself
+    asked = Asked(compress=asked.compress) if case.cold else asked  # --cold: all else is the case
     spread = "" if asked.devices_per_node else _spread(case)
     said = (
         (relief, _relieved(relief)),
@@ -442,7 +419,6 @@ def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[st
 
 
 def _spread(case: Case) -> str:
-    """Where more nodes than that would fill were measured."""
     found = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
     return next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in found), "")
 

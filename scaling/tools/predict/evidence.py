@@ -1,7 +1,6 @@
-"""A run's records -> what a prediction stands on: rows, controls, exchanges alone, the network. Pure.
+"""Builds a case from a run's records: observed rows, controls, exchanges alone, the network.
 
-Taxes and straggling come from the controls, exchange times from `comm`, and the noise of each point is the run's
-own interval over rounds.
+Contention and straggling come from the controls, exchange times from `comm`, and noise from intervals over rounds.
 """
 
 from __future__ import annotations
@@ -42,17 +41,13 @@ from scaling.tools.predict.setting import (
 )
 
 # ---------------------------------------------------------------- models
-# What the model of a step must know of a network of neurons: its gradients, and how many of them come last. Pure.
-#
-# `tail` is the share of the gradients that only the end of backward makes: next to nothing in convolutional
-# networks (their first layers are small), the embeddings of a transformer, whose backward is the last. Parameters
-# of the convolutional ones are the catalogue's (scaling/workloads/models.py; a test compares), those of BERT
-# follow from its shape (Devlin et al., arXiv:1810.04805: 30,522 tokens, 768 x 12 or 1,024 x 24).
+# `tail` is the share of the gradients that only the end of backward produces: small first layers, or the
+# embeddings of a transformer. Parameters of convolutional networks are the catalogue's
+# (scaling/workloads/models.py; a test compares). BERT's follow from its shape (Devlin et al., arXiv:1810.04805:
+# 30,522 tokens, 768 x 12 or 1,024 x 24).
 
 
 class KnownModel(Record, frozen=True, kw_only=True):
-    """A model: parameters, tensors among which they are divided, and the tail."""
-
     name: str
     parameters: int
     tail: float
@@ -84,19 +79,15 @@ MODELS = (
 
 
 def known_model(words: str) -> KnownModel | None:
-    """The model that somebody's words name, None where it is not known."""
     return next((one for one in MODELS if re.search(one.pattern, words.lower())), None)
 
 
-# ---------------------------------------------------------------- installation
-
-
-# Of each pair of GPUs, where a switch joins them.
+# NVLinks between each pair of GPUs that indicate a switch
 SWITCHED_LINKS = 6
-# Options that shrink gradients on their way.
+# options that compress gradients
 COMPRESSIONS = ("compression", "compress")
 FALSE = ("false", "0", "no", "off")
-# Options that the model knows at these values alone, the default first.
+# values that the model supports, the default first
 USUAL: Mapping[str, tuple[str, ...]] = {"hsdp": ("0",), "param_dtype": ("fp32",), "shard_optimizer": FALSE}
 
 
@@ -122,18 +113,16 @@ def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: f
 
 
 def accumulation(row: Row) -> int:
-    """The micro steps between two exchanges, among which the batch of a device is divided."""
     return int(row.options.get("accumulate", "1"))
 
 
 def _wire(row: Row) -> Wire:
-    """What the strategy's own compression makes of float32; 2 bits are taken as half, at most."""
+    """compression to 2 bits counts as half"""
     whole = all(row.options.get(name, "none") == "none" for name in COMPRESSIONS)
     return "full" if whole else "half"
 
 
 def _known_way(row: Row) -> None:
-    """Raises UsageError where options make an exchange that the model does not have."""
     usual = {**USUAL, **({"accumulate": ("1",)} if _exchange(row).method == "sharded" else {})}
     for name, plain in usual.items():
         given = row.options.get(name, plain[0])
@@ -145,7 +134,7 @@ def _known_way(row: Row) -> None:
 
 
 def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
-    """Bytes of one step's gradients, as the row's workers counted them; what emulation shrank is undone."""
+    """Return the bytes of one step's gradients, with the emulation's shrinking undone."""
     found = [
         rank.ready.gradient_bytes
         for record in records
@@ -162,23 +151,21 @@ def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
 
 
 def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
-    """How a strategy exchanges, in the model's words."""
     if row.servers:
         return ("servers_beside" if row.server_hosts == "shared" else "servers_apart"), "other", "tensors"
     exchange = _exchange(row)
-    # Two gathers and a scatter; where parameters are kept, what a ring moves.
+    # Sharded: two gathers and a scatter. With kept parameters it moves the bytes of a ring.
     kept = exchange.method == "sharded" and row.options.get("reshard", "true").lower() in FALSE
     method = "ring" if kept else exchange.method
     return cast(Method, method), cast(Overlap, exchange.overlap), cast(Messages, exchange.messages)
 
 
 def _exchange(row: Row | Point) -> Declared:
-    """What the framework declares of a strategy's exchange."""
     return frameworks.named(row.strategy).exchange(row.strategy.partition(":")[2])
 
 
 def _is_by_nccl(row: Row) -> bool:
-    """Whether NCCL exchanges on GPUs. It takes cards by their verbs; everything else sends TCP."""
+    """NCCL uses RDMA cards directly; everything else sends TCP."""
     return row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl)
 
 
@@ -188,13 +175,13 @@ def _bus(header: Header, row: Row) -> Bus:
         return "loopback"
     if not any(link.startswith("NV") for link in links):
         return "pcie"
-    # Through a switch every pair has all links of a GPU; 6 of them is the fewest that any has (DGX-2).
+    # Through a switch every pair has all links of a GPU; the smallest number is 6 (DGX-2).
     whole = all(link.startswith("NV") and int(link[2:] or 0) >= SWITCHED_LINKS for link in links)
     return "nvswitch" if whole else "nvlink"
 
 
 def _link(header: Header, row: Row) -> tuple[Link, float]:
-    """What the run's network is: rates of emulated links are those of the cluster that is emulated."""
+    """Emulated links have the rates of the emulated cluster."""
     network = next((one for one in header.networks if one.word == row.interconnect), None)
     if network is None or network.rate_bits_per_s is None:
         return ("unknown", 0.0) if row.nodes > 1 else ("none", 0.0)
@@ -220,14 +207,14 @@ def devices_per_node(header: Header) -> int:
 # ---------------------------------------------------------------- the curve of one exchange
 
 
-# What disqualifies a row as input, and how much unexplained loss does.
+# rows with these marks, or this much unexplained loss, are not used
 MARKS = ("FAILED", *UNRANKED, "ASYNC", "UNSETTLED", "THROTTLED")
 MOST_UNEXPLAINED = 0.10
 
 
 class Wanted(NamedTuple):
-    """Which curve of a run: words of the command line, empty where any will do, or that of a point `like` it. One
-    of this `model` and `batch_size` is taken before others, where several devices ran it."""
+    """Selects a curve of a run; empty fields match any. `like` is a point of it. `model` and `batch_size` are
+    preferred."""
 
     strategy: str = ""
     interconnect: str = ""
@@ -241,8 +228,7 @@ ANY = Wanted()
 
 
 def chosen(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
-    """The rows of the curve that was asked for, else of the fastest at the largest world size. Raises UsageError
-    where there is none, and where its batch rule is a strong one."""
+    """Return the rows of the wanted curve, else of the fastest at the largest world size. Raises UsageError."""
     curves: dict[int, list[Row]] = {}
     for row in rows:
         if _is_wanted(row, wanted):
@@ -256,20 +242,18 @@ def chosen(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
 
 
 def sound_rows(curve: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
-    """The rows of several devices that may be learned from, and why the others may not."""
+    """Return the usable rows of several devices, and why the others are left out."""
     several = [(row, _unsound(row)) for row in curve if row.world_size > 1]
     left_out = (f"N={row.world_size} is left out: {why}" for row, why in several if why)
     return [row for row, why in several if not why], tuple(left_out)
 
 
 def same_exchange(point: Point, row: Row) -> bool:
-    """Whether both are of one exchange and workload on one hardware, at whatever world sizes."""
     same = (point.strategy, point.interconnect, point.workload, point.hardware, point.options)
     return same == (row.strategy, row.interconnect, row.workload, row.hardware, row.options)
 
 
 def point_command(row: Row) -> str:
-    """What measures such a row again, as far as its words go."""
     device = f"emulated:{row.hardware.profile}" if row.hardware.profile else row.hardware.device
     return f"python -m scaling.run --strategy {row.strategy} --model {row.workload.model} --device {device}"
 
@@ -282,7 +266,6 @@ def _is_wanted(row: Row, wanted: Wanted) -> bool:
 
 
 def _is_of(point: Point, row: Row) -> bool:
-    """Whether a point of any world size would stand on the row's curve."""
     return same_exchange(point, row) and (point.placement, point.server_hosts) == (row.placement, row.server_hosts)
 
 
@@ -295,7 +278,6 @@ def _none_such(rows: Iterable[Row], wanted: Wanted) -> UsageError:
 
 
 def _has_asked_work(curve: Sequence[Row], wanted: Wanted) -> bool:
-    """Whether it is of the model and batch size that were asked for, and several devices ran it."""
     work = curve[0].workload
     alike = (wanted.model or work.model, wanted.batch_size or work.batch_size) == (work.model, work.batch_size)
     return alike and any(row.world_size > 1 and not _unsound(row) for row in curve)
@@ -328,23 +310,22 @@ def _unsound(row: Row) -> str:
 
 
 def _unexplained(row: Row) -> float:
-    """What controls do not tell although all are there: without `comm` the exchange itself is in the rest."""
+    """0 without `comm`, because the rest then includes the exchange."""
     lost = row.breakdown
     told = lost is not None and (lost.exposed is not None or lost.waiting is not None)
     return lost.unexplained if lost is not None and told else 0.0
 
 
-# ---------------------------------------------------------------- evidence
+# ---------------------------------------------------------------- case
 
-# No interval: one round. And what no number of rounds makes smaller, and no scatter of them larger.
+# noise of a single round, and limits of the noise from any number of rounds
 ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 0.2
 COMM_NOISE, SHARE_NOISE = 0.05, 0.01
 NORMAL_95 = 1.96
 
 
 def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -> Case:
-    """The curve that was asked for, else the fastest at the largest world size. Raises UsageError, with what would
-    mend it."""
+    """Build the case of the wanted curve, else of the fastest at the largest world size. Raises UsageError."""
     analysis = analyse(records)
     rows = chosen(analysis.rows, wanted)
     row = rows[0]
@@ -369,7 +350,6 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
 
 
 def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Case:
-    """The setting of the row's curve and its words, before anything that was measured of several devices."""
     work, together = row.workload, accumulation(row)
     return Case(
         title=_title(row),
@@ -392,7 +372,6 @@ def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: 
 
 
 def _too_little(row: Row, wanted: Wanted, left_out: Sequence[str]) -> UsageError:
-    """What is needed at least, with the command that measures it."""
     again = f"mpirun -np 2 {point_command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
     why = f" ({'; '.join(left_out)})" if left_out else ""
     whose = "RUN" if wanted.up_to is None else f"--up-to {wanted.up_to}"
@@ -407,13 +386,13 @@ def _noise(row: Row) -> float:
     one = row.efficiency
     if one is None or one.low is None or one.high is None:
         return ONE_ROUND
-    if one.low <= 0:  # wider than itself: nothing is known of it
+    if one.low <= 0:  # wider than the value: nothing is known
         return MOST_NOISE
     return min(max(LEAST_NOISE, log(one.high / one.low) / 2 / NORMAL_95), MOST_NOISE)
 
 
 def _spread(one: Estimate) -> float:
-    """The standard deviation of its logarithm that the interval over rounds tells, as far as there is one."""
+    """Standard deviation of the logarithm, from the interval over rounds; 0 without an interval."""
     return 0.0 if one.half_width is None else min(one.half_width / one.mean / NORMAL_95, MOST_NOISE)
 
 
@@ -430,7 +409,6 @@ def _observed(sound: Iterable[Row]) -> tuple[Observed, ...]:
 
 
 def _measured(rows: Iterable[Row], rate: float) -> tuple[Measured, ...]:
-    """One device alone, and each row of several that has an efficiency."""
     alone = Measured(at=At(world_size=1, nodes=1), samples_per_s=rate, efficiency=1.0)
     several = (
         Measured(
@@ -459,7 +437,6 @@ def _baseline(baselines: Iterable[Baseline], row: Row) -> Baseline | None:
 
 
 def _rates(baselines: Iterable[Baseline], row: Row) -> tuple[tuple[str, int, float], ...]:
-    """What one device alone does, by model and batch size."""
     framework = row.strategy.partition(":")[0]
     return tuple(
         (one.workload.model, one.workload.batch_size, one.samples_per_s.mean)
@@ -468,14 +445,10 @@ def _rates(baselines: Iterable[Baseline], row: Row) -> tuple[tuple[str, int, flo
     )
 
 
-# ---------------------------------------------------------------- what controls tell
-
-
 def _exchanges(
     records: Sequence[PointRecord], row: Row, up_to: int | None, step_spread: float
 ) -> tuple[Exchange, ...]:
-    """The exchange alone (`comm`) of each world size, over rounds; the step that it is held against has its own
-    `step_spread`."""
+    """`comm` of each world size over rounds. `step_spread` is the noise of the step that it is compared with."""
     latest = kept(records)
     controls, found = Controls(latest), []
     for cell in exchanges(latest):
@@ -498,7 +471,6 @@ def _shares(rows: Iterable[Row]) -> tuple[Share, ...]:
 
 
 def _told(row: Row) -> Iterator[Share]:
-    """Contention and straggling of a row over what a device takes alone."""
     if row.breakdown is None or row.efficiency is None:
         return
     for part in ("contention", "straggling"):

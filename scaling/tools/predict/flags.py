@@ -1,4 +1,4 @@
-"""argv -> Asked; every flag of the prediction is declared here."""
+"""The flags of `predict`, `predict register` and `predict learn`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """What the command line asks for; None and empty: not given."""
+    """The parsed command line. None and empty: not given."""
 
     run: Path | None = None
     world_sizes: str = ""
@@ -47,7 +47,7 @@ class Asked(Record, frozen=True, kw_only=True):
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
-    """Read the command line; None after printing help. Raises UsageError."""
+    """Parse the command line; None after printing help. Raises UsageError."""
     asked = command(app, argv, NAME)
     return asked if isinstance(asked, Asked) else None
 
@@ -134,13 +134,10 @@ register_app = typer.Typer(add_completion=False)
 
 
 class RegisterAsked(Record, frozen=True, kw_only=True):
-    """What the command line asks for."""
-
     run: Path
 
 
 def parse_register(argv: Sequence[str]) -> RegisterAsked | None:
-    """Read the command line; None after printing help. Raises UsageError."""
     asked = command(register_app, argv, REGISTER)
     return asked if isinstance(asked, RegisterAsked) else None
 
@@ -165,14 +162,11 @@ learn_app = typer.Typer(add_completion=False)
 
 
 class LearnAsked(Record, frozen=True, kw_only=True):
-    """What the command line asks for."""
-
     published: Path
     output: Path = FILE
 
 
 def parse_learn(argv: Sequence[str]) -> LearnAsked | None:
-    """Read the command line; None after printing help. Raises UsageError."""
     asked = command(learn_app, argv, LEARN)
     return asked if isinstance(asked, LearnAsked) else None
 

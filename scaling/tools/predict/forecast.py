@@ -1,4 +1,4 @@
-"""World sizes that were not measured: what is predicted of each, and what to measure next. Pure."""
+"""Forecasts of unmeasured world sizes, and which point to measure next."""
 
 from __future__ import annotations
 
@@ -17,29 +17,27 @@ from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
 from scaling.tools.predict.setting import At, Known, Link, Setting
 
-# ---------------------------------------------------------------- case
-
-
 GBIT_BYTES = 1e9 / 8
-# Fast Ethernet; nobody trains over less.
+# Fast Ethernet
 SLOWEST_GBIT = 0.1
-# The words of --network, and how the model takes them.
+# words of --network
 RDMA, TCP = ("ib", "roce", "rdma"), ("tcp", "eth", "ipoib")
 
 
 class Measured(Record, frozen=True, kw_only=True):
-    """A row that was measured, for the table: never compared with predicted ones."""
-
     at: At
     samples_per_s: float
     efficiency: float
 
 
 class Case(NamedTuple):
-    """`rate` is of one device alone, samples/s; `largest` the world size up to which something was measured;
-    `rates` those of one device by batch size; `emulated` says that links are shaped and shares of them hold;
-    `without` is a node that nobody waited for, supposedly. A sample is `units_per_sample` of `unit`: people are
-    told, and ask, in these."""
+    """What is known before a prediction.
+
+    * rate, rates: samples/s of one device alone; also by model and batch size
+    * largest: largest measured world size
+    * without: a node whose delay was removed from the measurements
+    * emulated: links are shaped, so shares of the line hold
+    """
 
     title: str
     setting: Setting
@@ -65,13 +63,13 @@ class Case(NamedTuple):
     command: str = "python -m scaling.run"
 
     def layout(self, world_size: int) -> At:
-        """Where so many devices are: nodes are filled one after the other."""
+        """Place devices, filling one node after the other."""
         nodes = -(-world_size // self.devices_per_node)
         return At(world_size=world_size, nodes=nodes, accumulation=self.accumulation)
 
 
 def network(words: str, *, emulated: bool = False) -> tuple[Link, float]:
-    """`ib:200`, `tcp:25x2` -> how the model takes it, and bytes per second of a node. Raises UsageError."""
+    """Parse `ib:200` or `tcp:25x2` into the link's kind and a node's bytes/s. Raises UsageError."""
     parsed = re.fullmatch(r"([a-z]+):(\d{1,6}(?:\.\d{1,6})?)(?:x(\d{1,3}))?", words.strip().lower())
     if not parsed:
         raise UsageError(f"--network {words}: not KIND:GBIT or KIND:GBITxCARDS, such as ib:200 or tcp:25x2")
@@ -90,30 +88,25 @@ def network(words: str, *, emulated: bool = False) -> tuple[Link, float]:
     return ("tcp10" if gbit <= 10 else "tcp"), line
 
 
-# ---------------------------------------------------------------- forecast
-
 LOW, HIGH = 0.1, 0.9
-# An interval wider than this is no claim.
+# intervals with a larger half width are not claimed
 WIDEST = 0.15
-# Nor is one whose ends no draw is beyond.
+# with fewer effective draws the ends of an interval are unknown
 LEAST_DRAWS = 10
-# How many times the largest measured world size; without any, the largest that was published.
+# limits: times the largest measured world size; without a run, the largest published one
 FARTHEST, FARTHEST_COLD = 64, 1024
-# Where another batch, or another model, is asked of than was measured: how far what the equations lack is the same
-# there (a correlation), and how many times its spread, so that 80 % of published points fell inside that were each
-# predicted from another series of its source (`python -m tests.bench.predict --what-if`).
+# (Correlation of the model error, factor of its spread) for another batch or model: chosen so that 80 % of
+# published points are inside (`python -m tests.bench.predict --what-if`).
 ANOTHER_BATCH, ANOTHER_MODEL = (0.5, 1.0), (0.25, 2.0)
 LEAST_LOSS = 0.01
-# With fewer even draws than these an interval is hardly known; and a measured efficiency that is this far off, and
-# outside of its own interval, is not what the equations describe.
+# with fewer effective draws, or a measured efficiency outside its interval by more, a warning is printed
 FEW_DRAWS, FAR_OFF = 50, 0.05
-# What measuring a point leaves of it unknown, as a standard deviation of its logarithm.
+# remaining standard deviation of the logarithm of a measured point
 MEASURED_NOISE = 0.01
 
 
 class Forecast(Record, frozen=True, kw_only=True):
-    """One PREDICTED world size: medians with the ends of their 80 % interval; parts are fractions of the step,
-    `unexplained` what the model does not tell."""
+    """One predicted world size: medians, 80 % intervals, and parts as fractions of the step."""
 
     at: At
     samples_per_s: float
@@ -130,7 +123,7 @@ class Forecast(Record, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> str:
-        """What costs most."""
+        """The largest part, "" if all are below 0.005."""
         parts = {
             "contention": self.contention,
             "stragglers": self.straggling,
@@ -142,7 +135,7 @@ class Forecast(Record, frozen=True, kw_only=True):
 
 
 class Next(NamedTuple):
-    """What to measure next: the half width at the asked world size, now and then."""
+    """The point to measure next. `now` and `then` are half widths at the asked world size, before and after."""
 
     what: str
     asked: int
@@ -151,8 +144,7 @@ class Next(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """A case looked into: what was inferred under it, and what is asked under a changed setting. `doubts` say
-    where the model does not fit what was measured."""
+    """The posterior of a case under the asked setting. `doubts` are warnings about a bad fit."""
 
     case: Case
     posterior: Posterior
@@ -161,7 +153,6 @@ class Outlook(NamedTuple):
 
 
 def outlook(case: Case, priors: Priors, changed: Setting | None = None, rate: float | None = None) -> Outlook:
-    """Infer from what was measured; then carry what was learned over to `changed`."""
     found = infer.posterior(case.setting, case.known, priors)
     doubts = _doubts(found, case.without)
     if changed is not None:
@@ -192,10 +183,8 @@ def _doubts(found: Posterior, without: str) -> tuple[str, ...]:
 
 
 def carried(found: Posterior, changed: Setting) -> Posterior:
-    """The posterior under another setting: constants that both have stay as inferred, new ones are drawn anew.
-
-    On another network what the model missed across nodes is forgotten, not carried.
-    """
+    """Transfer a posterior: shared constants stay as inferred, others are drawn. On another network the model's
+    errors across nodes are dropped."""
     names = model.keys(changed)
     rng = np.random.default_rng(infer.SEED + 7)
     old = {name: index for index, name in enumerate(found.names.values())}
@@ -218,14 +207,13 @@ def carried(found: Posterior, changed: Setting) -> Posterior:
 
 
 def _likeness(old: Setting, new: Setting) -> tuple[float, float]:
-    """How far what the model lacks is the same, and by how much its spread grows."""
     if new.gradient_bytes != old.gradient_bytes:
         return ANOTHER_MODEL
     return ANOTHER_BATCH if (new.step_s, new.compress) != (old.step_s, old.compress) else (1.0, 1.0)
 
 
 def _as_much_to_lose(here: Posterior, there: Posterior) -> Floats:
-    """What the model missed was missed of what was lost: where less is lost, as much less of it is carried on."""
+    """The model's error belongs to the loss: with less loss, less error is transferred."""
     seen = [one.at for one in there.known.observed]
     if not seen:
         return np.ones((len(there.z), 0))
@@ -234,12 +222,10 @@ def _as_much_to_lose(here: Posterior, there: Posterior) -> Floats:
 
 
 def forecasts(look: Outlook, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
-    """Predict each of these world sizes by itself, so that none depends on what else is asked."""
     return tuple(forecast(look, look.case.layout(size)) for size in world_sizes)
 
 
 def forecast(look: Outlook, at: At) -> Forecast:
-    """Predict one world size on as many nodes as it has."""
     predicted = infer.predict(look.posterior, [at])
     ends = np.exp(infer.quantiles(predicted.log_efficiency, predicted.weights, [0.5, LOW, HIGH]))
     middle, low, high = (float(value) for value in ends[:, 0])
@@ -266,15 +252,9 @@ def forecast(look: Outlook, at: At) -> Forecast:
     )
 
 
-# ---------------------------------------------------------------- what to measure next
-
-
 def measure_next(look: Outlook, asked: int) -> Next | None:
-    """The point that would narrow the interval at the `asked` world size most, None where none would.
-
-    Of two quantities that are jointly normal, knowing one leaves 1 - correlation^2 of the other's variance: so no
-    outcome need be imagined.
-    """
+    """Find the point that narrows the interval at `asked` most; None if none helps. Knowing one of two jointly
+    normal quantities leaves 1 - correlation^2 of the other's variance, so its value is not needed."""
     case = look.case
     sizes = _candidates(case, asked)
     target = case.layout(asked)
@@ -298,13 +278,11 @@ def measure_next(look: Outlook, asked: int) -> Next | None:
 
 
 def _candidates(case: Case, asked: int) -> list[int]:
-    """World sizes that are within reach: up to four times what was measured, below what is asked."""
     first = case.largest if case.largest > 1 else max(1, case.devices_per_node // 2)
     return [size for size in (2 * first, 4 * first) if 1 < size < asked]
 
 
 def _left(weights: Floats, one: Floats, goal: Floats, noise: float) -> float:
-    """The share of the goal's standard deviation that knowing `one` would leave."""
     a, b = one - weights @ one, goal - weights @ goal
     own, other, both = float(weights @ a**2), float(weights @ b**2), float(weights @ (a * b))
     return float(np.sqrt(max(0.0, 1 - both**2 / max(other * (own + noise**2), 1e-18))))

@@ -1,8 +1,8 @@
-"""What a cluster would do without one of its nodes, if the others are as they were measured. Pure.
+"""Predicts a cluster without one of its nodes.
 
-Ranks that exchange gradients wait for the slowest: what its node costs all of them is how much slower its ranks
-were beside the others (`together`) than the slowest of those. A node slow in its exchange alone is not seen. What
-was measured is predicted from as it would have been had nobody waited, against what the others do alone.
+Ranks wait for the slowest. A node's cost is how much slower its ranks are than the slowest of the others, in
+`together`. So a node that is slow only in its exchange is not detected. Measured efficiencies are converted to
+those without waiting.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from scaling.tools.predict.setting import Observed
 
 
 class Relief(NamedTuple):
-    """`world_size` is what is left without the node, `share` the part of a step that nobody would wait then, and
-    `faster` by how much the others' devices are so alone than all of them."""
+    """The effect of leaving out a node. `share` is the part of a step that the others wait for it. `faster` is how
+    much faster the others are alone than all devices."""
 
     node: str
     world_size: int
@@ -34,13 +34,13 @@ class Relief(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """By how much the efficiency grows: that of a shorter step, against a shorter one alone."""
+        """Factor on the efficiency: the step and the baseline both become shorter."""
         return 1 / (1 - self.share) / self.faster
 
 
 def without(node: str, case: Case, records: Sequence[PointRecord]) -> tuple[Relief, Case]:
-    """What leaving `node` out changes at the largest measured world size, and the case as it would have been
-    measured then. Raises UsageError."""
+    """Return the effect of leaving out `node` at the largest world size, and the converted case. Raises
+    UsageError."""
     latest = kept(records)
     cells = {one.point.world_size: one for one in exchanges(latest) if _is_of(one, case)}
     if case.largest not in cells:
@@ -58,7 +58,6 @@ def without(node: str, case: Case, records: Sequence[PointRecord]) -> tuple[Reli
 
 
 def _is_of(cell: Cell, case: Case) -> bool:
-    """Whether it is a point of the case's own curve."""
     point = cell.point
     work = (point.workload.model, point.workload.batch_size)
     own = (case.strategy, case.interconnect, case.options, (case.model, case.batch_size))
@@ -66,12 +65,10 @@ def _is_of(cell: Cell, case: Case) -> bool:
 
 
 def _hosts(cell: Cell) -> dict[int, str]:
-    """By rank of the launch."""
     return {rank.launch_rank: rank.host for record in cell.records for rank in record.ranks}
 
 
 def _relief(cell: Cell, node: str, controls: Controls) -> Relief | None:
-    """At one world size; None where that was not measured."""
     hosts, together = _hosts(cell), controls.together(cell.point)
     ours = {rank for rank, name in hosts.items() if name == node}
     shares = [] if together is None else [_share(cell, together, number, ours) for number in together.times]
@@ -84,7 +81,6 @@ def _relief(cell: Cell, node: str, controls: Controls) -> Relief | None:
 
 
 def _share(cell: Cell, together: Cell, number: int, ours: set[int]) -> float | None:
-    """How much of the exchange's step the node makes others wait, in one round."""
     time, seats = cell.times.get(number), together.times[number].seats
     theirs = [seat.step_s for rank, seat in seats.items() if rank not in ours]
     own = [seat.step_s for rank, seat in seats.items() if rank in ours]
@@ -94,13 +90,13 @@ def _share(cell: Cell, together: Cell, number: int, ours: set[int]) -> float | N
 
 
 def _faster(seats: Mapping[int, float], ours: set[int]) -> float:
-    """All devices' time alone over that of the others; 1 where nobody measured each."""
+    """1 if not each device was measured alone"""
     theirs = [seconds for rank, seconds in seats.items() if rank not in ours]
     return harmonic_mean(list(seats.values())) / harmonic_mean(theirs) if theirs else 1.0
 
 
 def _healthy(case: Case, found: Mapping[int, Relief]) -> Case:
-    """As it would have been measured if nobody had waited. Where somebody did, shares are of that."""
+    """Controls of converted world sizes include the waiting, so they are dropped."""
     largest = found[case.largest]
     observed = tuple(_relieved(one, found.get(one.at.world_size)) for one in case.known.observed)
     waited = {size for size, one in found.items() if one.factor != 1}

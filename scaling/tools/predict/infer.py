@@ -1,8 +1,7 @@
-"""From what is believed and what was measured to what is predicted: importance sampling with a fixed seed. Pure.
+"""Inference by importance sampling with a fixed seed: priors and measurements give weighted draws and predictions.
 
-Proposals adapt over a few rounds and count as one mixture (Cornuet et al., "Adaptive multiple importance
-sampling", 2012). The walk (`covariance`) is not sampled: given the constants it is Student's t, whose conditional
-is known.
+Proposals adapt and count as one mixture (Cornuet et al., "Adaptive multiple importance sampling", 2012). The walk
+(`covariance`) is not sampled: given the constants it is Student's t with a known conditional.
 """
 
 from __future__ import annotations
@@ -18,15 +17,10 @@ from scaling.tools.predict.model import Floats, Parts
 from scaling.tools.predict.priors import Priors, Walk
 from scaling.tools.predict.setting import At, Constant, Exchange, Known, Setting, Share
 
-# ---------------------------------------------------------------- walk
-
 
 def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]) -> Floats:
-    """Of the walk at `rows` and `columns`, where it is 0 at `anchor`; each entry a variance of ln(efficiency).
-
-    Doublings inside a node and doublings of nodes are walked independently, so that a point with few devices on
-    each of many nodes has its place as well.
-    """
+    """Compute the covariance of the walk, which is 0 at `anchor`. Entries are variances of ln(efficiency).
+    Doublings inside a node and of nodes are independent."""
     ours, theirs, start = (np.array([_place(walk, at) for at in ats]) for ats in (rows, columns, [anchor]))
     a, b = (ours - start)[:, None, :], (theirs - start)[None, :, :]
     together = np.where(a * b > 0, np.minimum(np.abs(a), np.abs(b)), 0.0)
@@ -34,34 +28,31 @@ def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]
 
 
 def _place(walk: Walk, at: At) -> tuple[float, float]:
-    """How much variance lies between one device and here: inside nodes, and from node to node."""
     inside = walk.inside**2 * float(np.log2(at.devices_per_node))
     if at.nodes == 1:
         return inside, 0.0
     return inside, walk.leaving**2 + walk.beyond**2 * float(np.log2(at.nodes / 2))
 
 
-# ---------------------------------------------------------------- infer
-
 DRAWS, SEED = 4000, 20260101
 ROUNDS, MOST_ROUNDS = 4, 16
-# As many even draws shall be left, else more proposals are tried.
+# effective draws; with fewer, more proposals are tried
 ENOUGH = 250
-# Shares of a step differ from what the model calls so by more than rounds show: Student's t. The exchange alone is
-# what the model's T is.
+# Student's t for shares, which differ from the model's by more than rounds show. `comm` is the model's T directly.
 CONTROL_FREEDOM = 4.0
-# A proposal is fitted to weights that are this even at least, in draws for each constant.
+# effective draws per constant to which a proposal is fitted
 EVEN = 4.0
 PROPOSAL_FREEDOM = 8.0
-# No device does more among others than alone, or than was measured of it, but for what a report calls SUPERLINEAR
-# from here on (7 of 727 published efficiencies): the walk, which may go up as far as down, ends there.
+# Largest efficiency relative to the best measured one: 7 of 727 published ones exceed it (SUPERLINEAR).
 HIGHEST = 1.02
 
 
 class Posterior(NamedTuple):
-    """Weighted draws: `z` standard normal, `weights` sum to 1, `residuals` of what was observed. `likeness` is the
-    correlation of what the model lacks here with what it lacks where that was, 1 for the same, `widening` how many
-    times as much it varies."""
+    """Weighted draws of constants (`z` is standard normal) and residuals of the observed efficiencies.
+
+    * likeness: correlation of the model error with that of the measured setting, 1 for the same
+    * widening: factor on the spread of the model error
+    """
 
     setting: Setting
     names: Mapping[str, str]
@@ -76,13 +67,12 @@ class Posterior(NamedTuple):
 
     @property
     def even(self) -> float:
-        """As many draws of equal weight would be worth as much."""
+        """Effective number of draws."""
         return float(1 / np.sum(self.weights**2))
 
 
 class Predicted(NamedTuple):
-    """At each target: draws of ln(efficiency relative to the anchor), of which `weights` are given, and the parts
-    of the step without what the model lacks."""
+    """Draws of ln(efficiency relative to the anchor) by target, and the step's parts without model error."""
 
     log_efficiency: Floats
     weights: Floats
@@ -90,7 +80,6 @@ class Predicted(NamedTuple):
 
 
 def posterior(setting: Setting, known: Known, priors: Priors, draws: int = DRAWS, seed: int = SEED) -> Posterior:
-    """Weigh draws of the constants by what was measured."""
     names = model.keys(setting)
     size = len(names) + (setting.step_spread > 0)
     told = bool(known.observed or known.exchanges or known.shares or known.constants)
@@ -105,7 +94,6 @@ def posterior(setting: Setting, known: Known, priors: Priors, draws: int = DRAWS
 
 
 def predict(found: Posterior, targets: Sequence[At], seed: int = SEED) -> Predicted:
-    """Draws of what the targets would do."""
     setting, known, walk = found.setting, found.known, found.priors.walk
     seen = [one.at for one in known.observed]
     relative, parts = _relative(setting, known.anchor, found.priors, found.names, found.z, targets)
@@ -127,7 +115,7 @@ def predict(found: Posterior, targets: Sequence[At], seed: int = SEED) -> Predic
 
 
 def relative(found: Posterior, at: Sequence[At]) -> Floats:
-    """ln(efficiency relative to the anchor), draws x world sizes, as the equations alone have it."""
+    """Compute ln(efficiency relative to the anchor) without model error, draws x world sizes."""
     return _relative(found.setting, found.known.anchor, found.priors, found.names, found.z, at)[0]
 
 
@@ -141,7 +129,7 @@ def _walked(own: Floats, freedom: float, scale: Floats, seed: int) -> Floats:
 
 
 def quantiles(values: Floats, weights: Floats, at: Sequence[float]) -> Floats:
-    """Of weighted draws (draws x anything): quantiles x anything."""
+    """Compute quantiles of weighted draws (draws x columns), as quantiles x columns."""
     order = np.argsort(values, axis=0)
     ranked = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
     ordered = np.take_along_axis(values, order, axis=0)
@@ -149,7 +137,7 @@ def quantiles(values: Floats, weights: Floats, at: Sequence[float]) -> Floats:
     return np.array([[np.interp(q, ranked[:, k], ordered[:, k]) for k in columns] for q in at])
 
 
-# ---------------------------------------------------------------- what draws are worth
+# ---------------------------------------------------------------- likelihood
 
 
 def _relative(
@@ -165,7 +153,7 @@ def _relative(
 
 
 def _alone_s(setting: Setting, values: model.Values, anchor: At, step_s: Floats) -> Floats:
-    """The micro step of one device, such that the model says what was measured at the anchor."""
+    """The micro step of one device that reproduces the step at the anchor."""
     if anchor.world_size == 1:
         return step_s
     at, alone_s = model.sizes([anchor]), step_s * 0.9
@@ -195,7 +183,6 @@ def _log_likelihood(
 
 
 def _of_constants(measured: Sequence[Constant], values: model.Values) -> Floats:
-    """What draws are worth by constants that were measured by themselves."""
     off = [(np.log(values[one.role][:, 0] / one.value) / one.noise) ** 2 for one in measured]
     return np.asarray(-0.5 * np.sum(off, axis=0))
 
@@ -236,7 +223,7 @@ class _Proposal(NamedTuple):
         return np.asarray(self.mean + (rng.standard_normal((count, len(self.mean))) * spread) @ self.root.T)
 
     def log_density(self, z: Floats) -> Floats:
-        away = (z - self.mean) @ np.linalg.inv(self.root).T  # small: an inverse is cheaper than to solve for each
+        away = (z - self.mean) @ np.linalg.inv(self.root).T  # small: cheaper than solving per draw
         size = len(self.mean)
         return np.asarray(
             -0.5 * (PROPOSAL_FREEDOM + size) * np.log1p(np.sum(away**2, axis=1) / PROPOSAL_FREEDOM)
@@ -246,7 +233,7 @@ class _Proposal(NamedTuple):
 
 
 def _student_constant(size: int) -> float:
-    """What a normal density of this size leaves out and a Student's of PROPOSAL_FREEDOM does not."""
+    """how PROPOSAL_FREEDOM's Student's t differs from a normal density"""
     half = PROPOSAL_FREEDOM / 2
     return lgamma(half + size / 2) - lgamma(half) - size / 2 * log(half)
 
@@ -257,7 +244,6 @@ Likelihood = Callable[[Floats], tuple[Floats, Floats]]
 def _adapt(
     likelihood: Likelihood, size: int, rounds: int, count: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats, float]:
-    """Draw from the prior, then from what fits the draws so far, until enough of them count evenly."""
     proposals: list[_Proposal | None] = [None]
     z = rng.standard_normal((count, size))
     target, residuals = likelihood(z)
@@ -281,7 +267,6 @@ def _too_few(logs: Floats) -> bool:
 
 
 def _log_weights(z: Floats, target: Floats, proposals: Sequence[_Proposal | None]) -> Floats:
-    """Of each draw under the mixture of all that were drawn from, its size apart."""
     prior = -0.5 * np.sum(z**2, axis=1)
     densities = [prior if one is None else one.log_density(z) for one in proposals]
     mixture = np.logaddexp.reduce(densities, axis=0) - np.log(len(proposals))
@@ -289,7 +274,6 @@ def _log_weights(z: Floats, target: Floats, proposals: Sequence[_Proposal | None
 
 
 def _fitted(z: Floats, logs: Floats, size: int) -> _Proposal:
-    """A normal fitted to weighted draws; the weights are evened out until enough of them count."""
     logs = logs - np.max(logs)
     power = 1.0
     for _ in range(20):

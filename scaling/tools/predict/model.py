@@ -1,4 +1,4 @@
-"""The time of a step at any world size, from constants of a cluster: arrays of draws x world sizes. Pure.
+"""The time of a step at any world size from constants of a cluster, as arrays of draws x world sizes.
 
     t(N)    = a t1 (1 + tax) (1 + straggling) + exposed          a micro steps of t1 between two exchanges
     tax     = (0.3 s / t1)^0.75 [d1 + d2 log2(n)/3 + d3 [M > 1]]   n devices on each of M nodes
@@ -6,10 +6,13 @@
     T       = V(N) / b + messages x latency
     exposed = (1 - h) T + h W e(T / W),  W = window x t1,  e(x) = max(x - 1, tail x)
 
-Sources: the ring's volume 2 (N-1)/N and latency of 2 (N-1) messages are Patarasuk and Yuan's ("Bandwidth optimal
-all-reduce algorithms", 2009), the tree's 2 log2(M) NCCL's (src/graph/tuning.cc), Z Blom's ("Statistical estimates
-and transformed beta-variables", 1958), the timeline of gradients Shi's (MG-WFBP, arXiv:1811.11141).
-The tax and the shape of the rest are this project's own.
+Sources:
+
+* volume 2 (N-1)/N and latency of a ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009
+* latency 2 log2(M) of a tree: NCCL, src/graph/tuning.cc
+* Z: Blom, "Statistical estimates and transformed beta-variables", 1958
+* timeline of gradients: Shi, MG-WFBP, arXiv:1811.11141
+* tax, and the form of the other terms: this project
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ from numpy.typing import NDArray
 from scaling.tools.predict.priors import Prior
 from scaling.tools.predict.setting import At, Overlap, Setting
 
-# ---------------------------------------------------------------- latent
+# ---------------------------------------------------------------- constants
 
 
 COMMON = ("window", "tax", "tax_devices", "tax_nodes", "jitter", "growth")
-# Of devices that sleep and links that are shaped, what no published cluster tells.
+# for sleeping devices and shaped links, which no published cluster has
 EMULATED = {
     "fade": "fade.emulated", "alpha": "alpha.emulated",
     "tax": "tax.emulated", "tax_devices": "tax.emulated", "tax_nodes": "tax.emulated",
@@ -38,7 +41,7 @@ SERVERS = ("servers_apart", "servers_beside", "servers_in_host")
 
 
 def keys(setting: Setting) -> dict[str, str]:
-    """The roles that constants have in the equations -> the names of their priors."""
+    """Map the roles of constants in the equations to the names of their priors."""
     family = "servers" if setting.method in SERVERS else "ring"
     wires = "tcp" if setting.link in ("tcp", "tcp10", "unknown", "none") else "rdma"
     found = {name: name for name in COMMON} | {
@@ -55,7 +58,6 @@ def keys(setting: Setting) -> dict[str, str]:
 
 
 def _emulated(setting: Setting, family: str) -> dict[str, str]:
-    """What an emulation does by construction; servers, and who overlaps little, do as they do anywhere."""
     found = dict(EMULATED)
     if family == "ring" and setting.link == "tcp10":
         found["network"] = "network.emulated"
@@ -63,12 +65,11 @@ def _emulated(setting: Setting, family: str) -> dict[str, str]:
 
 
 def hidden(overlap: Overlap, *, emulated: bool) -> str:
-    """The name of what is believed of how much of an exchange hides."""
     return "hide.emulated" if emulated and overlap in ("ddp", "horovod") else f"hide.{overlap}"
 
 
 def values(names: Mapping[str, str], priors: Mapping[str, Prior], z: Floats) -> dict[str, Floats]:
-    """Standard normal draws (draws x constants) -> what the constants are, each a column of its own."""
+    """Convert standard normal draws (draws x constants) to constants, one column each."""
     return {
         role: transformed(name, priors[name].mean + priors[name].sd * z[:, [index]])
         for index, (role, name) in enumerate(names.items())
@@ -76,7 +77,7 @@ def values(names: Mapping[str, str], priors: Mapping[str, Prior], z: Floats) -> 
 
 
 def transformed(name: str, normal: Floats) -> Floats:
-    """From the scale on which a constant is normal to its own."""
+    """Convert values from the scale on which a constant is normal."""
     if name == "hide.serial":
         return np.zeros_like(normal)
     if name.startswith("hide."):
@@ -84,29 +85,27 @@ def transformed(name: str, normal: Floats) -> Floats:
     return normal if name == "wire" else np.exp(normal)
 
 
-# ---------------------------------------------------------------- model
+# ---------------------------------------------------------------- equations
 
 Floats = NDArray[np.float64]
 Values = Mapping[str, Floats]
 
 TAX_STEP_S, TAX_POWER = 0.3, 0.75
 BUCKET_BYTES, FUSION_BYTES, FUSION_CYCLE_S = 25e6, 64e6, 5e-3
-# Of one step inside a node, NVLink and PCIe: NCCL's src/graph/tuning.cc has 3.4 and 5.7 us.
+# one step inside a node; NVLink and PCIe: 3.4 and 5.7 us in NCCL's src/graph/tuning.cc
 INSIDE_LATENCY_S: Mapping[str, float] = {
     "nvlink": 3.4e-6, "nvswitch": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6, "loopback": 30e-6,
 }  # fmt: skip
-# How often servers of their own carry a gradient one after the other: pushes and pulls are full duplex.
+# how often a server's link carries a gradient in series: pushes and pulls are full duplex
 SERVERS_SERIAL, SERVERS_OVERLAPPED = 2.0, 1.1
 TREE_STEPS = 3.0
 SHARDED_VOLUME = 1.5
 TCP_EFFICIENCY = 0.95
-# Evidence that contradicts itself has draws whose rates vanish.
+# contradictory evidence can give draws with rates near 0
 LEAST_BYTES_PER_S = 1.0
 
 
 class Sizes(NamedTuple):
-    """World sizes as arrays, one entry each."""
-
     world: Floats
     nodes: Floats
     each: Floats
@@ -115,7 +114,7 @@ class Sizes(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Seconds of a step by cause, draws x world sizes; they add up to `step_s`."""
+    """Seconds of a step by cause, draws x world sizes. They add up to `step_s`."""
 
     alone_s: Floats
     contention_s: Floats
@@ -125,12 +124,11 @@ class Parts(NamedTuple):
 
     @property
     def step_s(self) -> Floats:
-        """The whole step."""
         return self.alone_s + self.contention_s + self.straggling_s + self.exposed_s
 
 
 def sizes(points: Sequence[At]) -> Sizes:
-    """World sizes as the arrays that the equations take."""
+    """Convert world sizes to arrays. `order` is Z(N)."""
     world = np.array([float(at.world_size) for at in points])
     nodes = np.array([float(at.nodes) for at in points])
     steps = np.array([float(at.accumulation) for at in points])
@@ -139,7 +137,7 @@ def sizes(points: Sequence[At]) -> Sizes:
 
 
 def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts:
-    """The seconds of a step; `alone_s` is the micro step of one device, one for each draw."""
+    """Compute the seconds of a step; `alone_s` is the micro step of one device by draw."""
     t1 = alone_s[:, None]
     compute = at.accumulation * t1
     several = at.world > 1
@@ -157,7 +155,6 @@ def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts
 
 
 def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Floats:
-    """What all gradients take with nothing beside them."""
     size = np.asarray(setting.gradient_bytes / setting.compress * _wire(setting, values))
     network = network_bytes_per_s(setting, values, at)
     time = moved_s(setting, values["bus"], network, at, size)
@@ -168,14 +165,13 @@ def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Float
 
 
 def _wire(setting: Setting, values: Values) -> Floats:
-    """The share of float32's bytes that travels."""
     if setting.wire == "unknown":
         return np.where(values["wire"] > 0, 1.0, 0.5)
     return np.array(1.0 if setting.wire == "full" else 0.5)
 
 
 def network_bytes_per_s(setting: Setting, values: Values, at: Sizes) -> Floats:
-    """What a node's link carries for an exchange among these nodes."""
+    """Compute what a node's link carries in an exchange among these nodes, bytes/s."""
     line = setting.line_bytes_per_s
     fade = (np.maximum(at.nodes, 2) / 2) ** -values["fade"]
     if setting.link == "tcp":
@@ -192,7 +188,6 @@ def _slowest(bus: Floats, network: Floats, at: Sizes) -> Floats:
 
 
 def moved_s(setting: Setting, bus: Floats, network: Floats, at: Sizes, size: Floats) -> Floats:
-    """The bytes of the exchange at their rates, latency apart."""
     ring = 2 * (at.world - 1) / at.world
     inside = 2 * (at.each - 1) / at.each * size / bus
     crosses = at.nodes > 1
@@ -213,7 +208,6 @@ def moved_s(setting: Setting, bus: Floats, network: Floats, at: Sizes, size: Flo
 
 
 def messages(setting: Setting, size: Floats, window_s: Floats) -> Floats | float:
-    """How many messages carry one step's gradients."""
     match setting.messages:
         case "one":
             return 1.0
@@ -227,7 +221,6 @@ def messages(setting: Setting, size: Floats, window_s: Floats) -> Floats | float
 
 
 def latency_s(setting: Setting, values: Values, at: Sizes) -> Floats:
-    """What one message of the exchange takes at least."""
     alpha, inside_s = values["alpha"], INSIDE_LATENCY_S[setting.bus]
     if setting.method in ("servers_apart", "servers_beside", "servers_in_host"):
         return np.where(at.nodes > 1, 2 * alpha, 2 * inside_s)

@@ -1,7 +1,7 @@
-"""What `python -m scaling check --json` measured of a network, as evidence: latency, flows, timed all-reduces.
+"""Evidence from `python -m scaling check --json`: latencies, TCP flows, timed all-reduces.
 
-An all-reduce of known bytes is the model's T with nothing beside it; half a round trip is its alpha, as far as the
-kernel goes; one TCP flow its bandwidth, as far as one flow goes. The noises say how far.
+An all-reduce is the model's T, half a round trip is alpha without the framework's part, one TCP flow is a lower
+estimate of the bandwidth. The noises express these limits.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from scaling.tools.predict.forecast import Case
 from scaling.tools.predict.model import SERVERS
 from scaling.tools.predict.setting import At, Constant, Exchange, Setting
 
-# Standard deviations of logarithms: of an all-reduce; of alpha, which frameworks add to; of what one flow carries.
+# standard deviations of logarithms
 ALL_REDUCE_NOISE, ALPHA_NOISE, FLOW_NOISE = 0.1, 0.4, 0.15
-# Several flows carry more than one does, on networks faster than 10 Gb/s.
+# for networks above 10 Gb/s, where several flows carry more than one
 FAST_FLOW_NOISE = 0.4
 
 
 class Link(Record, frozen=True, kw_only=True):
-    """A pair of nodes over one network, both ways; None where it was not measured."""
-
     network: str
     latency_s: float | None = None
     forth_bits_per_s: float | None = None
@@ -39,29 +37,23 @@ class Link(Record, frozen=True, kw_only=True):
 
 
 class AllReduce(Record, frozen=True, kw_only=True):
-    """Of all ranks, and of those of each node."""
-
     network: str
     everyone: Timed | None = None
     inside: dict[str, Timed] = {}
 
 
 class Facts(Record, frozen=True, kw_only=True):
-    """As much of a preflight as a prediction takes."""
-
     networks: tuple[Network, ...] = ()
     links: tuple[Link, ...] = ()
     all_reduces: tuple[AllReduce, ...] = ()
 
 
 class Findings(Record, frozen=True, kw_only=True):
-    """The file."""
-
     facts: Facts
 
 
 def read(path: Path) -> Facts:
-    """Read what `--json` printed. Raises UsageError with the command that makes such a file."""
+    """Read the output of `check --json`. Raises UsageError with the command that writes it."""
     again = "python -m scaling check --json > check.json makes such a file"
     try:
         facts = msgspec.json.decode(files.read(path), type=Findings).facts
@@ -91,10 +83,8 @@ def _wrong(facts: Facts) -> Iterator[str]:
 
 
 def added(case: Case, facts: Facts, networks: Sequence[Network] = ()) -> Case:
-    """The case with this evidence as well; `networks` are those of the run, of which one carried the case.
-
-    Raises UsageError where it is not known which network of the preflight that is.
-    """
+    """Add the evidence to the case; `networks` are the run's. Raises UsageError for an unknown network or emulated
+    devices."""
     if case.emulated:
         raise UsageError("--check: the run's links were shaped while it ran; only of real devices")
     found = _network(case, facts, networks)
@@ -137,7 +127,6 @@ def _exchanges(facts: Facts, network: Network, setting: Setting) -> Iterator[Exc
 
 
 def _exchange(timed: Timed, nodes: int, setting: Setting) -> Exchange:
-    """One message of float32 in a ring, whatever the run's own exchange is."""
     at = At(world_size=timed.ranks, nodes=nodes)
     own = replace(
         setting, gradient_bytes=float(timed.bytes), messages="one", method="ring", wire="full", compress=1.0,
@@ -147,7 +136,7 @@ def _exchange(timed: Timed, nodes: int, setting: Setting) -> Exchange:
 
 
 def _constants(facts: Facts, network: Network, setting: Setting) -> Iterator[Constant]:
-    """Alpha, and what a node's link carries; RDMA's are not those of a TCP flow."""
+    """RDMA links are skipped, because they differ from a TCP flow."""
     links = [one for one in facts.links if one.network == network.word]
     if setting.link not in ("tcp", "tcp10"):
         return

@@ -1,7 +1,7 @@
-"""What is believed of clusters before any is measured: the file of priors, read. Pure but for the file.
+"""Reads the file of priors: what is believed of clusters before measurements.
 
-Each entry is a normal distribution of the logarithm (of a logit for the shares called `hide`, of the value itself
-for `wire`) of a constant of the model.
+Each entry is a normal distribution of the logarithm of a constant; of the logit for `hide`, of the value for
+`wire`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from scaling.records.point import Record
 
 FILE = Path(__file__).with_name("priors.toml")
 
-# Of logarithms: e^100 is no rate.
+# of a logarithm: e^100 is not a rate
 WIDEST_SD = 100.0
-# Every constant that a setting may have (model.py, `keys`).
+# every constant that a setting may have (model.py, `keys`)
 NAMES = (
     "network.tcp10.ring", "network.tcp10.servers", "network.tcp.ring", "network.tcp.servers",
     "network.rdma", "network.rdma_several", "network.unknown",
@@ -33,8 +33,7 @@ NAMES = (
 
 
 class Prior(Record, frozen=True, kw_only=True):
-    """A constant: `mean` and `sd` of the scale on which it is normal, `unit` and `value` for people, `series` and
-    `sources` that taught it, and what was believed before them."""
+    """A constant: `mean` and `sd` on the scale on which it is normal, the rest for readers."""
 
     mean: float
     sd: float
@@ -47,8 +46,12 @@ class Prior(Record, frozen=True, kw_only=True):
 
 
 class Walk(Record, frozen=True, kw_only=True):
-    """What the model lacks, as steps of a random walk of ln(efficiency) over log2 N: standard deviations per
-    doubling inside a node, once on leaving it, and per doubling of nodes; `freedom` is Student's."""
+    """The model's error, a random walk of ln(efficiency) over log2 N. Steps are standard deviations.
+
+    * inside, beyond: per doubling inside a node, of nodes
+    * leaving: from one node to several
+    * freedom: of Student's t
+    """
 
     inside: float
     leaving: float
@@ -57,14 +60,12 @@ class Walk(Record, frozen=True, kw_only=True):
 
 
 class Priors(Record, frozen=True, kw_only=True):
-    """All of them."""
-
     walk: Walk
     constants: Mapping[str, Prior]
 
 
 def read(path: Path = FILE) -> Priors:
-    """Read a file of priors; UsageError names what is wrong with it."""
+    """Read a file of priors. Raises UsageError with the faulty entry."""
     try:
         return _whole(path, msgspec.toml.decode(files.read(path), type=Priors))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Published tables of throughput as the model takes them: what their words mean. Pure."""
+"""Converts published tables of throughput to series for the model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from scaling.tools.predict.evidence import known_model
 from scaling.tools.predict.setting import At, Bus, Link, Messages, Method, Observed, Overlap, Setting, Wire
 
 GBIT_BYTES = 1e9 / 8
-# How tables write gigabits a second, and (the group) terabits.
+# spellings of Gb/s; the group is Tb/s
 UNIT = r"gb/s|gbe|gbit|gbps|gigabit|gb?\b|(tb/s|tbit|tbps)"
-# Of the logarithm of a step whose batch, or whose samples' length, was not published.
+# of the logarithm of a step without published batch or sample length
 GUESSED_STEP = 0.4
 TOKENS = (("llama", 8192), ("transformer-xl base", 192), ("transformer-xl", 384), ("gnmt", 50))
 
 
 class PublishedPoint(Record, frozen=True, kw_only=True):
-    """One world size of a table."""
-
     gpus: int
     nodes: int
     throughput: float
@@ -37,7 +35,7 @@ class PublishedPoint(Record, frozen=True, kw_only=True):
 
 
 class Published(Record, frozen=True, kw_only=True):
-    """One curve of a table, in the words of whoever published it."""
+    """One curve of a table, in its publisher's words."""
 
     id: str
     source: str
@@ -58,7 +56,7 @@ class Published(Record, frozen=True, kw_only=True):
 
 
 class Series(Record, frozen=True, kw_only=True):
-    """A published curve as the model takes it: efficiencies are relative to `anchor`, its first point."""
+    """A published curve for the model. Efficiencies are relative to `anchor`, its first point."""
 
     name: str
     source: str
@@ -69,12 +67,12 @@ class Series(Record, frozen=True, kw_only=True):
 
     @property
     def publisher(self) -> str:
-        """Whose cluster it is, as far as the source tells: the repository."""
+        """The repository of the source, which stands for a cluster."""
         return re.split(r"[\s]", self.source.removeprefix("github.com/"))[0].split("/issues")[0].split("/pull")[0]
 
 
 def read(path: Path) -> tuple[Published, ...]:
-    """Read a file of published series; UsageError names what is wrong with it."""
+    """Read a file of published series. Raises UsageError with the fault."""
     try:
         return msgspec.json.decode(files.read(path), type=tuple[Published, ...])
     except OSError as error:
@@ -84,7 +82,7 @@ def read(path: Path) -> tuple[Published, ...]:
 
 
 def series(published: Sequence[Published]) -> list[Series]:
-    """Those of which the model can be told enough: a model of known size, two points at least."""
+    """Convert the usable series: with known gradients and at least two points."""
     return [one for each in published if (one := _series(each)) is not None]
 
 
@@ -108,7 +106,6 @@ def _series(one: Published) -> Series | None:
 
 
 def _has_sense(one: Published) -> bool:
-    """Whether there can be such a table: gradients that are known, no more nodes than devices, nothing below 0."""
     known = (one.batch_per_gpu, *(point.step_ms for point in one.points))
     return (
         0 < _gradient_bytes(one) < inf
@@ -128,7 +125,6 @@ def _noise(point: PublishedPoint) -> float:
 
 
 def setting(one: Published, first: PublishedPoint) -> Setting:
-    """What a table says of its exchange, in the model's words."""
     step_s, spread = _step_s(one, first)
     known = known_model(one.model)
     several = any(point.nodes > 1 for point in one.points)
@@ -153,12 +149,12 @@ def setting(one: Published, first: PublishedPoint) -> Setting:
 
 
 def _gradient_bytes(one: Published) -> float:
-    """In float32; 0 where the table does not tell them, nor the size of its model."""
+    """In float32; 0 if unknown."""
     return one.grad_bytes_fp32 or 4e6 * (one.params_millions or 0.0)
 
 
 def _step_s(one: Published, first: PublishedPoint) -> tuple[float, float]:
-    """Seconds of a micro step at the first point, and how sure that is."""
+    """Also the standard deviation of its logarithm."""
     rate, text = first.throughput / first.gpus, one.model.lower()
     tokens = "token" in first.unit
     if tokens and "in tokens" in one.notes:
@@ -250,7 +246,7 @@ def _messages(one: Published, overlap: Overlap) -> Messages:
 
 
 def _old(one: Published) -> bool:
-    """Before NCCL had trees between nodes (2.4, 2019)."""
+    """True before NCCL 2.4 (2019), which added trees between nodes."""
     if re.search(r"201[5-8]", one.source):
         return True
     return bool(re.search(r"tf 1\.[0-9]\b|nccl 2\.[0-3]|2017", one.framework.lower()))

@@ -1,4 +1,4 @@
-"""What a prediction is made for: the gradients, the exchange, the network. Plain data, no arrays."""
+"""The setting and the measurements of a prediction: gradients, exchange, network. Plain data without arrays."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Literal, NamedTuple
 
 from scaling.records.point import Record
 
-# ---------------------------------------------------------------- known
-
 
 class Exchange(NamedTuple):
-    """The exchange alone as measured (`comm`): seconds, and the standard deviation of its logarithm. `setting` is
-    that of an all-reduce of other bytes than the run's gradients; None: the run's own."""
+    """A measured `comm`, or an all-reduce of other bytes with its own `setting`. `noise` is of the logarithm."""
 
     at: At
     seconds: float
@@ -21,8 +18,7 @@ class Exchange(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A constant of the model as measured by itself: its role in the equations (`alpha`, `network`), its value,
-    and the standard deviation of its logarithm."""
+    """A constant that was measured directly, by its role in the equations. `noise` is of the logarithm."""
 
     role: str
     value: float
@@ -30,7 +26,7 @@ class Constant(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A part of the step as controls tell it: `contention` or `straggling` over what one device takes."""
+    """Contention or straggling from controls, as a fraction of the time of one device alone."""
 
     at: At
     part: str
@@ -39,7 +35,7 @@ class Share(NamedTuple):
 
 
 class Known(NamedTuple):
-    """All that was measured. `anchor` is where `setting.step_s` is from; efficiencies are relative to it."""
+    """All measurements. Efficiencies are relative to `anchor`, where `setting.step_s` was measured."""
 
     anchor: At
     observed: Sequence[Observed] = ()
@@ -48,8 +44,6 @@ class Known(NamedTuple):
     anchor_noise: float = 0.0
     constants: Sequence[Constant] = ()
 
-
-# ---------------------------------------------------------------- setting
 
 Bus = Literal["pcie", "nvlink", "nvswitch", "host", "loopback"]
 Link = Literal["none", "tcp10", "tcp", "rdma", "rdma_several", "unknown"]
@@ -60,14 +54,14 @@ Wire = Literal["full", "half", "unknown"]
 
 
 class Setting(Record, frozen=True, kw_only=True):
-    """What is trained and over what its gradients travel.
+    """The workload, the exchange and the network.
 
-    `gradient_bytes` are those of float32; `wire` says whether they travel as such, in half, or nobody knows.
-    `tail` is the share of them that only the end of backward makes. `step_s` is one micro step of one device
-    alone, `step_spread` the standard deviation of its logarithm where it is a guess. `line_bytes_per_s` is what
-    the data sheet gives one node, over all its cards. `tree`: NCCL may take trees (2.4 and newer). `sparse_bytes`
-    are of each rank and gathered by all. `compress` divides the bytes of all gradients. `emulated` devices sleep
-    in place of computing, on links that are shaped to their line.
+    * gradient_bytes: in float32, divided by `compress`; `wire` is their type on the network
+    * tail: share of the gradients that only the end of backward produces
+    * step_s: one micro step of one device alone; `step_spread`, of its logarithm, is 0 unless it is a guess
+    * line_bytes_per_s: of one node over all its cards, by the data sheet
+    * tree: NCCL may use trees (2.4 and newer)
+    * sparse_bytes: of each rank, gathered by all
     """
 
     gradient_bytes: float
@@ -89,7 +83,7 @@ class Setting(Record, frozen=True, kw_only=True):
 
 
 class At(Record, frozen=True, kw_only=True):
-    """A world size: its devices, their nodes, and the micro steps between two exchanges."""
+    """A world size. `accumulation` is the number of micro steps between two exchanges."""
 
     world_size: int
     nodes: int
@@ -97,13 +91,11 @@ class At(Record, frozen=True, kw_only=True):
 
     @property
     def devices_per_node(self) -> float:
-        """Mean over the nodes in use."""
         return self.world_size / self.nodes
 
 
 class Observed(Record, frozen=True, kw_only=True):
-    """An efficiency that was measured: `value` against one device, `noise` the standard deviation of its
-    logarithm."""
+    """A measured efficiency relative to the anchor. `noise` is the standard deviation of its logarithm."""
 
     at: At
     value: float

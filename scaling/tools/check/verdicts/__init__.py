@@ -1,4 +1,4 @@
-"""Facts -> verdicts, one line each: ok, warning, or error with the mend. Pure; a file per subject."""
+"""Verdicts on facts: `judge` and the checks of drivers, RDMA, all-reduces, software and limits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ from scaling.tools.check.verdicts.links import gbit, slow_nodes
 # ---------------------------------------------------------------- gpu driver
 
 
-# The oldest driver that runs all releases of a major CUDA release (docs.nvidia.com/deploy/cuda-compatibility,
-# "Minor Version Compatibility").
+# Oldest driver by CUDA major version (docs.nvidia.com/deploy/cuda-compatibility, "Minor Version Compatibility").
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
-# Linux has what RDMA cards need of DMA-BUF since then.
+# First Linux release whose DMA-BUF supports RDMA cards.
 DMA_BUF_KERNEL = (5, 12)
 FRAMEWORK = frameworks.all_reducing().name
 
 
 def driver(facts: Facts) -> Iterator[Verdict]:
-    """The CUDA that the framework was built with against the one that the driver runs."""
     ranks = {node: facts.of(node)[0] for node in facts.nodes if facts.of(node)[0].driver.gpus}
     built = {node: rank.built_for_cuda for node, rank in ranks.items()}
     cpu_only = {node: "no CUDA" for node, release in built.items() if release == ""}
@@ -57,7 +55,6 @@ def driver(facts: Facts) -> Iterator[Verdict]:
 
 
 def _too_old(rank: RankFacts) -> str:
-    """`NAME for CUDA 13.0, the driver 535.54 runs 12.2`, "" where it fits. Inside of a major release any fits."""
     wanted, runs = rank.built_for_cuda or "", rank.driver.cuda
     if not wanted or not runs or _major(wanted) <= _major(runs):
         return ""
@@ -72,8 +69,7 @@ def _major(release: str) -> int:
 
 
 def direct(facts: Facts) -> Iterator[Verdict]:
-    """Whether RDMA cards read and write GPUs' memory themselves. GeForce cards do not offer it
-    (docs.nvidia.com/cuda/gpudirect-rdma: Tesla and Quadro)."""
+    """Check GPUDirect RDMA, which GeForce cards lack (docs.nvidia.com/cuda/gpudirect-rdma: Tesla and Quadro)."""
     if len(facts.nodes) < 2:
         return
     ways = {node: _way(facts.of(node)[0]) for node in facts.nodes if _has_both(facts.of(node)[0])}
@@ -97,7 +93,7 @@ def _has_both(rank: RankFacts) -> bool:
 
 
 def _way(rank: RankFacts) -> tuple[str, str]:
-    """The way for RDMA into GPUs' memory, and why there is none; "" and "" where /proc and /sys do not tell."""
+    """The RDMA path to GPU memory, or "" and why it is missing. Both "" if /proc and /sys show nothing."""
     if rank.driver.peer_memory:
         return rank.driver.peer_memory, ""
     if rank.driver.is_open is None:
@@ -111,22 +107,19 @@ def _way(rank: RankFacts) -> tuple[str, str]:
     return "", f"no nvidia_peermem, {closed}"
 
 
-# ---------------------------------------------------------------- all reduce
-# The timed all-reduces against the links that carried them.
-#
-# What a library makes of a network has no number that is right everywhere; so nothing is blamed but what stays
-# far below the links that the same preflight measured, or below the other nodes.
+# ---------------------------------------------------------------- all-reduce
+# No busbw is right for every network. So a warning needs an all-reduce far below the measured links or other
+# nodes.
 
 
 TOPIC = "all-reduce"
-# In the launch's environment. Without a file what NCCL prints is not kept.
+# for the environment of the launch; without a file NCCL's output is lost
 NCCL_LOG = "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"
-FAR_BELOW = 1 / 3  # of the slowest link that was measured
+FAR_BELOW = 1 / 3  # of the slowest measured link
 BITS = 8
 
 
 def all_reduce(facts: Facts) -> Iterator[Verdict]:
-    """All that is said about them."""
     for one in facts.all_reduces:
         if one.left_out:
             yield Verdict(level="ok", topic=TOPIC, text=f"{_over(one)}not measured: {one.left_out}")
@@ -169,7 +162,7 @@ def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
 
 
 def _without_rdma(facts: Facts, one: AllReduce) -> Iterator[Verdict]:
-    """NCCL goes over sockets without a word where it cannot use the cards."""
+    """NCCL falls back to sockets silently if it cannot use the RDMA cards."""
     network = next((network for network in facts.networks if network.word == one.network), None)
     cards = network is not None and any(place.hca for place in network.places.values())
     if cards and one.nccl is not None and "NET/Socket" in one.nccl.transports:
@@ -182,13 +175,11 @@ def _without_rdma(facts: Facts, one: AllReduce) -> Iterator[Verdict]:
 
 
 def _share(network: Network, bits_per_s: float) -> str:
-    """`41 % of ib's 100 Gb/s, `."""
     rate = network.rate_bits_per_s
     return f"{100 * bits_per_s / rate:.0f} % of {network.word}'s {rate / GBIT:g} Gb/s, " if rate else ""
 
 
 def speed(bytes_per_s: float) -> str:
-    """`5.12 GB/s (41.0 Gb/s)`."""
     return f"{gbit(bytes_per_s)} GB/s ({gbit(BITS * bytes_per_s)} Gb/s)"
 
 
@@ -204,14 +195,13 @@ def _mend(facts: Facts, one: AllReduce) -> str:
 
 
 def crossings(facts: Facts) -> int:
-    """How often a ring in the order of ranks leaves the node that it leaves most often."""
+    """Count how often a ring in rank order leaves the node that it leaves most often."""
     hosts = [rank.host.hostname for rank in facts.ranks]
     leaving = [here for here, there in pairwise([*hosts, hosts[0]]) if here != there]
     return max((leaving.count(host) for host in set(leaving)), default=0)
 
 
 def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
-    """Nodes whose GPUs exchange slower than the others'; on CPUs whoever else computes decides."""
     rates = {node: timed.best_busbw_bytes_per_s for node, timed in one.inside.items()}
     slow, usual = slow_nodes(rates)
     if slow and one.backend == "nccl":
@@ -227,15 +217,12 @@ def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
 # ---------------------------------------------------------------- software
 
 
-# NCCL's packages: each installs the same libnccl.so.2.
 NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
-# Without these being equal, ranks cannot work together or do different work; other packages only warn. NCCL
-# refuses to start between two versions of itself ("Mismatched NCCL version detected").
+# Differences in these are errors. NCCL refuses two versions ("Mismatched NCCL version detected").
 ESSENTIAL = {"Python", "MPI", *(name for one in frameworks.LISTED for name in one.essential)}
 
 
 def launch(facts: Facts) -> Iterator[Verdict]:
-    """Ranks per node."""
     counts = {node: len(facts.of(node)) for node in facts.nodes}
     if len(set(counts.values())) == 1:
         each = next(iter(counts.values()))
@@ -254,7 +241,6 @@ def launch(facts: Facts) -> Iterator[Verdict]:
 
 
 def code(facts: Facts) -> Iterator[Verdict]:
-    """Every rank runs the same files."""
     hashes = {rank.host.hostname: rank.code for rank in facts.ranks}
     if len(set(hashes.values())) == 1:
         text = f"scaling {__version__}, the same files on every node ({facts.ranks[0].code})"
@@ -269,7 +255,6 @@ def code(facts: Facts) -> Iterator[Verdict]:
 
 
 def versions(facts: Facts) -> Iterator[Verdict]:
-    """Every package, Python and MPI."""
     found = {node: _installed(facts.of(node)[0]) for node in facts.nodes}
     names = dict.fromkeys(name for one in found.values() for name in one)
     different = [name for name in names if len({one.get(name) for one in found.values()}) > 1]
@@ -288,7 +273,6 @@ def versions(facts: Facts) -> Iterator[Verdict]:
 
 
 def _overwritten(facts: Facts) -> Iterator[Verdict]:
-    """Two packages of one file: whichever was installed last is what every framework loads."""
     both = {}
     for node in facts.nodes:
         for versions in _environments(facts.of(node)[0].host):
@@ -305,7 +289,6 @@ def _overwritten(facts: Facts) -> Iterator[Verdict]:
 
 
 def _environments(host: HostInfo) -> Iterator[Mapping[str, str]]:
-    """The packages of each environment of a host: the agent's own, and those of other interpreters."""
     others = [one.versions for one in host.interpreters]
     yield {name: text for name, text in host.versions.items() if all(one.get(name) != text for one in others)}
     yield from others
@@ -329,23 +312,22 @@ def _same_version(name: str) -> str:
 # ---------------------------------------------------------------- limits
 
 
-# A buffer of NCCL between two ranks of a node is 9,637,888 bytes of /dev/shm (NVIDIA/nccl issue 1518), and a ring
-# has two channels with a buffer each way at every rank.
+# A buffer of NCCL between two ranks of a node takes 9,637,888 bytes of /dev/shm (NVIDIA/nccl issue 1518). A ring
+# has two channels with one buffer in each direction at every rank.
 NCCL_SEGMENT_BYTES = 9_637_888
 NCCL_SEGMENTS_PER_RANK = 4
-# What NCCL's troubleshooting guide ("Shared memory") and MXNet (apache/mxnet issue 18224) advise for containers;
-# data loaders of torch and MXNet with worker processes hand their batches over through it too.
+# Advice of NCCL's guide ("Shared memory") and MXNet (apache/mxnet issue 18224); data loaders use /dev/shm too.
 SHM_ADVISED_BYTES = 1 << 30
-# What the kernel calls the link layer of a card that is neither InfiniBand nor Ethernet (its link_layer_show).
+# link_layer_show in the kernel: neither InfiniBand nor Ethernet
 EFA = "Unknown"
 BUSY_SHARE, BUSY_CORES = 0.1, 0.3
 LARGER = "a larger quota: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
 
 
 def memlock(facts: Facts) -> Iterator[Verdict]:
-    """RDMA locks the memory that it reads and writes. Whoever has InfiniBand or EFA wants it used, and both fail
-    without (of EFA: awslabs/awsome-distributed-ai issue 647); RoCE is what many Ethernet cards can do beside. A
-    card without a cable locks nothing."""
+    """Check the limit of locked memory, which RDMA needs. InfiniBand and EFA fail without it (EFA:
+    awslabs/awsome-distributed-ai issue 647). RoCE is optional on Ethernet cards, so it only warns. A card without
+    a cable does not count."""
     cards = {node: tuple(card for card in facts.host(node).hcas if card.active) for node in facts.nodes}
     cards = {node: active for node, active in cards.items() if active}
     limits = {node: _tightest(facts.of(node)) for node in facts.nodes}
@@ -372,7 +354,6 @@ def _tightest(ranks: tuple[RankFacts, ...]) -> int | None:
 
 
 def shared_memory(facts: Facts) -> Iterator[Verdict]:
-    """Free space of /dev/shm against what NCCL takes and loaders want."""
     free = {node: facts.of(node)[0].shm_free_bytes or 0 for node in facts.nodes}
     needed = {
         node: len(facts.of(node)) * NCCL_SEGMENTS_PER_RANK * NCCL_SEGMENT_BYTES if facts.host(node).gpus else 0
@@ -393,11 +374,7 @@ def shared_memory(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(level="ok", topic="shared memory", text=text)
 
 
-# ---------------------------------------------------------------- processors
-
-
 def cores(facts: Facts) -> Iterator[Verdict]:
-    """Cores per rank, machine by machine: nodes with one boot id (a lab's, containers) share theirs."""
     crowded, starved, few, shares = {}, {}, {}, {}
     for nodes, ranks in _machines(facts):
         hosts = [rank.host for rank in ranks]
@@ -429,7 +406,6 @@ def cores(facts: Facts) -> Iterator[Verdict]:
 
 
 def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
-    """Nodes whose ranks have few of the cores, and whether a quota is why."""
     granted = {nodes: text for nodes, (is_quota, text) in found.items() if is_quota}
     bound = {nodes: text for nodes, (is_quota, text) in found.items() if not is_quota}
     if granted:
@@ -451,7 +427,6 @@ def _machines(facts: Facts) -> Iterator[tuple[str, list[RankFacts]]]:
 
 
 def load(facts: Facts) -> Iterator[Verdict]:
-    """Who else computes, machine by machine: every node of one machine sees the same."""
     busy = False
     for nodes, ranks in _machines(facts):
         seen = facts.prepared[ranks[0].host.hostname].load
@@ -483,5 +458,4 @@ TOPICS: tuple[Callable[[Facts], Iterator[Verdict]], ...] = (
 
 
 def judge(facts: Facts) -> tuple[Verdict, ...]:
-    """Every verdict, in the order in which they are printed."""
     return tuple(verdict for topic in TOPICS for verdict in topic(facts))

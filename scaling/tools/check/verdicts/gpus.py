@@ -1,4 +1,4 @@
-"""The GPUs of the nodes: number, kind, how they reach each other, how they are set up and fare. Pure."""
+"""Verdicts on GPUs: number, kind, peer access, settings and health."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from scaling.records.host import Gpu, GpuHealth
 from scaling.tools.check.facts import Facts, Level, RankFacts, Verdict, grouped, some
 
 # ---------------------------------------------------------------- gpu health
-# How the GPUs are set up and fare: whatever makes one slower than its like, or will end a run. Pure.
-#
-# Numbers are compared with what the GPU itself says it could, or with GPUs of the same name; none is judged alone.
+# Numbers are compared with the GPU's own maximum or default, or with GPUs of the same name.
 
 
 class Seat(NamedTuple):
-    """Where a GPU is: its node, and its number there."""
-
     node: str
     number: int
 
@@ -26,7 +22,7 @@ Seats = Mapping[Seat, GpuHealth]
 
 
 class Fault(NamedTuple):
-    """What may be wrong with a GPU by itself: `says` gives the words of one that has it, "" for a sound one."""
+    """A fault of a single GPU. `says` describes it, "" for a healthy GPU."""
 
     level: Level
     text: str
@@ -35,7 +31,7 @@ class Fault(NamedTuple):
 
 
 class Like(NamedTuple):
-    """What GPUs of one name should have in common; `says` gives a GPU's value, "" where it is not known."""
+    """A value that GPUs of one name should share. `says` returns it, "" if unknown."""
 
     what: str
     mend: str
@@ -43,7 +39,6 @@ class Like(NamedTuple):
 
 
 def health(facts: Facts) -> Iterator[Verdict]:
-    """A line for each fault and the GPUs that have it, one for each difference, or one that all is well."""
     gpus = {
         Seat(node, index): gpu for node in facts.nodes for index, gpu in enumerate(_every_health(facts.of(node)))
     }
@@ -55,7 +50,6 @@ def health(facts: Facts) -> Iterator[Verdict]:
 
 
 def _lost(facts: Facts) -> Iterator[Verdict]:
-    """GPUs that are there and do not answer, so that nobody else tells of them."""
     found = {
         node: some(dict.fromkeys(each for one in facts.of(node) for each in one.driver.lost))
         for node in facts.nodes
@@ -71,7 +65,6 @@ def _lost(facts: Facts) -> Iterator[Verdict]:
 
 
 def _every_health(ranks: Iterable[RankFacts]) -> Iterable[GpuHealth]:
-    """A node's GPUs as its ranks see them together, those of the rank that sees most of them first."""
     lists = sorted((rank.driver.gpus for rank in ranks), key=len, reverse=True)
     found: dict[str, GpuHealth] = {}
     for gpu in (gpu for gpus in lists for gpu in gpus):
@@ -99,7 +92,6 @@ def _differences(gpus: Seats) -> Iterator[Verdict]:
 
 
 def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str, str]:
-    """The values by place: a node's name where all its GPUs have the same, else `node1 GPU 3`."""
     everyone = values if within is None else within
     found: dict[str, str] = {}
     for node in dict.fromkeys(seat.node for seat in values):
@@ -112,11 +104,7 @@ def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str
     return found
 
 
-# ---------------------------------------------------------------- by itself
-
-
 def _narrow(gpu: GpuHealth) -> str:
-    """Fewer lanes than GPU and slot have: a contact, a riser, a BIOS that shares the slot's."""
     width, most = gpu.pcie_width, gpu.pcie_width_max
     return f"x{width} of x{most}" if width and most and width < most else ""
 
@@ -219,8 +207,6 @@ FAULTS = (
     ),
 )
 
-# ---------------------------------------------------------------- beside its like
-
 
 def _width(gpu: GpuHealth) -> str:
     return f"x{gpu.pcie_width_max}" if gpu.pcie_width_max else ""
@@ -247,7 +233,6 @@ ALIKE = (
 
 
 def _summary(gpu: GpuHealth) -> str:
-    """`compute capability 9.0, PCIe 5 x16, 1980 MHz, 700 W, ECC on, persistence on`: what is known."""
     slot = f"PCIe {gpu.pcie_generation_max or '?'} x{gpu.pcie_width}" if gpu.pcie_width else ""
     capability = f"compute capability {gpu.compute_capability}" if gpu.compute_capability else ""
     ecc = f"ECC {_ecc(gpu)}" if _ecc(gpu) else ""
@@ -263,7 +248,6 @@ Gpus = Mapping[str, tuple[Gpu, ...]]  # by node
 
 
 def gpus(facts: Facts) -> Iterator[Verdict]:
-    """All that is said about GPUs."""
     found = {node: _every(facts.of(node)) for node in facts.nodes}
     drivers = {node: facts.host(node).gpu_driver for node in facts.nodes}
     broken = {node: text for node, text in drivers.items() if text.startswith("unusable")}
@@ -280,7 +264,6 @@ def gpus(facts: Facts) -> Iterator[Verdict]:
 
 
 def _every(ranks: tuple[RankFacts, ...]) -> tuple[Gpu, ...]:
-    """A node's GPUs as the rank that sees most of them tells; a batch system may show each rank its own alone."""
     lists = sorted((rank.host.gpus for rank in ranks), key=len, reverse=True)
     found: dict[str, Gpu] = {}
     for gpu in (gpu for gpus in lists for gpu in gpus):
@@ -329,8 +312,8 @@ def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
 
 
 def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
-    """Ranks that a batch system lets reach one GPU each: those of others do not exist for them, and peer access
-    between processes needs both (NVIDIA/nccl issue 1066, open-mpi/ompi issue 11949)."""
+    """A batch system shows each rank only its own GPU. Peer access between processes needs both (NVIDIA/nccl issue
+    1066, open-mpi/ompi issue 11949)."""
     walled = {
         node: f"{len(facts.of(node))} ranks"
         for node, every in found.items()
@@ -343,8 +326,7 @@ def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
 
 
 def _peers(found: Gpus) -> Iterator[Verdict]:
-    """Which GPUs of a node reach each other directly; unknown where no rank sees several. GeForce cards without
-    NVLink have no peer access, and nothing is broken there."""
+    """Unknown if no rank sees several GPUs. GeForce cards without NVLink have no peer access by design."""
     several = {node: every for node, every in found.items() if len(every) > 1 and len(every[0].p2p) == len(every)}
     apart = {node: some(_strangers(every)) for node, every in several.items()}
     apart = {node: text for node, text in apart.items() if text}
@@ -365,6 +347,5 @@ def _peers(found: Gpus) -> Iterator[Verdict]:
 
 
 def _strangers(every: tuple[Gpu, ...]) -> list[str]:
-    """Pairs without peer access, with how they are linked: `0-2 (SYS)`."""
     pairs = combinations(range(len(every)), 2)
     return [f"{a}-{b} ({every[a].links[b]})" for a, b in pairs if not every[a].p2p[b]]

@@ -1,8 +1,7 @@
-"""The network between nodes: names, clocks, cards, and the links of every pair. Pure.
+"""Verdicts on the network between nodes: names, clocks, cards, and the links of every pair.
 
-A node whose links are all slow is slow itself, and its partners are not. So a node is judged by the upper quartile
-of its links' bandwidths (the lower of its latencies), which slow partners do not reach, and compared with the
-median node.
+If all links of a node are slow, the node is slow, not its partners. So a node is judged by the upper quartile of
+its bandwidths (lower quartile of its latencies), which slow partners do not affect.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ HOSTS_FILE = "a line `ADDRESS NAME` per node in every /etc/hosts, with addresses
 
 
 def name_verdicts(facts: Facts) -> Iterator[Verdict]:
-    """Each node's name as each node resolves it: a framework that is told no address takes what this gives."""
+    """Check how each node resolves each node's name. Some frameworks use that address."""
     faults: dict[tuple[str, Level, str], list[str]] = {}
     addresses = _name_addresses(facts)
     for asker in facts.nodes:
@@ -48,7 +47,6 @@ def name_verdicts(facts: Facts) -> Iterator[Verdict]:
 
 
 def _listening(facts: Facts) -> Iterator[Verdict]:
-    """Strategies that listen at the address of the host's name, on networks on which that is another."""
     told = {rank.host.hostname: rank.name_addresses for rank in facts.ranks}
     names: dict[tuple[str | None, ...], list[str]] = {}  # bindings of one library have one address
     for name in dict.fromkeys(name for addresses in told.values() for name in addresses):
@@ -73,8 +71,8 @@ def _listening(facts: Facts) -> Iterator[Verdict]:
 
 
 class _Addresses(NamedTuple):
-    """Each node's addresses with their subnets, the first node that has each, the subnets of several nodes, and
-    the addresses to which packets are routed from others."""
+    """`owner` is the first node that has an address; packets from other subnets are routed to addresses in
+    `routed`."""
 
     of: Mapping[str, Mapping[str, IPv4Network]]
     owner: Mapping[str, str]
@@ -94,7 +92,6 @@ def _name_addresses(facts: Facts) -> _Addresses:
 
 
 def _fault(facts: Facts, addresses: _Addresses, asker: str, name: str) -> tuple[Level, str] | None:
-    """What is wrong with the address that a node's name resolves to; the first one, which is what is taken."""
     resolved = facts.prepared[asker].resolved.get(name, ())
     if not resolved:
         return "warning", "does not resolve"
@@ -114,11 +111,7 @@ def _fault(facts: Facts, addresses: _Addresses, asker: str, name: str) -> tuple[
     return None
 
 
-# ---------------------------------------------------------------- clocks
-
-
 def clock_verdicts(facts: Facts) -> Iterator[Verdict]:
-    """Wall clocks, by the offsets that the links saw."""
     if len(facts.nodes) == 1:
         return
     ahead = offsets_s(facts)
@@ -138,7 +131,8 @@ def clock_verdicts(facts: Facts) -> Iterator[Verdict]:
 
 
 def offsets_s(facts: Facts) -> dict[str, float]:
-    """How far each node's wall clock is ahead of the first node's, along the links that were measured."""
+    """Return how far each node's wall clock is ahead of the first node's. Nodes without a measured path are left
+    out."""
     ahead = {facts.nodes[0]: 0.0}
     known = [link for link in facts.links if link.offset_s is not None]
     reached = 0
@@ -153,11 +147,7 @@ def offsets_s(facts: Facts) -> dict[str, float]:
     return ahead
 
 
-# ---------------------------------------------------------------- networks
-
-
 def membership(facts: Facts) -> Iterator[Verdict]:
-    """Which nodes are on which network."""
     if len(facts.nodes) == 1:
         yield Verdict(level="ok", topic="network", text="one node: there are no pairs to measure")
         return
@@ -181,12 +171,10 @@ def membership(facts: Facts) -> Iterator[Verdict]:
 
 
 def where(network: Network) -> str:
-    """Its subnet, or that packets are routed between nodes that share none."""
     return ", ".join(filter(None, [network.subnet, "routed" if network.routed else ""]))
 
 
 def mtu(facts: Facts) -> Iterator[Verdict]:
-    """Packets of one size along each network."""
     for network in facts.networks:
         sizes = {node: str(facts.nic(node, network).mtu) for node in network.places}
         if len(set(sizes.values())) > 1:
@@ -204,7 +192,6 @@ def mtu(facts: Facts) -> Iterator[Verdict]:
 
 
 def rdma(facts: Facts) -> Iterator[Verdict]:
-    """The cards that the fabric file names, and those behind InfiniBand's interfaces."""
     for network in facts.networks:
         missing = {node: _without(facts, node, place.hca) for node, place in network.places.items()}
         missing = {node: text for node, text in missing.items() if text}
@@ -217,7 +204,7 @@ def rdma(facts: Facts) -> Iterator[Verdict]:
 
 
 def _without(facts: Facts, node: str, wanted: str) -> str:
-    """What is wrong with the cards (`mlx5_0,mlx5_1`) on a node, "" if nothing."""
+    """Faults of the cards (`mlx5_0,mlx5_1`) on a node, "" if none."""
     names = [name for name in wanted.split(",") if name and name != ANY]
     here = facts.host(node).hcas
     absent = [name for name in names if name not in _called(here)]
@@ -239,44 +226,40 @@ def _called(ports: Iterable[Hca]) -> set[str]:
 
 # ---------------------------------------------------------------- links
 
-SLOW, VERY_SLOW = 0.7, 0.35  # of the median's bandwidth: a warning, an error
-LATE, LATE_S = 3.0, 100e-6  # so many times the median's latency, and so much more
-NOMINAL = 0.8  # TCP/IP leaves 0.95 of a link
-# What one TCP flow surely reaches on a fast card with packets of 1500 bytes; beyond it the processor decides.
+SLOW, VERY_SLOW = 0.7, 0.35  # of the median bandwidth: a warning, an error
+LATE, LATE_S = 3.0, 100e-6  # times the median latency, and seconds above it
+NOMINAL = 0.8
+# what one TCP flow certainly reaches on a fast card with packets of 1500 bytes
 ONE_FLOW_BITS_PER_S = 10 * GBIT
 LINK = "ethtool {0} (speed, duplex), ip -s link show {0} (errors), tc qdisc show dev {0} (shapers), cable, switch"
 
-# ---------------------------------------------------------------- who is slow
-
 
 def slow_senders(matrix: Matrix) -> dict[str, float]:
-    """Nodes all of whose links are slow, with their bandwidth. `matrix` is by (sender, receiver); transposed it
-    tells the slow receivers. Two nodes have one link, which does not show whose fault it is."""
+    """Return nodes with only slow links, and their bandwidth. A transposed matrix gives the slow receivers. With
+    two nodes none is returned."""
     return slow_nodes(_nodes(matrix, 0.75))[0]
 
 
 def slow_nodes(values: Mapping[str, float]) -> tuple[dict[str, float], float]:
-    """The nodes with much less than the median node, which follows; of two nodes nobody says which is right."""
+    """Return the nodes far below the median, and the median. With two nodes none is returned."""
     usual = _median(values.values())
     slow = {node: value for node, value in values.items() if value < SLOW * usual}
     return (slow if len(values) > 2 else {}), usual
 
 
 def sound(matrix: Matrix) -> Matrix:
-    """The links that no slow node spoils."""
     senders, receivers = slow_senders(matrix), slow_senders(transposed(matrix))
     return {(a, b): value for (a, b), value in matrix.items() if a not in senders and b not in receivers}
 
 
 def slow_links(matrix: Matrix) -> dict[Pair, float]:
-    """Slow links (sender, receiver) for which no slow node accounts."""
     rest = sound(matrix)
     usual = _median(rest.values())
     return {pair: value for pair, value in rest.items() if value < SLOW * usual}
 
 
 def late_nodes(matrix: Matrix) -> dict[str, float]:
-    """Nodes all of whose latencies are long, with theirs in seconds; not where there are two nodes."""
+    """Return nodes with only long latencies, in seconds. With two nodes none is returned."""
     values = _nodes(matrix, 0.25)
     usual = _median(values.values())
     late = {node: value for node, value in values.items() if value > max(LATE * usual, usual + LATE_S)}
@@ -284,12 +267,10 @@ def late_nodes(matrix: Matrix) -> dict[str, float]:
 
 
 def transposed(matrix: Matrix) -> Matrix:
-    """By (receiver, sender)."""
     return {(b, a): value for (a, b), value in matrix.items()}
 
 
 def _nodes(matrix: Matrix, quantile: float) -> dict[str, float]:
-    """For each first node of the pairs this quantile of its values, rounded away from the middle."""
     rows: dict[str, list[float]] = {}
     for (node, _), value in matrix.items():
         rows.setdefault(node, []).append(value)
@@ -306,11 +287,7 @@ def _median(values: Iterable[float]) -> float:
     return median(found) if found else 0.0
 
 
-# ---------------------------------------------------------------- what failed
-
-
 def reached(facts: Facts) -> Iterator[Verdict]:
-    """Pairs that could not be measured, and those that there was no time for."""
     for network in facts.networks:
         for node, why in _deaf(facts, network).items():
             text = f"{network.word}: {node} cannot listen at {network.places[node].address}: {why}"
@@ -329,7 +306,6 @@ def _deaf(facts: Facts, network: Network) -> dict[str, str]:
 
 
 def _broken(network: str, links: Sequence[Link]) -> Iterator[Verdict]:
-    """A line per node that explains several failures, one for those that are left, a single one if all failed."""
     mend = "a firewall: open TCP between the nodes; ip route get ADDRESS; the card's and the switch port's state"
     failed = left = [link for link in links if link.error]
     if failed and len(failed) == len(links) > 1:
@@ -361,16 +337,11 @@ def _other(link: Link, node: str) -> str:
 
 
 def _failure(link: Link) -> str:
-    """`node1-node2: timed out`."""
     large = "" if link.latency_s is None else " once packets were large (mtu?)"
     return f"{link.client}-{link.server}: {link.error}{large}"
 
 
-# ---------------------------------------------------------------- how fast
-
-
 def latency(facts: Facts) -> Iterator[Verdict]:
-    """Half a round trip of small messages."""
     for network in facts.networks:
         matrix = facts.latencies(network.word)
         if not matrix:
@@ -391,7 +362,6 @@ def _us(seconds: float) -> str:
 
 
 def bandwidth(facts: Facts) -> Iterator[Verdict]:
-    """One TCP flow, each way."""
     for network in facts.networks:
         matrix = facts.bandwidths(network.word)
         if not matrix:
@@ -410,7 +380,6 @@ def bandwidth(facts: Facts) -> Iterator[Verdict]:
 
 
 def _slow(network: Network, matrix: Matrix) -> Iterator[Verdict]:
-    """A line per slow node, and one for the slow links between the others."""
     senders, receivers = slow_senders(matrix), slow_senders(transposed(matrix))
     usual = _median(sound(matrix).values())
     for node in dict.fromkeys((*senders, *receivers)):
@@ -439,6 +408,6 @@ def _level(value: float, usual: float) -> Level:
 
 
 def gbit(bits_per_s: float) -> str:
-    """Three digits of Gb/s: `0.00956`, `0.381`, `9.41`, `38.2`, `102`."""
+    """Format Gb/s with three digits: `0.00956`, `9.41`, `102`."""
     value = bits_per_s / GBIT
     return f"{value:.{max(0, 2 - floor(log10(value)))}f}" if value > 0 else "0"

@@ -1,1 +1,1 @@
-"""`python -m scaling predict learn published.json`: learns the file of priors from published series."""
+"""The learn command: learns the priors from published series."""

@@ -1,4 +1,4 @@
-"""`python -m scaling predict learn PUBLISHED`: the file of priors, learned anew."""
+"""The learn command, `python -m scaling predict learn PUBLISHED`, writes the file of priors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from scaling.tools.predict.learn import fitting
 from scaling.tools.predict.learn.fitting import BELIEFS, Belief
 from scaling.tools.predict.priors import Prior, Priors
 
-# ---------------------------------------------------------------- writing
-
-
 _HEAD = """\
 # What scaling predict believes of clusters before any is measured. Written by
 #     python -m scaling predict learn {name}
@@ -27,7 +24,6 @@ _HEAD = """\
 
 
 def priors_toml(priors: Priors, name: str) -> str:
-    """The file: the walk, then each constant with what taught it."""
     walk = priors.walk
     lines = [
         _HEAD.format(name=name),
@@ -42,7 +38,7 @@ def priors_toml(priors: Priors, name: str) -> str:
 
 
 def priors_before(belief: Belief) -> str:
-    """What was believed, in words."""
+    """Describe the belief before learning: `0.94 x/÷ 1.06: source`."""
     sign = "±" if belief.unit == "logit" else "x/÷"
     return f"{belief.value:g} {sign} {belief.factor:g}: {belief.source}"
 
@@ -64,11 +60,8 @@ def _entry(prior: Prior, belief: Belief) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------- main
-
-
 def learn(asked: flags.LearnAsked) -> str:
-    """Write the file; return what is said of it."""
+    """Write the file and return a summary. Raises UsageError."""
     tables = published.read(asked.published)
     series = published.series(tables)
     taught = [one for one in series if one.trust in ("A", "B")]
@@ -93,7 +86,6 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     return obey(_act, argv, flags.LEARN)
 
 

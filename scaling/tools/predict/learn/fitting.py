@@ -1,6 +1,6 @@
-"""Published series -> priors: expectation maximisation over random effects, one cluster being one draw. Pure.
+"""Learns priors from published series by expectation maximisation over random effects. One cluster is one draw.
 
-Each series is weighed down by how many share its source: forty tables of one cluster are not forty clusters.
+Series of one source share weight: forty tables of one cluster are not forty clusters.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from scaling.tools.predict.published import Series
 from scaling.tools.predict.setting import At, Known
 
 # ---------------------------------------------------------------- beliefs
-# What was believed of the constants before any published series: weak, and from elsewhere. Data alone.
-#
-# Each is (value, factor of one standard deviation, unit, from where). Learning starts from these and counts them
-# as `STRENGTH` series; a constant that no series teaches stays as it stands here.
+# Weak beliefs from sources other than published series: value, factor of one standard deviation, unit, source.
+# They count as STRENGTH series.
 
 
 STRENGTH = 1.0
 
 
 class Belief(NamedTuple):
-    """A constant: for `hide` the logit and its standard deviation stand instead of value and factor."""
+    """A belief. For `hide` and `wire`, value and factor are the mean and the standard deviation themselves."""
 
     value: float
     factor: float
@@ -78,17 +76,15 @@ BELIEFS: dict[str, Belief] = {
     "wire": Belief(0.0, 1.0, "above 0: full, below: half", "even: mixed precision sends either, rarely stated"),
 }
 WALK = Walk(inside=0.025, leaving=0.05, beyond=0.035)
-# What no table can teach.
+# no series can teach these
 FIXED = frozenset({"hide.serial", "wire"})
 
 
 def beliefs_before() -> Priors:
-    """The beliefs as priors."""
     return Priors(walk=WALK, constants={name: prior_of(belief) for name, belief in BELIEFS.items()})
 
 
 def prior_of(belief: Belief) -> Prior:
-    """On the scale on which it is normal."""
     if belief.unit in ("logit", "above 0: full, below: half"):
         return Prior(mean=belief.value, sd=belief.factor)
     return Prior(mean=log(belief.value), sd=log(belief.factor))
@@ -97,7 +93,7 @@ def prior_of(belief: Belief) -> Prior:
 # ---------------------------------------------------------------- fitting
 
 ROUNDS, DRAWS = 6, 1200
-# How many series the walk that is believed in counts as.
+# number of series that the belief about the walk counts as
 WALK_SHARE = 3.0
 
 
@@ -131,7 +127,7 @@ def _told(one: Series, weight: float, priors: Priors, draws: int, turn: int) -> 
 
 
 def _moments(found: Posterior) -> dict[str, tuple[float, float]]:
-    """Mean and mean square of each constant, on the scale on which it is normal."""
+    """On the scale on which each constant is normal."""
     told = {}
     for index, name in enumerate(found.names.values()):
         if name in FIXED or not _matters(found, name):
@@ -144,7 +140,6 @@ def _moments(found: Posterior) -> dict[str, tuple[float, float]]:
 
 
 def _matters(found: Posterior, name: str) -> bool:
-    """Whether this series can say anything of the constant."""
     seen = [one.at for one in found.known.observed]
     crosses = any(at.nodes > 1 for at in seen)
     if name.startswith(("network.", "fade.", "alpha.", "growth", "tax_nodes")):
@@ -153,8 +148,7 @@ def _matters(found: Posterior, name: str) -> bool:
 
 
 def _steps(found: Posterior) -> list[tuple[str, float, float]]:
-    """What the model missed from one point to the next: kind, doublings, and the mean square of the difference,
-    outliers weighed as Student's t weighs them."""
+    """Model errors between consecutive points: kind, doublings, mean square. Outliers have Student's t weights."""
     walk, known = found.priors.walk, found.known
     weights = found.weights
     places: list[At] = [known.anchor, *(one.at for one in known.observed)]
@@ -195,7 +189,6 @@ def _maximised(told: Sequence[_Told]) -> Priors:
 
 
 def _updated(prior: Prior, told: Sequence[tuple[float, float, float, str]]) -> Prior:
-    """The mean and spread over series, the belief counting as STRENGTH of them."""
     if not told:
         return prior
     strength = STRENGTH

@@ -1,1 +1,1 @@
-"""`python -m scaling predict register`: what points of a sweep will do, before it measures them."""
+"""The register command: predictions for points of a sweep before they are measured."""

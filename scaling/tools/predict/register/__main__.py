@@ -1,4 +1,4 @@
-"""`python -m scaling predict register RUN`: an answer to each question of standard input, as JSON."""
+"""The register command, `python -m scaling predict register RUN`: JSON questions on stdin, JSON answers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ from scaling.tools.predict.forecast import Outlook, forecast, outlook
 from scaling.tools.predict.priors import Priors
 from scaling.tools.predict.setting import At
 
-# ---------------------------------------------------------------- answers
-
 
 def answers(
     header: Header, records: Sequence[PointRecord], asked: Sequence[Question], priors: Priors, now_unix_s: float
 ) -> tuple[Prediction, ...]:
-    """One for each question, in their order; where nothing can be predicted, it says why."""
+    """Answer each question in order. An answer without a prediction has the reason."""
     looks: dict[str, Outlook | UsageError] = {}
     found = []
     for one in asked:
@@ -73,11 +71,7 @@ def _figures(one: Question, look: Outlook) -> Mapping[str, float | bool]:
     }
 
 
-# ---------------------------------------------------------------- main
-
-
 def register(asked: flags.RegisterAsked, given: bytes) -> str:
-    """The answers. Raises UsageError."""
     try:
         questions = msgspec.json.decode(given, type=tuple[Question, ...])
     except msgspec.MsgspecError as error:
@@ -93,7 +87,6 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     return obey(_act, argv, flags.REGISTER)
 
 
