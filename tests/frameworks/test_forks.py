@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -171,6 +172,7 @@ def test_a_fault_ends_a_rank_at_once_with_its_stack(name: str, fresh: bool) -> N
     if reason := frameworks.load(name).missing(name):
         pytest.skip(reason)
     with running(name, fresh=fresh) as (first, _):
+        eventually(lambda: psutil.Process(first.pid).status() == psutil.STATUS_SLEEPING)  # it waits for a command
         os.kill(first.pid, signal.SIGSEGV)
         assert ended(first).code == -signal.SIGSEGV
         assert "Fatal Python error: Segmentation fault" in (log := Path(first.task.log).read_text())

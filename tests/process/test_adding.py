@@ -1,4 +1,4 @@
-"""What is promised of adding: a strategy is two files and a line, a framework a folder and a line."""
+"""A strategy is two files and a line in its folder."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FRAMEWORK = Framework(name="toy", strategies={"plain": "plain"})
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the package with a framework of its own: a folder, and a line."""
+    """A copy of the package with a framework of its own."""
     copy = tmp_path / "code" / "scaling"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     folder = copy / "frameworks/toy"
@@ -61,7 +61,6 @@ def package(tmp_path: Path) -> Path:
     (folder / "__init__.py").write_text(FRAMEWORK)
     (folder / "plain.py").write_text(AGENT_SIDE.format(name="Plain", strategy="toy:plain", trainer="toy.loop"))
     (folder / "loop.py").write_text(WORKER_SIDE)
-    edit(copy / "frameworks/__init__.py", '"mx", "fake")', '"mx", "fake", "toy")')
     return copy
 
 
@@ -77,12 +76,6 @@ def scaling(package: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, capture_output=True, text=True, env=environ, cwd=package.parent, timeout=120, check=False
     )
-
-
-def test_a_framework_is_a_folder_and_a_line(package: Path) -> None:
-    done = scaling(package, "--strategy", "toy:plain", *QUICK)
-    assert done.returncode == 0, done.stderr
-    assert "toy:plain" in done.stdout
 
 
 def test_a_strategy_is_two_files_and_a_line(package: Path) -> None:

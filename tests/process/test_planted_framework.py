@@ -88,7 +88,7 @@ def test_it_is_measured_and_its_words_are_in_the_report(planted: Path, monkeypat
     header = json.loads(record.read_text().partition("\n")[0])
     (host,) = header["hosts"]
     assert host["variables"]["PLANTED_DEPTH"] == "2"
-    assert host["changed_variables"] == ["PLANTS_OWN=2 (dropped: scaling sets it for each process)"]
+    assert "PLANTS_OWN=2 (dropped: scaling sets it for each process)" in host["changed_variables"]
     assert "msgspec" in host["versions"]
     told = " ".join(run(planted, "scaling", "report", str(record)).split())
     assert "planted:ring" in told

@@ -39,16 +39,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(command: str, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """`python -m scaling.COMMAND` in a folder."""
+    """Run `python -m scaling COMMAND` in a folder; of `run`, the module."""
+    words = ["scaling.run"] if command == "run" else ["scaling", command]
     return subprocess.run(
-        [sys.executable, "-m", f"scaling.{command}", *argv],
+        [sys.executable, "-m", *words, *argv],
         cwd=cwd, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "check", "report", "compare", "history", "predict", "importers", "lab"]
-)
+@pytest.mark.parametrize("command", ["run", "check", "report", "compare", "history", "predict", "import", "lab"])
 def test_no_command_takes_a_file_for_a_module(folder: Path, command: str) -> None:
     done = start(command, "--help", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
