@@ -7,11 +7,13 @@ from itertools import chain
 
 from scaling import frameworks
 from scaling.analysis.measured.audit import WRONG
+from scaling.analysis.measured.traffic import nccl_text
+from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import Analysis
 from scaling.analysis.table.rows import Baseline, Row
 from scaling.quiet.notes import SLOWER_CORES
-from scaling.report import devices, labels, quantities
-from scaling.report.parts import Entry
+from scaling.report import labels, quantities
+from scaling.report.parts import Entry, Quantity
 
 
 def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -> tuple[Entry, ...]:
@@ -36,13 +38,14 @@ def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -
         ("ASYNC", _asynchronous(rows), any(not row.synchronous for row in rows)),
         ("EMULATED", _EMULATED, any(row.hardware.profile for row in rows)),
         ("VERIFIED", _VERIFIED, any(row.receipt for row in rows)),
-        ("NCCL", _NCCL, any(row.nccl and devices.nccl(row.nccl) for row in rows)),
+        ("NCCL", _NCCL, any(row.nccl and nccl_text(row.nccl) for row in rows)),
         ("device", _DEVICE, any(row.device_use for row in rows)),
         ("CPU and DRAM", _MACHINE, any(row.machine_energy for row in rows)),
         ("J, W: -", _unreadable(rows), bool(_unreadable(rows))),
         ("busiest path", _BUSIEST, any(row.paths for row in rows)),
         ("traced", _TRACED, any(row.traced for row in rows)),
         ("traced, on the GPU", _ON_GPU, any(row.traced and row.traced.gpu for row in rows)),
+        *((column.title, column.explanation, catalogue.known(column, rows)) for column in catalogue.explained()),
         *((label, text, True) for label, text in _of_frameworks(rows).items()),
     )
     return tuple(Entry(label=label, phrase=(text,)) for label, text, applies in said if applies)
@@ -231,17 +234,6 @@ def _has_node_rule(rows: Iterable[Row]) -> bool:
 
 
 _NODE_BATCH = "small batch, a device's part of a node's batch costs more than its part of the time"
-# By cause, what it is, in the order of the columns.
-_CAUSES = {
-    "contention": "contention, devices at work slow each other",
-    "straggling": "straggling, the slowest rank of a step against the mean",
-    "exchange_cpu": "exchange's CPU, its own work on the cores that compute",
-    "servers": "servers, parameter servers on these cores",
-    "waiting": "waiting, exposed communication and all else that ranks wait for",
-    "data_wait": "data wait, ranks wait longer for samples than one device alone does",
-    "exposed": "exposed comm., exchange that compute does not hide",
-    "small_batch": "small batch, 1/N of the batch costs more than 1/N of the time",
-}
 
 
 def _of_windows(rows: Iterable[Row]) -> str:
@@ -258,22 +250,15 @@ def _returns_early(row: Row) -> bool:
     return on == "emulated" or on in frameworks.named(row.strategy).returns_early
 
 
-def _has_noise(row: Row, shown: Iterable[str]) -> bool:
-    """Whether any of these parts stands in parentheses."""
-    parts = ((getattr(row.breakdown, cause), row.breakdown_intervals.get(cause)) for cause in shown)
-    return any(value is not None and quantities.part(value, interval).is_noise for value, interval in parts)
-
-
 def _breakdown(rows: Iterable[Row]) -> str:
     """The causes that any row tells."""
     lost = [row for row in rows if row.breakdown is not None]
-    told = {cause for row in lost for cause in _CAUSES if getattr(row.breakdown, cause) is not None}
-    if not any(row.workload.is_strong for row in lost):
-        told.discard("small_batch")
-    texts = {**_CAUSES, **({"small_batch": _NODE_BATCH} if _has_node_rule(lost) else {})}
-    texts["straggling"] += _of_windows(lost)
-    said = "; ".join(text for cause, text in texts.items() if cause in told)
-    noise = any(_has_noise(row, {*told, "unexplained"}) for row in lost)
-    brackets = " In parentheses: what no interval tells from zero." if noise else ""
-    all_of_it = "rest, also when negative. With the efficiency they add up to 100 %."
-    return f"{said}{'; ' if said else ''}{all_of_it}{brackets}"
+    causes = catalogue.causes(lost)
+    texts = {cause.key: cause.explanation for cause in causes}
+    if "straggling" in texts:
+        texts["straggling"] += _of_windows(lost)
+    if "small_batch" in texts and _has_node_rule(lost):
+        texts["small_batch"] = _NODE_BATCH
+    shown = (quantities.cell(cause, row) for cause in causes for row in lost)
+    noise = any(isinstance(cell, Quantity) and cell.is_noise for cell in shown)
+    return f"{'; '.join(texts.values())}{' In parentheses: what no interval tells from zero.' if noise else ''}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scaling.analysis.measured.audit import CLAIMLESS
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import Column, claimless
 from scaling.analysis.table.rows import Row
 from scaling.records.point import Record
-from scaling.report import cells, imported, quantities, words
-from scaling.report.cells import claimless
+from scaling.report import imported, quantities, words
 from scaling.report.figures.parts import SERIOUS
 from scaling.report.headline import headline
 from scaling.report.material import Material
@@ -19,17 +20,6 @@ from scaling.text import counted, decimals, one_line, several
 LEAST = 0.01
 NAMED = 6
 NEAR_LIMIT = 0.8
-_HELPS = {
-    "contention": "devices slow each other without any exchange: look at memory bandwidth, power and shared cores",
-    "straggling": "one rank is later than the others: the heat map of plain loops at once shows which",
-    "exchange_cpu": "the exchange works on cores that compute: fewer and larger messages, or cores of its own",
-    "servers": "parameter servers take cores from the training: nodes of their own (--server-hosts dedicated)",
-    "waiting": "ranks wait for gradients: a faster network, a larger batch per device, fewer bytes",
-    "data_wait": "ranks wait for samples: a faster feed",
-    "exposed": "compute does not hide it all: a faster network, a larger batch per device, fewer bytes",
-    "small_batch": "a device's part of the batch is too small to keep it busy: a larger global batch",
-    "unexplained": "measure all kinds of points in more rounds, since no control explains most of it",
-}
 
 
 class Tile(Record, frozen=True, kw_only=True):
@@ -106,16 +96,15 @@ def _imported(material: Material) -> Verdict:
     return Verdict(sentence=f"{sentence}. Nothing of it was measured here.", stamps=("IMPORTED",))
 
 
-def _losses(row: Row) -> list[tuple[str, float]]:
+def _losses(row: Row) -> list[tuple[Column, float]]:
     """The largest first, without what no interval tells from zero."""
-    told = cells.told([row]) if row.breakdown else ()
-    found = [(cause, getattr(row.breakdown, cause)) for cause in told]
+    found = [(cause, getattr(row.breakdown, cause.key)) for cause in catalogue.causes([row])]
     known = [(cause, value) for cause, value in found if value >= LEAST and not _is_noise(row, cause, value)]
     return sorted(known, key=lambda one: -one[1])
 
 
-def _is_noise(row: Row, cause: str, value: float) -> bool:
-    return quantities.part(value, row.breakdown_intervals.get(cause)).is_noise
+def _is_noise(row: Row, cause: Column, value: float) -> bool:
+    return quantities.part(value, row.breakdown_intervals.get(cause.key)).is_noise
 
 
 def _lost(row: Row) -> str:
@@ -131,12 +120,10 @@ def _ranked(row: Row) -> str:
     return " Not all of its rivals can be told from it." if "leading" in verdicts else ""
 
 
-def _called(cause: str) -> str:
-    return (
-        "what no control explains"
-        if cause == "unexplained"
-        else cells.CAUSES[cause].replace("comm.", "communication")
-    )
+def _called(cause: Column) -> str:
+    if cause.key == "unexplained":
+        return "what no control explains"
+    return cause.title.replace("comm.", "communication")
 
 
 def _percent(value: float) -> str:
@@ -149,7 +136,7 @@ def _advice(row: Row) -> str:
     losses = _losses(row)
     if not losses or row.world_size == 1:
         return ""
-    return f"What would help: {_HELPS[losses[0][0]]}.{_network(row)}"
+    return f"What would help: {losses[0][0].advice}.{_network(row)}"
 
 
 def _network(row: Row) -> str:
@@ -188,7 +175,7 @@ def _tiles(row: Row) -> Iterator[Tile]:
         half = words.half(efficiency)
         yield Tile(number=words.mean(efficiency), says=f"efficiency{f', ± {half}' if half else ''}")
     for cause, value in _losses(row)[:1]:
-        yield Tile(number=_percent(value), says=f"largest loss: {cells.CAUSES[cause]}")
+        yield Tile(number=_percent(value), says=f"largest loss: {cause.title}")
 
 
 # ---------------------------------------------------------------- banners

@@ -12,14 +12,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from scaling.analysis.table.catalogue import EFFICIENCY, Column
 from scaling.analysis.table.cost import Pricing
 from scaling.records.run import Header, PointRecord
 from scaling.report import words
-from scaling.report.cells import EFFICIENCY
 from scaling.report.document import document
 from scaling.report.formats import layout as layouts
 from scaling.report.formats.layout import INDENT, WIDTH, Layout
-from scaling.report.parts import Baseline, Baselines, Column, Detail, Document, Line, Quantity, Section
+from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Quantity, Section
 
 # ---------------------------------------------------------------- bars
 #

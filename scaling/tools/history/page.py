@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from scaling.analysis.table.catalogue import Column
 from scaling.report import labels, words
 from scaling.report.figures.parts import Figure, Table, Trend, Trends, Turn, mark_of, stamps
 from scaling.report.formats.html import shell
 from scaling.report.formats.html.tables import Shown, shown
-from scaling.report.parts import Column, Line
+from scaling.report.parts import Line
 from scaling.text import counted
 from scaling.tools.history import formats
 from scaling.tools.history.formats import COLUMNS, TITLE, document

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import matplotlib
 
+from scaling.analysis.table import catalogue
+
 Theme = Literal["light", "dark", "page"]
 # On the page they follow its theme: svg.py turns this into `currentColor`.
 CURRENT = "#010203"
@@ -21,19 +23,9 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a8
 SHAPES = ("o", "s", "^", "D")
 RED = "#d62828"
 GREY = "#8a8f98"
-# Efficiency, then the causes of loss.
+# Efficiency, then the causes of loss by title.
 EFFICIENT = "#009e73"
-CAUSES = {
-    "contention": "#e69f00",
-    "straggling": "#cc79a7",
-    "exchange's CPU": "#56b4e9",
-    "servers": "#a89b00",
-    "waiting": "#d55e00",
-    "data wait": "#7b4fa3",
-    "exposed comm.": "#d55e00",
-    "small batch": "#0072b2",
-    "rest": GREY,
-}
+CAUSES = {cause.title: cause.color for cause in catalogue.CAUSES}
 KINDS = {"exchange": "#0072b2", "solo": "#009e73", "each": "#a89b00", "together": "#e69f00", "comm": "#d55e00"}
 FONT = "DejaVu Sans"
 
