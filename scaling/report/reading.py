@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from scaling import frameworks
-from scaling.analysis.measured.audit import WRONG
 from scaling.analysis.measured.traffic import nccl_text
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import Analysis
@@ -46,9 +45,10 @@ def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -
         ("traced", _TRACED, any(row.traced for row in rows)),
         ("traced, on the GPU", _ON_GPU, any(row.traced and row.traced.gpu for row in rows)),
         *((column.title, column.explanation, catalogue.known(column, rows)) for column in catalogue.explained()),
+        *((mark.name, mark.meaning, any(mark.name in row.flags for row in rows)) for mark in catalogue.MARKS),
         *((label, text, True) for label, text in _of_frameworks(rows).items()),
     )
-    return tuple(Entry(label=label, phrase=(text,)) for label, text, applies in said if applies)
+    return tuple(Entry(label=label, phrase=(text,)) for label, text, applies in said if applies and text)
 
 
 def _of_frameworks(rows: Iterable[Row]) -> dict[str, str]:
@@ -202,7 +202,7 @@ def _ranked(rows: Sequence[Row]) -> str:
 
 
 def _not_ranked(rows: Iterable[Row]) -> str:
-    found = sorted(WRONG.intersection(flag for row in rows for flag in row.flags))
+    found = sorted({name for row in rows for name in row.flags if catalogue.mark_named(name).is_wrong})
     named = " and ".join(found)
     return f" {named} contenders are not ranked: they are not what their names say." if found else ""
 

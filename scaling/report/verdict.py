@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from scaling.analysis.measured.audit import CLAIMLESS
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import Column, claimless
+from scaling.analysis.table.catalogue import Column, claimless, mark_named, serious
 from scaling.analysis.table.rows import Row
 from scaling.records.point import Record
 from scaling.report import imported, quantities, words
-from scaling.report.figures.parts import SERIOUS
 from scaling.report.headline import headline
 from scaling.report.material import Material
 from scaling.report.parts import Quantity
@@ -53,7 +51,7 @@ def verdict(material: Material) -> Verdict:
     if row is None:
         return Verdict(sentence="No exchange of this run has ended: there is nothing to tell.")
     name, on = material.label(row), counted(row.world_size, "device")
-    stamps = tuple(mark for mark in SERIOUS if mark in row.flags)
+    stamps = serious(row.flags)
     if row.failed is not None:
         return Verdict(
             sentence=f"On {on} {name} failed: {row.failed.cause}.", advice=_below(material), stamps=stamps
@@ -80,7 +78,7 @@ def _why_none(row: Row) -> str:
     if row.is_plain:
         return "it is the plain loop itself"
     mark = claimless(row)
-    return f"{CLAIMLESS[mark]} ({mark})" if mark else "its plain loop is missing"
+    return f"{mark_named(mark).claimless} ({mark})" if mark else "its plain loop is missing"
 
 
 def _imported(material: Material) -> Verdict:
@@ -183,23 +181,12 @@ def _tiles(row: Row) -> Iterator[Tile]:
 
 def banners(material: Material) -> tuple[Banner, ...]:
     """A mark and the rows that have it, the worst first; EMULATED is told by the document's own notice."""
-    return tuple(
-        Banner(mark=mark, says=_about(mark, found, material))
-        for mark in SERIOUS
-        if mark != "EMULATED" and (found := [row for row in material.rows if mark in row.flags])
-    )
+    marks = serious({flag for row in material.rows for flag in row.flags})
+    return tuple(Banner(mark=mark, says=_about(mark, material)) for mark in marks if mark_named(mark).about)
 
 
-_MEANS = {
-    "UNSENT": "the counters saw less than half of the bytes that these rows must send",
-    "MISLABELLED": "the bytes took another network than these rows asked for",
-    "AUDIT": "rate, samples and clocks of these rows disagree",
-    "OVERSUBSCRIBED": "ranks shared cores or a GPU: neither speedup nor efficiency is claimed",
-    "FAILED": "these have no result",
-    "PREDICTED": "nobody measured these rows",
-}
-
-
-def _about(mark: str, found: Sequence[Row], material: Material) -> str:
+def _about(mark: str, material: Material) -> str:
+    found = [row for row in material.rows if mark in row.flags]
     names = several([f"{one_line(material.label(row))} N={row.world_size}," for row in found], NAMED).rstrip(",")
-    return f"{len(found)} of {counted(len(material.rows), 'row')}: {_MEANS[mark]}: {names}"
+    rows = counted(len(material.rows), "row")
+    return f"{len(found)} of {rows}: {mark_named(mark).about}: {names}"

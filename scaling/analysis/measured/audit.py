@@ -1,29 +1,14 @@
-"""Whether a row's numbers can be right: two independent counts, and the stamps that warn of it. Pure."""
+"""Whether a row's numbers can be right: two independent counts. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import Literal, get_args
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.records.events import Finished, Window
 from scaling.records.run import PointRecord, RankRecord
 
-Flag = Literal[
-    "FAILED", "EMULATED", "AUDIT", "OVERSUBSCRIBED", "SUPERLINEAR", "UNSETTLED", "THROTTLED", "DRIFTING"
-]
-FLAGS: tuple[Flag, ...] = get_args(Flag)
-# Marks of rows that claim no speedup, efficiency, loss or rank and have no cost, worst first: by mark, why.
-CLAIMLESS: Mapping[str, str] = {
-    "UNSENT": "the gradients did not cross the network",
-    "AUDIT": "its own counts disagree",
-    "OVERSUBSCRIBED": "ranks share cores or a GPU",
-}
-# Those that are neither ranked nor priced. A MISLABELLED row claims an efficiency: that of another network.
-UNRANKED: Mapping[str, str] = {**CLAIMLESS, "MISLABELLED": "another network carried it"}
-# Those of rows that are not what their names say, or whose counts disagree.
-WRONG = UNRANKED.keys() - {"OVERSUBSCRIBED"}
 TOLERANCE = 0.01
 SUPERLINEAR = 1.02
 # Below this span a wall clock's own steps and slews are more than the tolerance.
@@ -79,20 +64,6 @@ def _end_s(window: Window) -> float:
     return window.end_s
 
 
-def flags(
-    records: Sequence[PointRecord], audits: Collection[object], throttled: Collection[str]
-) -> frozenset[Flag]:
-    """The stamps that records put on a cell, given what the audit found in them and why they were throttled."""
-    found: dict[Flag, bool] = {
-        "EMULATED": any(record.point.hardware.device == "emulated" for record in records),
-        "AUDIT": bool(audits),
-        "OVERSUBSCRIBED": oversubscribed(records),
-        "UNSETTLED": any(not record.settled for record in records),
-        "THROTTLED": bool(throttled),
-    }
-    return frozenset(flag for flag, is_set in found.items() if is_set)
-
-
 def superlinear(efficiency: Estimate | None) -> bool:
     """Whether an efficiency is above what noise explains: more than 102 %, and all of its interval above 100 %.
 
@@ -101,11 +72,6 @@ def superlinear(efficiency: Estimate | None) -> bool:
     if efficiency is None or efficiency.low is None:
         return False
     return efficiency.mean > SUPERLINEAR and efficiency.low > 1
-
-
-def in_order(found: Collection[Flag]) -> tuple[Flag, ...]:
-    """The stamps of a row, worst first."""
-    return tuple(flag for flag in FLAGS if flag in found)
 
 
 def oversubscribed(records: Sequence[PointRecord]) -> bool:

@@ -1,19 +1,23 @@
-"""The catalogue of the report: every column of its tables and of its CSV, declared once. Pure.
+"""The catalogue of the report: every column of its tables and of its CSV, and every mark, declared once. Pure.
 
-A column is an entry of `COLUMNS` with a function that computes it from a row. Terminal, Markdown, LaTeX, page,
+A column is an entry of `COLUMNS` with a function that computes it from a row. A mark is an entry of `MARKS` with a
+condition, its consequences, and its looks. Terminal, Markdown, LaTeX, page,
 CSV, JSON and its schema are made from the entries; no format has a list of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured.audit import CLAIMLESS, WRONG
-from scaling.analysis.measured.device_use import DeviceUse, MachineUse
-from scaling.analysis.measured.traffic import nccl_text
+from scaling.analysis.measured import audit
+from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.device_use import Clocks, DeviceUse, MachineUse
+from scaling.analysis.measured.lasting import Lasting
+from scaling.analysis.measured.pools import Drift
+from scaling.analysis.measured.traffic import Verdict, nccl_text
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.rows import Row, Standing
 from scaling.records.point import Record
@@ -89,6 +93,152 @@ class Column(Record, frozen=True, kw_only=True):
         return replace(found, title=self.title.format(unit="samples"), unit_in_cells=True) if several else found
 
 
+# ---------------------------------------------------------------- marks
+
+
+class Found(NamedTuple):
+    """What decides the marks of a row: its cell, and what was estimated of it."""
+
+    cell: Cell
+    efficiency: Estimate | None = None
+    drifts: Sequence[Drift] = ()
+    clocks: Clocks | None = None
+    later: Lasting | None = None
+
+
+class Mark(Record, frozen=True, kw_only=True):
+    """A word beside the numbers of a row.
+
+    `of_cell` is its condition on the records of any cell, also of a control run; `of_row` a condition on rows
+    alone. Against a control run of the kinds `harmless_in` it says nothing. With a reason in `claimless` a row
+    claims no speedup, efficiency, loss or rank and has no cost; with one in `unranked` it is neither ranked nor
+    priced. `is_wrong`: the row is not what its name says, or its counts disagree.
+
+    `meaning` is for How to read, `about` for the banner of a page. `serious` orders banners and the stamps of
+    figures, `drawn` decides which of several marks a figure shows; 0 for neither. In figures dots are `hollow`, a
+    `line` leads to them (None: no line), and the word stands `across` the plot. No `is_complaint` stands beside
+    its row in a terminal, and not below it.
+    """
+
+    name: str
+    of_cell: Callable[[Cell], bool] | None = None
+    of_row: Callable[[Found], bool] | None = None
+    harmless_in: tuple[str, ...] = ()
+    claimless: str = ""
+    unranked: str = ""
+    is_wrong: bool = False
+    meaning: str = ""
+    about: str = ""
+    serious: int = 0
+    drawn: int = 0
+    hollow: bool = False
+    line: str | None = "-"
+    across: bool = False
+    is_complaint: bool = True
+
+
+def _proves(verdict: Verdict) -> Callable[[Found], bool]:
+    return lambda found: found.cell.receipt is not None and found.cell.receipt.verdict == verdict
+
+
+# In the order in which a row names them.
+MARKS: tuple[Mark, ...] = (
+    Mark(name="FAILED", of_row=lambda found: found.cell.failure is not None, about="these have no result",
+         serious=5, drawn=1),
+    Mark(name="EMULATED",
+         of_cell=lambda cell: any(record.point.hardware.device == "emulated" for record in cell.records),
+         harmless_in=("solo", "each", "together", "comm", "held", "feed"), serious=6, drawn=6, hollow=True,
+         line="--", across=True, is_complaint=False),
+    # The control run `comm` feeds nothing.
+    Mark(name="AUDIT", of_cell=lambda cell: bool(cell.audits or cell.less_work), harmless_in=("comm",),
+         claimless="its own counts disagree", is_wrong=True, serious=3, drawn=5, line="--",
+         about="rate, samples and clocks of these rows disagree"),
+    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: audit.oversubscribed(cell.records),
+         claimless="ranks share cores or a GPU", serious=4, drawn=4, hollow=True, line=None,
+         about="ranks shared cores or a GPU: neither speedup nor efficiency is claimed"),
+    Mark(name="SUPERLINEAR", of_row=lambda found: audit.superlinear(found.efficiency)),
+    Mark(name="UNSETTLED", of_cell=lambda cell: any(not record.settled for record in cell.records)),
+    Mark(name="THROTTLED", of_cell=lambda cell: bool(cell.throttle_reasons),
+         of_row=lambda found: found.clocks is not None and found.clocks.differ),
+    Mark(name="DRIFTING",
+         of_row=lambda found: bool(found.drifts) or (found.later is not None and found.later.is_told)),
+    Mark(name="ASYNC", of_row=lambda found: not found.cell.synchronous, drawn=8, line=":", is_complaint=False),
+    Mark(name="UNSENT", of_row=_proves("UNSENT"), claimless="the gradients did not cross the network",
+         is_wrong=True, serious=1, drawn=2, line="--",
+         about="the counters saw less than half of the bytes that these rows must send"),
+    Mark(name="MISLABELLED", of_row=_proves("MISLABELLED"), unranked="another network carried it", is_wrong=True,
+         serious=2, drawn=3, line="--", about="the bytes took another network than these rows asked for"),
+    Mark(name="UNVERIFIED", of_row=_proves("UNVERIFIED")),
+    Mark(name="VERIFIED", of_row=_proves("VERIFIED"), is_complaint=False),
+    # Of rows that nobody measured here.
+    Mark(name="PREDICTED", about="nobody measured these rows", serious=7, drawn=7, hollow=True, line="--",
+         across=True),
+    Mark(name="IMPORTED", is_complaint=False),
+)  # fmt: skip
+
+
+def mark_named(name: str) -> Mark:
+    """The mark of this name; an unknown one has no consequences."""
+    return next((mark for mark in MARKS if mark.name == name), Mark(name=name))
+
+
+def marks_of(found: Found) -> tuple[str, ...]:
+    """The marks of a row, in order."""
+    return tuple(
+        mark.name
+        for mark in MARKS
+        if (mark.of_cell and mark.of_cell(found.cell)) or (mark.of_row and mark.of_row(found))
+    )
+
+
+def marks_of_control(cell: Cell) -> tuple[str, ...]:
+    """The marks that records put on a control run, in order."""
+    return tuple(mark.name for mark in MARKS if mark.of_cell and mark.of_cell(cell))
+
+
+def serious(flags: Iterable[str]) -> tuple[str, ...]:
+    """Of these marks those of banners and figures, worst first."""
+    known = {mark.name for mark in MARKS if mark.serious}.intersection(flags)
+    return tuple(sorted(known, key=lambda name: mark_named(name).serious))
+
+
+def drawn(flags: Iterable[str]) -> str:
+    """The worst of these marks that changes how a row is drawn; "" without one."""
+    known = [mark for name in flags if (mark := mark_named(name)).drawn]
+    return min(known, key=lambda mark: mark.drawn).name if known else ""
+
+
+def claimless_marks() -> dict[str, str]:
+    """The marks of rows that claim nothing, worst first: by mark, why."""
+    ordered = sorted(MARKS, key=lambda mark: mark.serious)
+    return {mark.name: mark.claimless for mark in ordered if mark.claimless}
+
+
+def unranked_marks() -> dict[str, str]:
+    """The marks of rows that are neither ranked nor priced: by mark, why. MISLABELLED rows claim an efficiency."""
+    return {**claimless_marks(), **{mark.name: mark.unranked for mark in MARKS if mark.unranked}}
+
+
+def claims(cell: Cell) -> bool:
+    """Whether no mark takes all claims from a cell."""
+    return not claimless_marks().keys() & set(marks_of(Found(cell)))
+
+
+def competes(cell: Cell) -> bool:
+    """Whether it may be ranked: it has a result, and no mark against that."""
+    return bool(cell.times) and not unranked_marks().keys() & set(marks_of(Found(cell)))
+
+
+def claimless(row: Row) -> str:
+    """The mark that takes all claims from a row; "" for none."""
+    return next((mark for mark in claimless_marks() if mark in row.flags), "")
+
+
+def is_wrong(row: Row) -> bool:
+    """Whether it is not what its name says, or its counts disagree."""
+    return any(mark_named(name).is_wrong for name in row.flags)
+
+
 # ---------------------------------------------------------------- when a table has a column
 
 
@@ -153,16 +303,6 @@ NOT_COMPARABLE = "not comparable"
 NOT_RANKED = "not ranked"
 
 
-def claimless(row: Row) -> str:
-    """The mark that takes all claims from a row; "" for none."""
-    return next((mark for mark in CLAIMLESS if mark in row.flags), "")
-
-
-def is_wrong(row: Row) -> bool:
-    """Whether it is not what its name says, or its counts disagree."""
-    return bool(WRONG.intersection(row.flags))
-
-
 def _field(row: Row, name: str) -> Any:
     """A field of the row, of its work, or of its hardware."""
     owner = next(one for one in (row, row.workload, row.hardware) if name in one.__struct_fields__)
@@ -191,7 +331,7 @@ NAME = Column(
     tables={"comparison": always, "frameworks": always}, place=0,
 )  # fmt: skip
 CURVE = Column(key="curve", title="curve", is_text=True, tables={"page": always}, place=0)
-MARKS = Column(key="marks", title="marks", is_text=True, tables={"page": always}, place=2)
+MARKED = Column(key="marks", title="marks", is_text=True, tables={"page": always}, place=2)
 WORLD_SIZE = Column(
     key="world_size", title="N", digits=0, value=lambda row: row.world_size, basis="plan",
     tables={"curve": always, "page": always}, place=1, csv="world_size",
@@ -347,7 +487,7 @@ def _counts_energy(row: Row) -> bool:
 
 # In the order of CSV: new columns are appended, never moved. Tables order them by `place`.
 COLUMNS: tuple[Column, ...] = (
-    NAME, CURVE, MARKS,
+    NAME, CURVE, MARKED,
     *_fields(
         "strategy", "interconnect", "model", "data", "device", "precision", "memory_format", "compile", "placement"
     ),
@@ -423,31 +563,6 @@ def tabulated(basis: Basis) -> Iterable[Column]:
 def causes(rows: Sequence[Row]) -> tuple[Column, ...]:
     """The causes that any of these rows tells."""
     return tuple(column for column in CAUSES if _is_told(column, rows))
-
-
-def csv_values(column: Column, row: Row) -> dict[str, str | int | float | None]:
-    """A column's cells of CSV by name: the value, or the mean and the ends of an interval."""
-    assert column.value is not None
-    value = column.value(row)
-    if isinstance(value, Standing):
-        value = value.difference
-    interval = column.interval(row) if column.interval else None
-    if isinstance(value, Estimate):
-        interval = value
-    low, high = (interval.low, interval.high) if interval else (None, None)
-    found = {"": value.mean if isinstance(value, Estimate) else value, "_low": low, "_high": high}
-    return {f"{column.csv}{end}": found[end] for end in column.ends}
-
-
-def csv_of(row: Row) -> dict[str, str | int | float | None]:
-    """All cells of a row in CSV, by name."""
-    having = (one for one in COLUMNS if one.csv and (one.csv_if is None or one.csv_if(row)))
-    return {name: value for column in having for name, value in csv_values(column, row).items()}
-
-
-def csv_names() -> tuple[str, ...]:
-    """The columns that every CSV has."""
-    return tuple(f"{one.csv}{end}" for one in COLUMNS if one.csv and one.csv_if is None for end in one.ends)
 
 
 def explained() -> tuple[Column, ...]:

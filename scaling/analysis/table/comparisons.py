@@ -12,6 +12,7 @@ from scaling.analysis.measured.cell import Cell, cells
 from scaling.analysis.measured.controls import Key
 from scaling.analysis.statistics.contrasts import Layout, Table
 from scaling.analysis.statistics.intervals import Estimate, interval
+from scaling.analysis.table.catalogue import competes
 from scaling.analysis.table.rows import Comparison, Contender, Resolution, Standing
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
@@ -26,7 +27,7 @@ from scaling.records.run import PointRecord
 # exchanges inside a framework, where step times and efficiencies have one ratio: their baseline is the same
 # frameworks by samples/s, each by its fastest exchange; which one that is may be chosen by the data
 #
-# Rows with a mark of audit.UNRANKED take no part: they are not what their names say, or share cores.
+# Rows with a mark of catalogue.unranked_marks take no part: they are not what their names say, or share cores.
 
 
 # ---------------------------------------------------------------- curves
@@ -118,7 +119,7 @@ def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 def contests(group: Sequence[Cell]) -> Iterator[Contest]:
     """Of a group of rivals, synchronous first; none where there is no rival."""
-    able = [cell for cell in group if cell.competes]
+    able = [cell for cell in group if competes(cell)]
     for synchronous in (True, False):
         rivals = tuple(cell for cell in able if cell.synchronous == synchronous)
         if len(rivals) > 1:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import Column
+from scaling.analysis.table.catalogue import Column, drawn, serious
 from scaling.analysis.table.rows import Row
 from scaling.report import words
-from scaling.report.figures.parts import Bar, Bars, Figure, Table, mark_of, shortened, stamps
+from scaling.report.figures.parts import Bar, Bars, Figure, Table, shortened
 from scaling.report.headline import headline
 from scaling.report.material import Material
 
@@ -32,7 +32,7 @@ def loss(material: Material) -> Iterator[Figure]:
         says=_says(material, rows, made, names),
         body=Bars(names=names, bars=made),
         table=Table(("row", *(f"{name}, %" for name in names), "marks"), tuple(map(_line, made))),
-        stamps=stamps({flag for row in rows for flag in row.flags}),
+        stamps=serious({flag for row in rows for flag in row.flags}),
         left_out=left_out(material.rows, rows),
     )
 
@@ -59,7 +59,7 @@ def row_labels(material: Material, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _bar(row: Row, label: str, causes: Sequence[Column]) -> Bar:
-    mark = mark_of(row.flags)
+    mark = drawn(row.flags)
     if row.failed is not None:
         return Bar(label=label, says=f"failed: {row.failed.cause}", mark=mark)
     if row.efficiency is None or row.breakdown is None:

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 
 from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import rows
-from scaling.analysis.table.catalogue import ENDS, csv_names, csv_of
+from scaling.analysis.table.catalogue import ENDS, Column
 from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.imported import Imported, cells
 from scaling.analysis.table.predictions import of_row
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Row, Standing
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.text import one_line, rounded
 
@@ -40,7 +41,7 @@ def of_rows(
     """The same of rows that were analysed already; with `predictions`, columns for what was said of them first."""
     billed = [(row, bill(row, header, pricing) if header and pricing else "") for row in found]
     values = (
-        rounded(csv_of(row) | (_cost(of) if pricing else {}) | (_predicted(row, predictions)))
+        rounded(_values(row) | (_cost(of) if pricing else {}) | (_predicted(row, predictions)))
         for row, of in billed
     )
     lines = [{name: defused(value) for name, value in one.items()} for one in values]
@@ -48,7 +49,7 @@ def of_rows(
         {name: defused(value) for name, value in rounded(_imported(cell)).items()}
         for cell in cells(header.imported if header else ())
     ]
-    columns = dict.fromkeys((*csv_names(), *(name for line in lines for name in line)))
+    columns = dict.fromkeys((*names(), *(name for line in lines for name in line)))
     out = StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
@@ -63,6 +64,33 @@ def defused(value: Value) -> Value:
         return value
     text = one_line(value)
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _cells(column: Column, row: Row) -> dict[str, Value]:
+    """A column's cells of CSV by name: the value, or the mean and the ends of an interval."""
+    assert column.value is not None
+    value = column.value(row)
+    if isinstance(value, Standing):
+        value = value.difference
+    interval = column.interval(row) if column.interval else None
+    if isinstance(value, Estimate):
+        interval = value
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    found = {"": value.mean if isinstance(value, Estimate) else value, "_low": low, "_high": high}
+    return {f"{column.csv}{end}": found[end] for end in column.ends}
+
+
+def _values(row: Row) -> dict[str, Value]:
+    """All cells of a row in CSV, by name."""
+    having = (one for one in catalogue.COLUMNS if one.csv and (one.csv_if is None or one.csv_if(row)))
+    return {name: value for column in having for name, value in _cells(column, row).items()}
+
+
+def names() -> tuple[str, ...]:
+    """The columns that every CSV has."""
+    return tuple(
+        f"{one.csv}{end}" for one in catalogue.COLUMNS if one.csv and one.csv_if is None for end in one.ends
+    )
 
 
 def _imported(cell: Imported) -> dict[str, Value]:

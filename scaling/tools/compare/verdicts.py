@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from scaling.analysis.measured.audit import UNRANKED
 from scaling.analysis.statistics import launches
 from scaling.analysis.statistics.intervals import Estimate, geometric, interval
 from scaling.analysis.statistics.launches import Difference
+from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.rows import Row
 from scaling.report import labels
 from scaling.report.labels import Context
@@ -35,7 +35,7 @@ from scaling.tools.compare.found import Cell, Change, Mean, Metric, Unit, Value,
 # Who is measured: what a cell is called by, whatever it is measured with.
 Who = tuple[str, str, tuple[tuple[str, str], ...], int, str, int]
 # The stamps of a row whose figures are not what its name says, worst first.
-STATES = ("FAILED", *UNRANKED)
+STATES = ("FAILED", *unranked_marks())
 
 
 class Pair(NamedTuple):

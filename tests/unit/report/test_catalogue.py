@@ -9,14 +9,18 @@ from collections.abc import Callable
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import EVERYWHERE, Column, Table
+from scaling.analysis.table.catalogue import EVERYWHERE, Column, Mark, Table
 from scaling.analysis.table.rows import Row
 from scaling.report import schema
+from scaling.report.figures.parts import Curves
+from scaling.report.figures.scaling import speedup
 from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.formats.html import page
 from scaling.report.material import Material
+from scaling.report.verdict import banners
 from tests.support.report_scenes import SCENES
 
 TITLE = "samples per node"
@@ -47,6 +51,20 @@ FORMATS: dict[str, Callable[[Material], str]] = {
     "csv": lambda of: csv.of_rows(of.rows, of.header),
     "json": lambda of: json.render(of.header, of.records),
 }
+
+
+CROWDED = Mark(
+    name="CROWDED",
+    of_row=lambda found: found.cell.point.world_size == 2,
+    claimless="two are a crowd",
+    meaning="two ranks took part, and three are company.",
+    about="two ranks took part",
+    serious=8,
+    drawn=9,
+    hollow=True,
+    line=None,
+)
+NOTED = Mark(name="NOTED", of_row=lambda found: found.cell.point.world_size == 2, is_complaint=False)
 
 
 @pytest.fixture
@@ -95,9 +113,56 @@ def test_a_comparison_has_a_new_column(with_column: Column) -> None:
 
 
 def test_each_name_is_declared_once() -> None:
-    names = catalogue.csv_names()
+    names = csv.names()
     assert len(set(names)) == len(names)
     for table in get_args(Table):
         rows = scene("cluster").rows
         keys = [column.key for column in catalogue.columns(table, rows)]
         assert len(set(keys)) == len(keys)
+
+
+# ---------------------------------------------------------------- marks
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mark], Material]:
+    """The default run, reported with another mark in the catalogue."""
+
+    def report(mark: Mark) -> Material:
+        monkeypatch.setattr(catalogue, "MARKS", (*catalogue.MARKS, mark))
+        return scene("default")
+
+    return report
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_every_format_has_a_new_mark(name: str, marked: Callable[[Mark], Material]) -> None:
+    assert CROWDED.name in FORMATS[name](marked(CROWDED))
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "page"])
+def test_a_new_mark_is_explained(name: str, marked: Callable[[Mark], Material]) -> None:
+    assert CROWDED.meaning in " ".join(FORMATS[name](marked(CROWDED)).split())
+
+
+def test_a_new_mark_takes_the_claims_of_its_rows(marked: Callable[[Mark], Material]) -> None:
+    one, two = marked(CROWDED).rows
+    assert (one.flags, two.flags) == ((), (CROWDED.name,))
+    assert one.efficiency is not None and two.efficiency is None and two.speedup is None
+    assert two.footnotes[0].startswith(f"{CROWDED.name}: {CROWDED.claimless}; no speedup")
+
+
+def test_a_new_mark_has_a_banner_and_a_stamp_on_figures(marked: Callable[[Mark], Material]) -> None:
+    material = marked(CROWDED)
+    (banner,) = banners(material)
+    assert (banner.mark, CROWDED.about in banner.says) == (CROWDED.name, True)
+    (figure,) = speedup(material)
+    assert figure.stamps == (CROWDED.name,)
+    assert isinstance(figure.body, Curves)
+    assert [dot.mark for dot in figure.body.curves[0].dots] == ["", CROWDED.name]
+
+
+@pytest.mark.parametrize(("mark", "is_below"), [(CROWDED, True), (NOTED, False)])
+def test_a_complaint_stands_below_its_row(mark: Mark, is_below: bool, marked: Callable[[Mark], Material]) -> None:
+    text = FORMATS["terminal"](marked(replace(mark, claimless="")))
+    assert (f"└ {mark.name}" in text) is is_below

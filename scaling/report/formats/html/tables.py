@@ -56,7 +56,7 @@ def rows(material: Material) -> list[tuple[Shown, ...]]:
 def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
     if column.key == catalogue.CURVE.key:
         return Shown(text=material.label(row), is_text=True)
-    if column.key == catalogue.MARKS.key:
+    if column.key == catalogue.MARKED.key:
         said = words.stamped(*row.flags, f"({row.failed.cause})" if row.failed else "")
         return Shown(text=said, is_text=True, is_mark=True, notes=line.marks)
     return shown(line.cells.get(column.key), column)

@@ -6,11 +6,12 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import matplotlib
 
 from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import Mark
 
 Theme = Literal["light", "dark", "page"]
 # On the page they follow its theme: svg.py turns this into `currentColor`.
@@ -30,23 +31,9 @@ KINDS = {"exchange": "#0072b2", "solo": "#009e73", "each": "#a89b00", "together"
 FONT = "DejaVu Sans"
 
 
-class Mark(NamedTuple):
-    """How a marked row is drawn: its dots' edge, whether they are hollow, and the line to them (None: none)."""
-
-    edge: str
-    hollow: bool
-    line: str | None
-
-
-MARKS = {
-    "UNSENT": Mark(RED, False, "--"),
-    "MISLABELLED": Mark(RED, False, "--"),
-    "AUDIT": Mark(RED, False, "--"),
-    "OVERSUBSCRIBED": Mark(GREY, True, None),
-    "EMULATED": Mark("", True, "--"),
-    "PREDICTED": Mark("", True, "--"),
-    "ASYNC": Mark("", False, ":"),
-}
+def edge(mark: Mark, hue: str) -> str:
+    """The edge of a marked row's dots."""
+    return RED if mark.is_wrong else GREY if mark.line is None else hue
 
 
 def color(number: int, theme: Theme) -> str:
