@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import Column
 from scaling.analysis.table.cost import Bill, Pricing, bill, knee
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Row
 from scaling.records.run import Header
 from scaling.report import labels, quantities

@@ -11,8 +11,8 @@ from scaling.analysis.measured.rounds import DataWait
 from scaling.analysis.measured.traces import GpuSplit, Traced
 from scaling.analysis.measured.traffic import Path, Receipt, nccl_text
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import PERCENT
 from scaling.analysis.table.cost import relative
+from scaling.analysis.table.entries import PERCENT
 from scaling.analysis.table.rows import Row
 from scaling.records.run import Emulation
 from scaling.report import devices, labels, quantities

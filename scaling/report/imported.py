@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.catalogue import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE, Column
+from scaling.analysis.table.catalogue import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.imported import Imported, cells, curves
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words

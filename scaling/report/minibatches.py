@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import PERCENT, Column
+from scaling.analysis.table.entries import PERCENT, Column
 from scaling.analysis.table.rows import Minibatch
 from scaling.report import labels, quantities
 from scaling.report.labels import Context

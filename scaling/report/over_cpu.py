@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import Column
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Baseline, OverCpu
 from scaling.report import labels, quantities
 from scaling.report.labels import Context

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import gmtime, strftime
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import PERCENT, Column
+from scaling.analysis.table.entries import PERCENT, Column
 from scaling.analysis.table.predictions import Judged, score
 from scaling.report import quantities
 from scaling.report.parts import Cell, Line, Notes, Section

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import PERCENT, RATE, SPEEDUP, Column
+from scaling.analysis.table.catalogue import RATE, SPEEDUP
+from scaling.analysis.table.entries import PERCENT, Basis, Column
 from scaling.analysis.table.rows import Row, Standing
 from scaling.records.events import Failed
 from scaling.records.network import GBIT
@@ -128,7 +129,7 @@ def against(standing: Standing | None) -> Against | None:
 
 def line(row: Row, name: str, *, above: str, marks: tuple[int, ...]) -> Line:
     """All cells of a row that was measured, and what is said in the place of those that it does not have."""
-    basis: catalogue.Basis
+    basis: Basis
     if row.failed is not None:
         basis, says = "plan", outcome(row.failed)
     elif row.efficiency is None or row.breakdown is None:

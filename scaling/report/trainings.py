@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy, catalogue
-from scaling.analysis.table.catalogue import Column
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Training
 from scaling.report import labels, quantities
 from scaling.report.labels import Context

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import Column, claimless, mark_named, serious
+from scaling.analysis.table.catalogue import claimless, mark_named, serious
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Row
 from scaling.records.point import Record
 from scaling.report import imported, quantities, words

@@ -1,140 +1,42 @@
-"""The catalogue of the report: every column of its tables and of its CSV, and every mark, declared once. Pure.
+"""The catalogue of the report: every column, mark and explanation is declared here, once. Pure.
 
-A column is an entry of `COLUMNS` with a function that computes it from a row. A mark is an entry of `MARKS` with a
-condition, its consequences, and its looks. Terminal, Markdown, LaTeX, page,
-CSV, JSON and its schema are made from the entries; no format has a list of its own.
+A column is an entry of `COLUMNS` with a function that computes it from a row. A mark is an entry of `MARKS` with
+its condition, its consequences and its looks. A line of How to read is an entry of `EXPLANATIONS`. `entries.py`
+says what each entry has. Terminal, Markdown, LaTeX, page, CSV, JSON and its schema are made from the entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from scaling.analysis.measured import audit
 from scaling.analysis.measured.cell import Cell
-from scaling.analysis.measured.device_use import Clocks, DeviceUse, MachineUse
-from scaling.analysis.measured.lasting import Lasting
-from scaling.analysis.measured.pools import Drift
+from scaling.analysis.measured.device_use import DeviceUse, MachineUse
 from scaling.analysis.measured.traffic import Verdict, nccl_text
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.rows import Row, Standing
-from scaling.records.point import Record
-
-PERCENT = "%"
-ENDS = ("", "_low", "_high")
-Value = str | int | float | Estimate | Standing | None
-# The tables of a report: one curve; the exchanges and the frameworks of one world size; all rows of a page.
-Table = Literal["curve", "comparison", "frameworks", "page"]
-# Which rows have a cell: all, those with a result, those that claim an efficiency.
-Basis = Literal["plan", "result", "claim"]
-BASES: tuple[Basis, ...] = ("plan", "result", "claim")
-
-
-class Column(Record, frozen=True, kw_only=True):
-    """A column: how it looks, and, for a column of rows, what it holds and where it appears.
-
-    `key` finds its cells. `{unit}` in title and unit is what the rows' samples are. `short` is the heading in two
-    lines of a terminal. The unit stands in the heading or, with `unit_in_cells`, behind each number; fractions are
-    shown in percent. Columns of one `group` stand side by side under its name. Without `shows_interval` a table
-    has room for the mean alone. `is_text` is set to the left. `brackets_noise`: numbers that are noise stand in
-    parentheses.
-
-    `value` computes it from a row, for programs; `shown` for people where that differs. `interval` is of values
-    whose interval is estimated apart from them. `tables` says in which tables it stands, and for which rows;
-    `place` orders the columns of a table. `csv` is its name in CSV, once for each of `ends`, and only in files
-    with a row of which `csv_if` holds. `json` is its type in JSON; fields of `Row` are there without.
-    `explanation` is for How to read. A cause of loss has an `advice`, and a `color` in figures.
-    """
-
-    key: str
-    title: str = ""
-    short: tuple[str, str] | None = None
-    unit: str = ""
-    digits: int | Callable[[float], int] = 2
-    group: str = ""
-    is_text: bool = False
-    unit_in_cells: bool = False
-    shows_interval: bool = True
-    brackets_noise: bool = False
-    value: Callable[[Row], Value] | None = None
-    shown: Callable[[Row], Value] | None = None
-    interval: Callable[[Row], Estimate | None] | None = None
-    basis: Basis = "result"
-    tables: Mapping[Table, Callable[[Column, Sequence[Row]], bool]] = {}
-    place: int = 100
-    csv: str = ""
-    ends: tuple[str, ...] = ("",)
-    csv_if: Callable[[Row], bool] | None = None
-    json: Any = None
-    explanation: str = ""
-    advice: str = ""
-    color: str = ""
-
-    @property
-    def heading(self) -> str:
-        """The title with the unit that the cells leave out: `contention, %`; a rate's title is its unit."""
-        return self.title if self.unit_in_cells or self.unit in ("", self.title) else f"{self.title}, {self.unit}"
-
-    def digits_of(self, value: float) -> int:
-        """The digits behind the point of a value."""
-        return self.digits if isinstance(self.digits, int) else self.digits(value)
-
-    def of_unit(self, unit: str) -> Column:
-        """The same of rows whose samples are `images`."""
-        return replace(self, title=self.title.format(unit=unit), unit=self.unit.format(unit=unit))
-
-    def of_rows(self, rows: Sequence[Row]) -> Column:
-        """The same of these rows. Rates of several units have theirs in the cells."""
-        units = {row.workload.unit for row in rows}
-        found = self.of_unit(rows[0].workload.unit)
-        several = len(units) > 1 and "{unit}" in self.title
-        return replace(found, title=self.title.format(unit="samples"), unit_in_cells=True) if several else found
-
+from scaling.analysis.table.entries import (
+    BASES,
+    ENDS,
+    PERCENT,
+    Basis,
+    Column,
+    Explanation,
+    Found,
+    Mark,
+    Report,
+    Table,
+    Value,
+    always,
+    four_digits,
+    known,
+    tera_digits,
+)  # fmt: skip
+from scaling.analysis.table.rows import Row
 
 # ---------------------------------------------------------------- marks
-
-
-class Found(NamedTuple):
-    """What decides the marks of a row: its cell, and what was estimated of it."""
-
-    cell: Cell
-    efficiency: Estimate | None = None
-    drifts: Sequence[Drift] = ()
-    clocks: Clocks | None = None
-    later: Lasting | None = None
-
-
-class Mark(Record, frozen=True, kw_only=True):
-    """A word beside the numbers of a row.
-
-    `of_cell` is its condition on the records of any cell, also of a control run; `of_row` a condition on rows
-    alone. Against a control run of the kinds `harmless_in` it says nothing. With a reason in `claimless` a row
-    claims no speedup, efficiency, loss or rank and has no cost; with one in `unranked` it is neither ranked nor
-    priced. `is_wrong`: the row is not what its name says, or its counts disagree.
-
-    `meaning` is for How to read, `about` for the banner of a page. `serious` orders banners and the stamps of
-    figures, `drawn` decides which of several marks a figure shows; 0 for neither. In figures dots are `hollow`, a
-    `line` leads to them (None: no line), and the word stands `across` the plot. No `is_complaint` stands beside
-    its row in a terminal, and not below it.
-    """
-
-    name: str
-    of_cell: Callable[[Cell], bool] | None = None
-    of_row: Callable[[Found], bool] | None = None
-    harmless_in: tuple[str, ...] = ()
-    claimless: str = ""
-    unranked: str = ""
-    is_wrong: bool = False
-    meaning: str = ""
-    about: str = ""
-    serious: int = 0
-    drawn: int = 0
-    hollow: bool = False
-    line: str | None = "-"
-    across: bool = False
-    is_complaint: bool = True
 
 
 def _proves(verdict: Verdict) -> Callable[[Found], bool]:
@@ -146,6 +48,11 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="FAILED", of_row=lambda found: found.cell.failure is not None, about="these have no result",
          serious=5, drawn=1),
     Mark(name="EMULATED",
+         meaning="devices sleep as long as published ones compute; gradients, exchange and network are real. "
+                 "Bytes were divided and times multiplied as said above, links slowed by both; all of it is "
+                 "undone in the figures. FITTED: images/s at that batch follow from others, nobody published "
+                 "them. The emulator's own error: how far this machine moves the last bucket, which nothing "
+                 "hides, more slowly than the links would.",
          of_cell=lambda cell: any(record.point.hardware.device == "emulated" for record in cell.records),
          harmless_in=("solo", "each", "together", "comm", "held", "feed"), serious=6, drawn=6, hollow=True,
          line="--", across=True, is_complaint=False),
@@ -162,16 +69,29 @@ MARKS: tuple[Mark, ...] = (
          of_row=lambda found: found.clocks is not None and found.clocks.differ),
     Mark(name="DRIFTING",
          of_row=lambda found: bool(found.drifts) or (found.later is not None and found.later.is_told)),
-    Mark(name="ASYNC", of_row=lambda found: not found.cell.synchronous, drawn=8, line=":", is_complaint=False),
+    Mark(name="ASYNC",
+         meaning="ranks do not wait for each other. {rates} is the sum of their own rates; staleness is the "
+                 "steps of other ranks between a step's pull of the parameters and its push; straggling has no "
+                 "meaning. Judge them by the loss after equal samples; where it is above that of all "
+                 "synchronous rows, the efficiency is not comparable, and no speedup is claimed.",
+         of_row=lambda found: not found.cell.synchronous, drawn=8, line=":", is_complaint=False),
     Mark(name="UNSENT", of_row=_proves("UNSENT"), claimless="the gradients did not cross the network",
          is_wrong=True, serious=1, drawn=2, line="--",
          about="the counters saw less than half of the bytes that these rows must send"),
     Mark(name="MISLABELLED", of_row=_proves("MISLABELLED"), unranked="another network carried it", is_wrong=True,
          serious=2, drawn=3, line="--", about="the bytes took another network than these rows asked for"),
     Mark(name="UNVERIFIED", of_row=_proves("UNVERIFIED")),
-    Mark(name="VERIFIED", of_row=_proves("VERIFIED"), is_complaint=False),
+    Mark(name="VERIFIED",
+         meaning="while windows ran, the kernel's counters on all nodes saw at least 95 % of the bytes on the "
+                 "network that was asked for. MISLABELLED: they went elsewhere. UNSENT: no counter saw half of "
+                 "them. UNVERIFIED: nobody can tell.",
+         of_row=_proves("VERIFIED"), is_complaint=False),
     # Of rows that nobody measured here.
-    Mark(name="PREDICTED", about="nobody measured these rows", serious=7, drawn=7, hollow=True, line="--",
+    Mark(name="PREDICTED",
+         meaning="medians and 80 % intervals of efficiency that stood in the run's file before any of these "
+                 "points was measured, from its smaller world sizes alone; never ranked. Error: predicted less "
+                 "measured. Inside: the measured mean lies in the interval, as it should in 8 of 10.",
+         about="nobody measured these rows", serious=7, drawn=7, hollow=True, line="--",
          across=True),
     Mark(name="IMPORTED", is_complaint=False),
 )  # fmt: skip
@@ -242,16 +162,6 @@ def is_wrong(row: Row) -> bool:
 # ---------------------------------------------------------------- when a table has a column
 
 
-def always(_: Column, __: Sequence[Row]) -> bool:
-    """In every table."""
-    return True
-
-
-def known(column: Column, rows: Sequence[Row]) -> bool:
-    """Where any row has a value."""
-    return column.value is not None and any(column.value(row) is not None for row in rows)
-
-
 def _is_told(column: Column, rows: Sequence[Row]) -> bool:
     """Where any row tells this cause; the batch per device shrinks under the strong rule alone."""
     found = [row for row in rows if column.key != "small_batch" or row.workload.is_strong]
@@ -279,22 +189,7 @@ def _single(column: Column, rows: Sequence[Row]) -> bool:
     return not _several(column, rows)
 
 
-EVERYWHERE: Mapping[Table, Callable[[Column, Sequence[Row]], bool]] = {
-    "curve": known,
-    "comparison": known,
-    "page": known,
-}
-
-# ---------------------------------------------------------------- digits and values
-
-
-def four_digits(value: float) -> int:
-    """Digits behind the point for about four in all."""
-    return 2 if value < 10 else 1 if value < 1000 else 0
-
-
-def _tera_digits(value: float) -> int:
-    return 4 if value < 0.1 else 3 if value < 1 else four_digits(value)
+# ---------------------------------------------------------------- values
 
 
 # In the place of the efficiency of asynchronous ranks that learnt less from as many samples.
@@ -352,7 +247,7 @@ RATE = Column(
 )  # fmt: skip
 MEAN_RATE = replace(RATE, shows_interval=False, csv="", tables={"comparison": always, "frameworks": always})
 TFLOPS = Column(
-    key="tflops", title="TFLOP/s per device", short=("TFLOP/s", "device"), digits=_tera_digits,
+    key="tflops", title="TFLOP/s per device", short=("TFLOP/s", "device"), digits=tera_digits,
     shows_interval=False, value=lambda row: row.tflops, tables={"curve": known}, place=6,
     csv="tflops_per_device",
 )  # fmt: skip
@@ -565,11 +460,118 @@ def causes(rows: Sequence[Row]) -> tuple[Column, ...]:
     return tuple(column for column in CAUSES if _is_told(column, rows))
 
 
-def explained() -> tuple[Column, ...]:
-    """The columns that How to read explains one by one."""
-    return tuple(column for column in COLUMNS if column.explanation and column.group != BREAKDOWN)
-
-
 def added() -> tuple[Column, ...]:
     """The columns that JSON has beside the fields of a row."""
     return tuple(column for column in COLUMNS if column.json is not None)
+
+
+# ---------------------------------------------------------------- how to read
+
+
+# In the order of How to read. Columns and marks with an explanation of their own follow.
+EXPLANATIONS: tuple[Explanation, ...] = (
+    Explanation(label="efficiency", applies=lambda report: any(not row.is_plain for row in report.rows),
+        text="{efficiency}"),
+    Explanation(label="loss", applies=lambda report: any(row.breakdown is not None for row in report.rows),
+        text="{causes}"),
+    Explanation(label="soak", applies=lambda report: any(row.lasting for row in report.rows),
+        text="the efficiency once processes of the first round had trained on for so long, against the plain "
+             "loop that did so too: whether what was measured in the first seconds of all rounds lasts. ± is of "
+             "that start's end and of the rounds."),
+    Explanation(label="slower cores", applies=lambda report: report.has_slower_cores,
+        text="a fixed piece of work on the ranks' own cores took longer than it mostly does, and nobody was "
+             "seen there: heat, the clock, another hyperthread or virtual machine. The windows just after it "
+             "were measured again, and those just before it only if another program used the cores."),
+    Explanation(label="data wait", applies=lambda report: any(row.data_wait for row in report.rows),
+        text="what plain loops take beyond the same loops on one batch that stays on the device, at most what "
+             "the feeds take by themselves. What one device waits alone is in the baseline: as a cause of loss "
+             "it counts only as far as it grows. Files come from the page cache, warm or cold as it was, unless "
+             "--drop-caches drops them from it before each point."),
+    Explanation(label="best, leading", applies=lambda report: report.compares,
+        text="{rates} against {rivals}, over the rounds that both have; ± is half the 95 % interval, which "
+             "holds for all differences of this report at once. best: told from each of the others; leading: "
+             "the fastest as measured, and those that cannot be told from it.{unranked}"),
+    Explanation(label="PREDICTED", applies=lambda report: report.predicts, text=mark_named("PREDICTED").meaning),
+    Explanation(label="minibatch",
+        applies=lambda report: any(one.efficiency for one in report.analysis.minibatches),
+        text="efficiency is the rate of a batch over that of the fastest of its sweep; x the smaller's time, "
+             "what it takes over the batch above it: beyond 2 for twice the batch, two of the smaller are "
+             "faster. Intervals hold for all batches of this report at once."),
+    Explanation(label="passes", applies=lambda report: any(not row.workload.trains for row in report.rows),
+        text="of one minibatch, in training mode and with what the gradients need kept; forward and backward "
+             "pass is both, so that the backward one alone is their difference, and what a whole step adds is "
+             "the update."),
+    Explanation(label="OOM", applies=lambda report: report.has_oom,
+        text="out of memory: the batch does not fit, in the framework's words or the kernel's (see the note)."),
+    Explanation(label="top-1", applies=lambda report: bool(report.analysis.trainings),
+        text="of all held-out samples, each counted once on one of the ranks, the part whose highest logit is "
+             "right, after batch norm's statistics were averaged over ranks; mean over the seeds that came to "
+             "the epoch, since one that reaches the target ends there. An epoch has every sample once, rounded "
+             "up to whole batches. Seconds are of epochs alone, by the longest rank, the first with what a "
+             "framework does once; evaluation is timed apart. Points of a few tenths are few samples: never an "
+             "order."),
+    Explanation(label="learns less",
+        applies=lambda report: any(one.less_than_samples for one in report.analysis.trainings),
+        text="every seed ended below every seed of that smaller batch of the same training, by more than 3 "
+             "standard errors of the held-out samples: at this rate the batch is past the largest useful one, "
+             "or the rate too low for it."),
+    Explanation(label="ASYNC accuracy",
+        applies=lambda report: any(not one.synchronous for one in report.analysis.trainings),
+        text="ranks do not wait for each other: what they learnt is of their own last parameters and not "
+             "comparable with that of synchronous rows; the batch of an update is one rank's."),
+    Explanation(label="x the CPU", applies=lambda report: bool(report.analysis.over_cpu),
+        text="{rates} over those of the plain loop of the same framework on all cores of the first host, in "
+             "fp32 and at the batch of one GPU; ± is half the 95 % interval over rounds."),
+    Explanation(label="rounds tell", applies=lambda report: bool(report.analysis.resolutions),
+        text="the smallest true difference between two rivals that 80 of 100 runs as noisy as this one would "
+             "find, and what more rounds would find. What is not told apart here may differ by that much."),
+    Explanation(label="ASYNC", applies=lambda report: any(not row.synchronous for row in report.rows),
+        text=mark_named("ASYNC").meaning),
+    Explanation(label="EMULATED", applies=lambda report: any(row.hardware.profile for row in report.rows),
+        text=mark_named("EMULATED").meaning),
+    Explanation(label="VERIFIED", applies=lambda report: any(row.receipt for row in report.rows),
+        text=mark_named("VERIFIED").meaning),
+    Explanation(label="NCCL", applies=lambda report: any(row.nccl and nccl_text(row.nccl) for row in report.rows),
+        text="what NCCL's own log says that it took: over networks, inside nodes, and the algorithm and "
+             "protocol of most bytes of gradients, as the first round of comm tells. With GPUDirect cards read "
+             "and write the GPU's memory; without it bytes take the way through the host's."),
+    Explanation(label="device", applies=lambda report: any(row.device_use for row in report.rows),
+        text="means over GPUs, rounds and readings while windows ran: the clock of the multiprocessors (and its "
+             "highest reading), power, time with any kernel running; the most memory that one GPU had in use; "
+             "energy of the GPUs alone, by their counters, after ~ by readings of their power, which some "
+             "average over a part of the time."),
+    Explanation(label="CPU and DRAM", applies=lambda report: any(row.machine_energy for row in report.rows),
+        text="power of all processor packages and memory of the row's machines while its windows ran, by the "
+             "kernel's counters (RAPL), whole however many ranks there are: not told where ranks share cores or "
+             "a machine, or other programs ran. GPUs, fans and power supplies are not in it."),
+    Explanation(label="J, W: -",
+        applies=lambda report: any(row.machine_energy and row.machine_energy.unreadable for row in report.rows),
+        text="{unreadable}: cannot be read; only root may since Linux 5.10. On every node, as root: chgrp GROUP "
+             "and chmod g+r these files, for good by a udev rule: SUBSYSTEM==\"powercap\", ACTION==\"add\", "
+             "RUN+=\"/bin/sh -c 'chgrp GROUP /sys%p/energy_uj; chmod g+r /sys%p/energy_uj'\""),
+    Explanation(label="busiest path", applies=lambda report: any(row.paths for row in report.rows),
+        text="from node to node, the part of the time in which it had bytes to send, and what it carried then, "
+             "by the kernel's account of each TCP connection. Near 100 % the network is the limit."),
+    Explanation(label="traced", applies=lambda report: any(row.traced for row in report.rows),
+        text="steps with profilers on, after the measured windows and in no figure above. Open the files, in "
+             "the run's folder on each rank's host, in https://ui.perfetto.dev."),
+    Explanation(label="traced, on the GPU",
+        applies=lambda report: any(row.traced and row.traced.gpu for row in report.rows),
+        text="a traced step, mean over ranks: computing as without the exchange; slowed, what the same kernels "
+             "take longer beside it; other kernels, such as the wrapper's copies; transfer, each collective's "
+             "shortest run of all ranks, as far as no computing hides it; waiting, the rest of it; idle as "
+             "without the exchange; host, what it idles more. Shares of the step where profiling changed it by "
+             "more than 3 %."),
+)  # fmt: skip
+
+
+def explanations(report: Report) -> Iterator[tuple[str, str]]:
+    """What a report explains: labels and texts."""
+    yield from ((one.label, one.text) for one in EXPLANATIONS if one.applies(report))
+    for column in COLUMNS:
+        if column.explanation and column.group != BREAKDOWN and known(column, report.rows):
+            yield column.title, column.explanation
+    labels = {one.label for one in EXPLANATIONS}
+    for mark in MARKS:
+        if mark.meaning and mark.name not in labels and any(mark.name in row.flags for row in report.rows):
+            yield mark.name, mark.meaning

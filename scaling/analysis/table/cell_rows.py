@@ -33,8 +33,9 @@ from scaling.analysis.statistics.intervals import (
     is_distinguishable,
 )
 from scaling.analysis.table import footnotes
-from scaling.analysis.table.catalogue import Found, claims, marks_of
+from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import Beside
+from scaling.analysis.table.entries import Found
 from scaling.analysis.table.rows import Baseline, Row
 from scaling.records.point import Precision, Record
 

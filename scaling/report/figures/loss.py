@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import Column, drawn, serious
+from scaling.analysis.table.catalogue import drawn, serious
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Row
 from scaling.report import words
 from scaling.report.figures.parts import Bar, Bars, Figure, Table, shortened

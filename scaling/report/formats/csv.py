@@ -13,8 +13,8 @@ from io import StringIO
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import rows
-from scaling.analysis.table.catalogue import ENDS, Column
 from scaling.analysis.table.cost import Bill, Pricing, bill
+from scaling.analysis.table.entries import ENDS, Column
 from scaling.analysis.table.imported import Imported, cells
 from scaling.analysis.table.predictions import of_row
 from scaling.analysis.table.rows import Row, Standing

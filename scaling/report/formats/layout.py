@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise, zip_longest
 from typing import NamedTuple
 
-from scaling.analysis.table.catalogue import Column
+from scaling.analysis.table.entries import Column
 from scaling.report import words
 from scaling.report.parts import Line
 from scaling.report.words import Parts

@@ -17,8 +17,9 @@ from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls, find_less_work
 from scaling.analysis.measured.rounds import efficiencies
 from scaling.analysis.table.analyse import EXPECTED, kept, launch
-from scaling.analysis.table.catalogue import Found, claims, marks_of
+from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import exchanges
+from scaling.analysis.table.entries import Found
 from scaling.analysis.table.imported import Imported, cells
 from scaling.analysis.table.rows import Contender
 from scaling.errors import UsageError

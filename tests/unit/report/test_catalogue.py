@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import EVERYWHERE, Column, Mark, Table
+from scaling.analysis.table.entries import EVERYWHERE, Column, Explanation, Mark, Table
 from scaling.analysis.table.rows import Row
 from scaling.report import schema
 from scaling.report.figures.parts import Curves
@@ -166,3 +166,14 @@ def test_a_new_mark_has_a_banner_and_a_stamp_on_figures(marked: Callable[[Mark],
 def test_a_complaint_stands_below_its_row(mark: Mark, is_below: bool, marked: Callable[[Mark], Material]) -> None:
     text = FORMATS["terminal"](marked(replace(mark, claimless="")))
     assert (f"└ {mark.name}" in text) is is_below
+
+
+# ---------------------------------------------------------------- explanations
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "page"])
+@pytest.mark.parametrize("applies", [True, False])
+def test_a_new_explanation_is_in_how_to_read(name: str, applies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = Explanation(label="a word", text="{rates} in another word.", applies=lambda _: applies)
+    monkeypatch.setattr(catalogue, "EXPLANATIONS", (*catalogue.EXPLANATIONS, new))
+    assert ("images/s in another word." in FORMATS[name](scene("default"))) is applies

@@ -11,7 +11,7 @@ from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import analyse
-from scaling.analysis.table.catalogue import Column
+from scaling.analysis.table.entries import Column
 from scaling.report import curves, quantities, words
 from scaling.report.document import document
 from scaling.report.formats import markdown, terminal

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.analysis.table.catalogue import CAUSES, Column
+from scaling.analysis.table.catalogue import CAUSES
+from scaling.analysis.table.entries import Column
 from scaling.report.formats.layout import WIDTH, fitted
 
 NAMES = ("mxnet:dist_async", "tensorflow:ring")

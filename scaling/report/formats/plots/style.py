@@ -11,7 +11,7 @@ from typing import Any, Literal
 import matplotlib
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import Mark
+from scaling.analysis.table.entries import Mark
 
 Theme = Literal["light", "dark", "page"]
 # On the page they follow its theme: svg.py turns this into `currentColor`.
