@@ -8,13 +8,15 @@ from math import floor, log10
 from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table import catalogue
 from scaling.analysis.table.cost import Bill, Pricing, bill, knee
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Row
 from scaling.records.run import Header
-from scaling.report import cells, labels, quantities
+from scaling.report import labels, quantities
 from scaling.report.curves import by_curve
 from scaling.report.labels import Context
-from scaling.report.parts import Cell, Column, Detail, Line, Notes, Quantity, Section, Value
+from scaling.report.parts import Cell, Detail, Line, Notes, Quantity, Section, Value
 
 MACHINES = Column(key="machines", title="machines", is_text=True)
 RELATIVE = Column(key="cost_relative", title="x plain loop")
@@ -38,7 +40,7 @@ def _section(rows: Sequence[Row], header: Header, context: Context, pricing: Pri
     machines = (MACHINES, *_columns(known, unit)) if pricing.prices else ()
     return Section(
         title=f"Cost of {labels.title(rows, context)}, {pricing.currency or SAME_PRICE}{emulated}",
-        columns=(cells.WORLD_SIZE, *machines, relative),
+        columns=(catalogue.WORLD_SIZE, *machines, relative),
         lines=tuple(_line(row, of, notes) for row, of in zip(rows, bills, strict=True)),
         details=tuple(_knee(rows, header, pricing)),
         group=rows[0].group,
@@ -60,7 +62,7 @@ def _column(what: str, how: str, title: str, *, first: bool) -> Column:
 
 
 def _line(row: Row, of: Bill | str, notes: Notes) -> Line:
-    found: dict[str, Cell] = {cells.WORLD_SIZE.key: quantities.integer(row.world_size)}
+    found: dict[str, Cell] = {catalogue.WORLD_SIZE.key: quantities.integer(row.world_size)}
     if isinstance(of, str):
         return Line(cells=found, says=of, flags=row.flags)
     found[MACHINES.key] = f"{of.machines} x {of.price}" if of.price else None

@@ -9,13 +9,15 @@ from scaling import text
 from scaling.analysis.measured.cpu import ServerUse
 from scaling.analysis.measured.rounds import DataWait
 from scaling.analysis.measured.traces import GpuSplit, Traced
-from scaling.analysis.measured.traffic import Path, Receipt
+from scaling.analysis.measured.traffic import Path, Receipt, nccl_text
+from scaling.analysis.table import catalogue
 from scaling.analysis.table.cost import relative
+from scaling.analysis.table.entries import PERCENT
 from scaling.analysis.table.rows import Row
 from scaling.records.run import Emulation
-from scaling.report import cells, devices, labels, quantities
+from scaling.report import devices, labels, quantities
 from scaling.report.labels import Context
-from scaling.report.parts import Column, Detail, Line, Notes, Phrase, Quantity, Section, Value
+from scaling.report.parts import Detail, Line, Notes, Phrase, Quantity, Section, Value
 
 # ---------------------------------------------------------------- details
 #
@@ -46,7 +48,7 @@ def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Det
         "loss at equal samples": lambda row: _equal(row) if (row.group, row.world_size) in stale else (),
         "staleness, steps": lambda row: () if row.staleness is None else (quantities.steps(row.staleness),),
         "bytes between nodes": lambda row: carried(row.receipt) if row.receipt else (),
-        "NCCL": lambda row: tuple(filter(None, [devices.nccl(row.nccl)])) if row.nccl else (),
+        "NCCL": lambda row: tuple(filter(None, [nccl_text(row.nccl)])) if row.nccl else (),
         "device": lambda row: devices.device(row.device_use, row.workload) if row.device_use else (),
         "CPU and DRAM": lambda row: (
             devices.machine(row.machine_energy, row.workload) if row.machine_energy else ()
@@ -102,8 +104,7 @@ def _two_factors(row: Row) -> Phrase:
 
 def _causes(row: Row) -> Phrase:
     """`contention 2.8 % ± 0.4, waiting 1.2 % ± 0.6`: those that have an interval."""
-    own = cells.told([row])
-    found = ((title, row.breakdown_intervals.get(cause)) for cause, title in cells.CAUSES.items() if cause in own)
+    found = ((cause.title, row.breakdown_intervals.get(cause.key)) for cause in catalogue.causes([row]))
     known = [(title, percent) for title, one in found if one and one.df and (percent := quantities.percent(one))]
     return quantities.listed((f"{title} ", percent) for title, percent in known)
 
@@ -176,7 +177,7 @@ def _path(path: Path) -> Phrase:
 
 def _emulating(row: Row) -> Phrase:
     used = row.machine_cpu_percent
-    return () if used is None else (Quantity(value=used, digits=0, unit=quantities.PERCENT),)
+    return () if used is None else (Quantity(value=used, digits=0, unit=PERCENT),)
 
 
 def _late(row: Row, found: Emulation) -> Phrase:
@@ -237,7 +238,7 @@ def _of_a_core(used: Iterable[ServerUse]) -> Phrase:
     if not known:
         return ()
     low = Quantity(value=known[0], digits=0)
-    high = Quantity(value=known[-1], digits=0, unit=quantities.PERCENT)
+    high = Quantity(value=known[-1], digits=0, unit=PERCENT)
     return ", ", *quantities.low_to_high(low, high), " of a core"
 
 
@@ -259,9 +260,9 @@ def curve(
     and world sizes in which an asynchronous row takes part."""
     return Section(
         title=labels.title(rows, context),
-        columns=_columns(rows),
+        columns=catalogue.columns("curve", rows),
         lines=tuple(
-            _line(row, before, context, notes.marks(cells.notes_of(row, planned)))
+            _line(row, before, context, notes.marks(quantities.notes_of(row, planned)))
             for row, before in zip(rows, (None, *rows[:-1]), strict=True)
         ),
         details=details(rows, stale),
@@ -270,20 +271,6 @@ def curve(
     )
 
 
-def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    first = rows[0]
-    return (
-        cells.WORLD_SIZE,
-        *((cells.NODES,) if any(row.nodes > 1 for row in rows) else ()),
-        *((cells.BATCH_SIZE,) if first.workload.is_strong else ()),
-        cells.rate_column(first.workload.unit),
-        *cells.operations_columns(rows),
-        cells.SPEEDUP,
-        cells.EFFICIENCY,
-        *cells.breakdown_columns(cells.told(rows)),
-    )
-
-
 def _line(row: Row, before: Row | None, context: Context, marks: tuple[int, ...]) -> Line:
     crosses = row.nodes > 1 and before is not None and before.nodes == 1
-    return cells.line(row, labels.name(row, context), above="several nodes" if crosses else "", marks=marks)
+    return quantities.line(row, labels.name(row, context), above="several nodes" if crosses else "", marks=marks)

@@ -1,4 +1,4 @@
-"""What is said of GPUs and of NCCL below a scaling curve, and of their libraries above it. Pure."""
+"""What is said of GPUs below a scaling curve, and of their libraries above it. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import floor, log10
 
 from scaling.analysis.measured.device_use import DeviceUse, MachineUse
+from scaling.analysis.table.entries import PERCENT
 from scaling.records.network import NcclChoice
 from scaling.records.point import Workload
 from scaling.records.run import PointRecord
@@ -15,8 +16,6 @@ from scaling.report.parts import Phrase, Quantity
 GIB = 1 << 30
 # A device whose clock is so much below the mean of all is worth a word.
 SLOWER = 0.98
-# Algorithms of fewer bytes carry the counters and flags of a step, and no gradients.
-LEAST_BYTES = 0.05
 
 
 def device(use: DeviceUse, work: Workload) -> Phrase:
@@ -40,7 +39,7 @@ def _power(use: DeviceUse) -> Phrase:
 
 def _busy(use: DeviceUse) -> Phrase:
     used = use.utilisation_percent
-    return () if used is None else (_whole(used, quantities.PERCENT), " busy")
+    return () if used is None else (_whole(used, PERCENT), " busy")
 
 
 def _memory(use: DeviceUse) -> Phrase:
@@ -78,40 +77,6 @@ def _three(value: float) -> int:
 
 def _whole(value: float, unit: str = "") -> Quantity:
     return Quantity(value=value, digits=0, unit=unit, grouped=True)
-
-
-# ---------------------------------------------------------------- NCCL
-
-
-def nccl(choice: NcclChoice) -> str:
-    """`NET/IB on mlx5_0,mlx5_1 with GPUDirect, P2P/CUMEM, tree simple`; "" where it connected nobody."""
-    names = sorted(choice.transports, key=lambda name: not name.startswith(("NET/", "COLLNET/")))
-    said = [_network(name, choice) if "NET/" in name else name for name in names]
-    if not said:
-        return ""
-    told = _algorithms(choice.algorithms)
-    return ", ".join((*said, *(told or (["NVLS set up"] if choice.nvls else []))))
-
-
-def _network(name: str, choice: NcclChoice) -> str:
-    on = f" on {','.join(choice.cards)}" if choice.cards else ""
-    provider = f" ({choice.provider})" if choice.provider else ""
-    return f"{name}{provider}{on}{'' if name == 'NET/Socket' else _gpu_direct(choice)}"
-
-
-def _gpu_direct(choice: NcclChoice) -> str:
-    if not choice.gpu_direct:
-        return " without GPUDirect"
-    if choice.gpu_direct == choice.over_network:
-        return " with GPUDirect"
-    return f" with GPUDirect on {choice.gpu_direct} of {choice.over_network} connections"
-
-
-def _algorithms(byte_counts: Mapping[str, int]) -> list[str]:
-    """Those of the gradients, by their share of the bytes."""
-    whole = sum(byte_counts.values())
-    ordered = sorted(byte_counts.items(), key=lambda item: -item[1])
-    return [name for name, count in ordered if count >= LEAST_BYTES * whole]
 
 
 # ---------------------------------------------------------------- libraries

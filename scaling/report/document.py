@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from scaling.analysis.table import catalogue
 from scaling.analysis.table import rows as analysed
 from scaling.analysis.table.analyse import Analysis, analyse, kept
 from scaling.analysis.table.cost import Pricing
@@ -13,7 +14,7 @@ from scaling.analysis.table.predictions import judged
 from scaling.analysis.table.rows import Minibatch, Resolution, Row
 from scaling.records.point import Hardware, Unit, Workload
 from scaling.records.run import Header, PointRecord, Prediction
-from scaling.report import cells, costs, imported, labels, minibatches, over_cpu, predicted, quantities, trainings
+from scaling.report import costs, imported, labels, minibatches, over_cpu, predicted, quantities, trainings
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
 from scaling.report.headline import last_line
@@ -55,16 +56,13 @@ class Comparisons:
 
     def _of_group(self, by_size: Sequence[Sequence[Row]]) -> Iterator[Section]:
         first = by_size[0][0]
-        rate = cells.rate_column(first.workload.unit, shows_interval=False)
-        lost = cells.breakdown_columns(cells.told(row for rivals in by_size for row in rivals))
-        several = len({row.framework for rivals in by_size for row in rivals}) > 1
-        against = cells.WITHIN_FRAMEWORK if several else cells.AGAINST_BEST
+        rows = [row for rivals in by_size for row in rivals]
         details = self._details(first.group)
         alone = _are_alone(by_size)
         if not alone:
             yield Section(
                 title=", ".join((COMPARISON_TITLE, *labels.varying(first, self._context))),
-                columns=(cells.NAME, rate, against, cells.EFFICIENCY, *lost),
+                columns=catalogue.columns("comparison", rows),
                 lines=tuple(line for rivals in by_size for line in self._exchanges(rivals)),
                 details=details,
                 group=first.group,
@@ -72,7 +70,7 @@ class Comparisons:
         if lines := tuple(line for rivals in by_size for line in self._frameworks(rivals)):
             yield Section(
                 title=", ".join((FRAMEWORKS, *labels.varying(first, self._context))),
-                columns=(cells.NAME, rate, cells.AGAINST_FASTEST_FRAMEWORK),
+                columns=catalogue.columns("frameworks", rows),
                 lines=lines,
                 details=details if alone else (),
                 group=first.group,
@@ -89,8 +87,8 @@ class Comparisons:
             place = {name: index for index, name in enumerate(dict.fromkeys(row.framework for row in found))}
             found.sort(key=lambda row: place[row.framework])
             for row, above in zip(found, _above(found), strict=True):
-                marks = self._notes.marks(cells.notes_of(row, self._planned))
-                line = cells.line(row, labels.name(row, self._context), above=above, marks=marks)
+                marks = self._notes.marks(quantities.notes_of(row, self._planned))
+                line = quantities.line(row, labels.name(row, self._context), above=above, marks=marks)
                 yield replace(line, remark=_remark(row, waiting))
 
     def _frameworks(self, rivals: Sequence[Row]) -> Iterator[Line]:
@@ -98,7 +96,7 @@ class Comparisons:
             of_kind = (row for row in rivals if row.framework_standing and row.synchronous == synchronous)
             found = sorted(of_kind, key=_rate, reverse=True)
             for row, above in zip(found, _above(found), strict=True):
-                line = cells.line(row, labels.name(row, self._context), above=above, marks=())
+                line = quantities.line(row, labels.name(row, self._context), above=above, marks=())
                 yield replace(line, says="", flags=())
 
     # ------------------------------------------------------------ what can be told
@@ -140,7 +138,7 @@ def _rate(row: Row) -> float:
 
 
 def _place(row: Row) -> tuple[bool, float]:
-    return not cells.is_wrong(row), _rate(row)
+    return not catalogue.is_wrong(row), _rate(row)
 
 
 def _remark(row: Row, synchronous: Sequence[Row]) -> Phrase:
@@ -198,7 +196,7 @@ def _plain_loops(analysis: Analysis, notes: Notes) -> Iterator[Baseline]:
             name=f"{name}, one device",
             batch_size=measured.workload.batch_size,
             rate=quantities.rate(measured.samples_per_s, measured.workload),
-            says="" if measured.failed is None else cells.outcome(measured.failed),
+            says="" if measured.failed is None else quantities.outcome(measured.failed),
             efficiency=f"= 100 %{of}" if is_whole else "",
             flags=_flags(measured),
             marks=notes.marks(measured.footnotes),

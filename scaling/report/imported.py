@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.catalogue import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.imported import Imported, cells, curves
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
-from scaling.report.cells import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE
-from scaling.report.parts import Cell, Column, Entry, Line, Notes, Quantity, Section
+from scaling.report.parts import Cell, Entry, Line, Notes, Quantity, Section
 from scaling.text import counted, decimals, several
 
 TITLE = "Imported"

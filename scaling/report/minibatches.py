@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.entries import PERCENT, Column
 from scaling.analysis.table.rows import Minibatch
-from scaling.report import cells, labels, quantities
+from scaling.report import labels, quantities
 from scaling.report.labels import Context
-from scaling.report.parts import Cell, Column, Line, Notes, Phrase, Quantity, Section
+from scaling.report.parts import Cell, Line, Notes, Phrase, Quantity, Section
 
 TITLE = "Minibatches"
 STEP = Column(key="step_ms", title="ms", unit="ms")
-EFFICIENCY = Column(
-    key="minibatch_efficiency", title="minibatch efficiency", unit=quantities.PERCENT, unit_in_cells=True
-)
+EFFICIENCY = Column(key="minibatch_efficiency", title="minibatch efficiency", unit=PERCENT, unit_in_cells=True)
 OVER_SMALLER = Column(key="over_smaller", title="x the smaller's time")
 
 
@@ -49,9 +49,9 @@ def _section(title: str, sweep: Sequence[Minibatch], notes: Notes) -> Section:
     return Section(
         title=title,
         columns=(
-            cells.BATCH_SIZE,
+            catalogue.BATCH_SIZE,
             STEP,
-            cells.rate_column(unit),
+            catalogue.RATE.of_unit(unit),
             *((EFFICIENCY, OVER_SMALLER) if sized else ()),
         ),
         lines=tuple(_lines(sweep, notes)),
@@ -74,9 +74,9 @@ def _above(one: Minibatch, sweep: Sequence[Minibatch]) -> str:
 
 
 def _line(one: Minibatch, above: str, marks: tuple[int, ...]) -> Line:
-    found: dict[str, Cell] = {cells.BATCH_SIZE.key: quantities.integer(one.workload.batch_size)}
+    found: dict[str, Cell] = {catalogue.BATCH_SIZE.key: quantities.integer(one.workload.batch_size)}
     if one.failed is not None:
-        return Line(cells=found, says=cells.outcome(one.failed), flags=("FAILED",), above=above, marks=marks)
+        return Line(cells=found, says=quantities.outcome(one.failed), flags=("FAILED",), above=above, marks=marks)
     found |= _measured(one)
     return Line(cells=found, says=_withheld(one), flags=_flags(one), remark=_remark(one), above=above, marks=marks)
 
@@ -84,7 +84,7 @@ def _line(one: Minibatch, above: str, marks: tuple[int, ...]) -> Line:
 def _measured(one: Minibatch) -> dict[str, Cell]:
     found: dict[str, Cell] = {
         STEP.key: None if one.step_s is None else quantities.milliseconds_of(one.step_s),
-        cells.RATE: quantities.rate(one.samples_per_s, one.workload),
+        catalogue.RATE.key: quantities.rate(one.samples_per_s, one.workload),
     }
     if not _withheld(one):
         found |= {EFFICIENCY.key: quantities.percent(one.efficiency), OVER_SMALLER.key: _times(one.over_smaller)}

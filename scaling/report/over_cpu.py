@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Baseline, OverCpu
-from scaling.report import cells, labels, quantities
+from scaling.report import labels, quantities
 from scaling.report.labels import Context
-from scaling.report.parts import Cell, Column, Line, Notes, Quantity, Section
+from scaling.report.parts import Cell, Line, Notes, Quantity, Section
 
 TITLE = "GPUs over the CPU"
 PRECISION = Column(key="precision", title="precision", is_text=True)
@@ -34,7 +36,7 @@ def _section(title: str, found: Sequence[OverCpu], context: Context, notes: Note
     unit = found[0].workload.unit
     return Section(
         title=title,
-        columns=(cells.NAME, cells.WORLD_SIZE, PRECISION, cells.rate_column(unit), RATIO),
+        columns=(catalogue.NAME, catalogue.WORLD_SIZE, PRECISION, catalogue.RATE.of_unit(unit), RATIO),
         lines=(_cpu(found[0].cpu, notes), *(_line(one, context, notes) for one in ordered)),
     )
 
@@ -42,27 +44,27 @@ def _section(title: str, found: Sequence[OverCpu], context: Context, notes: Note
 def _cpu(cpu: Baseline, notes: Notes) -> Line:
     """The one that the others are over."""
     cells_: dict[str, Cell] = {
-        cells.NAME.key: cpu.hardware.label,
-        cells.WORLD_SIZE.key: None,
+        catalogue.NAME.key: cpu.hardware.label,
+        catalogue.WORLD_SIZE.key: None,
         PRECISION.key: cpu.workload.precision,
     }
     marks = notes.marks(cpu.footnotes)
     if cpu.failed is not None:
-        return Line(cells=cells_, says=cells.outcome(cpu.failed), flags=("FAILED",), marks=marks)
+        return Line(cells=cells_, says=quantities.outcome(cpu.failed), flags=("FAILED",), marks=marks)
     rate = quantities.rate(cpu.samples_per_s, cpu.workload)
-    return Line(cells={**cells_, cells.RATE: rate, RATIO.key: Quantity(value=1, digits=2)}, marks=marks)
+    return Line(cells={**cells_, catalogue.RATE.key: rate, RATIO.key: Quantity(value=1, digits=2)}, marks=marks)
 
 
 def _line(one: OverCpu, context: Context, notes: Notes) -> Line:
     name = f"{one.contender.strategy}, alone" if one.alone else labels.exchange(one.contender, context.shared)
     cells_: dict[str, Cell] = {
-        cells.NAME.key: name,
-        cells.WORLD_SIZE.key: quantities.integer(one.world_size),
+        catalogue.NAME.key: name,
+        catalogue.WORLD_SIZE.key: quantities.integer(one.world_size),
         PRECISION.key: one.workload.precision,
     }
     marks = notes.marks(one.footnotes)
     if one.failed is not None:
-        return Line(cells=cells_, says=cells.outcome(one.failed), flags=("FAILED",), marks=marks)
+        return Line(cells=cells_, says=quantities.outcome(one.failed), flags=("FAILED",), marks=marks)
     rate = quantities.rate(one.samples_per_s, one.workload)
     ratio = None if one.ratio is None else quantities.speedup(one.ratio)
-    return Line(cells={**cells_, cells.RATE: rate, RATIO.key: ratio}, marks=marks)
+    return Line(cells={**cells_, catalogue.RATE.key: rate, RATIO.key: ratio}, marks=marks)

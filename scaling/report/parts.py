@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import force_setattr
 
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Verdict
 from scaling.records.point import Record
 from scaling.text import legible
@@ -49,29 +50,6 @@ class Against(Record, frozen=True, kw_only=True):
 Cell = str | Quantity | Against | None
 # A text with numbers in it.
 Phrase = tuple[str | Quantity, ...]
-
-
-class Column(Record, frozen=True, kw_only=True):
-    """A column of a table. `key` finds its cells; columns of one `group` stand side by side under its name.
-
-    The unit stands in the heading or, with `unit_in_cells`, behind each number. Without `shows_interval` a table
-    has room for the mean alone. `is_text` is set to the left. `brackets_noise`: numbers that are noise stand in
-    parentheses.
-    """
-
-    key: str
-    title: str
-    unit: str = ""
-    group: str = ""
-    is_text: bool = False
-    unit_in_cells: bool = False
-    shows_interval: bool = True
-    brackets_noise: bool = False
-
-    @property
-    def heading(self) -> str:
-        """The title with the unit that the cells leave out: `contention, %`; a rate's title is its unit."""
-        return self.title if self.unit_in_cells or self.unit in ("", self.title) else f"{self.title}, {self.unit}"
 
 
 class Line(Record, frozen=True, kw_only=True):

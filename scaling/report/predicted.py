@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import gmtime, strftime
 
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.entries import PERCENT, Column
 from scaling.analysis.table.predictions import Judged, score
-from scaling.report import cells, quantities
-from scaling.report.parts import Cell, Column, Line, Notes, Section
+from scaling.report import quantities
+from scaling.report.parts import Cell, Line, Notes, Section
 
 TITLE = "PREDICTED before it was measured"
-PREDICTED = Column(key="predicted", title="PREDICTED", unit=quantities.PERCENT)
+PREDICTED = Column(key="predicted", title="PREDICTED", unit=PERCENT)
 BETWEEN = Column(key="between", title="80 % of it", is_text=True)
-MEASURED = Column(key="measured", title="measured", unit=quantities.PERCENT)
+MEASURED = Column(key="measured", title="measured", unit=PERCENT)
 ERROR = Column(key="error", title="error, points")
 INSIDE = Column(key="inside", title="inside", is_text=True)
-COLUMNS = (cells.NAME, cells.WORLD_SIZE, cells.NODES, PREDICTED, BETWEEN, MEASURED, ERROR, INSIDE)
+COLUMNS = (catalogue.NAME, catalogue.WORLD_SIZE, catalogue.NODES, PREDICTED, BETWEEN, MEASURED, ERROR, INSIDE)
 
 
 def sections(found: Sequence[Judged], notes: Notes) -> tuple[Section, ...]:
@@ -38,9 +40,9 @@ def _title(found: Sequence[Judged]) -> str:
 def _line(one: Judged, found: Sequence[Judged], notes: Notes) -> Line:
     at = strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(one.registered_unix_s))
     known: dict[str, Cell] = {
-        cells.NAME.key: _name(one, found),
-        cells.WORLD_SIZE.key: quantities.integer(one.world_size),
-        cells.NODES.key: quantities.integer(one.nodes),
+        catalogue.NAME.key: _name(one, found),
+        catalogue.WORLD_SIZE.key: quantities.integer(one.world_size),
+        catalogue.NODES.key: quantities.integer(one.nodes),
     }
     low, high = one.predicted_efficiency_low, one.predicted_efficiency_high
     if one.predicted_efficiency is None or low is None or high is None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any
 
 from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.rows import Standing
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import RATE, SPEEDUP
+from scaling.analysis.table.entries import PERCENT, Basis, Column
+from scaling.analysis.table.rows import Row, Standing
+from scaling.records.events import Failed
 from scaling.records.network import GBIT
 from scaling.records.point import Workload
 from scaling.report import words
-from scaling.report.parts import Against, Phrase, Quantity
+from scaling.report.parts import Against, Cell, Line, Phrase, Quantity
 from scaling.text import plural
 
-PERCENT = "%"
 # Differences that are zero by construction are so but for rounding.
 NOTHING = 1e-9
 
@@ -24,10 +28,7 @@ def rate(samples_per_s: Estimate | None, workload: Workload) -> Quantity | None:
     """In the work's unit per second, to about four digits: tokens/s are sequences/s x their length."""
     if samples_per_s is None:
         return None
-    found = samples_per_s.times(workload.units_per_sample)
-    return Quantity(
-        value=found.mean, low=found.low, high=found.high, digits=_digits(found.mean), unit=f"{workload.unit}/s"
-    )
+    return _estimate(RATE.of_unit(workload.unit), samples_per_s.times(workload.units_per_sample))
 
 
 def rate_of(samples_per_s: float | None, workload: Workload) -> Quantity | None:
@@ -35,18 +36,7 @@ def rate_of(samples_per_s: float | None, workload: Workload) -> Quantity | None:
     if samples_per_s is None:
         return None
     value = samples_per_s * workload.units_per_sample
-    return Quantity(value=value, digits=_digits(value), unit=f"{workload.unit}/s")
-
-
-def tflops(value: float | None) -> Quantity | None:
-    """TFLOP/s, to about three digits."""
-    if value is None:
-        return None
-    return Quantity(value=value, digits=4 if value < 0.1 else 3 if value < 1 else _digits(value))
-
-
-def _digits(value: float) -> int:
-    return 2 if value < 10 else 1 if value < 1000 else 0
+    return Quantity(value=value, digits=RATE.digits_of(value), unit=f"{workload.unit}/s")
 
 
 def percent(estimate: Estimate | None) -> Quantity | None:
@@ -79,9 +69,13 @@ def part(value: float, interval: Estimate | None) -> Quantity:
 
 def speedup(estimate: Estimate | None) -> Quantity | None:
     """How many times one device."""
-    if estimate is None:
-        return None
-    return Quantity(value=estimate.mean, low=estimate.low, high=estimate.high, digits=2)
+    return None if estimate is None else _estimate(SPEEDUP, estimate)
+
+
+def _estimate(column: Column, found: Estimate) -> Quantity:
+    """With the unit and the digits of its column."""
+    digits = column.digits_of(found.mean)
+    return Quantity(value=found.mean, low=found.low, high=found.high, digits=digits, unit=column.unit)
 
 
 def integer(value: int) -> Quantity:
@@ -128,6 +122,52 @@ def against(standing: Standing | None) -> Against | None:
     if standing is None:
         return None
     return Against(verdict=standing.verdict, difference=percent(standing.difference))
+
+
+# ---------------------------------------------------------------- cells of a row
+
+
+def line(row: Row, name: str, *, above: str, marks: tuple[int, ...]) -> Line:
+    """All cells of a row that was measured, and what is said in the place of those that it does not have."""
+    basis: Basis
+    if row.failed is not None:
+        basis, says = "plan", outcome(row.failed)
+    elif row.efficiency is None or row.breakdown is None:
+        basis, says = "result", catalogue.claimless(row) or ("" if row.is_plain else "no baseline")
+    else:
+        basis, says = "claim", ""
+    cells = {column.key: cell(column, row) for column in catalogue.tabulated(basis)}
+    return Line(cells={catalogue.NAME.key: name, **cells}, says=says, flags=row.flags, above=above, marks=marks)
+
+
+def cell(column: Column, row: Row) -> Cell:
+    """What a column shows of a row, with the column's unit and digits."""
+    of = column.shown or column.value
+    value: Any = of(row) if of else None
+    interval = column.interval(row) if column.interval else None
+    match value:
+        case None | str():
+            return value
+        case Standing():
+            return against(value)
+        case Estimate():
+            value, interval = value.mean, value
+    if column.unit == PERCENT:
+        return part(value, interval) if column.interval else fraction(value, interval, column.digits_of(value))
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    unit = column.of_unit(row.workload.unit).unit
+    return Quantity(value=value, low=low, high=high, digits=column.digits_of(value), unit=unit)
+
+
+def outcome(failed: Failed) -> str:
+    """What stands in the place of numbers; out of memory is an answer of its own."""
+    return "OOM" if failed.cause == "oom" else f"failed: {failed.cause}"
+
+
+def notes_of(row: Row, planned: int) -> tuple[str, ...]:
+    """The row's footnotes; one that a broken-off run left with fewer rounds than `planned` says so."""
+    fewer = (f"{row.rounds_tried} of {planned} rounds measured",) if row.rounds_tried < planned else ()
+    return (*fewer, *row.footnotes)
 
 
 # ---------------------------------------------------------------- counts, and phrases of several quantities

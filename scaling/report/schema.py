@@ -18,6 +18,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import FieldInfo, fields
 
+from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill
 from scaling.analysis.table.imported import Imported
 from scaling.analysis.table.predictions import Judged
@@ -82,9 +83,6 @@ def _formerly(part: type[Struct]) -> Iterable[Field]:
 # What fields were called while all samples were images, and losses not only of the training.
 FORMERLY = {"images_per_s": "samples_per_s", "loss": "breakdown", "loss_intervals": "breakdown_intervals"}
 StandingJson = _struct("Standing", (Standing,), [("verdict", Verdict, NODEFAULT)], frozenset())
-RowJson = _flat(
-    "Row", Row, ("standing", StandingJson | None, None), ("framework_standing", StandingJson | None, None)
-)
 BaselineJson = _flat("Baseline", Baseline)
 ComparisonJson = _flat("Comparison", Comparison, ("distinguishable", bool, NODEFAULT))
 MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
@@ -92,38 +90,43 @@ OverCpuJson = _flat("OverCpu", OverCpu, ("cpu", BaselineJson, NODEFAULT))
 TrainingJson = _flat("Training", Training)
 JudgedJson = _flat("Judged", Judged, ("error", float | None, None), ("inside", bool | None, None))
 RunJson = _struct("Run", (Header,), (), INTERNAL)
-ReportJson = defstruct(
-    "Report",
-    [
-        ("run", RunJson),
-        ("joined", tuple[str, ...]),
-        ("rows", _many(RowJson)),
-        ("baselines", _many(BaselineJson)),
-        ("comparisons", _many(ComparisonJson)),
-        ("resolutions", tuple[Resolution, ...], ()),
-        ("minibatches", _many(MinibatchJson), ()),
-        ("over_cpu", _many(OverCpuJson), ()),
-        ("trainings", _many(TrainingJson), ()),
-        # Of a run with --predict-first.
-        ("predictions", _many(JudgedJson) | UnsetType, UNSET),
-        # With --prices.
-        ("costs", tuple[Bill, ...] | UnsetType, UNSET),
-        # Of runs that were read from logs of other tools.
-        ("imported", tuple[Imported, ...] | UnsetType, UNSET),
-        ("bandwidths", tuple[ImportedBandwidth, ...] | UnsetType, UNSET),
-    ],
-    kw_only=True,
-    frozen=True,
-    namespace={
-        "__doc__": "A report of scaling: `python -m scaling report RUN --format json`. Fractions are of 1, times "
-        "in seconds; `joined` says how runs in one table differ."
-    },
+REST: tuple[Field | tuple[str, Any], ...] = (
+    ("baselines", _many(BaselineJson)),
+    ("comparisons", _many(ComparisonJson)),
+    ("resolutions", tuple[Resolution, ...], ()),
+    ("minibatches", _many(MinibatchJson), ()),
+    ("over_cpu", _many(OverCpuJson), ()),
+    ("trainings", _many(TrainingJson), ()),
+    # Of a run with --predict-first.
+    ("predictions", _many(JudgedJson) | UnsetType, UNSET),
+    # With --prices.
+    ("costs", tuple[Bill, ...] | UnsetType, UNSET),
+    # Of runs that were read from logs of other tools.
+    ("imported", tuple[Imported, ...] | UnsetType, UNSET),
+    ("bandwidths", tuple[ImportedBandwidth, ...] | UnsetType, UNSET),
 )
+ABOUT = (
+    "A report of scaling: `python -m scaling report RUN --format json`. Fractions are of 1, times in seconds; "
+    "`joined` says how runs in one table differ."
+)
+
+
+def row_type() -> Any:
+    """The type of a row in JSON: the fields of `Row` and the columns that the catalogue adds."""
+    standing: Any = StandingJson | None
+    known: tuple[Field, ...] = (("standing", standing, None), ("framework_standing", standing, None))
+    return _flat("Row", Row, *known, *((column.key, column.json, None) for column in added()))
+
+
+def report_type() -> Any:
+    """The type of a report in JSON."""
+    first = (("run", RunJson), ("joined", tuple[str, ...]), ("rows", _many(row_type())))
+    return defstruct("Report", [*first, *REST], kw_only=True, frozen=True, namespace={"__doc__": ABOUT})
 
 
 def text() -> str:
     """The schema as it is kept in the package."""
-    schema = msgspec.json.encode({"$schema": DIALECT, **msgspec.json.schema(ReportJson)})
+    schema = msgspec.json.encode({"$schema": DIALECT, **msgspec.json.schema(report_type())})
     return as_json(json.loads(schema, object_hook=_settled))
 
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table import accuracy
+from scaling.analysis.table import accuracy, catalogue
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Training
-from scaling.report import cells, labels, quantities
+from scaling.report import labels, quantities
 from scaling.report.labels import Context
-from scaling.report.parts import Cell, Column, Line, Notes, Phrase, Quantity, Section
+from scaling.report.parts import Cell, Line, Notes, Phrase, Quantity, Section
 from scaling.text import counted
 
 TITLE = "Training to an accuracy"
@@ -63,10 +64,10 @@ def _section(title: str, found: Sequence[Training], notes: Notes) -> Section:
     aims = any(one.regime.target_top1 is not None for one in found)
     top1 = tuple(Column(key=f"top1_{number}", title=str(number + 1), group=TOP1) for number in shown)
     timed = (SECONDS, TARGET, EVALUATION) if aims else (SECONDS, EVALUATION)
-    rate = cells.rate_column(found[0].workload.unit)
+    rate = catalogue.RATE.of_unit(found[0].workload.unit)
     return Section(
         title=title,
-        columns=(cells.WORLD_SIZE, BATCH, RATE, RULE, *top1, *timed, rate),
+        columns=(catalogue.WORLD_SIZE, BATCH, RATE, RULE, *top1, *timed, rate),
         lines=tuple(_line(one, shown, notes) for one in found),
     )
 
@@ -80,13 +81,14 @@ def _epochs(count: int) -> tuple[int, ...]:
 
 def _line(one: Training, shown: Sequence[int], notes: Notes) -> Line:
     found: dict[str, Cell] = {
-        cells.WORLD_SIZE.key: quantities.integer(one.world_size),
+        catalogue.WORLD_SIZE.key: quantities.integer(one.world_size),
         BATCH.key: quantities.integer(one.update_samples),
         RATE.key: f"{one.regime.rate:.4g}",
         RULE.key: one.regime.lr_scale,
     }
     if not one.seeds and one.failed is not None:
-        says = "diverged: the loss is no number" if one.failed.cause == "nan-loss" else cells.outcome(one.failed)
+        diverged = one.failed.cause == "nan-loss"
+        says = "diverged: the loss is no number" if diverged else quantities.outcome(one.failed)
         return Line(cells=found, says=says, flags=one.flags, marks=notes.marks(_failures(one)))
     for number in shown:
         found[f"top1_{number}"] = _at(one, number)
@@ -94,7 +96,7 @@ def _line(one: Training, shown: Sequence[int], notes: Notes) -> Line:
         SECONDS.key: _seconds(one.train_s),
         TARGET.key: _seconds(one.target_s),
         EVALUATION.key: _seconds(one.evaluate_s),
-        cells.RATE: quantities.rate(_alone(one.samples_per_s), one.workload),
+        catalogue.RATE.key: quantities.rate(_alone(one.samples_per_s), one.workload),
     }
     return Line(cells=found, flags=one.flags, remark=_remark(one), marks=notes.marks(_notes(one)))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from scaling.analysis.measured.audit import CLAIMLESS
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import claimless, mark_named, serious
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Row
 from scaling.records.point import Record
-from scaling.report import cells, imported, quantities, words
-from scaling.report.cells import claimless
-from scaling.report.figures.parts import SERIOUS
+from scaling.report import imported, quantities, words
 from scaling.report.headline import headline
 from scaling.report.material import Material
 from scaling.report.parts import Quantity
@@ -19,17 +19,6 @@ from scaling.text import counted, decimals, one_line, several
 LEAST = 0.01
 NAMED = 6
 NEAR_LIMIT = 0.8
-_HELPS = {
-    "contention": "devices slow each other without any exchange: look at memory bandwidth, power and shared cores",
-    "straggling": "one rank is later than the others: the heat map of plain loops at once shows which",
-    "exchange_cpu": "the exchange works on cores that compute: fewer and larger messages, or cores of its own",
-    "servers": "parameter servers take cores from the training: nodes of their own (--server-hosts dedicated)",
-    "waiting": "ranks wait for gradients: a faster network, a larger batch per device, fewer bytes",
-    "data_wait": "ranks wait for samples: a faster feed",
-    "exposed": "compute does not hide it all: a faster network, a larger batch per device, fewer bytes",
-    "small_batch": "a device's part of the batch is too small to keep it busy: a larger global batch",
-    "unexplained": "measure all kinds of points in more rounds, since no control explains most of it",
-}
 
 
 class Tile(Record, frozen=True, kw_only=True):
@@ -63,7 +52,7 @@ def verdict(material: Material) -> Verdict:
     if row is None:
         return Verdict(sentence="No exchange of this run has ended: there is nothing to tell.")
     name, on = material.label(row), counted(row.world_size, "device")
-    stamps = tuple(mark for mark in SERIOUS if mark in row.flags)
+    stamps = serious(row.flags)
     if row.failed is not None:
         return Verdict(
             sentence=f"On {on} {name} failed: {row.failed.cause}.", advice=_below(material), stamps=stamps
@@ -90,7 +79,7 @@ def _why_none(row: Row) -> str:
     if row.is_plain:
         return "it is the plain loop itself"
     mark = claimless(row)
-    return f"{CLAIMLESS[mark]} ({mark})" if mark else "its plain loop is missing"
+    return f"{mark_named(mark).claimless} ({mark})" if mark else "its plain loop is missing"
 
 
 def _imported(material: Material) -> Verdict:
@@ -106,16 +95,15 @@ def _imported(material: Material) -> Verdict:
     return Verdict(sentence=f"{sentence}. Nothing of it was measured here.", stamps=("IMPORTED",))
 
 
-def _losses(row: Row) -> list[tuple[str, float]]:
+def _losses(row: Row) -> list[tuple[Column, float]]:
     """The largest first, without what no interval tells from zero."""
-    told = cells.told([row]) if row.breakdown else ()
-    found = [(cause, getattr(row.breakdown, cause)) for cause in told]
+    found = [(cause, getattr(row.breakdown, cause.key)) for cause in catalogue.causes([row])]
     known = [(cause, value) for cause, value in found if value >= LEAST and not _is_noise(row, cause, value)]
     return sorted(known, key=lambda one: -one[1])
 
 
-def _is_noise(row: Row, cause: str, value: float) -> bool:
-    return quantities.part(value, row.breakdown_intervals.get(cause)).is_noise
+def _is_noise(row: Row, cause: Column, value: float) -> bool:
+    return quantities.part(value, row.breakdown_intervals.get(cause.key)).is_noise
 
 
 def _lost(row: Row) -> str:
@@ -131,12 +119,10 @@ def _ranked(row: Row) -> str:
     return " Not all of its rivals can be told from it." if "leading" in verdicts else ""
 
 
-def _called(cause: str) -> str:
-    return (
-        "what no control explains"
-        if cause == "unexplained"
-        else cells.CAUSES[cause].replace("comm.", "communication")
-    )
+def _called(cause: Column) -> str:
+    if cause.key == "unexplained":
+        return "what no control explains"
+    return cause.title.replace("comm.", "communication")
 
 
 def _percent(value: float) -> str:
@@ -149,7 +135,7 @@ def _advice(row: Row) -> str:
     losses = _losses(row)
     if not losses or row.world_size == 1:
         return ""
-    return f"What would help: {_HELPS[losses[0][0]]}.{_network(row)}"
+    return f"What would help: {losses[0][0].advice}.{_network(row)}"
 
 
 def _network(row: Row) -> str:
@@ -188,7 +174,7 @@ def _tiles(row: Row) -> Iterator[Tile]:
         half = words.half(efficiency)
         yield Tile(number=words.mean(efficiency), says=f"efficiency{f', ± {half}' if half else ''}")
     for cause, value in _losses(row)[:1]:
-        yield Tile(number=_percent(value), says=f"largest loss: {cells.CAUSES[cause]}")
+        yield Tile(number=_percent(value), says=f"largest loss: {cause.title}")
 
 
 # ---------------------------------------------------------------- banners
@@ -196,23 +182,12 @@ def _tiles(row: Row) -> Iterator[Tile]:
 
 def banners(material: Material) -> tuple[Banner, ...]:
     """A mark and the rows that have it, the worst first; EMULATED is told by the document's own notice."""
-    return tuple(
-        Banner(mark=mark, says=_about(mark, found, material))
-        for mark in SERIOUS
-        if mark != "EMULATED" and (found := [row for row in material.rows if mark in row.flags])
-    )
+    marks = serious({flag for row in material.rows for flag in row.flags})
+    return tuple(Banner(mark=mark, says=_about(mark, material)) for mark in marks if mark_named(mark).about)
 
 
-_MEANS = {
-    "UNSENT": "the counters saw less than half of the bytes that these rows must send",
-    "MISLABELLED": "the bytes took another network than these rows asked for",
-    "AUDIT": "rate, samples and clocks of these rows disagree",
-    "OVERSUBSCRIBED": "ranks shared cores or a GPU: neither speedup nor efficiency is claimed",
-    "FAILED": "these have no result",
-    "PREDICTED": "nobody measured these rows",
-}
-
-
-def _about(mark: str, found: Sequence[Row], material: Material) -> str:
+def _about(mark: str, material: Material) -> str:
+    found = [row for row in material.rows if mark in row.flags]
     names = several([f"{one_line(material.label(row))} N={row.world_size}," for row in found], NAMED).rstrip(",")
-    return f"{len(found)} of {counted(len(material.rows), 'row')}: {_MEANS[mark]}: {names}"
+    rows = counted(len(material.rows), "row")
+    return f"{len(found)} of {rows}: {mark_named(mark).about}: {names}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from scaling.report.parts import Against, Baseline, Cell, Column, Line, Phrase, Quantity, Value
+from scaling.analysis.table.entries import Column
+from scaling.report.parts import Against, Baseline, Cell, Line, Phrase, Quantity, Value
 
 NONE = "-"
 # A mean with its unit, and half its interval.

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from scaling.tools.lab import shapes
+from scaling.tools.lab import lifecycle, shapes
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 
@@ -32,7 +32,7 @@ def main() -> None:
         nodes, slots = map(int, setting.split("x"))
         with labs.lab("gloo", nodes=nodes, slots=slots, nics=("ib0=100mbit", "eth0=1gbit")) as lab:
             for text in SETTINGS.get(setting, ("100mbit",)):
-                shapes.change(lab.name, [f"ib0={text}"])
+                lifecycle.change(lab.name, [f"ib0={text}"])
                 rate = shapes.parse_rate(text, setting)
                 for size_mb in SIZES_MB:
                     share = busbw_bits_per_s(lab, nodes * slots, size_mb, rate) / rate

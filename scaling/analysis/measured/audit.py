@@ -1,29 +1,14 @@
-"""Audit of a row's numbers by independent counts, and the stamps (flags) that warn of wrong numbers."""
+"""Audit of a row's numbers by two independent counts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import Literal, get_args
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.records.events import Finished, Window
 from scaling.records.run import PointRecord, RankRecord
 
-Flag = Literal[
-    "FAILED", "EMULATED", "AUDIT", "OVERSUBSCRIBED", "SUPERLINEAR", "UNSETTLED", "THROTTLED", "DRIFTING"
-]
-FLAGS: tuple[Flag, ...] = get_args(Flag)
-# Mark -> reason, worst first. Rows with these marks claim no speedup, efficiency, loss or rank and have no cost.
-CLAIMLESS: Mapping[str, str] = {
-    "UNSENT": "the gradients did not cross the network",
-    "AUDIT": "its own counts disagree",
-    "OVERSUBSCRIBED": "ranks share cores or a GPU",
-}
-# Mark -> reason for rows without rank or price. A MISLABELLED row has an efficiency, but of another network.
-UNRANKED: Mapping[str, str] = {**CLAIMLESS, "MISLABELLED": "another network carried it"}
-# Marks of rows that are not what they are called, or whose counts disagree.
-WRONG = UNRANKED.keys() - {"OVERSUBSCRIBED"}
 TOLERANCE = 0.01
 SUPERLINEAR = 1.02
 # In a shorter span, adjustments of the wall clock may exceed the tolerance.
@@ -77,30 +62,11 @@ def _end_s(window: Window) -> float:
     return window.end_s
 
 
-def flags(
-    records: Sequence[PointRecord], audits: Collection[object], throttled: Collection[str]
-) -> frozenset[Flag]:
-    """Return the stamps of a cell's records, its audit findings and its throttle reasons."""
-    found: dict[Flag, bool] = {
-        "EMULATED": any(record.point.hardware.device == "emulated" for record in records),
-        "AUDIT": bool(audits),
-        "OVERSUBSCRIBED": oversubscribed(records),
-        "UNSETTLED": any(not record.settled for record in records),
-        "THROTTLED": bool(throttled),
-    }
-    return frozenset(flag for flag, is_set in found.items() if is_set)
-
-
 def superlinear(efficiency: Estimate | None) -> bool:
     """Return whether an efficiency is over 102 % and its interval over 100 %; False without an interval."""
     if efficiency is None or efficiency.low is None:
         return False
     return efficiency.mean > SUPERLINEAR and efficiency.low > 1
-
-
-def in_order(found: Collection[Flag]) -> tuple[Flag, ...]:
-    """Return the stamps of a row, worst first."""
-    return tuple(flag for flag in FLAGS if flag in found)
 
 
 def oversubscribed(records: Sequence[PointRecord]) -> bool:

@@ -9,7 +9,6 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from scaling.analysis.measured import audit, cpu, device_use, traces, traffic
-from scaling.analysis.measured.audit import Flag
 from scaling.analysis.measured.cpu import CpuStep, ServerUse, cpu_step
 from scaling.analysis.measured.device_use import Clocks, DeviceUse, MachineUse, clocks
 from scaling.analysis.measured.step_time import NO_RESULT, StepTime, beside_s, step_time, unsynced_s
@@ -348,21 +347,6 @@ class Cell:
         return max(len(set(record.gpus)) for record in self.records)
 
     @property
-    def marks(self) -> frozenset[str]:
-        """Its flags, and the verdict of its receipt."""
-        return self.flags | ({self.receipt.verdict} if self.receipt else set())
-
-    @property
-    def claims_efficiency(self) -> bool:
-        """Whether no mark forbids claims."""
-        return not audit.CLAIMLESS.keys() & self.marks
-
-    @property
-    def competes(self) -> bool:
-        """Whether it may be ranked: it has a result and no mark against it."""
-        return bool(self.times) and not audit.UNRANKED.keys() & self.marks
-
-    @property
     def updates_all(self) -> bool:
         """Whether each rank updates all parameters, as a plain loop does."""
         return all(record.updates_all for record in self.records)
@@ -389,14 +373,6 @@ class Cell:
     def throttle_reasons(self) -> tuple[str, ...]:
         """Reasons other than the power limit that lowered GPU clocks in any round."""
         return self.clocks.throttled if self.clocks else ()
-
-    @property
-    def flags(self) -> frozenset[Flag]:
-        return self._flags | {"AUDIT"} if self.less_work else self._flags
-
-    @cached_property
-    def _flags(self) -> frozenset[Flag]:
-        return audit.flags(self.records, self.audits, self.throttle_reasons)
 
     @cached_property
     def devices(self) -> frozenset[str]:

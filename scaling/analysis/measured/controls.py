@@ -9,7 +9,6 @@ from math import exp, log
 from statistics import fmean
 from typing import Any
 
-from scaling.analysis.measured.audit import Flag
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.cpu import CpuStep, Use, mean_of
 from scaling.analysis.measured.step_time import Blocks, StepTime, by_rate, harmonic, lock_step, step_time
@@ -333,14 +332,14 @@ class Controls:
         found = self.keys_behind(point)
         return [cell for kind in kinds for key in sorted(found[kind]) for cell in self._cells(key)]
 
-    def flags_behind(self, point: Point) -> Mapping[Kind, frozenset[Flag]]:
-        """Return the stamps of the controls behind a row's efficiency and losses, by kind."""
-        found: dict[Kind, frozenset[Flag]] = {}
+    def by_kind_behind(self, point: Point) -> Mapping[Kind, list[Cell]]:
+        """Return the controls behind a row's efficiency and losses, by kind."""
+        found: dict[Kind, list[Cell]] = {}
         for kind, keys in self.keys_behind(point).items():
             for key in sorted(keys):
                 for cell in self._cells(key):
                     named = cell.point.kind if kind == "solo" else kind
-                    found[named] = found.get(named, frozenset()) | cell.flags
+                    found.setdefault(named, []).append(cell)
         return found
 
     def _cells(self, key: Key) -> Sequence[Cell]:
@@ -379,7 +378,7 @@ def find_less_work(cell: Cell, controls: Controls) -> bool:
 def _said(cell: Cell, controls: Controls) -> str:
     on_cpu = cell.point.hardware.device == "cpu"
     alone = controls.baseline(cell.point)
-    if not cell.updates_all or alone is None or "THROTTLED" in alone.whole.flags:
+    if not cell.updates_all or alone is None or alone.whole.throttle_reasons:
         return ""
     if not cell.devices <= alone.whole.devices:
         return ""

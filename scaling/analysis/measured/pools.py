@@ -6,7 +6,7 @@ behind them. `comm` is not in it, because it does another work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import log, sqrt
 from statistics import fmean
@@ -110,20 +110,21 @@ class Shared(NamedTuple):
     soaked: int
 
 
-def shared(cells: Iterable[Cell], controls: Controls) -> dict[Key, Shared]:
+def shared(cells: Iterable[Cell], controls: Controls, claims: Callable[[Cell], bool]) -> dict[Key, Shared]:
+    """Return the facts of each pool, without the cells for which `claims` is false."""
     by_pool: dict[Key, list[Cell]] = {}
     for cell in cells:
         by_pool.setdefault(pool_of(cell.point, controls), []).append(cell)
-    return {key: of_pool(found, controls) for key, found in by_pool.items()}
+    return {key: of_pool(filter(claims, found), controls) for key, found in by_pool.items()}
 
 
 def of_pool(cells: Iterable[Cell], controls: Controls) -> Shared:
-    """Return the facts of one pool and the plain loops behind it; rows without claims are left out."""
+    """Return the facts of one pool of exchanges, each of which claims an efficiency."""
     layout: dict[str, Mapping[int, float]] = {}
     kinds: dict[Kind, dict[str, Cell]] = {}
     soaked = 0
     for cell in cells:
-        if cell.times and cell.claims_efficiency:
+        if cell.times:
             soaked += bool(cell.soaked)
             layout[cell.name] = _logs(cell)
             layout.update(_plain_loops(cell, controls))

@@ -26,6 +26,10 @@ from scaling.text import several
 # ---------------------------------------------------------------- nccl
 
 
+# Algorithms of fewer bytes carry the counters and flags of a step, and no gradients.
+LEAST_BYTES = 0.05
+
+
 def nccl_choices(records: Iterable[PointRecord]) -> NcclChoice | None:
     """Join the choices of all ranks of these records; None if none is known."""
     return joined_choices([rank.nccl for record in records for rank in record.ranks if rank.nccl is not None])
@@ -54,6 +58,37 @@ def joined_choices(told: Sequence[NcclChoice]) -> NcclChoice | None:
 
 def _each(words: Iterable[str]) -> list[str]:
     return sorted({word for word in words if word})
+
+
+def nccl_text(choice: NcclChoice) -> str:
+    """`NET/IB on mlx5_0,mlx5_1 with GPUDirect, P2P/CUMEM, tree simple`; "" where it connected nobody."""
+    names = sorted(choice.transports, key=lambda name: not name.startswith(("NET/", "COLLNET/")))
+    said = [_network(name, choice) if "NET/" in name else name for name in names]
+    if not said:
+        return ""
+    told = _algorithms(choice.algorithms)
+    return ", ".join((*said, *(told or (["NVLS set up"] if choice.nvls else []))))
+
+
+def _network(name: str, choice: NcclChoice) -> str:
+    on = f" on {','.join(choice.cards)}" if choice.cards else ""
+    provider = f" ({choice.provider})" if choice.provider else ""
+    return f"{name}{provider}{on}{'' if name == 'NET/Socket' else _gpu_direct(choice)}"
+
+
+def _gpu_direct(choice: NcclChoice) -> str:
+    if not choice.gpu_direct:
+        return " without GPUDirect"
+    if choice.gpu_direct == choice.over_network:
+        return " with GPUDirect"
+    return f" with GPUDirect on {choice.gpu_direct} of {choice.over_network} connections"
+
+
+def _algorithms(byte_counts: Mapping[str, int]) -> list[str]:
+    """Those of the gradients, by their share of the bytes."""
+    whole = sum(byte_counts.values())
+    ordered = sorted(byte_counts.items(), key=lambda item: -item[1])
+    return [name for name, count in ordered if count >= LEAST_BYTES * whole]
 
 
 def with_algorithms(exchange: NcclChoice | None, comm: NcclChoice | None) -> NcclChoice | None:

@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured.audit import UNRANKED
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Alone, Controls, find_less_work
 from scaling.analysis.measured.pools import pool_of, shared
 from scaling.analysis.statistics.contrasts import Layout, Table
 from scaling.analysis.statistics.intervals import Estimate, geometric
 from scaling.analysis.table.accuracy import trainings
+from scaling.analysis.table.catalogue import claims, competes, unranked_marks
 from scaling.analysis.table.cell_rows import Measured, across_nodes, among, baseline, measured
 from scaling.analysis.table.comparisons import (
     Beside,
@@ -297,9 +297,9 @@ def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
                     failed=row.failed,
                     footnotes=row.footnotes,
                     placement=row.placement,
-                    flags=tuple(flag for flag in row.flags if flag in UNRANKED),
+                    flags=tuple(flag for flag in row.flags if flag in unranked_marks()),
                 ),
-                logs if cell.competes else {},
+                logs if competes(cell) else {},
             )
 
 
@@ -417,7 +417,7 @@ def _rows(cells: Sequence[Cell], controls: Controls, said: Mapping[str, Beside])
         numbered(keys[cell.name] for cell in cells),
         numbered(comparable(cell.point) for cell in cells),
     )
-    pools = shared(cells, controls)
+    pools = shared(cells, controls, claims)
     single = {keys[cell.name]: cell for cell in cells if cell.point.world_size == 1}
     by_curve: dict[int, list[Measured]] = defaultdict(list)
     for cell in cells:

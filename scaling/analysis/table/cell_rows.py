@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from scaling.analysis.measured import audit, cpu, traces
+from scaling.analysis.measured import cpu, traces
 from scaling.analysis.measured.breakdown import intervals, split, told
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Alone, Controls
 from scaling.analysis.measured.cpu import new_threads
 from scaling.analysis.measured.device_use import Clocks, of_baseline
 from scaling.analysis.measured.lasting import Lasting, lasting
-from scaling.analysis.measured.pools import Drift, Shared
+from scaling.analysis.measured.pools import Shared
 from scaling.analysis.measured.rounds import DataWait, Round, cell_variances, floor, logs, part, relative, rounds
 from scaling.analysis.measured.traces import Traced
 from scaling.analysis.measured.traffic import with_algorithms
@@ -33,7 +33,9 @@ from scaling.analysis.statistics.intervals import (
     is_distinguishable,
 )
 from scaling.analysis.table import footnotes
+from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import Beside
+from scaling.analysis.table.entries import Found
 from scaling.analysis.table.rows import Baseline, Row
 from scaling.records.point import Precision, Record
 
@@ -151,21 +153,21 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
     share its work tell together."""
     pooled = pool.residual
     by_round = rounds(cell, controls)
-    claimed = by_round if cell.claims_efficiency else ()
+    claimed = by_round if claims(cell) else ()
     efficiency = _efficiency(claimed, pooled) if claimed else None
     clocks = _clocks(cell, controls)
     later = _lasting(cell, controls, pool) if claimed else None
-    flags = _flags(cell, efficiency, pool.drifts if claimed else (), clocks, later)
+    flags = marks_of(Found(cell, efficiency, pool.drifts if claimed else (), clocks, later))
     row = replace(
         _own_row(cell),
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
         efficiency=efficiency,
-        strategy_efficiency=_strategy_efficiency(cell, single, pooled) if cell.claims_efficiency else None,
+        strategy_efficiency=_strategy_efficiency(cell, single, pooled) if claims(cell) else None,
         **_lost(claimed, efficiency, pooled),
         exchange_cpu_parts=exchange_cpu_parts(
             cell, claimed, rounds(single, controls) if claimed and single else ()
         ),
-        flags=(*flags, *_marks(cell)),
+        flags=flags,
         traced=_traced(cell, controls),
         clocks=clocks,
         is_plain=controls.is_plain(cell.point),
@@ -286,34 +288,6 @@ def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
     alone = controls.baseline(cell.point)
     ratio = of_baseline(cell.clocks, alone.whole.clocks if alone else None)
     return cell.clocks and replace(cell.clocks, of_baseline=ratio)
-
-
-def _flags(
-    cell: Cell,
-    efficiency: Estimate | None,
-    drifts: Sequence[Drift],
-    clocks: Clocks | None,
-    later: Lasting | None,
-) -> tuple[audit.Flag, ...]:
-    """The stamps of a row, worst first."""
-    found = set(cell.flags)
-    if cell.failure is not None:
-        found.add("FAILED")
-    if audit.superlinear(efficiency):
-        found.add("SUPERLINEAR")
-    if drifts or (later is not None and later.is_told):
-        found.add("DRIFTING")
-    if clocks is not None and clocks.differ:
-        found.add("THROTTLED")
-    return audit.in_order(found)
-
-
-def _marks(cell: Cell) -> Iterator[str]:
-    """What is no warning: that ranks do not wait for each other, what the network's counters prove."""
-    if not cell.synchronous:
-        yield "ASYNC"
-    if cell.receipt is not None:
-        yield cell.receipt.verdict
 
 
 def _strategy_efficiency(cell: Cell, single: Cell | None, pooled: Residual | None) -> Estimate | None:

@@ -6,7 +6,7 @@ covers two comparisons:
 * exchanges of one framework: step times and efficiencies have one ratio, because the baseline is the same
 * frameworks, by samples/s, each by its fastest exchange
 
-Rows with a mark of `audit.UNRANKED` do not compete.
+Rows with a mark of `catalogue.unranked_marks` do not compete.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from scaling.analysis.measured.cell import Cell, cells
 from scaling.analysis.measured.controls import Key
 from scaling.analysis.statistics.contrasts import Layout, Table
 from scaling.analysis.statistics.intervals import Estimate, interval
+from scaling.analysis.table.catalogue import competes
 from scaling.analysis.table.rows import Comparison, Contender, Resolution, Standing
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
@@ -106,7 +107,7 @@ def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 def contests(group: Sequence[Cell]) -> Iterator[Contest]:
     """Yield the contests of a group, synchronous first; none without rivals."""
-    able = [cell for cell in group if cell.competes]
+    able = [cell for cell in group if competes(cell)]
     for synchronous in (True, False):
         rivals = tuple(cell for cell in able if cell.synchronous == synchronous)
         if len(rivals) > 1:

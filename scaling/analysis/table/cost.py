@@ -8,9 +8,9 @@ from itertools import pairwise
 from math import ceil, log
 from typing import NamedTuple
 
-from scaling.analysis.measured.audit import UNRANKED
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.statistics.intervals import Estimate, contrast
+from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.prices import ON_DEMAND, Match, Price, Prices
 from scaling.analysis.table.rows import Row
 from scaling.records.host import HostInfo
@@ -37,7 +37,7 @@ KNEE = 1.5
 # A price older than this, in days before the run, says how old it is.
 STALE_DAYS = 180
 # Rows of which it is not known what they would cost, and why.
-UNPRICED = {"FAILED": "failed", **{mark: f"{mark}: {why}" for mark, why in UNRANKED.items()}}
+UNPRICED = {"FAILED": "failed", **{mark: f"{mark}: {why}" for mark, why in unranked_marks().items()}}
 # Samples of one pass over what is trained on, where that is published; a test holds them to the catalogue of data.
 EPOCHS: Mapping[str, int] = {
     "digits": 1_437,

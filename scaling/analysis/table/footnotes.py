@@ -8,7 +8,6 @@ from math import exp, log, sqrt
 from statistics import median
 
 from scaling.analysis.measured import traffic
-from scaling.analysis.measured.audit import CLAIMLESS, Flag, in_order
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Alone, Controls
 from scaling.analysis.measured.device_use import Clocks, difference
@@ -18,6 +17,8 @@ from scaling.analysis.measured.rounds import Round
 from scaling.analysis.measured.step_time import NO_RESULT
 from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.intervals import Estimate, Layout, additive, interval, quantile
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
 from scaling.quiet.notes import notes
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
@@ -268,11 +269,6 @@ def _percent(fraction: float) -> str:
 
 # ---------------------------------------------------------------- footnotes
 
-# Flags that say nothing against a control: it is as emulated as its row, and `comm` feeds nothing.
-HARMLESS: Mapping[str, tuple[Flag, ...]] = {
-    "solo": ("EMULATED",), "each": ("EMULATED",), "together": ("EMULATED",), "comm": ("EMULATED", "AUDIT"),
-    "held": ("EMULATED",), "feed": ("EMULATED",),
-}  # fmt: skip
 # Less of the exchange's own time is not worth a note.
 SLOWER_BESIDE = 1.05
 # An efficiency whose interval is wider to either side tells little, and reaches farther up than down.
@@ -285,7 +281,7 @@ def of_row(
     cell: Cell,
     controls: Controls,
     rounds: Sequence[Round],
-    flags: Sequence[Flag],
+    flags: Sequence[str],
     efficiency: Estimate | None,
     drifts: Sequence[Drift],
     clocks: Clocks | None = None,
@@ -310,7 +306,7 @@ def of_row(
     yield from _no_baseline(point, controls, measured - len(rounds), measured)
     yield from _failed_controls(controls, point)
     if efficiency:
-        yield from _controls(controls.flags_behind(point))
+        yield from _controls(controls.by_kind_behind(point))
         yield from slow_ranks(cell, controls)
     yield from _comm_beside(rounds)
     yield from emulation_notes(cell)
@@ -322,7 +318,7 @@ def of_row(
 
 def of_baseline(cell: Cell) -> Iterator[str]:
     """Say what a reader of a baseline must know, worst first."""
-    flags = in_order(cell.flags)
+    flags = marks_of_control(cell)
     yield from _findings(cell, flags)
     yield from _stamps(cell, flags)
     yield from emulation_notes(cell)
@@ -355,14 +351,15 @@ def _wide(efficiency: Estimate) -> Iterator[str]:
 # ---------------------------------------------------------------- of its own records
 
 
-def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
+def _findings(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
     """What failed, and what the audit found."""
     yield from _failures(cell)
     yield from _counted(cell, cell.audits)
     yield from filter(None, [cell.less_work])
-    for mark in flags:
-        if mark in CLAIMLESS:
-            why = _sharing(cell) if mark == "OVERSUBSCRIBED" else CLAIMLESS[mark]
+    for mark, reason in claimless_marks().items():
+        # A receipt's verdict has a note of its own.
+        if mark in flags and not (cell.receipt and cell.receipt.verdict == mark):
+            why = _sharing(cell) if mark == "OVERSUBSCRIBED" else reason
             yield f"{mark}: {why}; no speedup, efficiency, loss or rank is claimed"
 
 
@@ -412,7 +409,7 @@ def _counted(cell: Cell, said: Iterable[tuple[int, str]]) -> Iterator[str]:
         yield text if rounds == 1 else f"{text} ({count} of {rounds} rounds)"
 
 
-def _stamps(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
+def _stamps(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
     """Why it is stamped, unless a warning of its records says that already."""
     warned = {warning.kind for record in cell.records for warning in record.warnings}
     if "UNSETTLED" in flags and "unsettled" not in warned:
@@ -500,8 +497,11 @@ def _failed_controls(controls: Controls, point: Point) -> Iterator[str]:
             yield from (f"its {name}: {text}" for text in _failures(control))
 
 
-def _controls(behind: Mapping[Kind, frozenset[Flag]]) -> Iterator[str]:
+def _controls(behind: Mapping[Kind, Sequence[Cell]]) -> Iterator[str]:
     """Which controls of a row are themselves in doubt: its efficiency and losses are no better than they."""
-    for kind, flags in behind.items():
-        if doubts := in_order(flags - frozenset(HARMLESS[kind])):
+    for kind, cells in behind.items():
+        found = {mark for cell in cells for mark in marks_of_control(cell)}
+        if doubts := [
+            mark.name for mark in catalogue.MARKS if mark.name in found and kind not in mark.harmless_in
+        ]:
             yield f"its {kind} control is {', '.join(doubts)}"

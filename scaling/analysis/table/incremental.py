@@ -19,6 +19,7 @@ from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls, Key, find_less_work
 from scaling.analysis.measured.pools import Shared, of_pool, pool_of
 from scaling.analysis.statistics.contrasts import Table
+from scaling.analysis.table.catalogue import claims
 from scaling.analysis.table.cell_rows import Measured, across_nodes, among, measured
 from scaling.analysis.table.comparisons import (
     Beside,
@@ -153,7 +154,9 @@ class Analyser:
         """Compute the changed pools again, and mark their rows."""
         changed = {pool_of(self._cells[name].point, self._controls) for name in self._renewed | self._shaken}
         for key in changed:
-            found = of_pool((cell for cell in self._cells.values() if self._is_in(cell, key)), self._controls)
+            found = of_pool(
+                (cell for cell in self._cells.values() if self._is_in(cell, key) and claims(cell)), self._controls
+            )
             if key not in self._shared or found != self._shared[key]:
                 self._shared[key] = found
                 self._shaken.update(cell.name for cell in self._cells.values() if self._is_in(cell, key))

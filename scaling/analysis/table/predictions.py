@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
-from scaling.analysis.measured.audit import UNRANKED
 from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.rows import Row
 from scaling.records.point import Hardware, Placement, Point, Record, ServerHosts, Workload
 from scaling.records.run import Prediction
 
 # Rows with these marks do not test a prediction.
-UNJUDGED = (*UNRANKED, "UNSETTLED", "THROTTLED")
+UNJUDGED = (*unranked_marks(), "UNSETTLED", "THROTTLED")
 
 
 class Judged(Record, frozen=True, kw_only=True):

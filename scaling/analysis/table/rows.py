@@ -73,7 +73,7 @@ class Row(Record, frozen=True, kw_only=True):
 
     `rounds` counts those with a result, `rounds_tried` the failed ones too. `samples_per_s` is None when
     every round failed (then `failed` says why); `speedup`, `efficiency`, `strategy_efficiency` (against the
-    strategy's own single rank) and `breakdown` are None without a baseline, and with a mark of audit.CLAIMLESS.
+    strategy's own single rank) and `breakdown` are None without a baseline, or with a claimless mark.
     `breakdown_intervals` are by cause.
     `intra_node` is the efficiency at the largest world size on one node and `inter_node` what crossing
     nodes leaves of it, over the rounds that have both, on rows that cross nodes. `flags` are of FAILED,
@@ -87,7 +87,7 @@ class Row(Record, frozen=True, kw_only=True):
     `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
     push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
     `server_use`; `standing` is among the exchanges of its `framework`, `framework_standing` among frameworks, for
-    the fastest exchange of each; None for a row without rival, and with a mark of audit.UNRANKED. Rows of one
+    the fastest exchange of each; None for a row without rival, or with an unranked mark. Rows of one
     scaling curve share `curve`, those whose rates may be compared at one world size `group`. `learnt_less`: at
     `loss_at_samples` an asynchronous row's loss was above that of all synchronous ones.
     `machine_cpu_percent` is of all cores of the machine that emulated, `emulation` how well it does; None for
@@ -228,7 +228,7 @@ class Minibatch(Record, frozen=True, kw_only=True):
     `step_s` are the seconds of one minibatch, `efficiency` is its rate over that of the sweep's fastest,
     `over_smaller` its time over that of the next smaller batch that was measured, `smaller_batch_size`; with
     intervals that hold for all sweeps of the table at once, without one where they share a single round.
-    `placement` is that of an exchange. `flags` are of audit.UNRANKED: such a batch is compared
+    `placement` is that of an exchange. `flags` are unranked marks: such a batch is compared
     with no other and has neither ratio.
     """
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import get_args
 
+from scaling.analysis.table.catalogue import drawn, serious
 from scaling.records.events import Failed
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord, RankRecord
@@ -27,8 +28,6 @@ from scaling.report.figures.parts import (
     Strip,
     Strips,
     Table,
-    mark_of,
-    stamps,
 )
 from scaling.report.figures.scaling import efficiency, speedup
 from scaling.report.headline import headline
@@ -66,7 +65,7 @@ def timeline(material: Material) -> Iterator[Figure]:
         table=Table(
             ("round", "points", "from", "to", "failed"), tuple(map(_timeline_line, lanes, by_round.values()))
         ),
-        stamps=stamps(_flags(records) | ({"FAILED"} if failures else set())),
+        stamps=serious(_flags(records) | ({"FAILED"} if failures else set())),
         left_out="" if by_window else "points as a whole, start-up included; their windows have no room",
     )
 
@@ -146,7 +145,7 @@ def rounds(material: Material) -> Iterator[Figure]:
     for row, label in zip(rows, row_labels(material, rows), strict=True):
         rates = material.cell(row).rates
         values = tuple(100 * (rate / fmean(rates) - 1) for rate in rates)
-        found.append(Spread(label=label, values=values, mark=mark_of(row.flags)))
+        found.append(Spread(label=label, values=values, mark=drawn(row.flags)))
     widest = max(found, key=lambda one: max(one.values) - min(one.values))
     yield Figure(
         name="rounds",
@@ -157,7 +156,7 @@ def rounds(material: Material) -> Iterator[Figure]:
         ),
         body=Spreads(spreads=tuple(found)),
         table=Table(("row", "rounds, % off the mean", "marks"), tuple(map(_round_line, found))),
-        stamps=stamps({flag for row in rows for flag in row.flags}),
+        stamps=serious({flag for row in rows for flag in row.flags}),
         left_out=left_out([row for row in material.rows if row.rounds], rows),
     )
 
@@ -204,7 +203,7 @@ def ranks(material: Material) -> Iterator[Figure]:
                 says=f"{_SAYS[kind]}. {_worst(grid)}",
                 body=heat,
                 table=Table(("rank", "mean over the median of its rounds"), tuple(_lines(grid))),
-                stamps=stamps(set(row.flags)),
+                stamps=serious(set(row.flags)),
                 left_out=left_out,
             )
 
@@ -311,7 +310,7 @@ def devices(material: Material) -> Iterator[Figure]:
             says=f"Lowest, mean and highest: {'; '.join(map(_said, strips))}",
             body=Strips(across=across, strips=tuple(strips)),
             table=Table(("quantity", "lowest", "mean", "highest"), tuple(map(_device_line, strips))),
-            stamps=stamps(set(row.flags)),
+            stamps=serious(set(row.flags)),
         )
 
 
@@ -403,7 +402,7 @@ def cards(material: Material) -> Iterator[Figure]:
                         wanted=wanted,
                         least=least / scale if wanted and least else None,
                         most=highest / scale if wanted and highest else None,
-                        mark=mark_of(row.flags),
+                        mark=drawn(row.flags),
                     )
                 )
     yield Figure(
@@ -412,7 +411,7 @@ def cards(material: Material) -> Iterator[Figure]:
         says=_says(found, unit),
         body=Cards(unit=unit, carried=tuple(found)),
         table=Table(("row", "card", f"sent, {unit}", f"must be sent, {unit}", "marks"), tuple(map(_line, found))),
-        stamps=stamps({flag for row in rows for flag in row.flags}),
+        stamps=serious({flag for row in rows for flag in row.flags}),
         left_out=left_out(crossing, rows),
     )
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import drawn, serious
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Row
-from scaling.report import cells, words
-from scaling.report.figures.parts import Bar, Bars, Figure, Table, mark_of, shortened, stamps
+from scaling.report import words
+from scaling.report.figures.parts import Bar, Bars, Figure, Table, shortened
 from scaling.report.headline import headline
 from scaling.report.material import Material
 
@@ -21,8 +24,8 @@ def loss(material: Material) -> Iterator[Figure]:
     rows = shown(material.rows)
     if not any(row.breakdown for row in rows):
         return
-    causes = [cause for cause in cells.CAUSES if cause in cells.told(rows)]
-    names = (EFFICIENCY, *(cells.CAUSES[cause] for cause in causes))
+    causes = catalogue.causes(rows)
+    names = (EFFICIENCY, *(cause.title for cause in causes))
     made = tuple(_bar(row, label, causes) for row, label in zip(rows, row_labels(material, rows), strict=True))
     yield Figure(
         name="loss",
@@ -30,7 +33,7 @@ def loss(material: Material) -> Iterator[Figure]:
         says=_says(material, rows, made, names),
         body=Bars(names=names, bars=made),
         table=Table(("row", *(f"{name}, %" for name in names), "marks"), tuple(map(_line, made))),
-        stamps=stamps({flag for row in rows for flag in row.flags}),
+        stamps=serious({flag for row in rows for flag in row.flags}),
         left_out=left_out(material.rows, rows),
     )
 
@@ -56,17 +59,17 @@ def row_labels(material: Material, rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(f"{cut[name]} N={row.world_size}" for name, row in zip(names, rows, strict=True))
 
 
-def _bar(row: Row, label: str, causes: Sequence[str]) -> Bar:
-    mark = mark_of(row.flags)
+def _bar(row: Row, label: str, causes: Sequence[Column]) -> Bar:
+    mark = drawn(row.flags)
     if row.failed is not None:
         return Bar(label=label, says=f"failed: {row.failed.cause}", mark=mark)
     if row.efficiency is None or row.breakdown is None:
-        return Bar(label=label, says=cells.claimless(row) or "no baseline", mark=mark)
-    parts = [getattr(row.breakdown, cause) for cause in causes]
+        return Bar(label=label, says=catalogue.claimless(row) or "no baseline", mark=mark)
+    parts = [getattr(row.breakdown, cause.key) for cause in causes]
     return Bar(
         label=label,
         parts=(100 * row.efficiency.mean, *(None if part is None else 100 * part for part in parts)),
-        says=cells.NOT_COMPARABLE if row.learnt_less else "",
+        says=catalogue.NOT_COMPARABLE if row.learnt_less else "",
         mark=mark,
     )
 

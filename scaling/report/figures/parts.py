@@ -7,12 +7,6 @@ from typing import NamedTuple
 from scaling.records.point import Record
 from scaling.text import one_line
 
-# Marks that a row carries into every figure, worst first; the first of a row's flags that stands here decides how
-# it is drawn. PREDICTED is for rows that nobody measured.
-MARKS = ("FAILED", "UNSENT", "MISLABELLED", "OVERSUBSCRIBED", "AUDIT", "EMULATED", "PREDICTED", "ASYNC")
-# Those that are said inside figures and above them.
-SERIOUS = ("UNSENT", "MISLABELLED", "AUDIT", "OVERSUBSCRIBED", "FAILED", "EMULATED", "PREDICTED")
-
 
 class Dot(Record, frozen=True, kw_only=True):
     """A point of a curve: its devices, its value with its interval, its mark ("" without any). A value that is not
@@ -205,16 +199,6 @@ class Figure(Record, frozen=True, kw_only=True):
     table: Table
     stamps: tuple[str, ...] = ()
     left_out: str = ""
-
-
-def mark_of(flags: tuple[str, ...]) -> str:
-    """The worst of a row's flags that changes how it is drawn."""
-    return next((mark for mark in MARKS if mark in flags), "")
-
-
-def stamps(flags: set[str]) -> tuple[str, ...]:
-    """The serious ones of these flags, worst first."""
-    return tuple(mark for mark in SERIOUS if mark in flags)
 
 
 def shortened(labels: tuple[str, ...], width: int) -> tuple[str, ...]:

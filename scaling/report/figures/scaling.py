@@ -7,12 +7,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured.audit import WRONG
 from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.catalogue import drawn, mark_named, serious
 from scaling.analysis.table.predictions import Judged
 from scaling.analysis.table.rows import Row
 from scaling.report import labels, quantities, words
-from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table, mark_of, stamps
+from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table
 from scaling.report.material import Material
 from scaling.report.parts import Quantity
 
@@ -163,7 +163,7 @@ def _dots(
                 value=found.mean,
                 low=found.low,
                 high=found.high,
-                mark=mark_of(row.flags),
+                mark=drawn(row.flags),
                 claimed=claims(row),
             )
 
@@ -189,7 +189,7 @@ def _figure(
         says=_says(title, drawn),
         body=drawn,
         table=Table(("curve", "N", body.upright, "marks"), tuple(_lines(body, shown))),
-        stamps=stamps({flag for row in rows for flag in row.flags}),
+        stamps=serious({flag for row in rows for flag in row.flags}),
         left_out=f"{more} of {len(body.curves)} curves, those that end lowest, are in the table only"
         if more
         else "",
@@ -200,7 +200,7 @@ def _fewer(body: Curves) -> Curves:
     """As many curves as can be told apart: those with a serious mark, and those that end highest."""
 
     def worth(curve: Curve) -> tuple[bool, int, float]:
-        marked = any(dot.mark in WRONG for dot in curve.dots)
+        marked = any(mark_named(dot.mark).is_wrong for dot in curve.dots)
         return marked, curve.dots[-1].world_size, curve.dots[-1].value
 
     kept = {curve.number for curve in sorted(body.curves, key=worth, reverse=True)[:MOST]}

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from scaling.analysis.table.analyse import Analysis, analyse
+from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.imported import cells
 from scaling.analysis.table.predictions import Judged, judged
@@ -86,6 +87,7 @@ def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training | 
         for name in ("standing", "framework_standing"):
             if standing := getattr(entry, name):
                 fields[name]["verdict"] = standing.verdict
+        fields |= {column.key: msgspec.to_builtins(column.value(entry)) for column in added() if column.value}
     if isinstance(entry, Minibatch):
         fields["is_worse"] = entry.is_worse
     if isinstance(entry, OverCpu):

@@ -6,27 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise, zip_longest
 from typing import NamedTuple
 
+from scaling.analysis.table.entries import Column
 from scaling.report import words
-from scaling.report.parts import Column, Line
+from scaling.report.parts import Line
 from scaling.report.words import Parts
 
 WIDTH = 100
 INDENT = "  "
 # Room for the names of rows that is worth keeping.
 LEAST_NAME = 12
-# Headings of two short lines, by key; a title that is not here stands in the second.
-SHORT = {
-    "name": ("", ""),
-    "batch_size": ("batch/", "device"),
-    "contention": ("conten-", "tion"),
-    "straggling": ("strag-", "gling"),
-    "exposed": ("exposed", "comm."),
-    "small_batch": ("small", "batch"),
-    "exchange_cpu": ("exch.'s", "CPU"),
-    "servers": ("ser-", "vers"),
-    "data_wait": ("data", "wait"),
-    "tflops": ("TFLOP/s", "device"),
-}
 
 
 class Group(NamedTuple):
@@ -187,4 +175,4 @@ def _groups(columns: Sequence[Column]) -> Iterator[Group]:
 
 def _heading(column: Column) -> tuple[str, str]:
     """Two lines; the unit of a group stands in the group's."""
-    return SHORT.get(column.key, ("", column.title if column.group else column.heading))
+    return column.short or ("", column.title if column.group else column.heading)

@@ -12,22 +12,21 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from scaling.analysis.table.catalogue import EFFICIENCY, mark_named
 from scaling.analysis.table.cost import Pricing
+from scaling.analysis.table.entries import Column
 from scaling.records.run import Header, PointRecord
 from scaling.report import words
-from scaling.report.cells import EFFICIENCY
 from scaling.report.document import document
 from scaling.report.formats import layout as layouts
 from scaling.report.formats.layout import INDENT, WIDTH, Layout
-from scaling.report.parts import Baseline, Baselines, Column, Detail, Document, Line, Quantity, Section
+from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Quantity, Section
 
 # ---------------------------------------------------------------- bars
 #
 # Bars of eighth blocks in a terminal's table: how much of 100 % an efficiency is, at a glance.
 
 
-# Flags that are no complaint stand beside the row and not below it.
-BESIDE = {"ASYNC", "EMULATED", "IMPORTED", "VERIFIED"}
 BAR = Column(key="efficiency_bar", title="", is_text=True)
 # The widest that has room is taken.
 BAR_WIDTHS = (10, 8, 6, 5)
@@ -49,7 +48,7 @@ def with_bars(
     """The table's layout and cells, with bars where they leave room for all that stands beside the lines; a table
     that fits a terminal of 80 columns goes on to do so."""
     layout = layouts.fitted(columns, cells)
-    beside = 2 + max((len(stamps_of(line)) for line in lines if set(line.stamps) <= BESIDE), default=0)
+    beside = 2 + max((len(stamps_of(line)) for line in lines if not _complains(line)), default=0)
     limit = NARROW if layout.end + beside <= NARROW else WIDTH
     has_bars = EFFICIENCY in columns and any(_percent(line) is not None for line in lines)
     for width in BAR_WIDTHS if has_bars else ():
@@ -75,6 +74,11 @@ def _barred(
 def _percent(line: Line) -> float | None:
     cell = line.cells.get(EFFICIENCY.key)
     return cell.value if isinstance(cell, Quantity) else None
+
+
+def _complains(line: Line) -> bool:
+    """Whether a mark must not be overlooked: it stands below the row, not beside it."""
+    return any(mark_named(name).is_complaint for name in line.stamps)
 
 
 def stamps_of(line: Line) -> str:
@@ -229,7 +233,7 @@ def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
     stamps = stamps_of(line)
     together = words.stamped(line.says, stamps)
     room = WIDTH - len(text) if line.says else WIDTH - layout.end - 2
-    beside = len(together) <= room and (bool(line.says) or set(line.stamps) <= BESIDE)
+    beside = len(together) <= room and (bool(line.says) or not _complains(line))
     text.append(together if beside else line.says, style="red" if "FAILED" in line.flags else "yellow")
     yield text
     if not beside:

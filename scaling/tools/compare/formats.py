@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 
 import msgspec
 
+from scaling.analysis.table.entries import PERCENT, Column
 from scaling.report import quantities, words
-from scaling.report.parts import Column, Document, Entry, Line, Phrase, Quantity, Section
+from scaling.report.parts import Document, Entry, Line, Phrase, Quantity, Section
 from scaling.text import as_json, counted, decimals, one_line, rounded
 from scaling.tools.compare.found import METRICS, UNTOLD, Cell, Change, Found, Metric, Value
 
@@ -166,7 +167,7 @@ def _line(cell: Cell, metric: Metric) -> Line:
 def _value(value: Value | None, unit: str) -> Quantity | None:
     if value is None:
         return None
-    scale = 100.0 if unit == quantities.PERCENT else 1.0
+    scale = 100.0 if unit == PERCENT else 1.0
     digits = 1 if scale > 1 else decimals(abs(value.mean))
     low, high = (None if end is None else scale * end for end in (value.low, value.high))
     return Quantity(value=scale * value.mean, low=low, high=high, digits=digits, unit=unit)
@@ -179,7 +180,7 @@ def change(of: Change, metric: Metric) -> Quantity:
 
 
 def _change_unit(metric: Metric) -> str:
-    return quantities.PERCENT if metric.is_ratio else "points"
+    return PERCENT if metric.is_ratio else "points"
 
 
 def _facts(found: Found, metric: Metric) -> Iterator[Entry]:

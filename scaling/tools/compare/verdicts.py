@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from scaling.analysis.measured.audit import UNRANKED
 from scaling.analysis.statistics import launches
 from scaling.analysis.statistics.intervals import Estimate, geometric, interval
 from scaling.analysis.statistics.launches import Difference
+from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.rows import Row
 from scaling.report import labels
 from scaling.report.labels import Context
@@ -34,7 +34,7 @@ from scaling.tools.compare.found import Cell, Change, Mean, Metric, Unit, Value,
 # identity of a cell: strategy, interconnect, options, servers, where they run, world size
 Who = tuple[str, str, tuple[tuple[str, str], ...], int, str, int]
 # flags that make a row's values unusable, worst first
-STATES = ("FAILED", *UNRANKED)
+STATES = ("FAILED", *unranked_marks())
 
 
 class Pair(NamedTuple):

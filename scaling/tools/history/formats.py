@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from scaling import text
+from scaling.analysis.table.entries import PERCENT, Column
 from scaling.report import quantities
 from scaling.report.formats.csv import defused
-from scaling.report.parts import Cell, Column, Document, Entry, Line, Quantity, Section
+from scaling.report.parts import Cell, Document, Entry, Line, Quantity, Section
 from scaling.text import as_json, rounded
 from scaling.tools.history.lines import Headline, RunLine, Unreadable
 
@@ -32,7 +33,7 @@ COLUMNS = (
     Column(key="strategy", title="fastest", is_text=True),
     Column(key="world_size", title="N"),
     Column(key="rate", title="samples/s"),
-    Column(key="efficiency", title="efficiency", unit=quantities.PERCENT, unit_in_cells=True),
+    Column(key="efficiency", title="efficiency", unit=PERCENT, unit_in_cells=True),
     Column(key="like", title="like", is_text=True),
 )
 

@@ -13,12 +13,13 @@ from statistics import fmean
 
 from msgspec.structs import fields
 
-from scaling.analysis.measured.audit import in_order
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls, find_less_work
 from scaling.analysis.measured.rounds import efficiencies
 from scaling.analysis.table.analyse import EXPECTED, kept, launch
+from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import exchanges
+from scaling.analysis.table.entries import Found
 from scaling.analysis.table.imported import Imported, cells
 from scaling.analysis.table.rows import Contender
 from scaling.errors import UsageError
@@ -237,7 +238,7 @@ def _sight(cell: Cell) -> Sight:
         world_size=cell.point.world_size,
         units_per_s=_rate(cell) * cell.point.workload.units_per_sample,
         unit=cell.point.workload.unit,
-        flags=_flags(cell),
+        flags=marks_of(Found(cell)),
     )
 
 
@@ -264,7 +265,7 @@ def _rank(one: Headline) -> tuple[bool, bool, float]:
 
 def _said(cell: Cell, controls: Controls) -> Headline:
     find_less_work(cell, controls)
-    claimed = efficiencies(cell, controls) if cell.claims_efficiency else ()
+    claimed = efficiencies(cell, controls) if claims(cell) else ()
     return Headline(
         strategy=cell.point.strategy,
         interconnect=cell.point.interconnect,
@@ -272,15 +273,10 @@ def _said(cell: Cell, controls: Controls) -> Headline:
         samples_per_s=_rate(cell),
         unit=cell.point.workload.unit,
         efficiency=exp(fmean(map(log, claimed))) if claimed else None,
-        flags=_flags(cell),
+        flags=marks_of(Found(cell)),
         units_per_sample=cell.point.workload.units_per_sample,
     )
 
 
 def _rate(cell: Cell) -> float:
     return exp(fmean(map(log, cell.rates)))
-
-
-def _flags(cell: Cell) -> tuple[str, ...]:
-    receipt = (cell.receipt.verdict,) if cell.receipt else ()
-    return (*in_order(set(cell.flags)), *(() if cell.synchronous else ("ASYNC",)), *receipt)

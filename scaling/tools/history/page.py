@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from scaling.analysis.table.catalogue import drawn, serious
+from scaling.analysis.table.entries import Column
 from scaling.report import labels, words
-from scaling.report.figures.parts import Figure, Table, Trend, Trends, Turn, mark_of, stamps
+from scaling.report.figures.parts import Figure, Table, Trend, Trends, Turn
 from scaling.report.formats.html import shell
 from scaling.report.formats.html.tables import Shown, shown
-from scaling.report.parts import Column, Line
+from scaling.report.parts import Line
 from scaling.text import counted
 from scaling.tools.history import formats
 from scaling.tools.history.formats import COLUMNS, TITLE, document
@@ -88,7 +90,7 @@ def _figure(key: Key, seen: Seen) -> Figure:
         says=f"{title}: {'; '.join(_said(trend) for trend in trends)}",
         body=Trends(upright=f"{unit}/s", across="run", trends=tuple(trends)),
         table=_table(trends),
-        stamps=stamps({flag for by_run in seen.values() for sight in by_run.values() for flag in sight.flags}),
+        stamps=serious({flag for by_run in seen.values() for sight in by_run.values() for flag in sight.flags}),
         left_out=" and ".join(left_out),
     )
 
@@ -103,7 +105,7 @@ def _trends(seen: Seen) -> list[Trend]:
 
 
 def _turns(by_run: Mapping[int, Sight]) -> Iterator[Turn]:
-    return (Turn(number, sight.units_per_s, mark_of(sight.flags)) for number, sight in sorted(by_run.items()))
+    return (Turn(number, sight.units_per_s, drawn(sight.flags)) for number, sight in sorted(by_run.items()))
 
 
 def _said(trend: Trend) -> str:

@@ -13,11 +13,11 @@ from statistics import fmean, stdev
 from typing import NamedTuple, cast
 
 from scaling import frameworks
-from scaling.analysis.measured.audit import UNRANKED
 from scaling.analysis.measured.controls import Controls
 from scaling.analysis.measured.rounds import rounds
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import analyse, kept
+from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.rows import Baseline, Row
 from scaling.errors import UsageError
@@ -208,7 +208,7 @@ def devices_per_node(header: Header) -> int:
 
 
 # rows with these marks, or this much unexplained loss, are not used
-MARKS = ("FAILED", *UNRANKED, "ASYNC", "UNSETTLED", "THROTTLED")
+MARKS = ("FAILED", *unranked_marks(), "ASYNC", "UNSETTLED", "THROTTLED")
 MOST_UNEXPLAINED = 0.10
 
 

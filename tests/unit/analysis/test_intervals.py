@@ -20,6 +20,7 @@ from scaling.analysis.statistics.intervals import (
     trimmed_mean,
     trimmed_variance,
 )
+from scaling.analysis.table.catalogue import claims
 from scaling.analysis.table.comparisons import exchanges
 from scaling.records.events import Finished, Window
 from scaling.records.point import Point
@@ -106,7 +107,7 @@ def test_seats_of_a_point_that_was_measured_alone_are_one_column() -> None:
     times = simulated.blocks(simulated.devices(1, 0.0, dice), 4, simulated.NOISES["iid 3 %"], dice)[0]
     for alone, columns in (((), 5), ((2,), 4), (range(4), 4)):
         measured = records(times, alone=alone)
-        (found,) = shared(exchanges(measured), Controls(measured)).values()
+        (found,) = shared(exchanges(measured), Controls(measured), claims).values()
         assert found.residual is not None and found.residual.df == 3 * (columns - 1)
 
 

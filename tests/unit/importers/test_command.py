@@ -99,7 +99,7 @@ def test_every_format_has_the_rows_and_the_mark(
 
 def test_the_json_is_of_the_schema(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, run, "--format", "json")
-    found: Any = msgspec.json.decode(text, type=schema.ReportJson)
+    found: Any = msgspec.json.decode(text, type=schema.report_type())
     assert [(row["world_size"], row["rate"]["mean"]) for row in json.loads(text)["imported"]] == [
         (1, pytest.approx(112.2)),
         (4, pytest.approx(432.8)),

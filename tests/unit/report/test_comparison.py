@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.table import catalogue
 from scaling.records.run import PointRecord
-from scaling.report import cells
 from scaling.report.document import document
 from scaling.report.formats import csv, json, markdown, terminal
 from scaling.report.parts import Against, Cell, Line, Quantity, Section
@@ -60,7 +60,7 @@ def test_a_mislabelled_contender_stands_last_and_is_not_ranked() -> None:
     """Although it is the fastest as measured; the page says why."""
     (section, *_) = document(*networks_run()).comparisons
     assert [line.cells["name"] for line in section.lines] == ["fake:a over ib0", "fake:a over eth0"]
-    assert [line.cells["against_best"] for line in section.lines] == [None, cells.NOT_RANKED]
+    assert [line.cells["against_best"] for line in section.lines] == [None, catalogue.NOT_RANKED]
     assert "MISLABELLED contenders are not ranked" in " ".join(rendered("networks").split())
     assert "MISLABELLED contenders" not in rendered("frameworks")
 
@@ -285,9 +285,9 @@ def test_what_does_not_fit_beside_a_row_stands_below_it() -> None:
         "against_best": Against(verdict="best"),
     }
     line = Line(cells=made, says="OVERSUBSCRIBED", flags=("OVERSUBSCRIBED", "ASYNC"), remark=(remark,))
-    rate = cells.rate_column("images", shows_interval=False)
-    lost = cells.breakdown_columns(("contention", "straggling", "exposed", "unexplained"))
-    columns = (cells.NAME, rate, cells.AGAINST_BEST, cells.EFFICIENCY, *lost)
+    rate = catalogue.MEAN_RATE.of_unit("images")
+    lost = [one for one in catalogue.CAUSES if one.key in ("contention", "straggling", "exposed", "unexplained")]
+    columns = (catalogue.NAME, rate, catalogue.AGAINST_BEST, catalogue.EFFICIENCY, *lost)
     text = terminal.draw(of_sections(Section(title="t", columns=columns, lines=(line,))), color=False)
     first, *below = text.splitlines()[-2:]
     assert first.startswith("  mxnet:dist_async") and first.endswith("521.5  best                 OVERSUBSCRIBED")

@@ -9,11 +9,13 @@ import pytest
 
 from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import analyse
-from scaling.report import cells, curves, quantities, words
+from scaling.analysis.table.entries import Column
+from scaling.report import curves, quantities, words
 from scaling.report.document import document
 from scaling.report.formats import markdown, terminal
-from scaling.report.parts import Against, Cell, Column, Document, Line, Quantity, Section
+from scaling.report.parts import Against, Cell, Document, Line, Quantity, Section
 from tests.support.documents import of_sections, texts
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, frameworks_run, networks_run, strong_run
@@ -74,7 +76,7 @@ def test_causes_have_intervals_though_tables_show_their_means() -> None:
     parts = [cell.value for cause in CAUSES if isinstance(cell := line.cells[cause], Quantity)]
     efficiency = interval(line.cells["efficiency"])[1]
     assert sum(parts) + efficiency == pytest.approx(100)
-    assert {column.key for column in doc.sections[0].columns if column.group == cells.BREAKDOWN} == {
+    assert {column.key for column in doc.sections[0].columns if column.group == catalogue.BREAKDOWN} == {
         "contention", "straggling", "exposed", "unexplained",
     }  # fmt: skip
 
@@ -183,7 +185,8 @@ def hand_made(causes: int = 2) -> Section:
         "on_demand": Quantity(value=3.06, digits=2, unit="USD"),
         "spot": Quantity(value=0.9, digits=2, unit="USD"),
     }
-    first, *_, last = lost = cells.breakdown_columns(("contention", "straggling", "exposed", "unexplained"))
+    shown = ("contention", "straggling", "exposed", "unexplained")
+    first, *_, last = lost = tuple(one for one in catalogue.CAUSES if one.key in shown)
     if causes == 2:
         lost = (first, last)
     prices = [
@@ -191,7 +194,7 @@ def hand_made(causes: int = 2) -> Section:
         for key, title in (("on_demand", "on demand"), ("spot", "spot"))
     ]
     energy = Column(key="energy", title="energy", unit="J")
-    columns = (cells.WORLD_SIZE, cells.EFFICIENCY, *lost, energy, *prices)
+    columns = (catalogue.WORLD_SIZE, catalogue.EFFICIENCY, *lost, energy, *prices)
     return Section(title="by hand", columns=columns, lines=(Line(cells=of),))
 
 

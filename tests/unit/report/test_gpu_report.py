@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.measured.device_use import DeviceUse
+from scaling.analysis.measured.traffic import nccl_text
 from scaling.records.network import NcclChoice
 from scaling.report import devices, words
 from scaling.report.document import document
@@ -81,7 +82,7 @@ def test_what_no_gpu_tells_is_left_out() -> None:
     ],
 )
 def test_what_nccl_chose_in_words(choice: NcclChoice, text: str) -> None:
-    assert devices.nccl(choice) == text
+    assert nccl_text(choice) == text
 
 
 @pytest.mark.parametrize(

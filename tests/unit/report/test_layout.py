@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from scaling.analysis.table.catalogue import CAUSES
+from scaling.analysis.table.entries import Column
 from scaling.report.formats.layout import WIDTH, fitted
-from scaling.report.parts import Column
 
 NAMES = ("mxnet:dist_async", "tensorflow:ring")
-LOSSES = ("contention", "straggling", "exchange_cpu", "servers", "waiting", "rest")
+LOSSES = ("contention", "straggling", "exchange_cpu", "servers", "waiting", "unexplained")
 
 
 def table(within: str) -> tuple[list[Column], list[tuple[str, ...]]]:
     columns = [
-        Column(key="name", title="", is_text=True),
+        Column(key="name", short=("", ""), is_text=True),
         Column(key="rate", title="images/s"),
         Column(key="within", title="within its framework", is_text=True),
         Column(key="efficiency", title="efficiency"),
-        *(Column(key=key, title=key, group="loss by cause", unit="%") for key in LOSSES),
+        *(column for column in CAUSES if column.key in LOSSES),
     ]
     losses = ("(12.3)", "(-5.8)", "(-27.9)", "(11.8)", "(-10.5)", "-0.2")
     return columns, [(name, "1,989.8", within, "not comparable", *losses) for name in NAMES]

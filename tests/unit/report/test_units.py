@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 import scaling.report
+from scaling.analysis.table import catalogue
 from scaling.records.point import Unit
 from scaling.records.run import PointRecord
-from scaling.report import cells
 from scaling.report.document import document
 from scaling.report.formats import csv, json, markdown, terminal
 from scaling.report.parts import Baselines
@@ -72,7 +72,8 @@ def test_no_table_mixes_units() -> None:
     made, images = default_run()
     _, tokens = counted_in("tokens", default_run())
     doc = document(made, [*images, *tokens])
-    rates = [column.title for section in doc.sections for column in section.columns if column.key == cells.RATE]
+    key = catalogue.RATE.key
+    rates = [column.title for section in doc.sections for column in section.columns if column.key == key]
     assert sorted(rates) == ["images/s", "tokens/s"]
     assert not doc.comparisons and len({section.group for section in doc.sections}) == 2
     baselines = [table for table in doc.tables if isinstance(table, Baselines)]
@@ -111,4 +112,4 @@ def test_no_key_of_a_column_or_cell_says_images() -> None:
     doc = document(*frameworks_run())
     keys = {column.key for section in (*doc.comparisons, *doc.sections) for column in section.columns}
     keys |= {key for section in (*doc.comparisons, *doc.sections) for line in section.lines for key in line.cells}
-    assert cells.RATE in keys and not [key for key in keys if "image" in key]
+    assert catalogue.RATE.key in keys and not [key for key in keys if "image" in key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from scaling.analysis.table import catalogue
 from scaling.report import words
 from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Figure
@@ -46,7 +47,7 @@ def _page(material: Material, names: Collection[str]) -> str:
         "left_out": f"To stay below 2 MB this page leaves out: {', '.join(names)}." if names else "",
         "drawn": drawn,
         "rows": tables.rows(material),
-        "columns": tables.columns(material),
+        "columns": catalogue.columns("page", material.rows),
         "tables": list(tables.tabulated(material)),
         "curves": list(tables.curves(material)),
         "facts": shell.entries(doc.facts),

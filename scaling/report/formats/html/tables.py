@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.entries import Column
 from scaling.analysis.table.rows import Row
 from scaling.records.point import Record
-from scaling.report import cells, document, words
+from scaling.report import document, words
 from scaling.report.material import Material
-from scaling.report.parts import Baselines, Cell, Column, Detail, Line, Quantity, Section
-
-CURVE = Column(key="curve", title="curve", is_text=True)
-MARKS = Column(key="marks", title="marks", is_text=True)
+from scaling.report.parts import Baselines, Cell, Detail, Line, Quantity, Section
 
 
 class Shown(Record, frozen=True, kw_only=True):
@@ -48,39 +45,18 @@ class Tabulated(Record, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- all rows in one
 
 
-def columns(material: Material) -> tuple[Column, ...]:
-    """Marks stand beside N, where no narrow window cuts them off."""
-    rows = material.rows
-    if not rows:
-        return ()
-    units = {row.workload.unit for row in rows}
-    rate = cells.rate_column(rows[0].workload.unit)
-    several = replace(rate, title="samples/s", unit_in_cells=True)
-    return (
-        CURVE,
-        cells.WORLD_SIZE,
-        MARKS,
-        *((cells.NODES,) if any(row.nodes > 1 for row in rows) else ()),
-        cells.BATCH_SIZE,
-        rate if len(units) == 1 else several,
-        cells.SPEEDUP,
-        cells.EFFICIENCY,
-        *(replace(column, brackets_noise=False) for column in cells.breakdown_columns(cells.told(rows))),
-    )
-
-
 def rows(material: Material) -> list[tuple[Shown, ...]]:
     """The cells of every row, in the order of the report."""
     lines = [line for section in material.doc.sections if section.is_curve for line in section.lines]
     found = zip(document.curved(material.analysis), lines, strict=True)
-    wanted = columns(material)
+    wanted = catalogue.columns("page", material.rows)
     return [tuple(_shown(column, line, row, material) for column in wanted) for row, line in found]
 
 
 def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
-    if column == CURVE:
+    if column.key == catalogue.CURVE.key:
         return Shown(text=material.label(row), is_text=True)
-    if column == MARKS:
+    if column.key == catalogue.MARKED.key:
         said = words.stamped(*row.flags, f"({row.failed.cause})" if row.failed else "")
         return Shown(text=said, is_text=True, is_mark=True, notes=line.marks)
     return shown(line.cells.get(column.key), column)

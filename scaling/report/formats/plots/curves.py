@@ -7,7 +7,7 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from scaling.analysis.measured.audit import WRONG
+from scaling.analysis.table.catalogue import mark_named
 from scaling.report.figures.parts import Curve, Curves, shortened
 from scaling.report.formats.plots.ends import (
     LABEL_WIDTH,
@@ -96,7 +96,7 @@ def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
     for before, after in pairwise(curve.dots):
         style = line_style(before.mark, after.mark)
         if style is not None:
-            wrong = {before.mark, after.mark} & WRONG
+            wrong = any(mark_named(dot.mark).is_wrong for dot in (before, after))
             axes.plot(
                 (before.world_size * shift, after.world_size * shift),
                 (before.value, after.value),
@@ -106,7 +106,7 @@ def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
                 marker="",
             )
     for dot in curve.dots:
-        if dot.low is not None and dot.high is not None and dot.mark != "OVERSUBSCRIBED":
+        if dot.low is not None and dot.high is not None and mark_named(dot.mark).line is not None:
             at = dot.world_size * shift
             axes.plot((at, at), (dot.low, dot.high), color=hue, linewidth=1.2, marker="_", markersize=5)
         low, high = axes.get_xlim()

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from scaling.analysis.measured.audit import WRONG
+from scaling.analysis.table.catalogue import mark_named
 from scaling.report.figures.parts import (
     Bar,
     Bars,
@@ -100,7 +100,7 @@ def _trend(axes: Axes, trend: Trend, sheet: Sheet) -> None:
 def _stroke(step: tuple[Turn, Turn]) -> tuple[str | None, bool]:
     """The style of the line between two turns, and whether it is one to be warned of."""
     marks = (step[0].mark, step[1].mark)
-    return line_style(*marks), bool(WRONG & set(marks))
+    return line_style(*marks), any(mark_named(mark).is_wrong for mark in marks)
 
 
 # ---------------------------------------------------------------- bars
@@ -157,13 +157,13 @@ def _bar(axes: Axes, at: int, bar: Bar, hues: list[str]) -> None:
         right, left = (right + part, left) if part > 0 else (right, left + part)
     if bar.says and not bar.parts:
         axes.text(1, at, bar.says, color=RED if bar.mark == "FAILED" else GREY, fontsize=8, va="center")
-    elif bar.mark in WRONG:
+    elif mark_named(bar.mark).is_wrong:
         axes.text(min(right, 100) - 1, at, bar.mark, color=RED, fontsize=7, va="center", ha="right", weight="bold",
                   bbox={"facecolor": "#ffffff", "edgecolor": RED, "pad": 1.2, "linewidth": 0.8})  # fmt: skip
 
 
 def _edge(bar: Bar) -> str:
-    return RED if bar.mark in WRONG else "none"
+    return RED if mark_named(bar.mark).is_wrong else "none"
 
 
 def draw_spreads(sheet: Sheet, body: Spreads) -> None:
@@ -172,11 +172,11 @@ def draw_spreads(sheet: Sheet, body: Spreads) -> None:
     axes = sheet.axes(left=label_width(labels), bottom=0.5, top=0.28)
     upright_labels(axes, labels)
     for at, one in enumerate(body.spreads):
-        wrong = one.mark in WRONG
-        hollow = one.mark in ("OVERSUBSCRIBED", "EMULATED", "PREDICTED")
+        mark = mark_named(one.mark)
         axes.plot(
             one.values, [at] * len(one.values), marker="o", markersize=4.5, linestyle="", alpha=0.85,
-            markerfacecolor="none" if hollow else "#0072b2", markeredgecolor=RED if wrong else "#0072b2",
+            markerfacecolor="none" if mark.hollow else "#0072b2",
+            markeredgecolor=RED if mark.is_wrong else "#0072b2",
         )  # fmt: skip
         if len(one.values) > 1:
             axes.plot((min(one.values), max(one.values)), (at, at), color="#0072b2", linewidth=0.8, alpha=0.6)

@@ -7,15 +7,13 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from scaling.analysis.measured.audit import WRONG
+from scaling.analysis.table.catalogue import mark_named, unranked_marks
 from scaling.report.figures.parts import shortened
 from scaling.report.formats.plots.sheet import Sheet, apart
-from scaling.report.formats.plots.style import GREY, MARKS, RED
+from scaling.report.formats.plots.style import edge
 
 LABEL_WIDTH = 27
 NAME_SIZE = 8
-# Marks whose word stands beside the dot.
-SAID = WRONG | {"OVERSUBSCRIBED"}
 # As a part of the height: two names at line ends.
 NAMES_APART = 0.052
 
@@ -31,30 +29,28 @@ class End(NamedTuple):
 
 def line_style(*marks: str) -> str | None:
     """Of the line between two dots of these marks; None where there is none."""
-    styles = [MARKS[mark].line if mark in MARKS else "-" for mark in marks]
+    styles = [mark_named(mark).line for mark in marks]
     return None if None in styles else next((style for style in styles if style != "-"), "-")
 
 
 def draw_dots(axes: Axes, dots: Sequence[End], word: str, marker: str) -> None:
     """Dots of one line that have the same mark."""
-    mark = MARKS.get(word)
-    edge = (mark.edge if mark else "") or dots[0].hue
-    is_wrong = edge == RED
+    mark = mark_named(word)
     axes.plot(
         [dot.at for dot in dots],
         [dot.value for dot in dots],
         marker=marker,
-        markersize=8 if is_wrong else 5,
-        markerfacecolor="none" if mark and mark.hollow else dots[0].hue,
-        markeredgecolor=edge,
-        markeredgewidth=2.0 if is_wrong else 1.2,
+        markersize=8 if mark.is_wrong else 5,
+        markerfacecolor="none" if mark.hollow else dots[0].hue,
+        markeredgecolor=edge(mark, dots[0].hue),
+        markeredgewidth=2.0 if mark.is_wrong else 1.2,
         linestyle="",
     )
 
 
 def say_mark(axes: Axes, dot: End, word: str, *, is_left: bool) -> None:
     """Beside a dot, where its mark is one to be said; `is_left`: in the half of the plot that has room."""
-    if word in SAID:
+    if word in unranked_marks():
         axes.annotate(
             word,
             (dot.at, dot.value),
@@ -62,7 +58,7 @@ def say_mark(axes: Axes, dot: End, word: str, *, is_left: bool) -> None:
             textcoords="offset points",
             ha="left" if is_left else "right",
             fontsize=7.5,
-            color=GREY if word == "OVERSUBSCRIBED" else RED,
+            color=edge(mark_named(word), ""),
             weight="bold",
         )
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from scaling.analysis.table.catalogue import mark_named
 from scaling.report.figures.parts import shortened
 from scaling.report.formats.plots.style import FONT, GREY, INK, RED, Theme
 from scaling.text import one_line
@@ -71,8 +72,7 @@ class Sheet:
                 fontsize=8,
                 weight="bold",
             )
-        if across and {"EMULATED", "PREDICTED"} & set(marks):
-            word = "EMULATED" if "EMULATED" in marks else "PREDICTED"
+        if across and (word := next((name for name in marks if mark_named(name).across), "")):
             self.on.text(
                 0.42, 0.5, word, color=GREY, alpha=0.22, fontsize=44, rotation=18, ha="center", va="center"
             )

@@ -6,9 +6,12 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import matplotlib
+
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.entries import Mark
 
 Theme = Literal["light", "dark", "page"]
 # On the page they follow its theme: svg.py turns this into `currentColor`.
@@ -21,40 +24,16 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a8
 SHAPES = ("o", "s", "^", "D")
 RED = "#d62828"
 GREY = "#8a8f98"
-# Efficiency, then the causes of loss.
+# Efficiency, then the causes of loss by title.
 EFFICIENT = "#009e73"
-CAUSES = {
-    "contention": "#e69f00",
-    "straggling": "#cc79a7",
-    "exchange's CPU": "#56b4e9",
-    "servers": "#a89b00",
-    "waiting": "#d55e00",
-    "data wait": "#7b4fa3",
-    "exposed comm.": "#d55e00",
-    "small batch": "#0072b2",
-    "rest": GREY,
-}
+CAUSES = {cause.title: cause.color for cause in catalogue.CAUSES}
 KINDS = {"exchange": "#0072b2", "solo": "#009e73", "each": "#a89b00", "together": "#e69f00", "comm": "#d55e00"}
 FONT = "DejaVu Sans"
 
 
-class Mark(NamedTuple):
-    """How a marked row is drawn: its dots' edge, whether they are hollow, and the line to them (None: none)."""
-
-    edge: str
-    hollow: bool
-    line: str | None
-
-
-MARKS = {
-    "UNSENT": Mark(RED, False, "--"),
-    "MISLABELLED": Mark(RED, False, "--"),
-    "AUDIT": Mark(RED, False, "--"),
-    "OVERSUBSCRIBED": Mark(GREY, True, None),
-    "EMULATED": Mark("", True, "--"),
-    "PREDICTED": Mark("", True, "--"),
-    "ASYNC": Mark("", False, ":"),
-}
+def edge(mark: Mark, hue: str) -> str:
+    """The edge of a marked row's dots."""
+    return RED if mark.is_wrong else GREY if mark.line is None else hue
 
 
 def color(number: int, theme: Theme) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 from scaling import __version__, frameworks
+from scaling.analysis.measured.traffic import nccl_text
 from scaling.hosts.info import cores_of, granted_cpus
 from scaling.records.host import HostInfo
 from scaling.records.network import GBIT, Network
 from scaling.records.task import Timed
-from scaling.report import devices
 from scaling.text import counted
 from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict, grouped, size, some
 from scaling.tools.check.verdicts import gpus, links
@@ -146,7 +146,7 @@ def _failed(one: AllReduce) -> Verdict:
 
 
 def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
-    chosen = devices.nccl(one.nccl) if one.nccl else ""
+    chosen = nccl_text(one.nccl) if one.nccl else ""
     by = f"{one.backend} ({chosen})" if chosen else one.backend
     said = f"{_over(one)}{counted(timed.ranks, 'rank')} by {by}, busbw {speed(timed.best_busbw_bytes_per_s)}"
     network = next((network for network in facts.networks if network.word == one.network), None)

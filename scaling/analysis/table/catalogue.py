@@ -1,0 +1,577 @@
+"""The catalogue of the report: every column, mark and explanation is declared here, once. Pure.
+
+A column is an entry of `COLUMNS` with a function that computes it from a row. A mark is an entry of `MARKS` with
+its condition, its consequences and its looks. A line of How to read is an entry of `EXPLANATIONS`. `entries.py`
+says what each entry has. Terminal, Markdown, LaTeX, page, CSV, JSON and its schema are made from the entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from scaling.analysis.measured import audit
+from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.device_use import DeviceUse, MachineUse
+from scaling.analysis.measured.traffic import Verdict, nccl_text
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.entries import (
+    BASES,
+    ENDS,
+    PERCENT,
+    Basis,
+    Column,
+    Explanation,
+    Found,
+    Mark,
+    Report,
+    Table,
+    Value,
+    always,
+    four_digits,
+    known,
+    tera_digits,
+)  # fmt: skip
+from scaling.analysis.table.rows import Row
+
+# ---------------------------------------------------------------- marks
+
+
+def _proves(verdict: Verdict) -> Callable[[Found], bool]:
+    return lambda found: found.cell.receipt is not None and found.cell.receipt.verdict == verdict
+
+
+# In the order in which a row names them.
+MARKS: tuple[Mark, ...] = (
+    Mark(name="FAILED", of_row=lambda found: found.cell.failure is not None, about="these have no result",
+         serious=5, drawn=1),
+    Mark(name="EMULATED",
+         meaning="devices sleep as long as published ones compute; gradients, exchange and network are real. "
+                 "Bytes were divided and times multiplied as said above, links slowed by both; all of it is "
+                 "undone in the figures. FITTED: images/s at that batch follow from others, nobody published "
+                 "them. The emulator's own error: how far this machine moves the last bucket, which nothing "
+                 "hides, more slowly than the links would.",
+         of_cell=lambda cell: any(record.point.hardware.device == "emulated" for record in cell.records),
+         harmless_in=("solo", "each", "together", "comm", "held", "feed"), serious=6, drawn=6, hollow=True,
+         line="--", across=True, is_complaint=False),
+    # The control run `comm` feeds nothing.
+    Mark(name="AUDIT", of_cell=lambda cell: bool(cell.audits or cell.less_work), harmless_in=("comm",),
+         claimless="its own counts disagree", is_wrong=True, serious=3, drawn=5, line="--",
+         about="rate, samples and clocks of these rows disagree"),
+    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: audit.oversubscribed(cell.records),
+         claimless="ranks share cores or a GPU", serious=4, drawn=4, hollow=True, line=None,
+         about="ranks shared cores or a GPU: neither speedup nor efficiency is claimed"),
+    Mark(name="SUPERLINEAR", of_row=lambda found: audit.superlinear(found.efficiency)),
+    Mark(name="UNSETTLED", of_cell=lambda cell: any(not record.settled for record in cell.records)),
+    Mark(name="THROTTLED", of_cell=lambda cell: bool(cell.throttle_reasons),
+         of_row=lambda found: found.clocks is not None and found.clocks.differ),
+    Mark(name="DRIFTING",
+         of_row=lambda found: bool(found.drifts) or (found.later is not None and found.later.is_told)),
+    Mark(name="ASYNC",
+         meaning="ranks do not wait for each other. {rates} is the sum of their own rates; staleness is the "
+                 "steps of other ranks between a step's pull of the parameters and its push; straggling has no "
+                 "meaning. Judge them by the loss after equal samples; where it is above that of all "
+                 "synchronous rows, the efficiency is not comparable, and no speedup is claimed.",
+         of_row=lambda found: not found.cell.synchronous, drawn=8, line=":", is_complaint=False),
+    Mark(name="UNSENT", of_row=_proves("UNSENT"), claimless="the gradients did not cross the network",
+         is_wrong=True, serious=1, drawn=2, line="--",
+         about="the counters saw less than half of the bytes that these rows must send"),
+    Mark(name="MISLABELLED", of_row=_proves("MISLABELLED"), unranked="another network carried it", is_wrong=True,
+         serious=2, drawn=3, line="--", about="the bytes took another network than these rows asked for"),
+    Mark(name="UNVERIFIED", of_row=_proves("UNVERIFIED")),
+    Mark(name="VERIFIED",
+         meaning="while windows ran, the kernel's counters on all nodes saw at least 95 % of the bytes on the "
+                 "network that was asked for. MISLABELLED: they went elsewhere. UNSENT: no counter saw half of "
+                 "them. UNVERIFIED: nobody can tell.",
+         of_row=_proves("VERIFIED"), is_complaint=False),
+    # Of rows that nobody measured here.
+    Mark(name="PREDICTED",
+         meaning="medians and 80 % intervals of efficiency that stood in the run's file before any of these "
+                 "points was measured, from its smaller world sizes alone; never ranked. Error: predicted less "
+                 "measured. Inside: the measured mean lies in the interval, as it should in 8 of 10.",
+         about="nobody measured these rows", serious=7, drawn=7, hollow=True, line="--",
+         across=True),
+    Mark(name="IMPORTED", is_complaint=False),
+)  # fmt: skip
+
+
+def mark_named(name: str) -> Mark:
+    """The mark of this name; an unknown one has no consequences."""
+    return next((mark for mark in MARKS if mark.name == name), Mark(name=name))
+
+
+def marks_of(found: Found) -> tuple[str, ...]:
+    """The marks of a row, in order."""
+    return tuple(
+        mark.name
+        for mark in MARKS
+        if (mark.of_cell and mark.of_cell(found.cell)) or (mark.of_row and mark.of_row(found))
+    )
+
+
+def marks_of_control(cell: Cell) -> tuple[str, ...]:
+    """The marks that records put on a control run, in order."""
+    return tuple(mark.name for mark in MARKS if mark.of_cell and mark.of_cell(cell))
+
+
+def serious(flags: Iterable[str]) -> tuple[str, ...]:
+    """Of these marks those of banners and figures, worst first."""
+    known = {mark.name for mark in MARKS if mark.serious}.intersection(flags)
+    return tuple(sorted(known, key=lambda name: mark_named(name).serious))
+
+
+def drawn(flags: Iterable[str]) -> str:
+    """The worst of these marks that changes how a row is drawn; "" without one."""
+    known = [mark for name in flags if (mark := mark_named(name)).drawn]
+    return min(known, key=lambda mark: mark.drawn).name if known else ""
+
+
+def claimless_marks() -> dict[str, str]:
+    """The marks of rows that claim nothing, worst first: by mark, why."""
+    ordered = sorted(MARKS, key=lambda mark: mark.serious)
+    return {mark.name: mark.claimless for mark in ordered if mark.claimless}
+
+
+def unranked_marks() -> dict[str, str]:
+    """The marks of rows that are neither ranked nor priced: by mark, why. MISLABELLED rows claim an efficiency."""
+    return {**claimless_marks(), **{mark.name: mark.unranked for mark in MARKS if mark.unranked}}
+
+
+def claims(cell: Cell) -> bool:
+    """Whether no mark takes all claims from a cell."""
+    return not claimless_marks().keys() & set(marks_of(Found(cell)))
+
+
+def competes(cell: Cell) -> bool:
+    """Whether it may be ranked: it has a result, and no mark against that."""
+    return bool(cell.times) and not unranked_marks().keys() & set(marks_of(Found(cell)))
+
+
+def claimless(row: Row) -> str:
+    """The mark that takes all claims from a row; "" for none."""
+    return next((mark for mark in claimless_marks() if mark in row.flags), "")
+
+
+def is_wrong(row: Row) -> bool:
+    """Whether it is not what its name says, or its counts disagree."""
+    return any(mark_named(name).is_wrong for name in row.flags)
+
+
+# ---------------------------------------------------------------- when a table has a column
+
+
+def _is_told(column: Column, rows: Sequence[Row]) -> bool:
+    """Where any row tells this cause; the batch per device shrinks under the strong rule alone."""
+    found = [row for row in rows if column.key != "small_batch" or row.workload.is_strong]
+    return known(column, found)
+
+
+def _on_nodes(_: Column, rows: Sequence[Row]) -> bool:
+    return any(row.nodes > 1 for row in rows)
+
+
+def _is_strong(_: Column, rows: Sequence[Row]) -> bool:
+    return rows[0].workload.is_strong
+
+
+def _has_peak(_: Column, rows: Sequence[Row]) -> bool:
+    """Nobody publishes a peak of CPUs."""
+    return known(TFLOPS, rows) and rows[0].hardware.device != "cpu"
+
+
+def _several(_: Column, rows: Sequence[Row]) -> bool:
+    return len({row.framework for row in rows}) > 1
+
+
+def _single(column: Column, rows: Sequence[Row]) -> bool:
+    return not _several(column, rows)
+
+
+# ---------------------------------------------------------------- values
+
+
+# In the place of the efficiency of asynchronous ranks that learnt less from as many samples.
+NOT_COMPARABLE = "not comparable"
+# In the place of a standing: its bytes took another network than its name says.
+NOT_RANKED = "not ranked"
+
+
+def _field(row: Row, name: str) -> Any:
+    """A field of the row, of its work, or of its hardware."""
+    owner = next(one for one in (row, row.workload, row.hardware) if name in one.__struct_fields__)
+    return getattr(owner, name)
+
+
+def _rate(row: Row) -> Estimate | None:
+    """Tokens/s are sequences/s x their length."""
+    return row.samples_per_s and row.samples_per_s.times(row.workload.units_per_sample)
+
+
+def _images_per_s(row: Row) -> Estimate | None:
+    return row.samples_per_s if row.workload.unit == "images" else None
+
+
+def _over_expected(row: Row, at: int) -> float | None:
+    """The bytes over the least (1) or the most (0) that had to be sent."""
+    ratio = row.receipt.over_expected if row.receipt else None
+    return ratio and ratio[at]
+
+
+# ---------------------------------------------------------------- columns of tables
+
+NAME = Column(
+    key="name", title="contender", short=("", ""), is_text=True,
+    tables={"comparison": always, "frameworks": always}, place=0,
+)  # fmt: skip
+CURVE = Column(key="curve", title="curve", is_text=True, tables={"page": always}, place=0)
+MARKED = Column(key="marks", title="marks", is_text=True, tables={"page": always}, place=2)
+WORLD_SIZE = Column(
+    key="world_size", title="N", digits=0, value=lambda row: row.world_size, basis="plan",
+    tables={"curve": always, "page": always}, place=1, csv="world_size",
+)  # fmt: skip
+NODES = Column(
+    key="nodes", title="nodes", digits=0, value=lambda row: row.nodes, basis="plan",
+    tables={"curve": _on_nodes, "page": _on_nodes}, place=3, csv="nodes",
+)  # fmt: skip
+BATCH_SIZE = Column(
+    key="batch_size", title="batch per device", short=("batch/", "device"), digits=0,
+    value=lambda row: row.workload.batch_size, basis="plan", tables={"curve": _is_strong, "page": always},
+    place=4, csv="batch_size",
+)  # fmt: skip
+RATE = Column(
+    key="samples_per_s", title="{unit}/s", unit="{unit}/s", digits=four_digits,
+    value=lambda row: row.samples_per_s, shown=_rate, tables={"curve": always, "page": always}, place=5,
+    csv="samples_per_s", ends=ENDS,
+)  # fmt: skip
+MEAN_RATE = replace(RATE, shows_interval=False, csv="", tables={"comparison": always, "frameworks": always})
+TFLOPS = Column(
+    key="tflops", title="TFLOP/s per device", short=("TFLOP/s", "device"), digits=tera_digits,
+    shows_interval=False, value=lambda row: row.tflops, tables={"curve": known}, place=6,
+    csv="tflops_per_device",
+)  # fmt: skip
+MFU = Column(
+    key="mfu", title="MFU", unit=PERCENT, digits=1, shows_interval=False, value=lambda row: row.mfu,
+    tables={"curve": _has_peak}, place=7, csv="mfu",
+)  # fmt: skip
+SPEEDUP = Column(
+    key="speedup", title="speedup", shows_interval=False, value=lambda row: row.speedup,
+    shown=lambda row: None if row.learnt_less else row.speedup, tables={"curve": always, "page": always},
+    place=8, csv="speedup", ends=ENDS,
+)  # fmt: skip
+AGAINST_BEST = Column(
+    key="against_best", title="against the fastest", unit=PERCENT, digits=1, is_text=True, unit_in_cells=True,
+    value=lambda row: row.standing, shown=lambda row: NOT_RANKED if is_wrong(row) else row.standing,
+    tables={"comparison": _single}, place=9, csv="against_best_fraction", ends=ENDS,
+)  # fmt: skip
+WITHIN_FRAMEWORK = replace(AGAINST_BEST, title="within its framework", csv="", tables={"comparison": _several})
+AGAINST_FASTEST_FRAMEWORK = replace(
+    AGAINST_BEST, key="against_fastest_framework", value=lambda row: row.framework_standing, shown=None,
+    tables={"frameworks": always}, csv="against_fastest_framework_fraction",
+)  # fmt: skip
+EFFICIENCY = Column(
+    key="efficiency", title="efficiency", unit=PERCENT, digits=1, unit_in_cells=True,
+    value=lambda row: row.efficiency, shown=lambda row: NOT_COMPARABLE if row.learnt_less else row.efficiency,
+    basis="claim", tables={"curve": always, "comparison": always, "page": always}, place=10,
+    csv="efficiency_fraction", ends=ENDS,
+)  # fmt: skip
+
+# ---------------------------------------------------------------- causes of lost efficiency
+
+BREAKDOWN = "loss by cause"
+
+
+def _cause(
+    place: int, key: str, title: str, short: tuple[str, str] | None, color: str, explanation: str, advice: str
+) -> Column:
+    """A cause, by its field of `Breakdown`."""
+    return Column(
+        key=key,
+        title=title,
+        short=short,
+        unit=PERCENT,
+        digits=1,
+        group=BREAKDOWN,
+        shows_interval=False,
+        brackets_noise=True,
+        value=lambda row: getattr(row.breakdown, key, None),
+        interval=lambda row: row.breakdown_intervals.get(key),
+        basis="claim",
+        tables={"curve": _is_told, "comparison": _is_told, "page": _is_told},
+        place=place,
+        csv=f"loss_{key}_fraction",
+        ends=ENDS,
+        explanation=explanation,
+        advice=advice,
+        color=color,
+    )
+
+
+# In the order of bars.
+CAUSES = (
+    _cause(11, "contention", "contention", ("conten-", "tion"), "#e69f00",
+           "contention, devices at work slow each other",
+           "devices slow each other without any exchange: look at memory bandwidth, power and shared cores"),
+    _cause(12, "straggling", "straggling", ("strag-", "gling"), "#cc79a7",
+           "straggling, the slowest rank of a step against the mean",
+           "one rank is later than the others: the heat map of plain loops at once shows which"),
+    _cause(13, "exchange_cpu", "exchange's CPU", ("exch.'s", "CPU"), "#56b4e9",
+           "exchange's CPU, its own work on the cores that compute",
+           "the exchange works on cores that compute: fewer and larger messages, or cores of its own"),
+    _cause(14, "servers", "servers", ("ser-", "vers"), "#a89b00",
+           "servers, parameter servers on these cores",
+           "parameter servers take cores from the training: nodes of their own (--server-hosts dedicated)"),
+    _cause(15, "waiting", "waiting", None, "#d55e00",
+           "waiting, exposed communication and all else that ranks wait for",
+           "ranks wait for gradients: a faster network, a larger batch per device, fewer bytes"),
+    _cause(16, "data_wait", "data wait", ("data", "wait"), "#7b4fa3",
+           "data wait, ranks wait longer for samples than one device alone does",
+           "ranks wait for samples: a faster feed"),
+    _cause(17, "exposed", "exposed comm.", ("exposed", "comm."), "#d55e00",
+           "exposed comm., exchange that compute does not hide",
+           "compute does not hide it all: a faster network, a larger batch per device, fewer bytes"),
+    _cause(18, "small_batch", "small batch", ("small", "batch"), "#0072b2",
+           "small batch, 1/N of the batch costs more than 1/N of the time",
+           "a device's part of the batch is too small to keep it busy: a larger global batch"),
+    _cause(19, "unexplained", "rest", None, "#8a8f98",
+           "rest, also when negative. With the efficiency they add up to 100 %.",
+           "measure all kinds of points in more rounds, since no control explains most of it"),
+)  # fmt: skip
+_OLD_CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
+_NEW_CAUSES = ("exchange_cpu", "servers", "waiting", "data_wait")
+
+
+def _causes(keys: Iterable[str], **changes: Any) -> tuple[Column, ...]:
+    """The causes of these keys. CSV has the means of the oldest apart from their intervals."""
+    by_key = {column.key: column for column in CAUSES}
+    return tuple(replace(by_key[key], **changes) for key in keys)
+
+
+# ---------------------------------------------------------------- columns of CSV alone
+
+
+def _csv(name: str, value: Callable[[Row], Value], **more: Any) -> Column:
+    return Column(key=f"csv_{name}", value=value, csv=name, **more)
+
+
+def _fields(*names: str) -> tuple[Column, ...]:
+    """Fields of a row, its work or its hardware, under their own names."""
+    return tuple(_csv(name, lambda row, name=name: _field(row, name)) for name in names)  # type: ignore[misc]
+
+
+def _of_emulation(name: str) -> Column:
+    return _csv(name, lambda row: _field(row, name) if row.hardware.profile else None)
+
+
+def _of_devices(name: str) -> Column:
+    return _csv(name, lambda row: getattr(row.device_use, name, None))
+
+
+def _of_machine(name: str) -> Column:
+    return _csv(
+        f"machine_{name}",
+        lambda row: getattr(row.machine_energy, name, None),
+        csv_if=lambda row: row.machine_energy is not None,
+    )
+
+
+def _counts_energy(row: Row) -> bool:
+    return bool(row.device_use and row.device_use.j_per_sample)
+
+
+# In the order of CSV: new columns are appended, never moved. Tables order them by `place`.
+COLUMNS: tuple[Column, ...] = (
+    NAME, CURVE, MARKED,
+    *_fields(
+        "strategy", "interconnect", "model", "data", "device", "precision", "memory_format", "compile", "placement"
+    ),
+    _csv("options", lambda row: " ".join(f"{key}={value}" for key, value in sorted(row.options.items()))),
+    *_fields("batch_rule"), BATCH_SIZE, *_fields("global_batch_size"), WORLD_SIZE, NODES,
+    *_fields("rounds", "rounds_tried"),
+    # For one release more: the name that samples_per_s had while all samples were images.
+    _csv("images_per_s", _images_per_s, ends=ENDS),
+    SPEEDUP, EFFICIENCY,
+    _csv("strategy_efficiency_fraction", lambda row: row.strategy_efficiency, ends=ENDS),
+    _csv("intra_node_fraction", lambda row: row.intra_node),
+    _csv("inter_node_fraction", lambda row: row.inter_node),
+    *_causes(_OLD_CAUSES, ends=("",)),
+    _csv("first_training_loss", lambda row: row.first_loss),
+    _csv("last_training_loss", lambda row: row.last_loss),
+    _csv("flags", lambda row: " ".join(row.flags)),
+    _csv("failed_cause", lambda row: row.failed.cause if row.failed else None),
+    _csv("failed_message", lambda row: row.failed.message if row.failed else None),
+    _csv("footnotes", lambda row: " | ".join(row.footnotes)),
+    *_fields("synchronous", "staleness", "servers", "server_hosts", "server_cpu_percent"),
+    _csv("training_loss_at", lambda row: row.loss_at),
+    _csv("training_loss_at_samples", lambda row: row.loss_at_samples),
+    _csv("standing", lambda row: row.standing.verdict if row.standing else ""),
+    AGAINST_BEST, WITHIN_FRAMEWORK,
+    *_causes(_OLD_CAUSES, ends=("_low", "_high"), tables={}),
+    _csv("network_verdict", lambda row: row.receipt.verdict if row.receipt else None),
+    _csv("network_share_fraction", lambda row: row.receipt.share if row.receipt else None),
+    _csv("network_bytes_over_expected", lambda row: _over_expected(row, 1)),
+    *map(_of_emulation, ("profile", "shrink", "dilate", "machine_cpu_percent")),
+    _csv("busiest_path", lambda row: str(row.paths[0]) if row.paths else None),
+    _csv("busiest_path_busy_fraction", lambda row: row.paths[0].busy_share if row.paths else None),
+    _csv("busiest_path_bits_per_s", lambda row: row.paths[0].bits_per_s if row.paths else None),
+    RATE, MEAN_RATE,
+    *_fields("unit", "framework"),
+    _csv("framework_standing", lambda row: row.framework_standing.verdict if row.framework_standing else ""),
+    AGAINST_FASTEST_FRAMEWORK,
+    *_fields("learnt_less"),
+    *_causes(_NEW_CAUSES),
+    _csv("efficiency_df", lambda row: row.efficiency.df if row.efficiency else None),
+    _csv("network_bytes_over_most_expected", lambda row: _over_expected(row, 0)),
+    *(_of_devices(name) for name in DeviceUse.__struct_fields__ if name != "energy_is_integral"),
+    _csv("nccl", lambda row: nccl_text(row.nccl) if row.nccl else None),
+    _csv("units_per_sample", lambda row: row.workload.units_per_sample),
+    TFLOPS, MFU,
+    _csv("pass", lambda row: row.workload.pass_),
+    *_fields(
+        "feed", "feed_workers", "drop_caches", "fed_by", "read_from", "waited_s",
+        "image_size", "sequence_length", "optimizer",
+    ),
+    # Of files with a row that was counted.
+    *(replace(_of_devices(name), csv_if=_counts_energy) for name in ("j_per_sample", "energy_is_integral")),
+    *map(_of_machine, MachineUse.__struct_fields__),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- what formats ask
+
+
+def columns(table: Table, rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns of a table with these rows, in its order; none without rows."""
+    if not rows:
+        return ()
+    found = [column for column in COLUMNS if table in column.tables and column.tables[table](column, rows)]
+    return tuple(column.of_rows(rows) for column in sorted(found, key=lambda column: column.place))
+
+
+def tabulated(basis: Basis) -> Iterable[Column]:
+    """The columns of any table that a row of this basis has a cell for."""
+    bases = BASES[: BASES.index(basis) + 1]
+    return (one for one in COLUMNS if one.tables and one.value is not None and one.basis in bases)
+
+
+def causes(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The causes that any of these rows tells."""
+    return tuple(column for column in CAUSES if _is_told(column, rows))
+
+
+def added() -> tuple[Column, ...]:
+    """The columns that JSON has beside the fields of a row."""
+    return tuple(column for column in COLUMNS if column.json is not None)
+
+
+# ---------------------------------------------------------------- how to read
+
+
+# In the order of How to read. Columns and marks with an explanation of their own follow.
+EXPLANATIONS: tuple[Explanation, ...] = (
+    Explanation(label="efficiency", applies=lambda report: any(not row.is_plain for row in report.rows),
+        text="{efficiency}"),
+    Explanation(label="loss", applies=lambda report: any(row.breakdown is not None for row in report.rows),
+        text="{causes}"),
+    Explanation(label="soak", applies=lambda report: any(row.lasting for row in report.rows),
+        text="the efficiency once processes of the first round had trained on for so long, against the plain "
+             "loop that did so too: whether what was measured in the first seconds of all rounds lasts. ± is of "
+             "that start's end and of the rounds."),
+    Explanation(label="slower cores", applies=lambda report: report.has_slower_cores,
+        text="a fixed piece of work on the ranks' own cores took longer than it mostly does, and nobody was "
+             "seen there: heat, the clock, another hyperthread or virtual machine. The windows just after it "
+             "were measured again, and those just before it only if another program used the cores."),
+    Explanation(label="data wait", applies=lambda report: any(row.data_wait for row in report.rows),
+        text="what plain loops take beyond the same loops on one batch that stays on the device, at most what "
+             "the feeds take by themselves. What one device waits alone is in the baseline: as a cause of loss "
+             "it counts only as far as it grows. Files come from the page cache, warm or cold as it was, unless "
+             "--drop-caches drops them from it before each point."),
+    Explanation(label="best, leading", applies=lambda report: report.compares,
+        text="{rates} against {rivals}, over the rounds that both have; ± is half the 95 % interval, which "
+             "holds for all differences of this report at once. best: told from each of the others; leading: "
+             "the fastest as measured, and those that cannot be told from it.{unranked}"),
+    Explanation(label="PREDICTED", applies=lambda report: report.predicts, text=mark_named("PREDICTED").meaning),
+    Explanation(label="minibatch",
+        applies=lambda report: any(one.efficiency for one in report.analysis.minibatches),
+        text="efficiency is the rate of a batch over that of the fastest of its sweep; x the smaller's time, "
+             "what it takes over the batch above it: beyond 2 for twice the batch, two of the smaller are "
+             "faster. Intervals hold for all batches of this report at once."),
+    Explanation(label="passes", applies=lambda report: any(not row.workload.trains for row in report.rows),
+        text="of one minibatch, in training mode and with what the gradients need kept; forward and backward "
+             "pass is both, so that the backward one alone is their difference, and what a whole step adds is "
+             "the update."),
+    Explanation(label="OOM", applies=lambda report: report.has_oom,
+        text="out of memory: the batch does not fit, in the framework's words or the kernel's (see the note)."),
+    Explanation(label="top-1", applies=lambda report: bool(report.analysis.trainings),
+        text="of all held-out samples, each counted once on one of the ranks, the part whose highest logit is "
+             "right, after batch norm's statistics were averaged over ranks; mean over the seeds that came to "
+             "the epoch, since one that reaches the target ends there. An epoch has every sample once, rounded "
+             "up to whole batches. Seconds are of epochs alone, by the longest rank, the first with what a "
+             "framework does once; evaluation is timed apart. Points of a few tenths are few samples: never an "
+             "order."),
+    Explanation(label="learns less",
+        applies=lambda report: any(one.less_than_samples for one in report.analysis.trainings),
+        text="every seed ended below every seed of that smaller batch of the same training, by more than 3 "
+             "standard errors of the held-out samples: at this rate the batch is past the largest useful one, "
+             "or the rate too low for it."),
+    Explanation(label="ASYNC accuracy",
+        applies=lambda report: any(not one.synchronous for one in report.analysis.trainings),
+        text="ranks do not wait for each other: what they learnt is of their own last parameters and not "
+             "comparable with that of synchronous rows; the batch of an update is one rank's."),
+    Explanation(label="x the CPU", applies=lambda report: bool(report.analysis.over_cpu),
+        text="{rates} over those of the plain loop of the same framework on all cores of the first host, in "
+             "fp32 and at the batch of one GPU; ± is half the 95 % interval over rounds."),
+    Explanation(label="rounds tell", applies=lambda report: bool(report.analysis.resolutions),
+        text="the smallest true difference between two rivals that 80 of 100 runs as noisy as this one would "
+             "find, and what more rounds would find. What is not told apart here may differ by that much."),
+    Explanation(label="ASYNC", applies=lambda report: any(not row.synchronous for row in report.rows),
+        text=mark_named("ASYNC").meaning),
+    Explanation(label="EMULATED", applies=lambda report: any(row.hardware.profile for row in report.rows),
+        text=mark_named("EMULATED").meaning),
+    Explanation(label="VERIFIED", applies=lambda report: any(row.receipt for row in report.rows),
+        text=mark_named("VERIFIED").meaning),
+    Explanation(label="NCCL", applies=lambda report: any(row.nccl and nccl_text(row.nccl) for row in report.rows),
+        text="what NCCL's own log says that it took: over networks, inside nodes, and the algorithm and "
+             "protocol of most bytes of gradients, as the first round of comm tells. With GPUDirect cards read "
+             "and write the GPU's memory; without it bytes take the way through the host's."),
+    Explanation(label="device", applies=lambda report: any(row.device_use for row in report.rows),
+        text="means over GPUs, rounds and readings while windows ran: the clock of the multiprocessors (and its "
+             "highest reading), power, time with any kernel running; the most memory that one GPU had in use; "
+             "energy of the GPUs alone, by their counters, after ~ by readings of their power, which some "
+             "average over a part of the time."),
+    Explanation(label="CPU and DRAM", applies=lambda report: any(row.machine_energy for row in report.rows),
+        text="power of all processor packages and memory of the row's machines while its windows ran, by the "
+             "kernel's counters (RAPL), whole however many ranks there are: not told where ranks share cores or "
+             "a machine, or other programs ran. GPUs, fans and power supplies are not in it."),
+    Explanation(label="J, W: -",
+        applies=lambda report: any(row.machine_energy and row.machine_energy.unreadable for row in report.rows),
+        text="{unreadable}: cannot be read; only root may since Linux 5.10. On every node, as root: chgrp GROUP "
+             "and chmod g+r these files, for good by a udev rule: SUBSYSTEM==\"powercap\", ACTION==\"add\", "
+             "RUN+=\"/bin/sh -c 'chgrp GROUP /sys%p/energy_uj; chmod g+r /sys%p/energy_uj'\""),
+    Explanation(label="busiest path", applies=lambda report: any(row.paths for row in report.rows),
+        text="from node to node, the part of the time in which it had bytes to send, and what it carried then, "
+             "by the kernel's account of each TCP connection. Near 100 % the network is the limit."),
+    Explanation(label="traced", applies=lambda report: any(row.traced for row in report.rows),
+        text="steps with profilers on, after the measured windows and in no figure above. Open the files, in "
+             "the run's folder on each rank's host, in https://ui.perfetto.dev."),
+    Explanation(label="traced, on the GPU",
+        applies=lambda report: any(row.traced and row.traced.gpu for row in report.rows),
+        text="a traced step, mean over ranks: computing as without the exchange; slowed, what the same kernels "
+             "take longer beside it; other kernels, such as the wrapper's copies; transfer, each collective's "
+             "shortest run of all ranks, as far as no computing hides it; waiting, the rest of it; idle as "
+             "without the exchange; host, what it idles more. Shares of the step where profiling changed it by "
+             "more than 3 %."),
+)  # fmt: skip
+
+
+def explanations(report: Report) -> Iterator[tuple[str, str]]:
+    """What a report explains: labels and texts."""
+    yield from ((one.label, one.text) for one in EXPLANATIONS if one.applies(report))
+    for column in COLUMNS:
+        if column.explanation and column.group != BREAKDOWN and known(column, report.rows):
+            yield column.title, column.explanation
+    labels = {one.label for one in EXPLANATIONS}
+    for mark in MARKS:
+        if mark.meaning and mark.name not in labels and any(mark.name in row.flags for row in report.rows):
+            yield mark.name, mark.meaning
