@@ -26,7 +26,6 @@ BAR, CEILING = 0.92, 0.956
 
 
 def main() -> None:
-    """Print the ratio of each setting."""
     sys.stdout.write("nodes x ranks  rate      MB   busbw/rate\n")
     for setting in sys.argv[1:] or SETTINGS:
         nodes, slots = map(int, setting.split("x"))

@@ -26,7 +26,6 @@ ROUNDING_S = 1e-9
 
 @contextmanager
 def running(name: str, kind: Kind, folder: Path) -> Iterator[Child]:
-    """A worker of one rank, ready to be told what to do."""
     if reason := frameworks.load(name).missing(name):
         pytest.skip(reason)
     task = replace(ranks.one_task(name, kind), log=str(folder / "0.log"))
@@ -40,7 +39,6 @@ def running(name: str, kind: Kind, folder: Path) -> Iterator[Child]:
 
 
 def windows(name: str, kind: Kind, folder: Path) -> list[Window]:
-    """Two of a worker that then ends well."""
     with running(name, kind, folder) as child:
         found = []
         for _ in range(2):

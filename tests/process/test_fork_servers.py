@@ -143,7 +143,6 @@ def test_threads_and_heap_that_the_server_has_not_start_fresh(starter: Starter, 
 
 
 def is_child_forked(starter: Starter, task: Task) -> bool:
-    """Whether a child of this task is, which is ended at once."""
     child = child_of(starter, task)
     try:
         return is_forked(child.pid)
@@ -183,7 +182,6 @@ def test_the_server_has_threads_and_heap_and_nothing_of_the_launcher(
 
 
 def on_gpu(task: Task) -> Point:
-    """The same work on a GPU."""
     return changed(task.point, device="cuda")
 
 

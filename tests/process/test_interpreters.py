@@ -20,8 +20,6 @@ from tests.support import forked
 
 
 class Environment:
-    """A venv of this Python at `folder`, without pip."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -29,12 +27,10 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
         return self.folder / "bin/python"
 
     @property
     def packages(self) -> Path:
-        """Where pip would install."""
         (found,) = self.folder.glob("lib/python3*/site-packages")
         return found
 
@@ -77,7 +73,6 @@ class Launch:
         (folder / "planted/strategy.py").write_text(PLANTED)
 
     def run(self, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """`python -m scaling.run` of one rank, in the agent's environment."""
         base = {key: value for key, value in os.environ.items() if not key.startswith("SCALING_")}
         path = os.pathsep.join([str(ROOT), str(self.folder)])
         return subprocess.run(
@@ -86,7 +81,6 @@ class Launch:
         )  # fmt: skip
 
     def workers(self, *argv: str, **environ: str) -> set[str]:
-        """In which Pythons the workers of a short sweep ran."""
         quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.01", "--option", "step_s=0.001")
         only = ("--strategy", "planted.strategy:plain", "--kinds", "exchange")
         done = self.run(*only, *quick, *argv, **environ)
@@ -97,7 +91,6 @@ class Launch:
 
     @property
     def measured(self) -> Path:
-        """Its only run."""
         (run,) = (self.folder / "results").iterdir()
         return run
 

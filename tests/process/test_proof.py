@@ -32,7 +32,6 @@ def network(interface: str = "lo", word: str = "eth0", **addresses: str) -> Netw
 
 
 def proved(*networks: Network, each: int = 1) -> tuple[Network, ...]:
-    """What three hosts of so many ranks prove."""
     enrolled: list[Enrol] = [enrol(host(name, nics=(LO,))) for name in NAMES for _ in range(each)]
     hub, clock = Hub(len(enrolled)), Clock()
     agents = [Agent(hub.rank(rank), clock=clock) for rank in range(len(enrolled))]

@@ -39,7 +39,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(command: str, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """`python -m scaling.COMMAND` in a folder."""
     return subprocess.run(
         [sys.executable, "-m", f"scaling.{command}", *argv],
         cwd=cwd, capture_output=True, text=True, timeout=60, check=False,

@@ -50,7 +50,6 @@ def on_disk(folder: Path, run: Run) -> str:
 
 
 def without_noise(rounds: int = 3, *, lost: float = 0.0, **changes: Any) -> Run:
-    """The same of a machine that never wavers."""
     return launch(Random(0), rounds=rounds, sd=0.0, lost=lost, **changes)
 
 

@@ -103,7 +103,6 @@ def mpirun(
 
 
 def text(file: IO[str]) -> str:
-    """All that was written to a file, by whomever."""
     file.seek(0)
     return file.read()
 

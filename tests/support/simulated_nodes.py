@@ -23,7 +23,6 @@ class Searched(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether exactly the slow nodes were found."""
         return self.found.slow == self.slow
 
 

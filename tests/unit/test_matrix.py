@@ -14,7 +14,6 @@ from tests.support.mpis import MPIS, on_mpi, on_mpi_each
 
 
 def default(parameters: list[Any]) -> list[Any]:
-    """Those without the mark."""
     return [one for one in parameters if not getattr(one, "marks", ())]
 
 

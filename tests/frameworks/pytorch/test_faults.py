@@ -20,8 +20,6 @@ QUICK: dict[str, Any] = {
 
 
 class Striking:
-    """A view that signals rank 1's worker once, when windows are measured."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self.struck = 0
@@ -37,7 +35,6 @@ class Striking:
 
 
 def struck(tmp_path: Path, number: int) -> tuple[Run, Failed]:
-    """A sweep of one point whose rank 1 gets this signal amid the windows."""
     launch = Launch(2, real=True, start=kept_forks.fork)
     view: Any = Striking(number)
     found = launch.sweep(tmp_path, view=view, **QUICK)

@@ -30,14 +30,12 @@ def wheels(machine: Machine) -> list[Path]:
 
 
 def verbs(machine: Machine) -> list[str]:
-    """What pip was called for since the last look, in short."""
     calls = machine.pip_calls
     machine.calls.unlink(missing_ok=True)
     return [call[0] if call[0] != "install" else re.sub(r".*/", "", call[-1]) for call in calls]
 
 
 def remove_environment(machine: Machine) -> None:
-    """And the Horovod in it, which this machine's pip puts elsewhere."""
     shutil.rmtree(machine.root / ".venv")
     for path in machine.packages.glob("horovod*"):
         shutil.rmtree(path)

@@ -15,7 +15,6 @@ FOLDER = Path(__file__).parents[3] / "launch/studies"
 
 
 def batch(size: int, name: str, seconds: float | None, over: float | None = None) -> dict[str, Any]:
-    """A row of the report's `minibatches`."""
     return {
         "batch_size": size,
         "pass": name,
@@ -28,7 +27,6 @@ def batch(size: int, name: str, seconds: float | None, over: float | None = None
 
 
 def cells(table: str) -> list[list[str]]:
-    """The words of the lines below title and heading."""
     return [line.split() for line in table.splitlines()[2:]]
 
 
@@ -66,7 +64,6 @@ def test_what_failed_is_no_half() -> None:
 
 
 def row(size: int, rate: float | None, **lost: float) -> dict[str, Any]:
-    """A row of the report."""
     return {"world_size": size, "samples_per_s": rate and {"mean": rate}, "breakdown": lost}
 
 

@@ -24,7 +24,6 @@ FOLDER = Path(__file__).parents[3] / "launch/studies"
 
 
 def training(**fields: Any) -> dict[str, Any]:
-    """A row of the report's `trainings`."""
     own: dict[str, Any] = {
         "world_size": 1, "device": "cpu", "regime": {"epochs": 2, "train_samples": 1000},
         "data_samples": {"train": 60_000, "test": 10_000}, "held_out": 500, "seeds": [0, 1],
@@ -35,7 +34,6 @@ def training(**fields: Any) -> dict[str, Any]:
 
 
 def cells(table: str) -> list[list[str]]:
-    """The words of the lines below title and heading."""
     return [line.split() for line in table.splitlines()[2:]]
 
 

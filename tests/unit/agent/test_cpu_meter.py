@@ -123,7 +123,6 @@ def test_stolen_time_is_that_of_the_promised_cpus(proc: Proc) -> None:
 
 
 def stretch(meter: CpuMeter, proc: Proc, seconds: float, monkeypatch: pytest.MonkeyPatch, **ticks: int) -> None:
-    """A stretch of so long, in which CPU 1 runs so many more ticks of each kind."""
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     meter.start()
     for field, more in ticks.items():

@@ -46,7 +46,6 @@ def gpus(install: Install) -> list[FakeGpu]:
 
 
 def tasks() -> tuple[Task, ...]:
-    """One per rank of the point."""
     slots = [
         Slot(launch_rank=rank, host="node1", local_rank=rank, cpus=(), threads=1, device_index=rank)
         for rank in range(3)

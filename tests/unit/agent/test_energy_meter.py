@@ -14,8 +14,6 @@ from tests.support.scripted_records import close
 
 
 class Clock:
-    """Stands still but for what a test moves it."""
-
     def __init__(self) -> None:
         self.now_s = 100.0
 

@@ -91,7 +91,6 @@ def test_without_a_proxy_nothing_is_said_of_any() -> None:
 
 
 def heap(base: dict[str, str], **task: Any) -> dict[str, str]:
-    """What a child is told of its heap."""
     environ = child_environ(base, replace(TASK, **task), {})
     return {name: value for name, value in environ.items() if name.startswith("MALLOC_")}
 

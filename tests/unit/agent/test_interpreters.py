@@ -26,7 +26,6 @@ BROKEN = Interpreter(framework="mxnet", path="/nowhere")
 
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The environment of this process."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
     return tmp_path / "env"
 

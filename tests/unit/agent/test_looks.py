@@ -19,8 +19,6 @@ LATER_S = 100.0  # nobody is in a hurry any more
 
 
 class Looking:
-    """An agent with one child, and how long it would sleep."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.slept_s = 0.0, -1.0
         self._hub = Hub(1)

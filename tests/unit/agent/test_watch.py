@@ -35,8 +35,6 @@ class World:
 
 
 class Meter:
-    """A CpuMeter of the world."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self.others = 0.0
@@ -58,8 +56,6 @@ class Meter:
 
 
 class Probe:
-    """A DeviceProbe of the world."""
-
     interval_s = 1.0
 
     def __init__(self, world: World) -> None:

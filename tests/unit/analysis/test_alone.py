@@ -11,7 +11,6 @@ from tests.support.scripted_records import STRONG, by_size, close, loss_of, mean
 
 
 def turns(made: PointRecord, *ranks: int) -> PointRecord:
-    """The same in which only these ranks had a turn."""
     return replace(made, ranks=tuple(r if r.rank in ranks else replace(r, windows=()) for r in made.ranks))
 
 

@@ -255,7 +255,6 @@ def test_rows_are_sorted() -> None:
 
 
 def contest(*rounds_of_steps: tuple[float, ...], n: int = 2) -> list[PointRecord]:
-    """Strategies a, b, ... measured in each round with these step times."""
     return [
         record(point("exchange", n, number, strategy=f"fake:{name}"), step_s)
         for number, steps in enumerate(rounds_of_steps)

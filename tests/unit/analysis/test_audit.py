@@ -56,7 +56,6 @@ def test_partial_failure() -> None:
 
 
 def without_windows(made: PointRecord) -> PointRecord:
-    """The record as if its ranks had ended well and measured nothing."""
     return replace(made, ranks=tuple(replace(rank, windows=()) for rank in made.ranks))
 
 

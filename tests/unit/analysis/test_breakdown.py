@@ -60,7 +60,6 @@ def test_compute_that_slows_the_exchange_down_is_noted() -> None:
 
 
 def numbered(record: PointRecord, number: int) -> PointRecord:
-    """Of another round."""
     return replace(record, point=replace(record.point, round=number))
 
 

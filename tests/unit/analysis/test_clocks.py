@@ -25,7 +25,6 @@ def sample(clock_mhz: float | None, *throttle: str, utilisation_percent: float |
 
 
 def with_samples(made: PointRecord, *samples: Sample, max_mhz: float | None = 1410.0) -> PointRecord:
-    """The record with the same readings on every rank."""
     read = Telemetry(samples=samples, max_sm_clock_mhz=max_mhz)
     return replace(made, ranks=tuple(replace(rank, telemetry=read) for rank in made.ranks))
 
@@ -38,7 +37,6 @@ def swept(solo: tuple[Sample, ...], exchange: tuple[Sample, ...]) -> Row:
 
 
 def notes(row: Row) -> list[str]:
-    """What is said of its clocks."""
     return [note for note in row.footnotes if "throttled" in note.lower() or "clock" in note]
 
 

@@ -13,7 +13,6 @@ from tests.support.scripted_records import by_size, close, failed, loss_of, mean
 
 
 def curves_of(*cells: tuple[int, int], **changes: Any) -> int:
-    """How many curves these (world size, servers) of one strategy make."""
     points = [point("exchange", n, servers=servers, **changes) for n, servers in cells]
     return len(set(curve_keys(points).values()))
 

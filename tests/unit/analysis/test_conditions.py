@@ -16,7 +16,6 @@ from tests.support.scripted_records import by_one_worker, by_size, point, record
 
 
 def with_cpu(made: PointRecord, **changes: Any) -> PointRecord:
-    """The same whose ranks ran all the time."""
     steps = sum(window.steps for window in made.ranks[0].windows)
     wall_s = made.ranks[0].measured_s
     main = ThreadTime(name="python", threads=1, run_s=wall_s, queued_s=0.0)
@@ -69,7 +68,6 @@ def test_kernel_time_that_faults_explain_in_part_is_not_all_called_theirs() -> N
 
 
 def at_rank(made: PointRecord, rank: int, changed: PointRecord) -> PointRecord:
-    """The record with one rank as it is in another."""
     return replace(made, ranks=(*made.ranks[:rank], changed.ranks[rank], *made.ranks[rank + 1 :]))
 
 

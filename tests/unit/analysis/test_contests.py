@@ -20,7 +20,6 @@ NOISE = ((0.0, 0.4, -0.4), (0.3, -0.5, 0.2), (-0.4, 0.1, 0.5), (0.1, 0.2, -0.3))
 
 
 def contest(steps_s: Mapping[str, float], rounds: int = ROUNDS) -> list[PointRecord]:
-    """Strategies at N=2, noisy."""
     return [
         record(point("exchange", 2, number, strategy=name), step_s * (1 + NOISE[number][index % 3] / 100))
         for number in range(rounds)
@@ -37,7 +36,6 @@ def verdict(standing: Standing | None) -> str | None:
 
 
 def verdicts(records: Iterable[PointRecord]) -> dict[str, tuple[str | None, str | None]]:
-    """By strategy, among the exchanges of its framework and among frameworks."""
     found = by_name(records)
     return {name: (verdict(row.standing), verdict(row.framework_standing)) for name, row in found.items()}
 

@@ -27,7 +27,6 @@ DAY_S = 86400.0
 
 
 def pricing(*found: Price, **changes: Any) -> Pricing:
-    """In dollars."""
     return Pricing(Prices(currency="USD", price=found or (V100,)), **changes)
 
 
@@ -41,7 +40,6 @@ def row(n: int, **changes: Any) -> Row:
 
 
 def billed(of: Row, asked: Pricing, **of_header: Any) -> Bill:
-    """What must have a price."""
     found = bill(of, header(**of_header), asked)
     assert isinstance(found, Bill), found
     return found
@@ -173,7 +171,6 @@ def test_old_prices_are_told_by_the_runs_own_date(seen: str, told: str) -> None:
 
 
 def curve(*rates: float) -> list[Row]:
-    """On 1, 2, 4 ... devices, at these rates."""
     made = (Estimate(mean=rate, low=None, high=None, n=1) for rate in rates)
     return [replace(row(1), world_size=2**at, samples_per_s=rate) for at, rate in enumerate(made)]
 

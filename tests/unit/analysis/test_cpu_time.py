@@ -171,7 +171,6 @@ def test_of_older_records_servers_take_no_more_than_ranks_were_off_their_cores()
 
 
 def _served(made: PointRecord) -> PointRecord:
-    """The exchange beside a server that ran for most of a core."""
     return served(made, 80.0) if made.point.kind == "exchange" and made.point.world_size > 1 else made
 
 

@@ -33,7 +33,6 @@ def measured(amplitude: float, tau_s: float, warm: float, dice: random.Random, n
 
 
 def alone(points: Iterable[Blocks]) -> list[list[Blocks]]:
-    """None took turns with another."""
     return [[one] for one in points]
 
 
@@ -207,12 +206,10 @@ def test_where_the_first_try_counts_later_ones_do_not_matter(first: float, then:
 
 
 def _ending(window: Window, end_s: float) -> Window:
-    """The same, which ends then by both clocks."""
     return replace(window, end_s=end_s, end_unix_s=window.end_unix_s + end_s - window.end_s)
 
 
 def _faster(made: PointRecord, part: float) -> PointRecord:
-    """The same, each of whose windows takes less than the one before by `part`."""
     ranks = tuple(
         replace(
             rank,

@@ -65,7 +65,6 @@ def test_a_rank_that_loses_more_beside_the_others_is_named() -> None:
 
 
 def named(alone: tuple[float, ...]) -> list[str]:
-    """The notes of a row that name ranks which take so long alone."""
     row = by_size(planted.run(planted.Plan(size=len(alone), alone=alone)))[len(alone)]
     return [note for note in row.footnotes if "its fellows" in note]
 

@@ -46,7 +46,6 @@ class Process:
         self._age_s = WARM * STEP_S
 
     def window_s(self, uncounted: int = UNCOUNTED, steps: int = STEPS) -> float:
-        """The seconds of a window after steps that are not counted."""
         self._age_s += uncounted * STEP_S
         seconds = steps * STEP_S * (1 + self._amplitude * exp(-(self._age_s + steps * STEP_S / 2) / self._tau_s))
         self._age_s += steps * STEP_S
@@ -54,7 +53,6 @@ class Process:
 
 
 def window(index: int, seconds: float, *, measured: bool = True) -> Window:
-    """Of two steps."""
     return Window(
         index=index,
         measured=measured,

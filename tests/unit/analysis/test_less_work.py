@@ -17,7 +17,6 @@ PLAN = Plan(size=2, rounds=3, wire_s=0.02)
 
 
 def exchanging(part: float, *, updates_all: bool = True) -> list[PointRecord]:
-    """A run whose exchange runs this part of its CPU time."""
     return [
         replace(_running(one, part), updates_all=updates_all) if one.point.kind == "exchange" else one
         for one in run(PLAN)

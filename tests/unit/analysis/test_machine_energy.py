@@ -26,7 +26,6 @@ UNREADABLE = MachineEnergy(unreadable=FIRST)
 
 
 def counted(made: PointRecord, by_host: Mapping[str, MachineEnergy]) -> PointRecord:
-    """The same with these readings beside the first child of each host."""
     hosts = [rank.host for rank in made.ranks]
     return replace(
         made,
@@ -45,7 +44,6 @@ def two_nodes(by_host: Mapping[str, MachineEnergy], number: int = 0) -> PointRec
 
 
 def use(*records: PointRecord) -> MachineUse | None:
-    """Of their only row."""
     (row,) = rows([record(point("solo", 1), 0.1), *records])
     return row.machine_energy
 

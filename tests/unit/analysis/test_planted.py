@@ -19,8 +19,6 @@ WITHIN = 1.5
 
 
 def stalls(share: float, factor: float, only: int | None = None) -> Plan:
-    """Some steps of all ranks, or of one, take so many times as long."""
-
     def stalled(rank: int, dice: random.Random) -> float:
         return factor if dice.random() < share and only in (None, rank) else 1.0
 

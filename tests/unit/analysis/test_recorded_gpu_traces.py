@@ -26,8 +26,6 @@ COMPUTING, COMMUNICATING = 7, 24  # streams
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Recorded events in a span, the only thing added to them."""
-
     events: list[dict[str, Any]]
     begin_us: int
     end_us: int
@@ -36,7 +34,6 @@ class Excerpt:
         return [event for event in self.events if event["tid"] == stream]
 
     def moments(self, stream: int) -> set[int]:
-        """The microseconds in which something ran on the stream."""
         return {moment for event in self.on(stream) for moment in range(event["ts"], event["ts"] + event["dur"])}
 
     def split(self, more: Iterable[dict[str, Any]] = ()) -> GpuTime:
@@ -66,7 +63,6 @@ def moved(whole: Excerpt, by_us: int) -> Excerpt:
 
 
 def us(seconds: float) -> int:
-    """Sums of whole microseconds."""
     assert 1e6 * seconds == pytest.approx(round(1e6 * seconds), abs=0.01)
     return round(1e6 * seconds)
 

@@ -13,7 +13,6 @@ from tests.support.scripted_records import by_size, point, record, with_window
 
 
 def stalled(*ranks: int, by_s: float = 6.0, hosts: tuple[str, ...] = ("node1", "node2")) -> PointRecord:
-    """Two ranks whose last of three windows took so much longer on these."""
     made = record(point("exchange", 2), 0.1, hosts=hosts)
     for rank in ranks:
         made = with_window(made, rank, 2, end_s=made.ranks[rank].windows[2].end_s + by_s)
@@ -21,7 +20,6 @@ def stalled(*ranks: int, by_s: float = 6.0, hosts: tuple[str, ...] = ("node1", "
 
 
 def still(made: PointRecord, ranks: Collection[int], still_s: float = 6.0) -> PointRecord:
-    """The same whose agents of these ranks stood still too."""
     told = (
         replace(one, telemetry=replace(one.telemetry, still_s=still_s)) if one.rank in ranks else one
         for one in made.ranks

@@ -14,7 +14,6 @@ from tests.support.traced_records import STEPS_TRACED, gpu, of_two_devices, runs
 
 
 def whole(found: GpuSplit) -> float:
-    """All its parts."""
     parts: list[float | None] = [getattr(found, name) for name in GpuSplit.__struct_fields__]
     return sum(part for part in parts if part is not None)
 

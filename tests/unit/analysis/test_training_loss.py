@@ -25,7 +25,6 @@ from tests.support.scripted_records import (
 
 
 def warmed(made: PointRecord, *losses: float | None) -> PointRecord:
-    """With as many warm-up windows of the same size as there are losses."""
     ranks = []
     for rank in made.ranks:
         before = [replace(windows(0.1, 32)[0], measured=False, loss=loss) for loss in losses]

@@ -48,7 +48,6 @@ def test_sides_without_any_noise(mean: float, p: float) -> None:
 
 
 def of_p(p: float) -> Difference:
-    """A difference with this p."""
     return Difference(float(-reference.norm.ppf(p / 2)), 1.0, 1e9, 5)
 
 

@@ -13,7 +13,6 @@ from tests.bench.paired import Answer, Start
 
 
 def start(ratios: list[float], drift: float = 1.0) -> Start:
-    """Pairs of these ratios on a machine that gets faster from pair to pair."""
     reference = [100.0 * drift**number for number in range(len(ratios))]
     return Start(4, [each * one for each, one in zip(ratios, reference, strict=True)], reference)
 

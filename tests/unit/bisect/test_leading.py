@@ -47,12 +47,10 @@ class Told(NamedTuple):
 
 
 def nic(address: str) -> Nic:
-    """A card of a host, in the subnet of all."""
     return Nic(name="eth0", address=address, netmask="255.255.255.0", up=True, mtu=1500)
 
 
 def bisected(results: Path, *, nodes: int = 4, each: int = 1, noise: float | None = None, **fields: Any) -> Told:
-    """Search on so many hosts with as many ranks each."""
     hosts = [
         host(f"node{number}", cores=each, nics=(nic(f"10.0.0.{number}"),))
         for number in range(1, nodes + 1)

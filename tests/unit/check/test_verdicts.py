@@ -36,7 +36,6 @@ def test_what_one_node_alone_has(name: str, level: str, mend: str) -> None:
 
 
 def with_nccl(*packages: str) -> Interpreter:
-    """An environment of TensorFlow's own that has these."""
     return Interpreter(
         framework="tensorflow", path="/env", python="3.11", versions={name: NCCL[name] for name in packages}
     )

@@ -51,7 +51,6 @@ def test_the_gate(tmp_path: Path, planted: tuple[str, ...], code: int, capsys: p
 
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
-    """The one line on stderr of a command that exits 2 and prints nothing."""
     assert command.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

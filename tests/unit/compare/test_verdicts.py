@@ -62,7 +62,6 @@ def rule(metric: Name = "efficiency", **changes: Any) -> Rule:
 
 
 def by_size(base: Sequence[PointRecord], new: Sequence[PointRecord], of: Rule | None = None) -> dict[int, Cell]:
-    """The cells of `fake:a`, by world size."""
     found = verdicts.cells([rows(base)], [rows(new)], of or rule())
     return {cell.world_size: cell for cell in found if cell.strategy == "fake:a"}
 
@@ -161,7 +160,6 @@ def test_a_cell_of_one_run_alone_has_no_interval() -> None:
 
 
 def of(n: int, change: Callable[[PointRecord], PointRecord], records: Sequence[PointRecord]) -> list[PointRecord]:
-    """The records with the exchanges of `fake:a` at one world size changed."""
     which = ("fake:a", "exchange", n)
     points = ((one, one.point) for one in records)
     return [change(one) if (at.strategy, at.kind, at.world_size) == which else one for one, at in points]

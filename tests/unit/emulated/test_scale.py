@@ -16,8 +16,6 @@ from scaling.tools.emulated.scale import Load, Setting
 
 
 class Clock:
-    """Sleeping takes what it is told and `late_s` more."""
-
     def __init__(self, late_s: float = 0.0) -> None:
         self.now_s = 100.0
         self.late_s = late_s

@@ -109,7 +109,6 @@ class Halving(Strategy):
     options = {"wire": Option(type=str, default="fp32", help="how gradients travel")}
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """Half as many, or between that and all where it is left to the library."""
         whole = super().bytes_per_step(task, gradient_bytes)
         assert whole is not None
         least = {"fp16": 0.5, "auto": 0.5}.get(task.point.options.get("wire", "fp32"), 1.0)

@@ -79,7 +79,6 @@ Model = tuple[str, tuple[int, int]]
 
 
 def found(*models: Model, cuda: tuple[int, int] | None = (13, 0), driver: str = "580.95.05") -> Found:
-    """What NVML tells of a host with these GPUs."""
     listed = (
         Gpu(index=index, name=name, uuid=f"GPU-{index}", memory_bytes=1, compute_capability=capability)
         for index, (name, capability) in enumerate(models)
@@ -88,8 +87,6 @@ def found(*models: Model, cuda: tuple[int, int] | None = (13, 0), driver: str = 
 
 
 class Builds:
-    """What a test installs below `folder`, and the GPUs that are there."""
-
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self._monkeypatch = monkeypatch
@@ -105,7 +102,6 @@ class Builds:
         monkeypatch.setattr(sys, "path", [str(folder), sysconfig.get_path("stdlib")])
 
     def hold(self, told: Found) -> None:
-        """These GPUs, or none."""
         self._monkeypatch.setattr(gpus, "gather_gpus", lambda: told)
 
     def _package(self, name: str) -> Path:
@@ -129,21 +125,18 @@ class Builds:
         (place / "lib/libtorch_python.so").write_bytes(content)
 
     def tensorflow(self, text: str, name: str = "tensorflow") -> None:
-        """A TensorFlow with this build_info.py."""
         self._versions[name] = "2.21.0"
         place = self._package("tensorflow") / "python/platform"
         place.mkdir(parents=True, exist_ok=True)
         (place / "build_info.py").write_text(text)
 
     def mxnet(self, name: str) -> None:
-        """A distribution of MXNet."""
         self._package("mxnet")
         place = self.folder / f"{name.replace('-', '_')}-1.9.1.dist-info"
         place.mkdir()
         (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.9.1\n")
 
     def horovod(self, framework: str, *, nccl: bool) -> None:
-        """A Horovod with one binding."""
         place = self._package("horovod") / framework
         place.mkdir(exist_ok=True)
         symbols = b"\x00ncclAllReduce\x00" if nccl else b"\x00MPI_Allreduce\x00"

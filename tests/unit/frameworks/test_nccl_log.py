@@ -19,7 +19,6 @@ def told(name: str) -> NcclChoice:
 
 
 def parsed(*lines: str) -> NcclChoice:
-    """Of lines as they stand behind host, process and device."""
     found = nccl_log.parse([f"node1:77:77 [0] NCCL INFO {line}" for line in lines])
     assert found is not None
     return found

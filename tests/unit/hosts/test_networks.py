@@ -298,7 +298,6 @@ def on(name: str, *nics: Nic, hcas: tuple[Hca, ...] = ()) -> HostInfo:
 
 
 def pair(*hcas: Hca) -> tuple[HostInfo, HostInfo]:
-    """Two hosts with both networks, whose Ethernet cards have different names."""
     return (
         on("a", nic("eth0", "10.20.0.1", 10), nic("ib0", "10.10.0.1", 100), hcas=hcas),
         on("b", nic("eno1", "10.20.0.2", 10), nic("ib0", "10.10.0.2", 100), hcas=hcas),

@@ -37,7 +37,6 @@ def config(kind: int, control: int | None, *, size: int = 4096) -> bytes:
 
 
 def machine(root: Path, *bridges: bytes) -> None:
-    """A GPU below these bridges, the root complex's first."""
     folder = root / "sys/devices/pci0000:00"
     devices = root / "sys/bus/pci/devices"
     devices.mkdir(parents=True)

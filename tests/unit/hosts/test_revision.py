@@ -12,7 +12,6 @@ from scaling.hosts.revision import code_hash
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A folder with the package `scaling` in it."""
     folder = tmp_path / "repo/scaling"
     (folder / "worker").mkdir(parents=True)
     (folder / "__init__.py").write_text("one")

@@ -196,7 +196,6 @@ def test_llama_counts_sequences(benchmark: str, tmp_path: Path) -> None:
 
 
 def of_two_processes() -> str:
-    """As Hydra marks them with -prepend-rank."""
     return "".join(f"[{rank}] {line}\n" for line in HISTORY.splitlines() for rank in (1, 0))
 
 

@@ -25,7 +25,6 @@ ENROLLED = [enrol(host(f"node{1 + rank // 4}", cores=4, nics=NICS[rank // 4])) f
 
 
 def planned(*argv: str) -> Plan:
-    """The plan of a launch of 4 nodes with 4 ranks each."""
     return plan.make(invocation.resolve(flags.parse(argv)), ENROLLED)
 
 

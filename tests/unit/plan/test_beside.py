@@ -25,7 +25,6 @@ from tests.support.points import TASK, changed
 
 
 def node(name: str, count: int = 2, cores: int = 8) -> HostInfo:
-    """A host with GPUs, and cores for each of their ranks."""
     found = tuple(
         Gpu(index=n, name="NVIDIA H100", uuid=f"GPU-{name}-{n}", memory_bytes=80 << 30, compute_capability=(9, 0))
         for n in range(count)

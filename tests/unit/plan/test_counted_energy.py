@@ -22,7 +22,6 @@ POINT = make_point(
 
 
 def counting(*kernels: str) -> list[bool]:
-    """Of two ranks on each of as many hosts, which are beside whom."""
     hosts = [host(f"node{at}", boot_id=kernel) for at, kernel in enumerate(kernels) for _ in range(2)]
     slots = place_ranks([enrol(one) for one in hosts], None)
     places = {slot.host: ALONE for slot in slots}

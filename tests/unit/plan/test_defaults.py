@@ -32,7 +32,6 @@ def gpu(capability: tuple[int, int] | None = MODERN, memory_bytes: int = 80 * GB
 
 
 def made(*gpus: Gpu, **fields: Any) -> Plan:
-    """A plan of a rank per GPU on one host, or of one rank on a CPU."""
     ranks = [enrol(host(cores=16, memory_bytes=1 << 40, gpus=gpus))] * max(1, len(gpus))
     given = {"strategy": ["torch:nccl"], **fields} if gpus else fields
     wanted = config.build(given, source="test")

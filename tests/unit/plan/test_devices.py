@@ -30,14 +30,12 @@ def gpus(*uuids: str, parent: str = "", name: str = NAME) -> tuple[Gpu, ...]:
 
 
 def card(name: str) -> tuple[Nic, ...]:
-    """What joins the hosts n1, n2, ..."""
     return (Nic(name="eth0", address=f"10.0.0.{name[1:]}", netmask="255.255.255.0", up=True, mtu=1500),)
 
 
 def node(
     name: str, *uuids: str, driver: str = "580.95.05", reachable: int | None = None, **changes: Any
 ) -> HostInfo:
-    """A host with these GPUs, all of which a rank sees."""
     found = gpus(*(f"GPU-{name}-{uuid}" for uuid in uuids))
     seen = len(uuids) if reachable is None else reachable
     return host(name, gpus=found, gpu_driver=driver, reachable_gpus=seen, boot_id=name, nics=card(name), **changes)
@@ -59,7 +57,6 @@ def refused(hosts: Sequence[HostInfo], strategy: str = "fake:a", **fields: Any) 
 
 
 def cluster(*, broken: str, nodes: int = 4) -> list[HostInfo]:
-    """Nodes with a GPU, and a last one whose driver says this."""
     return [*(node(f"n{number}", "0") for number in range(1, nodes)), node(f"n{nodes}", driver=broken)]
 
 
@@ -172,7 +169,6 @@ def test_the_header_counts_the_gpus_of_all_ranks() -> None:
 
 
 def oversubscribed(found: Plan) -> set[tuple[str, int]]:
-    """The kinds and world sizes of points on shared devices."""
     return {
         (cell.kind, cell.world_size)
         for cell in found.cells
@@ -200,7 +196,6 @@ def test_slices_of_one_gpu_on_two_hosts_are_devices_of_their_own() -> None:
 
 
 def slices(name: str, count: int, *, of: str = "") -> HostInfo:
-    """A host whose GPU is cut in slices, all of which its ranks see."""
     uuids = [f"MIG-{name}{of}-{number}" for number in range(count)]
     return host(name, gpus=gpus(*uuids, parent=f"GPU-{name}{of}"), boot_id=name, reachable_gpus=1, nics=card(name))
 

@@ -30,13 +30,11 @@ def made(*hosts: HostInfo, size: int = 4, **fields: Any) -> Plan:
 
 
 def node(number: int, **fields: Any) -> HostInfo:
-    """A host that others can reach."""
     nic = Nic(name="eth0", address=f"10.0.0.{number}", netmask="255.255.255.0", up=True, mtu=1500)
     return host(f"node{number}", cores=4, nics=(nic,), **fields)
 
 
 def families(found: Plan) -> list[set[str]]:
-    """The frameworks of each group."""
     return [{point.strategy.partition(":")[0] for point in group.points} for group in found.groups]
 
 
@@ -49,7 +47,6 @@ def kinds(group: Group) -> Counter[tuple[str, int]]:
 
 
 def needed_bytes(found: Plan) -> int:
-    """Of one host with all ranks."""
     return sum(groups.worker_bytes(point) * point.world_size for point in found.cells)
 
 

@@ -28,7 +28,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
 @pytest.fixture
 def machine(request: pytest.FixtureRequest, install: Install, monkeypatch: pytest.MonkeyPatch) -> HostInfo:
-    """A host of this topology as its agent tells, which may use all CPUs."""
     apart = topologies.threads_apart(request.param)
 
     def cores(cpus: Iterable[int]) -> tuple[tuple[int, ...], ...]:
@@ -109,7 +108,6 @@ def test_as_many_cores_as_were_asked_for(machine: HostInfo) -> None:
 
 
 def near_zero(count: int, cores: int) -> list[HostInfo]:
-    """Ranks of one host whose GPUs share so many cores."""
     found = tuple(
         Gpu(index=n, name="T", uuid=f"GPU-{n}", memory_bytes=1, cores=tuple((core,) for core in range(cores)))
         for n in range(count)

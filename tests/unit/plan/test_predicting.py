@@ -12,7 +12,6 @@ from scaling.plan.config import SweepConfig
 
 
 def settled(**fields: Any) -> Any:
-    """The rule's world size for a sweep over 1, 2 and 4 devices without each."""
     config = SweepConfig(predict_first=2, world_sizes=(1, 2, 4), kinds=("exchange", "solo"), **fields)
     launch = rules.Launch(enrolled=(), slots=(), device="cpu", why="")
     return rules.predict_first(rules.Draft(config), launch).config.predict_first

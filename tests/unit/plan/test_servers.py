@@ -23,7 +23,6 @@ QUICK: dict[str, Any] = {"rounds": 1, "windows": 3, "kinds": ["exchange"], "wind
 
 
 def four_nodes(ranks_each: int = 2) -> Launch:
-    """Four nodes on one network, with so many ranks each."""
     hosts = [
         host(
             f"node{number}",
@@ -141,7 +140,6 @@ def test_digests_of_asynchronous_ranks_may_differ(tmp_path: Path) -> None:
 
 
 def made(traits: Traits, servers: int = 0) -> tuple[Task, ...]:
-    """Tasks of a point of four ranks on two nodes."""
     launch = four_nodes()
     settings = config.build({"strategy": ["fake:ps"], "device": "cpu", "servers": servers or 1}, source="test")
     planned = plan.make(settings, launch.enrolled)

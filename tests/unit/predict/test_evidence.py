@@ -245,14 +245,12 @@ def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
 
 
 def renamed(one: PointRecord, strategy: str, options: dict[str, str] | None = None) -> PointRecord:
-    """The same of another strategy, its plain loop as well."""
     if one.point.strategy.endswith(":plain"):
         return replace(one, point=replace(one.point, strategy=f"{strategy.partition(':')[0]}:plain", options={}))
     return replace(one, point=replace(one.point, strategy=strategy, options=options or {}))
 
 
 def of_strategy(strategy: str, options: dict[str, str] | None = None) -> Case:
-    """The run of another strategy."""
     return case([renamed(one, strategy, options) for one in run()])
 
 

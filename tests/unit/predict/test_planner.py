@@ -46,7 +46,6 @@ def planned(tmp_path: Path, cost: float = 20.0, target: float = 4000.0, kind: st
 
 
 def cold(tmp_path: Path, target: float) -> str:
-    """Without a run, as --network tcp:25."""
     path = tmp_path / "FILE.toml"
     path.write_text(PRICES.format(first="fast", cost=20.0))
     asked = Asked(

@@ -28,7 +28,6 @@ network = "tcp:10"
 
 
 def of(records: Sequence[PointRecord], **work: Any) -> list[PointRecord]:
-    """The same of another work, controls and all."""
     return [_of(one, replace(one.point.workload, **work)) for one in records]
 
 

@@ -135,8 +135,6 @@ BURNS_S = 10.0
 
 
 class Phases(NoView):
-    """Notes what whoever looks is told that the points are doing."""
-
     def __init__(self) -> None:
         super().__init__(StringIO())
         self.seen: set[Phase] = set()

@@ -30,7 +30,6 @@ PACKAGE = Path(__file__).parents[3] / "scaling"
 
 
 def positional(source: str) -> list[str]:
-    """The records of a file that do not say `kw_only`, which none inherits."""
     if "frozen" not in source:
         return []
     classes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]

@@ -21,7 +21,6 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
-    """The one line on stderr of a command that exits 2 and prints nothing."""
     assert command.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

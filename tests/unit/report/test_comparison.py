@@ -28,7 +28,6 @@ def text_of(run: Run) -> str:
 
 
 def block(text: str, label: str, title: str = TITLE) -> list[str]:
-    """The lines of a comparison between the rule that says `label` and the next."""
     lines = text.split(title, 1)[1].split("\n\n", 1)[0].splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith(f"  ── {label} ─"))
     after = (index for index, line in enumerate(lines) if index > first and line.startswith("  ──"))

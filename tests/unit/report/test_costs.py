@@ -36,7 +36,6 @@ def run(tmp_path: Path) -> str:
 def printed(
     run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str, price: str = PRICE
 ) -> str:
-    """The report with these prices."""
     path = tmp_path / "prices.toml"
     path.write_text(price)
     assert command.main([run, "--prices", str(path), *arguments]) == 0

@@ -23,7 +23,6 @@ CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
 
 
 def interval(cell: Cell) -> tuple[float, float, float]:
-    """Low, mean and high."""
     assert isinstance(cell, Quantity) and cell.low is not None and cell.high is not None
     return cell.low, cell.value, cell.high
 

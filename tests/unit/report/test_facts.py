@@ -16,7 +16,6 @@ SYSTEM = "as the system has it (--malloc system)"
 
 
 def heap(*hosts: HostInfo, device: str = "cpu", **config: Any) -> list[str]:
-    """What stands there of it."""
     found = facts(header(hosts, device=device, config=config), (), (), labels.context(()))
     return [words.text(entry.phrase) for entry in found if entry.label == "heap"]
 
@@ -74,7 +73,6 @@ def test_hosts_whose_allocators_differ_are_named() -> None:
 
 
 def said(label: str, *hosts: HostInfo) -> list[str]:
-    """The lines of this label."""
     found = facts(header(hosts), (), (), labels.context(()))
     return [words.text(entry.phrase) for entry in found if entry.label == label]
 

@@ -92,7 +92,6 @@ def test_cudnn_s_number_is_a_version(number: str, version: str) -> None:
 
 
 def details() -> dict[str, str]:
-    """By label, the details of the only curve."""
     (section,) = document(*gpus_run()).sections
     return {one.label: "; ".join(words.value(at) for at in one.values) for one in section.details}
 

@@ -15,7 +15,6 @@ LOWER_BOUND = "of a window, a lower bound, since no step is timed by itself"
 
 
 def loss(framework: str, **changes: Any) -> str:
-    """What is said of the causes, of two rounds of an exchange and its controls."""
     records = []
     for number in range(2):
         of = {"number": number, "strategy": f"{framework}:plain", **changes}

@@ -23,7 +23,6 @@ RUNS = ("h200-default", "h200-oom", "h200-two-ranks-one-gpu")
 
 
 def run(folder: Path, name: str) -> Path:
-    """The recorded run as a folder of its own."""
     (folder / store.FILE).write_bytes((TESTS / "recorded" / f"{name}.jsonl").read_bytes())
     return folder
 
@@ -87,7 +86,6 @@ def test_telemetry_is_plausible(tmp_path: Path) -> None:
 
 
 def parts(found: GpuTime) -> dict[str, float]:
-    """Its seconds by name."""
     names = {f"{one.name} x {one.count}": one.run_s for one in found.kernels}
     return {"span": found.span_s, "computing": found.compute_s, "idle": found.idle_s, **names}
 

@@ -61,7 +61,6 @@ def test_the_widest_numbers_fit_100_columns() -> None:
 
 
 def _faster(made: PointRecord, factor: float) -> PointRecord:
-    """The same with all times of windows multiplied."""
     ranks = []
     for rank in made.ranks:
         windows = tuple(

@@ -32,7 +32,6 @@ def measured(**work: Any) -> list[PointRecord]:
 
 
 def drawn(records: Iterable[PointRecord]) -> list[str]:
-    """The lines of the terminal's report, each with single spaces."""
     text = terminal.draw(document(header(), list(records)), color=False)
     return [" ".join(line.split()) for line in text.splitlines()]
 

@@ -19,7 +19,6 @@ OLD = sorted((Path(__file__).parents[2] / "schema").glob("report-*.json"))
 
 
 def told(text: str) -> Any:
-    """A report as its type reads it, as plain data again."""
     return json.loads(msgspec.json.encode(msgspec.json.decode(text, type=schema.ReportJson)))
 
 
@@ -51,7 +50,6 @@ def test_there_is_an_older_report() -> None:
 
 
 def _without_new(found: Any, printed: Any) -> Any:
-    """Without the fields that the older version did not know."""
     if isinstance(found, dict) and isinstance(printed, dict):
         return {name: _without_new(value, printed[name]) for name, value in found.items() if name in printed}
     if isinstance(found, list) and isinstance(printed, list):

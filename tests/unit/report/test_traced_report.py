@@ -20,7 +20,6 @@ BESIDE = [
 
 
 def said(step_s: float, gpus: Sequence[GpuTime], alone: Sequence[GpuTime]) -> dict[str, str]:
-    """By label, the details of the only row and how they are to be read."""
     made = document(header(), of_two_devices(step_s, gpus, alone))
     (section,) = made.sections
     entries = {one.label: words.text(one.phrase) for one in made.how_to_read}

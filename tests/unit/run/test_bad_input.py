@@ -17,7 +17,6 @@ GPU = Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", memory_bytes=1 << 37)
 
 
 def refused(*argv: str, size: int = 4, cores: int = 4, gpus: tuple[Gpu, ...] = ()) -> str:
-    """The message that this command line gets on one host."""
     one = host(cores=cores, gpus=gpus)
     missing = {} if gpus else {"torch:nccl": "torch's build has no CUDA"}
     with pytest.raises(UsageError) as error:
@@ -251,7 +250,6 @@ def test_turns_heap_and_fresh_workers(
 
 @pytest.fixture
 def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What --help prints, without its lines and boxes."""
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(flags.Shown):
         flags.parse(["--help"])

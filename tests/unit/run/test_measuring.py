@@ -23,8 +23,6 @@ from tests.support.scripted_records import point
 
 
 class After:
-    """A view that does something once a point is measured."""
-
     def __init__(self, act: Callable[[], None], notes: list[str]) -> None:
         self._act = act
         self._notes = notes

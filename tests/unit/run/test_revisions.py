@@ -17,7 +17,6 @@ from scaling.run import revisions
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A plan against a revision without any file, whose workers start everywhere."""
     packed = io.BytesIO()
     tarfile.open(fileobj=packed, mode="w").close()
     monkeypatch.setattr(revisions, "archived", lambda *_: packed.getvalue())

@@ -14,7 +14,6 @@ TRAIN = ("--epochs", "5", *FAKE)
 
 
 def refused(*argv: str) -> str:
-    """The message that this command line gets."""
     with pytest.raises(UsageError) as error:
         plan.make(invocation.resolve(flags.parse(argv)), [enrol(host(cores=4))] * 4)
     message = str(error.value)

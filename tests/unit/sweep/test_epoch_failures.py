@@ -85,7 +85,6 @@ def test_a_point_that_fails_costs_one_cell(tmp_path: Path, script: list[str], st
 
 
 def _after(runs: Sequence[RunCommand]) -> Sequence[RunCommand]:
-    """Those after the last measured ones."""
     measured = [run.measured for run in runs]
     return runs[len(runs) - measured[::-1].index(True) :] if any(measured) else ()
 
@@ -135,8 +134,6 @@ def test_ports_that_cannot_be_bound_cost_one_cell(tmp_path: Path, monkeypatch: p
 
 
 class Beginning:
-    """A view that does something when an epoch begins, and counts them."""
-
     def __init__(self, act: Callable[[int], None]) -> None:
         self._act = act
         self.count = 0
@@ -174,8 +171,6 @@ def test_a_signal_keeps_the_epochs_before(tmp_path: Path) -> None:
 
 
 class Soaking(Beginning):
-    """Calls `act` when a point goes on after its measured windows."""
-
     def began(self, state: PointState, number: int) -> None:
         return None
 

@@ -24,7 +24,6 @@ def ended(seen: Exit) -> Ended:
 
 
 def raised(cause: str = "error", *, follows: bool = False) -> tuple[Event, ...]:
-    """A rank that reports an exception and then exits."""
     return Error(cause=cause, message=f"raised: {cause}", may_follow=follows), ended(Exit(code=1))
 
 

@@ -48,7 +48,6 @@ class Oracle:
 
 
 def lines(run: Run) -> list[str]:
-    """What each line of the run's file is about."""
     plain = [msgspec.json.decode(line) for line in (run.folder / store.FILE).read_bytes().splitlines()]
     return [f"{one['type']} {one['point']['kind']} N={one['point']['world_size']}" for one in plain[1:]]
 

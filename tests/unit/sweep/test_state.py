@@ -59,7 +59,6 @@ def window(index: int = 0, *, measured: bool = True) -> Window:
 
 
 def measured() -> PointState:
-    """Both ranks have done their one measured window and reported."""
     state = folded(start(), (0, Hello(pid=7, affinity=(0,))), (0, READY), (1, READY))
     assert state.ready == 2
     state = folded(commanded(state, Run(windows=1, steps=2, measured=False)), (0, window(measured=False)))

@@ -20,8 +20,6 @@ from tests.support.inline import Launch, enrol, host
 
 
 class Recorder:
-    """A view that notes what it is told, in order."""
-
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.totals: list[int] = []
@@ -68,8 +66,6 @@ def test_each_point_goes_through_its_phases_in_order(tmp_path: Path) -> None:
 
 
 class Table(Recorder):
-    """A view that keeps the tables it is shown."""
-
     def __init__(self) -> None:
         super().__init__()
         self.tables: list[Sequence[analyse.Row]] = []

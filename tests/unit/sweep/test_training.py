@@ -21,7 +21,6 @@ NOUGHTS = 29 / 360
 
 
 def trained(folder: Path, *, size: int = 2, launch: Launch | None = None, **fields: Any) -> Run:
-    """A training on digits at 16 px."""
     asked = {"rounds": None, "kinds": config.KINDS, "epochs": 3, "image_size": 16, "batch_size": 64}
     return (launch or Launch(size)).sweep(
         folder, world_sizes=fields.pop("world_sizes", [size]), **{**asked, **fields}

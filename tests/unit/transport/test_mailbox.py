@@ -25,8 +25,6 @@ HELD = Reserved(attempt=1, slot=0, ports=(1,))
 
 
 class Box:
-    """Rank 0's mailbox of a hub, on a clock that its sleeps move."""
-
     def __init__(self, size: int = 2, silent_s: float = inf) -> None:
         self.hub = Hub(size)
         self.now_s = 0.0

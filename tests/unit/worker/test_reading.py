@@ -19,7 +19,6 @@ FILES = tuple(Path(f"{number}.jpg") for number in range(8))
 
 @pytest.fixture
 def dropped(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What was dropped, of eight files."""
     found: list[Path] = []
     encoded = SimpleNamespace(encoded=SimpleNamespace(paths=FILES))
     monkeypatch.setattr(feeds, "encoded_pictures", lambda task, spec: encoded)
@@ -29,7 +28,6 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def _task(strategy: str, *, drop: bool = True) -> Task:
-    """Local rank 1 of four."""
     task = one_task(strategy, "solo", model="resnet50", data="imagenet")
     work = replace(task.point.workload, drop_caches=drop)
     return replace(task, point=replace(task.point, workload=work), local_rank=1, local_world_size=4)

@@ -22,8 +22,6 @@ REGIME = Regime(epochs=2, seed=0, rate=0.4, base_rate=0.1, base_batch=32, warmup
 
 
 class Counting(FakeTrainer):
-    """Counts how often it predicts."""
-
     predicted = 0
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:

@@ -26,7 +26,6 @@ DIGITS = Images(channels=1, height=32, width=32)
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    """Samples of one test are not those of the next."""
     feeds.forget()
     yield
     feeds.forget()
@@ -124,7 +123,6 @@ def task(model: str, name: str, rank: int = 0, *, size: int = 2, batch_size: int
 
 @pytest.fixture
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder of 40 and 12 pictures."""
     monkeypatch.setitem(data.CATALOGUE, "mnist", written.few("mnist"))
     return str(written.idx(tmp_path))
 

@@ -12,7 +12,6 @@ from scaling.workloads.layers import Parameter, Start
 
 
 def drawn(start: Start, shape: tuple[int, ...] = (400, 500)) -> weights.Array:
-    """One parameter's values."""
     return weights.values(Parameter("weight", shape, start, 200, 300), np.random.default_rng(1))
 
 

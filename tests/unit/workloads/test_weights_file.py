@@ -50,7 +50,6 @@ def npz(path: Path, arrays: Arrays) -> str:
 
 
 def safetensors(path: Path, arrays: Arrays, kind: str = "F32") -> str:
-    """As the format's page has it, the names sorted."""
     header: dict[str, Any] = {"__metadata__": {"format": "np"}}
     data = b""
     for name, array in sorted(arrays.items()):
@@ -140,7 +139,6 @@ def test_what_is_no_such_file_is_refused_on_one_line(tmp_path: Path, name: str) 
 
 
 def pth(folder: Path, found: object) -> str:
-    """What torch.save writes of plain values."""
     pickled = io.BytesIO()
     pickle.dump(found, pickled, protocol=2)
     with zipfile.ZipFile(folder / "plain.pth", "w") as file:

@@ -11,7 +11,6 @@ from scaling.frameworks.pytorch import installed
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder that is PATH and the headers' at once."""
     for name in ("gcc", "g++"):
         (tmp_path / name).write_text("")
         (tmp_path / name).chmod(0o755)

@@ -22,7 +22,6 @@ HSDP, KEPT = {"hsdp": "2"}, {"reshard": "false"}
 
 
 def task(name: str = "torch:fsdp2", size: int = 4, **fields: Any) -> Task:
-    """Rank 0's, of four ranks on two hosts."""
     return replace(paper_tasks.tasks(name, "exchange", size, **fields)[0], hosts=HOSTS[:size])
 
 

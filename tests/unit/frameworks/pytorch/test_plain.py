@@ -22,7 +22,6 @@ every_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each
 
 
 def point(**fields: Any) -> Any:
-    """Of the plain loop, at batch 4 on a CPU."""
     return make_point(strategy="torch:plain", kind="solo", world_size=1, **fields)
 
 

@@ -20,7 +20,6 @@ def test_tensors_stand_in_order_and_aligned() -> None:
 
 
 def cap_mb(elements: int) -> float:
-    """The option that makes buckets of so many elements."""
     return 4 * elements / MIB
 
 
