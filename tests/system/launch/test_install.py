@@ -249,15 +249,6 @@ def test_unknown_extra(machine: Machine, argument: str, answer: str) -> None:
     assert machine.pip_calls == []
 
 
-def test_help_installs_nothing(machine: Machine) -> None:
-    done = machine.run("launch/install", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(
-        "Install the frameworks and Horovod: ./launch/install [--cuda WHICH] [--here] [EXTRA...]\n"
-    )
-    assert not (machine.root / ".venv").exists()
-
-
 @pytest.mark.parametrize("command", ["launch/local", "launch/install"])
 @pytest.mark.parametrize(
     ("release", "stays"), [("2.9.1", True), ("2.14.1+cu130", True), ("2.13.0", False), ("2.3.1", False)]
