@@ -16,10 +16,7 @@ from scaling.tools.lab import shapes
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 
-SETTINGS = {
-    "4x1": ("100mbit", "500mbit", "1gbit"),
-    "4x4": ("100mbit", "250mbit", "500mbit"),
-}
+SETTINGS = {"4x1": ("100mbit", "500mbit", "1gbit"), "4x4": ("100mbit", "250mbit", "500mbit")}
 SIZES_MB = (25, 100)
 TARGET_S = 6.0
 BAR, CEILING = 0.92, 0.956

@@ -63,8 +63,7 @@ def test_plain_loops_beside_each_other_have_a_time_of_each_step(name: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [("torch:plain", "exchange"), ("tensorflow:plain", "exchange"), ("mxnet:plain", "together")],
+    ("name", "kind"), [("torch:plain", "exchange"), ("tensorflow:plain", "exchange"), ("mxnet:plain", "together")]
 )
 def test_other_steps_are_timed_by_the_window(name: str, kind: Kind, tmp_path: Path) -> None:
     """MXNet's return before they are done."""

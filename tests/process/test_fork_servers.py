@@ -17,17 +17,7 @@ from scaling.agent.forks import Starter
 from scaling.records.point import Point
 from scaling.records.task import Malloc, Task
 from tests.support import forked
-from tests.support.forked import (
-    IMPORTED,
-    beside,
-    child_of,
-    end,
-    is_forked,
-    server_of,
-    started,
-    task_of,
-    well,
-)
+from tests.support.forked import IMPORTED, beside, child_of, end, is_forked, server_of, started, task_of, well
 from tests.support.points import changed
 from tests.support.waiting import eventually
 

@@ -40,11 +40,7 @@ def test_each_value_runs_on_the_mpi_that_is_named_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("expression", "left", "told"),
-    [
-        ("", ["a", "b"], "1 tests are left to the matrix"),
-        ("matrix", [*"amb"], ""),
-        ("not matrix", [*"amb"], ""),
-    ],
+    [("", ["a", "b"], "1 tests are left to the matrix"), ("matrix", [*"amb"], ""), ("not matrix", [*"amb"], "")],
 )
 def test_the_matrix_is_left_out_with_a_reason_unless_asked_for(
     expression: str, left: list[str], told: str

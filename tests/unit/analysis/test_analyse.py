@@ -181,11 +181,7 @@ def test_baselines_list_the_plain_loops() -> None:
     records = [record(point("solo", number=n), 0.1) for n in range(3)]
     (found,) = baselines([*records, failed(point("solo", batch_size=64))])[:1]
     batch_size = found.workload.batch_size
-    assert (found.strategy, batch_size, mean(found.samples_per_s)) == (
-        "fake:plain",
-        32,
-        close(320.0),
-    )
+    assert (found.strategy, batch_size, mean(found.samples_per_s)) == ("fake:plain", 32, close(320.0))
     lost = baselines([*records, failed(point("solo", batch_size=64))])[1]
     assert lost.samples_per_s is None
     assert lost.footnotes == ("failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",)

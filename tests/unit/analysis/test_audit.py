@@ -48,10 +48,7 @@ def test_partial_failure() -> None:
     row = by_size([failed(one.point) if one.point.key in lost else one for one in records])[2]
     assert row.failed is None and row.rounds == 1 and row.flags == ()
     slow = "slow rank: rank 1 on node1 (CPU 1) takes 2.0 % longer beside the others than its fellows"
-    assert row.footnotes == (
-        "2 of 3 rounds failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",
-        slow,
-    )
+    assert row.footnotes == ("2 of 3 rounds failed: oom: out of memory (rank 1 on node1; log: logs/a.log)", slow)
     assert mean(row.efficiency) == close(0.8)
 
 

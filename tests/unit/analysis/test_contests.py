@@ -514,12 +514,7 @@ def test_difference_is_the_advantage_from_the_other_side() -> None:
     (found,) = comparisons(records)
     assert (mean(found.advantage), mean(found.difference)) == (close(0.25), close(-0.2))
     work = found.workload
-    assert (found.placement, work.batch_rule, work.batch_size, found.synchronous) == (
-        "pack",
-        "weak",
-        32,
-        True,
-    )
+    assert (found.placement, work.batch_rule, work.batch_size, found.synchronous) == ("pack", "weak", 32, True)
 
 
 # ---------------------------------------------------------------- the servers' use

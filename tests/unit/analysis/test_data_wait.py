@@ -83,10 +83,7 @@ def test_what_holds_no_data_up_is_no_wait() -> None:
 
 def test_bounds_are_of_the_mean_over_rounds_and_noise_is_no_wait() -> None:
     # together - held is 0.004 and -0.004: nothing on average, and a bound in each round would make it 0.002
-    made = [
-        *one_round(HELD_S + 0.004, 0.13, number=0),
-        *one_round(HELD_S - 0.004, 0.13, number=1),
-    ]
+    made = [*one_round(HELD_S + 0.004, 0.13, number=0), *one_round(HELD_S - 0.004, 0.13, number=1)]
     row = by_size(made)[SIZE]
     assert row.data_wait is not None and row.data_wait.of_step == close(0.0)
 

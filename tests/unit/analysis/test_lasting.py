@@ -488,8 +488,7 @@ def _ending(window: Window, end_s: float) -> Window:
 def _faster(made: PointRecord, part: float) -> PointRecord:
     ranks = tuple(
         replace(
-            rank,
-            windows=tuple(_ending(w, w.start_s + w.seconds * exp(-part * w.index)) for w in rank.windows),
+            rank, windows=tuple(_ending(w, w.start_s + w.seconds * exp(-part * w.index)) for w in rank.windows)
         )
         for rank in made.ranks
     )

@@ -196,8 +196,7 @@ def test_samples_without_a_loss_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "loss"),
-    [(319, None), (320, 3.0), (480, 2.5), (640, 2.0), (800, 1.75), (960, 1.5), (961, None)],
+    ("count", "loss"), [(319, None), (320, 3.0), (480, 2.5), (640, 2.0), (800, 1.75), (960, 1.5), (961, None)]
 )
 def test_the_curve_is_linear_between_windows(count: int, loss: float | None) -> None:
     assert cell.loss_after([made_with(3.0, 2.0, 1.5)], count) == (loss if loss is None else close(loss))

@@ -78,9 +78,6 @@ def bisected(results: Path, *, nodes: int = 4, each: int = 1, noise: float | Non
     return Told(code, search.said, header, kept, launch)
 
 
-# ---------------------------------------------------------------- test broken off
-
-
 SLOW_BROKEN_OFF = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0.004"]
 
 
@@ -122,8 +119,6 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_far_it_came(
     assert all(isinstance(record.outcome, Finished) for record in kept)
     assert document(header, kept).sections
 
-
-# ---------------------------------------------------------------- test leading
 
 SLOW = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0.004"]
 

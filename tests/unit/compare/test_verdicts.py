@@ -19,9 +19,6 @@ from tests.support.compared_runs import launch, without_noise
 from tests.support.scripted_records import carried, close, failed, point, record, sweep
 from tests.support.simulated_gates import Rows, is_red, share_red, side
 
-# ---------------------------------------------------------------- test simulated
-
-
 PAIRS = 200
 
 
@@ -50,8 +47,6 @@ def test_a_loss_of_5_percent_is_found_by_three_runs_a_side_that_differ_by_1_perc
     """Each cell by its own noise alone: in 90 of 100. Of five rounds' 1 % there is 0.45 % left."""
     assert share_red(PAIRS // 2, 0.02, lost=0.05, runs=3, rounds=1, sd=0.0045, launch_sd=0.01) >= 95
 
-
-# ---------------------------------------------------------------- test verdicts
 
 MIRRORED = {"slower": "faster", "faster": "slower", "missing": "new", "new": "missing"}
 

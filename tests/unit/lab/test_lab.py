@@ -27,9 +27,6 @@ def lab(*nics: Nic, links: dict[str, float] | None = None) -> Lab:
     return Lab(name="lab", nodes=("node1", "node2"), slots=4, nics=cards, holder=HOLDER, links=links or {})
 
 
-# ---------------------------------------------------------------- test remote
-
-
 def test_the_remote_agent_keeps_the_environment_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "PATH": "/opt/bin:/bin",

@@ -14,15 +14,7 @@ from scaling.quiet import turns as quiet
 from scaling.records.events import Finished
 from scaling.records.run import PointRecord
 from tests.support.inline import Run
-from tests.support.turns import (
-    ONE_CELL,
-    STEADY_S,
-    disturbed,
-    indices,
-    quiet_probes,
-    slow,
-    sweep,
-)
+from tests.support.turns import ONE_CELL, STEADY_S, disturbed, indices, quiet_probes, slow, sweep
 
 pytestmark = pytest.mark.usefixtures("canaries")
 

@@ -21,18 +21,7 @@ from scaling.records.task import Run as RunCommand
 from scaling.sweep.state import PointState
 from tests.support.check_facts import nic
 from tests.support.inline import Launch, PaperAgent, Run, host
-from tests.support.turns import (
-    BLOCK,
-    BLOCKS,
-    CELLS,
-    LATER,
-    LATER_TURNS,
-    WARM,
-    blocks,
-    cell,
-    indices,
-    sweep,
-)
+from tests.support.turns import BLOCK, BLOCKS, CELLS, LATER, LATER_TURNS, WARM, blocks, cell, indices, sweep
 
 pytestmark = pytest.mark.usefixtures("canaries")
 

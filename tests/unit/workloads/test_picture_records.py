@@ -42,9 +42,7 @@ def recorded(tmp_path: Path, *contents: bytes) -> frames.Records:
 
 def test_recordio(tmp_path: Path) -> None:
     found = recorded(
-        tmp_path,
-        written.record(labelled(3.0, b"first")),
-        written.record(labelled(0.0, b"second!", 5.0, 9.0)),
+        tmp_path, written.record(labelled(3.0, b"first")), written.record(labelled(0.0, b"second!", 5.0, 9.0))
     )
     assert [found.read(index) for index in range(len(found))] == [(b"first", 3), (b"second!", 5)]
 
