@@ -17,7 +17,7 @@ from scaling.agent.device_probe import DeviceProbe, integral_j
 from scaling.agent.watch import TICKS_PER_S, CpuMeter
 from scaling.records.telemetry import MAIN, CpuTime, Sample, ThreadTime
 from tests.support import probe_clock
-from tests.support.fake_nvml import FakeGpu, Install, installer
+from tests.support.fake_nvml import FakeGpu, Install
 from tests.support.probe_clock import ProbeClock
 
 PID = 42
@@ -255,11 +255,6 @@ def test_of_this_process_it_reads_what_the_clock_of_its_thread_says() -> None:
 # The readings of a device while a worker measures, through a stand-in for NVML.
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
-
-
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    yield from installer(monkeypatch)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from scaling.quiet.agent import Quiet, Suspicion
 from scaling.records.events import Announce, Exit, Ready, Window
 from scaling.records.task import Clocks, Finish, Run, Task
 from scaling.records.telemetry import CpuTime, Flow, Foreign, Sample, Telemetry, Traffic
-from tests.support.fake_nvml import FakeGpu, Install, installer
+from tests.support.fake_nvml import FakeGpu, Install
 from tests.support.points import POINT, TASK, changed, make_point
 from tests.support.supervised import Silent
 
@@ -291,11 +291,6 @@ MEASURE = Run(windows=1, steps=1, measured=True)
 WINDOW = Window(index=0, measured=True, steps=1, samples=1, start_s=0.0, end_s=1.0, end_unix_s=0.0)
 THERMAL = 0x20
 USED_J = (0.5, 2.0, 8.0, 32.0)
-
-
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    yield from installer(monkeypatch)
 
 
 @pytest.fixture

@@ -167,16 +167,6 @@ def test_a_failed_baseline_of_one_round_counts_one_round() -> None:
     assert not any("rounds" in note for note in found.footnotes)
 
 
-def test_a_baseline_at_another_batch_does_not_count() -> None:
-    records = [record(point("solo", batch_size=64), 0.1), record(point("exchange", 2), 0.125)]
-    assert by_size(records)[2].efficiency is None
-
-
-def test_controls_of_another_precision_do_not_count() -> None:
-    records = [record(point("solo", precision="bf16"), 0.1), record(point("exchange", 2), 0.125)]
-    assert by_size(records)[2].efficiency is None
-
-
 def test_baselines_list_the_plain_loops() -> None:
     records = [record(point("solo", number=n), 0.1) for n in range(3)]
     (found,) = baselines([*records, failed(point("solo", batch_size=64))])[:1]

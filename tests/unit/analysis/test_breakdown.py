@@ -198,7 +198,7 @@ def test_controls_of_another_placement_do_not_count() -> None:
     assert loss_of(by_size(spread)[2]).contention is None
 
 
-# What the CPU time of ranks, helpers and servers tells of lost efficiency: planted as in test_planted.py.
+# What the CPU time of ranks, helpers and servers tells of lost efficiency: planted.
 
 WITHIN = 1.5
 SPARE: dict[str, tuple[Plan, dict[str, float]]] = {

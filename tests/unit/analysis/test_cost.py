@@ -212,20 +212,6 @@ def test_devices_that_are_paid_anyway_cost_nothing_more() -> None:
     assert knee(curve(100, 120, 130), header(), pricing(replace(V100, devices=4))) == 4
 
 
-# ---------------------------------------------------------------- the file
-
-
-def test_the_example_of_the_description_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "prices.toml"
-    path.write_text(
-        'currency = "USD"\n[[price]]\nname = "p3.2xlarge"\nprovider = "AWS"\nregion = "eu-west-1"\n'
-        'match = { gpu = "Tesla V100-SXM2-16GB" }\ndevices = 1\nper_hour = { on_demand = 3.06, spot = 0.92 }\n'
-        'minimum_s = 60\nseen = 2018-02-01\nsource = "Domino"\n'
-    )
-    (price,) = prices.read(path).price
-    assert (price.per_hour, price.seen) == ({"on_demand": 3.06, "spot": 0.92}, "2018-02-01")
-
-
 # A user's file of prices: read whole, or refused in one line.
 
 GOOD = """
@@ -282,11 +268,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, said: str) -
 
 def test_a_match_without_patterns_means_nobody() -> None:
     assert not prices.Match().holds(gpu="any")
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
-        prices.read(tmp_path / "none")
 
 
 # Energy of processors and memory: power over rate, of all of a row's machines or none, and of nobody else.

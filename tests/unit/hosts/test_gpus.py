@@ -6,7 +6,6 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,18 +28,12 @@ from tests.support.fake_nvml import (
     FakeNvml,
     Install,
     forget,
-    installer,
     sliced,
 )
 from tests.support.topologies import two_pairs
 
 SINGLE, HOSTBRIDGE, NODE, SYSTEM = 10, 30, 40, 50
 AFFINITIES = frozenset({"nvmlDeviceGetCpuAffinityWithinScope", "nvmlDeviceGetCpuAffinity"})
-
-
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    yield from installer(monkeypatch)
 
 
 def uuids() -> list[str]:

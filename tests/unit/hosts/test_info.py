@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,14 +26,8 @@ from scaling.hosts import allocator, interfaces, proc
 from scaling.hosts.info import check_names, describe, gather, joined, pick_cpus
 from scaling.hosts.revision import code_hash
 from scaling.records.host import Gpu, HostInfo
-from tests.support.fake_nvml import FakeGpu, Install, installer
+from tests.support.fake_nvml import FakeGpu, Install
 from tests.support.inline import host as described
-
-
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    yield from installer(monkeypatch)
-
 
 PACKAGES = frameworks.distributions()
 

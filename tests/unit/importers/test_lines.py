@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from scaling.errors import UsageError
 from scaling.tools.importers import logs
 from scaling.tools.importers.logs import NUMBER, Given, SpeedOf, compiled
 from scaling.tools.importers.tools import TOOLS, read_all, recognise
@@ -163,13 +162,6 @@ def test_two_tools_in_one_file_are_refused(tmp_path: Path) -> None:
     said = "has lines of horovod and of tf_cnn_benchmarks: split it, or choose one with --tool horovod"
     assert refusal(written(tmp_path, both)) == said
     assert imported(written(tmp_path, both), Given(), "horovod").rows[0].world_size == 1
-
-
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file"):
-        recognise(tmp_path / "none")
-    with pytest.raises(UsageError, match="is a folder"):
-        recognise(tmp_path)
 
 
 @pytest.mark.parametrize(

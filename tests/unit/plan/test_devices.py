@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from scaling.report.formats import terminal
 from scaling.run.header import by_name
 from scaling.text import ranges
 from tests.support import topologies
-from tests.support.fake_nvml import Install, installer
+from tests.support.fake_nvml import Install
 from tests.support.inline import Launch, enrol, host
 from tests.support.points import TASK, changed, make_point
 from tests.support.topologies import MATRICES
@@ -261,11 +261,6 @@ def test_a_process_drives_one_slice_only() -> None:
 
 
 # Which CPUs a GPU's worker gets, on the topologies of real machines.
-
-
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    yield from installer(monkeypatch)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from scaling.tools.predict.evidence import ANY, Wanted
 from scaling.tools.predict.forecast import WIDEST, Case, forecasts, outlook
 from scaling.tools.predict.model import Parts
 from scaling.tools.predict.setting import At
-from tests.support.predicted_runs import HEADER, run
+from tests.support.predicted_runs import HEADER, placed, run
 from tests.support.scripted_clusters import RESNET50, at, exact
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
 
@@ -30,27 +30,12 @@ HOSTS = (host("node1"), host("node2"))
 HEADER_OF_EVIDENCE = header(HOSTS)
 
 
-def evidence_run(step_s: dict[int, float] | None = None, rounds: int = 3, **changes: Any) -> list[PointRecord]:
-    """Rounds of one device at 0.1 s a step, two on one node and four on two."""
-    steps = step_s or {1: 0.1, 2: 0.105, 4: 0.125}
-    made = [one for number in range(rounds) for one in sweep(number, 0.1, steps, **changes)]
-    return [_placed(one) for one in made]
-
-
-def _placed(one: PointRecord) -> PointRecord:
-    if one.point.world_size < 4:
-        return one
-    names = ("node1", "node1", "node2", "node2")
-    ranks = tuple(replace(rank, host=name) for rank, name in zip(one.ranks, names, strict=True))
-    return replace(one, ranks=ranks, hosts=names)
-
-
 def case(records: Sequence[PointRecord], wanted: Wanted = ANY) -> Case:
     return evidence.case(HEADER_OF_EVIDENCE, records, wanted)
 
 
 def test_rows_controls_and_exchanges_become_evidence() -> None:
-    found = case(evidence_run())
+    found = case(run())
     assert [(one.at.world_size, one.at.nodes) for one in found.known.observed] == [(2, 1), (4, 2)]
     assert [one.value for one in found.known.observed] == pytest.approx([0.1 / 0.105, 0.1 / 0.125])
     assert [one.seconds for one in found.known.exchanges] == pytest.approx([0.05, 0.05])
@@ -65,7 +50,7 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
 
 def test_few_draws_are_told() -> None:
     """An exchange of 40 bytes that takes 50 ms."""
-    found = outlook(case(evidence_run()), priors.read())
+    found = outlook(case(run()), priors.read())
     (said,) = found.doubts
     assert said.startswith("what was measured is far from all that taught the model: intervals rest on 3 draws")
     (row,) = forecasts(found, (8,))
@@ -77,7 +62,7 @@ def test_few_draws_are_told() -> None:
 
 
 def test_larger_world_sizes_can_be_held_back() -> None:
-    found = case(evidence_run(), Wanted(up_to=2))
+    found = case(run(), Wanted(up_to=2))
     assert [one.at.world_size for one in found.known.observed] == [2]
     assert [one.at.world_size for one in found.known.exchanges] == [2]
     assert found.largest == 2
@@ -93,7 +78,7 @@ def test_the_interval_is_narrower_with_comm() -> None:
         low, high = infer.quantiles(drawn.log_efficiency, drawn.weights, [0.1, 0.9])[:, 0]
         return float(high - low)
 
-    records = evidence_run({1: 0.1, 2: 0.15})
+    records = run({1: 0.1, 2: 0.15})
     assert half(records) < 0.95 * half([one for one in records if one.point.kind != "comm"])
 
 
@@ -106,9 +91,7 @@ def test_the_interval_is_narrower_with_comm() -> None:
     ],
 )
 def test_marked_rows_teach_nothing(spoil: Any, said: str) -> None:
-    spoiled = [
-        spoil(one) if one.point.kind == "exchange" and one.point.world_size == 4 else one for one in evidence_run()
-    ]
+    spoiled = [spoil(one) if one.point.kind == "exchange" and one.point.world_size == 4 else one for one in run()]
     try:
         found = case(spoiled)
     except UsageError as error:
@@ -120,7 +103,7 @@ def test_marked_rows_teach_nothing(spoil: Any, said: str) -> None:
 
 def test_a_loss_that_no_control_explains_is_no_input() -> None:
     """0.2 s where the exchange alone takes 0.05 s and loops beside each other 0.104 s."""
-    found = case(evidence_run({1: 0.1, 2: 0.105, 4: 0.2}))
+    found = case(run({1: 0.1, 2: 0.105, 4: 0.2}))
     assert [one.at.world_size for one in found.known.observed] == [2]
     assert "points of its loss are unexplained" in found.notes[0]
 
@@ -129,22 +112,22 @@ def test_nothing_sound_is_refused_with_what_would_mend_it() -> None:
     with pytest.raises(
         UsageError, match=r"one sound exchange.*mpirun -np 2 python -m scaling.run .*--world-sizes 1,2"
     ):
-        case(evidence_run({1: 0.1}))
+        case(run({1: 0.1}))
     with pytest.raises(UsageError, match="--up-to 3: one device alone"):
-        case([one for one in evidence_run() if one.point.world_size != 2], Wanted(up_to=3))
+        case([one for one in run() if one.point.world_size != 2], Wanted(up_to=3))
     with pytest.raises(UsageError, match="RUN: one device alone"):
-        case([one for one in evidence_run() if one.point.kind != "solo"])
+        case([one for one in run() if one.point.kind != "solo"])
 
 
 def test_unknown_curves_and_other_batch_rules_are_refused() -> None:
     with pytest.raises(UsageError, match="--strategy nope: the run has no such exchange; it has fake:a over auto"):
-        case(evidence_run(), Wanted(strategy="nope"))
+        case(run(), Wanted(strategy="nope"))
     with pytest.raises(UsageError, match="batch rule is strong"):
-        case(evidence_run(batch_rule="strong", batch_size=8))
+        case(run(batch_rule="strong", batch_size=8))
 
 
 def test_comm_is_as_uncertain_as_the_step_that_it_is_held_against() -> None:
-    steady, unsteady = evidence_run(), evidence_run()
+    steady, unsteady = run(), run()
     slower = [
         record(one.point, 0.1 * (1 + 0.1 * one.point.round)) if one.point.kind == "solo" else one
         for one in unsteady
@@ -155,13 +138,13 @@ def test_comm_is_as_uncertain_as_the_step_that_it_is_held_against() -> None:
 
 def slowed(names: Sequence[float] = (), **changes: Any) -> list[PointRecord]:
     """The run whose second node computes longer beside the first, and alone by `names`, seat by seat."""
-    records = [one for one in evidence_run(**changes) if one.point.world_size < 4]
+    records = [one for one in run(**changes) if one.point.world_size < 4]
     for number in range(3):
         records.append(record(point("exchange", 4, number, **changes), 0.15))
         records.append(record(point("together", 4, number, **changes), 0.1, 0.1, 0.13, 0.13))
         records.append(record(point("comm", 4, number, **changes), 0.05))
         records += [record(point("each", 4, number, **changes), *names)] if names else []
-    return [_placed(one) for one in records]
+    return [placed(one) for one in records]
 
 
 def test_a_slow_node_is_taken_out() -> None:
@@ -192,7 +175,7 @@ def test_without_a_slow_node_nobody_beats_being_alone(tmp_path: Path, capsys: py
 def test_what_a_slow_node_costs_is_told_by_its_own_curve() -> None:
     """Another batch, of which nobody waits for anybody, stands first in the file."""
     other = [
-        _placed(one)
+        placed(one)
         for number in range(3)
         for one in sweep(number, 0.09, {1: 0.09, 2: 0.095, 4: 0.1}, batch_size=16)
     ]
@@ -202,7 +185,7 @@ def test_what_a_slow_node_costs_is_told_by_its_own_curve() -> None:
 
 
 def test_the_command_reads_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = written(tmp_path / "run", (HEADER_OF_EVIDENCE, evidence_run()))
+    folder = written(tmp_path / "run", (HEADER_OF_EVIDENCE, run()))
     assert command.main([str(folder), "--world-sizes", "8,16", "--network", "ib:100"]) == 0
     out, _ = capsys.readouterr()
     assert out.startswith("PREDICTED, not measured: fake:a over auto, digits-cnn, batch 32 per device")
@@ -223,7 +206,7 @@ def test_a_run_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 )
 def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     gpu = Gpu(index=0, name="Tesla V100", uuid="GPU-0", memory_bytes=1, links=links)
-    cuda = [replace(one, point=replace(one.point, hardware=Hardware(device="cuda"))) for one in evidence_run()]
+    cuda = [replace(one, point=replace(one.point, hardware=Hardware(device="cuda"))) for one in run()]
     found = evidence.case(header((replace(host(), gpus=(gpu,)),), device="cuda"), cuda)
     assert (str(found.setting.bus), found.device) == (bus, "Tesla V100")
 
@@ -240,15 +223,15 @@ def test_what_takes_a_card_by_its_verbs(strategy: str, device: Literal["cpu", "c
     network = Network(word="auto", why="", rate_bits_per_s=100e9, card_bits_per_s=100e9, places=places)
     gpu = Gpu(index=0, name="Tesla V100", uuid="GPU-0", memory_bytes=1)
     made = header(tuple(replace(one, gpus=(gpu,)) for one in HOSTS), device=device, networks=(network,))
-    records = [replace(one, point=replace(one.point, hardware=Hardware(device=device))) for one in evidence_run()]
+    records = [replace(one, point=replace(one.point, hardware=Hardware(device=device))) for one in run()]
     found = evidence.case(made, [renamed(one, strategy) for one in records])
     assert (str(found.setting.link), found.setting.line_bytes_per_s) == (link, 12.5e9)
 
 
 def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
     profile = Hardware(device="emulated", profile="p100")
-    asleep = [replace(one, point=replace(one.point, hardware=profile)) for one in evidence_run()]
-    assert (case(asleep).setting.emulated, case(evidence_run()).setting.emulated) == (True, False)
+    asleep = [replace(one, point=replace(one.point, hardware=profile)) for one in run()]
+    assert (case(asleep).setting.emulated, case(run()).setting.emulated) == (True, False)
 
 
 def renamed(one: PointRecord, strategy: str, options: dict[str, str] | None = None) -> PointRecord:
@@ -258,7 +241,7 @@ def renamed(one: PointRecord, strategy: str, options: dict[str, str] | None = No
 
 
 def of_strategy(strategy: str, options: dict[str, str] | None = None) -> Case:
-    return case([renamed(one, strategy, options) for one in evidence_run()])
+    return case([renamed(one, strategy, options) for one in run()])
 
 
 @pytest.mark.parametrize(
@@ -292,7 +275,7 @@ def test_exchanges_that_the_model_does_not_have_are_refused(strategy: str, optio
 
 
 def test_micro_steps_and_compression_of_the_strategy_count() -> None:
-    found = case(evidence_run(options={"accumulate": "4", "compression": "fp16"}))
+    found = case(run(options={"accumulate": "4", "compression": "fp16"}))
     assert found.setting.step_s == pytest.approx(0.1 / 4)
     assert found.setting.wire == "half"
     assert found.layout(8).accumulation == 4
