@@ -45,7 +45,6 @@ def watch(node: pytest.Item | pytest.Collector) -> AbstractContextManager[None]:
 
 
 def group(nodeid: str) -> str:
-    """Tests of one group are run one after the other by one process."""
     name = nodeid.partition("::")[0].removeprefix(f"{HERE.name}/")
     return next((together for together in TOGETHER if name.startswith(f"{together}/")), name)
 
@@ -63,7 +62,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a process that runs tests where it meets the others."""
     if MEETING not in node.config.stash:
         folder = node.config.stash[MEETING] = tempfile.mkdtemp(prefix="scaling-quiet-")
         node.config.add_cleanup(partial(shutil.rmtree, folder))
@@ -92,7 +90,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of pytest-xdist tells the first one what it left out."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[MATRIX] = session.config.stash.get(LEFT_OUT, 0)
 
@@ -108,7 +105,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def quietly(item: pytest.Item) -> AbstractContextManager[None]:
-    """Alone, or beside others that need not be."""
     if not (place := meeting(item.config)):
         return nullcontext()
     return quiet.held(Path(place), alone=item.path.relative_to(HERE).as_posix() in ALONE)

@@ -271,7 +271,6 @@ OWN = [
 
 
 def documents() -> Iterator[tuple[str, str]]:
-    """Every README, docstring and comment, with where it stands."""
     beside = [
         path
         for folder in ("tests", "containers", "hostfiles", "launch", "launch/studies")

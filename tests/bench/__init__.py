@@ -5,8 +5,6 @@ python -m tests.bench.strategies    the same for every strategy, against its fra
 python -m tests.bench.malloc        the plain loop with the heap kept against the system's, faults and ms of a step
 python -m tests.bench.forks         workers that are forked against fresh ones: until they train, and their rates
 python -m tests.bench.networks      networks of our descriptions against torchvision's; what drawing weights takes
-python -m tests.bench.feeds NAME    native feeds against the plainest pipeline of the framework
-python -m tests.bench.gloo_horovod  gradient exchange alone, torch:gloo against torch:horovod
 python -m tests.bench.pace          how many windows a start, how long: this machine's own noise replayed
 python -m tests.bench.agents        CPU of 16 agents while their workers measure
 python -m tests.bench.turnaround    what a point costs beyond start-up and windows

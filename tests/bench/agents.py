@@ -24,7 +24,6 @@ FLAGS = (
 
 
 def main() -> None:
-    """Print the CPU of each agent over a stretch of measured windows."""
     with TemporaryDirectory() as folder, TemporaryFile() as output:
         process = start(RANKS, FLAGS, Path(folder), output)
         try:
@@ -42,7 +41,6 @@ def main() -> None:
 
 
 def _agents(launcher: int) -> list[psutil.Process]:
-    """The ranks, in the order of their ranks."""
     for _ in range(200):
         found = [
             child for child in psutil.Process(launcher).children(recursive=True)

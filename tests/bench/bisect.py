@@ -29,7 +29,6 @@ CASES = (
 
 
 def main() -> None:
-    """Print a line for each case."""
     out = sys.stdout.write
     out(f"nodes  slow  by %  noise %   right of {RUNS}, %   points: median, most   waves: median, most\n")
     for nodes, slow, part, noise in CASES:

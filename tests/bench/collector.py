@@ -30,7 +30,6 @@ READY = Ready(import_s=1.0, build_s=1.0, parameters=1, gradient_bytes=4, device_
 
 
 def main() -> None:
-    """Print both figures."""
     folded_per_s = _folding()
     read_s, table_s = _reading()
     out = sys.stdout.write

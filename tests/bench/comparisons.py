@@ -25,7 +25,6 @@ SITUATIONS = {"one slower than all": told_slower, "one the best": told_best, "a 
 
 
 def main() -> None:
-    """Print all three."""
     dice = np.random.default_rng(SEED)
     out = sys.stdout.write
     out(f"comparisons: {TABLES:,} tables each, standard error of a share 0.2 points\n\n")
@@ -49,7 +48,6 @@ def main() -> None:
 
 
 def _false(dice: np.random.Generator, noise: str, rivals: int, rounds: int) -> float:
-    """Percent of tables of equals in which anything is told apart."""
     told = told_apart(drawn(dice, noise, (TABLES, SIZES, rounds, rivals)))
     return 100 * float(told.any((1, 2)).mean())
 

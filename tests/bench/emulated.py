@@ -61,7 +61,6 @@ def expected_s(point: Point) -> float:
 
 
 def main() -> None:
-    """Print the ratios of every model and network."""
     out = sys.stdout.write
     nics = [word for name, rate in RATES_BITS_PER_S.items() for word in ("--nic", f"{name}={rate / 1e9:g}gbit")]
     _lab("up", "--nodes", "4", "--slots", "4", *nics)

@@ -42,7 +42,6 @@ ALIKE, WIDEST = 0.01, 0.01
 
 
 def main(names: Sequence[str]) -> None:
-    """Compare both ways under each strategy."""
     adopt_orphans()
     turns.say(f"{RANKS} ranks, digits-cnn, batch {BATCH}, 1 thread each; forked over fresh must be 0.99 to 1.01")
     for name in names or USUAL:

@@ -17,7 +17,6 @@ UNEVEN = (0.005, 3, 3.0)
 
 
 def main() -> None:
-    """Print a line for each noise between launches."""
     out = sys.stdout.write
     out(f"red of {PAIRS} pairs, %: on nothing (--fail-above 0, 2 %), on a loss of 5 %\n")
     for launch_sd, runs, uneven in (*((sd, runs, 1.0) for sd in (0.0, 0.005, 0.01) for runs in (1, 3)), UNEVEN):

@@ -31,7 +31,6 @@ T = TypeVar("T")
 
 
 def main() -> None:
-    """Write the runs, then time each stage by itself."""
     with TemporaryDirectory() as folder:
         results = Path(folder)
         size = _write(results)

@@ -34,7 +34,6 @@ def grown(name: str, size: int, folder: Path) -> Path:
 
 
 def _read(path: Path, said: Said) -> tuple[float, float, float, str]:
-    """Seconds, those of the CPU, MiB at most, what came of it."""
     began, began_cpu = time.perf_counter(), time.process_time()
     try:
         rates = [row.rate for row in imported(path, said.given).rows]
@@ -52,7 +51,6 @@ def _damaged(name: str) -> int:
 
 
 def main() -> None:
-    """Print a line for each sample."""
     size = int(float(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_MB) * 1e6)
     print(
         f"{'sample':24} {'seconds':>8} {'CPU':>6} {'reads':>6} {'MiB':>6} {'invented':>9}  {size / 1e6:g} MB say"

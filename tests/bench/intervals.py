@@ -36,10 +36,7 @@ TARGETS = (1.0, 1.5, 2.0, 3.0)
 
 
 class _Parser(ArgumentParser):
-    """Tells a mistake in one line."""
-
     def error(self, message: str) -> NoReturn:
-        """End with the code for that."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
@@ -81,7 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _lines(name: str, noise: Noise, design: Design, runs: int, seed: int) -> Iterator[dict[str, Measured]]:
-    """Of each spread of the devices, printed."""
     for spread in SPREADS:
         line = table(noise, spread, runs=runs, seed=seed, design=design)
         if design is SIDE_BY_SIDE:

@@ -16,17 +16,13 @@ from scaling.tools.lab import lifecycle, shapes
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 
-SETTINGS = {
-    "4x1": ("100mbit", "500mbit", "1gbit"),
-    "4x4": ("100mbit", "250mbit", "500mbit"),
-}
+SETTINGS = {"4x1": ("100mbit", "500mbit", "1gbit"), "4x4": ("100mbit", "250mbit", "500mbit")}
 SIZES_MB = (25, 100)
 TARGET_S = 6.0
 BAR, CEILING = 0.92, 0.956
 
 
 def main() -> None:
-    """Print the ratio of each setting."""
     sys.stdout.write("nodes x ranks  rate      MB   busbw/rate\n")
     for setting in sys.argv[1:] or SETTINGS:
         nodes, slots = map(int, setting.split("x"))

@@ -69,7 +69,6 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its run's folder as well."""
         return f"{self.task}-{self.model}"
 
 
@@ -127,7 +126,6 @@ def _dilate(name: str, case: Case, asked: Namespace) -> float | None:
 
 
 def _about(case: Case, asked: Namespace) -> str:
-    """How long the case's run takes by its own plan."""
     with labs.lab("judge", nodes=NODES, slots=SLOTS, nics=nics(case)) as lab:
         flags = _flags(case, asked, _dilate(lab.name, case, asked))
         plan = _run(lab.name, *flags, "--dry-run").splitlines()
@@ -149,7 +147,6 @@ def _run(name: str, *flags: str) -> str:
 
 
 def registered(case: Case, asked: Namespace) -> Iterator[Miss]:
-    """What stands in the run of e1 or e2."""
     folder = measured(case, asked)
     rows = analyse(store.load(folder)[1]).rows
     for one in judged(store.predictions(folder), rows):
@@ -213,7 +210,6 @@ def _verdict(found: Sequence[Miss]) -> str:
 
 
 def cases(asked: Namespace) -> list[Case]:
-    """In the order in which they are measured."""
     models = [model for model in asked.models.split(",") if model]
     every = [Case(task, model) for model in models for task in (*CURVES, *FACTORS)]
     return [case for case in every if not asked.only or case.name in asked.only.split(",")]

@@ -23,7 +23,6 @@ def command(ranks: int, flags: Sequence[str], results: Path) -> tuple[list[str],
 
 
 def start(ranks: int, flags: Sequence[str], results: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start it in the background."""
     line, environ = command(ranks, flags, results)
     return subprocess.Popen(line, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 

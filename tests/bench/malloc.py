@@ -69,7 +69,6 @@ def used(pid: int) -> Used:
 
 
 def main(names: Sequence[str]) -> None:
-    """Compare the heaps under each framework."""
     adopt_orphans()
     turns.say(f"plain loop on one core, digits-cnn, batch {BATCH}, 1 thread")
     for name in names or installed():

@@ -66,7 +66,6 @@ class Reach(NamedTuple):
         return list(self._short(files))
 
     def _short(self, files: Sequence[str]) -> Iterator[str]:
-        """Those that take UNIT_S together, and always the first."""
         sum_s = 0.0
         for number, file in enumerate(files):
             if not number or sum_s + self.seconds[file] <= UNIT_S:
@@ -96,7 +95,6 @@ def group_of(file: str) -> str:
 
 
 def sixty(found: Sequence[Mutant], count: int, seed: int) -> list[tuple[str, Mutant]]:
-    """As many of each group."""
     by_group: dict[str, list[Mutant]] = defaultdict(list)
     for one in found:
         by_group[group_of(one.file)].append(one)

@@ -81,7 +81,6 @@ def quickest(ours: list[float], theirs: list[float]) -> str:
 
 
 def drawing() -> str:
-    """Seconds that the weights of ResNet-50 take."""
     spec = models.spec(DRAWN)
     begun_s = time.perf_counter()
     count = sum(array.size for _, array in weights.draw(spec, 1))
@@ -89,7 +88,6 @@ def drawing() -> str:
 
 
 def main(asked: list[str]) -> None:
-    """Print a line per network."""
     random.seed(1)
     framework, *names = asked if asked and asked[0] in FOLDER_OF else [FRAMEWORK, *asked]
     library = import_module(f"tests.bench.library.{FOLDER_OF[framework]}")

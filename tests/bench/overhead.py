@@ -12,7 +12,6 @@ from tests.bench.turns import say
 
 
 def main() -> None:
-    """Print both rates and their ratio with its interval over the starts."""
     say(HEAD)
     compare("torch:gloo", starts=int(os.environ.get("STARTS", "22")))
 

@@ -52,7 +52,6 @@ class Core:
 
 
 def main() -> None:
-    """Print a line per design."""
     if len(cpus := sorted(os.sched_getaffinity(0))) < 2:
         sys.exit("two cores are needed")
     with multiprocessing.Pool(2) as pool:

@@ -97,7 +97,6 @@ def said(found: intervals.Estimate, pairs: int) -> str:
 
 
 def summary(found: intervals.Estimate, pairs: int) -> str:
-    """The same where there is no bar."""
     span = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
     return f"ratio {found.mean:.3f}{span}, {found.n} starts x {pairs} blocks"
 

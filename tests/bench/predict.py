@@ -75,7 +75,6 @@ def _speed() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table of errors."""
     parser = ArgumentParser(prog="python -m tests.bench.predict")
     parser.add_argument("--by", choices=("publisher", "source"), default="publisher")
     parser.add_argument("--published", type=Path, default=FILE)

@@ -24,7 +24,6 @@ def seconds(arguments: Sequence[str]) -> float:
 
 
 def main() -> None:
-    """Print the medians and their ratio."""
     pairs = [(seconds(HELP), seconds(IMPORTS)) for _ in range(RUNS + 1)][1:]  # the first fills the file cache
     ours_s, theirs_s = (median(column) for column in zip(*pairs, strict=True))
     print(f"--help {ours_s:.3f} s, imports alone {theirs_s:.3f} s, ratio {ours_s / theirs_s:.2f} (at most 1.2)")

@@ -40,7 +40,6 @@ HEAD = f"{RANKS} ranks, digits-cnn, batch {BATCH}, 1 thread each; {BAR}"
 
 
 def main(names: Sequence[str]) -> None:
-    """Compare each strategy with its plain script."""
     found = {name: compare(name) for name in names or available()}
     turns.say(HEAD)
     for name, told in found.items():

@@ -67,9 +67,7 @@ class Member(Protocol):
         """One step that does not count, then so many that do."""
         ...
 
-    def answer(self) -> Answer | None:
-        """What came of it, once."""
-        ...
+    def answer(self) -> Answer | None: ...
 
     def ended(self) -> bool: ...
     def log_tail(self) -> str: ...
@@ -215,5 +213,4 @@ def _measured(running: Mapping[Side, Program], steps: int, pairs: int, seed: str
 
 
 def say(text: str) -> None:
-    """A line of progress."""
     print(text, flush=True)

@@ -72,7 +72,6 @@ class Member:
 
     @property
     def pid(self) -> int:
-        """Its process, and its group's."""
         return self._child.pid
 
     @property
@@ -81,7 +80,6 @@ class Member:
         return self._child.events_fd
 
     def tell(self, steps: int) -> None:
-        """One measured window, as rank 0 asks for several."""
         self._child.tell(Run(windows=1, steps=steps, measured=True, linger=self._lingers))
 
     def answer(self) -> Answer | None:
@@ -92,7 +90,6 @@ class Member:
         return None
 
     def announced(self) -> dict[str, str] | None:
-        """What a helper says once it can be reached."""
         return next((event.values for event in self._events() if isinstance(event, Announce)), None)
 
     def _events(self) -> list[Event]:

@@ -65,13 +65,11 @@ def exchanged(name: str, size: int, options: tuple[tuple[str, str], ...] = ()) -
 
 @cache
 def plain(baseline: str, size: int, device: Device) -> Trained:
-    """The loop without exchange, on the batches of `size` ranks put together."""
     (trained,) = ranks.run(ranks.tasks(baseline, "solo", 1, device=device), joined=size)
     return trained
 
 
 def parameters(name: str) -> int:
-    """Of the default model in the strategy's framework."""
     return models.spec("digits-cnn").parameters
 
 
@@ -210,7 +208,6 @@ def test_comm_exchanges_and_trains_nothing(name: str) -> None:
 
 
 def bytes_per_step(name: str, task: Task) -> float:
-    """What all ranks of a point and its servers must send each other in a step."""
     strategy = frameworks.load(name)
     bounds = strategy.bytes_per_step(counted_bytes.apart(task), 4 * parameters(name))
     assert bounds is not None

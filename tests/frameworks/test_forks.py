@@ -46,13 +46,11 @@ STARTER = Starter(os.environ)
 
 @pytest.fixture(scope="module", autouse=True)
 def servers() -> Iterator[None]:
-    """All tests here share its fork servers."""
     yield
     STARTER.close()
 
 
 def ready(task: Task) -> Starter:
-    """With a fork server for children like this task's, where there can be any."""
     plain = frameworks.load(task.point.strategy).baseline
     sample = replace(task, point=replace(task.point, strategy=plain, kind="solo", options={}))
     STARTER.preload(sample, [one for one in frameworks.NAMES if not frameworks.load(one).missing(one)])
@@ -92,7 +90,6 @@ def running(name: str, *, fresh: bool) -> Iterator[list[Child]]:
 
 
 def start(stack: ExitStack, starter: Starter, task: Task) -> Child:
-    """One child, forked or fresh as its task says, which ends with the stack."""
     asked = frameworks.load(task.point.strategy).environ(task, task.announced)
     child = Child(task, child_environ(os.environ, task, asked), start=starter.start)
     stack.callback(over, child)
@@ -101,20 +98,17 @@ def start(stack: ExitStack, starter: Starter, task: Task) -> Child:
 
 
 def over(child: Child) -> None:
-    """End it, if it has not been reaped."""
     if Path(f"/proc/{child.pid}").exists():
         end(child)
 
 
 def window(children: Sequence[Child]) -> list[Window]:
-    """All ranks do some steps."""
     for child in children:
         child.tell(Run(windows=1, steps=STEPS, measured=True))
     return [event for child in children if isinstance(event := heard(child, Window), Window)]
 
 
 def digests(children: Sequence[Child]) -> list[str | None]:
-    """All ranks end well and tell."""
     for child in children:
         child.tell(Finish())
     found = [event.digest for child in children if isinstance(event := heard(child, Result), Result)]
@@ -124,7 +118,6 @@ def digests(children: Sequence[Child]) -> list[str | None]:
 
 @cache
 def trained(name: str, *, fresh: bool) -> tuple[list[float | None], list[str | None]]:
-    """Losses and digests of both ranks after some steps."""
     if reason := frameworks.load(name).missing(name):
         pytest.skip(reason)
     with running(name, fresh=fresh) as children:

@@ -28,13 +28,11 @@ Found = dict[str, NDArray[Any]]
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What torch computes."""
     return computed("torch", tmp_path_factory)
 
 
 @pytest.fixture(scope="module", params=["tensorflow", "mxnet"])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What another one computes."""
     return computed(request.param, tmp_path_factory)
 
 

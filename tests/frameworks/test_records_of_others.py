@@ -42,7 +42,6 @@ writer.close()
 
 
 def write(script: str, package: str, folder: Path) -> None:
-    """Have the framework write, in a process of its own."""
     if find_spec(package) is None:
         pytest.skip(f"no {package}")
     done = subprocess.run(

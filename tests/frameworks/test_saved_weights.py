@@ -46,7 +46,6 @@ def task(strategy: str, **fields: Any) -> Task:
 
 
 def begun(spec: ModelSpec, path: Path) -> str:
-    """A file of weights whose batch norms have seen something."""
     random = np.random.default_rng(0)
     widths = [placed.shape[0] for placed in spec.placed if isinstance(placed.layer, BatchNorm)]
     statistics = [(random.random(width), random.random(width)) for width in widths]

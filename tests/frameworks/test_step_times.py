@@ -26,7 +26,6 @@ ROUNDING_S = 1e-9
 
 @contextmanager
 def running(name: str, kind: Kind, folder: Path) -> Iterator[Child]:
-    """A worker of one rank, ready to be told what to do."""
     if reason := frameworks.load(name).missing(name):
         pytest.skip(reason)
     task = replace(ranks.one_task(name, kind), log=str(folder / "0.log"))
@@ -40,7 +39,6 @@ def running(name: str, kind: Kind, folder: Path) -> Iterator[Child]:
 
 
 def windows(name: str, kind: Kind, folder: Path) -> list[Window]:
-    """Two of a worker that then ends well."""
     with running(name, kind, folder) as child:
         found = []
         for _ in range(2):
@@ -65,8 +63,7 @@ def test_plain_loops_beside_each_other_have_a_time_of_each_step(name: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [("torch:plain", "exchange"), ("tensorflow:plain", "exchange"), ("mxnet:plain", "together")],
+    ("name", "kind"), [("torch:plain", "exchange"), ("tensorflow:plain", "exchange"), ("mxnet:plain", "together")]
 )
 def test_other_steps_are_timed_by_the_window(name: str, kind: Kind, tmp_path: Path) -> None:
     """MXNet's return before they are done."""

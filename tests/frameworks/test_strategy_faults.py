@@ -63,7 +63,6 @@ def kinds(state: PointState) -> dict[str, int]:
 
 
 def helper_kinds(name: str) -> int:
-    """How many kinds of helpers a strategy has."""
     task = tasks(name, "exchange", 2)[0]
     return len({helper.name.partition("-")[0] for helper in frameworks.load(name).helpers(task)})
 
@@ -93,7 +92,6 @@ def test_whoever_is_killed_is_the_cause_and_the_sweep_goes_on(name: str, tmp_pat
 
 
 def is_the_cause(record: PointRecord, role: str) -> None:
-    """The point failed because that child was killed, and not because of a clock."""
     outcome = record.outcome
     assert isinstance(outcome, Failed), f"{role} was killed and the point went on"
     assert outcome.cause == "crash(SIGKILL)", (role, outcome)

@@ -27,7 +27,6 @@ def preload(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def starter(preload: object) -> Iterator[Starter]:
-    """Of an agent in this process's environment."""
     one = Starter(forked.BASE)
     yield one
     one.close()

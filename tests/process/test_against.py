@@ -20,7 +20,6 @@ QUICK = (
 
 
 def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """`python -m scaling.run` of one rank, as a user starts it."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("SCALING_")}
     return subprocess.run(
         [sys.executable, "-m", "scaling.run", *argv],

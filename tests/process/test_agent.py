@@ -100,7 +100,6 @@ def test_a_task_longer_than_a_pipe_takes_does_not_block_the_agent(
 
 
 def heard(launch: Launch, kind: type[Event], within_s: float = 60.0) -> Event | None:
-    """The next event of a kind that rank 0 is told."""
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:
         launch.turn()

@@ -30,8 +30,6 @@ with Guard() as guard, Program("sleeps", guard, asynchronous=False) as program:
 
 
 class Sleeper:
-    """A `turns.Member` that answers nothing."""
-
     name, measures = "sleeper", True
 
     def __init__(self) -> None:
@@ -90,8 +88,6 @@ def test_a_pause_lasts_until_the_next_turn_and_a_stopped_process_can_be_ended() 
 
 
 class Grandchild(Sleeper):
-    """One that another process started, as a fork server does."""
-
     def __init__(self) -> None:
         super().__init__()
         popen = f"subprocess.Popen({SLEEPER!r}, start_new_session=True, stdout=2)"

@@ -19,7 +19,6 @@ LAUNCHES = 3
 
 
 def the_step() -> str:
-    """What the workflow's step `compare` runs."""
     readme = (Path(flags.__file__).parent / "README.md").read_text()
     workflow = yaml.safe_load(readme.partition("```yaml\n")[2].partition("```")[0])
     (found,) = (step["run"] for step in workflow["jobs"]["compare"]["steps"] if step.get("name") == "compare")

@@ -36,10 +36,7 @@ def run(tmp_path: Path, size: int = 2, **script: object) -> Run:
     }
     launch = Launch(size, real=True)
     return launch.sweep(
-        tmp_path,
-        world_sizes=[1, size],
-        option=options(fail_world=size, **script),
-        **{**QUICK, **fields},
+        tmp_path, world_sizes=[1, size], option=options(fail_world=size, **script), **{**QUICK, **fields}
     )
 
 

@@ -17,17 +17,7 @@ from scaling.agent.forks import Starter
 from scaling.records.point import Point
 from scaling.records.task import Malloc, Task
 from tests.support import forked
-from tests.support.forked import (
-    IMPORTED,
-    beside,
-    child_of,
-    end,
-    is_forked,
-    server_of,
-    started,
-    task_of,
-    well,
-)
+from tests.support.forked import IMPORTED, beside, child_of, end, is_forked, server_of, started, task_of, well
 from tests.support.points import changed
 from tests.support.waiting import eventually
 
@@ -143,7 +133,6 @@ def test_threads_and_heap_that_the_server_has_not_start_fresh(starter: Starter, 
 
 
 def is_child_forked(starter: Starter, task: Task) -> bool:
-    """Whether a child of this task is, which is ended at once."""
     child = child_of(starter, task)
     try:
         return is_forked(child.pid)
@@ -183,7 +172,6 @@ def test_the_server_has_threads_and_heap_and_nothing_of_the_launcher(
 
 
 def on_gpu(task: Task) -> Point:
-    """The same work on a GPU."""
     return changed(task.point, device="cuda")
 
 

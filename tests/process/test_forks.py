@@ -113,13 +113,7 @@ def test_what_a_strategy_wants_imported_is_there_too_as_far_as_it_can_be(
     end(child)
 
 
-FAULTS = {
-    "raise": 1,
-    "exit-0": 0,
-    "segfault": -signal.SIGSEGV,
-    "kill": -signal.SIGKILL,
-    "oom": 1,
-}
+FAULTS = {"raise": 1, "exit-0": 0, "segfault": -signal.SIGSEGV, "kill": -signal.SIGKILL, "oom": 1}
 
 
 @both

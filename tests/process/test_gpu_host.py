@@ -22,7 +22,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(library: Path, machine: str, *argv: str, cwd: Path, expected: int = 0) -> str:
-    """What is printed."""
     env = nvml_library.environ(library, machine, log=cwd / "nvml.log")
     command = [sys.executable, "-m", "scaling.run", *argv]
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)

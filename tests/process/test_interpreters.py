@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,31 @@ from scaling.agent.forks import Starter
 from scaling.records import store
 from scaling.records.host import HostInfo
 from tests.support import forked
-from tests.support.environments import Environment
+
+
+class Environment:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        (self.packages / "beside.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin/python"
+
+    @property
+    def packages(self) -> Path:
+        (found,) = self.folder.glob("lib/python3*/site-packages")
+        return found
+
+    def install(self, name: str, version: str, code: str = "") -> None:
+        """Put a package there as pip leaves it; whoever imports it runs `code`."""
+        (self.packages / name).mkdir()
+        (self.packages / name / "__init__.py").write_text(code)
+        metadata = self.packages / f"{name}-{version}.dist-info/METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
 
 ROOT = Path(__file__).resolve().parents[2]
 # The fake strategy, but that its workers say in which Python they run.
@@ -47,7 +73,6 @@ class Launch:
         (folder / "planted/strategy.py").write_text(PLANTED)
 
     def run(self, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """`python -m scaling.run` of one rank, in the agent's environment."""
         base = {key: value for key, value in os.environ.items() if not key.startswith("SCALING_")}
         path = os.pathsep.join([str(ROOT), str(self.folder)])
         return subprocess.run(
@@ -56,7 +81,6 @@ class Launch:
         )  # fmt: skip
 
     def workers(self, *argv: str, **environ: str) -> set[str]:
-        """In which Pythons the workers of a short sweep ran."""
         quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.01", "--option", "step_s=0.001")
         only = ("--strategy", "planted.strategy:plain", "--kinds", "exchange")
         done = self.run(*only, *quick, *argv, **environ)
@@ -67,7 +91,6 @@ class Launch:
 
     @property
     def measured(self) -> Path:
-        """Its only run."""
         (run,) = (self.folder / "results").iterdir()
         return run
 

@@ -44,7 +44,6 @@ STRATEGY = Ring()
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a package that has one folder more, and no other change."""
     root = tmp_path_factory.mktemp("planted")
     shutil.copytree(PACKAGE, root / "scaling")
     folder = root / "scaling/frameworks/planted"

@@ -32,7 +32,6 @@ def network(interface: str = "lo", word: str = "eth0", **addresses: str) -> Netw
 
 
 def proved(*networks: Network, each: int = 1) -> tuple[Network, ...]:
-    """What three hosts of so many ranks prove."""
     enrolled: list[Enrol] = [enrol(host(name, nics=(LO,))) for name in NAMES for _ in range(each)]
     hub, clock = Hub(len(enrolled)), Clock()
     agents = [Agent(hub.rank(rank), clock=clock) for rank in range(len(enrolled))]
@@ -77,10 +76,7 @@ def test_one_host_alone_proves_nothing() -> None:
             "127.0.0.2 by lo (127.0.0.1), not by eth0; a goes to c at 127.0.0.3 by lo (127.0.0.1), not by eth0; "
             "b goes to c at ",
         ),
-        (
-            network("eth0", AUTO),
-            "--interconnect auto takes eth0, over which the hosts do not all meet: a goes",
-        ),
+        (network("eth0", AUTO), "--interconnect auto takes eth0, over which the hosts do not all meet: a goes"),
         (network(b="203.0.113.7"), "b does not listen at 203.0.113.7: Cannot assign requested address"),
     ],
 )

@@ -19,7 +19,6 @@ FAKE = ("--strategy", "fake:a")
 
 
 def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """`python -m scaling.run` of one rank, as a user starts it."""
     environ = {key: value for key, value in os.environ.items() if key != "SCALING_VIEW"}
     return subprocess.run(
         [sys.executable, "-m", "scaling.run", *argv],
@@ -115,7 +114,6 @@ def test_list_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two rounds."""
     folder = tmp_path_factory.mktemp("measured")
     quick = (
         "--rounds",

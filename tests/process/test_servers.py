@@ -16,8 +16,6 @@ QUICK: dict[str, Any] = {"rounds": 1, "windows": 3, "kinds": ["exchange"], "wind
 
 
 class StrikingHelper:
-    """A view that kills the first helper once, when windows are measured."""
-
     struck = 0
 
     def __getattr__(self, _name: str) -> Any:

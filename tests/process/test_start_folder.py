@@ -39,7 +39,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(command: str, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run `python -m scaling COMMAND` in a folder; of `run`, the module."""
     words = ["scaling.run"] if command == "run" else ["scaling", command]
     return subprocess.run(
         [sys.executable, "-m", *words, *argv],

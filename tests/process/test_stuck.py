@@ -17,8 +17,6 @@ class OverError(Exception):
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """As pytest-timeout sets one, in place of its own."""
-
     def over(_number: int, _frame: object) -> None:
         raise OverError
 

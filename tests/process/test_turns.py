@@ -35,8 +35,6 @@ CELLS = {("exchange", 1), ("exchange", 2), ("each", 2), ("together", 2)}
 
 
 class Acting:
-    """A view that acts while a point is measured, until it has."""
-
     def __init__(self, act: Callable[[PointState], bool]) -> None:
         self._act, self.has_acted = act, False
 
@@ -64,7 +62,6 @@ def fork_servers() -> Iterator[int]:
 
 @pytest.fixture
 def launch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
-    """Two ranks whose agents start their workers in their own way."""
     monkeypatch.setitem(frameworks.FRAMEWORKS, "fake", frameworks.FRAMEWORKS["fake"])
     forked.preload(forked.IMPORTED)
     one = Launch(2, real=True)
@@ -81,7 +78,6 @@ def sweep(launch: Launch, tmp_path: Path, *script: str, **fields: Any) -> Run:
 
 
 def of(found: Run, kind: str, size: int = 2) -> PointRecord:
-    """The only record of a cell."""
     (record,) = found.of(kind, size, None)
     return record
 

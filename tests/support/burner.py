@@ -44,7 +44,6 @@ def confined(cpus: Collection[int]) -> Iterator[None]:
 
 
 def main() -> None:
-    """Burn."""
     busy_s, idle_s, lives_s = map(float, sys.argv[1:])
     limit_s = time.monotonic() + LIMIT_S
     while (now_s := time.monotonic()) < limit_s:
@@ -55,7 +54,6 @@ def main() -> None:
 
 
 def _live(seconds: float) -> None:
-    """A child burns for so long."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

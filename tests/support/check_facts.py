@@ -158,7 +158,6 @@ def timed(busbw_bytes_per_s: float, members: int = 4) -> Timed:
 
 
 def to_mend(found: Facts) -> list[Verdict]:
-    """All verdicts but the good ones."""
     return [verdict for verdict in judge(found) if verdict.level != "ok"]
 
 

@@ -21,7 +21,6 @@ def git(folder: Path, *words: str) -> str:
 
 
 def commit(folder: Path, about: str) -> None:
-    """All that lies there now."""
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", about)
 

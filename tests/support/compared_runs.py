@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import exp
 from pathlib import Path
 from random import Random
@@ -50,20 +50,12 @@ def on_disk(folder: Path, run: Run) -> str:
 
 
 def without_noise(rounds: int = 3, *, lost: float = 0.0, **changes: Any) -> Run:
-    """The same of a machine that never wavers."""
     return launch(Random(0), rounds=rounds, sd=0.0, lost=lost, **changes)
 
 
 def changed(run: Run, of: Callable[[PointRecord], PointRecord], **changes: Any) -> Run:
     """Another run with some records, or its header, changed."""
     return replace(run[0], **changes), [of(one) for one in run[1]]
-
-
-def wobbly(records: Sequence[PointRecord]) -> list[PointRecord]:
-    """Every other round is 10 % slower."""
-    return [
-        record(one.point, 0.11) if one.point.kind == "exchange" and one.point.round % 2 else one for one in records
-    ]
 
 
 FINE, SLOW = without_noise(), without_noise(lost=0.05)

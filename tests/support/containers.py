@@ -69,16 +69,13 @@ class Store(Record, frozen=True, kw_only=True):
     folder: Path
 
     def words(self, program: str) -> list[str]:
-        """How the program is called on this storage."""
         paths = ["--root", str(self.folder / "root"), "--runroot", str(self.folder / "run")]
         return [*OWN_MOUNTS, program, "--storage-driver", "overlay", *paths]
 
     def buildah(self, *words: str, within_s: float = 60) -> str:
-        """What buildah prints."""
         return said([*self.words("buildah"), *words], within_s)
 
     def podman(self, *words: str, within_s: float = 60) -> str:
-        """What podman prints."""
         return said([*self.words("podman"), "--cgroup-manager", "cgroupfs", *words], within_s)
 
     def build(self, image: str, file: Path, within_s: float = 600, **arguments: str) -> None:
@@ -167,7 +164,6 @@ def debian_base(kept: Store, image: str) -> None:
 
 
 def pip_settings() -> dict[str, str]:
-    """What this machine's pip is told, as variables."""
     listed = said([sys.executable, "-m", "pip", "config", "list"], 60)
     found = dict(re.findall(r"^[\w:]+\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
     return {f"PIP_{name.replace('-', '_').upper()}": found[name] for name in PIP if name in found}

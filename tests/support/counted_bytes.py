@@ -58,7 +58,6 @@ def main() -> None:
 
 
 def of_rank(rank: int) -> None:
-    """One rank of all points."""
     points = msgspec.json.decode(sys.stdin.buffer.read(), type=list[list[Task]])
     found = [measured(tasks[rank]) for tasks in points]
     if rank == 0:
@@ -85,7 +84,6 @@ def measured(task: Task) -> tuple[float, ...]:
 
 
 def sent_in_a_step(trainer: Any, distributed: Any) -> float:
-    """What all ranks sent in a step of the next STEPS."""
     before = sent_bytes(distributed)
     for _ in range(STEPS):
         trainer.step()
@@ -101,7 +99,6 @@ def sent_bytes(distributed: Any) -> int:
 
 
 def loopback_bytes() -> int:
-    """What the loopback has carried so far."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
 

@@ -35,7 +35,6 @@ class Command(NamedTuple):
 
 
 def commands() -> list[Command]:
-    """Every command line that is shown, once, by page."""
     found: dict[str, str] = {}
     for place, line in itertools.chain(_of_pages(), _of_code()):
         for case in cases(line):

@@ -35,7 +35,6 @@ class Faulty(Fake):
     trainer = server = MODULE
 
     def missing(self, name: str) -> str | None:  # type: ignore[override]  # as it was before devices were asked
-        """By mode."""
         mode = name.partition(":")[2]
         if mode == "missing":
             raise KeyError("planted in missing")
@@ -44,7 +43,6 @@ class Faulty(Fake):
         return ANSWERS.pop(0) if mode == "sometimes" else "no licence: buy one" if lacks else None
 
     def helpers(self, task: Task) -> list[Helper]:
-        """By mode."""
         mode = mode_of(task.point)
         if mode == "helpers":
             raise KeyError("planted in helpers")
@@ -56,7 +54,6 @@ class Faulty(Fake):
         return wrong[mode] if mode in wrong else super().helpers(task)
 
     def refuse(self, point: Point) -> str | None:
-        """By mode."""
         mode = mode_of(point)
         if mode == "refuse":
             raise KeyError("planted in refuse")
@@ -64,12 +61,10 @@ class Faulty(Fake):
         return wrong if mode == "refusing" else None
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """By mode."""
         wrong: Any = "a lot"
         return wrong if mode_of(task.point) == "bytes" else super().bytes_per_step(task, gradient_bytes)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """By mode."""
         mode = mode_of(task.point)
         if mode == "environ":
             raise KeyError("planted in environ")

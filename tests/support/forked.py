@@ -91,7 +91,6 @@ def _command(pid: int) -> bytes:
 
 
 def server_of(starter: Starter) -> psutil.Process:
-    """Its only fork server."""
     (server,) = starter._servers.values()
     return psutil.Process(server._process.pid)
 
@@ -111,14 +110,11 @@ def heard(child: Child, kind: type[Event]) -> Event:
 
 
 def ended(child: Child) -> Exit:
-    """How it ends by itself."""
     eventually(child.ended)
     return child.reap()
 
 
 def end(child: Child) -> Exit:
-    """How it ends when it is told to."""
-
     def is_over() -> bool:
         child.pursue(time.monotonic())
         return child.ended()
@@ -129,7 +125,6 @@ def end(child: Child) -> Exit:
 
 
 def trained(child: Child) -> Exit:
-    """How it ends after some steps."""
     child.tell(STEP)
     window = heard(child, Window)
     assert isinstance(window, Window) and window.steps == STEP.steps

@@ -13,7 +13,6 @@ _worker = run_task.run_and_exit
 
 
 def run_and_exit(events_fd: int) -> NoReturn:
-    """What a fork does."""
     if rank.ASKED in os.environ:
         rank.main()
     _worker(events_fd)

@@ -28,7 +28,6 @@ TOLD = {"tree LL128": 1 << 20, "tree simple": 1 << 30}
 
 
 def sample(**changes: Any) -> Sample:
-    """One reading of a busy GPU."""
     made = Sample(
         unix_s=UNIX_S, utilisation_percent=98.0, power_w=412.0, sm_clock_mhz=1395.0, memory_used_bytes=40 * GIB,
         temperature_c=61.0, device_index=0,
@@ -53,7 +52,6 @@ def on_gpu(rank: RankRecord, choice: NcclChoice | None = None, **changes: Any) -
 
 
 def with_gpus(made: PointRecord, choice: NcclChoice | None = None, **changes: Any) -> PointRecord:
-    """The same on GPUs."""
     return replace(made, ranks=tuple(on_gpu(rank, choice, **changes) for rank in made.ranks))
 
 
@@ -97,7 +95,6 @@ def _with_a_slow_one(made: PointRecord) -> PointRecord:
 
 
 def _told(comm: PointRecord) -> PointRecord:
-    """The same whose rank 0 has a line for each collective."""
     first, *others = comm.ranks
     assert first.nccl is not None
     return replace(comm, ranks=(replace(first, nccl=replace(first.nccl, algorithms=TOLD)), *others))

@@ -65,12 +65,10 @@ def written(folder: Path, text: str, name: str = "a.log") -> Path:
 
 
 def imported(log: Path, given: Given = NOTHING, tool: str | None = None) -> Found:
-    """What one log says."""
     return read_all([log], tool, given)[0]
 
 
 def only_row(log: Path, given: Given = NOTHING) -> ImportedRow:
-    """Of a log of one cell."""
     (row,) = imported(log, given).rows
     return row
 

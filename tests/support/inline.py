@@ -116,7 +116,6 @@ class Launch:
         return self.children[-1]
 
     def turn(self) -> None:
-        """Every agent's turn."""
         begun = len(self.told)
         for agent in self.agents:
             if agent not in self.frozen:

@@ -88,7 +88,6 @@ class InlineChild:
 
     @property
     def runs(self) -> bool:
-        """Whether it is neither stopped nor over."""
         return not self._over and self.pauses == self.resumes
 
     def tell(self, command: Command) -> None:

@@ -41,7 +41,6 @@ def make(word: str, *, nodes: int = 2, slots: int = 2, nics: tuple[str, ...] = N
 
 
 def load(word: str) -> Lab:
-    """One that somebody else has made, and that is up."""
     return remember(state.load(name(word)))
 
 
@@ -71,7 +70,6 @@ def on(lab: Lab, node: str, *command: str, cwd: Path = ROOT) -> subprocess.Compl
 def agent(
     lab: Lab, *words: str, cwd: Path = ROOT, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Call the remote agent as mpirun does."""
     command = [str(lab.folder / "agent"), *words]
     env = {**os.environ, **(environ or {})}
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=60, env=env)
@@ -103,7 +101,6 @@ def shaped_bits_per_s(lab: Lab, room: str, interface: str) -> float:
 
 
 def ends_bits_per_s(lab: Lab, node: str, card: str) -> tuple[float, float]:
-    """Both ends of a node's link."""
     nic = lab.nic(card)
     assert nic is not None
     port = lab.port(node, nic)

@@ -136,7 +136,6 @@ def _libraries(found: list[Import]) -> Iterator[str]:
 
 
 def is_flags(file: str) -> bool:
-    """Whether a file declares a command's flags."""
     return file in FLAGS or file.endswith("/flags.py")
 
 
@@ -202,7 +201,6 @@ def listed(files: Files) -> Iterator[str]:
 
 
 def _files_of(name: str, files: Files) -> Iterator[str]:
-    """The files that importing a dotted name of the package runs."""
     parts = name.split(".")[1:] if name.split(".")[0] == PACKAGE else []
     for count in range(1, len(parts) + 1):
         path = "/".join(parts[:count])

@@ -16,6 +16,5 @@ class Miswired(DDP):
     names = ("tests.support.miswired:gloo",)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """That of torch:gloo, with the wrong interface."""
         found = super().environ(task, announced)
         return {**found, "GLOO_SOCKET_IFNAME": os.environ["SCALING_MISWIRED"]} if found else found

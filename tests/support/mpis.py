@@ -85,13 +85,7 @@ def mpirun(
     # Into files: a process that outlives mpirun would hold a pipe open.
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=environ,
-            cwd=cwd,
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environ, cwd=cwd, start_new_session=True
         )
         try:
             process.wait(timeout)
@@ -103,7 +97,6 @@ def mpirun(
 
 
 def text(file: IO[str]) -> str:
-    """All that was written to a file, by whomever."""
     file.seek(0)
     return file.read()
 

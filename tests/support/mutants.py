@@ -63,8 +63,6 @@ class _Site(NamedTuple):
 
 
 class _Around(NamedTuple):
-    """What a node stands in."""
-
     function: tuple[str, ...] = ()
     function_line: int = 0
     inside: bool = False
@@ -192,7 +190,6 @@ def _entered(node: ast.AST, around: _Around) -> _Around:
 
 
 def _here(node: ast.AST, put: Callable[[Any], object], around: _Around) -> Iterator[_Site]:
-    """The changes of one node."""
     site = partial(_Site, around.function, around.function_line, node)
     match node:
         case ast.Compare():

@@ -115,7 +115,6 @@ def _array(of: Any) -> Any:
 
 
 def _red(images: Any) -> Any:
-    """The first channel's value in the middle of each image."""
     side = images.shape[2] // 2
     return images[:, 0, side, side] if images.shape[1] == 3 else images[:, side, side, 0]
 

@@ -31,8 +31,6 @@ SEQUENCE, BATCH = 16, 3
 
 
 class Framework(Protocol):
-    """One that computes."""
-
     def logits(self, spec: ModelSpec, taken: Array) -> Array:
         """In inference."""
 
@@ -58,7 +56,6 @@ def small(name: str) -> ModelSpec:
 
 
 def undropped(spec: ModelSpec) -> ModelSpec:
-    """Without what is random in training."""
     network = spec.network
     return replace(spec, network=lambda *sizes: tuple(map(_undropped, network(*sizes))))
 
@@ -102,15 +99,12 @@ def batch(spec: ModelSpec) -> tuple[Array, Array]:
 
 
 def assert_same(found: Iterator[tuple[str, Array]], wanted: Iterator[tuple[str, Array]]) -> None:
-    """What was loaded is read as it was."""
     for (name, array), (drawn_name, given) in zip(found, wanted, strict=True):
         assert name == drawn_name
         np.testing.assert_array_equal(array, given)
 
 
 class Torch:
-    """PyTorch."""
-
     def __init__(self) -> None:
         import torch
 
@@ -125,13 +119,11 @@ class Torch:
         return built
 
     def logits(self, spec: ModelSpec, taken: Array) -> Array:
-        """In inference."""
         with self._torch.no_grad():
             found: Array = self._built(spec).eval()(self._torch.from_numpy(taken)).numpy()
         return found
 
     def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
-        """By autograd."""
         built = self._built(spec)
         loss = self._losses.loss_of(spec.target)(
             built(self._torch.from_numpy(taken)), self._torch.from_numpy(labels)
@@ -185,8 +177,6 @@ def _last(taken: Array) -> Array:
 
 
 class Gluon:
-    """MXNet."""
-
     def __init__(self) -> None:
         from scaling.frameworks.mx import loop, network
         from scaling.frameworks.mx.library import mx
@@ -200,7 +190,6 @@ class Gluon:
         return net, self._mx.nd.array(taken, dtype="float32" if taken.dtype == np.float32 else "int32")
 
     def logits(self, spec: ModelSpec, taken: Array) -> Array:
-        """Of hybridized graphs."""
         net, given = self._built(spec, taken)
         found: Array = net(given).asnumpy()
         return found
@@ -220,7 +209,6 @@ FRAMEWORKS: dict[str, type[Framework]] = {"torch": Torch, "tensorflow": Keras, "
 
 
 def main() -> None:
-    """Write what was asked for."""
     framework, found = FRAMEWORKS[sys.argv[1]](), {}
     for name in sys.argv[3:]:
         spec = small(name)

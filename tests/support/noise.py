@@ -15,7 +15,6 @@ NOISES = ("equal", "graded", "one loud", "by size", "AR 0.8")
 
 
 def drawn(dice: np.random.Generator, noise: str, shape: tuple[int, int, int, int]) -> Logs:
-    """Of equal rivals."""
     _, sizes, _, rivals = shape
     if noise == "AR 0.8":
         return SD * _autoregressive(dice, 0.8, shape)

@@ -45,7 +45,6 @@ def build(folder: Path, *flags: str) -> Path:
 
 
 def environ(folder: Path, machine: str, *, visible: str | None = None, log: Path | None = None) -> dict[str, str]:
-    """Of a process that runs on this machine."""
     made = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     made |= {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML": machine, "PYTHONPATH": str(ROOT)}
     made |= {"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {}
@@ -53,7 +52,6 @@ def environ(folder: Path, machine: str, *, visible: str | None = None, log: Path
 
 
 def told(folder: Path, machine: str, **changes: Any) -> dict[str, Any]:
-    """What a process finds that runs on this machine."""
     command = [sys.executable, "-m", "tests.support.nvml_library"]
     env = environ(folder, machine, **changes)
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

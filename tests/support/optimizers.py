@@ -32,13 +32,11 @@ def given() -> tuple[Array, list[Array]]:
 
 
 def recipe(name: Optimizer) -> Recipe:
-    """With AdamW's decay."""
     rate = ADADELTA_RATE if name == "adadelta" else RATE
     return Recipe(optimizer=name, rate=rate, decay=DECAY if name == "adamw" else 0.0)
 
 
 def keras(name: Optimizer) -> Array:
-    """As the loop applies it."""
     from scaling.frameworks.tf.plain import ENVIRON
 
     os.environ.update(ENVIRON)

@@ -86,7 +86,6 @@ def _round(plan: Plan, number: int, dice: random.Random) -> list[PointRecord]:
 
 
 def _plain(plan: Plan, rank: int, number: int, block: int, dice: random.Random, *, beside: bool) -> list[Step]:
-    """The steps of a plain loop."""
     level = STEP_S * (plan.alone[rank] if plan.alone else 1.0) * plan.speed(number, block)
     level *= plan.contention if beside else 1.0
     times = [level * plan.stall(rank, dice) * (1 + dice.gauss(0, NOISE)) for _ in range(plan.steps)]
@@ -166,7 +165,6 @@ def _cpu(steps: Sequence[Step]) -> CpuTime:
 
 
 def _served(plan: Plan, made: PointRecord) -> PointRecord:
-    """With a parameter server on rank 0's core."""
     steps = plan.blocks * plan.steps
     cpu = CpuTime(
         steps=steps, wall_s=made.measured_s, kernel_s=0.0, minor_faults=0, major_faults=0,

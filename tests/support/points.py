@@ -27,7 +27,6 @@ def changed(point: Point, **fields: Any) -> Point:
 
 
 def _sorted(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Of the work, of the hardware, of the point."""
     of_work, of_hardware = set(Workload.__struct_fields__), set(Hardware.__struct_fields__)
     return (
         {name: value for name, value in fields.items() if name in of_work},

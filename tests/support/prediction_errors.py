@@ -133,7 +133,6 @@ KNOWN = {"C": "C: one device, data sheet", "E1": "E1: up to one full node", "E2"
 
 
 def table(found: Sequence[Miss]) -> str:
-    """All tasks, a line each, as Markdown."""
     lines = [HEADING]
     for (task, trust), (median, p90) in CEILINGS.items():
         if not any(miss.task == task and miss.trust in trust for miss in found):

@@ -17,7 +17,6 @@ class ProbeClock:
         self.now_s = 1000.0
 
     def time(self) -> float:
-        """Seconds, as told."""
         return self.now_s
 
     monotonic = time

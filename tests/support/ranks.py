@@ -58,7 +58,6 @@ def one_task(strategy: str = "torch:plain", kind: Kind = "solo", **fields: Any) 
 
 
 def ports_of(task: Task) -> tuple[int, ...]:
-    """Every port that agents hold for its point."""
     return (*task.ports, *task.rank_ports, *(server.port for server in task.servers))
 
 
@@ -126,7 +125,6 @@ class Rank:
     """The process of a rank, forked unless its task is to be fresh."""
 
     def __init__(self, task: Task, file: Path, *numbers: int) -> None:
-        """Start it."""
         self._log = file.with_suffix(".out")
         asked = frameworks.load(task.point.strategy).environ(task, task.announced)
         wanted = msgspec.json.encode((str(file), *numbers)).decode()

@@ -267,7 +267,6 @@ def by_size(records: Iterable[PointRecord]) -> dict[int, Row]:
 
 
 def close(value: float) -> Any:
-    """Equal but for rounding."""
     return pytest.approx(value, abs=1e-9)
 
 

@@ -99,7 +99,6 @@ def settled(values: Array) -> Mask:
 
 
 def _mean(values: Array, kept: Mask) -> Array:
-    """Over the windows that count."""
     return np.asarray(values.mean(axis=2, where=kept))
 
 

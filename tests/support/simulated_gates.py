@@ -28,6 +28,5 @@ def is_red(base: list[Rows], new: list[Rows], fail_above: float = 0.0) -> bool:
 
 
 def share_red(pairs: int, fail_above: float, *, lost: float = 0.0, **noise: Any) -> float:
-    """Of so many pairs of six cells, in percent."""
     made = ((side(seed, **noise), side(pairs + seed, lost=lost, **noise)) for seed in range(pairs))
     return 100 * sum(is_red(base, new, fail_above) for base, new in made) / pairs

@@ -252,7 +252,6 @@ def half_width(found: Interval) -> Array:
 
 
 def measured_old(noise: Noise, spread: float, *, runs: int, seed: int) -> Measured:
-    """Of the design before."""
     dice = np.random.default_rng(seed)
     found = of_old_run(devices(runs, spread, dice), noise, dice)
     held = np.abs(found.mean - EFFICIENCY) <= found.half

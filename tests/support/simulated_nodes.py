@@ -23,7 +23,6 @@ class Searched(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether exactly the slow nodes were found."""
         return self.found.slow == self.slow
 
 
@@ -40,11 +39,7 @@ def searched(nodes: int, slow: int, part: float, noise: float, rng: random.Rando
 
 
 def measured(
-    group: frozenset[int],
-    lost: Mapping[int, float],
-    levels: dict[int, float],
-    noise: float,
-    rng: random.Random,
+    group: frozenset[int], lost: Mapping[int, float], levels: dict[int, float], noise: float, rng: random.Random
 ) -> Trial:
     """What an exchange of a group takes: as long as its slowest node."""
     level = levels.setdefault(len(group), rng.gauss(0.0, SIZE_SD))

@@ -177,7 +177,6 @@ def idle(started: Cluster, nodes: int) -> None:
 
 
 def states(started: Cluster) -> list[str]:
-    """Of every node."""
     done = subprocess.run(
         ["sinfo", "-h", "-N", "-o", "%t"], capture_output=True, text=True, check=False,
         env={**os.environ, **started.environ},

@@ -40,7 +40,6 @@ def shown(text: str) -> bool:
 
 
 def spoil(kind: Any, value: Any) -> Any:
-    """The same for a value of any type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is str:
         return value + HOSTILE

@@ -92,7 +92,6 @@ COMMANDS = {"scaling.run": sweep, "scaling bisect": bisect, "scaling check": pre
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code of the command in the launch, or 2 for none."""
     if list(argv) == ["--version"]:
         print(VERSION)
         return 0

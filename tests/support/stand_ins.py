@@ -34,7 +34,6 @@ esac; done""",
 
 
 def install(folder: Path) -> None:
-    """Put the stand-ins into the folder's bin."""
     (folder / "bin").mkdir()
     for name, body in STAND_INS.items():
         (folder / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")

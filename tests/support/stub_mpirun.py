@@ -41,5 +41,4 @@ def refused(machine: Machine, *arguments: str, **environ: str) -> str:
 
 
 def mpi_variables(environ: dict[str, str]) -> dict[str, str]:
-    """Those of an environment that an MPI reads."""
     return {key: value for key, value in environ.items() if re.match("OMPI_|PRTE_|I_MPI|MPI4PY|HYDRA", key)}

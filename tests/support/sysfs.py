@@ -75,7 +75,6 @@ class Sysfs:
         self._nets(f"sys/class/cxi/{card}", [net])
 
     def moved(self, before: interfaces.Reading) -> Moved:
-        """What each interface and port carried since."""
         found = interfaces.since(before, interfaces.read(self.root))
         return {one.name: (one.received_bytes, one.sent_bytes) for one in found}
 

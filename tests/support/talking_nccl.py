@@ -30,7 +30,6 @@ class Talking(Fake):
     trainer = "tests.support.talking_nccl"
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """As on GPUs."""
         on_gpus = replace(task, point=changed(task.point, device="cuda"))
         return {**super().environ(task, announced), **nccl_log(on_gpus)}
 

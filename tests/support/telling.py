@@ -47,12 +47,10 @@ class Telling(Fake):
 
 
 def told(task: Task) -> Told:
-    """What the worker of this task has told."""
     return msgspec.json.decode(Path(f"{task.log}.told").read_bytes(), type=Told)
 
 
 def connect(task: Task) -> Trainer:
-    """Tell, then be the fake one."""
     one = Told(
         pid=os.getpid(),
         parent=os.getppid(),

@@ -75,7 +75,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
-    """What a file of tests runs while it is imported."""
     if isinstance(collector, pytest.Module):
         _forget()
         return (yield from _traced(collector.nodeid))

@@ -38,7 +38,6 @@ def runs(name: str, per_step: int, each_s: float) -> Kernels:
 
 
 def with_traces(made: PointRecord, step_s: float, gpus: Sequence[GpuTime] = ()) -> PointRecord:
-    """The same, followed by profiled steps of so long."""
     kind, size = made.point.kind, made.point.world_size
     ranks = tuple(
         replace(

@@ -86,7 +86,6 @@ def blocks(launch: Launch, round_number: int = 0) -> list[list[str]]:
 
 
 def indices(record: PointRecord) -> list[list[int]]:
-    """Of each rank's windows."""
     return [[window.index for window in rank.windows] for rank in record.ranks]
 
 

@@ -54,7 +54,6 @@ def _asks(one: Series, other: Series) -> str:
 
 
 def table(found: Sequence[Answer]) -> str:
-    """A line for each kind."""
     lines = []
     for what in ("batch", "model"):
         errors = np.array([one.error for one in found if one.what == what])

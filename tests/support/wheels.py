@@ -50,7 +50,6 @@ def libraries(wheel: Path, only: str = "") -> dict[str, Library]:
 
 
 def library(file: Path) -> Library:
-    """One on disk."""
     code, ptx = _capabilities(file)
     return Library(needed=_needed(file), code=frozenset(code), ptx=frozenset(ptx))
 

@@ -131,7 +131,6 @@ class World:
         self.trainers = [ps_trainer.connect(task) for task in self.tasks]
 
     def steps(self, count: int) -> None:
-        """All workers at once, so many times."""
         for _ in range(count):
             for trainer in self.trainers:
                 trainer.step()

@@ -14,7 +14,6 @@ from tests.support.mpis import MPIS, on_mpi, on_mpi_each
 
 
 def default(parameters: list[Any]) -> list[Any]:
-    """Those without the mark."""
     return [one for one in parameters if not getattr(one, "marks", ())]
 
 
@@ -41,11 +40,7 @@ def test_each_value_runs_on_the_mpi_that_is_named_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("expression", "left", "told"),
-    [
-        ("", ["a", "b"], "1 tests are left to the matrix"),
-        ("matrix", [*"amb"], ""),
-        ("not matrix", [*"amb"], ""),
-    ],
+    [("", ["a", "b"], "1 tests are left to the matrix"), ("matrix", [*"amb"], ""), ("not matrix", [*"amb"], "")],
 )
 def test_the_matrix_is_left_out_with_a_reason_unless_asked_for(
     expression: str, left: list[str], told: str

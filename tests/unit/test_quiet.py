@@ -12,7 +12,6 @@ from tests.support import quiet
 
 
 def is_free(folder: Path, how: int) -> bool:
-    """Whether another could hold it now, in this way."""
     with (folder / "room").open("w") as room:
         try:
             fcntl.flock(room, how | fcntl.LOCK_NB)

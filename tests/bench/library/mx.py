@@ -16,7 +16,6 @@ NAMES = ("alexnet", "vgg16")
 
 
 def pair(spec: ModelSpec) -> Pair:
-    """Of one description."""
     ours = network.build(spec, 1, [mx.cpu()])
     theirs = mx.gluon.model_zoo.vision.get_model(spec.name, classes=spec.outputs)
     theirs.initialize(mx.initializer.Zero())

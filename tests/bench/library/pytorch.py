@@ -18,7 +18,6 @@ AUXILIARY = ("googlenet-bn", "inception_v3")
 
 
 def pair(spec: ModelSpec) -> Pair:
-    """Of one description."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     ours = network.build(spec, 1)
     optimizer = compute.optimizer_of(spec.recipe, ours.parameters())

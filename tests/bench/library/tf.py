@@ -23,7 +23,6 @@ NAMES = ("vgg16", "inception_v3")
 
 
 def pair(spec: ModelSpec) -> Pair:
-    """Of one description."""
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)

@@ -89,7 +89,6 @@ class Script:
         return self._log.read_text(errors="replace")[-LOG_TAIL:]
 
     def kill(self) -> None:
-        """Its group, stopped or not."""
         if not self.ended():
             os.killpg(self.pid, signal.SIGKILL)
             self._popen.wait()
@@ -98,7 +97,6 @@ class Script:
 
 
 def main(strategy: str, steps: int = 40) -> None:
-    """Print one block's rate and loss."""
     with TemporaryDirectory() as folder, Guard() as guard, program(strategy, Path(folder), guard) as script:
         script.turn(10)
         answers = script.turn(steps)

@@ -13,7 +13,6 @@ from tests.bench.plain.mxnet_step import SGD, autograd, gluon, mean, nd, network
 
 
 def main() -> None:
-    """Train on one context per rank."""
     told = work.read()
     contexts = [mx.cpu(index) for index in range(told.world_size)]
     net = network(contexts)

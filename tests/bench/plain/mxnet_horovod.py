@@ -8,7 +8,6 @@ from tests.bench.plain.mxnet_step import SGD, mean, nd, network, one_step
 
 
 def main() -> None:
-    """Train one rank."""
     import horovod.mxnet as hvd  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     told = work.read()

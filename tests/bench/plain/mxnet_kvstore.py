@@ -9,7 +9,6 @@ from tests.bench.plain.mxnet_step import SGD, gluon, mean, nd, network, one_step
 
 
 def main() -> None:
-    """Train one worker."""
     told = work.read()
     asynchronous = told.mode == "dist_async"
     store = mx.kv.create(told.mode)

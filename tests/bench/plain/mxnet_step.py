@@ -37,5 +37,4 @@ def one_step(told: work.Work, net: Any, update: Callable[[], Any]) -> Callable[[
 
 
 def mean(losses: Any) -> float:
-    """Of a batch."""
     return float(losses.mean().asscalar())

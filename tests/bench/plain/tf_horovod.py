@@ -14,7 +14,6 @@ from tests.bench.plain import work
 
 
 def main() -> None:
-    """Train one rank."""
     told = work.read()
     hvd.init()
     feed = work.digits(told)

@@ -17,7 +17,6 @@ from tests.bench.plain import work
 
 
 def main() -> None:
-    """The coordinator, a worker or the parameter server."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type in ("worker", "ps"):
         cluster, config = resolver.cluster_spec(), tf.compat.v1.ConfigProto()

@@ -13,7 +13,6 @@ from tests.bench.plain import work
 
 
 def main() -> None:
-    """Train one rank."""
     told = work.read()
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation.RING

@@ -13,7 +13,6 @@ from tests.bench.plain import work
 
 
 def main() -> None:
-    """Train one rank."""
     told = work.read()
     torch.manual_seed(1)
     torch.distributed.init_process_group("gloo")

@@ -12,7 +12,6 @@ from tests.bench.plain import work
 
 
 def main() -> None:
-    """Train one rank."""
     told = work.read()
     hvd.init()
     torch.manual_seed(1)

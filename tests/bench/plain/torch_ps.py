@@ -61,7 +61,6 @@ class ParameterServer:
 
 
 def train(told: work.Work) -> None:
-    """One worker."""
     rpc.init_rpc(f"worker{told.rank}", rank=told.rank, world_size=told.world_size + 1)
     server = rpc.remote(SERVER, _the_server)
     model = build(work.SPEC, 1)
@@ -93,7 +92,6 @@ def _the_server() -> ParameterServer:
 
 
 def main() -> None:
-    """One worker, or the server."""
     told = work.read()
     if told.rank == told.world_size:
         _served.append(ParameterServer(told.world_size if told.mode == "sync" else 1))

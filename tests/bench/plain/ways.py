@@ -71,7 +71,6 @@ def processes(way: Way, ranks: int) -> Iterator[list[Process]]:
 
 
 def _torch(workers: Sequence[Process]) -> list[Process]:
-    """What torchrun sets."""
     (port,) = free_ports(1)
     meet = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": str(len(workers))}
     meet |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
@@ -102,7 +101,6 @@ def _dmlc(workers: Sequence[Process]) -> list[Process]:
 
 
 def _workers(workers: Sequence[Process]) -> list[Process]:
-    """TF_CONFIG of workers alone."""
     cluster = {"worker": [f"{HOST}:{port}" for port in free_ports(len(workers))]}
     return [each._replace(environ=_tf_config(cluster, "worker", each.rank)) for each in workers]
 
@@ -130,7 +128,6 @@ def _tf_config(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> d
 
 
 def _horovod(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What `horovodrun --gloo` sets on one host."""
     place = {
         "RANK": rank,
         "SIZE": ranks,

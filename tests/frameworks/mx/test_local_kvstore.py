@@ -20,7 +20,6 @@ needs_mxnet = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 
 def node(name: str = "mxnet:local", size: int = 2, **fields: Any) -> Task:
-    """The task of the one worker of a point."""
     (task,) = tasks.worker_tasks(
         ranks.tasks(name, "exchange", size, **fields), local_kvstore.STRATEGY.traits(name)
     )

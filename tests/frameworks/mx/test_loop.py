@@ -153,7 +153,6 @@ def test_a_rank_whose_part_has_no_pictures_is_told(tmp_path: Path) -> None:
 
 
 def unfed(folder: Path) -> str:
-    """What a rank's pipeline over it says."""
     done = subprocess.run([sys.executable, "-c", UNFED, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

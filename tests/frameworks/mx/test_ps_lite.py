@@ -33,7 +33,6 @@ needs_mxnet = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 @pytest.fixture
 def held() -> Iterator[socket.socket]:
-    """A port of this host, reserved as agents do."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind(("127.0.0.1", 0))

@@ -209,7 +209,6 @@ def test_every_optimizer_can_be_sharded_and_updates_as_it_does_whole() -> None:
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """How the store was asked for, which is not opened."""
     asked: list[dict[str, Any]] = []
 
     def note(address: str, port: int, **options: Any) -> str:
@@ -222,7 +221,6 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """How the group was asked for, which is not joined."""
     asked: dict[str, Any] = {}
 
     def note(backend: str, **options: Any) -> None:
@@ -233,7 +231,6 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def stub_rank(name: str) -> Any:
-    """A rank that has only a task and a device."""
     return SimpleNamespace(task=one_task(name, "exchange"), device="the device")
 
 

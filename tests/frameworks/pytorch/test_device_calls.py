@@ -89,7 +89,6 @@ class Scripted:
 
 
 def work(noted: list[str], *commands: Command, strategy: str = "torch:plain", kind: Kind = "solo") -> Scripted:
-    """A whole life of a worker on GPU 3, told these commands."""
     task = one_task(strategy, kind, batch_size=4)
     task = replace(task, point=changed(task.point, device="cuda"), device_index=3)
     channel = Scripted([*commands, Finish()], noted)

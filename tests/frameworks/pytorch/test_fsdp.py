@@ -18,8 +18,6 @@ from tests.support.paper_tasks import one_task
 
 
 class Block(nn.Module):
-    """Two layers that are repeated."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
@@ -39,15 +37,12 @@ class Decoder(nn.Module):
 
 
 class Nested(nn.Module):
-    """Blocks that lie deeper, and are named."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Block(), Block()))
 
     @property
     def blocks(self) -> Iterable[nn.Module]:
-        """The repeated ones."""
         return (each for each in self.modules() if isinstance(each, Block))
 
 

@@ -155,7 +155,6 @@ def test_the_threads_are_the_tasks() -> None:
 
 @pytest.fixture
 def switches() -> Iterator[dict[str, Any]]:
-    """Torch's process-wide switches, put back afterwards."""
     found: dict[str, Any] = {"matmul": torch.backends.cuda.matmul, "cudnn": torch.backends.cudnn}
     before = {name: switch.allow_tf32 for name, switch in found.items()}
     benchmark = torch.backends.cudnn.benchmark
@@ -208,8 +207,6 @@ def test_a_gpus_own_clock_tells_the_steps_between_marks(monkeypatch: pytest.Monk
 
 
 class Diary:
-    """A timeline that notes what it is asked and takes no time."""
-
     def __init__(self, _dilate: float) -> None:
         self.lines: list[str] = []
 

@@ -48,7 +48,6 @@ def test_the_default_models_first_layers_have_the_smallest_bucket() -> None:
 
 
 def held(kind: Any, size: int, workers: int, *, half: bool = False) -> tuple[Any, list[End]]:
-    """One bucket, and its workers' ends."""
     wires = [Wire() for _ in range(workers)]
     bucket = Bucket(index=0, start=0, stop=size, server=0)
     one = kind(bucket, Tags(count=1), [End(wire, True) for wire in wires], recipe=Recipe(rate=0.05), half=half)
@@ -134,7 +133,6 @@ def impatient(made: World) -> None:
 
 
 def after(steps: int, size: int, edit: Callable[[World], None] = lambda _: None, **fields: Any) -> list[str]:
-    """Digests of all ranks of torch:ps-sync."""
     with world("torch:ps-sync", size, edit, **fields) as made:
         made.steps(steps)
         return [trainer.digest() for trainer in made.trainers]

@@ -28,7 +28,6 @@ REGIME = Regime(epochs=3, seed=0, rate=0.006, base_rate=0.0015, base_batch=16)
 
 
 def task(regime: Regime = REGIME, **fields: Any) -> Task:
-    """Of digits at 16 px."""
     own: dict[str, Any] = {
         "strategy": "torch:plain",
         "kind": "train",
@@ -40,7 +39,6 @@ def task(regime: Regime = REGIME, **fields: Any) -> Task:
 
 
 def top1(of: Task, epochs: int) -> list[float]:
-    """By epoch, of one rank."""
     trainer, said = Training(of), list[Event]()
     worker = Worker(
         trainer, lambda event, hold=False: said.append(event), lambda: True,

@@ -67,7 +67,6 @@ def test_bf16_computes_in_bf16_and_keeps_fp32_parameters(make: Any) -> None:
 
 
 def updates(trainer: Any, steps: int = 1) -> dict[str, Any]:
-    """What the parameters changed by."""
     before = trainer.weights()
     for _ in range(steps):
         trainer.step()

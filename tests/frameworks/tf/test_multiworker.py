@@ -40,7 +40,6 @@ def python(code: str, task: Task) -> str:
 
 
 def run(code: str, task: Task) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own."""
     environ = child_environ(os.environ, task, STRATEGY.environ(task, {}))
     environ["TASK"] = msgspec.json.encode(task).decode()
     return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)

@@ -32,7 +32,6 @@ def python(code: str, task: Any, **environ: str) -> str:
 
 
 def run(code: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own."""
     return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
 
 

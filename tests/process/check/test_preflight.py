@@ -30,8 +30,6 @@ def mailbox(hub: Hub, turn: Callable[[], None]) -> Mailbox[ToRank, ToLead]:
 
 
 class Preflight:
-    """Four nodes as four inline ranks, whose networks are parts of the loopback."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Sequence[RankFacts]) -> None:
         monkeypatch.setattr(lead, "BANDWIDTH_S", (0.01, 0.02))
         monkeypatch.setattr(lead, "LATENCY_S", (0.005, 0.01))

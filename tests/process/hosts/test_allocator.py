@@ -23,7 +23,6 @@ TOLD = "import os; from scaling.hosts import allocator as a; print(a.in_use(), a
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An allocator in name."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler: apt-get install gcc")
@@ -34,7 +33,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told(preload: str, code: str = TOLD) -> str:
-    """What a process says that was started with this LD_PRELOAD."""
     environ = {**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, timeout=60, check=True)

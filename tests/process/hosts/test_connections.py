@@ -12,7 +12,6 @@ from tests.support.waiting import eventually
 
 
 def sent_to_far(before: connections.Reading) -> list[Flow]:
-    """What went to the far end since then."""
     return [one for one in connections.since(before, connections.read()) if one.peer == "127.0.0.2"]
 
 

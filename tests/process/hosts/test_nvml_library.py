@@ -21,7 +21,6 @@ def column(found: dict[str, Any], name: str) -> list[Any]:
 
 
 def samples(found: dict[str, Any]) -> list[list[Any]]:
-    """Of the first GPU, without the time at which they were taken."""
     return [sample[1:] for sample in found["telemetry"][0]["samples"]]
 
 

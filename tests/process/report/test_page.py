@@ -1,6 +1,6 @@
 """The page as text: one file, the same bytes everywhere, nothing of a run is markup, marks in each figure.
 
-What a browser makes of it: test_browser.py. (Drawing starts fc-list once, to find fonts: no unit test.)
+What a browser makes of it: tests/system/browser. (Drawing starts fc-list once, to find fonts: no unit test.)
 """
 
 from __future__ import annotations

@@ -61,7 +61,6 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The file of a run's page, made once."""
     folder = tmp_path_factory.mktemp("pages")
 
     def of(run: str) -> Path:

@@ -16,7 +16,6 @@ IMAGE = "localhost/scaling:cpu"
 
 @pytest.fixture(scope="package")
 def kept() -> Iterator[Store]:
-    """An empty storage."""
     if reason := containers.missing():
         pytest.skip(reason)
     with containers.store() as made:
@@ -25,7 +24,6 @@ def kept() -> Iterator[Store]:
 
 @pytest.fixture(scope="package")
 def base(kept: Store) -> str:
-    """The smallest Debian, as an image."""
     containers.debian_base(kept, BASE)
     return BASE
 
@@ -38,7 +36,6 @@ def extras() -> str:
 
 @pytest.fixture(scope="package")
 def image(kept: Store, base: str, extras: str) -> str:
-    """containers/Containerfile, built."""
     file = REPOSITORY / "containers" / "Containerfile"
     kept.build(IMAGE, file, BASE=base, CUDA="", EXTRAS=extras, REVISION=REVISION)
     return IMAGE
@@ -46,5 +43,4 @@ def image(kept: Store, base: str, extras: str) -> str:
 
 @pytest.fixture(scope="package")
 def strategy(extras: str) -> str:
-    """What the image can train with."""
     return "torch:gloo" if "torch" in extras else "fake:a"

@@ -31,7 +31,6 @@ named = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 
 
 def directives(name: str) -> dict[str, str]:
-    """What one of ssh's files sets."""
     lines = [line.split(None, 1) for line in (FOLDER / name).read_text().splitlines()]
     return {words[0]: words[1].strip() for words in lines if len(words) == 2 and words[0] != "#"}
 
@@ -41,36 +40,30 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def mpijob() -> dict[str, dict[str, Any]]:
-    """Specs of the pods of launch/mpijob.yaml by role."""
     (job,) = documents(REPOSITORY / "launch" / "mpijob.yaml")
     return {role: spec["template"]["spec"] for role, spec in job["spec"]["mpiReplicaSpecs"].items()}
 
 
 def runtime() -> dict[str, Any]:
-    """The spec of the runtime."""
     spec: dict[str, Any] = documents(FOLDER / "trainjob.yaml")[0]["spec"]
     return spec
 
 
 def trainer() -> dict[str, Any]:
-    """What the TrainJob asks of its runtime."""
     spec: dict[str, Any] = documents(FOLDER / "trainjob.yaml")[1]["spec"]["trainer"]
     return spec
 
 
 def jobs() -> dict[str, dict[str, Any]]:
-    """The runtime's jobs by name."""
     return {job["name"]: job for job in runtime()["template"]["spec"]["replicatedJobs"]}
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """Specs of all pods, of both files."""
     trained = {f"trainjob {name}": job["template"]["spec"]["template"]["spec"] for name, job in jobs().items()}
     return {f"mpijob {role}": spec for role, spec in mpijob().items()} | trained
 
 
 def waiting() -> list[dict[str, Any]]:
-    """The containers that only an ssh reaches."""
     return [pods()[name]["containers"][0] for name in ("mpijob Worker", "trainjob node")]
 
 

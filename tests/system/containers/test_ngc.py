@@ -48,7 +48,6 @@ VERSIONS = "import torch, numpy; print(torch.__version__, numpy.__version__)"
 
 @pytest.fixture(scope="module")
 def stub(kept: Store, base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What stands in for NVIDIA's image."""
     file = tmp_path_factory.mktemp("stub") / "Containerfile"
     file.write_text(FILE)
     kept.build(STUB, file, BASE=base)

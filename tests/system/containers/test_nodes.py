@@ -36,7 +36,6 @@ def job() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """Two nodes on one network, as pods see it."""
     with labs.lab("pods", nics=("eth0=1gbit",)) as made:
         yield made
 
@@ -59,8 +58,6 @@ def secret(folder: Path) -> Path:
 
 
 class Pods:
-    """What the operator makes of the job, with a rank on each of two nodes."""
-
     def __init__(self, kept: Store, image: str, lab: Lab, job: dict[str, Any], folder: Path) -> None:
         self.kept, self.image, self.lab, self.job = kept, image, lab, job
         self.keys, self.hostfile = secret(folder / "keys"), folder / "hostfile"
@@ -88,7 +85,6 @@ class Pods:
 
     @contextmanager
     def worker(self, host: str) -> Iterator[None]:
-        """A worker that is ready, as its probe says."""
         (container,) = pod(self.job, "Worker")["containers"]
         node = self.hosts[host]
         command = self.kept.command(
@@ -132,7 +128,6 @@ class Pods:
 def pods(
     kept: Store, image: str, lab: Lab, job: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pods]:
-    """Both workers, ready."""
     made = Pods(kept, image, lab, job, tmp_path_factory.mktemp("pods"))
     with ExitStack() as stack:
         for host in made.hosts:

@@ -23,7 +23,6 @@ SWEEP = (
 
 
 def lab_command(*words: str) -> str:
-    """What `python -m scaling lab WORDS` prints when it ends well."""
     done = labs.command(*words, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -34,7 +34,6 @@ def check(lab: Lab, *arguments: str, all_reduce: bool = False) -> tuple[int, Fin
 
 
 def said(found: Findings, *topics: str) -> list[str]:
-    """What is not ok about some topics."""
     return [one.text for one in found.verdicts if one.topic in topics and one.level != "ok"]
 
 

@@ -25,7 +25,6 @@ UP = ("--nodes", "2", "--slots", "2")
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """No lab of these tests, and no mount or interface of theirs outside."""
     before = labs.outside()
     yield
     assert labs.outside() <= before
@@ -116,7 +115,6 @@ def test_an_up_that_is_killed_leaves_nothing_running(step: str) -> None:
 
 
 def called(name: str) -> list[str]:
-    """Processes that run by this name."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -39,7 +39,6 @@ def lab() -> Iterator[Lab]:
 
 
 def make_alone(lab: Lab, node: str, address: str) -> None:
-    """A /32, and all else by the gateway."""
     with wires.inside(lab, node) as ip:
         card = wires.index("eth0")
         ip.flush_addr(index=card)

@@ -49,7 +49,6 @@ def lab() -> Iterator[Lab]:
 
 
 def run(lab: Lab, folder: Path, program: str, *arguments: str, ranks: int = 4) -> list[str]:
-    """The words of a run of a program, written to a folder."""
     script = folder / "program.py"
     script.write_text(program)
     flags = ["run", "--name", lab.name, "--", "-np", str(ranks)]
@@ -58,7 +57,6 @@ def run(lab: Lab, folder: Path, program: str, *arguments: str, ranks: int = 4) -
 
 @contextmanager
 def waiting(lab: Lab, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run whose four ranks are up and sleep."""
     words = run(lab, folder, WAIT, str(folder))
     with (folder / "said").open("w") as said:
         process = subprocess.Popen(words, cwd=labs.ROOT, stdout=said, stderr=said, text=True)

@@ -44,7 +44,6 @@ def lab() -> Iterator[Lab]:
 def sweeping(
     lab: Lab, results: Path, *flags: str, python: Sequence[str] = ("python",), **environ: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """A sweep begun, of a rank on each node."""
     command = [sys.executable, "-m", "scaling", "lab", "run", "--name", lab.name, "--"]
     into = () if "--resume" in flags else ("--results", str(results))
     command += ["-np", str(len(lab.nodes)), *python, "-m", "scaling.run", *into, *flags]
@@ -67,7 +66,6 @@ def swept(lab: Lab, results: Path, *flags: str, **environ: str) -> tuple[int, li
 
 
 def records(results: Path) -> list[PointRecord]:
-    """Those of the only run, so far."""
     found = [run for run in results.glob("*") if (run / "run.jsonl").exists()]
     return [*store.load(found[0])[1]] if found else []
 

@@ -20,7 +20,6 @@ pytestmark = needs_lab
 
 @contextmanager
 def held(lab: Lab, _folder: Path) -> Iterator[None]:
-    """A namespace that this process keeps open."""
     descriptor = os.open(room(lab), os.O_RDONLY)
     yield
     os.close(descriptor)
@@ -36,7 +35,6 @@ def bound(lab: Lab, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def called(lab: Lab, _folder: Path) -> Iterator[None]:
-    """A process that goes by the lab's name."""
     with subprocess.Popen(["sh", "-c", "read word", lab.name], stdin=subprocess.PIPE) as process:
         yield
         process.kill()
@@ -44,7 +42,6 @@ def called(lab: Lab, _folder: Path) -> Iterator[None]:
 
 @contextmanager
 def filed(lab: Lab, _folder: Path) -> Iterator[None]:
-    """Its folder, which is there again."""
     yield
     lab.folder.rmdir()
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.support.fresh_machine import Machine
 
 CHECKER = "import os, sys; print('{name}', *sys.argv[1:]); sys.exit(os.environ.get('FAILING') == '{name}')"
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,6 @@ def test_cuda_that_there_is_not(machine: Machine, command: str, arguments: list[
 
 
 def torch_of(machine: Machine, cuda: str) -> None:
-    """Install a torch that says which CUDA it is built with."""
     (machine.packages / "torch.py").unlink()
     folder = machine.packages / "torch"
     folder.mkdir()

@@ -59,10 +59,7 @@ def test_second_run_asks_pip_for_nothing(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "extras"),
-    [
-        (["all", "test"], "torch,tensorflow,mxnet,horovod,test"),
-        (["--here"], "torch,tensorflow,mxnet,horovod"),
-    ],
+    [(["all", "test"], "torch,tensorflow,mxnet,horovod,test"), (["--here"], "torch,tensorflow,mxnet,horovod")],
 )
 def test_all_frameworks_in_one_environment_have_no_cuda_that_collides(
     machine: Machine, arguments: list[str], extras: str

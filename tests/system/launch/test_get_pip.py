@@ -49,7 +49,6 @@ def machine(tmp_path: Path) -> Machine:
 
 @pytest.fixture
 def index(machine: Machine, tmp_path: Path) -> Iterator[str]:
-    """The address of an index whose wheel's hash this machine's clone knows."""
     for folder in (tmp_path / "index/open/pip", tmp_path / "index/private/pip"):
         folder.mkdir(parents=True)
         with zipfile.ZipFile(folder / _get_pip.WHEEL, "w") as wheel:
@@ -65,7 +64,6 @@ def index(machine: Machine, tmp_path: Path) -> Iterator[str]:
 
 
 def failure(machine: Machine, **environ: str) -> str:
-    """The last line of a first start that fails for want of pip."""
     done = machine.run("launch/local", **environ)
     assert (done.returncode, done.stdout) == (1, "")
     return done.stderr.splitlines()[-1]

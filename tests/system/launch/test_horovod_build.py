@@ -17,7 +17,6 @@ from launch._horovod import Build, Framework
 TORCH, TENSORFLOW, MXNET = (Framework(name=name, version="1") for name in _horovod.FRAMEWORKS)
 TORCH_CUDA = Framework(name="torch", version="1", cuda=True)
 MXNET_CUDA = Framework(name="mxnet", version="1", cuda=True)
-WHEELS = Path("/nowhere/wheels")
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,6 @@ SYMBOL = "_ZN15stream_executor3gpu16AsGpuStreamValueEPNS_6StreamE"  # as Horovod
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with the names of Horovod's."""
     (tmp_path / "binding").mkdir()
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     (tmp_path / "binding/CMakeLists.txt").write_text("add_library(tensorflow SHARED mpi_ops.cc)\n")
@@ -42,7 +41,6 @@ def project(tmp_path: Path) -> Path:
 
 
 def compiled(project: Path, **environ: str) -> list[str]:
-    """The files that would be compiled."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     cmake = shutil.which("cmake", path=path)
     if cmake is None or shutil.which("c++") is None:

@@ -30,14 +30,12 @@ def wheels(machine: Machine) -> list[Path]:
 
 
 def verbs(machine: Machine) -> list[str]:
-    """What pip was called for since the last look, in short."""
     calls = machine.pip_calls
     machine.calls.unlink(missing_ok=True)
     return [call[0] if call[0] != "install" else re.sub(r".*/", "", call[-1]) for call in calls]
 
 
 def remove_environment(machine: Machine) -> None:
-    """And the Horovod in it, which this machine's pip puts elsewhere."""
     shutil.rmtree(machine.root / ".venv")
     for path in machine.packages.glob("horovod*"):
         shutil.rmtree(path)
@@ -249,15 +247,6 @@ def test_unknown_extra(machine: Machine, argument: str, answer: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(answer, done.stderr)
     assert machine.pip_calls == []
-
-
-def test_help_installs_nothing(machine: Machine) -> None:
-    done = machine.run("launch/install", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(
-        "Install the frameworks and Horovod: ./launch/install [--cuda WHICH] [--here] [EXTRA...]\n"
-    )
-    assert not (machine.root / ".venv").exists()
 
 
 @pytest.mark.parametrize("command", ["launch/local", "launch/install"])

@@ -135,11 +135,7 @@ def test_mpirun_on_path_is_used_and_none_installed(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("version", "unbound", "crowded"),
     [
-        (
-            OPENMPI4,
-            {"OMPI_MCA_hwloc_base_binding_policy": "none"},
-            {"OMPI_MCA_rmaps_base_oversubscribe": "1"},
-        ),
+        (OPENMPI4, {"OMPI_MCA_hwloc_base_binding_policy": "none"}, {"OMPI_MCA_rmaps_base_oversubscribe": "1"}),
         (
             OPENMPI5,
             {"PRTE_MCA_hwloc_default_binding_policy": "none"},

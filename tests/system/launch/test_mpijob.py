@@ -88,7 +88,6 @@ def at(job: dict[str, Any], path: str) -> Any:
 
 
 def problems(job: dict[str, Any]) -> Iterator[str]:
-    """The paths at which the operator would refuse a job."""
     for path, wanted in SCHEMA.items():
         found = at(job, path)
         if isinstance(wanted, set):

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -39,23 +38,6 @@ def test_print_runs_nothing_and_its_line_does_the_same_in_a_shell(machine: Machi
     assert {k: v for k, v in call["environ"].items() if k not in of_the_shell} == {
         k: v for k, v in direct["environ"].items() if k not in of_the_shell
     }
-
-
-def test_exit_code_is_mpiruns(machine: Machine) -> None:
-    machine.mpirun(OPENMPI5)
-    assert machine.run("launch/mpirun", "--fail", "-np", "1", "a", **HERE).returncode == 7
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code: int) -> None:
-    machine.waiting_mpirun()
-    command = [str(machine.root / "launch/mpirun"), "-np", "1", "a"]
-    with subprocess.Popen(command, env=machine.environ | HERE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(number)
-        assert process.stdout.read() == "got USR1\n"
-    assert process.returncode == code
 
 
 def test_view_is_live_in_a_terminal_and_reaches_a_rank_0_elsewhere(machine: Machine) -> None:

@@ -33,7 +33,6 @@ every_mpi = pytest.mark.parametrize("mpi", MPIS, ids=str)
 
 
 def launch(mpi: Mpi, *arguments: str, cwd: Path, **environ: str) -> str:
-    """What `launch/mpirun ARGUMENT...` prints."""
     path = f"{mpi.mpirun.parent}{os.pathsep}{os.environ['PATH']}"
     base = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PRTE_"))}
     wanted = {**base, "PATH": path, "VIRTUAL_ENV": sys.prefix, **environ}
@@ -51,13 +50,11 @@ def launch(mpi: Mpi, *arguments: str, cwd: Path, **environ: str) -> str:
 
 
 def said(folder: Path) -> list[tuple[str, str, dict[str, str]]]:
-    """Host, folder and environment of each rank, in order."""
     files = sorted(folder.glob("rank*"))
     return [(host, cwd, environ) for host, cwd, environ in (json.loads(file.read_text()) for file in files)]
 
 
 def hostfile(mpi: Mpi, folder: Path, *hosts: tuple[str, int]) -> tuple[str, str]:
-    """The arguments that name a hostfile of these hosts, in the format of `mpi`."""
     line, flag = ("{}:{}", "-f") if mpi.name == "mpich" else ("{} slots={}", "--hostfile")
     (folder / "hosts").write_text("".join(line.format(*host) + "\n" for host in hosts))
     return flag, "hosts"

@@ -13,7 +13,6 @@ import pytest
 
 
 def index(folder: Path, *versions: str) -> str:
-    """A package index with a torch of these versions."""
     place = folder / "torch"
     place.mkdir(parents=True)
     names = [f"torch-{version}-py3-none-any.whl" for version in versions]
@@ -28,7 +27,6 @@ def index(folder: Path, *versions: str) -> str:
 
 
 def chosen(report: Path, *options: str, **environ: str) -> str:
-    """The version that pip would install for the pin of setup.cfg."""
     base = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
     command += ["--report", str(report), *options, "torch==2.13.0"]

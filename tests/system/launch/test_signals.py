@@ -1,4 +1,4 @@
-"""What launch/local makes of signals and of mpirun's exit code."""
+"""What launch/local and launch/mpirun make of signals and of mpirun's exit code."""
 
 from __future__ import annotations
 
@@ -8,18 +8,31 @@ import subprocess
 import pytest
 
 from tests.support.fresh_machine import Machine
+from tests.support.stub_mpirun import HERE, OPENMPI5
+
+# Each with its words and its environment.
+COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "launch/local": ((), {}),
+    "launch/mpirun": (("-np", "1", "a"), HERE),
+}
+every_command = pytest.mark.parametrize("command", COMMANDS)
 
 
-def test_exit_code_is_mpiruns(machine: Machine) -> None:
-    assert machine.run("launch/local", "--fail").returncode == 7
+@every_command
+def test_exit_code_is_mpiruns(machine: Machine, command: str) -> None:
+    machine.mpirun(OPENMPI5)
+    words, environ = COMMANDS[command]
+    assert machine.run(command, "--fail", *words, **environ).returncode == 7
 
 
+@every_command
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code: int) -> None:
+def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code: int, command: str) -> None:
     """mpirun hands USR1 on, while it would answer the signal itself by cutting off its ranks."""
     machine.waiting_mpirun()
-    command = [str(machine.root / "launch/local")]
-    with subprocess.Popen(command, env=machine.environ, stdout=subprocess.PIPE, text=True) as process:
+    words, environ = COMMANDS[command]
+    called = [str(machine.root / command), *words]
+    with subprocess.Popen(called, env=machine.environ | environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)

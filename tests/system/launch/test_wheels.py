@@ -29,7 +29,6 @@ def fatbin(*entries: tuple[int, int]) -> bytes:
 
 
 def shared(folder: Path, name: str, *needed: Path, section: bytes = b"") -> Path:
-    """A library that needs others, and has this section of fat binaries."""
     source = folder / "source.c"
     kept = '__attribute__((section(".nv_fatbin"), used, aligned(8))) static const unsigned char'
     array = ",".join(map(str, section))

@@ -51,7 +51,6 @@ def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ran
 
 
 def reported(run: Path) -> str:
-    """What the report prints of a run."""
     done = subprocess.run([sys.executable, "-m", "scaling", "report", str(run)], capture_output=True, check=True)
     return done.stdout.decode()
 
@@ -155,7 +154,6 @@ def nothing_left(folder: Path) -> None:
 
 
 def running(folder: Path) -> list[psutil.Process]:
-    """Processes of this launch."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())

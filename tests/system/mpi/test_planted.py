@@ -25,7 +25,6 @@ PLACE = Path(__file__).parents[3]
 
 
 def measured(folder: Path, *flags: str, ranks: int = 2) -> tuple[dict[str, Any], tuple[PointRecord, ...]]:
-    """The report, as programs read it, and the records of a run that ended well."""
     done = mpirun(MPIS[1], ranks, *RUN, *flags, "--results", str(folder), cwd=PLACE, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = folder.iterdir()
@@ -35,12 +34,10 @@ def measured(folder: Path, *flags: str, ranks: int = 2) -> tuple[dict[str, Any],
 
 
 def notes(report: dict[str, Any]) -> list[str]:
-    """Of all rows and baselines."""
     return [note for row in (*report["rows"], *report["baselines"]) for note in row["footnotes"]]
 
 
 def foreign(records: tuple[PointRecord, ...], rank: int) -> set[str]:
-    """Who was seen while the core of this rank of the launch was slow or shared."""
     ranks = (one for record in records for one in record.ranks if one.launch_rank == rank)
     return {process.name for one in ranks for process in one.telemetry.foreign}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,12 +12,21 @@ from msgspec.structs import replace
 
 import scaling
 from scaling import frameworks
+from scaling.agent import interpreters
 from scaling.agent.environment import KEPT_HEAP, child_environ, granted
-from scaling.hosts import allocator
+from scaling.agent.watch import EVERY_S, EnergyMeter
+from scaling.hosts import allocator, rapl
+from scaling.records.host import Interpreter
+from scaling.records.messages import Enrol
 from scaling.records.network import Place
 from scaling.records.point import Device, Kind, Point
 from scaling.records.task import CHILD_MARK, Server
+from scaling.records.telemetry import MachineEnergy
+from scaling.run import listing
+from tests.support.inline import host
 from tests.support.points import TASK, changed
+from tests.support.powercap import COUNTED, DOMAINS, RANGE_UJ, Powercap
+from tests.support.scripted_records import close
 
 
 def test_a_worker_does_not_see_the_launcher() -> None:
@@ -91,7 +101,6 @@ def test_without_a_proxy_nothing_is_said_of_any() -> None:
 
 
 def heap(base: dict[str, str], **task: Any) -> dict[str, str]:
-    """What a child is told of its heap."""
     environ = child_environ(base, replace(TASK, **task), {})
     return {name: value for name, value in environ.items() if name.startswith("MALLOC_")}
 
@@ -120,14 +129,7 @@ def test_all_frameworks_and_kinds_are_alike(strategy: str, kind: Kind) -> None:
         assert heap({}, point=changed(TASK.point, strategy=name, kind=kind)) == KEPT_HEAP
 
 
-@pytest.mark.parametrize(
-    "task",
-    [
-        {"malloc": "system"},
-        {"point": on("cuda")},
-    ],
-    ids=["asked", "cuda"],
-)
+@pytest.mark.parametrize("task", [{"malloc": "system"}, {"point": on("cuda")}], ids=["asked", "cuda"])
 def test_where_it_would_not_help_nothing_is_set(task: dict[str, Any]) -> None:
     assert heap({}, **task) == {}
 
@@ -170,3 +172,199 @@ def test_the_driver_keeps_all_kernels_that_it_compiles() -> None:
     assert cache({}, "cuda") == str(4 << 30)
     assert cache({"CUDA_CACHE_MAXSIZE": "7"}, "cuda") == "7"
     assert cache({}, "cpu") is None
+
+
+# Which Python runs a framework's children, and what a host's description says of it.
+
+OWN = {"numpy": "2.4", "torch": "2.13.0", "tensorflow": "2.0", "nvidia-nccl-cu13": "2.29", "horovod": "0.28.1"}
+TENSORFLOW = Interpreter(
+    framework="tensorflow",
+    path="/env-tensorflow/bin/python",
+    python="3.12.3",
+    versions={"tensorflow": "2.21.0", "keras": "3.15", "nvidia-nccl-cu12": "2.30", "horovod": "0.28.1"},
+)
+BROKEN = Interpreter(framework="mxnet", path="/nowhere")
+
+
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    return tmp_path / "env"
+
+
+def beside(prefix: Path, framework: str) -> str:
+    python = Path(f"{prefix}-{framework}/bin/python")
+    python.parent.mkdir(parents=True)
+    python.touch()
+    return str(python)
+
+
+def test_it_is_the_agents_own_unless_there_is_another(prefix: Path) -> None:
+    other = beside(prefix, "torch")
+    assert interpreters.of("tensorflow", {}) == sys.executable
+    assert interpreters.of("torch", {}) == other
+    assert interpreters.of("torch", {"SCALING_PYTHON_TORCH": "/mine"}) == "/mine"
+    assert interpreters.of("torch", {"SCALING_PYTHON_TORCH": ""}) == other
+
+
+def test_a_strategy_of_no_framework_runs_in_the_agents_own(prefix: Path) -> None:
+    beside(prefix, "")
+    assert interpreters.of("", {}) == sys.executable
+
+
+def test_nobody_is_asked_where_all_run_in_the_agents_own(prefix: Path) -> None:
+    """A process of a unit test would fail."""
+    assert interpreters.ask(["torch:gloo", "no.such.module:mode"], {}) == []
+    assert interpreters.ask(["torch:gloo"], {"SCALING_PYTHON_TORCH": sys.executable}) == []
+
+
+def test_a_hosts_versions_are_those_that_its_workers_meet() -> None:
+    found = interpreters.on(host("node1", python="3.11.7", versions=OWN), [TENSORFLOW, BROKEN])
+    assert found.versions == {
+        "numpy": "2.4",
+        "torch": "2.13.0",
+        "nvidia-nccl-cu13": "2.29",
+        "horovod": "0.28.1",
+        "tensorflow": "2.21.0",
+        "keras": "3.15",
+        "nvidia-nccl-cu12 (tensorflow)": "2.30",
+        "Python (tensorflow)": "3.12.3",
+    }
+    assert found.interpreters == (TENSORFLOW, BROKEN)
+
+
+def test_variables_that_change_rates_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("OMP_PLACES", "cores")
+    host = interpreters.host_with(())
+    assert host.variables is not None and host.variables["NCCL_ALGO"] == "Ring"
+    assert [one for one in host.changed_variables if one.startswith("OMP_PLACES=cores (")]
+
+
+def test_what_torch_compile_lacks_is_asked_where_torch_runs() -> None:
+    one = host("node1", compile_lacks="Python.h")
+    torch = Interpreter(
+        framework="torch", path="/env-torch/bin/python", python="3.12.3", compile_lacks="C compiler"
+    )
+    assert interpreters.on(one, [TENSORFLOW, torch]).compile_lacks == "C compiler"
+    assert interpreters.on(one, [TENSORFLOW]).compile_lacks == "Python.h"
+
+
+def test_a_host_without_other_interpreters_stays_as_it_is() -> None:
+    one = host("node1", versions=OWN)
+    assert interpreters.on(one, []) == one
+
+
+def enrolled(name: str, *found: Interpreter) -> Enrol:
+    return Enrol(host=replace(host(name), interpreters=found), version="1", code="c", missing={})
+
+
+def test_the_list_tells_interpreters_and_on_which_hosts_they_are() -> None:
+    told = listing.everything({}, [enrolled("node1", TENSORFLOW, BROKEN), enrolled("node2", TENSORFLOW)])
+    packages = "tensorflow 2.21.0, keras 3.15, nvidia-nccl-cu12 2.30, horovod 0.28.1"
+    assert f"  tensorflow:...          /env-tensorflow/bin/python: Python 3.12.3, {packages}\n" in told
+    assert "  mxnet:...               /nowhere: does not work (on node1)\n" in told
+
+
+def test_the_list_is_silent_where_all_run_in_the_agents_own() -> None:
+    assert "interpreter" not in listing.everything({}, [enrolled("node1")])
+
+
+# Energy of a machine: packages and DRAM alone, over counters that begin anew; what cannot be read is never 0.
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Powercap:
+    return Powercap(tmp_path / "powercap")
+
+
+def test_packages_and_dram_are_added_and_nothing_else(tree: Powercap, clock: Clock) -> None:
+    """A core is inside of its package, psys around all, and a package that is mapped twice is one."""
+    assert [counter.path.parent.name for counter in rapl.counters(tree.root)] == sorted(COUNTED)
+    meter = EnergyMeter(tree.root, clock)
+    meter.start()
+    for folder in DOMAINS:
+        tree.use(folder, 2_000_000)
+    clock.now_s += 4
+    meter.pause()
+    assert meter.total() == MachineEnergy(joules=6.0, seconds=4.0)
+
+
+def test_a_counter_that_begins_anew_lost_nothing(tree: Powercap, clock: Clock) -> None:
+    """Over 25 s it does so twice, each time between two of the readings of every 10 s."""
+    meter = EnergyMeter(tree.root, clock)
+    meter.start()
+    for _ in range(25):
+        tree.use("intel-rapl:1", RANGE_UJ * 8 // 100)
+        clock.now_s += 1
+        meter.sample()
+    meter.pause()
+    found = meter.total()
+    assert found is not None and EVERY_S == 10
+    assert (found.joules, found.seconds) == (close(2 * RANGE_UJ / 1e6), 25.0)
+
+
+def test_stretches_add_up_and_what_lies_between_them_does_not_count(tree: Powercap, clock: Clock) -> None:
+    meter = EnergyMeter(tree.root, clock)
+    for _ in range(3):
+        meter.start()
+        tree.use("intel-rapl:0", 1_000_000)
+        clock.now_s += 1
+        meter.pause()
+        tree.use("intel-rapl:0", 7_000_000)
+        clock.now_s += 100
+        meter.sample()
+    assert meter.total() == MachineEnergy(joules=3.0, seconds=3.0)
+
+
+@pytest.mark.parametrize("folder", COUNTED)
+def test_what_cannot_be_read_is_told_and_never_zero(tree: Powercap, clock: Clock, folder: str) -> None:
+    """A part would pass for the whole."""
+    path = tree.forbid(folder)
+    meter = EnergyMeter(tree.root, clock)
+    meter.start()
+    clock.now_s += 1
+    meter.pause()
+    assert meter.total() == MachineEnergy(unreadable=f"{path}: Is a directory")
+
+
+def test_a_counter_that_vanishes_takes_the_rest_with_it(tree: Powercap, clock: Clock) -> None:
+    meter = EnergyMeter(tree.root, clock)
+    meter.start()
+    clock.now_s += 1
+    meter.pause()
+    (tree.root / "intel-rapl:0" / "energy_uj").write_text("busy\n")
+    meter.start()
+    meter.pause()
+    found = meter.total()
+    assert found is not None and found.joules is None and found.unreadable.endswith("energy_uj: no number: 'busy'")
+
+
+def test_without_counters_there_is_nothing(tmp_path: Path, clock: Clock) -> None:
+    for root in (tmp_path, tmp_path / "nowhere"):
+        meter = EnergyMeter(root, clock)
+        meter.start()
+        clock.now_s += 1
+        meter.sample()
+        meter.pause()
+        assert meter.total() is None
+
+
+def test_before_any_stretch_there_is_nothing(tree: Powercap, clock: Clock) -> None:
+    meter = EnergyMeter(tree.root, clock)
+    meter.pause()
+    meter.sample()
+    assert meter.total() is None

@@ -2,21 +2,81 @@
 
 from __future__ import annotations
 
+import select
 import signal
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
+from scaling.agent import agent as module
+from scaling.agent.agent import Agent
 from scaling.agent.supervisor import Supervisor
-from scaling.records.events import Announce, Exit, Failed, Inspected, Rested, Result
+from scaling.quiet import agent
+from scaling.quiet.canary import Canary
+from scaling.records.events import Announce, Exit, Failed, Inspected, Rested, Result, Window
+from scaling.records.messages import ENCODER, Assign, Pause, Tell, ToAgent
 from scaling.records.task import Finish, Inspect, Rest, Run
+from scaling.transport.base import Hub
+from tests.support.points import TASK
 from tests.support.supervised import ONE, READY, Silent, cause, supervisor, window
 
+Call = tuple[Any, ...]
+IS_READY: Call = ("heard", READY, 5.0)
+BEGUN: list[Call] = [IS_READY, ("tell", ONE, 10.0), ("heard", window(0), 11.0)]
+TWO, LOOK = Run(windows=2, steps=1, measured=False), Inspect(windows=2, steps=1, traced_steps=5)
+# What happens to a child until it is still fine, what follows, and why it is ended then, if it is.
+CLOCKS: dict[str, tuple[list[Call], list[Call], str]] = {
+    "not ready in time": ([("attend", 100.0)], [("attend", 100.1)], "startup"),
+    "waiting for a command is no stall": ([IS_READY, ("attend", 900.0)], [], ""),
+    "the first step may take as long as the start": (
+        [IS_READY, ("tell", ONE, 10.0), ("attend", 109.0)], [("attend", 110.1)], "hang",
+    ),
+    "silence after an answer is no stall": (
+        [
+            IS_READY, ("tell", ONE, 10.0), ("heard", window(0), 50.0), ("attend", 500.0),
+            ("tell", TWO, 500.0), ("heard", window(0), 505.0), ("attend", 514.9),
+        ],
+        [("attend", 515.1)], "hang",
+    ),
+    "a closer look is over with its answer": (
+        [*BEGUN, ("tell", LOOK, 12.0), ("heard", Inspected(), 20.0), ("attend", 500.0)],
+        [("tell", LOOK, 500.0), ("attend", 510.1)], "hang",
+    ),
+    "to rest is answered in time": (
+        [*BEGUN, ("tell", Rest(), 12.0), ("heard", Rested(), 13.0), ("attend", 500.0)],
+        [("tell", Rest(), 500.0), ("attend", 510.1)], "hang",
+    ),
+    "an end that does not come is a stall": (BEGUN, [("tell", Finish(), 12.0), ("attend", 22.1)], "hang"),
+    "the clocks of a stopped child stand still": (
+        [
+            IS_READY, ("pause", 10.0), ("attend", 100_000.0),
+            ("tell", ONE, 100_000.0), ("heard", window(0), 100_001.0), ("attend", 100_005.0),
+        ],
+        [], "",
+    ),
+    "a stall counts from when the child goes on": (
+        [*BEGUN, ("pause", 12.0), ("tell", ONE, 500.0), ("attend", 509.0)], [("attend", 510.1)], "hang",
+    ),
+    "stopped before it is ready, it has its whole start left": (
+        [("pause", 50.0), ("resume", 1000.0), ("attend", 1049.0)], [("attend", 1051.0)], "startup",
+    ),
+}  # fmt: skip
 
-def test_not_ready_in_time() -> None:
+
+@pytest.mark.parametrize("story", CLOCKS)
+def test_how_long_a_child_may_take(story: str) -> None:
+    fine, more, why = CLOCKS[story]
     one, child = supervisor()
-    one.attend(100.0)
+    for name, *arguments in fine:
+        getattr(one, name)(*arguments)
     assert child.stacks == []
-    one.attend(100.1)
-    assert child.stacks == [True]
-    assert cause(one) == "startup"
+    for name, *arguments in more:
+        getattr(one, name)(*arguments)
+    if why:
+        assert child.stacks == [True]
+        assert cause(one) == why
 
 
 def test_a_helper_is_ready_once_it_announced_itself() -> None:
@@ -29,76 +89,6 @@ def test_a_helper_is_ready_once_it_announced_itself() -> None:
     silent, _ = supervisor("server")
     silent.attend(100.1)
     assert cause(silent) == "startup"
-
-
-def test_waiting_for_a_command_is_no_stall() -> None:
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.attend(900.0)
-    assert child.stacks == []
-
-
-def test_the_first_step_may_take_as_long_as_the_start() -> None:
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.tell(ONE, 10.0)
-    one.attend(109.0)
-    assert child.stacks == []
-    one.attend(110.1)
-    assert cause(one) == "hang"
-
-
-def test_silence_after_that_is_a_stall_unless_the_command_was_answered() -> None:
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.tell(ONE, 10.0)
-    one.heard(window(0), 50.0)
-    one.attend(500.0)
-    assert child.stacks == []
-    one.tell(Run(windows=2, steps=1, measured=False), 500.0)
-    one.heard(window(0), 505.0)
-    one.attend(514.9)
-    assert child.stacks == []
-    one.attend(515.1)
-    assert cause(one) == "hang"
-
-
-def test_a_closer_look_is_over_with_its_answer() -> None:
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.tell(ONE, 10.0)
-    one.heard(window(0), 11.0)
-    one.tell(Inspect(windows=2, steps=1, traced_steps=5), 12.0)
-    one.heard(Inspected(), 20.0)
-    one.attend(500.0)
-    assert child.stacks == []
-    one.tell(Inspect(windows=2, steps=1, traced_steps=5), 500.0)
-    one.attend(510.1)
-    assert cause(one) == "hang"
-
-
-def test_to_rest_is_answered_in_time() -> None:
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.tell(ONE, 10.0)
-    one.heard(window(0), 11.0)
-    one.tell(Rest(), 12.0)
-    one.heard(Rested(), 13.0)
-    one.attend(500.0)
-    assert child.stacks == []
-    one.tell(Rest(), 500.0)
-    one.attend(510.1)
-    assert cause(one) == "hang"
-
-
-def test_an_end_that_does_not_come_is_a_stall() -> None:
-    one, _ = supervisor()
-    one.heard(READY, 5.0)
-    one.tell(ONE, 10.0)
-    one.heard(window(0), 11.0)
-    one.tell(Finish(), 12.0)
-    one.attend(22.1)
-    assert cause(one) == "hang"
 
 
 def test_the_first_reason_stays_and_brings_the_log() -> None:
@@ -149,3 +139,129 @@ def test_one_that_is_cancelled_after_its_result_is_cancelled() -> None:
     seen = one.ended().exit
     assert seen.reason is not None
     assert (seen.is_late, seen.reason.cause) == (False, "cancelled")
+
+
+# A child that is stopped and goes on: whose clocks stand still, and what it is told when.
+
+
+def test_its_deadline_counts_its_own_time_alone() -> None:
+    one, child = supervisor()
+    one.heard(READY, 5.0)
+    now_s = 5.0
+    for _ in range(9):  # of 100 s each, with an hour between them
+        now_s += 100.0
+        one.pause(now_s)
+        now_s += 3600.0
+        one.tell(ONE, now_s)
+        one.heard(window(0), now_s)
+    one.attend(now_s + 94.0)  # 999 s of its own
+    assert child.stacks == []
+    one.attend(now_s + 96.0)
+    assert cause(one) == "timeout"
+
+
+def test_it_is_stopped_once_and_goes_on_once_before_it_hears() -> None:
+    one, child = supervisor()
+    one.heard(READY, 5.0)
+    one.resume(6.0)
+    one.tell(ONE, 7.0)
+    for now_s in (8.0, 9.0):
+        one.pause(now_s)
+    for now_s in (10.0, 11.0):
+        one.tell(ONE, now_s)
+    assert child.did == ["tell", "pause", "resume", "tell", "tell"]
+
+
+def test_a_helper_goes_on_when_its_workers_are_told_something() -> None:
+    one, child = supervisor("server-0")
+    one.heard(Announce(values={}), 1.0)
+    one.pause(2.0)
+    one.overhear(ONE, 1000.0)
+    assert child.did == ["pause", "resume"]
+    one.attend(1900.0)
+    assert child.stacks == []  # 902 s of its own
+
+
+def test_a_stopped_child_can_be_ended_and_is_not_stopped_any_more() -> None:
+    one, child = supervisor()
+    one.heard(READY, 5.0)
+    one.pause(10.0)
+    one.end(20.0, Failed(cause="cancelled", message="because"))
+    assert child.stacks == [False]
+    assert cause(one) == "cancelled"
+
+
+def test_one_that_is_being_ended_is_not_stopped() -> None:
+    """It would hear of the TERM only when it is killed."""
+    one, child = supervisor()
+    one.heard(READY, 5.0)
+    one.end(20.0, Failed(cause="interrupted", message="ended by a signal"))
+    one.pause(20.1)
+    assert child.did == []
+
+
+def tell(one: Supervisor, run: Run, now_s: float) -> None:
+    one.quiet.before(run)
+    one.tell(run, now_s)
+
+
+def test_the_canary_is_noted_with_the_first_window_of_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "tried", lambda cpus: Canary(0.007, 0.002))
+    one, _ = supervisor()
+    one.heard(READY, 5.0)
+    tell(one, Run(windows=2, steps=1, measured=True, first=3, canary=True), 6.0)
+    heard = [one.heard(replace(window(index), measured=True), 7.0) for index in (3, 4)]
+    windows = [each for each in heard if isinstance(each, Window)]
+    assert [(each.canary_s, each.canary_queued_s) for each in windows] == [(0.007, 0.002), (None, 0.0)]
+    tell(one, Run(windows=1, steps=1, measured=True, first=5), 8.0)
+    last = one.heard(replace(window(5), measured=True), 9.0)
+    assert isinstance(last, Window) and last.canary_s is None
+
+
+# How often an agent looks for messages, which MPI wakes nobody for.
+
+LATER_S = 100.0  # nobody is in a hurry any more
+
+
+class Looking:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.slept_s = 0.0, -1.0
+        self._hub = Hub(1)
+        self._agent = Agent(self._hub.rank(0), spawn=lambda task, environ: Silent(), clock=lambda: self.now_s)
+        monkeypatch.setattr(select, "poll", lambda: self)
+
+    def register(self, fd: int, events: int) -> None:
+        return None
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        self.slept_s = milliseconds / 1000
+        return []
+
+    def after(self, *orders: ToAgent) -> float:
+        for order in orders:
+            self._hub.rank(0).send(0, "agent", ENCODER.encode(order))
+        self._agent.turn()
+        self.now_s += LATER_S
+        self._agent.wait()
+        return self.slept_s
+
+
+@pytest.fixture
+def slept_s(monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
+    return Looking(monkeypatch).after
+
+
+def test_an_agent_whose_children_wait_for_their_turn_looks_often(slept_s: Callable[..., float]) -> None:
+    """Ranks that are told to run beside each other would else begin one after the other."""
+    assert slept_s() == module.CALM_S
+    assert slept_s(Assign(task=TASK)) == module.CALM_S
+    assert slept_s(Pause(attempt=TASK.attempt)) == module.TURNS_S
+    assert slept_s(Tell(attempt=TASK.attempt, command=Run(windows=1, steps=1, measured=False))) == module.CALM_S
+    assert module.TURNS_S < module.CALM_S
+
+
+def test_an_agent_is_quiet_while_steps_after_the_digest_are_timed(slept_s: Callable[..., float]) -> None:
+    """Others wait for their turn meanwhile; its looks would be on the cores of those steps."""
+    inspect = Tell(attempt=TASK.attempt, command=Inspect(windows=2, steps=1, traced_steps=0))
+    assert slept_s(Assign(task=TASK), Pause(attempt=TASK.attempt)) == module.TURNS_S
+    assert slept_s(inspect) == module.MEASURING_S

@@ -4,20 +4,33 @@ other time."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from scaling.agent import watch as watch_module
 from scaling.agent.device_probe import DeviceProbe
+from scaling.agent.idle import STRETCHES, IdleTraffic
+from scaling.agent.supervisor import KEPT_BYTES, LIMIT_BYTES, LogBound, Supervisor
 from scaling.agent.watch import Watch
+from scaling.frameworks.base import Helper, Traits
 from scaling.hosts import connections, interfaces, proc
+from scaling.hosts.interfaces import Counter
+from scaling.plan.placement import Slot
+from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.quiet import agent
 from scaling.quiet.agent import Quiet, Suspicion
-from scaling.records.telemetry import CpuTime, Flow, Foreign, Telemetry, Traffic
-from tests.support.points import POINT, TASK, changed
+from scaling.records.events import Announce, Exit, Ready, Window
+from scaling.records.task import Clocks, Finish, Run, Task
+from scaling.records.telemetry import CpuTime, Flow, Foreign, Sample, Telemetry, Traffic
+from tests.support.fake_nvml import FakeGpu, Install
+from tests.support.points import POINT, TASK, changed, make_point
+from tests.support.supervised import Silent
 
 STEPS = 7
 
@@ -35,8 +48,6 @@ class World:
 
 
 class Meter:
-    """A CpuMeter of the world."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self.others = 0.0
@@ -58,8 +69,6 @@ class Meter:
 
 
 class Probe:
-    """A DeviceProbe of the world."""
-
     interval_s = 1.0
 
     def __init__(self, world: World) -> None:
@@ -269,3 +278,247 @@ def alone(suspicion: Suspicion, role: str = "worker", kind: str = "each", **chan
     point = changed(POINT, kind=kind, **changes)
     task = replace(TASK, point=point, role=role)
     return Watch(task, os.getpid(), computes=True, quiet=Quiet(task, suspicion))
+
+
+# Whose GPUs an agent reads while windows are measured: a rank's, a node's, a computing helper's.
+
+DEVICE_WATCH_POINT = make_point(
+    strategy="fake:a", kind="exchange", world_size=3, round=0, model="digits-cnn", data="digits",
+    device="cuda", batch_rule="weak", batch_size=32,
+)  # fmt: skip
+READY = Ready(import_s=1.0, build_s=1.0, parameters=1, gradient_bytes=4, device_name="x")
+MEASURE = Run(windows=1, steps=1, measured=True)
+WINDOW = Window(index=0, measured=True, steps=1, samples=1, start_s=0.0, end_s=1.0, end_unix_s=0.0)
+THERMAL = 0x20
+USED_J = (0.5, 2.0, 8.0, 32.0)
+
+
+@pytest.fixture
+def gpus(install: Install) -> list[FakeGpu]:
+    """Four of one host, of which the third is throttled; a point of three ranks takes the first three."""
+    four = [FakeGpu(uuid=f"GPU-{bus}", bus=bus, throttle=THERMAL if bus == 2 else 0) for bus in range(4)]
+    install(*four)
+    return four
+
+
+def tasks() -> tuple[Task, ...]:
+    slots = [
+        Slot(launch_rank=rank, host="node1", local_rank=rank, cpus=(), threads=1, device_index=rank)
+        for rank in range(3)
+    ]
+    made = rank_tasks(
+        DEVICE_WATCH_POINT, slots, slots[:1], {}, attempt=1, retry=0, seed=1, clocks=Clocks(), logs="logs"
+    )
+    return tuple(replace(task, counts_traffic=False) for task in made)
+
+
+def watched(task: Task, gpus: Sequence[FakeGpu]) -> Telemetry:
+    """What its agent read beside a child of this task, while each GPU used its energy of USED_J."""
+    child: Any = SimpleNamespace(task=task, pid=os.getpid(), tell=lambda _: None, resume=lambda: None, reap=Exit)
+    supervisor = Supervisor(child, {}, 0.0)
+    is_worker = task.role == "worker"
+    supervisor.heard(READY if is_worker else Announce(values={}), 1.0)
+    (supervisor.tell if is_worker else supervisor.overhear)(MEASURE, 2.0)
+    for gpu, used_j in zip(gpus, USED_J, strict=True):
+        gpu.energy_mj += round(1000 * used_j)
+    if is_worker:
+        supervisor.heard(WINDOW, 3.0)
+    else:
+        supervisor.overhear(Finish(), 3.0)
+    return supervisor.ended().telemetry
+
+
+def read(telemetry: Telemetry) -> set[int | None]:
+    return {sample.device_index for sample in telemetry.samples}
+
+
+def throttled(telemetry: Telemetry) -> set[tuple[int | None, str]]:
+    return {(sample.device_index, reason) for sample in telemetry.samples for reason in sample.throttle}
+
+
+def test_a_rank_s_worker_is_watched_on_its_own_gpu(gpus: list[FakeGpu]) -> None:
+    telemetry = watched(worker_tasks(tasks(), Traits())[1], gpus)
+    assert (read(telemetry), telemetry.energy_j, throttled(telemetry)) == ({1}, 2.0, set())
+
+
+def test_a_worker_that_drives_a_node_is_watched_on_all_its_gpus(gpus: list[FakeGpu]) -> None:
+    (task,) = worker_tasks(tasks(), Traits(drives="node"))
+    telemetry = watched(task, gpus)
+    assert (read(telemetry), telemetry.energy_j) == ({0, 1, 2}, 10.5)
+    assert throttled(telemetry) == {(2, "sw thermal")}
+    assert [sample.device_index for sample in telemetry.samples] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_part_of_the_energy_does_not_pass_for_the_whole(gpus: list[FakeGpu]) -> None:
+    gpus[1].lacks = frozenset({"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"})
+    (task,) = worker_tasks(tasks(), Traits(drives="node"))
+    telemetry = watched(task, gpus)
+    assert (read(telemetry), telemetry.energy_j) == ({0, 1, 2}, None)
+
+
+def test_nor_where_a_gpu_cannot_be_reached(gpus: list[FakeGpu], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    (task,) = worker_tasks(tasks(), Traits(drives="node"))
+    telemetry = watched(task, gpus)
+    assert (read(telemetry), telemetry.energy_j) == ({0, 1}, None)
+
+
+def test_helpers_that_compute_are_watched_on_their_gpus_and_their_coordinator_is_not(gpus: list[FakeGpu]) -> None:
+    """So that no GPU counts twice."""
+    (coordinator,) = worker_tasks(tasks(), Traits(drives="point"))
+    helpers = [helper_task(tasks(), Helper(name=f"trainer-{r}", rank=r, computes=True)) for r in range(3)]
+    alone = watched(coordinator, gpus)
+    assert (alone.samples, alone.energy_j) == ((), None)
+    found = [watched(helper, gpus) for helper in helpers]
+    assert [read(telemetry) for telemetry in found] == [{0}, {1}, {2}]
+    assert [telemetry.energy_j for telemetry in found] == [0.5, 2.0, 8.0]
+    assert [throttled(telemetry) for telemetry in found] == [set(), set(), {(2, "sw thermal")}]
+
+
+@pytest.mark.parametrize("helper", [Helper(name="server-0", server=0), Helper(name="scheduler")])
+def test_a_server_is_watched_for_its_cpu_alone(gpus: list[FakeGpu], helper: Helper) -> None:
+    telemetry = watched(helper_task(tasks(), helper), gpus)
+    assert (telemetry.samples, telemetry.energy_j) == ((), None)
+    assert telemetry.cpu_percent is not None
+
+
+def test_a_sample_of_an_older_record_names_no_device() -> None:
+    old = b'[1.5,98.0,650.5,1755.0,1024,61.0,["sw thermal"]]'
+    sample = msgspec.json.decode(old, type=Sample)
+    assert (sample.device_index, sample.temperature_c, sample.throttle) == (None, 61.0, ("sw thermal",))
+
+
+# What a host's cards carry while nothing runs, as an agent hears it.
+
+LISTENED_S = 0.5
+# Between two looks of an agent: a little longer than a stretch.
+LOOK_S = 1.001 * LISTENED_S / STRETCHES
+
+
+@pytest.fixture
+def counters(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter]:
+    """What the kernel would say of the cards."""
+    found = {"eth0": Counter(1000, 2000)}
+    monkeypatch.setattr(interfaces, "read", lambda: dict(found))
+    return found
+
+
+def heard(counters: dict[str, Counter], stretches: Sequence[tuple[int, int]], name: str = "eth0") -> IdleTraffic:
+    """After so many bytes in each stretch, received and sent; it is over with the last of them."""
+    idle = IdleTraffic()
+    idle.listen(LISTENED_S, now_s=10.0)
+    for number, (received, sent) in enumerate(stretches, 1):
+        before = counters[name]
+        counters[name] = Counter(before.received_bytes + received, before.sent_bytes + sent)
+        assert idle.is_due(10.0 + number * LOOK_S) is (number == len(stretches))
+    return idle
+
+
+def sent_bytes(idle: IdleTraffic, seconds: float) -> float:
+    (one,) = idle.over(seconds)
+    return one.sent_bytes
+
+
+def test_it_is_heard_once_and_scaled_to_any_time(counters: dict[str, Counter]) -> None:
+    idle = heard(counters, [(20, 80)] * STRETCHES)
+    assert not idle.is_due(11.0)
+    (found,) = idle.over(2.0)
+    assert (found.received_bytes, found.sent_bytes) == pytest.approx((400, 1600), abs=2)
+
+
+def test_before_its_time_nothing_is_heard(counters: dict[str, Counter]) -> None:
+    idle = IdleTraffic()
+    idle.listen(LISTENED_S, now_s=10.0)
+    counters["eth0"] = Counter(1100, 2400)
+    assert not idle.is_due(10.0 + LOOK_S / 2)
+    assert idle.over(2.0) == ()
+
+
+@pytest.mark.parametrize("first", range(STRETCHES - 1))
+def test_a_burst_is_not_taken_for_what_is_carried_all_the_time(counters: dict[str, Counter], first: int) -> None:
+    """Wherever it falls, also over the edge of two stretches: 11 MB of it would be scaled to hundreds."""
+    stretches = [(20, 80)] * STRETCHES
+    stretches[first : first + 2] = [(20, 80 + 5_500_000)] * 2
+    assert sent_bytes(heard(counters, stretches), 30.0) == pytest.approx(30.0 * 800, rel=0.01)
+
+
+def test_a_stretch_that_lasted_longer_counts_by_its_own_time(counters: dict[str, Counter]) -> None:
+    """An agent that was kept from looking takes what came meanwhile for no more per second."""
+    idle, now_s = IdleTraffic(), 10.0
+    idle.listen(LISTENED_S, now_s)
+    for number in range(1, STRETCHES + 1):
+        now_s += number * LOOK_S
+        counters["eth0"] = Counter(1000, 2000 + round(1e6 * (now_s - 10.0)))
+        assert idle.is_due(now_s) is (number == STRETCHES)
+    assert sent_bytes(idle, 3.0) == pytest.approx(3e6, rel=1e-3)
+
+
+def test_a_counter_that_begins_anew_costs_one_stretch(counters: dict[str, Counter]) -> None:
+    counters["eth0"] = Counter(10**9, 10**9)
+    idle = heard(counters, [(20, 80), (-(10**9), -(10**9)), (20, 80), (20, 80), (20, 80)])
+    assert sent_bytes(idle, 2.0) == pytest.approx(1600, abs=2)
+
+
+def test_who_listens_again_forgets_what_was_heard_before(counters: dict[str, Counter]) -> None:
+    idle = heard(counters, [(20, 80)] * STRETCHES)
+    idle.listen(LISTENED_S, now_s=20.0)
+    assert sent_bytes(idle, 2.0) == pytest.approx(1600, abs=2)
+    for number in range(1, STRETCHES + 1):
+        assert idle.is_due(20.0 + number * LOOK_S) is (number == STRETCHES)
+    assert idle.over(2.0) == (Traffic(name="eth0", received_bytes=0, sent_bytes=0),)
+
+
+def test_who_never_listened_knows_of_nothing() -> None:
+    assert IdleTraffic().over(2.0) == ()
+
+
+# A log that a child floods is cut to its beginning, and what comes after is appended.
+
+
+def flooded(path: Path, size_bytes: int = LIMIT_BYTES + 1) -> Path:
+    """A log that begins with a line; the rest of it takes no room."""
+    with path.open("wb") as log:
+        log.write(b"first line\n")
+        log.truncate(size_bytes)
+    return path
+
+
+def test_a_flooded_log_keeps_its_beginning_and_what_comes_next(tmp_path: Path) -> None:
+    path = flooded(tmp_path / "log")
+    bound = LogBound(str(path))
+    with path.open("ab", buffering=0) as writer:
+        bound.look(0.0)
+        writer.write(b"last line\n")
+    text = path.read_bytes()
+    assert text.startswith(b"first line\n")
+    assert text[KEPT_BYTES:] == b"\n[scaling: %d bytes of this log were dropped here]\nlast line\n" % (
+        LIMIT_BYTES + 1 - KEPT_BYTES
+    )
+    assert bound.dropped_bytes == LIMIT_BYTES + 1 - KEPT_BYTES
+
+
+def test_others_are_let_be(tmp_path: Path) -> None:
+    for path in (flooded(tmp_path / "log", LIMIT_BYTES), tmp_path / "none", Path("/dev/null")):
+        bound = LogBound(str(path))
+        bound.look(0.0)
+        assert bound.dropped_bytes == 0
+    assert (tmp_path / "log").stat().st_size == LIMIT_BYTES
+
+
+def test_it_is_looked_at_once_a_second(tmp_path: Path) -> None:
+    bound = LogBound(str(tmp_path / "log"))
+    bound.look(10.0)
+    flooded(tmp_path / "log")
+    bound.look(10.9)
+    assert bound.dropped_bytes == 0
+    bound.look(11.0)
+    assert bound.dropped_bytes > 0
+
+
+def test_the_agent_tells_how_much_was_dropped(tmp_path: Path) -> None:
+    child = Silent()
+    child.task = replace(child.task, log=str(tmp_path / "log"))
+    one = Supervisor(child, {}, 0.0)
+    one.attend(1.0)
+    flooded(tmp_path / "log")
+    assert one.ended().log_dropped_bytes == LIMIT_BYTES + 1 - KEPT_BYTES

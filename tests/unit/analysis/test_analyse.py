@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import exp, log, sqrt
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.measured import step_time
+from scaling.analysis.measured.controls import Controls
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.analyse import baselines, comparisons, rows
-from scaling.records.run import PointRecord
+from scaling.analysis.table import analyse
+from scaling.analysis.table.analyse import baselines, comparisons, join, joinable, rows
+from scaling.analysis.table.comparisons import comparable, curve_keys
+from scaling.analysis.table.incremental import Analyser
+from scaling.records.events import Failed
+from scaling.records.host import Gpu
+from scaling.records.point import Hardware, Kind, Workload
+from scaling.records.run import Header, PointRecord
+from tests.support.inline import Launch
+from tests.support.planted import Plan, run
 from tests.support.points import changed
 from tests.support.scripted_records import (
     STRONG,
@@ -19,6 +31,8 @@ from tests.support.scripted_records import (
     close,
     failed,
     half,
+    header,
+    host,
     loss_of,
     mean,
     point,
@@ -153,25 +167,11 @@ def test_a_failed_baseline_of_one_round_counts_one_round() -> None:
     assert not any("rounds" in note for note in found.footnotes)
 
 
-def test_a_baseline_at_another_batch_does_not_count() -> None:
-    records = [record(point("solo", batch_size=64), 0.1), record(point("exchange", 2), 0.125)]
-    assert by_size(records)[2].efficiency is None
-
-
-def test_controls_of_another_precision_do_not_count() -> None:
-    records = [record(point("solo", precision="bf16"), 0.1), record(point("exchange", 2), 0.125)]
-    assert by_size(records)[2].efficiency is None
-
-
 def test_baselines_list_the_plain_loops() -> None:
     records = [record(point("solo", number=n), 0.1) for n in range(3)]
     (found,) = baselines([*records, failed(point("solo", batch_size=64))])[:1]
     batch_size = found.workload.batch_size
-    assert (found.strategy, batch_size, mean(found.samples_per_s)) == (
-        "fake:plain",
-        32,
-        close(320.0),
-    )
+    assert (found.strategy, batch_size, mean(found.samples_per_s)) == ("fake:plain", 32, close(320.0))
     lost = baselines([*records, failed(point("solo", batch_size=64))])[1]
     assert lost.samples_per_s is None
     assert lost.footnotes == ("failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",)
@@ -255,7 +255,6 @@ def test_rows_are_sorted() -> None:
 
 
 def contest(*rounds_of_steps: tuple[float, ...], n: int = 2) -> list[PointRecord]:
-    """Strategies a, b, ... measured in each round with these step times."""
     return [
         record(point("exchange", n, number, strategy=f"fake:{name}"), step_s)
         for number, steps in enumerate(rounds_of_steps)
@@ -303,3 +302,203 @@ def test_networks_and_options_are_compared_but_not_models() -> None:
         ("ib0", ()),
         ("ib0", ("bucket_cap_mb",)),
     }
+
+
+# What makes two rates comparable: each field of the work and of the hardware, and nothing that was forgotten.
+
+OTHER: dict[str, Any] = {
+    "model": "resnet50", "data": "synthetic", "batch_rule": "strong", "batch_size": 48, "precision": "bf16",
+    "memory_format": "channels_last", "compile": True, "unit": "tokens", "node_devices": 2,
+    "image_size": 256, "sequence_length": 64, "optimizer": "adam", "pass_": "forward",
+    "feed": "native", "feed_workers": 2, "drop_caches": True,
+    "device": "cuda", "profile": "p100", "shrink": 2.0, "dilate": 3.0, "cores": 8,
+}  # fmt: skip
+
+
+def test_every_field_has_another_value_here() -> None:
+    assert set(OTHER) == {*Workload.__struct_fields__, *Hardware.__struct_fields__}
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_another_value_is_another_baseline(field: str) -> None:
+    exchange = point("exchange", 2)
+    other = changed(exchange, **{field: OTHER[field]})
+    controls = Controls([record(point("solo"), 0.1)])
+    assert controls.alone(exchange, exchange.reference.batch_size) is not None
+    assert controls.alone(other, other.reference.batch_size) is None
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_another_value_is_not_compared_and_is_another_curve_and_cell(field: str) -> None:
+    exchange = point("exchange", 2)
+    other = changed(exchange, **{field: OTHER[field]})
+    assert comparable(other) != comparable(exchange)
+    assert hash(other.workload) != hash(exchange.workload) or hash(other.hardware) != hash(exchange.hardware)
+    assert len(set(curve_keys([exchange, other]).values())) == 2
+    assert other.key != exchange.key
+
+
+# Several runs in one table.
+
+
+def test_like_runs_are_joinable() -> None:
+    assert joinable([header(), header(created_unix_s=1.0, seed=2, git="other")]) == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (header([host("node2")]), "hosts differ: node1 | node2"),
+        (header(version="0.2.0"), "versions of scaling differ: 0.1.0 | 0.2.0"),
+        (header(code="beef"), "revisions of its code differ: c0de | beef"),
+        (header(mpi="MPICH 4"), "MPI libraries differ: Open MPI 5.0.11 | MPICH 4"),
+        (header([host(cpu_model="Other CPU")]), "devices differ: cpu, Test CPU 2.0 GHz | cpu, Other CPU"),
+        (header([host(versions={"torch": "2.12.0"})]), "versions of torch differ: 2.13.0 | 2.12.0"),
+        (header([host(variables={"NCCL_ALGO": "Ring"})]), "values of NCCL_ALGO differ: none | Ring"),
+        (
+            header([host(variables={"NCCL_ALGO": "Ring"}), host(variables={})]),
+            "values of NCCL_ALGO differ: none | Ring | unset",
+        ),
+        (header([host(python="3.12.1")]), "versions of Python differ: 3.11.7 | 3.12.1"),
+    ],
+)
+def test_unlike_runs_say_what_differs(other: Header, reason: str) -> None:
+    assert joinable([header([host(variables={})]), other]) == (reason,)
+
+
+def test_variables_are_compared_where_all_runs_recorded_them() -> None:
+    known = header([host(variables={"NCCL_ALGO": "Ring"})])
+    assert joinable([header(), known]) == joinable([known, known]) == ()
+
+
+def test_gpus_are_told_apart_by_name() -> None:
+    def gpu(name: str) -> Header:
+        made = Gpu(index=0, name=name, uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
+        return header([host(gpus=(made,))], device="cuda")
+
+    assert joinable([gpu("H100"), gpu("H200")]) == ("devices differ: cuda, H100 | cuda, H200",)
+
+
+def test_joined_runs_keep_their_rounds_apart() -> None:
+    """Run 1: 0.8. Run 2, on a machine twice as slow: 0.5. Each against its own baseline, then pooled."""
+    joined = join([sweep(0, 0.1, {2: 0.125}), sweep(0, 0.2, {2: 0.4})])
+    row = by_size(joined)[2]
+    assert row.rounds == 2
+    assert mean(row.efficiency) == close(sqrt(0.8 * 0.5))
+
+
+def test_strategies_of_different_runs_are_not_compared() -> None:
+    a = [record(point("exchange", 2, n, strategy="fake:a"), 0.1) for n in range(3)]
+    b = [record(point("exchange", 2, n, strategy="fake:b"), 0.2) for n in range(3)]
+    (found,) = comparisons(join([a, b]))
+    assert found.advantage is None
+
+
+# An exchange that computes less than the plain loop, whatever samples it says that it has trained on.
+
+PLAN = Plan(size=2, rounds=3, wire_s=0.02)
+
+
+def exchanging(part: float, *, updates_all: bool = True) -> list[PointRecord]:
+    return [
+        replace(_running(one, part), updates_all=updates_all) if one.point.kind == "exchange" else one
+        for one in run(PLAN)
+    ]
+
+
+def _running(made: PointRecord, part: float) -> PointRecord:
+    ranks = []
+    for rank in made.ranks:
+        cpu = rank.telemetry.cpu
+        assert cpu is not None
+        threads = tuple(replace(one, run_s=one.run_s * part) for one in cpu.threads)
+        ranks.append(replace(rank, telemetry=replace(rank.telemetry, cpu=replace(cpu, threads=threads))))
+    return replace(made, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize(("part", "is_less"), [(1.0, False), (0.9, False), (0.55, True)])
+def test_less_cpu_time_than_the_plain_loop_is_an_audit(part: float, is_less: bool) -> None:
+    row = by_size(exchanging(part))[2]
+    assert ("AUDIT" in row.flags) is is_less
+    assert (row.efficiency is None) is is_less
+    said = "audit: the CPU time of a step is at most 5"
+    assert any(note.startswith(said) for note in row.footnotes) is is_less
+
+
+def test_ranks_that_update_a_part_of_the_parameters_may_compute_less() -> None:
+    assert "AUDIT" not in by_size(exchanging(0.55, updates_all=False))[2].flags
+
+
+def test_a_running_sweep_says_it_whatever_comes_first() -> None:
+    """The control that tells it may end after the exchange was compared."""
+    made = exchanging(0.55)
+    for order in (made, made[::-1]):
+        analyser = Analyser()
+        for one in order:
+            analyser.add(one)
+            analyser.rows()
+        assert analyser.rows() == rows(order)
+
+
+@pytest.mark.parametrize(("step_s", "is_less"), [(0.09, False), (0.06, True)])
+def test_elsewhere_the_time_of_a_step_tells_it(step_s: float, is_less: bool) -> None:
+    made: Iterable[PointRecord] = (
+        replace(record(point(kind, size, number, device="cuda"), seconds), updates_all=True)
+        for number in range(2)
+        for kind, size, seconds in (("solo", 1, 0.1), ("exchange", 2, step_s))
+    )
+    assert ("AUDIT" in by_size(made)[2].flags) is is_less
+
+
+# What control runs say about the rows that rest on them.
+
+
+def test_ranks_that_are_slow_in_turns_straggle(tmp_path: Path) -> None:
+    """Seconds of two windows: rank 0 has 1 and 3, rank 1 has 3 and 1. No rank is slow on the whole (4 s
+    each), but in lock-step each window would last 3 s."""
+    (together,) = Launch(2).sweep(tmp_path, rounds=1).of("together", size=2)
+    seconds = ((1.0, 3.0), (3.0, 1.0))
+    ranks = []
+    for rank, (first, second) in zip(together.ranks, seconds, strict=True):
+        edges = (0.0, first, first + second)
+        windows = [
+            replace(window, steps=2, start_s=start, end_s=end)
+            for window, start, end in zip(rank.windows[:2], edges, edges[1:], strict=False)
+        ]
+        ranks.append(replace(rank, windows=tuple(windows)))
+    time = step_time.lock_step(replace(together, ranks=tuple(ranks)))
+    assert time is not None
+    assert (time.mean_s, time.step_s) == (1.0, 1.5)
+
+
+def test_one_disturbed_window_without_the_exchange_does_not_count() -> None:
+    made = record(point("exchange", 2), 0.16)
+    ranks = [
+        replace(rank, unsynced=tuple(replace(rank.windows[0], steps=2, start_s=0.0, end_s=end) for end in ends_s))
+        for rank, ends_s in zip(made.ranks, ((0.20, 0.21), (0.21, 0.90)), strict=True)
+    ]
+    assert step_time.unsynced_s(replace(made, ranks=tuple(ranks))) == close(0.105)
+    assert step_time.unsynced_s(made) is None
+    assert step_time.unsynced_s(replace(failed(made.point, "crash"), ranks=tuple(ranks))) is None
+
+
+def test_controls_in_doubt_are_noted_on_the_rows_that_rest_on_them(tmp_path: Path) -> None:
+    found = Launch(2).sweep(tmp_path, rounds=2)
+    doubtful = [
+        replace(record, settled=False) if record.point.kind == "together" else record for record in found.records
+    ]
+    rows = {row.world_size: row for row in analyse.rows(doubtful)}
+    assert any("its together control is UNSETTLED" in note for note in rows[2].footnotes)
+    assert not any("control is" in note for note in rows[1].footnotes)
+    assert not any("control is" in note for row in analyse.rows(found.records) for note in row.footnotes)
+
+
+@pytest.mark.parametrize("kind", ["each", "together", "comm", "feed", "held"])
+def test_a_control_that_failed_is_noted_with_its_cell_cause_and_log(kind: Kind) -> None:
+    """Also where the row has no efficiency, and where its split does without that control."""
+    why = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL", rank=1, host="node2", log="logs/7.log")
+    control = replace(failed(point(kind, 2), "x"), outcome=why)
+    (row,) = analyse.rows([record(point("exchange", 2), 0.16), control])
+    (told,) = (note for note in row.footnotes if note.startswith("its "))
+    assert told.startswith(f"its {kind} control at n2: failed: crash(SIGKILL): ended by SIGKILL")
+    assert told.endswith("(rank 1 on node2; log: logs/7.log)")

@@ -48,15 +48,11 @@ def test_partial_failure() -> None:
     row = by_size([failed(one.point) if one.point.key in lost else one for one in records])[2]
     assert row.failed is None and row.rounds == 1 and row.flags == ()
     slow = "slow rank: rank 1 on node1 (CPU 1) takes 2.0 % longer beside the others than its fellows"
-    assert row.footnotes == (
-        "2 of 3 rounds failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",
-        slow,
-    )
+    assert row.footnotes == ("2 of 3 rounds failed: oom: out of memory (rank 1 on node1; log: logs/a.log)", slow)
     assert mean(row.efficiency) == close(0.8)
 
 
 def without_windows(made: PointRecord) -> PointRecord:
-    """The record as if its ranks had ended well and measured nothing."""
     return replace(made, ranks=tuple(replace(rank, windows=()) for rank in made.ranks))
 
 
@@ -235,11 +231,6 @@ def test_warnings_and_retries_become_footnotes() -> None:
 
 
 # ---------------------------------------------------------------- audit
-
-
-def test_audit_passes_what_is_right() -> None:
-    (row,) = rows([record(point("exchange", 2), 0.125)])
-    assert "AUDIT" not in row.flags
 
 
 def test_audit_counts_the_samples() -> None:

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection, Iterator
+from math import exp, log
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.table.analyse import analyse
+from scaling.analysis.measured import cell, device_use
+from scaling.analysis.statistics.intervals import Estimate, Layout
+from scaling.analysis.table.analyse import Change, analyse, changes
+from scaling.analysis.table.footnotes import odd
+from scaling.analysis.table.rows import Row
 from scaling.records.events import Finished
 from scaling.records.point import Kind
 from scaling.records.run import HelperRecord, PointRecord
-from scaling.records.telemetry import CpuTime, Telemetry, ThreadTime
-from tests.support.scripted_records import by_one_worker, by_size, point, record, sweep
+from scaling.records.telemetry import POWER_CAP, CpuTime, Sample, Telemetry, ThreadTime
+from scaling.report import facts
+from scaling.report.document import document
+from scaling.report.formats import terminal
+from tests.support import planted
+from tests.support.scripted_records import (
+    by_one_worker,
+    by_size,
+    close,
+    header,
+    point,
+    record,
+    sweep,
+    warning,
+    with_window,
+)
 
 
 def with_cpu(made: PointRecord, **changes: Any) -> PointRecord:
-    """The same whose ranks ran all the time."""
     steps = sum(window.steps for window in made.ranks[0].windows)
     wall_s = made.ranks[0].measured_s
     main = ThreadTime(name="python", threads=1, run_s=wall_s, queued_s=0.0)
@@ -69,7 +90,6 @@ def test_kernel_time_that_faults_explain_in_part_is_not_all_called_theirs() -> N
 
 
 def at_rank(made: PointRecord, rank: int, changed: PointRecord) -> PointRecord:
-    """The record with one rank as it is in another."""
     return replace(made, ranks=(*made.ranks[:rank], changed.ranks[rank], *made.ranks[rank + 1 :]))
 
 
@@ -182,3 +202,345 @@ def test_a_quota_that_held_ranks_up_is_the_cause_with_its_size_and_the_mend() ->
 def test_a_quota_that_held_hardly_anything_up_is_no_cause(throttled: int) -> None:
     made = with_cpu(record(point("exchange"), 0.1), periods=366, throttled_periods=throttled, throttled_s=0.01)
     assert not any(one.startswith("throttled") for one in notes(made))
+
+
+# What GPUs' clocks say of a row: the power limit is no fault, heat is, and another clock than the baseline's.
+
+
+def sample(clock_mhz: float | None, *throttle: str, utilisation_percent: float | None = 98.0) -> Sample:
+    return Sample(
+        unix_s=1.0,
+        sm_clock_mhz=clock_mhz,
+        throttle=throttle,
+        utilisation_percent=utilisation_percent,
+        device_index=0,
+    )
+
+
+def with_samples(made: PointRecord, *samples: Sample, max_mhz: float | None = 1410.0) -> PointRecord:
+    read = Telemetry(samples=samples, max_sm_clock_mhz=max_mhz)
+    return replace(made, ranks=tuple(replace(rank, telemetry=read) for rank in made.ranks))
+
+
+def swept(solo: tuple[Sample, ...], exchange: tuple[Sample, ...]) -> Row:
+    """The row of two ranks; three rounds."""
+    read = {"solo": solo, "exchange": exchange}
+    records = [one for number in range(3) for one in sweep(number, 0.1, {2: 0.125})]
+    return by_size([with_samples(one, *read.get(one.point.kind, ())) for one in records])[2]
+
+
+def clocks_notes(row: Row) -> list[str]:
+    return [note for note in row.footnotes if "throttled" in note.lower() or "clock" in note]
+
+
+def test_a_card_at_its_power_limit_is_not_throttled() -> None:
+    """As every V100 of 250 W, T4 and GeForce is under load."""
+    row = swept((sample(1000.0, POWER_CAP),), (sample(1005.0, POWER_CAP), sample(1000.0)))
+    assert (row.flags, clocks_notes(row)) == ((), [])
+    assert row.clocks is not None
+    assert (row.clocks.sm_mhz, row.clocks.power_limited, row.clocks.throttled) == (1002.5, 0.5, ())
+    assert row.clocks.of_max == pytest.approx(1002.5 / 1410)
+    assert row.clocks.of_baseline == pytest.approx(1.0025)
+
+
+@pytest.mark.parametrize("reason", ["hw slowdown", "hw thermal", "sw thermal", "power brake"])
+def test_heat_and_failing_power_throttle_a_row(reason: str) -> None:
+    row = swept((sample(1000.0),), (sample(1000.0), sample(1000.0, POWER_CAP, reason)))
+    assert (row.flags, clocks_notes(row)) == (("THROTTLED",), [f"THROTTLED: {reason}"])
+
+
+@pytest.mark.parametrize(
+    ("clock_mhz", "note"),
+    [
+        (1000.0, None),
+        (985.0, None),
+        (1019.0, None),
+        (
+            950.0,
+            "THROTTLED: SM clock 950 MHz, 67 % of the highest, at the power limit in 100 % of readings; "
+            "the clock is 5.0 % below its baseline's",
+        ),
+        (
+            1100.0,
+            "THROTTLED: SM clock 1100 MHz, 78 % of the highest, at the power limit in 100 % of readings; "
+            "the clock is 10.0 % above its baseline's, so that the efficiency is too good",
+        ),
+    ],
+)
+def test_a_row_at_another_clock_than_its_baseline_says_so(clock_mhz: float, note: str | None) -> None:
+    """Whatever lowered it: images/s of the two are then not those of one device."""
+    row = swept((sample(1000.0, POWER_CAP),), (sample(clock_mhz, POWER_CAP),))
+    assert row.flags == (("THROTTLED",) if note else ())
+    assert clocks_notes(row) == ([note] if note else [])
+
+
+def test_readings_of_an_idle_gpu_say_nothing_of_the_clock_it_works_at() -> None:
+    idle = sample(210.0, utilisation_percent=0.0)
+    row = swept((sample(1000.0),), (idle, sample(1000.0), sample(1000.0, utilisation_percent=None)))
+    assert row.clocks is not None and (row.clocks.sm_mhz, row.flags) == (1000.0, ())
+
+
+def test_where_nothing_was_read_nothing_is_said() -> None:
+    row = by_size([record(point("solo"), 0.1), record(point("exchange", 2), 0.1)])[2]
+    assert row.clocks is None
+    unknown = swept((sample(None),), (sample(None),)).clocks
+    assert unknown is not None and (unknown.sm_mhz, unknown.of_baseline, unknown.differ) == (None, None, False)
+
+
+def test_older_records_tell_the_power_limit_among_the_reasons_and_no_highest_clock() -> None:
+    old = b'{"samples":[[1.0,98.0,249.0,1000.0,1,60.0,["sw power cap"]]]}'
+    read = msgspec.json.decode(old, type=Telemetry)
+    made = record(point("exchange", 2), 0.1)
+    found = device_use.clocks([replace(made, ranks=(replace(made.ranks[0], telemetry=read),))])
+    assert found == device_use.Clocks(sm_mhz=1000.0, of_max=None, power_limited=1.0)
+
+
+def test_a_report_tells_the_clock_of_the_whole_run_once() -> None:
+    made = with_samples(record(point("exchange", 2), 0.1), sample(1005.0, POWER_CAP), sample(1005.0))
+    found = device_use.clocks([made])
+    assert found is not None
+    assert (
+        device_use.describe(found)
+        == "SM clock 1005 MHz, 71 % of the highest, at the power limit in 50 % of readings"
+    )
+    assert facts._clocks([made]) == device_use.describe(found)
+    assert facts._clocks([record(point("exchange", 2), 0.1)]) == ""
+
+
+def test_older_sweeps_warned_of_the_power_limit() -> None:
+    made = [one for number in range(3) for one in sweep(number, 0.1, {2: 0.125})]
+    told = replace(
+        with_samples(made[1], sample(1000.0, POWER_CAP)),
+        warnings=(warning("rank 0 on node1 was throttled: sw power cap", "throttled"),),
+    )
+    assert clocks_notes(by_size([made[0], told, *made[2:]])[2]) == []
+
+
+# Windows far longer than the others of their rank are named; none is left out.
+
+
+def stalled(*ranks: int, by_s: float = 6.0, hosts: tuple[str, ...] = ("node1", "node2")) -> PointRecord:
+    made = record(point("exchange", 2), 0.1, hosts=hosts)
+    for rank in ranks:
+        made = with_window(made, rank, 2, end_s=made.ranks[rank].windows[2].end_s + by_s)
+    return made
+
+
+def still(made: PointRecord, ranks: Collection[int], still_s: float = 6.0) -> PointRecord:
+    told = (
+        replace(one, telemetry=replace(one.telemetry, still_s=still_s)) if one.rank in ranks else one
+        for one in made.ranks
+    )
+    return replace(made, ranks=tuple(told))
+
+
+@pytest.mark.parametrize(("ranks", "whose"), [((1,), "rank 1 on node2"), ((0, 1), "all 2 ranks")])
+def test_a_window_far_outside_is_named_with_its_length_and_the_usual_one(
+    ranks: tuple[int, ...], whose: str
+) -> None:
+    (note,) = cell.stall_notes([stalled(*ranks)])
+    assert whose in note
+    assert "7 s" in note
+    assert "1 s is the median" in note
+    assert "stood still" not in note
+    assert note in by_size([stalled(*ranks)])[2].footnotes
+
+
+@pytest.mark.parametrize("by_s", [0.0, 1.9])
+def test_what_noise_does_to_a_window_is_not_named(by_s: float) -> None:
+    assert not list(cell.stall_notes([stalled(0, by_s=by_s)]))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "still_s", "said"),
+    [
+        ((0, 1), 6.0, "the whole job stood still for 6.0 s"),
+        ((0,), 6.0, "node1 stood still for 6.0 s"),
+        ((0, 1), 1.5, ""),  # not for most of what was too long
+    ],
+)
+def test_who_stood_still_is_said(ranks: tuple[int, ...], still_s: float, said: str) -> None:
+    (note,) = cell.stall_notes([still(stalled(0, 1), ranks, still_s)])
+    assert said in note
+    assert ("stood still" in note) == bool(said)
+
+
+def test_on_one_host_all_of_its_ranks_must_have_stood_still() -> None:
+    (note,) = cell.stall_notes([still(stalled(1, hosts=("node1",)), (1,))])
+    assert "stood still" not in note
+
+
+def test_the_longest_of_several_is_told_and_the_others_counted() -> None:
+    second = replace(stalled(0, by_s=9.0), point=point("exchange", 2, 1))
+    (note,) = cell.stall_notes([stalled(0), second])
+    assert "round 2" in note
+    assert "1 other like it" in note
+
+
+def test_a_machine_that_was_suspended_is_named() -> None:
+    made = record(point("exchange", 2), 0.1, hosts=("node1", "node2"))
+    first = replace(made.ranks[0], telemetry=replace(made.ranks[0].telemetry, suspended_s=6.0))
+    (note,) = cell.stall_notes([replace(made, ranks=(first, made.ranks[1]))])
+    assert note.startswith("node1 was suspended for 6.0 s")
+
+
+# Which ranks are named: who is apart from the others, and nobody by chance, however many there are.
+
+# Of one start's step time, as on shared virtual machines.
+NOISE = 0.02
+
+
+def seats(dice: random.Random, count: int, rounds: int = 4, **slower: float) -> Layout:
+    """Logarithms of step times of so many seats, some of which take longer by a part."""
+    return {
+        str(seat): {n: log(1 + slower.get(f"_{seat}", 0.0)) + dice.gauss(0, NOISE) for n in range(rounds)}
+        for seat in range(count)
+    }
+
+
+@pytest.mark.parametrize("count", [2, 4, 16, 64])
+def test_of_equal_ranks_none_is_named_in_nearly_all_runs_however_many_they_are(count: int) -> None:
+    """At 99 % for each of 16 by itself somebody would be named in every sixth run, of 64 in every second."""
+    dice = random.Random(count)
+    assert sum(bool(odd(seats(dice, count))) for _ in range(100)) <= 5
+
+
+@pytest.mark.parametrize("count", [4, 16, 64])
+def test_a_slow_rank_of_many_is_found_and_no_other(count: int) -> None:
+    dice = random.Random(count)
+    found = [odd(seats(dice, count, rounds=6, _3=0.06)) for _ in range(50)]
+    assert sum([one.seat for one in named] == [3] for named in found) >= 45
+
+
+def test_of_two_ranks_the_slow_one_is_named() -> None:
+    (one,) = odd({"0": {0: 0.0, 1: 0.001}, "1": {0: log(1.1), 1: log(1.1)}})
+    assert one.seat == 1
+    assert one.apart == pytest.approx(0.1, abs=0.001)
+
+
+def test_what_noise_explains_is_nobodys() -> None:
+    """5 % apart on the mean, by one round in which all of it happened."""
+    assert odd({"0": {0: 0.0, 1: 0.0, 2: 0.0}, "1": {0: 0.0, 1: 0.0, 2: 0.15}}) == []
+
+
+def test_a_rank_that_loses_more_beside_the_others_is_named() -> None:
+    """All take 0.1 s alone; beside each other 0.11, and the third 0.1265."""
+    made = [
+        one
+        for number in range(3)
+        for one in (
+            record(point("each", 4, number), 0.1),
+            record(point("together", 4, number), 0.11, 0.11, 0.1265, 0.11),
+            record(point("exchange", 4, number), 0.13),
+        )
+    ]
+    notes = [note for note in by_size(made)[4].footnotes if "rank" in note]
+    assert notes == ["contention: rank 2 on node1 (CPU 2) loses 15.0 % more beside the others than they do"]
+
+
+def named(alone: tuple[float, ...]) -> list[str]:
+    row = by_size(planted.run(planted.Plan(size=len(alone), alone=alone)))[len(alone)]
+    return [note for note in row.footnotes if "its fellows" in note]
+
+
+def test_of_many_slow_ranks_the_worst_are_named_and_the_others_counted() -> None:
+    (note,) = named((1.0,) * 9 + tuple(1 + 0.02 * number for number in range(1, 8)))
+    first, *others = note.split(", ")
+    assert first.startswith("slow ranks: rank 15 on node1 (CPU 15) takes 1")
+    assert first.endswith(" % longer alone than its fellows")
+    assert [one.partition(")")[0] for one in others[:3]] == [f"rank {n} on node1 (CPU {n}" for n in (14, 13, 12)]
+    assert others[3:] == ["and 3 others", "by 2 to 6 %"]
+
+
+def test_slow_and_fast_ranks_are_one_note() -> None:
+    """16 seats in steps of 2 %: each differs from the median of the others."""
+    (note,) = named(tuple(1 + 0.02 * number for number in range(16)))
+    first, second, *_ = note.removeprefix("slow and fast ranks: ").split(", ")
+    assert first == "rank 15 on node1 (CPU 15) takes 14.0 % longer alone than its fellows"
+    assert second == "rank 0 on node1 (CPU 0) 13.9 % less"
+    assert note.endswith(", and 12 others, by 2 to 11 %; the fast ones wait")
+
+
+def test_one_more_than_are_named_is_one_other() -> None:
+    (note,) = named((1.0,) * 11 + (1.1,) * 5)
+    assert note.endswith(", and 1 other, by 10 %")
+
+
+def test_ranks_that_lose_more_beside_the_others_are_one_note() -> None:
+    """Seven of sixteen, by 10 to 16 %."""
+    slowed = (0.1,) * 9 + tuple(0.11 + 0.001 * number for number in range(7))
+    made = [
+        one
+        for number in range(3)
+        for one in (
+            record(point("each", 16, number), 0.1),
+            record(point("together", 16, number), *slowed),
+            record(point("exchange", 16, number), 0.13),
+        )
+    ]
+    (note,) = [note for note in by_size(made)[16].footnotes if note.startswith("contention: ")]
+    assert note == (
+        "contention: rank 15 on node1 (CPU 15) loses 16.0 % more beside the others than they do, "
+        "rank 14 on node1 (CPU 14) 15.0 %, rank 13 on node1 (CPU 13) 14.0 %, rank 12 on node1 (CPU 12) 13.0 %, "
+        "and 3 others, by 10 to 12 %"
+    )
+
+
+# What another revision changed, planted: paired by round, whatever else was measured beside.
+
+OTHER = "@1a2b3c4d5e"
+# Every round is slower than the one before, for all alike: only pairs by round can tell 5 %.
+DRIFTS = (1.0, 1.21, 1.4, 1.63)
+
+
+def launch(lost: float, *, rival: str = "fake:b") -> Iterator[PointRecord]:
+    """Both revisions of fake:a on 2 devices, and another strategy that is faster than either."""
+    for number, drift in enumerate(DRIFTS):
+        wobble = exp(0.001 * (-1) ** number)
+        yield record(point("solo", 1, number), 0.1 * drift)
+        yield record(point(world_size=2, number=number, strategy="fake:a"), 0.11 * drift * wobble / (1 - lost))
+        yield record(point(world_size=2, number=number, strategy=f"fake:a{OTHER}"), 0.11 * drift)
+        yield record(point(world_size=2, number=number, strategy=rival), 0.105 * drift)
+
+
+@pytest.mark.parametrize(
+    ("lost", "verdict"), [(0.05, "slower"), (-0.05, "faster"), (0.0, "same"), (0.019, "cannot tell")]
+)
+def test_a_change_is_the_launchs_own_against_the_other(lost: float, verdict: str) -> None:
+    (found,) = changes(launch(lost))
+    assert (found.point.strategy, found.point.world_size, found.revision) == ("fake:a", 2, OTHER[1:])
+    assert found.gain is not None and found.gain.mean == close(-lost)
+    assert found.verdict == verdict
+
+
+def test_one_revision_alone_changes_nothing() -> None:
+    alone = [one for one in launch(0.05) if OTHER not in one.point.strategy]
+    assert changes(alone) == ()
+    assert "against" not in [entry.label for entry in document(header(), alone).facts]
+
+
+def test_a_cell_that_one_side_lacks_and_one_round_tell_nothing() -> None:
+    (lone,) = changes(one for one in launch(0.05) if one.point.strategy != "fake:a")
+    assert (lone.point.strategy, lone.gain, lone.verdict) == ("fake:a", None, "cannot tell")
+    (found,) = changes(one for one in launch(0.05) if one.point.round == 0)
+    assert found.verdict == "cannot tell"
+
+
+def test_ranks_that_share_cores_are_compared_with_nothing_and_it_is_said() -> None:
+    shared = [replace(one, oversubscribed=one.point.world_size > 1) for one in launch(0.5)]
+    (found,) = changes(shared)
+    assert (found.point.world_size, found.gain) == (2, None)
+    text = " ".join(terminal.draw(document(header(), shared), color=False).split())
+    assert f"against {OTHER}: workers" in text and "change fake:a batch 32 N=2 cannot tell" in text
+
+
+def test_no_verdict_without_an_interval() -> None:
+    for gain in (None, Estimate(mean=-0.5, low=None, high=None, n=1)):
+        assert Change(point(), OTHER, gain).verdict == "cannot tell"
+
+
+def test_the_report_says_it_and_whose_the_baseline_is() -> None:
+    text = " ".join(terminal.draw(document(header(), list(launch(0.05))), color=False).split())
+    assert f"against {OTHER}: workers of that revision of scaling; all else" in text
+    assert "change fake:a batch 32 N=2 -5.0 % ± " in text
+    assert text.partition("change fake:a batch 32 N=2 -5.0 % ± ")[2].split()[1] == "slower"

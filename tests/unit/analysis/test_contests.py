@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,10 +10,26 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import analyse, comparisons, rows
-from scaling.analysis.table.comparisons import contests, exchanges
+from scaling.analysis.table.comparisons import contests, curve_keys, exchanges
 from scaling.analysis.table.rows import Row, Standing
 from scaling.records.run import PointRecord
-from tests.support.scripted_records import asynchronous, carried, failed, mean, point, record, with_losses
+from tests.support.scripted_records import (
+    STRONG,
+    asynchronous,
+    by_one_worker,
+    by_size,
+    carried,
+    close,
+    failed,
+    loss_of,
+    mean,
+    point,
+    record,
+    served,
+    sweep,
+    with_losses,
+    with_window,
+)
 
 ROUNDS = 4
 # Noise of round and rival that does not cancel: hundredths of a step.
@@ -20,7 +37,6 @@ NOISE = ((0.0, 0.4, -0.4), (0.3, -0.5, 0.2), (-0.4, 0.1, 0.5), (0.1, 0.2, -0.3))
 
 
 def contest(steps_s: Mapping[str, float], rounds: int = ROUNDS) -> list[PointRecord]:
-    """Strategies at N=2, noisy."""
     return [
         record(point("exchange", 2, number, strategy=name), step_s * (1 + NOISE[number][index % 3] / 100))
         for number in range(rounds)
@@ -37,7 +53,6 @@ def verdict(standing: Standing | None) -> str | None:
 
 
 def verdicts(records: Iterable[PointRecord]) -> dict[str, tuple[str | None, str | None]]:
-    """By strategy, among the exchanges of its framework and among frameworks."""
     found = by_name(records)
     return {name: (verdict(row.standing), verdict(row.framework_standing)) for name, row in found.items()}
 
@@ -222,3 +237,336 @@ def test_less_is_less_than_all_synchronous_rows() -> None:
 def test_without_synchronous_rows_nobody_learnt_less() -> None:
     records = [asynchronous(one) for one in contest({"fake:a": 0.1, "fake:b": 0.1})]
     assert not any(row.learnt_less for row in rows(records))
+
+
+# Known answers where ranks do not wait for each other, and where one worker drives all devices.
+
+# ---------------------------------------------------------------- rates
+
+
+def test_images_per_s_is_the_sum_of_the_ranks_own_rates() -> None:
+    # 32 / 0.1 + 32 / 0.2 = 320 + 160; waiting for each other it would be 2 x 32 / 0.2 = 320
+    made = record(point("exchange", 2), 0.1, 0.2)
+    assert mean(rows([made])[0].samples_per_s) == close(320.0)
+    (row,) = rows([asynchronous(made)])
+    assert mean(row.samples_per_s) == close(480.0)
+    assert (row.synchronous, row.flags) == (False, ("ASYNC",))
+
+
+def test_efficiency_and_speedup_follow_from_the_rates() -> None:
+    # 480 images/s against 320 of one device: speedup 1.5, efficiency 0.75
+    row = by_size([record(point("solo"), 0.1), asynchronous(record(point("exchange", 2), 0.1, 0.2))])[2]
+    assert (mean(row.speedup), mean(row.efficiency)) == (close(1.5), close(0.75))
+
+
+@pytest.mark.parametrize(
+    ("size", "said", "waiting"),
+    [(4, "fast rank: ", ", and waits for them"), (3, "slow and fast ranks: ", "; the fast ones wait")],
+)
+def test_a_fast_rank_waits_for_nobody(size: int, said: str, waiting: str) -> None:
+    """Of three the slow ones, too, are apart from the median of the others."""
+    steps_s = (0.1, *(0.12,) * (size - 1))
+    exchange = record(point("exchange", size), *steps_s)
+    for told, waits in ((exchange, True), (asynchronous(exchange), False)):
+        made = [
+            replace(one, point=replace(one.point, round=number))
+            for number in range(3)
+            for one in (record(point("each", size), *steps_s), told)
+        ]
+        (note,) = [note for row in rows(made) for note in row.footnotes if note.startswith(said)]
+        assert note.endswith(waiting) == waits
+
+
+def test_the_strong_rule_is_no_exception() -> None:
+    """Global batch 64 in 0.2 s on one device, 320 images/s; two ranks with 32 each: 32/0.125 + 32/0.2 = 416."""
+    records = [
+        record(point("solo", batch_size=64, **STRONG), 0.2),
+        asynchronous(record(point("exchange", 2, batch_size=32, **STRONG), 0.125, 0.2)),
+    ]
+    row = by_size(records)[2]
+    assert mean(row.samples_per_s) == close(416.0)
+    assert (mean(row.speedup), mean(row.efficiency)) == (close(1.3), close(0.65))
+
+
+def test_loss_by_cause_without_straggling() -> None:
+    """Alone 0.1; beside each other 0.1 and 0.15, as rates on average 0.12 a step; exchanging 0.12 and 0.2,
+    0.15: of 0.15, contention 0.02 and exposed 0.03 (the communication alone takes 0.04); nothing is left."""
+    records = [
+        record(point("solo"), 0.1),
+        record(point("together", 2), 0.1, 0.15),
+        asynchronous(record(point("exchange", 2), 0.12, 0.2)),
+        asynchronous(record(point("comm", 2), 0.04)),
+    ]
+    loss = loss_of(by_size(records)[2])
+    assert loss.contention == close(0.02 / 0.15)
+    assert loss.straggling is None
+    assert loss.exposed == close(0.03 / 0.15)
+    assert loss.unexplained == close(0.0)
+
+
+def test_communication_alone_is_by_rates_too() -> None:
+    # 1 / mean(1/0.01, 1/0.03) = 0.015 of the 0.03 that the exchange takes longer
+    records = [
+        record(point("solo"), 0.1),
+        record(point("together", 2), 0.1),
+        asynchronous(record(point("exchange", 2), 0.13)),
+        asynchronous(record(point("comm", 2), 0.01, 0.03)),
+    ]
+    assert loss_of(by_size(records)[2]).exposed == close(0.015 / 0.13)
+
+
+def test_the_parts_add_up() -> None:
+    rng = random.Random(5)
+    for _ in range(50):
+        records = []
+        for number in range(3):
+            found = sweep(number, rng.uniform(0.1, 0.2), {2: rng.uniform(0.1, 0.3)})
+            slow = asynchronous(record(point("exchange", 2, number), rng.uniform(0.1, 0.3), rng.uniform(0.1, 0.3)))
+            records += [slow if one.point.kind == "exchange" else one for one in found]
+        kept = [one for one in records if one.point.kind in ("exchange", "solo") or rng.random() < 0.6]
+        row = by_size(kept)[2]
+        loss = loss_of(row)
+        assert loss.straggling is None
+        parts = (getattr(loss, cause) or 0.0 for cause in loss.__struct_fields__)
+        assert sum(parts) == pytest.approx(1 - mean(row.efficiency), abs=1e-12)
+
+
+def test_what_a_missing_control_hides() -> None:
+    row = by_size([record(point("solo"), 0.1), asynchronous(record(point("exchange", 2), 0.125))])[2]
+    note = "no together control; counted in the rest: contention and exposed communication"
+    assert row.footnotes == (note,)
+    assert loss_of(row).unexplained == close(0.2)
+
+
+def test_its_controls_are_not_in_doubt_for_being_asynchronous() -> None:
+    records = [
+        asynchronous(one) if one.point.kind in ("exchange", "comm") else one for one in sweep(0, 0.1, {2: 0.2})
+    ]
+    assert by_size(records)[2].footnotes == ()
+
+
+# ---------------------------------------------------------------- audit
+
+
+def test_lingering_is_no_defect() -> None:
+    """The first rank is done in half of the time; what it goes on doing is in no window."""
+    made = asynchronous(record(point("exchange", 2), 0.1, 0.2))
+    assert rows([made])[0].flags == ("ASYNC",)
+
+
+@pytest.mark.parametrize(("samples", "flagged"), [(310, False), (300, True)])
+def test_audit_counts_each_ranks_own_samples(samples: int, flagged: bool) -> None:
+    # 2 ranks x 3 windows x 320 = 1920
+    (row,) = rows([with_window(asynchronous(record(point("exchange", 2), 0.1, 0.2)), 0, 1, samples=samples)])
+    assert ("AUDIT" in row.flags) is flagged
+
+
+def test_audit_counts_the_steps_that_each_rank_did() -> None:
+    """Rank 1 did half of the windows' steps with half of the samples: right where ranks do not wait."""
+    made = record(point("exchange", 2), 0.1)
+    for index in range(3):
+        made = with_window(made, 1, index, steps=5, samples=160)
+    assert "AUDIT" in rows([made])[0].flags
+    assert rows([asynchronous(made)])[0].flags == ("ASYNC",)
+
+
+# ---------------------------------------------------------------- one worker for all devices
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_single_worker_counts_for_all_devices(waits: bool) -> None:
+    # 4 devices x 32 images / 0.125 s
+    made = by_one_worker(record(point("exchange", 4), 0.125, hosts=("node1", "node2")))
+    (row,) = rows([made if waits else asynchronous(made)])
+    assert mean(row.samples_per_s) == close(1024.0)
+    assert row.nodes == 2
+    assert row.flags == (() if waits else ("ASYNC",))
+
+
+def test_audit_of_a_single_worker_that_feeds_one_device_alone() -> None:
+    made = by_one_worker(record(point("exchange", 4), 0.125))
+    (row,) = rows([with_window(made, 0, 0, samples=320)])  # 3 x 1280 less 960
+    assert "audit: images/s x time is 3840 samples, the ranks fed 2880" in row.footnotes
+
+
+# ---------------------------------------------------------------- never ranked against synchronous ones
+
+
+def asynchronous_contest(number: int, **steps_s: float) -> list[PointRecord]:
+    """Strategies at N=2; those whose name begins with `async` are asynchronous."""
+    made = [record(point("exchange", 2, number, strategy=f"fake:{name}"), time) for name, time in steps_s.items()]
+    return [asynchronous(one) if ":async" in one.point.strategy else one for one in made]
+
+
+def rounds_of(**steps_s: float) -> list[PointRecord]:
+    return [one for number in range(3) for one in asynchronous_contest(number, **steps_s)]
+
+
+def test_comparisons_are_among_equals() -> None:
+    found = comparisons(rounds_of(a=0.1, b=0.11, async_c=0.05, async_d=0.06))
+    pairs = [(one.best.strategy, one.other.strategy, one.synchronous) for one in found]
+    assert pairs == [("fake:a", "fake:b", True), ("fake:async_c", "fake:async_d", False)]
+
+
+def test_standings_are_among_equals() -> None:
+    found = {row.strategy: row.standing for row in rows(rounds_of(a=0.1, b=0.125, async_c=0.05, async_d=0.08))}
+    assert found["fake:a"] is not None and found["fake:a"].best
+    assert found["fake:async_c"] is not None and found["fake:async_c"].best
+    # 0.1 / 0.125 - 1 and 0.05 / 0.08 - 1
+    for name, difference in (("fake:b", -0.2), ("fake:async_d", -0.375)):
+        standing = found[name]
+        assert standing is not None and not standing.best and standing.distinguishable
+        assert mean(standing.difference) == close(difference)
+
+
+@pytest.mark.parametrize("steps_s", [{"a": 0.1}, {"a": 0.1, "async_b": 0.05}])
+def test_without_a_rival_of_its_kind_nothing_is_ranked(steps_s: dict[str, Any]) -> None:
+    records = rounds_of(**steps_s)
+    assert comparisons(records) == ()
+    assert all(row.standing is None for row in rows(records))
+
+
+def test_one_shared_round_is_no_standing() -> None:
+    records = [*asynchronous_contest(0, a=0.1, b=0.2), *asynchronous_contest(1, a=0.1)]
+    found = {row.strategy: row.standing for row in rows(records)}
+    first, other = found["fake:a"], found["fake:b"]
+    assert first is not None and other is not None and other.difference is not None
+    assert (mean(other.difference), other.difference.low) == (close(-0.5), None)
+    assert (first.verdict, other.verdict) == ("not compared", "not compared")
+
+
+def test_a_cell_of_which_no_round_was_measured_says_as_much_as_its_records() -> None:
+    lost = replace(failed(point("exchange", 2)), synchronous=False)
+    assert rows([lost])[0].flags == ("FAILED", "ASYNC")
+
+
+# Which rows are one curve, which are rivals, and what their servers used.
+
+
+def curves_of(*cells: tuple[int, int], **changes: Any) -> int:
+    points = [point("exchange", n, servers=servers, **changes) for n, servers in cells]
+    return len(set(curve_keys(points).values()))
+
+
+# ---------------------------------------------------------------- curves
+
+
+def test_servers_that_grow_with_the_nodes_are_one_curve() -> None:
+    assert curves_of((1, 1), (2, 1), (4, 2), (8, 4)) == 1
+    assert curves_of((1, 2), (2, 2), (4, 2)) == 1
+    assert curves_of((1, 0), (2, 0)) == 1
+
+
+def test_several_numbers_of_servers_at_one_size_are_several_curves() -> None:
+    cells = ((1, 1), (2, 1), (1, 2), (2, 2))
+    keys = curve_keys([point("exchange", n, servers=servers) for n, servers in cells])
+    one, two = ([key for cell, key in keys.items() if f"{count} servers" in cell] for count in (1, 2))
+    assert len(set(one)) == len(set(two)) == 1 and one[0] != two[0]
+
+
+def test_servers_on_nodes_of_their_own_are_another_curve() -> None:
+    points = [point("exchange", 2, servers=1), point("exchange", 4, servers=2, server_hosts="dedicated")]
+    assert len(set(curve_keys(points).values())) == 2
+
+
+def test_rows_of_a_curve_share_its_number() -> None:
+    cells = [("fake:b", 1, 1), ("fake:a", 1, 0), ("fake:b", 2, 2), ("fake:a", 2, 0)]
+    records = [record(point("exchange", n, strategy=name, servers=servers), 0.1) for name, n, servers in cells]
+    assert [(row.strategy, row.curve) for row in rows(records)] == [
+        ("fake:a", 0), ("fake:a", 0), ("fake:b", 1), ("fake:b", 1),
+    ]  # fmt: skip
+
+
+def test_a_strategys_own_rank_is_found_with_other_servers() -> None:
+    records = sweep(0, 0.1, {1: 0.104}, servers=1)
+    records += sweep(0, 0.1, {2: 0.16}, servers=2)
+    assert mean(by_size(records)[2].strategy_efficiency) == close(0.65)
+
+
+def test_comm_is_that_of_the_same_servers() -> None:
+    records = [*sweep(0, 0.1, {2: 0.2}, servers=1), *sweep(0, 0.1, {2: 0.15}, servers=2)]
+    quick = record(point("comm", 2, servers=2), 0.01)
+    records = [quick if one.point.key == quick.point.key else one for one in records]
+    found = {row.servers: loss_of(row).exposed for row in rows(records)}
+    # together 0.104; the slower one may take 0.05 alone, the other 0.01
+    assert found == {1: close(0.05 / 0.2), 2: close(0.01 / 0.15)}
+
+
+# ---------------------------------------------------------------- rivals
+
+
+def test_numbers_of_servers_are_rivals() -> None:
+    cells = ((1, "shared", 0.2), (2, "shared", 0.1), (2, "dedicated", 0.08))
+    records = [
+        record(point("exchange", 2, number, servers=servers, server_hosts=hosts), step_s)
+        for number in range(3)
+        for servers, hosts, step_s in cells
+    ]
+    found = comparisons(records)
+    assert {(one.best.servers, one.best.server_hosts) for one in found} == {(2, "dedicated")}
+    assert {(one.other.servers, one.other.server_hosts) for one in found} == {(1, "shared"), (2, "shared")}
+
+
+def test_difference_is_the_advantage_from_the_other_side() -> None:
+    # b / a - 1 = 25 % in each round, a / b - 1 = -20 %
+    times = (("a", 0.125), ("b", 0.1))
+    records = [record(point("exchange", 2, n, strategy=f"fake:{name}"), t) for n in range(3) for name, t in times]
+    (found,) = comparisons(records)
+    assert (mean(found.advantage), mean(found.difference)) == (close(0.25), close(-0.2))
+    work = found.workload
+    assert (found.placement, work.batch_rule, work.batch_size, found.synchronous) == ("pack", "weak", 32, True)
+
+
+# ---------------------------------------------------------------- the servers' use
+
+
+def with_servers(number: int, *cpu_percent: float | None) -> PointRecord:
+    at = point("exchange", 2, number, servers=2)
+    return served(record(at, 0.1), *cpu_percent, hosts=("node1", "node2"))
+
+
+def test_servers_have_a_place_and_a_use() -> None:
+    (row,) = rows([with_servers(0, 30.0, 50.0), with_servers(1, 40.0, 60.0)])
+    assert [(one.name, one.host, one.cpu_percent) for one in row.server_use] == [
+        ("server-0", "node1", 35.0), ("server-1", "node2", 55.0),
+    ]  # fmt: skip
+    assert (row.servers, row.server_cpu_percent) == (2, 45.0)  # the scheduler is no server
+
+
+def test_servers_whose_use_is_not_known() -> None:
+    (row,) = rows([with_servers(0, None, None)])
+    assert [one.cpu_percent for one in row.server_use] == [None, None]
+    assert row.server_cpu_percent is None
+    assert rows([record(point("exchange"), 0.1)])[0].server_use == ()
+
+
+def test_servers_of_failed_rounds_do_not_count() -> None:
+    lost = replace(failed(point("exchange", 2, 1, servers=2)), helpers=with_servers(1, 5.0, 5.0).helpers)
+    (row,) = rows([with_servers(0, 30.0, 50.0), lost])
+    assert row.server_cpu_percent == 40.0
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def test_factors_across_nodes_are_over_the_rounds_that_have_both() -> None:
+    """N=2 on one node at 0.8 and 0.9, N=4 on two at 0.6 and, in a round that lacks N=2, at 0.1."""
+    records = []
+    for number, inside, across in ((0, 0.8, 0.6), (1, 0.9, None), (2, None, 0.1)):
+        records.append(record(point("solo", 1, number), 0.1))
+        for size, value in ((2, inside), (4, across)):
+            if value is not None:
+                hosts = ("node1",) if size == 2 else ("node1", "node2")
+                records.append(record(point("exchange", size, number), 0.1 / value, hosts=hosts))
+    row = by_size(records)[4]
+    assert (row.intra_node, row.inter_node) == (close(0.8), close(0.75))
+
+
+def test_without_a_shared_round_there_are_no_factors() -> None:
+    records = [
+        record(point("solo", 1, 0), 0.1),
+        record(point("solo", 1, 1), 0.1),
+        record(point("exchange", 2, 0), 0.1),
+        record(point("exchange", 4, 1), 0.1, hosts=("node1", "node2")),
+    ]
+    assert by_size(records)[4].intra_node is None

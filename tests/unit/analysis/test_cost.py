@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import csv as csv_module
+import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.measured import device_use
+from scaling.analysis.measured.device_use import MachineUse
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table import cost, prices
-from scaling.analysis.table.analyse import rows
+from scaling.analysis.table import cell_rows, cost, prices
+from scaling.analysis.table.analyse import analyse, rows
 from scaling.analysis.table.cost import Base, Bill, Pricing, bill, knee, paid, relative, why_not
 from scaling.analysis.table.prices import Match, Price, Prices
 from scaling.analysis.table.rows import Row
+from scaling.errors import UsageError
 from scaling.records.host import Gpu
+from scaling.records.run import HelperRecord, PointRecord
+from scaling.records.telemetry import MachineEnergy, Telemetry
+from scaling.report import words
+from scaling.report.document import document
+from scaling.report.formats import csv
+from scaling.tools.compare.found import METRICS
 from scaling.workloads import data
 from tests.support.compared_runs import without_noise
+from tests.support.gpu_records import GIB, sample, with_gpus
 from tests.support.report_scenes import SCENES
-from tests.support.scripted_records import close, header, host, mean
+from tests.support.scripted_records import by_one_worker, close, failed, header, host, mean, point, record, warning
 
 V100 = Price(
     name="p3.2xlarge", match=Match(cpu="Test CPU*"), devices=1, per_hour={"on_demand": 3.06, "spot": 0.92}
@@ -27,7 +40,6 @@ DAY_S = 86400.0
 
 
 def pricing(*found: Price, **changes: Any) -> Pricing:
-    """In dollars."""
     return Pricing(Prices(currency="USD", price=found or (V100,)), **changes)
 
 
@@ -41,7 +53,6 @@ def row(n: int, **changes: Any) -> Row:
 
 
 def billed(of: Row, asked: Pricing, **of_header: Any) -> Bill:
-    """What must have a price."""
     found = bill(of, header(**of_header), asked)
     assert isinstance(found, Bill), found
     return found
@@ -173,7 +184,6 @@ def test_old_prices_are_told_by_the_runs_own_date(seen: str, told: str) -> None:
 
 
 def curve(*rates: float) -> list[Row]:
-    """On 1, 2, 4 ... devices, at these rates."""
     made = (Estimate(mean=rate, low=None, high=None, n=1) for rate in rates)
     return [replace(row(1), world_size=2**at, samples_per_s=rate) for at, rate in enumerate(made)]
 
@@ -202,15 +212,317 @@ def test_devices_that_are_paid_anyway_cost_nothing_more() -> None:
     assert knee(curve(100, 120, 130), header(), pricing(replace(V100, devices=4))) == 4
 
 
-# ---------------------------------------------------------------- the file
+# A user's file of prices: read whole, or refused in one line.
+
+GOOD = """
+currency = "USD"
+[[price]]
+name = "p3.2xlarge"
+provider = "AWS"
+match = { gpu = "Tesla V100-SXM2-16GB" }
+devices = 1
+per_hour = { on_demand = 3.06, spot = 0.92 }
+minimum_s = 60
+seen = 2018-02-01
+source = "seeds/000 (Domino)"
+"""
 
 
-def test_the_example_of_the_description_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "prices.toml"
-    path.write_text(
-        'currency = "USD"\n[[price]]\nname = "p3.2xlarge"\nprovider = "AWS"\nregion = "eu-west-1"\n'
-        'match = { gpu = "Tesla V100-SXM2-16GB" }\ndevices = 1\nper_hour = { on_demand = 3.06, spot = 0.92 }\n'
-        'minimum_s = 60\nseen = 2018-02-01\nsource = "Domino"\n'
+def read(tmp_path: Path, text: str) -> prices.Prices:
+    path = tmp_path / "FILE.toml"
+    path.write_text(text)
+    return prices.read(path)
+
+
+def test_a_file_as_it_should_be(tmp_path: Path) -> None:
+    (price,) = read(tmp_path, GOOD).price
+    assert (price.hourly, price.seen, price.devices) == (3.06, "2018-02-01", 1)
+    assert price.match.holds(gpu="Tesla V100-SXM2-16GB", cpu="any")
+    assert not price.match.holds(gpu="Tesla P100")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("on_demand = 3.06", "on_demand = -1", "p3.2xlarge: on_demand = -1: a price is 0 or more"),
+        ("on_demand = 3.06", "on_demand = nan", "on_demand = nan: a price is 0 or more"),
+        ("devices = 1", "devices = 0", "devices = 0; 1 or more"),
+        ("devices = 1", "device = 1", "unknown field `device`"),
+        ("{ on_demand = 3.06, spot = 0.92 }", "{}", "per_hour is empty"),
+        ("gpu =", "gpus =", "unknown field `gpus`"),
+        ('{ gpu = "Tesla V100-SXM2-16GB" }', "{}", "p3.2xlarge: match is empty and means no machine"),
+        ("minimum_s = 60", "minimum_s = -60", "p3.2xlarge: minimum_s = -60; 0 or more"),
+        ("seen = 2018-02-01", 'seen = "last year"', "p3.2xlarge: seen = last year: a day, like 2018-02-01"),
+        ("seen = 2018-02-01", "seen = 2018-02-01T12:00:00", "seen = 2018-02-01T12:00:00: a day"),
+        ('currency = "USD"', 'currency = " "', 'currency is empty; currency = "USD"'),
+        ('currency = "USD"', "", "missing required field `currency`"),
+        ("[[price]]", "[[price", "FILE.toml: "),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read(tmp_path, GOOD.replace(old, new))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_match_without_patterns_means_nobody() -> None:
+    assert not prices.Match().holds(gpu="any")
+
+
+# Energy of processors and memory: power over rate, of all of a row's machines or none, and of nobody else.
+
+NODES = ("node1", "node2")
+FIRST = "/sys/class/powercap/intel-rapl:0/energy_uj: Permission denied"
+BOTH = {"node1": MachineEnergy(joules=100.0, seconds=1.0), "node2": MachineEnergy(joules=400.0, seconds=2.0)}
+UNREADABLE = MachineEnergy(unreadable=FIRST)
+
+
+def counted(made: PointRecord, by_host: Mapping[str, MachineEnergy]) -> PointRecord:
+    hosts = [rank.host for rank in made.ranks]
+    return replace(
+        made,
+        ranks=tuple(
+            replace(rank, telemetry=replace(rank.telemetry, machine_energy=by_host.get(rank.host)))
+            if rank.host not in hosts[: rank.rank]
+            else rank
+            for rank in made.ranks
+        ),
     )
-    (price,) = prices.read(path).price
-    assert (price.per_hour, price.seen) == ({"on_demand": 3.06, "spot": 0.92}, "2018-02-01")
+
+
+def two_nodes(by_host: Mapping[str, MachineEnergy], number: int = 0) -> PointRecord:
+    """Two ranks that do 64 images in 0.1 s."""
+    return counted(record(point("exchange", 2, number), 0.1, hosts=NODES), by_host)
+
+
+def use(*records: PointRecord) -> MachineUse | None:
+    (row,) = rows([record(point("solo", 1), 0.1), *records])
+    return row.machine_energy
+
+
+def test_energy_of_a_sample_is_power_over_rate() -> None:
+    """100 W and 200 W; 640 images/s."""
+    found = use(two_nodes(BOTH))
+    assert found is not None
+    assert (found.power_w, found.j_per_sample) == (300.0, close(300 / 640))
+
+
+def test_it_is_the_mean_of_rounds() -> None:
+    less = {**BOTH, "node2": MachineEnergy(joules=200.0, seconds=2.0)}
+    found = use(two_nodes(BOTH), two_nodes(less, 1))
+    assert found is not None and found.power_w == 250.0
+
+
+def test_a_part_is_not_the_whole() -> None:
+    assert use(two_nodes({"node1": BOTH["node1"]})) is None
+    assert use(two_nodes({})) is None
+    assert use(two_nodes({**BOTH, "node2": MachineEnergy(joules=0.0, seconds=2.0)})) is None
+    assert use(two_nodes({**BOTH, "node2": UNREADABLE})) == MachineUse(unreadable=FIRST)
+
+
+@pytest.mark.parametrize("how", ["oversubscribed", "disturbed", "emulated"])
+def test_nothing_is_claimed_where_the_machine_is_not_theirs_alone(how: str) -> None:
+    made = two_nodes(BOTH)
+    changed = {
+        "oversubscribed": replace(made, oversubscribed=True),
+        "disturbed": replace(made, warnings=(replace(warning("somebody"), kind="foreign-load"),)),
+        "emulated": replace(made, point=point("exchange", 2, device="emulated", profile="p100")),
+    }
+    assert use(changed[how]) is None
+
+
+# ---------------------------------------------------------------- in the report
+
+
+def details(*records: PointRecord) -> dict[str, str]:
+    made = document(header(), [record(point("solo", 1), 0.1), *records])
+    of_rows = {one.label: words.value(one.values[0]) for section in made.sections for one in section.details}
+    return of_rows | {entry.label: words.text(entry.phrase) for entry in made.how_to_read}
+
+
+def columns(*records: PointRecord) -> dict[str, str]:
+    return next(csv_module.DictReader(io.StringIO(csv.render([record(point("solo", 1), 0.1), *records]))))
+
+
+def test_the_report_says_it() -> None:
+    found = details(two_nodes(BOTH))
+    assert "RAPL" in found["CPU and DRAM"] and "J, W: -" not in found
+    shown = document(header(), [record(point("solo", 1), 0.1), two_nodes(BOTH)])
+    (said,) = [one for section in shown.sections for one in section.details if one.label == "CPU and DRAM"]
+    assert words.value(said.values[0]) == "N=2 300 W, 0.469 J/image, 2.13 images/s/W"
+    told = columns(two_nodes(BOTH))
+    assert (told["machine_power_w"], told["machine_j_per_sample"]) == ("300.0", "0.46875")
+
+
+def test_what_cannot_be_read_is_a_dash_and_its_cure_a_note() -> None:
+    made = document(header(), [record(point("solo", 1), 0.1), two_nodes({**BOTH, "node1": UNREADABLE})])
+    (said,) = [one for section in made.sections for one in section.details if one.label == "CPU and DRAM"]
+    assert words.value(said.values[0]) == "N=2 -"
+    (cure,) = [words.text(entry.phrase) for entry in made.how_to_read if entry.label == "J, W: -"]
+    assert cure.startswith(f"{FIRST}: cannot be read") and "udev rule" in cure
+    told = columns(two_nodes({**BOTH, "node1": UNREADABLE}))
+    assert (told["machine_power_w"], told["machine_unreadable"]) == ("", FIRST)
+
+
+def test_where_nobody_counts_there_is_no_line_and_no_column() -> None:
+    assert not {"CPU and DRAM", "J, W: -"} & details(two_nodes({})).keys()
+    assert not [
+        name for name in columns(two_nodes({})) if name.startswith("machine_") and name != "machine_cpu_percent"
+    ]
+
+
+def test_it_is_what_runs_on_cpus_are_compared_by() -> None:
+    (row,) = rows([record(point("solo", 1), 0.1), two_nodes(BOTH)])
+    found = METRICS["j_per_sample"].of(row)
+    assert found is not None and found.mean == close(300 / 640)
+
+
+# How GPUs ran: means over devices, and the energy of all of them or none.
+
+
+def two() -> PointRecord:
+    """Two GPUs, each read twice: at 1,395 and at 1,410 MHz."""
+    return with_gpus(record(point("exchange", 2), 0.1))
+
+
+def test_means_are_over_devices() -> None:
+    made = two()
+    lame = replace(made.ranks[1], telemetry=Telemetry(samples=(sample(device_index=1, sm_clock_mhz=800.0),)))
+    found = device_use.of([replace(made, ranks=(made.ranks[0], lame))])
+    assert found is not None
+    assert (found.sm_clock_mhz, found.slowest_sm_clock_mhz, found.max_sm_clock_mhz) == (1101.25, 800.0, 1410.0)
+
+
+def test_an_idle_gpu_tells_no_clock() -> None:
+    """The same as where rows are held against their baselines, or one report would have two clocks for a row."""
+    made = two()
+    idle = sample(sm_clock_mhz=210.0, utilisation_percent=0.0)
+    first = replace(made.ranks[0], telemetry=Telemetry(samples=(idle, sample(sm_clock_mhz=1400.0))))
+    found, same = (
+        device_use.of([replace(made, ranks=(first,))]),
+        device_use.clocks([replace(made, ranks=(first,))]),
+    )
+    assert found is not None and same is not None
+    assert found.sm_clock_mhz == found.slowest_sm_clock_mhz == same.sm_mhz == 1400.0
+
+
+def test_the_energy_of_a_part_is_not_that_of_the_whole() -> None:
+    made = two()
+    found = device_use.of([made])
+    assert found is not None and found.samples_per_j == 2 * 3 * 10 * 32 / 2000
+    silent = replace(made.ranks[1], telemetry=replace(made.ranks[1].telemetry, energy_j=None))
+    part = device_use.of([replace(made, ranks=(made.ranks[0], silent))])
+    assert part is not None and part.samples_per_j is None
+
+
+def test_the_steps_that_no_window_counts_used_energy_too() -> None:
+    made = two()
+    ranks = (
+        replace(rank, windows=(replace(rank.windows[0], uncounted_samples=32), *rank.windows[1:]))
+        for rank in made.ranks
+    )
+    found = device_use.of([replace(made, ranks=tuple(ranks))])
+    assert found is not None and found.samples_per_j == 2 * (3 * 10 + 1) * 32 / 2000
+
+
+def test_the_energy_of_a_gpu_that_ranks_share_counts_once() -> None:
+    """Each of them reads the counter of the whole GPU."""
+    shared = device_use.of([replace(two(), gpus=("GPU-a", "GPU-a"))])
+    apart = device_use.of([replace(two(), gpus=("GPU-a", "GPU-b"))])
+    assert shared is not None and shared.samples_per_j == 2 * 3 * 10 * 32 / 1000
+    assert apart is not None and apart.samples_per_j == 2 * 3 * 10 * 32 / 2000
+
+
+def test_one_worker_of_several_devices_counts_them_all() -> None:
+    both = Telemetry(samples=(sample(device_index=0), sample(device_index=1)), energy_j=2000.0)
+    made = by_one_worker(two())
+    found = device_use.of([replace(made, ranks=(replace(made.ranks[0], telemetry=both),))])
+    assert found is not None and found.samples_per_j == 2 * 3 * 10 * 32 / 2000
+
+
+def test_helpers_that_compute_have_their_devices() -> None:
+    made = by_one_worker(two())
+    coordinator = replace(made.ranks[0], telemetry=Telemetry())
+    computing = tuple(
+        HelperRecord(
+            name=f"worker-{n}", launch_rank=n, host="node1", outcome=rank.outcome, telemetry=rank.telemetry
+        )
+        for n, rank in enumerate(two().ranks)
+    )
+    found = device_use.of([replace(made, ranks=(coordinator,), helpers=computing)])
+    assert found is not None
+    assert (found.sm_clock_mhz, found.samples_per_j) == (1402.5, 2 * 3 * 10 * 32 / 2000)
+
+
+def test_the_memory_is_a_framework_s_own_count_else_what_nvml_saw() -> None:
+    made = two()
+    untold = tuple(replace(rank, result=None) for rank in made.ranks)
+    found = [device_use.of([one]) for one in (made, replace(made, ranks=untold))]
+    assert [one.peak_memory_bytes for one in found if one] == [31 * GIB, 40 * GIB]
+
+
+def test_without_readings_nothing_is_known() -> None:
+    assert device_use.of([record(point("exchange", 2), 0.1)]) is None
+    assert device_use.of([failed(point("exchange", 2))]) is None
+
+
+# Operations per second, and their part of what a device could do.
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "tflops"),
+    [
+        ("NVIDIA H200", "bf16", 989.5),
+        ("NVIDIA H100 80GB HBM3", "fp32", 67.0),
+        ("NVIDIA H100 PCIe", "bf16", 756.5),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 156.0),
+        ("NVIDIA L40S", "fp16", 362.05),
+        ("NVIDIA L4", "fp16", 121.0),
+        ("Tesla V100-SXM2-16GB", "fp16", 125.0),
+        ("Tesla V100-SXM2-16GB", "bf16", None),
+        ("NVIDIA A100 80GB PCIe", "bf16", 312.0),
+        ("NVIDIA GH200 144G HBM3e", "bf16", 989.5),
+        ("NVIDIA A1000", "fp32", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "bf16", None),
+        ("NVIDIA GeForce RTX 3090 Ti", "fp32", None),
+        ("NVIDIA GeForce RTX 4090 D", "fp32", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16", None),
+        ("NVIDIA A40-24Q", "bf16", None),
+        ("Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz", "fp32", None),
+    ],
+)
+def test_a_devices_peak(device: str, precision: str, tflops: float | None) -> None:
+    assert cell_rows.peak_tflops(device, precision) == tflops  # type: ignore[arg-type]
+
+
+def test_every_peak_has_a_source_and_halves_are_no_slower_than_singles() -> None:
+    for one in cell_rows.read_peaks():
+        assert "NVIDIA" in one.source
+        assert one.peaks["fp16"] >= one.peaks.get("tf32", 0) >= 0
+        assert one.peaks["fp16"] >= one.peaks["fp32"] > 0
+
+
+def on_h100(one: PointRecord, operations: int) -> PointRecord:
+    """Ranks on H100s that count so many operations of a sample."""
+    ranks = tuple(
+        replace(rank, ready=rank.ready and replace(
+            rank.ready, device_name="NVIDIA H100 80GB HBM3", operations_per_sample=operations
+        ))
+        for rank in one.ranks
+    )  # fmt: skip
+    return replace(one, ranks=ranks)
+
+
+def test_a_row_says_what_one_device_computes_and_its_part_of_the_peak() -> None:
+    """Batches of 32 in 0.1 s of 10^12 operations a sample: 320 TFLOP/s of 67 that fp32 has."""
+    records = [on_h100(record(point(kind, size), 0.1), 10**11) for kind, size in (("solo", 1), ("exchange", 2))]
+    (row,) = analyse(records).rows
+    assert row.tflops == pytest.approx(32 / 0.1 / 10)
+    assert row.mfu == pytest.approx(32 / 67.0)
+
+
+def test_nothing_is_said_where_nothing_was_counted() -> None:
+    (row,) = analyse([record(point("exchange", 2), 0.1)]).rows
+    assert (row.tflops, row.mfu) == (None, None)

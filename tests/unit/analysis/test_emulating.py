@@ -26,14 +26,12 @@ GOOD = Emulation(samples_per_s=180.0, tail_s=4.0e-3, wire_s=3.4e-3, error_fracti
 def measured(
     world_size: int, emulation: Emulation | None, hosts: tuple[str, ...] = ("node1",), **changes: Any
 ) -> PointRecord:
-    """An exchange, dilated on the clock."""
     fields = {"strategy": "torch:gloo", **EMULATED, **changes}
     made = record(point("exchange", world_size, **fields), 20 * STEP_S, hosts=hosts)
     return replace(made, emulation=emulation)
 
 
 def notes(one: PointRecord) -> str:
-    """All that its row says."""
     (row,) = rows([one])
     return "\n".join(row.footnotes)
 

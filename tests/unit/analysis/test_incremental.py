@@ -116,8 +116,6 @@ READS = Counter[str]()
 
 
 class Counted(PointRecord, frozen=True, kw_only=True, tag="point"):
-    """A record that counts how often its ranks are looked at."""
-
     def __getattribute__(self, name: str) -> Any:
         if name == "ranks":
             READS[super().__getattribute__("point").key] += 1
@@ -129,7 +127,6 @@ def counted(one: PointRecord) -> PointRecord:
 
 
 def looked_at(before: Sequence[PointRecord], last: PointRecord) -> dict[str, int]:
-    """Which records the analysis reads when one more comes, and how often."""
     analyser = Analyser(map(counted, before))
     analyser.rows()
     READS.clear()
@@ -139,7 +136,6 @@ def looked_at(before: Sequence[PointRecord], last: PointRecord) -> dict[str, int
 
 
 def models(count: int) -> list[PointRecord]:
-    """Two rounds of so many models."""
     return [one for number in range(2) for model in range(count) for one in _of_model(number, f"model{model}")]
 
 

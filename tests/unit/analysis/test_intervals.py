@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import exp, log
+from itertools import combinations
+from math import exp, expm1, log, sqrt
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats as reference  # type: ignore[import-untyped]
+from scipy.stats import studentized_range  # type: ignore[import-untyped]
 
 from scaling.analysis.measured.controls import Controls
 from scaling.analysis.measured.pools import shared
+from scaling.analysis.statistics import intervals, launches
+from scaling.analysis.statistics.contrasts import Layout, Table, range_quantile
 from scaling.analysis.statistics.intervals import (
+    Estimate,
     Residual,
     additive,
     contrast,
     interval,
+    is_distinguishable,
     residual,
+    steady,
     trimmed_mean,
     trimmed_variance,
 )
+from scaling.analysis.statistics.launches import Difference
 from scaling.analysis.table.catalogue import claims
 from scaling.analysis.table.comparisons import exchanges
 from scaling.records.events import Finished, Window
 from scaling.records.point import Point
 from scaling.records.run import PointRecord, RankRecord
 from tests.support import simulated_intervals as simulated
+from tests.support.noise import NOISES, drawn
 from tests.support.scripted_records import UNIX_S, by_size, point
 from tests.support.simulated_alone import ALONE, settled
+from tests.support.vectorised_contests import told_apart, told_pair
 
 KINDS: tuple[tuple[str, int, tuple[int, ...]], ...] = (
     ("each", 2, (simulated.SEAT_0, simulated.SEAT_1)),
@@ -216,3 +228,374 @@ def test_an_interval_of_a_ratio_reaches_farther_up_than_down() -> None:
     assert found.low is not None and found.high is not None
     assert found.high / found.mean == pytest.approx(found.mean / found.low)
     assert found.mean == pytest.approx(exp((log(1.0) + log(4.0)) / 2))
+
+
+# Contests by hand: Tukey's quantiles from printed tables, layouts with missing rounds, whose noise is whose.
+
+# Logarithms of three rivals in three rounds.
+A, B, C = (0.0, 0.0, 0.0), (0.02, 0.03, 0.04), (0.10, 0.10, 0.13)
+
+
+def layout(*logs: tuple[float | None, ...]) -> Layout:
+    by_round = [{number: value for number, value in enumerate(one) if value is not None} for one in logs]
+    return Layout(by_round, [f"s{index}" for index in range(len(logs))])
+
+
+def variance_of(made: Layout, one: int, other: int) -> float:
+    found = made.difference(one, other)
+    assert found is not None and found.variance is not None
+    return found.variance
+
+
+def half_widths(table: Table, made: Layout) -> list[float]:
+    """Of all pairs, in logarithms."""
+    found = [estimate(table.estimate(made, *pair)) for pair in combinations(range(made.count), 2)]
+    return [log((1 + one.mean) / (1 + one.low)) for one in found if one.low is not None]
+
+
+def estimate(found: Estimate | None) -> Estimate:
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- the studentized range
+
+
+@pytest.mark.parametrize(
+    ("confidence", "count", "df", "printed"),
+    [(0.95, 3, 4, 5.04), (0.95, 8, 20, 4.77), (0.99, 5, 10, 6.14), (0.95, 2, 5, 3.64), (0.99, 10, 30, 5.76)],
+)
+def test_quantiles_are_those_of_printed_tables(confidence: float, count: int, df: int, printed: float) -> None:
+    assert range_quantile(confidence, count, df) == pytest.approx(printed, abs=0.006)
+
+
+@pytest.mark.parametrize(("count", "df"), [(2, 1), (2, 3), (3, 2), (5, 8), (8, 21), (16, 45), (30, 200)])
+@pytest.mark.parametrize("confidence", [0.95, 0.99, 0.9975])
+def test_quantiles_are_those_of_scipy(confidence: float, count: int, df: int) -> None:
+    """Below its quantile SciPy finds the confidence."""
+    assert studentized_range.cdf(range_quantile(confidence, count, df), count, df) == pytest.approx(
+        confidence, abs=2e-6
+    )
+
+
+# ---------------------------------------------------------------- a layout
+
+
+def test_the_pooled_variance_is_the_residual_mean_square() -> None:
+    found = layout(A, B, C)
+    values = np.array([A, B, C])
+    rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+    assert found.df == 4
+    assert found.variance == pytest.approx((rest**2).sum() / 4)
+
+
+def test_a_difference_has_a_sign_and_the_rounds_that_both_have() -> None:
+    found = layout((0.0, 0.1, None, 0.2), (0.1, 0.3, 0.9, None))
+    there, back = found.difference(0, 1), found.difference(1, 0)
+    assert there is not None and back is not None
+    assert there.mean == pytest.approx(0.15) and there.rounds == 2
+    assert there.variance == pytest.approx(0.005)
+    assert back == there._replace(mean=-there.mean)
+
+
+def test_missing_rounds_cost_their_own_pairs_and_degrees_of_freedom() -> None:
+    whole, less = layout(A, B, C), layout(A, B, (0.10, 0.10, None))
+    assert (whole.df, less.df) == (4, 2)  # 2 (2 + 2 + 2) / 3 and 2 (2 + 1 + 1) / 3, less the fraction
+    assert whole.difference(0, 1) == less.difference(0, 1)
+    one = layout(A, B, (0.10, None, None))
+    assert (one.count, one.df) == (2, 2)
+    alone = layout(A, (None, None, None))
+    assert (alone.count, alone.df, alone.difference(0, 1)) == (0, 0, None)
+
+
+def test_shares_tell_whose_the_noise_is() -> None:
+    """Shukla's variances of a, b, c follow from those of their differences: D_ab = a + b, and so on."""
+    found = layout(A, B, C)
+    d = {pair: variance_of(found, *pair) for pair in ((0, 1), (0, 2), (1, 2))}
+    alone = {0: d[0, 1] + d[0, 2] - d[1, 2], 1: d[0, 1] + d[1, 2] - d[0, 2], 2: d[0, 2] + d[1, 2] - d[0, 1]}
+    expected = {f"s{n}": max(0.0, value / 2 / found.variance) for n, value in alone.items()}
+    assert found.shares == pytest.approx(expected)
+    assert layout(A, B).shares == {}
+
+
+# ---------------------------------------------------------------- a table
+
+
+def test_two_rivals_alone_have_students_interval() -> None:
+    # mean 0.03, s = 0.01, t(0.975, 2) = 4.302653: half 0.0248414 of the logarithm
+    one = layout(A, B)
+    found = estimate(Table([one]).estimate(one, 0, 1))
+    assert found.n == 3
+    assert found.mean == pytest.approx(expm1(0.03))
+    assert found.low == pytest.approx(expm1(0.03 - 0.0248414), abs=1e-7)
+    assert found.high == pytest.approx(expm1(0.03 + 0.0248414), abs=1e-7)
+
+
+def test_of_three_rivals_the_wider_interval_counts() -> None:
+    one = layout(A, B, C)
+    table = Table([one])
+    shares = one.shares
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        found = one.difference(i, j)
+        assert found is not None and found.variance is not None
+        noisier = max(1.0, (shares[f"s{i}"] + shares[f"s{j}"]) / 2)
+        tukey = studentized_range.ppf(0.95, 3, 4) * sqrt(one.variance * noisier / 3)
+        own = 4.302653 * sqrt(found.variance / 3)
+        told = estimate(table.estimate(one, i, j))
+        assert told.low is not None and found.mean - log(1 + told.low) == pytest.approx(max(own, tukey), rel=1e-4)
+        assert told.df == (2 if own > tukey else 4)
+
+
+def test_a_contest_of_few_takes_the_noise_of_the_table() -> None:
+    """Two rivals with as good as no noise beside eight with much: their own 2 degrees of freedom do not tell."""
+    quiet = layout((0.0, 0.0, 0.0), (0.01, 0.0101, 0.0102))
+    loud = layout(*map(tuple, np.random.default_rng(1).normal(0, 0.03, (8, 3)).tolist()))
+    assert is_distinguishable(estimate(Table([quiet]).estimate(quiet, 0, 1)))
+    both = Table([quiet, loud])
+    assert not is_distinguishable(estimate(both.estimate(quiet, 0, 1)))
+    # Eight of their own suffice to themselves: only the family has grown.
+    alone, beside = (half_widths(table, loud) for table in (Table([loud]), both))
+    ratios = [after / before for before, after in zip(alone, beside, strict=True)]
+    assert min(ratios) == 1.0 < max(ratios) < 1.3
+
+
+def test_one_shared_round_has_no_interval_and_none_no_difference() -> None:
+    one = layout((0.0, None, 0.1), (0.1, None, None), (None, 0.1, None))
+    table = Table([one])
+    assert table.estimate(one, 0, 1) == Estimate(mean=expm1(0.1), low=None, high=None, n=1)
+    assert table.estimate(one, 0, 2) is None
+    assert table.smallest(one, 3) is None
+
+
+def test_equal_rounds_leave_no_doubt() -> None:
+    one = layout((0.0, 0.0), (0.1, 0.1), (0.2, 0.2))
+    found = estimate(Table([one]).estimate(one, 0, 1))
+    assert found.half_width == pytest.approx(0.0, abs=1e-12) and is_distinguishable(found)
+
+
+def test_more_rounds_tell_less_apart_and_more_noise_more() -> None:
+    one, twice = layout(A, B, C), layout(*(tuple(2 * value for value in row) for row in (A, B, C)))
+    now, more = (Table([one]).smallest(one, rounds) for rounds in (3, 8))
+    noisier = Table([twice]).smallest(twice, 3)
+    assert now is not None and more is not None and noisier is not None
+    assert more < now / 2 and log(1 + noisier) == pytest.approx(2 * log(1 + now))
+
+
+@pytest.mark.parametrize(("rivals", "sizes", "rounds"), [(2, 1, 4), (3, 1, 6), (8, 5, 4)])
+def test_the_smallest_difference_is_found_in_80_of_100_tables(rivals: int, sizes: int, rounds: int) -> None:
+    """Of 4,000 tables with the noise of the one that names it; that for 70 or 90 of 100 is another."""
+    dice = np.random.default_rng(9)
+    rest = dice.normal(0, 0.015, (sizes, rounds, rivals))
+    rest -= rest.mean(1, keepdims=True) + rest.mean(2, keepdims=True) - rest.mean((1, 2), keepdims=True)
+    freedom = (rivals - 1) * (rounds - 1)
+    rest *= 0.015 / np.sqrt((rest**2).sum((1, 2), keepdims=True) / freedom)
+    layouts = [Layout([dict(enumerate(one)) for one in size.T], range(rivals)) for size in rest]
+    smallest = Table(layouts).smallest(layouts[0], rounds)
+    assert smallest is not None
+    found = told_pair(drawn(dice, "equal", (4_000, sizes, rounds, rivals)), log(1 + smallest))
+    assert found == pytest.approx(0.8, abs=0.06)
+
+
+@pytest.mark.parametrize("rounds", [4, 6])
+@pytest.mark.parametrize("noise", NOISES)
+def test_equals_are_told_apart_in_at_most_5_of_100_tables(noise: str, rounds: int) -> None:
+    """Of 8 strategies at 5 world sizes."""
+    told = told_apart(drawn(np.random.default_rng(9), noise, (3_000, 5, rounds, 8)))
+    assert told.any((1, 2)).mean() <= 0.05
+
+
+@pytest.mark.parametrize(("rivals", "rounds"), [(2, 4), (2, 6), (8, 6)])
+def test_5_percent_are_found_at_a_noise_of_a_third_of_it(rivals: int, rounds: int) -> None:
+    """Of any two, at one of 5 world sizes, in the default's 6 rounds; of two alone also in 4."""
+    assert told_pair(drawn(np.random.default_rng(9), "equal", (3_000, 5, rounds, rivals)), log(1.05)) >= 0.8
+
+
+# ---------------------------------------------------------------- many at once, for tests.bench.comparisons
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("rivals", "sizes", "rounds"), [(8, 5, 4), (3, 5, 4), (2, 5, 6), (2, 1, 4), (5, 2, 3)])
+def test_the_vectorised_contests_of_the_bench_are_these(noise: str, rivals: int, sizes: int, rounds: int) -> None:
+    logs = drawn(np.random.default_rng(3), noise, (20, sizes, rounds, rivals))
+    logs[:, 0, :, -1] += 0.05
+    found = told_apart(logs)
+    for table_logs, table_found in zip(logs, found, strict=True):
+        layouts = [Layout([dict(enumerate(one)) for one in size.T], range(rivals)) for size in table_logs]
+        table = Table(layouts)
+        for size, one, told in zip(table_logs, layouts, table_found, strict=True):
+            first = int(size.mean(0).argmin())
+            expected = [
+                other != first and is_distinguishable(estimate(table.estimate(one, first, other)))
+                for other in range(rivals)
+            ]
+            assert expected == told.tolist()
+
+
+# Known answers, with Student's quantiles from printed tables.
+
+
+def test_interval_of_three_rounds() -> None:
+    # mean 2, s = 1, t(0.975, 2) = 4.30265, half = 4.30265 / sqrt(3) = 2.48414
+    found = interval([1.0, 2.0, 3.0])
+    assert (found.mean, found.n) == (2.0, 3)
+    assert found.half_width == pytest.approx(2.484138, abs=1e-6)
+    assert found.low == pytest.approx(-0.484138, abs=1e-6)
+    assert found.high == pytest.approx(4.484138, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "confidence", "quantile"),
+    [(2, 0.95, 12.706205), (3, 0.99, 9.924843), (10, 0.95, 2.262157), (31, 0.99, 2.749996)],
+)
+def test_interval_uses_student_with_n_minus_1(n: int, confidence: float, quantile: float) -> None:
+    values = [float(i % 2) for i in range(n)]
+    mean = sum(values) / n
+    s = sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    assert interval(values, confidence).half_width == pytest.approx(quantile * s / sqrt(n), rel=1e-6)
+
+
+def test_one_round_has_no_interval() -> None:
+    found = interval([5.0])
+    assert found == Estimate(mean=5.0, low=None, high=None, n=1)
+    assert found.half_width is None
+
+
+def test_no_round_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one round"):
+        interval([])
+
+
+def test_equal_rounds_have_an_interval_of_width_zero() -> None:
+    assert interval([0.5, 0.5, 0.5]).half_width == 0.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0.001, 0.2, True), (-0.2, -0.001, True), (-0.1, 0.1, False), (0.0, 0.1, False), (None, None, False)],
+)
+def test_distinguishable_means_the_interval_leaves_zero(
+    low: float | None, high: float | None, expected: bool
+) -> None:
+    assert is_distinguishable(Estimate(mean=0.1, low=low, high=high, n=3)) is expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ((1.0, 1.0, 1.0, 1.0), True),
+        ((9.0, 5.0, 1.0, 1.0, 1.0, 1.0), True),
+        ((1.0, 1.02, 0.99, 1.01), True),
+        ((1.3, 1.2, 1.1, 1.0), False),
+        ((1.0, 1.0, 1.06, 1.06), False),
+        ((1.0, 1.0, 0.94, 0.94), False),
+        ((1.0, 1.0, 1.0), False),
+        ((), False),
+    ],
+)
+def test_steady_means_no_drift_is_left(seconds: tuple[float, ...], expected: bool) -> None:
+    assert steady(seconds) is expected
+
+
+def test_steady_tolerance() -> None:
+    assert steady((1.0, 1.0, 1.15, 1.15), tolerance=0.2)
+
+
+# Welch's test and Holm's procedure against values that SciPy and arithmetic give.
+
+ONE, OTHER = [1.0, 1.3, 0.9, 1.2], [1.5, 1.9, 1.4]
+
+
+def test_the_test_is_scipys() -> None:
+    found = launches.welch(launches.of_values(ONE), launches.of_values(OTHER))
+    expected = reference.ttest_ind(OTHER, ONE, equal_var=False)
+    interval = expected.confidence_interval(0.95)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.mean - (found.half(0.05) or 0) == pytest.approx(interval.low)
+    assert found.df == pytest.approx(expected.df)
+
+
+def test_an_estimate_gives_back_the_variance_that_its_interval_was_formed_of() -> None:
+    values = [0.9, 0.93, 0.91, 0.88]
+    side = launches.of_estimate(intervals.geometric(values))
+    logs = [log(value) for value in values]
+    assert side.variance == pytest.approx(intervals.variance(logs) / 4)
+    assert (side.df, side.n) == (3, 4)
+
+
+def test_an_estimate_with_pooled_degrees_of_freedom_keeps_them() -> None:
+    side = launches.of_estimate(intervals.student(0.5, 0.01**2, 4, 15), logarithm=False)
+    assert side.variance == pytest.approx(0.01**2) and side.df == 15
+
+
+def test_one_unit_tells_nothing() -> None:
+    found = launches.welch(launches.of_values([1.0]), launches.of_values(ONE))
+    assert (found.se, found.p, found.half(0.05)) == (None, 1.0, None)
+
+
+@pytest.mark.parametrize(("mean", "p"), [(0.0, 1.0), (0.1, 0.0)])
+def test_sides_without_any_noise(mean: float, p: float) -> None:
+    found = launches.welch(launches.of_values([1.0, 1.0]), launches.of_values([1.0 + mean, 1.0 + mean]))
+    assert found.p == p and found.half(0.05) == 0.0
+
+
+def of_p(p: float) -> Difference:
+    return Difference(float(-reference.norm.ppf(p / 2)), 1.0, 1e9, 5)
+
+
+@pytest.mark.parametrize(
+    ("ps", "levels"),
+    [
+        ([0.01, 0.04, 0.03], [0.05 / 3, 0.05 / 2, 0.05 / 2]),  # 0.03 fails at 0.025: nothing after it is told
+        ([0.01, 0.02, 0.04], [0.05 / 3, 0.05 / 2, 0.05]),
+        ([0.02, 0.5], [0.05 / 2, 0.05]),
+        ([0.03, 0.04], [0.05 / 2, 0.05 / 2]),
+        ([], []),
+    ],
+)
+def test_holm(ps: list[float], levels: list[float]) -> None:
+    assert launches.holm([of_p(p) for p in ps]) == pytest.approx(levels)
+
+
+def test_an_interval_at_its_level_leaves_zero_where_holm_rejects() -> None:
+    dice = Random(1)
+    for _ in range(200):
+        ps = [dice.random() ** 4 for _ in range(6)]
+        found = [of_p(p) for p in ps]
+        rejected = _holm_by_the_book(ps)
+        for one, level, at in zip(found, launches.holm(found), range(6), strict=True):
+            assert (abs(one.mean) > (one.half(level) or 0)) == (at in rejected)
+
+
+def _holm_by_the_book(ps: list[float]) -> set[int]:
+    rejected: set[int] = set()
+    for place, at in enumerate(sorted(range(len(ps)), key=lambda index: ps[index])):
+        if ps[at] >= 0.05 / (len(ps) - place):
+            break
+        rejected.add(at)
+    return rejected
+
+
+def test_the_units_that_are_needed_narrow_the_interval_to_what_is_wanted() -> None:
+    found = Difference(0.0, 0.02, 8.0, 5)
+    needed = launches.units_needed(found, 0.05, 0.02)
+    assert needed is not None
+    for units, narrow in ((needed, True), (needed - 1, False)):
+        half = intervals.quantile(8.0 * (units - 1) / 4) * 0.02 * sqrt(5 / units)
+        assert (half < 0.02) is narrow
+
+
+@pytest.mark.parametrize(("se", "n", "half"), [(0.5, 5, 0.001), (None, 1, 0.02), (0.01, 5, 0.0)])
+def test_what_no_number_of_units_gives(se: float | None, n: int, half: float) -> None:
+    assert launches.units_needed(Difference(0.0, se, 8.0, n), 0.05, half) is None
+
+
+def test_quiet_cells_share_the_noise_of_all_and_noisy_ones_keep_their_own() -> None:
+    quiet, noisy = Difference(0.1, 1.0, 4.0, 3), Difference(0.1, 3.0, 4.0, 3)
+    assert launches.pooled([quiet, noisy]) == [Difference(0.1, sqrt(5.0), 8.0, 3), noisy]
+
+
+def test_a_cell_alone_and_one_without_an_error_stay_as_they_are() -> None:
+    one, untold = Difference(0.1, 1.0, 4.0, 3), Difference(0.2, None, 0.0, 1)
+    assert launches.pooled([one]) == [one]
+    assert launches.pooled([one, untold]) == [one, untold]
+    assert launches.pooled([one, untold, one])[1] == untold

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.table.analyse import analyse
-from scaling.analysis.table.rows import Minibatch
+from scaling.analysis.measured import cell
+from scaling.analysis.table import accuracy
+from scaling.analysis.table.analyse import analyse, rows
+from scaling.analysis.table.rows import Minibatch, Training
+from scaling.records.events import Evaluated
 from scaling.records.run import PointRecord
-from tests.support.scripted_records import carried, failed, mean, point, record
+from tests.support.scripted_records import (
+    asynchronous,
+    by_one_worker,
+    carried,
+    close,
+    failed,
+    mean,
+    point,
+    record,
+    windows,
+    with_losses,
+)
+from tests.support.training_records import HELD_OUT, training_record
 
 # A GTX 1080 with VGG in Addfor's study of 2017, milliseconds by batch; 16 and 32 are made up.
 VGG = {16: 0.110, 32: 0.211, 64: 0.42028, 128: 0.89986}
@@ -138,3 +154,182 @@ def test_shared_batches_are_no_sweep() -> None:
         for kind, size in (("solo", 1), ("exchange", 1), ("exchange", 2), ("each", 2))
     ]
     assert analyse(strong).minibatches == ()
+
+
+# Known answers for losses after equal numbers of samples, and for staleness.
+
+# A record of N ranks has 3 windows of 320 samples per rank.
+
+
+def warmed(made: PointRecord, *losses: float | None) -> PointRecord:
+    ranks = []
+    for rank in made.ranks:
+        before = [replace(windows(0.1, 32)[0], measured=False, loss=loss) for loss in losses]
+        ranks.append(replace(rank, warmup=tuple(before)))
+    return replace(made, ranks=tuple(ranks))
+
+
+def made_with(*losses: float | None, size: int = 1, number: int = 0, **changes: Any) -> PointRecord:
+    return with_losses(record(point("exchange", size, number, **changes), 0.1), *losses)
+
+
+def test_samples_are_of_all_ranks_with_the_warm_up() -> None:
+    # 2 ranks x (2 + 3) windows x 320
+    assert cell.trained_samples(warmed(made_with(3.0, 2.0, 1.0, size=2), 9.0, 8.0)) == 3200
+    assert cell.trained_samples(by_one_worker(made_with(3.0, 2.0, 1.0, size=2))) == 1920
+
+
+def test_windows_that_were_measured_again_trained_too() -> None:
+    # The first of three was disturbed: block 0 is the second one.
+    made = made_with(3.0, 2.0, 1.0, size=2)
+    ranks = [replace(rank, windows=rank.windows[1:], disturbed=rank.windows[:1]) for rank in made.ranks]
+    again = replace(made, ranks=tuple(ranks))
+    assert cell.trained_samples(again) == 1920
+    assert cell.loss_after([again], 1280) == close(2.0)
+
+
+def test_samples_without_a_loss_do_not_count() -> None:
+    assert cell.trained_samples(made_with(3.0, 2.0, None)) == 640
+    assert cell.trained_samples(made_with(None, None, None)) == 0
+    assert cell.equal_samples([[failed(point("exchange"))], [made_with(3.0, 2.0, 1.0)]]) == 960
+    assert cell.equal_samples([[failed(point("exchange"))]]) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "loss"), [(319, None), (320, 3.0), (480, 2.5), (640, 2.0), (800, 1.75), (960, 1.5), (961, None)]
+)
+def test_the_curve_is_linear_between_windows(count: int, loss: float | None) -> None:
+    assert cell.loss_after([made_with(3.0, 2.0, 1.5)], count) == (loss if loss is None else close(loss))
+
+
+def test_windows_without_a_loss_are_bridged() -> None:
+    assert cell.loss_after([made_with(3.0, None, 1.0)], 640) == close(2.0)
+
+
+def test_loss_after_is_the_mean_over_ranks_and_rounds() -> None:
+    first = made_with(3.0, 2.0, 1.0, size=2)
+    second = with_losses(first, 3.0, 2.4, 1.0)
+    uneven = replace(first, ranks=(first.ranks[0], second.ranks[1]))
+    again = made_with(3.0, 3.0, 3.0, size=2, number=1)
+    # after 2 x 640: 2.0 and 2.4 in one round, 3.0 twice in the other
+    assert cell.loss_after([uneven, again], 1280) == close((2.0 + 2.4 + 3.0 + 3.0) / 4)
+
+
+def test_rows_of_a_contest_are_held_to_what_all_have_reached() -> None:
+    """a has two windows of warm-up more than b: both are told after b's 960 samples, asynchronous or not."""
+    a = warmed(made_with(3.0, 2.0, 1.0, strategy="fake:a"), 5.0, 4.0)
+    b = asynchronous(made_with(3.5, 2.5, 1.5, strategy="fake:b"))
+    other = made_with(2.0, 1.0, 0.5, strategy="fake:b", batch_size=16)
+    by_strategy = {(row.strategy, row.workload.batch_size): row for row in rows([a, b, other])}
+    first, second = by_strategy["fake:a", 32], by_strategy["fake:b", 32]
+    assert (first.loss_at, first.loss_at_samples) == (close(3.0), 960)
+    assert (second.loss_at, second.loss_at_samples) == (close(1.5), 960)
+    assert by_strategy["fake:b", 16].loss_at_samples == 480
+
+
+def test_a_round_that_reached_less_counts_for_all() -> None:
+    short = made_with(3.0, 2.0, None, number=1)
+    (row,) = rows([made_with(3.0, 2.0, 1.0), short])
+    assert (row.loss_at, row.loss_at_samples) == (close(2.0), 640)
+
+
+@pytest.mark.parametrize("size", [2, 16])
+def test_the_samples_of_all_ranks_are_summed_once_a_record(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    summed: list[PointRecord] = []
+    totals = cell._totals
+
+    def counted(one: PointRecord) -> list[int]:
+        summed.append(one)
+        return totals(one)
+
+    monkeypatch.setattr(cell, "_totals", counted)
+    made = made_with(3.0, 2.0, 1.5, size=size)
+    assert cell.loss_after([made], size * 640) == close(2.0)
+    assert summed == [made]
+    assert cell.trained_samples(made) == size * 960
+    assert summed == [made, made]
+
+
+def test_rows_without_a_loss_have_none() -> None:
+    (row,) = rows([made_with(None, None, None)])
+    assert (row.loss_at, row.loss_at_samples) == (None, None)
+
+
+def test_staleness_is_the_mean_over_ranks_windows_and_rounds() -> None:
+    first = asynchronous(record(point("exchange", 2), 0.1), staleness=1.0)
+    second = asynchronous(record(point("exchange", 2, 1), 0.1), staleness=2.5)
+    assert rows([first, second])[0].staleness == close(1.75)
+    assert rows([record(point("exchange", 2), 0.1)])[0].staleness is None
+
+
+# What trainings to an accuracy have come to, by hand: counts, seconds, seeds, and the batch that is too large.
+
+
+def accuracy_rows(*records: PointRecord) -> tuple[Training, ...]:
+    return accuracy.trainings(records)
+
+
+def test_counts_are_summed_over_ranks_and_the_longest_rank_s_seconds_count() -> None:
+    (row,) = accuracy_rows(training_record([0.5, 0.9], size=4))
+    assert row.top1 == pytest.approx([0.5, 0.9])
+    assert row.held_out == HELD_OUT
+    assert row.train_s == pytest.approx(2 * 2.3)
+    assert row.evaluate_s == pytest.approx(2.0)
+    assert row.samples_per_s == pytest.approx(2 * 4 * 320 / 4.6)
+    assert row.confusion == ((360, 40), (0, 0))
+
+
+def test_counts_travel_and_not_means_of_unequal_shards() -> None:
+    parts = [
+        Evaluated(number=0, seen=seen, correct=correct, start_s=0, end_s=1) for seen, correct in ((1, 0), (9, 9))
+    ]
+    assert accuracy.top1(parts) == 0.9
+    assert accuracy.top1([]) == 0.0
+
+
+def test_seeds_are_one_row_and_seconds_to_the_target_those_of_the_seeds_that_reach_it() -> None:
+    (row,) = accuracy_rows(
+        training_record([0.5, 0.9, 0.95], target=0.9), training_record([0.4, 0.8, 0.93], seed=1, target=0.9),
+        training_record([0.3, 0.6, 0.85], seed=2, target=0.9),
+    )  # fmt: skip
+    assert row.seeds == (0, 1, 2)
+    assert row.top1 == pytest.approx([0.4, 2.3 / 3, 2.73 / 3], abs=0.002)
+    assert row.reached == 2
+    assert row.target_s == pytest.approx((4.0 + 6.0) / 2)
+
+
+def test_a_seed_that_failed_is_said_and_not_averaged() -> None:
+    (row,) = accuracy_rows(training_record([0.5, 0.9]), training_record([0.1, 0.1], seed=1, failed="nan-loss"))
+    assert (row.seeds, row.flags) == ((0,), ("FAILED",))
+    assert row.top1 == pytest.approx([0.5, 0.9])
+    assert row.failed is not None
+
+
+def test_a_larger_batch_that_learns_less_is_told_the_smallest_that_learns_more() -> None:
+    found = accuracy_rows(
+        training_record([0.99]), training_record([0.98], seed=1),
+        training_record([0.97], size=2), training_record([0.985], size=2, seed=1),
+        training_record([0.52], size=4, rule="linear", rate=0.4),
+        training_record([0.90], size=4, rule="linear", rate=0.4, seed=1),
+    )  # fmt: skip
+    assert [(row.world_size, row.less_than_samples) for row in found] == [(1, None), (2, None), (4, 32)]
+
+
+@pytest.mark.parametrize("large", [[0.97, 0.985], [0.95, 0.96], [0.5, 0.99]])
+def test_what_chance_explains_is_not_said(large: list[float]) -> None:
+    small = [training_record([0.975]), training_record([0.98], seed=1)]
+    found = accuracy_rows(
+        *small, *(training_record([share], size=4, seed=seed) for seed, share in enumerate(large))
+    )
+    assert [row.less_than_samples for row in found] == [None, None]
+
+
+def test_trainings_of_other_tasks_are_not_held_against_each_other() -> None:
+    longer = training_record([0.99, 0.99])
+    assert [row.less_than_samples for row in accuracy_rows(longer, training_record([0.5], size=4))] == [None, None]
+
+
+def test_ranks_that_do_not_wait_are_marked_and_update_by_their_own_batch() -> None:
+    (row,) = accuracy_rows(training_record([0.5], size=4, synchronous=False))
+    assert (row.update_samples, row.flags) == (32, ("ASYNC",))
+    assert row.samples_per_s == pytest.approx(sum(320 / (2 + 0.1 * rank) for rank in range(4)))

@@ -16,7 +16,6 @@ FILE = "scaling/sweep/file.py"
 
 
 def planted(body: str, before: str = "", after: str = "def f(a, b, c):") -> list[tuple[str, str]]:
-    """Each change of a function of this body, and the body that it makes."""
     source = f"{before}{after}\n    {body}\n"
     changed = [(one.name.change, mutants.planted(one, source)) for one in mutants.of_file(FILE, source)]
     return [(change, text.partition(":\n")[2].strip()) for change, text in changed]

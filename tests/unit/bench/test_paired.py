@@ -7,13 +7,14 @@ from math import exp, inf, nan
 
 import pytest
 
+from scaling.agent import environment
 from scaling.analysis.statistics.intervals import Estimate
-from tests.bench import paired
+from tests.bench import forks, intervals, paired
+from tests.bench.environment import ONE_THREAD, with_heap
 from tests.bench.paired import Answer, Start
 
 
 def start(ratios: list[float], drift: float = 1.0) -> Start:
-    """Pairs of these ratios on a machine that gets faster from pair to pair."""
     reference = [100.0 * drift**number for number in range(len(ratios))]
     return Start(4, [each * one for each, one in zip(ratios, reference, strict=True)], reference)
 
@@ -103,3 +104,69 @@ def test_a_program_that_learns_nothing_is_no_program(
     answers = [Answer(64, 1.0, loss) for loss in losses]
     assert paired.learnt(answers, asynchronous=False) is synchronous
     assert paired.learnt(answers, asynchronous=True) is asynchronous
+
+
+# What both programs of a comparison are started with.
+
+
+def test_the_heap_is_that_of_scalings_workers_and_not_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(environment.KEPT_HEAP, "MALLOC_TOP_PAD_", "7")
+    assert with_heap({}) == {**ONE_THREAD, **environment.KEPT_HEAP}
+
+
+def test_what_the_environment_says_of_heap_and_threads_does_not_count() -> None:
+    own = {"MALLOC_TOP_PAD_": "7", "OMP_NUM_THREADS": "2", "HOME": "/h"}
+    assert with_heap(own) == {"HOME": "/h", **ONE_THREAD, **environment.KEPT_HEAP}
+    assert with_heap(own, kept=False) == {"HOME": "/h", **ONE_THREAD}
+
+
+# When forked workers count as fast as fresh ones.
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "verdict"),
+    [
+        (1.000, 0.009, "alike"),
+        (0.991, 0.009, "alike"),
+        (1.009, 0.009, "alike"),
+        (0.985, 0.009, "not alike"),
+        (1.015, 0.009, "not alike"),
+        (1.000, 0.020, "too wide to tell"),
+        (1.000, None, "too wide to tell"),
+    ],
+)
+def test_the_bar_is_one_percent_to_either_side(mean: float, half: float | None, verdict: str) -> None:
+    low, high = (None, None) if half is None else (mean - half, mean + half)
+    assert forks.verdict(Estimate(mean=mean, low=low, high=high, n=4)) == verdict
+
+
+# What `python -m tests.bench.intervals` is asked: numbers that it can simulate, and one line for any other.
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["abc"], "argument RUNS: abc: a whole number, 1 or more"),
+        (["0"], "argument RUNS: 0: a whole number, 1 or more"),
+        (["-5"], "argument RUNS: -5: a whole number, 1 or more"),
+        (["1.5"], "argument RUNS: 1.5: a whole number, 1 or more"),
+        (["10", "x"], "argument SEED: x: a whole number, 0 or more"),
+        (["10", "-1"], "argument SEED: -1: a whole number, 0 or more"),
+        (["10", "1", "2"], "unrecognized arguments: 2"),
+    ],
+)
+def test_what_it_cannot_simulate_is_told_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        intervals.main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", f"python -m tests.bench.intervals: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"), [([], (4000, 1)), (["300"], (300, 1)), (["300", "7"], (300, 7)), (["1", "0"], (1, 0))]
+)
+def test_runs_and_seed_have_defaults(words: list[str], asked: tuple[int, int]) -> None:
+    found = intervals.parsed(words)
+    assert (found.runs, found.seed) == asked

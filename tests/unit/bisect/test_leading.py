@@ -4,30 +4,78 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import analyse
 from scaling.errors import Interrupted, UsageError
+from scaling.plan import config, plan
 from scaling.plan.groups import Group
 from scaling.records import store
 from scaling.records.events import Finished
+from scaling.records.host import Nic
 from scaling.records.messages import SWEEP_DECODER, Dismiss, ToAgent, ToSweep
-from scaling.records.run import PointRecord
+from scaling.records.run import Header, PointRecord
 from scaling.records.task import Run as RunCommand
 from scaling.report.document import document
 from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
+from scaling.sweep.view.live import make as make_view
 from scaling.tools.bisect import leading
 from scaling.tools.bisect.flags import parse
+from scaling.tools.bisect.leading import Bisection
 from scaling.transport.mailbox import Mailbox
-from tests.support.bisected import bisected, nic
 from tests.support.inline import Launch, host
 
-# ---------------------------------------------------------------- test broken off
+KINDS = ["exchange", "solo", "together", "comm"]
+
+
+class Told(NamedTuple):
+    """How a search ended: its exit code, what it said, its run."""
+
+    code: int
+    said: Sequence[str]
+    header: Header
+    records: tuple[PointRecord, ...]
+    launch: Launch
+
+
+def nic(address: str) -> Nic:
+    return Nic(name="eth0", address=address, netmask="255.255.255.0", up=True, mtu=1500)
+
+
+def bisected(results: Path, *, nodes: int = 4, each: int = 1, noise: float | None = None, **fields: Any) -> Told:
+    hosts = [
+        host(f"node{number}", cores=each, nics=(nic(f"10.0.0.{number}"),))
+        for number in range(1, nodes + 1)
+        for _ in range(each)
+    ]
+    launch = Launch(len(hosts), hosts)
+    own = {"strategy": ["fake:a"], "device": "cpu", "interleave": False, "windows": 4, "window_s": 0.02}
+    wanted = config.build(
+        {**own, "kinds": KINDS, "rounds": 3, "world_sizes": [len(hosts)], **fields}, source="test"
+    )
+    made = plan.make(wanted, launch.enrolled)
+    leading._check(made)
+    mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
+    screen = make_view("none", sys.stdout)
+    now = datetime.fromtimestamp(launch.now(), timezone.utc)
+    with store.Store.create(results, "bisect", now, launch.header(made, wanted)) as opened:
+        sweep = Sweep(made, mailbox, opened, screen, clock=launch.now, unix_clock=launch.clock)
+        search = Bisection(made, sweep, screen, noise)
+        try:
+            code = search.run()
+        finally:
+            mailbox.order_all(Dismiss())
+            launch.turn()
+    header, kept = store.load(opened.folder)
+    return Told(code, search.said, header, kept, launch)
 
 
 SLOW_BROKEN_OFF = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0.004"]
@@ -71,8 +119,6 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_far_it_came(
     assert all(isinstance(record.outcome, Finished) for record in kept)
     assert document(header, kept).sections
 
-
-# ---------------------------------------------------------------- test leading
 
 SLOW = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0.004"]
 

@@ -19,8 +19,6 @@ from scaling.tools.check.prober import FOR_GOOD, Exchanger
 from scaling.tools.check.verdicts import crossings
 from tests.support.check_facts import FOUR, TORCH, facts, gpu, links, ok, only, ranks, timed, to_mend
 
-# ---------------------------------------------------------------- test all reduce verdicts
-
 
 def with_one(found: Facts, **changes: Any) -> Facts:
     fields: dict[str, Any] = {"network": "ib", "backend": "gloo"}
@@ -163,8 +161,6 @@ def test_the_table_of_many_nodes_has_the_slowest_and_the_fastest() -> None:
     assert [row.split()[4] for row in rows] == ["n0", f"n{__main__.WIDE}"]
 
 
-# ---------------------------------------------------------------- test all reduce
-
 CUDA = {name: {"built_for_cuda": "13.0"} for name in FOUR}
 
 
@@ -172,8 +168,7 @@ CUDA = {name: {"built_for_cuda": "13.0"} for name in FOUR}
 
 
 @pytest.mark.parametrize(
-    ("members", "size", "seconds", "busbw"),
-    [(2, 16_777_216, 17.616e-3, 0.95e9), (8, 1 << 30, 3.758e-3, 500e9)],
+    ("members", "size", "seconds", "busbw"), [(2, 16_777_216, 17.616e-3, 0.95e9), (8, 1 << 30, 3.758e-3, 500e9)]
 )
 def test_busbw_is_that_of_nccl_tests(members: int, size: int, seconds: float, busbw: float) -> None:
     """The first is a line of nccl-tests on two nodes: 16777216 bytes, 17.616 ms, busbw 0.95."""

@@ -45,10 +45,7 @@ def test_a_node_that_some_reach_is_named_too() -> None:
 def test_two_dead_nodes_are_both_named_and_no_other() -> None:
     pairs = tuple((a, b) for a, b in combinations(FOUR, 2) if {a, b} & {"node2", "node4"})
     found = to_mend(failing(facts(), "timed out", *pairs))
-    assert [verdict.text.split(" (")[0] for verdict in found] == [
-        "ib: node2 is cut off",
-        "ib: node4 is cut off",
-    ]
+    assert [verdict.text.split(" (")[0] for verdict in found] == ["ib: node2 is cut off", "ib: node4 is cut off"]
 
 
 def test_a_network_on_which_nothing_works_blames_no_node() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from ipaddress import IPv4Interface
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from scaling.records.host import Hca, Interpreter
-from scaling.tools.check import verdicts
-from scaling.tools.check.facts import Link, Load, grouped, size, some
-from scaling.tools.check.verdicts import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES, judge
-from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, to_mend
-
-# ---------------------------------------------------------------- test software
-
+from scaling.hosts.networks import Entry
+from scaling.records import host
+from scaling.records.host import Hca, HostInfo, Interpreter
+from scaling.records.network import Network
+from scaling.tools.check import lead, verdicts
+from scaling.tools.check.facts import Facts, Link, Load, RankFacts, Verdict, grouped, size, some
+from scaling.tools.check.verdicts import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES, judge, links
+from tests.support import clouds
+from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, prepared, rank, to_mend
 
 NCCL = {"nvidia-nccl-cu13": "2.29.7", "nvidia-nccl-cu12": "2.27.7"}
 
@@ -36,7 +40,6 @@ def test_what_one_node_alone_has(name: str, level: str, mend: str) -> None:
 
 
 def with_nccl(*packages: str) -> Interpreter:
-    """An environment of TensorFlow's own that has these."""
     return Interpreter(
         framework="tensorflow", path="/env", python="3.11", versions={name: NCCL[name] for name in packages}
     )
@@ -52,8 +55,6 @@ def test_two_nccls_in_a_frameworks_environment_are_named() -> None:
     verdict = only(facts(hosts=dict.fromkeys(FOUR, host)))
     assert "nvidia-nccl-cu13 2.29.7 and nvidia-nccl-cu12 2.27.7 on node1" in verdict.text
 
-
-# ---------------------------------------------------------------- test verdicts
 
 IB_CARD = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",))
 EFA_CARD = Hca(name="rdmap16s27", port=1, link_layer="Unknown", active=True)
@@ -344,3 +345,142 @@ def test_phrases() -> None:
         "64.0 MiB",
         "1.5 GiB",
     ]
+
+
+# The preflight of nodes that share no subnet, of cards behind InfiniBand's interfaces, and of ports of a card.
+
+Make = Callable[[str, int], HostInfo]
+
+
+def ranks(make: Make, count: int = 3) -> tuple[RankFacts, ...]:
+    return tuple(rank(make(name, number), number) for number, name in enumerate("abcdef"[:count], 1))
+
+
+def routed_facts(
+    told: Sequence[RankFacts], words: Sequence[str] = (), known: dict[str, Entry] | None = None
+) -> Facts:
+    found = lead.find_networks(told, words, known or {})
+    return Facts(
+        ranks=tuple(told), networks=found.networks, absent=found.absent, named=bool(words), prepared=prepared(told)
+    )
+
+
+def routed_only(
+    told: Sequence[RankFacts], words: Sequence[str] = (), known: dict[str, Entry] | None = None
+) -> Network:
+    (found,) = lead.find_networks(told, words, known or {}).networks
+    return found
+
+
+def texts(verdicts: Iterator[Verdict]) -> list[str]:
+    return [verdict.text for verdict in verdicts]
+
+
+@pytest.mark.parametrize("make", [clouds.calico, clouds.cilium, clouds.flannel])
+@pytest.mark.parametrize("words", [(), ("eth0",)])
+def test_pods_are_measured_between_all(make: Make, words: Sequence[str]) -> None:
+    found = routed_only(ranks(make), words)
+    assert (found.word, found.routed, list(found.places)) == ("eth0", True, ["a", "b", "c"])
+
+
+def test_pods_that_share_a_node_are_on_the_network_of_all() -> None:
+    near = clouds.flannel("d", 1)
+    loopback, eth0 = near.nics
+    near = replace(near, nics=(loopback, replace(eth0, address="10.244.1.9")))
+    found = routed_only([*ranks(clouds.flannel), rank(near, 4)])
+    assert list(found.places) == ["a", "b", "c", "d"]
+
+
+def test_a_network_with_a_subnet_per_rack_is_measured_beside_the_common_one() -> None:
+    found = lead.find_networks(ranks(clouds.racks), (), {}).networks
+    assert {one.word: one.routed for one in found} == {"data0": True, "mgmt0": False}
+
+
+def test_a_wider_subnet_than_the_nodes_masks() -> None:
+    found = routed_only(ranks(clouds.flannel), (), {"pods": Entry(subnet="10.244.0.0/16")})
+    assert (found.subnet, found.routed, len(found.places)) == ("10.244.0.0/16", True, 3)
+
+
+def test_what_is_routed_is_said_to_be() -> None:
+    assert texts(links.membership(routed_facts(ranks(clouds.calico)))) == ["eth0: routed on every node"]
+
+
+def test_a_name_that_resolves_to_a_routed_address_is_well() -> None:
+    (verdict,) = links.name_verdicts(routed_facts(ranks(clouds.calico)))
+    assert verdict.level == "ok"
+
+
+def test_a_node_in_another_subnet_without_a_route_is_not_on_the_network() -> None:
+    lost = clouds.machine("d", ["ib0 10.9.9.9/24"], ["10.9.9.0/24 dev ib0"])
+    found = lead.find_networks([*ranks(clouds.dgx), rank(lost, 4)], ["ib0"], {})
+    assert found.absent == {"ib0": {"d": "ib0 has 10.9.9.9, another subnet"}}
+
+
+# ---------------------------------------------------------------- cards
+
+
+def test_the_card_behind_ib0_is_looked_at() -> None:
+    def with_one_down(name: str, number: int) -> HostInfo:
+        host = clouds.dgx(name, number)
+        return host if name != "b" else replace(host, hcas=(replace(host.hcas[0], active=False), *host.hcas[1:]))
+
+    assert texts(links.rdma(routed_facts(ranks(with_one_down), ["ib0"]))) == ["ib0: mlx5_0 is not active on b"]
+
+
+def test_a_card_that_a_container_was_not_given() -> None:
+    def without(name: str, number: int) -> HostInfo:
+        host = clouds.dgx(name, number)
+        return replace(host, hcas=tuple(replace(hca, opens=False) for hca in host.hcas))
+
+    said = "ib0: mlx5_0 is not in /dev/infiniband, or not for this user on a, b, c"
+    assert texts(links.rdma(routed_facts(ranks(without), ["ib0"]))) == [said]
+
+
+def test_a_port_that_a_card_does_not_have() -> None:
+    two = [clouds.card("mlx4_0", f"ib{port - 1}", port=port) for port in (1, 2)]
+
+    def host(name: str, number: int) -> HostInfo:
+        return clouds.machine(name, [f"ib0 10.0.0.{number}/24"], [], *two)
+
+    def said(card: str) -> list[str]:
+        return texts(links.rdma(routed_facts(ranks(host), ["ib"], {"ib": Entry(interface="ib0", hca=card)})))
+
+    assert said("mlx4_0:2") == said("mlx4_0") == []
+    assert said("mlx4_0:3") == ["ib: there is no mlx4_0:3 on a, b, c"]
+
+
+def test_the_rate_of_infiniband_is_its_cards() -> None:
+    assert routed_only(ranks(clouds.dgx), ["ib0"]).rate_bits_per_s == 400e9
+
+
+def test_cards_by_node() -> None:
+    hca: dict[str, str | tuple[str, ...]] = {"a": "mlx5_0", "*": "mlx5_1"}
+    found = routed_only(ranks(clouds.dgx), ["ib"], {"ib": Entry(interface="ib0", hca=hca)})
+    assert [place.hca for place in found.places.values()] == ["mlx5_0", "mlx5_1", "mlx5_1"]
+
+
+# What the verdicts cost on a large cluster, by what they look at.
+
+
+def test_each_card_is_looked_at_once_however_many_nodes_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Counter[str]()
+
+    def interface(text: str) -> IPv4Interface:
+        read[text] += 1
+        return IPv4Interface(text)
+
+    found = facts(tuple(f"node{number}" for number in range(1, 17)), each=2)
+    monkeypatch.setattr(host, "IPv4Interface", interface)
+    (verdict,) = links.name_verdicts(found)
+    assert verdict.level == "ok"
+    assert read == {
+        "127.0.0.1/255.0.0.0": 16,
+        **{f"10.{net}.0.{number}/255.255.255.0": 1 for net in (10, 20) for number in range(1, 17)},
+    }
+
+
+def test_a_card_without_a_netmask_is_on_a_network_of_its_own() -> None:
+    tunnel = nic("tun0", "10.30.0.1", netmask="")
+    cards = (nic("ib0", "10.10.0.1"), nic("eth0", "10.20.0.1"), tunnel)
+    assert [verdict.level for verdict in links.name_verdicts(facts(hosts={"node1": {"nics": cards}}))] == ["ok"]
+    assert str(tunnel.subnet) == "10.30.0.1/32"

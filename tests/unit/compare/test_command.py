@@ -25,9 +25,6 @@ from tests.support.inline import Launch
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import host
 
-# ---------------------------------------------------------------- test sweeps
-
-
 NOISE = ("noise=0.02", "round_noise=0.004", "exchange_s=0.001")
 
 
@@ -47,11 +44,7 @@ def test_the_gate(tmp_path: Path, planted: tuple[str, ...], code: int, capsys: p
     assert ("slower" in capsys.readouterr().out.partition("How to read")[0].partition("! ")[2]) is bool(code)
 
 
-# ---------------------------------------------------------------- test refusals
-
-
 def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
-    """The one line on stderr of a command that exits 2 and prints nothing."""
     assert command.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -164,8 +157,6 @@ def test_older_schemas_are_compared(tmp_path: Path) -> None:
     (folder / "run.jsonl").write_bytes((Path(__file__).parents[2] / "schema" / "schema-1.jsonl").read_bytes())
     assert command.main([str(folder), str(folder)]) in (0, 2)
 
-
-# ---------------------------------------------------------------- test command
 
 NOISY = launch(Random(1), sd=0.05)
 

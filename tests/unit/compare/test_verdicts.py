@@ -19,9 +19,6 @@ from tests.support.compared_runs import launch, without_noise
 from tests.support.scripted_records import carried, close, failed, point, record, sweep
 from tests.support.simulated_gates import Rows, is_red, share_red, side
 
-# ---------------------------------------------------------------- test simulated
-
-
 PAIRS = 200
 
 
@@ -51,8 +48,6 @@ def test_a_loss_of_5_percent_is_found_by_three_runs_a_side_that_differ_by_1_perc
     assert share_red(PAIRS // 2, 0.02, lost=0.05, runs=3, rounds=1, sd=0.0045, launch_sd=0.01) >= 95
 
 
-# ---------------------------------------------------------------- test verdicts
-
 MIRRORED = {"slower": "faster", "faster": "slower", "missing": "new", "new": "missing"}
 
 
@@ -62,7 +57,6 @@ def rule(metric: Name = "efficiency", **changes: Any) -> Rule:
 
 
 def by_size(base: Sequence[PointRecord], new: Sequence[PointRecord], of: Rule | None = None) -> dict[int, Cell]:
-    """The cells of `fake:a`, by world size."""
     found = verdicts.cells([rows(base)], [rows(new)], of or rule())
     return {cell.world_size: cell for cell in found if cell.strategy == "fake:a"}
 
@@ -161,7 +155,6 @@ def test_a_cell_of_one_run_alone_has_no_interval() -> None:
 
 
 def of(n: int, change: Callable[[PointRecord], PointRecord], records: Sequence[PointRecord]) -> list[PointRecord]:
-    """The records with the exchanges of `fake:a` at one world size changed."""
     which = ("fake:a", "exchange", n)
     points = ((one, one.point) for one in records)
     return [change(one) if (at.strategy, at.kind, at.world_size) == which else one for one, at in points]

@@ -13,9 +13,6 @@ from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB, Layer, bucket_bytes
 from scaling.workloads import models
 from tests.support.paper_tasks import one_task
 
-# ---------------------------------------------------------------- test buckets
-
-
 MIB = 1 << 20
 
 

@@ -165,10 +165,7 @@ class Lab:
 
 def test_links_are_slowed_while_a_run_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        slowdown.shaped(40.0, {slowdown.VARIABLE: "one"}),
-    ):
+    with pytest.raises(KeyboardInterrupt), slowdown.shaped(40.0, {slowdown.VARIABLE: "one"}):
         assert lab.shaped == [{"ib0": 1e11 / 40}]
         raise KeyboardInterrupt
     assert lab.shaped[1:] == [{"ib0": 1e11}]

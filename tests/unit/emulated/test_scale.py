@@ -12,12 +12,8 @@ from scaling.tools.emulated import layers, scale
 from scaling.tools.emulated.device import Timeline
 from scaling.tools.emulated.scale import Load, Setting
 
-# ---------------------------------------------------------------- test timeline
-
 
 class Clock:
-    """Sleeping takes what it is told and `late_s` more."""
-
     def __init__(self, late_s: float = 0.0) -> None:
         self.now_s = 100.0
         self.late_s = late_s
@@ -98,8 +94,6 @@ def test_lateness_is_made_up_for_and_a_pause_is_not() -> None:
     device.spend(1.0)
     assert clock.now_s == pytest.approx(105.1)
 
-
-# ---------------------------------------------------------------- test scale
 
 RESNET = Load(
     gradient_bytes=102_228_128, tail_bytes=9_700_000, layers=54, step_s=0.292, world_size=16, ranks=16, cores=2

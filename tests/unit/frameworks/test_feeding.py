@@ -20,8 +20,6 @@ from tests.support.paper_tasks import tasks
 
 
 class Scripted:
-    """A pipeline of numbered batches."""
-
     said = "scripted"
 
     def __init__(self, _task: Task, _spec: ModelSpec) -> None:
@@ -35,8 +33,6 @@ class Scripted:
 
 
 class Slow:
-    """A feed whose batches take a second each by the clock that it holds."""
-
     fixed = False
 
     def __init__(self) -> None:

@@ -33,7 +33,6 @@ def binding_missing(framework: str) -> str | None:
 
 
 def on_two_hosts(name: str = "torch:horovod", **fields: Any) -> list[Task]:
-    """Four ranks on node1 and node2, host by host."""
     hosts = ("node1", "node1", "node2", "node2")
     given: dict[str, Any] = {"kind": "exchange", **fields}
     return [

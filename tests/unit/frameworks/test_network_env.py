@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.frameworks import base, network_env, outside, variables
 from scaling.hosts.networks import Entry, choose
+from scaling.records import point, task
 from scaling.records.host import Hca, HostInfo
 from scaling.records.network import Place
 from scaling.records.task import Server, Task
+from scaling.workloads import feeds, models
 from tests.support import clouds
 from tests.support.paper_tasks import tasks
 from tests.support.points import changed, placed
@@ -217,3 +222,97 @@ def test_every_strategy_on_every_kind_of_network(name: str, case: Case) -> None:
         here = {key: value for key, value in told.items() if key.endswith(("_IFNAME", "_IFACE", "_INTERFACE"))}
         assert {value.removeprefix("=") for value in here.values()} <= {case.interface}
         assert all(f"{subnet}." in str(told[key]) for key in ("TF_CONFIG", "MASTER_ADDR") if key in told)
+
+
+# Which environment variables runs record, and which children get.
+
+PLACING = ("OMP_THREAD_LIMIT", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME")
+DEBUG = "TORCH_DISTRIBUTED_DEBUG"
+ADDRESSING = ("DMLC_LOCAL", "DMLC_PS_VAN_TYPE", "DMLC_ROLE", "PORT")
+
+
+@pytest.mark.parametrize("name", [*PLACING, *ADDRESSING])
+def test_what_breaks_workers_is_dropped_and_said(name: str) -> None:
+    environ = {name: "1", "HOME": "/h", "OMP_WAIT_POLICY": "active"}
+    assert variables.for_children(environ) == {"HOME": "/h", "OMP_WAIT_POLICY": "active"}
+    (said,) = variables.changed(environ)
+    assert said.startswith(f"{name}=1 (dropped: ")
+    assert variables.recorded(environ) == {"OMP_WAIT_POLICY": "active"}
+
+
+@pytest.mark.parametrize("name", ["OMP_SCHEDULE", "PORTS", "MY_PORT", "XDMLC_ROLE"])
+def test_other_variables_stay(name: str) -> None:
+    assert variables.for_children({name: "1"}) == {name: "1"}
+    assert variables.changed({name: "1"}) == ()
+
+
+def test_a_debug_level_that_ends_torch_is_lowered_and_said() -> None:
+    for level in ("DETAIL", "detail"):
+        environ = {DEBUG: level}
+        assert variables.for_children(environ) == variables.recorded(environ) == {DEBUG: "INFO"}
+        assert variables.changed(environ)[0].startswith(f"{DEBUG}={level} (INFO for workers")
+    for level in ("INFO", "OFF"):
+        assert variables.for_children({DEBUG: level}) == {DEBUG: level}
+        assert variables.changed({DEBUG: level}) == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_VERBOSE", "TF_ENABLE_ONEDNN_OPTS", "HOROVOD_AUTOTUNE",
+        "TORCH_NCCL_BLOCKING_WAIT", "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "XLA_FLAGS",
+        "LD_PRELOAD", "MALLOC_ARENA_MAX", "MXNET_ENGINE_TYPE", "GLOO_X", "UCX_TLS", "PYTORCH_CUDA_ALLOC_CONF",
+        "KERAS_BACKEND", "MKL_CBWR",
+    ],
+)  # fmt: skip
+def test_what_changes_rates_is_recorded(name: str) -> None:
+    assert variables.recorded({name: "1", "PATH": "/bin"}) == {name: "1"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "KERAS_API_KEY", "TF_TOKEN", "TF_VAR_x", "NCCL_my_password", "HOROVOD_SECRET_KEY",
+        "NCCL_PASSWORD", "UCX_AUTH", "MXNET_CREDENTIALS",
+        "CUDA_HOME", "NCCL_VERSION", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TF_CONFIG",
+    ],
+)  # fmt: skip
+def test_secrets_and_places_are_not_recorded(name: str) -> None:
+    assert variables.recorded({name: "x"}) == {}
+
+
+def test_a_dropped_secret_is_not_said() -> None:
+    assert variables.changed({"DMLC_TOKEN": "x"}) == ()
+
+
+def test_values_are_bounded_and_hide_passwords() -> None:
+    found = variables.recorded({"XLA_FLAGS": "x" * 1000, "TF_PROXY": "http://me:hunter2@host/x"})
+    assert len(found["XLA_FLAGS"]) == variables.MOST_CHARACTERS + len("...")
+    assert found["TF_PROXY"] == "http://***@host/x"
+
+
+# Import paths that strategies from outside were told to use hold for one release more.
+
+WRITTEN = """
+from scaling import data, models, steering
+from scaling.points import EXCHANGING
+from scaling.strategies.base import Helper, Option, Strategy, Trainer, Traits, read_options
+from scaling.strategies.knobs import positive_integer
+from scaling.tasks import Task
+
+class Mine(Strategy):
+    names = ("{module}:mine",)
+"""
+
+
+def test_the_old_paths_are_the_new_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for old in outside.FORMERLY:
+        monkeypatch.delitem(sys.modules, old, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins/written_before.py").write_text(WRITTEN.format(module="plugins.written_before"))
+    strategy = outside.load("plugins.written_before", "plugins.written_before:mine")
+    found = vars(sys.modules["plugins.written_before"])
+    assert isinstance(strategy, base.Strategy)
+    assert (found["data"], found["models"], found["steering"]) == (feeds, models, network_env)
+    assert (found["Task"], found["EXCHANGING"]) == (task.Task, point.EXCHANGING)

@@ -22,12 +22,10 @@ from tests.support.scripted_records import close, mean
 
 
 def lines(*runs: Run) -> list[RunLine]:
-    """With their letters, in the order given."""
     return lettered([line(Path(f"run-{at}"), *run, all_exchanges=True) for at, run in enumerate(runs)])
 
 
 def trends(*runs: Run) -> dict[str, Trends]:
-    """By title."""
     found, _ = figures(lines(*runs))
     return {one.title: one.body for one in found if isinstance(one.body, Trends)}
 

@@ -32,7 +32,6 @@ DAY_S = 86400.0
 
 
 def folder(tmp_path: Path, **runs: Run) -> Path:
-    """A folder of runs, each a day after the one before it."""
     results = tmp_path / "results"
     results.mkdir()
     for day, (name, (header, records)) in enumerate(runs.items()):
@@ -42,14 +41,12 @@ def folder(tmp_path: Path, **runs: Run) -> Path:
 
 
 def listed(results: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What the command says to programs."""
     assert command.main([str(results), "--format", "json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 def headline(run: Run) -> Headline:
-    """That there must be."""
     found = line(Path("run"), *run).headline
     assert found is not None
     return found

@@ -18,8 +18,6 @@ from tests.support import clouds
 from tests.support.clouds import ROUTE_FILES
 from tests.support.inline import host
 
-# ---------------------------------------------------------------- test clouds
-
 
 def interfaces_clouds(network: Network) -> dict[str, str]:
     return {name: place.interface for name, place in network.places.items()}
@@ -159,9 +157,6 @@ def test_a_port_of_several_is_named_with_its_number() -> None:
     assert {place.hca for place in choose(hosts, "ib1").places.values()} == {"mlx4_0:2"}
 
 
-# ---------------------------------------------------------------- test routes
-
-
 FLANNEL = (Route(destination="0.0.0.0/0", interface="eth0"), Route(destination="10.244.0.0/16", interface="eth0"))
 
 
@@ -213,9 +208,6 @@ def test_the_longest_prefix_and_then_the_least_metric(address: str, interface: s
 def test_nothing_leads_where_no_route_fits() -> None:
     assert networks.leads(host(routes=FLANNEL[1:]), "8.8.8.8") == ""
     assert networks.leads(host(), "8.8.8.8") == ""
-
-
-# ---------------------------------------------------------------- test fabric
 
 
 def test_networks_by_name(tmp_path: Path) -> None:
@@ -281,9 +273,6 @@ def test_a_file_that_the_environment_names_is_refused_by_that(monkeypatch: pytes
         networks.read_fabric("/nope/fabric.toml")
 
 
-# ---------------------------------------------------------------- test networks
-
-
 def nic(name: str, address: str, gbit: float | None = None, *, up: bool = True) -> Nic:
     speed = None if gbit is None else gbit * 1e9
     return Nic(name=name, address=address, netmask="255.255.255.0", up=up, mtu=1500, speed_bits_per_s=speed)
@@ -298,7 +287,6 @@ def on(name: str, *nics: Nic, hcas: tuple[Hca, ...] = ()) -> HostInfo:
 
 
 def pair(*hcas: Hca) -> tuple[HostInfo, HostInfo]:
-    """Two hosts with both networks, whose Ethernet cards have different names."""
     return (
         on("a", nic("eth0", "10.20.0.1", 10), nic("ib0", "10.10.0.1", 100), hcas=hcas),
         on("b", nic("eno1", "10.20.0.2", 10), nic("ib0", "10.10.0.2", 100), hcas=hcas),

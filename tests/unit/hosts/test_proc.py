@@ -4,172 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from scaling.hosts import proc
-from scaling.hosts.proc import TICKS_PER_S, Census
-
-# ---------------------------------------------------------------- test foreign
-
-
-NOBODY: Mapping[int, float] = MappingProxyType({})
-# More than any kernel gives: their commands are unknown.
-BASE = 1 << 23
-LAUNCHER, RANK, BURNER, TWIN, IDLE, SHELL, MAKE, DRIVER, COMPILER, SECOND = range(BASE, BASE + 10)
-PARENTS = {
-    LAUNCHER: 1, RANK: LAUNCHER, BURNER: 1, TWIN: BURNER, IDLE: 1,
-    SHELL: 1, MAKE: SHELL, DRIVER: MAKE, COMPILER: DRIVER, SECOND: MAKE,
-}  # fmt: skip
-NAMES = {
-    LAUNCHER: "mpirun", RANK: "rank", BURNER: "a (b) c", TWIN: "a (b) c", IDLE: "idle",
-    SHELL: "shell", MAKE: "make", DRIVER: "gcc", COMPILER: "cc1", SECOND: "gcc",
-}  # fmt: skip
-
-
-def seen(root: Path, at_s: float, used_s: dict[int, float], children_s: Mapping[int, float] = NOBODY) -> Census:
-    """These processes alone, which have used so many seconds, half of them in the kernel, and so have the children
-    that they have waited for."""
-    shutil.rmtree(root, ignore_errors=True)
-    for pid, seconds in used_s.items():
-        (root / str(pid)).mkdir(parents=True)
-        half, of_children = (int(s * TICKS_PER_S / 2) for s in (seconds, children_s.get(pid, 0.0)))
-        times = map(str, (half, half, of_children, of_children))
-        fields = ["S", str(PARENTS[pid]), *["0"] * 9, *times, *["0"] * 28]
-        (root / str(pid) / "stat").write_text(f"{pid} ({NAMES[pid]}) {' '.join(fields)}\n")
-    (root / "uptime").write_text("1.0 1.0\n")
-    return proc.census(root)._replace(at_s=at_s)
-
-
-def test_who_is_none_of_the_launch_and_was_busy(tmp_path: Path) -> None:
-    before = seen(tmp_path, 100.0, {LAUNCHER: 5.0, RANK: 50.0, BURNER: 7.0, IDLE: 3.0})
-    now = seen(tmp_path, 102.0, {LAUNCHER: 5.0, RANK: 52.0, BURNER: 9.0, IDLE: 3.1})
-    (found,) = proc.busiest(before, now, LAUNCHER)
-    assert (found.name, found.over_s) == ("a (b) c", 2.0)
-    assert found.run_s == pytest.approx(2.0)
-
-
-def test_processes_of_one_name_are_one(tmp_path: Path) -> None:
-    before = seen(tmp_path, 0.0, {BURNER: 0.0, TWIN: 0.0})
-    now = seen(tmp_path, 1.0, {BURNER: 1.0, TWIN: 0.6})
-    (found,) = proc.busiest(before, now, LAUNCHER)
-    assert found.cores == pytest.approx(1.6)
-
-
-def used(before: Census, now: Census) -> dict[str, float]:
-    """What those who are named have used."""
-    return {one.name: round(one.run_s, 6) for one in proc.busiest(before, now, LAUNCHER)}
-
-
-def test_who_came_meanwhile_has_used_all_of_it_since(tmp_path: Path) -> None:
-    before = seen(tmp_path, 0.0, {IDLE: 0.0})
-    assert used(before, seen(tmp_path, 1.0, {IDLE: 0.0, BURNER: 0.8})) == {"a (b) c": 0.8}
-
-
-def test_who_has_gone_meanwhile_and_whom_nobody_waited_for_is_unknown(tmp_path: Path) -> None:
-    before = seen(tmp_path, 0.0, {IDLE: 0.0, BURNER: 5.0})
-    assert used(before, seen(tmp_path, 1.0, {IDLE: 0.0})) == {}
-
-
-def test_children_that_came_and_went_are_their_parents(tmp_path: Path) -> None:
-    """Compilers that live for less than a second are named after `make`."""
-    before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, IDLE: 0.0}, {MAKE: 50.0})
-    now = seen(tmp_path, 1.0, {SHELL: 1.0, MAKE: 1.1, IDLE: 0.0}, {MAKE: 50.7})
-    assert used(before, now) == {"make": 0.8}
-
-
-def test_what_children_had_used_before_does_not_count(tmp_path: Path) -> None:
-    """A driver and the compiler that it had begun have ended: make was given all that they have used."""
-    before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, DRIVER: 0.2, COMPILER: 3.0}, {MAKE: 50.0, DRIVER: 4.0})
-    ended = {SHELL: 1.0, MAKE: 1.0}
-    assert used(before, seen(tmp_path, 1.0, ended, {MAKE: 50.0 + 7.2 + 0.6})) == {"make": 0.6}
-
-
-def test_children_that_are_still_there_are_their_own(tmp_path: Path) -> None:
-    before = seen(tmp_path, 0.0, {MAKE: 1.0, DRIVER: 0.2, SECOND: 0.4}, {DRIVER: 1.0})
-    now = seen(tmp_path, 1.0, {MAKE: 1.0, DRIVER: 0.2, SECOND: 0.8}, {DRIVER: 1.2})
-    assert used(before, now) == {"gcc": 0.6}
-
-
-def test_whoever_waits_for_what_others_left_behind_has_not_used_it(tmp_path: Path) -> None:
-    """A driver ended before the compiler, which an ancestor waits for; it had computed for an hour."""
-    before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, DRIVER: 0.2, COMPILER: 3600.0, IDLE: 0.0})
-    now = seen(tmp_path, 1.0, {SHELL: 1.0, MAKE: 1.0, IDLE: 0.0}, {SHELL: 3600.0, MAKE: 0.2})
-    assert used(before, now) == {}
-
-
-def test_children_of_the_launch_are_its_own(tmp_path: Path) -> None:
-    before = seen(tmp_path, 0.0, {LAUNCHER: 1.0, RANK: 1.0, IDLE: 0.0})
-    now = seen(tmp_path, 1.0, {LAUNCHER: 1.0, RANK: 1.0, IDLE: 0.0}, {LAUNCHER: 9.0, RANK: 9.0})
-    assert used(before, now) == {}
-
-
-def test_a_command_is_told_by_its_program_and_first_arguments() -> None:
-    parent = os.getppid()
-    program = Path(f"/proc/{parent}/cmdline").read_text().split("\0")[0]
-    before = Census(0.0, {parent: proc._Process("x", 1, 0.0)})
-    now = Census(1.0, {parent: proc._Process("x", 1, 1.0)})
-    (found,) = proc.busiest(before, now, LAUNCHER)
-    assert found.name.startswith(Path(program).name)
-    assert len(found.name) <= proc.NAME_LENGTH
-
-
-def test_a_number_that_was_given_again_makes_no_endless_line() -> None:
-    """The parent of one ended, and its number went to a child of that one before it was read."""
-    before, now = (
-        Census(at_s, {BURNER: proc._Process("x", TWIN, at_s), TWIN: proc._Process("y", BURNER, at_s)})
-        for at_s in (0.0, 1.0)
-    )
-    assert len(proc.busiest(before, now, LAUNCHER)) == 2
-
-
-# ---------------------------------------------------------------- the launch's own
-
-
-def named(monkeypatch: pytest.MonkeyPatch, parents: dict[int, int], ranks: tuple[int, ...]) -> set[int]:
-    """Who is named, where all of these processes were busy; the first of `ranks`, which run one command, is this
-    one."""
-    monkeypatch.setattr(os, "getpid", lambda: ranks[0])
-    monkeypatch.setattr(os, "getppid", lambda: parents[ranks[0]])
-    monkeypatch.setattr(proc, "_arguments", lambda pid: ["python", "-m", "scaling.run"] if pid in ranks else [])
-    monkeypatch.setattr(proc, "_command", lambda pid, _name: str(pid))
-    monkeypatch.setattr(proc, "NAMED", len(parents))
-    before, now = (
-        Census(at_s, {pid: proc._Process("x", parent, at_s) for pid, parent in parents.items()})
-        for at_s in (0.0, 1.0)
-    )
-    return {int(one.name) for one in proc.busiest(before, now)}
-
-
-def test_ranks_behind_shells_of_their_own_are_the_launchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `mpirun apptainer exec` starts them; another launch of the same command is none of this one."""
-    rank, worker, shell, mpirun, shell_1, rank_1, worker_1, mpirun_2, rank_2, worker_2 = range(BASE, BASE + 10)
-    parents = {
-        1: 0, mpirun: 1, shell: mpirun, rank: shell, worker: rank, shell_1: mpirun, rank_1: shell_1,
-        worker_1: rank_1, mpirun_2: 1, rank_2: mpirun_2, worker_2: rank_2,
-    }  # fmt: skip
-    found = named(monkeypatch, parents, (rank, rank_1, rank_2))
-    assert found.isdisjoint({rank, worker, rank_1, worker_1})
-    assert found >= {mpirun_2, rank_2, worker_2}
-
-
-def test_in_a_container_whose_first_process_is_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
-    rank, worker, rank_1, worker_1, other = range(BASE, BASE + 5)
-    parents = {1: 0, rank: 1, worker: rank, rank_1: 1, worker_1: rank_1, other: 0}
-    assert named(monkeypatch, parents, (rank, rank_1)) == {1, other}
-
-
-def test_in_a_container_whose_first_process_is_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, other = BASE, BASE + 1
-    assert named(monkeypatch, {1: 0, worker: 1, other: 0}, (1,)) == {other}
-
-
-# ---------------------------------------------------------------- test proc
 
 GIB = 2**30
 
@@ -291,10 +131,7 @@ def test_cpu_model(monkeypatch: pytest.MonkeyPatch, cpuinfo: dict[str, str], lsc
         ),
         # Inside a container without a cgroup namespace the path is the host's; the limit lies at the top.
         (
-            {
-                "proc/self/cgroup": "4:memory:/docker/abc",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": str(GIB),
-            },
+            {"proc/self/cgroup": "4:memory:/docker/abc", "sys/fs/cgroup/memory/memory.limit_in_bytes": str(GIB)},
             GIB,
         ),
         ({}, None),

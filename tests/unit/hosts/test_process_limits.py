@@ -11,11 +11,7 @@ from scaling.hosts import proc, process_limits
 from scaling.worker.run_task import event_of
 
 SYSTEM_ERROR = "Resource temporarily unavailable"
-CLEAR = (
-    "can't start new thread",
-    "libgomp: Thread creation failed: x",
-    "OpenBLAS: pthread_create failed",
-)
+CLEAR = ("can't start new thread", "libgomp: Thread creation failed: x", "OpenBLAS: pthread_create failed")
 
 
 @pytest.fixture(autouse=True)

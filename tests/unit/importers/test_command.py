@@ -29,20 +29,17 @@ N1, N4 = str(SAMPLES / "horovod_n1.log"), str(SAMPLES / "horovod_n4.log")
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """An import of one device and of four."""
     assert command.main([N1, N4, "-o", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     return str(tmp_path / "run")
 
 
 def shown(capsys: pytest.CaptureFixture[str], run: str, *arguments: str) -> str:
-    """What the report says of it."""
     assert report.main([run, *arguments]) == 0
     return capsys.readouterr().out
 
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
-    """The one line on stderr of a command that exits 2 and prints nothing."""
     assert command.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -13,10 +13,18 @@ from scaling.hosts import networks
 from scaling.tools.lab import files, lifecycle, remote, shapes, state, wires
 from scaling.tools.lab.__main__ import main
 from scaling.tools.lab.processes import Run
-from scaling.tools.lab.state import Holder, Lab
-from tests.support.paper_labs import HOLDER, lab, nic
+from scaling.tools.lab.state import Holder, Lab, Nic, Program
 
-# ---------------------------------------------------------------- test remote
+HOLDER = Holder(program=Program(pid=1, start_ticks=0), namespaces={}, inodes={})
+
+
+def nic(name: str = "ib0", rate: float = 1e9, subnet: str = "10.10.0.0/24", shaped: float | None = None) -> Nic:
+    return Nic(name=name, subnet=subnet, rate_bits_per_s=rate, shaped_bits_per_s=shaped or rate)
+
+
+def lab(*nics: Nic, links: dict[str, float] | None = None) -> Lab:
+    cards = nics or (nic(), nic("eth0", 1e8, "10.20.0.0/24"))
+    return Lab(name="lab", nodes=("node1", "node2"), slots=4, nics=cards, holder=HOLDER, links=links or {})
 
 
 def test_the_remote_agent_keeps_the_environment_clean(monkeypatch: pytest.MonkeyPatch) -> None:

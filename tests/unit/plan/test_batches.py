@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.analysis.table.comparisons import comparable, curve_keys
 from scaling.errors import UsageError
-from scaling.plan import plan
+from scaling.plan import matrix, plan, rules
+from scaling.plan.config import KINDS, SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.host import Nic
-from scaling.records.point import Point
+from scaling.records.point import Device, Kind, Point
 from scaling.run import flags, invocation, listing
 from tests.support.inline import enrol, host
+from tests.support.paper_tasks import one_task
 
 FAKE = ("--strategy", "fake:a", "--device", "cpu")
 NODE = ("--batch-rule", "node", "--batch-size", "144", *FAKE)
@@ -25,7 +29,6 @@ ENROLLED = [enrol(host(f"node{1 + rank // 4}", cores=4, nics=NICS[rank // 4])) f
 
 
 def planned(*argv: str) -> Plan:
-    """The plan of a launch of 4 nodes with 4 ranks each."""
     return plan.make(invocation.resolve(flags.parse(argv)), ENROLLED)
 
 
@@ -121,11 +124,7 @@ def test_the_batch_says_the_rule_where_no_flag_does(argv: tuple[str, ...], rule:
     [
         ({"batch_rule": "node", "batch_size": 144}, {"global_batch_size": 64}, {"global_batch_size": 64}),
         ({"global_batch_size": 64}, {"batch_rule": "node"}, {"batch_rule": "node"}),
-        (
-            {"batch_rule": "node", "batch_size": 144},
-            {"batch_size": 72},
-            {"batch_rule": "node", "batch_size": 72},
-        ),
+        ({"batch_rule": "node", "batch_size": 144}, {"batch_size": 72}, {"batch_rule": "node", "batch_size": 72}),
         ({"batch_size": 144}, {"batch_rule": "node"}, {"batch_rule": "node", "batch_size": 144}),
     ],
 )
@@ -143,3 +142,159 @@ def test_the_rule_is_kept_for_a_resumed_run_and_comes_from_a_file(tmp_path: Any)
     assert again.config == made.config
     assert [point.cell for point in again.cells] == [point.cell for point in made.cells]
     assert made.config.batch_rule == "node"
+
+
+# Which kinds of points a round has, by the data that is trained on.
+
+KINDS_FAKE = ("--strategy", "fake:a", "--device", "cpu", "--interleave")
+KINDS_ENROLLED = [enrol(host(cores=4)) for _ in range(4)]
+
+
+def kinds_planned(*argv: str) -> Plan:
+    return plan.make(invocation.resolve(flags.parse((*argv, *KINDS_FAKE))), KINDS_ENROLLED)
+
+
+def counted(made: Plan) -> Counter[tuple[str, int]]:
+    return Counter((point.kind, point.world_size) for group in made.groups for point in group.points)
+
+
+def test_every_kind_is_usual_or_the_datas() -> None:
+    assert {*matrix.USUAL, *matrix.OF_DATA} <= set(KINDS)
+
+
+@pytest.mark.parametrize("name", ["digits", "fashion-mnist", "synthetic", "cifar10", "tokens"])
+def test_a_round_is_no_longer_where_data_lies_in_memory(name: str) -> None:
+    assert matrix.kinds_of(SweepConfig(), "cpu", name) == matrix.USUAL
+    assert counted(kinds_planned()).keys().isdisjoint({("held", 1), ("feed", 1), ("held", 4), ("feed", 4)})
+
+
+@pytest.mark.parametrize("name", ["imagenet", "caltech256"])
+def test_data_that_is_decoded_from_files_is_waited_for(name: str) -> None:
+    assert matrix.kinds_of(SweepConfig(), "cpu", name) == (*matrix.USUAL, "feed", "held")
+    assert matrix.kinds_of(SweepConfig(), "cuda", name) == (*matrix.USUAL, "feed", "held")
+    assert matrix.kinds_of(SweepConfig(), "emulated", name) == matrix.USUAL
+    assert matrix.kinds_of(SweepConfig(kinds=("exchange",)), "cpu", name) == ("exchange",)
+
+
+def test_loops_that_hold_their_batch_and_feeds_are_measured_on_one_device_and_on_all() -> None:
+    found = counted(kinds_planned("--kinds", "exchange,solo,together,held,feed", "--world-sizes", "1,2,4"))
+    assert {key: count for key, count in found.items() if key[0] in matrix.OF_DATA} == {
+        (kind, size): 1 for kind in ("held", "feed") for size in (1, 2, 4)
+    }
+
+
+def test_where_a_batch_is_shared_one_device_has_each_part_of_it() -> None:
+    made = kinds_planned("--kinds", "exchange,solo,held", "--global-batch-size", "64", "--world-sizes", "1,2,4")
+    held = [point for group in made.groups for point in group.points if point.kind == "held"]
+    sizes = sorted((point.world_size, point.workload.batch_size) for point in held)
+    assert sizes == [(1, 16), (1, 32), (1, 64), (2, 32), (4, 16)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "name", "said"),
+    [
+        ("held", "cpu", "synthetic", "--kinds held: synthetic is one batch that stays on the device"),
+        ("feed", "cpu", "synthetic-tokens", "--kinds feed: synthetic-tokens is one batch that"),
+        ("feed", "emulated", "imagenet", "--kinds feed: emulated devices are not fed; leave it out"),
+    ],
+)
+def test_what_nobody_waits_for_is_refused(asked: Kind, device: Device, name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        matrix.kinds_of(SweepConfig(kinds=("exchange", asked)), device, name)
+
+
+# What may be asked of feeds, and what is refused before anything starts.
+
+MINE = ("--device", "cpu", "--model", "cifar10-cnn", "--data", "folders")
+GLOO = ("--strategy", "torch:gloo")
+FEEDING_ENROLLED = [enrol(host(cores=4)) for _ in range(2)]
+
+
+def feeding_planned(*argv: str) -> plan.Plan:
+    strategy = () if "--strategy" in argv else GLOO
+    return plan.make(invocation.resolve(flags.parse((*MINE, *strategy, *argv))), FEEDING_ENROLLED)
+
+
+def test_the_feed_is_of_what_is_measured() -> None:
+    found = feeding_planned("--feed", "native", "--feed-workers", "3", "--drop-caches").cells
+    assert {(one.workload.feed, one.workload.feed_workers, one.workload.drop_caches) for one in found} == {
+        ("native", 3, True)
+    }
+    names = {one.cell for one in found}
+    assert not names & {one.cell for one in feeding_planned("--feed", "native").cells}
+    # What it was before there were others is named as before.
+    usual = {one.cell for one in feeding_planned().cells}
+    assert not names & usual
+    assert not any("reference" in name for name in usual)
+    assert usual == {one.cell for one in feeding_planned("--feed", "reference").cells}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--feed", "native", "--data", "cifar10"), "--feed native: --data cifar10 is held in memory"),
+        (("--drop-caches", "--data", "synthetic"), "--drop-caches: --data synthetic is held in memory"),
+        (("--feed-workers", "2"), "--feed-workers 2: of the native feed alone; add --feed native"),
+        (("--feed", "native", "--feed-workers", "-1"), "--feed-workers -1: must be a number above 0"),
+        (("--feed", "native", "--feed-workers", "0"), "--feed-workers 0: must be a number above 0"),
+        (("--feed", "nativ"), "feed: 'nativ' is not one of reference, native; did you mean 'native'"),
+        (("--feed", "native", "--epochs", "1"), "--feed native: --epochs trains on the reference feed"),
+        (("--feed", "native", "--strategy", "mxnet:dist_sync"), "which im2rec.py of MXNet packs a tree"),
+        (("--feed", "native", "--strategy", "tensorflow:ring", "--data", "recordio"), "or take imagenet, "),
+        (("--feed", "native", "--strategy", "tensorflow:ps"), "--feed native: it has no pipeline of its own"),
+        (("--drop-caches", "--interleave"), "--interleave: points that take turns read the same pictures"),
+        (("--drop-caches", "--strategy", "tensorflow:ps"), "--drop-caches: what computes for it holds"),
+        (("--feed", "native", "--strategy", "fake:a"), "--strategy fake:a: --feed native: it has no pipeline"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_fed_so_is_refused(argv: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        feeding_planned(*argv)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_points_whose_files_are_dropped_take_no_turns() -> None:
+    assert feeding_planned().side_by_side
+    assert not feeding_planned("--drop-caches").side_by_side
+
+
+def test_workers_that_are_no_number() -> None:
+    with pytest.raises(UsageError, match=r"--feed-workers': .*valid int"):
+        feeding_planned("--feed", "native", "--feed-workers", "x")
+
+
+def test_emulated_devices_are_not_fed() -> None:
+    with pytest.raises(UsageError, match="--feed native: emulated devices are not fed"):
+        matrix.check_feed(SweepConfig(feed="native"), "emulated", "imagenet")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "data", "reads"),
+    [
+        ("torch:gloo", "imagenet-rec", True), ("torch:plain", "imagenet-tfrecord", True),
+        ("tensorflow:ring", "imagenet-tfrecord", True), ("tensorflow:plain", "imagenet-rec", False),
+        ("mxnet:local", "imagenet-rec", True), ("mxnet:plain", "imagenet", False),
+        ("mxnet:plain", "imagenet-tfrecord", False),
+    ],
+)  # fmt: skip
+def test_which_files_a_frameworks_own_pipeline_reads(strategy: str, data: str, *, reads: bool) -> None:
+    point = one_task(strategy, "solo", model="resnet50", data=data).point
+    assert matrix.feed_refusal(point) is None
+    native = replace(point, workload=replace(point.workload, feed="native"))
+    assert (matrix.feed_refusal(native) is None) is reads
+
+
+# What a sweep that predicts first must measure beside its larger world sizes.
+
+
+def settled(**fields: Any) -> Any:
+    config = SweepConfig(predict_first=2, world_sizes=(1, 2, 4), kinds=("exchange", "solo"), **fields)
+    launch = rules.Launch(enrolled=(), slots=(), device="cpu", why="")
+    return rules.predict_first(rules.Draft(config), launch).config.predict_first
+
+
+def test_a_baseline_of_an_earlier_stage_is_enough_for_devices_that_sleep_alone() -> None:
+    assert settled(device="emulated:p100") == 2
+    with pytest.raises(UsageError, match="add each to --kinds"):
+        settled()

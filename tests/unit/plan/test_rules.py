@@ -23,7 +23,6 @@ ENROLLED = [enrol(host(cores=4))] * 4
 
 
 def applied(config: SweepConfig) -> list[tuple[str, SweepConfig, SweepConfig]]:
-    """Every rule by name, with the configuration before and after it."""
     slots = place_ranks(ENROLLED, config.cpus_per_rank)
     device, why = rules.choose_device(config, slots, ENROLLED)
     launch, draft, found = rules.Launch(ENROLLED, slots, device, why), rules.Draft(config), []

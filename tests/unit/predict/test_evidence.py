@@ -7,41 +7,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.records.host import Gpu
 from scaling.records.network import Network, Place
-from scaling.records.point import Hardware
+from scaling.records.point import Hardware, Workload
 from scaling.records.run import PointRecord
-from scaling.tools.predict import __main__, evidence, healthy, infer, priors
+from scaling.tools.predict import __main__, evidence, healthy, infer, model, priors
 from scaling.tools.predict import __main__ as command
 from scaling.tools.predict.evidence import ANY, Wanted
 from scaling.tools.predict.forecast import WIDEST, Case, forecasts, outlook
+from scaling.tools.predict.model import Parts
+from scaling.tools.predict.setting import At
+from tests.support.predicted_runs import HEADER, placed, run
+from tests.support.scripted_clusters import RESNET50, at, exact
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
 
 HOSTS = (host("node1"), host("node2"))
-HEADER = header(HOSTS)
-
-
-def run(step_s: dict[int, float] | None = None, rounds: int = 3, **changes: Any) -> list[PointRecord]:
-    """Rounds of one device at 0.1 s a step, two on one node and four on two."""
-    steps = step_s or {1: 0.1, 2: 0.105, 4: 0.125}
-    made = [one for number in range(rounds) for one in sweep(number, 0.1, steps, **changes)]
-    return [_placed(one) for one in made]
-
-
-def _placed(one: PointRecord) -> PointRecord:
-    if one.point.world_size < 4:
-        return one
-    names = ("node1", "node1", "node2", "node2")
-    ranks = tuple(replace(rank, host=name) for rank, name in zip(one.ranks, names, strict=True))
-    return replace(one, ranks=ranks, hosts=names)
+HEADER_OF_EVIDENCE = header(HOSTS)
 
 
 def case(records: Sequence[PointRecord], wanted: Wanted = ANY) -> Case:
-    return evidence.case(HEADER, records, wanted)
+    return evidence.case(HEADER_OF_EVIDENCE, records, wanted)
 
 
 def test_rows_controls_and_exchanges_become_evidence() -> None:
@@ -154,7 +144,7 @@ def slowed(names: Sequence[float] = (), **changes: Any) -> list[PointRecord]:
         records.append(record(point("together", 4, number, **changes), 0.1, 0.1, 0.13, 0.13))
         records.append(record(point("comm", 4, number, **changes), 0.05))
         records += [record(point("each", 4, number, **changes), *names)] if names else []
-    return [_placed(one) for one in records]
+    return [placed(one) for one in records]
 
 
 def test_a_slow_node_is_taken_out() -> None:
@@ -174,7 +164,7 @@ def test_a_slow_node_is_taken_out() -> None:
 
 def test_without_a_slow_node_nobody_beats_being_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The others do 320 samples/s alone: two of them 640 at most."""
-    folder = written(tmp_path / "run", (HEADER, slowed((0.1, 0.1, 0.13, 0.13))))
+    folder = written(tmp_path / "run", (HEADER_OF_EVIDENCE, slowed((0.1, 0.1, 0.13, 0.13))))
     assert command.main([str(folder), "--without", "node2", "--format", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["predicted"]
     assert (row["at"]["world_size"], row["efficiency"] < 1) == (2, True)
@@ -185,7 +175,7 @@ def test_without_a_slow_node_nobody_beats_being_alone(tmp_path: Path, capsys: py
 def test_what_a_slow_node_costs_is_told_by_its_own_curve() -> None:
     """Another batch, of which nobody waits for anybody, stands first in the file."""
     other = [
-        _placed(one)
+        placed(one)
         for number in range(3)
         for one in sweep(number, 0.09, {1: 0.09, 2: 0.095, 4: 0.1}, batch_size=16)
     ]
@@ -195,7 +185,7 @@ def test_what_a_slow_node_costs_is_told_by_its_own_curve() -> None:
 
 
 def test_the_command_reads_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = written(tmp_path / "run", (HEADER, run()))
+    folder = written(tmp_path / "run", (HEADER_OF_EVIDENCE, run()))
     assert command.main([str(folder), "--world-sizes", "8,16", "--network", "ib:100"]) == 0
     out, _ = capsys.readouterr()
     assert out.startswith("PREDICTED, not measured: fake:a over auto, digits-cnn, batch 32 per device")
@@ -245,14 +235,12 @@ def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
 
 
 def renamed(one: PointRecord, strategy: str, options: dict[str, str] | None = None) -> PointRecord:
-    """The same of another strategy, its plain loop as well."""
     if one.point.strategy.endswith(":plain"):
         return replace(one, point=replace(one.point, strategy=f"{strategy.partition(':')[0]}:plain", options={}))
     return replace(one, point=replace(one.point, strategy=strategy, options=options or {}))
 
 
 def of_strategy(strategy: str, options: dict[str, str] | None = None) -> Case:
-    """The run of another strategy."""
     return case([renamed(one, strategy, options) for one in run()])
 
 
@@ -292,3 +280,191 @@ def test_micro_steps_and_compression_of_the_strategy_count() -> None:
     assert found.setting.wire == "half"
     assert found.layout(8).accumulation == 4
     assert found.known.anchor.accumulation == 4
+
+
+# The time of a step against hand-made numbers.
+
+GB = 1e9
+
+
+def parts(world_size: int, setting: Any = RESNET50, each: int = 4, **known: float) -> Parts:
+    values = exact(setting, **{"network": 0.8, "bus": 5 * GB, "window": 0.66, "wire": 1.0, **known})
+    return model.parts(setting, values, model.sizes([at(world_size, each)]), np.array([setting.step_s]))
+
+
+def seconds(found: Parts) -> float:
+    return float(found.exchange_s[0, 0])
+
+
+def test_one_device_takes_its_own_step() -> None:
+    found = parts(1, tax=0.1, jitter=0.1, growth=0.1)
+    assert found.step_s.item() == pytest.approx(0.25)
+
+
+def test_a_ring_inside_a_node_moves_2_n_minus_1_over_n_at_the_rate_of_its_bus() -> None:
+    assert seconds(parts(4)) == pytest.approx(2 * 3 / 4 * 102e6 / (5 * GB), rel=0.02)
+
+
+def test_a_ring_over_nodes_is_as_fast_as_its_slowest_leg() -> None:
+    slow = replace(RESNET50, line_bytes_per_s=1.25 * GB)
+    assert seconds(parts(8, slow)) == pytest.approx(2 * 7 / 8 * 102e6 / (0.8 * 1.25 * GB), rel=0.02)
+    assert seconds(parts(8)) == pytest.approx(2 * 7 / 8 * 102e6 / (5 * GB), rel=0.02)
+
+
+def test_servers_apart_take_pushes_and_pulls_one_after_the_other_where_nothing_overlaps() -> None:
+    servers = replace(RESNET50, method="servers_apart", overlap="serial", messages="one")
+    inside, network = 2 * 3 / 4 * 102e6 / (5 * GB), 102e6 / (0.8 * 12.5 * GB)
+    assert seconds(parts(16, servers)) == pytest.approx(inside + 2 * network, rel=1e-3)
+    assert seconds(parts(16, replace(servers, overlap="other"))) == pytest.approx(inside + 1.1 * network, rel=1e-3)
+
+
+def test_servers_beside_the_training_send_what_is_not_their_own() -> None:
+    servers = replace(RESNET50, method="servers_beside", messages="one")
+    expected = 4 * 102e6 / (5 * GB) + 2 * 3 / 4 * 102e6 / (0.8 * 12.5 * GB)
+    assert seconds(parts(16, servers)) == pytest.approx(expected, rel=1e-3)
+
+
+def test_what_backward_hides_is_not_exposed_but_for_the_tail() -> None:
+    exchange_s = seconds(parts(4))
+    assert parts(4, hide=1.0).exposed_s.item() == pytest.approx(0.0, abs=1e-9)
+    tailed = parts(4, replace(RESNET50, tail=0.25), hide=1.0)
+    assert tailed.exposed_s.item() == pytest.approx(0.25 * exchange_s)
+    assert parts(4, hide=0.0).exposed_s.item() == pytest.approx(exchange_s)
+
+
+def test_an_exchange_longer_than_backward_shows_by_the_difference() -> None:
+    found = parts(4, hide=1.0, bus=0.1 * GB)
+    assert found.exposed_s.item() == pytest.approx(seconds(found) - 0.66 * 0.25)
+
+
+def test_stragglers_grow_as_the_largest_of_n_normal_numbers() -> None:
+    """Blom's approximation; the exact means of the largest of 16 and of 256 are 1.766 and 2.815."""
+    for size, exact_mean in ((16, 1.766), (256, 2.815)):
+        found = parts(size, jitter=0.01)
+        assert found.straggling_s.item() / 0.25 == pytest.approx(0.01 * exact_mean, rel=0.01)
+
+
+def test_gradients_are_exchanged_once_in_several_micro_steps() -> None:
+    sizes = model.sizes([At(world_size=4, nodes=1, accumulation=8)])
+    values = exact(RESNET50, network=0.8, bus=5 * GB, window=0.66, wire=1.0)
+    found = model.parts(RESNET50, values, sizes, np.array([0.25]))
+    assert found.alone_s.item() == pytest.approx(2.0)
+    assert seconds(found) == pytest.approx(seconds(parts(4)))
+
+
+def test_a_tree_saves_latency_where_nodes_are_many() -> None:
+    many = {"alpha": 1e-4, "tree": True}
+    tree = seconds(parts(1024, alpha=many["alpha"]))
+    ring = seconds(parts(1024, replace(RESNET50, tree=False), alpha=1e-4))
+    assert tree < ring
+    assert ring > 4 * 255 * 2 * 1e-4
+
+
+def test_compressing_divides_the_bytes() -> None:
+    assert seconds(parts(4, replace(RESNET50, compress=4.0))) == pytest.approx(seconds(parts(4)) / 4, rel=0.02)
+
+
+# Rates of text are told, and asked for, in tokens; records count sequences.
+
+PRICES = """
+currency = "USD"
+[[price]]
+name = "box"
+match = { cpu = "*" }
+devices = 2
+per_hour = { on_demand = 3.6 }
+network = "tcp:10"
+"""
+
+
+def of(records: Sequence[PointRecord], **work: Any) -> list[PointRecord]:
+    return [_of(one, replace(one.point.workload, **work)) for one in records]
+
+
+def _of(one: PointRecord, work: Workload) -> PointRecord:
+    """Gradients that 10 Gb/s carry in the 0.05 s that the exchange alone takes."""
+    ranks = tuple(
+        replace(
+            rank,
+            windows=tuple(replace(w, samples=w.steps * work.batch_size) for w in rank.windows),
+            ready=rank.ready and replace(rank.ready, gradient_bytes=40_000_000),
+        )
+        for rank in one.ranks
+    )
+    return replace(one, point=replace(one.point, workload=work), ranks=ranks)
+
+
+def predicted(tmp_path: Path, *argv: str) -> str:
+    if not (folder := tmp_path / "run").exists():
+        written(folder, (HEADER, of(run(), unit="tokens", sequence_length=64)))
+    assert command.main([str(folder), "--output", str(tmp_path / "out"), *argv]) == 0
+    return (tmp_path / "out").read_text()
+
+
+def test_a_run_of_tokens_is_predicted_in_tokens(tmp_path: Path) -> None:
+    """One device does 32 sequences of 64 tokens in 0.1 s."""
+    lines = [line.split() for line in predicted(tmp_path, "--world-sizes", "8").splitlines()]
+    assert "tokens/s" in next(line for line in lines if line[0] == "N")
+    rates = {line[0]: (line[2], line[3]) for line in lines if line[2:3] in (["measured"], ["PREDICTED"])}
+    assert rates["1"] == ("measured", "20,480")
+    assert 8 * 20480 * 0.5 < float(rates["8"][1].replace(",", "")) < 8 * 20480
+    found = json.loads(predicted(tmp_path, "--world-sizes", "8", "--format", "json"))
+    assert (found["unit"], found["units_per_sample"]) == ("tokens", 64)
+    assert found["measured"][0]["samples_per_s"] == pytest.approx(320)
+
+
+def test_a_rate_is_given_in_tokens(tmp_path: Path) -> None:
+    told = predicted(tmp_path, "--world-sizes", "8", "--rate", "20480")
+    assert "what if: 20480 tokens/s on one device, as --rate says" in told
+    rate = next(line.split()[3] for line in told.splitlines() if line.split()[2:3] == ["PREDICTED"])
+    assert 8 * 20480 * 0.5 < float(rate.replace(",", "")) < 8 * 20480
+
+
+def test_a_target_is_in_tokens(tmp_path: Path) -> None:
+    (tmp_path / "prices").write_text(PRICES)
+    asked = ("--target", "100000", "--prices", str(tmp_path / "prices"))
+    (line,) = [line for line in predicted(tmp_path, *asked).splitlines() if line.startswith("PREDICTED  ")]
+    plan = json.loads(predicted(tmp_path, *asked, "--format", "json"))["plans"][0]
+    assert 100_000 / 20_480 <= plan["devices"] < 12
+    assert plan["lower"] * 64 >= 100_000
+    assert f"{plan['samples_per_s'] * 64:,.0f} tokens/s" in line
+    hour = plan["machines"] * 3.6
+    assert f"{hour / 3600 * 1e6 / (64 * plan['samples_per_s']):,.2f} USD a million tokens" in line
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--batch-size", "64"), ("--model", "vgg16"), ("--rate", "9"), ("--without", "n"), ("--world-sizes", "8"),
+     ("--devices-per-node", "8")],
+)  # fmt: skip
+def test_the_planner_drops_no_flag_silently(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, str]
+) -> None:
+    (tmp_path / "prices").write_text(PRICES)
+    folder = written(tmp_path / "run", (HEADER, run()))
+    assert command.main([str(folder), "--target", "900", "--prices", str(tmp_path / "prices"), *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"leave {flags[0]} out" in line
+
+
+def test_a_batch_that_was_measured_is_predicted_from_its_own_curve(tmp_path: Path) -> None:
+    """Of a run with --batch-sizes, not what if from the fastest."""
+    small = of(run({1: 0.1, 2: 0.12, 4: 0.14}), batch_size=16)
+    folder = written(tmp_path / "run", (HEADER, [*run(), *small]))
+    assert command.main([str(folder), "--batch-size", "16", "--output", str(tmp_path / "out")]) == 0
+    said = (tmp_path / "out").read_text()
+    assert "batch 16 per device" in said.splitlines()[0]
+    assert "what if" not in said
+
+
+@pytest.mark.parametrize("name", [r"\1", r"a\gb"])
+def test_a_model_of_any_name_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    folder = written(tmp_path / "run", (HEADER, run()))
+    assert command.main([str(folder), "--model", name]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_mending_commands_measure_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = written(tmp_path / "run", (HEADER, of(run({1: 0.1}), batch_size=16)))
+    assert command.main([str(folder)]) == 2
+    assert "--model digits-cnn --device cpu --batch-size 16 --world-sizes 1,2" in capsys.readouterr().err

@@ -25,9 +25,6 @@ from scaling.workloads.models import CATALOGUE
 from tests.support.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table
 from tests.support.scripted_clusters import ONE, RESNET50, at, truth
 
-# ---------------------------------------------------------------- test published
-
-
 FILE = Path(__file__).resolve().parents[2] / "published.json"
 OURS = {one.name: one for one in published.series(published.read(FILE))}
 
@@ -109,8 +106,7 @@ def test_gradients_are_those_of_the_catalogue(known: KnownModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [("{}", "array"), ('[{"id": "a"}]', "source"), ('[{"id": 3}]', "str"), ("\udcff", "json")],
+    ("text", "said"), [("{}", "array"), ('[{"id": "a"}]', "source"), ('[{"id": 3}]', "str"), ("\udcff", "json")]
 )
 def test_bad_files_are_named(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "bad.json"
@@ -159,9 +155,6 @@ def test_publishers_count_as_one_each() -> None:
         "E1: up to one full node: 80 % covers 33 % in the mean over 2 publishers, 0 % (second) to 67 %; "
         "worst median 50.0 points (second; naive rule 30.0)"
     )
-
-
-# ---------------------------------------------------------------- test learning
 
 
 def test_a_bus_twice_as_slow_as_believed_is_learned() -> None:

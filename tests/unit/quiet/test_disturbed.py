@@ -17,16 +17,7 @@ from scaling.quiet.canary import LEAST_SEEN
 from scaling.sweep.state import Phase, PointState
 from scaling.sweep.view.plain import NoView
 from tests.support.inline import Launch, Run, host
-from tests.support.turns import (
-    BLOCKS,
-    ONE_CELL,
-    STEADY_S,
-    disturbed,
-    indices,
-    measured,
-    slow,
-    sweep,
-)
+from tests.support.turns import BLOCKS, ONE_CELL, STEADY_S, disturbed, indices, measured, slow, sweep
 
 pytestmark = pytest.mark.usefixtures("canaries")
 
@@ -135,8 +126,6 @@ BURNS_S = 10.0
 
 
 class Phases(NoView):
-    """Notes what whoever looks is told that the points are doing."""
-
     def __init__(self) -> None:
         super().__init__(StringIO())
         self.seen: set[Phase] = set()

@@ -13,14 +13,7 @@ from scaling.quiet import turns as quiet
 from scaling.records.events import Finished
 from scaling.records.host import Gpu
 from tests.support.inline import Launch, host
-from tests.support.turns import (
-    BLOCKS,
-    STEADY_S,
-    disturbed,
-    indices,
-    quiet_probes,
-    slow,
-)
+from tests.support.turns import BLOCKS, STEADY_S, disturbed, indices, quiet_probes, slow
 
 pytestmark = pytest.mark.usefixtures("canaries")
 

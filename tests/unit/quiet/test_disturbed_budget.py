@@ -14,15 +14,7 @@ from scaling.quiet import turns as quiet
 from scaling.records.events import Finished
 from scaling.records.run import PointRecord
 from tests.support.inline import Run
-from tests.support.turns import (
-    ONE_CELL,
-    STEADY_S,
-    disturbed,
-    indices,
-    quiet_probes,
-    slow,
-    sweep,
-)
+from tests.support.turns import ONE_CELL, STEADY_S, disturbed, indices, quiet_probes, slow, sweep
 
 pytestmark = pytest.mark.usefixtures("canaries")
 
@@ -37,7 +29,6 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def walls_s(run: Run) -> list[float]:
-    """How long each round took."""
     rounds: defaultdict[int, list[float]] = defaultdict(list)
     for record in run.records:
         rounds[record.point.round].append(record.wall_s)
@@ -45,13 +36,11 @@ def walls_s(run: Run) -> list[float]:
 
 
 def ever_slower() -> Iterator[float]:
-    """Canaries of which each is disturbed."""
     return (STEADY_S * 1.1**number for number in range(1, 7000))
 
 
 @pytest.fixture
 def quiet_s(tmp_path: Path) -> list[float]:
-    """What each of four rounds takes in which nothing is disturbed."""
     return walls_s(sweep(tmp_path / "quiet", rounds=4, **ONE_CELL))
 
 
@@ -62,7 +51,6 @@ SPILL_S = quiet.PATIENCE_S + 0.5
 
 
 def spent(walls_s: Iterable[float], quiet_s: Iterable[float], seconds: Iterable[float]) -> list[bool]:
-    """Of each round whether it took so many seconds more than a quiet one."""
     rounds = zip(walls_s, quiet_s, seconds, strict=False)
     return [abs(wall_s - one_s - more_s) < SPILL_S for wall_s, one_s, more_s in rounds]
 

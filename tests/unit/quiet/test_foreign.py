@@ -57,7 +57,6 @@ def test_processes_of_one_name_are_one(tmp_path: Path) -> None:
 
 
 def used(before: Census, now: Census) -> dict[str, float]:
-    """What those who are named have used."""
     return {one.name: round(one.run_s, 6) for one in agent.busiest(before, now, LAUNCHER)}
 
 

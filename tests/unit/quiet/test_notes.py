@@ -21,7 +21,6 @@ QUIET = Telemetry()
 
 
 def cpu(queued_s: float = 0.0, stolen_s: float = 0.0, wall_s: float = 3.0, others_s: float = 0.0) -> Telemetry:
-    """Of a rank that ran all the time but for what it queued."""
     main = ThreadTime(name="python", threads=1, run_s=wall_s - queued_s, queued_s=queued_s)
     found = CpuTime(
         steps=30, wall_s=wall_s, kernel_s=0.0, minor_faults=0, major_faults=0, threads=(main,), stolen_s=stolen_s,

@@ -21,7 +21,6 @@ CANARY_S = 0.006
 
 @pytest.fixture
 def suspected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The points whose agents have looked."""
     found: list[str] = []
     monkeypatch.setattr(agent, "measure", lambda cpus: CANARY_S)
     monkeypatch.setattr(Quiet, "look", lambda one: found.append(one.task.point.label))

@@ -24,12 +24,10 @@ def rank(windows: Iterable[Window], disturbed: Iterable[Window] = ()) -> RankSta
 
 
 def tried(*canaries_s: float | None, index: int = 3) -> list[Window]:
-    """Tries of one window, one after the other."""
     return [window(index, canary_s, 10.0 * number) for number, canary_s in enumerate(canaries_s)]
 
 
 def settled(*canaries_s: Sequence[float | None]) -> list[tuple[float, list[float]]]:
-    """Of each rank when the try that counts began, and the others."""
     every = [tried(*of_rank) for of_rank in canaries_s]
     found = quietest([rank(one[-1:], one[:-1]) for one in every], {3})
     return [(one.windows[0].start_s, [other.start_s for other in one.disturbed]) for one in found]

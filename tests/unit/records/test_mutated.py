@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,53 @@ from scaling.report import __main__ as report
 from scaling.tools.compare import __main__ as compare
 from scaling.tools.history import __main__ as history
 from tests.support.gpu_records import gpus_run
-from tests.support.mutated import mutants
 from tests.support.predicted_runs import HEADER, prediction, run
 from tests.support.report_scenes import default_run
 from tests.support.scripted_records import header, written
 from tests.support.training_records import training_record
+
+# By the value that stands there: what is put in its place.
+NUMBERS: Sequence[Any] = (-1, 0, 10**18, -(10**18), 1e308, -1e308, 1e-308)
+EVERYWHERE: Sequence[Any] = (None, "", [], {}, 7)
+Place = tuple[Any, ...]
+
+
+def mutants(line: Any) -> Iterator[tuple[str, Any]]:
+    """Each place of a line's JSON with each hostile value; of the elements of a list the last one alone."""
+    for path, value in _places(line, ()):
+        for hostile in _hostile(value):
+            if hostile != value or type(hostile) is not type(value):
+                changed = deepcopy(line)
+                _put(changed, path, hostile)
+                yield f"{'.'.join(map(str, path))}={hostile!r:.40}", changed
+
+
+def _places(value: Any, path: Place) -> Iterator[tuple[Place, Any]]:
+    if path:
+        yield path, value
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _places(one, (*path, key))
+    elif isinstance(value, list) and value:
+        yield from _places(value[-1], (*path, -1))
+
+
+def _hostile(value: Any) -> Iterator[Any]:
+    yield from EVERYWHERE
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield from NUMBERS
+    if isinstance(value, list) and value:
+        yield value[:-1]
+        yield [*value, value[-1]]
+    if isinstance(value, str):
+        yield "x" * 300
+
+
+def _put(line: Any, path: Place, value: Any) -> None:
+    for step in path[:-1]:
+        line = line[step]
+    line[path[-1]] = value
+
 
 Line = dict[str, Any]
 # Of the values that a decoder takes, each so many-th is read by all commands.

@@ -15,22 +15,25 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from scaling import frameworks
+from scaling.command import deliver
 from scaling.errors import StoreError, UsageError
-from scaling.records import store
+from scaling.plan import config, plan
+from scaling.records import other_code, store
 from scaling.records.network import Place
-from scaling.records.point import Hardware, Record
+from scaling.records.point import EXCHANGING, Hardware, Record
 from scaling.records.run import SCHEMA, PointRecord
-from scaling.records.store import upgraded
-from tests.support.inline import Launch, Run
-
-# ---------------------------------------------------------------- test records
-
+from scaling.records.store import FILE, Store, unlinked, upgraded
+from scaling.run import flags, revisions
+from tests.support.forked import task_of
+from tests.support.inline import Launch, Run, enrol, host
+from tests.support.report_scenes import default_run
+from tests.support.scripted_records import written
 
 PACKAGE = Path(__file__).parents[3] / "scaling"
 
 
 def positional(source: str) -> list[str]:
-    """The records of a file that do not say `kw_only`, which none inherits."""
     if "frozen" not in source:
         return []
     classes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
@@ -50,8 +53,6 @@ def test_positions_are_refused_and_fields_stay_as_they_are() -> None:
         Hardware(device="cpu").device = "cuda"  # type: ignore[misc]
     assert issubclass(Record, msgspec.Struct)
 
-
-# ---------------------------------------------------------------- test store
 
 SCHEMAS = Path(__file__).parents[2] / "schema"
 
@@ -236,3 +237,107 @@ def test_warnings_of_schema_1_have_their_kind() -> None:
     }
     record = msgspec.convert(upgraded({**msgspec.json.decode(line), "warnings": [*texts]}, 1), PointRecord)
     assert {warning.text: warning.kind for warning in record.warnings} == texts
+
+
+# What a run writes into its folder goes through no link that somebody else has put there.
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    path = tmp_path / "victim"
+    path.write_text("untouched")
+    return path
+
+
+def test_a_page_replaces_a_link_in_the_folder_of_a_run(tmp_path: Path, victim: Path) -> None:
+    run = written(tmp_path / "run", default_run())
+    page = run / "page.html"
+    page.symlink_to(victim)
+    deliver("a page", page)
+    assert (page.is_symlink(), page.read_text(), victim.read_text()) == (False, "a page", "untouched")
+
+
+def test_a_link_of_the_user_s_own_is_followed(tmp_path: Path, victim: Path) -> None:
+    link = tmp_path / "latest.txt"
+    link.symlink_to(victim)
+    deliver("a table", link)
+    assert link.is_symlink() and victim.read_text() == "a table"
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_logs_and_traces_go_through_no_link(tmp_path: Path, is_folder: bool) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    planted = tmp_path / ("logs" if is_folder else "0001-a.0.log")
+    planted.symlink_to(elsewhere if is_folder else elsewhere / "file")
+    assert unlinked(planted) == planted and not planted.is_symlink()
+    assert list(elsewhere.iterdir()) == []
+    assert unlinked(elsewhere).is_dir()
+
+
+def test_a_run_s_own_file_is_no_link(tmp_path: Path) -> None:
+    other = written(tmp_path / "other", default_run())
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / FILE).symlink_to(other / FILE)
+    with pytest.raises(UsageError, match=r"run\.jsonl: cannot be written: is a symbolic link"):
+        Store.resume(run)
+
+
+# Strategies of another revision: their names, what is asked of them, and what their workers are told.
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_names() -> None:
+    name = other_code.of_revision("torch:gloo", COMMIT)
+    assert name == "torch:gloo@0123456789"
+    assert (other_code.own(name), other_code.revision(name)) == ("torch:gloo", "0123456789")
+    assert other_code.of_revision("torch:gloo", "") == "torch:gloo"
+    assert (other_code.own("torch:gloo"), other_code.revision("torch:gloo")) == ("torch:gloo", "")
+
+
+@pytest.mark.parametrize("name", ["torch:ps-async", "tensorflow:ring", "mxnet:dist_sync", "fake:a-async"])
+def test_a_strategy_answers_as_under_its_own_name(name: str) -> None:
+    own, other = frameworks.load(name), frameworks.load(f"{name}@0123456789")
+    assert other.traits(f"{name}@0123456789") == own.traits(name)
+    assert other.devices(f"{name}@0123456789") == own.devices(name)
+    assert (other.baseline, other.options, other.trainer_module) == (own.baseline, own.options, own.trainer_module)
+    assert frameworks.missing(f"{name}@0123456789", "cpu") == frameworks.missing(name, "cpu")
+
+
+def test_a_worker_is_told_of_no_revision(tmp_path: Path) -> None:
+    own = task_of(tmp_path)
+    other = replace(own, code="/there", point=replace(own.point, strategy="fake:a@0123456789"))
+    assert other_code.told(other) == own
+    assert other_code.told(own) is own
+
+
+def test_each_exchange_is_planned_twice_and_plain_loops_once() -> None:
+    wanted = config.build({"strategy": ["fake:a"], "device": "cpu", "against": COMMIT}, source="test")
+    made = plan.make(wanted, [enrol(host())] * 2)
+    names = {cell.strategy for cell in made.cells if cell.kind in EXCHANGING}
+    assert names == {"fake:a", "fake:a@0123456789"}
+    assert {cell.strategy for cell in made.cells if cell.kind not in EXCHANGING} == {"fake:plain"}
+    again = plan.make(made.config, [enrol(host())] * 2)
+    assert [cell.cell for cell in again.cells] == [cell.cell for cell in made.cells]
+    with_code = replace(made, other_code="/there")
+    assert {cell.strategy: with_code.code(cell) for cell in made.cells} == {
+        "fake:plain": "", "fake:a": "", "fake:a@0123456789": "/there",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"), [({"epochs": 2}, "leave out --epochs"), ({"pass": ["forward"]}, "leave out --pass")]
+)
+def test_what_is_no_exchange_is_not_measured_against_a_revision(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        revisions.settled(config.build({"against": "HEAD", **fields}, source="test"))
+
+
+def test_a_revision_is_named_by_its_flag_alone() -> None:
+    wanted = config.build({"strategy": ["fake:a@0123456789"], "device": "cpu"}, source="test")
+    with pytest.raises(UsageError, match="--against REV"):
+        plan.make(wanted, [enrol(host())])
+    asked = flags.parse(("--against", "no-such-folder"))
+    assert (asked.given, asked.against) == ({"against": "no-such-folder"}, None)

@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
+import csv as csv_module
+import io
+import json
 import json as json_module
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.table.catalogue import CAUSES
+from scaling.analysis.table.entries import Column
+from scaling.analysis.table.rows import Row
+from scaling.command import complain
+from scaling.errors import UsageError
 from scaling.records import store
 from scaling.records.run import Header
 from scaling.records.store import FILE
 from scaling.report import __main__ as command
-from tests.support.report_scenes import cluster_run, default_run
+from scaling.report import __main__ as report
+from scaling.report import flags, schema
+from scaling.report.document import document
+from scaling.report.formats import json as json_format
+from scaling.report.formats import latex
+from scaling.report.formats.layout import WIDTH, fitted
+from scaling.report.parts import Section
+from scaling.sweep.view.live import LiveView
+from scaling.sweep.view.plain import PlainView
+from scaling.tools.check import __main__ as check_words
+from scaling.tools.check.facts import Findings, Verdict
+from scaling.tools.compare import __main__ as compare
+from scaling.tools.history import __main__ as history
+from scaling.tools.predict import __main__ as predict
+from tests.support import scripted_points as points
+from tests.support.check_facts import facts
+from tests.support.gpu_records import gpus_run
+from tests.support.report_scenes import SCENES, cluster_run, default_run
 from tests.support.scripted_records import host, written
+from tests.support.spoilt import HOSTILE, mixed, shown, spoil, spoilt
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
-    """The one line on stderr of a command that exits 2 and prints nothing."""
     assert command.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -129,3 +157,236 @@ def test_a_newer_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
     made, records = default_run()
     run = written(tmp_path / "run", (replace(made, schema=made.schema + 1), records))
     assert "run.jsonl:1: schema" in refusal(capsys, [str(run)])
+
+
+# The JSON of a report is what its schema says, today's and that of older versions; the package keeps it.
+
+KEPT = Path(schema.__file__).with_name("schema.json")
+OLD = sorted((Path(__file__).parents[2] / "schema").glob("report-*.json"))
+
+
+def told(text: str) -> Any:
+    return json.loads(msgspec.json.encode(msgspec.json.decode(text, type=schema.report_type())))
+
+
+def test_the_package_keeps_the_schema() -> None:
+    """Else: python -m scaling report --schema > scaling/report/schema.json."""
+    assert KEPT.read_text() == schema.text()
+
+
+def test_the_command_prints_it_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--schema"]) == 0
+    assert capsys.readouterr().out == KEPT.read_text()
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_what_is_printed_is_of_the_type_and_of_nothing_else(name: str) -> None:
+    text = json_format.render(*SCENES[name]())
+    assert told(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: path.name)
+def test_reports_of_older_versions_are_still_valid(path: Path) -> None:
+    """Fields are only ever added, and what was printed comes out again."""
+    text = path.read_text()
+    assert _without_new(told(text), json.loads(text)) == json.loads(text)
+
+
+def test_there_is_an_older_report() -> None:
+    assert OLD
+
+
+def _without_new(found: Any, printed: Any) -> Any:
+    if isinstance(found, dict) and isinstance(printed, dict):
+        return {name: _without_new(value, printed[name]) for name, value in found.items() if name in printed}
+    if isinstance(found, list) and isinstance(printed, list):
+        return [_without_new(one, other) for one, other in zip(found, printed, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (lambda report: report["rows"][0].pop("strategy"), "strategy"),
+        (lambda report: report["rows"][0].update(world_size="two"), "world_size"),
+        (lambda report: report["rows"][1]["efficiency"].update(mean=None), "mean"),
+        (lambda report: report.pop("run"), "run"),
+        (lambda report: report["comparisons"].append({}), "comparisons"),
+    ],
+)
+def test_what_is_not_valid_is_found(change: Any, path: str) -> None:
+    report = json.loads(json_format.render(*SCENES["default"]()))
+    change(report)
+    with pytest.raises(msgspec.ValidationError, match=path):
+        told(json.dumps(report))
+
+
+# Tables that are wider than a terminal: their names give way, and no number does.
+
+NAMES = ("mxnet:dist_async", "tensorflow:ring")
+LOSSES = ("contention", "straggling", "exchange_cpu", "servers", "waiting", "unexplained")
+
+
+def table(within: str) -> tuple[list[Column], list[tuple[str, ...]]]:
+    columns = [
+        Column(key="name", short=("", ""), is_text=True),
+        Column(key="rate", title="images/s"),
+        Column(key="within", title="within its framework", is_text=True),
+        Column(key="efficiency", title="efficiency"),
+        *(column for column in CAUSES if column.key in LOSSES),
+    ]
+    losses = ("(12.3)", "(-5.8)", "(-27.9)", "(11.8)", "(-10.5)", "-0.2")
+    return columns, [(name, "1,989.8", within, "not comparable", *losses) for name in NAMES]
+
+
+@pytest.mark.parametrize("within", ["-", "leading, -11.1 ± 21.4 %"])
+def test_names_give_way_to_numbers(within: str) -> None:
+    """The last column, the rest, was cut off where a comparison has both servers and exchange's CPU."""
+    layout = fitted(*table(within))
+    assert layout.end <= WIDTH
+    assert all(width >= len(cell) for width, cell in zip(layout.widths[1:], table(within)[1][0][1:], strict=True))
+
+
+# LaTeX: nothing of a run is a command, every table is whole.
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_tables_have_as_many_cells_as_columns(scene: str) -> None:
+    text = latex.render(document(*SCENES[scene]()))
+    for kinds, body in re.findall(r"\\begin{tabular}{(\w+)}\n(.*?)\\end{tabular}", text, flags=re.DOTALL):
+        for line in body.splitlines():
+            if line.endswith(r"\\") and "multicolumn" not in line:
+                assert len(re.findall(r"(?<!\\)&", line)) == len(kinds) - 1, line
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == len(document(*SCENES[scene]()).tables)
+
+
+def test_signs_of_latex_are_printed_as_they_are() -> None:
+    assert latex.escaped(r"\input{/etc/passwd} 5 % & $x_1$ ~^#") == (
+        r"\textbackslash{}input\{/etc/passwd\} 5 \% \& \$x\_1\$ \textasciitilde{}\textasciicircum{}\#"
+    )
+
+
+def test_no_sign_asks_for_another_encoding_of_fonts() -> None:
+    """In OT1, which a document has without fontenc, a straight quotation mark is no command."""
+    assert latex.escaped('open "libnccl.so" at 80 °') == "open ''libnccl.so'' at 80 $^\\circ$"
+
+
+def test_marks_are_notes_below_their_table() -> None:
+    doc = document(*SCENES["networks"]())
+    text = latex.render(doc)
+    assert r"MISLABELLED\textsuperscript{3,1}" in text
+    assert rf"\textsuperscript{{3}} {latex.escaped(doc.footnotes[2])}" in text
+
+
+def test_what_a_comparison_can_tell_stands_below_it_and_the_details_of_a_curve_do_not() -> None:
+    doc = document(*SCENES["frameworks"]())
+    text = latex.render(doc)
+    compared = [section for section in doc.tables if isinstance(section, Section) and not section.is_curve]
+    told = [detail.label for section in compared for detail in section.details]
+    assert any("rounds tell" in label for label in told)
+    assert all(rf"\par\footnotesize {latex.escaped(label)}: N=" in text for label in told)
+    curves = [section for section in doc.tables if isinstance(section, Section) and section.is_curve]
+    assert curves and curves[0].details
+    assert not any(f"{latex.escaped(detail.label)}: N=" in text for detail in curves[0].details)
+
+
+# No text of a record commands a terminal, turns or hides text, or is markup, whatever prints it.
+
+RUNS = {"default": lambda: spoilt(*default_run()), "gpus": lambda: spoilt(*gpus_run())}
+FORMATS = ("table", "markdown", "latex", "csv", "json")
+COMMANDS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "report": (report, FORMATS),
+    "compare": (compare, ("table", "markdown", "json", "junit", "github-action-benchmark")),
+    "history": (history, ("table", "markdown", "csv", "json")),
+}
+
+
+@pytest.fixture(params=sorted(RUNS))
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    return written(folder / "run", RUNS[request.param]())
+
+
+@pytest.mark.parametrize(
+    ("name", "format_"), [(name, format_) for name, (_, formats) in COMMANDS.items() for format_ in formats]
+)
+def test_nothing_that_is_printed_is_hidden_or_obeyed(
+    run: Path, capsys: pytest.CaptureFixture[str], name: str, format_: str
+) -> None:
+    paths = {"report": [run], "compare": [run, run], "history": [run.parent]}
+    assert COMMANDS[name][0].main([*map(str, paths[name]), "--format", format_]) in (0, 2)
+    told = capsys.readouterr()
+    assert told.out and shown(told.out) and shown(told.err)
+    if format_ == "markdown":
+        assert r"!\[p\](http" in told.out
+        assert "![" not in told.out and " <b>" not in told.out
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_nor_is_anything_of_an_import_or_a_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
+) -> None:
+    run = written(tmp_path / "run", mixed(*default_run()))
+    assert report.main([str(run), "--format", format_]) == 0
+    assert shown(capsys.readouterr().out)
+
+
+def test_colours_are_the_only_escapes_of_a_terminal(run: Path) -> None:
+    asked = flags.parse([str(run)])
+    assert asked is not None
+    text = str(report.rendered(asked, report.joined([run], although_different=False), color=True))
+    for colour in ("0", "1", "2", "31", "32", "33", "1;31"):
+        text = text.replace(f"\x1b[{colour}m", "")
+    assert shown(text)
+
+
+def test_json_reads_back_what_it_escapes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(run), "--format", "json"]) == 0
+    host = json.loads(capsys.readouterr().out)["run"]["hosts"][0]
+    assert host["hostname"] == f"node1{HOSTILE}"
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = written(tmp_path / "run", default_run())
+    text = (run / "run.jsonl").read_text().replace("fake:a", r"\u200b=fake:a")
+    (run / "run.jsonl").write_text(text)
+    assert report.main([str(run), "--format", "csv"]) == 0
+    rows = list(csv_module.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert any(row["strategy"].startswith("'=fake:a") for row in rows)
+    assert not any(str(cell).startswith(("=", "@")) for row in rows for cell in row.values())
+
+
+def test_an_error_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+    complain(UsageError(f"--strategy {HOSTILE}"), "scaling report")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and shown(said)
+
+
+def test_a_preflight_shows_what_it_found() -> None:
+    found = Findings(facts=facts(), verdicts=(Verdict(level="error", topic="mtu", text=HOSTILE),), wall_s=1.0)
+    text = check_words.render(spoil(Findings, found))
+    assert "31m" in text and shown(text)
+
+
+def test_a_prediction_has_the_names_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = written(tmp_path / "run", spoilt(*default_run()))
+    for format_ in ("table", "json"):
+        code = predict.main([str(run), "--world-sizes", "4", "--format", format_])
+        told = capsys.readouterr()
+        assert code in (0, 2) and shown(told.out + told.err) and told.out + told.err
+
+
+@pytest.mark.parametrize("view", [PlainView, LiveView])
+def test_views_show_what_ran(view: Any) -> None:
+    stream, clock = io.StringIO(), points.Clock()
+    screen = view(stream, clock)
+    header, records = spoilt(*default_run())
+    screen.opened(header, len(records))
+    screen.finished(records[0], [spoil(Row, points.row(2))], 1, len(records), 1.0)
+    screen.note(HOSTILE)
+    screen.closed()
+    text = stream.getvalue()
+    assert "31m" in text
+    for sign in ("\x1b]52", "\x07", "\x9b", "\u202e", "\u2066", "\u200b", "\u2028"):
+        assert sign not in text

@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
 from scaling.records.run import PointRecord
-from scaling.report.document import document
 from scaling.report.formats import csv, json, markdown, terminal
 from scaling.report.parts import Against, Cell, Line, Quantity, Section
 from tests.support.documents import of_sections
 from tests.support.points import changed
-from tests.support.report_scenes import Run, default_run, frameworks_run, networks_run, rendered
+from tests.support.report_scenes import Run, default_run, frameworks_run
 from tests.support.scripted_records import asynchronous, failed, header, host, point, record, served, warning
 
 TITLE = "Comparison at each world size"
@@ -28,7 +27,6 @@ def text_of(run: Run) -> str:
 
 
 def block(text: str, label: str, title: str = TITLE) -> list[str]:
-    """The lines of a comparison between the rule that says `label` and the next."""
     lines = text.split(title, 1)[1].split("\n\n", 1)[0].splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith(f"  ── {label} ─"))
     after = (index for index, line in enumerate(lines) if index > first and line.startswith("  ──"))
@@ -44,25 +42,6 @@ def contenders(number: int, *strategies: str, **changes: float) -> list[PointRec
 
 
 # ---------------------------------------------------------------- who and in which order
-
-
-def test_synchronous_contenders_first_then_asynchronous_ones_by_framework_and_speed() -> None:
-    text = rendered("frameworks")
-    waiting = names(block(text, "N = 2"))
-    assert waiting == [
-        "torch:gloo", "torch:horovod", "torch:ps-sync", "mxnet:dist_sync", "mxnet:horovod", "tensorflow:ring",
-    ]  # fmt: skip
-    apart = block(text, "N = 2, asynchronous: ranked among themselves")
-    assert names(apart) == ["torch:ps-async", "mxnet:dist_async", "tensorflow:ps"]
-
-
-def test_a_mislabelled_contender_stands_last_and_is_not_ranked() -> None:
-    """Although it is the fastest as measured; the page says why."""
-    (section, *_) = document(*networks_run()).comparisons
-    assert [line.cells["name"] for line in section.lines] == ["fake:a over ib0", "fake:a over eth0"]
-    assert [line.cells["against_best"] for line in section.lines] == [None, catalogue.NOT_RANKED]
-    assert "MISLABELLED contenders are not ranked" in " ".join(rendered("networks").split())
-    assert "MISLABELLED contenders" not in rendered("frameworks")
 
 
 def test_an_asynchronous_contender_is_never_ranked_against_synchronous_ones() -> None:
@@ -82,11 +61,6 @@ def test_asynchronous_contenders_alone_are_said_to_be() -> None:
     records = [asynchronous(one) for number in range(3) for one in contenders(number, "fake:a", "fake:b", b=0.2)]
     lines = block(text_of((header(), records)), "N = 2, asynchronous: ranked among themselves")
     assert [line.split()[2] for line in lines if "└" not in line and "ASYNC" in line] == ["best", "50.0"]
-
-
-def test_without_rivals_there_is_no_comparison() -> None:
-    text = rendered("default")
-    assert TITLE not in text and "against the best" not in text
 
 
 def test_sizes_with_one_contender_are_left_out() -> None:
@@ -138,12 +112,6 @@ def test_the_best_by_all_rounds_may_lose_in_those_it_shares() -> None:
     assert "fake:a" in lines[1] and "10.0 ± 0.0 % faster" in lines[1]
 
 
-def test_an_asynchronous_contender_tells_what_its_images_are_worth() -> None:
-    lines = block(rendered("frameworks"), "N = 4, asynchronous: ranked among themselves")
-    remark = "└ ASYNC staleness 2.82, loss 1.200 after 3,840 images (synchronous: 1.000)"
-    assert [line.strip().removesuffix(" [3]") for line in lines if "└" in line] == [remark] * 3
-
-
 def test_its_remark_and_notes_share_a_line() -> None:
     made, records = frameworks_run()
     noted = [
@@ -152,19 +120,6 @@ def test_its_remark_and_notes_share_a_line() -> None:
     ]
     text = text_of((made, noted))
     assert "images (synchronous: 1.000) [2]\n" in text
-
-
-def test_every_framework_has_its_own_baseline() -> None:
-    text = rendered("frameworks")
-    for framework in ("mxnet", "tensorflow", "torch"):
-        assert f"= 100 % for {framework}\n" in text
-    assert "These baselines differ" in " ".join(text.split())
-    assert "baselines differ" not in " ".join(rendered("servers").split())
-
-
-def test_mxnet_users_are_told_what_the_batch_means() -> None:
-    assert "MXNet counts it per process" in rendered("frameworks")
-    assert "MXNet" not in rendered("default")
 
 
 # ---------------------------------------------------------------- servers
@@ -207,10 +162,7 @@ def test_dedicated_servers_are_always_told() -> None:
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [
-        (1, "N=2 server-0 on node1, 50 % of a core"),
-        (5, "N=2 5 servers on node1, 50 % of a core"),
-    ],
+    [(1, "N=2 server-0 on node1, 50 % of a core"), (5, "N=2 5 servers on node1, 50 % of a core")],
 )
 def test_details_tell_where_servers_ran_and_what_they_used(count: int, said: str) -> None:
     assert said in text_of(with_servers(count))

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import analyse
 from scaling.analysis.table.entries import Column
-from scaling.report import curves, quantities, words
+from scaling.hosts.networks import choose
+from scaling.records.host import HostInfo
+from scaling.report import curves, labels, quantities, words
 from scaling.report.document import document
+from scaling.report.facts import facts
 from scaling.report.formats import markdown, terminal
 from scaling.report.parts import Against, Cell, Document, Line, Quantity, Section
+from tests.support import clouds
 from tests.support.documents import of_sections, texts
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, frameworks_run, networks_run, strong_run
-from tests.support.scripted_records import failed, header, point, record
+from tests.support.scripted_records import failed, header, host, point, record
 
 CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
 
 
 def interval(cell: Cell) -> tuple[float, float, float]:
-    """Low, mean and high."""
     assert isinstance(cell, Quantity) and cell.low is not None and cell.high is not None
     return cell.low, cell.value, cell.high
 
@@ -233,3 +238,106 @@ def test_only_cards_that_were_not_asked_for_are_told_apart() -> None:
         verdict="VERIFIED", wanted=("ib0", "ib1"), sent_bytes={"ib0": 5, "ib1": 5}, expected_bytes=10
     )
     assert words.text(curves.carried(receipt)) == "100.0 % on ib0, ib1, 1.00 x expected"
+
+
+# The block above the tables: whose heap CPU workers have, and which variables.
+
+KEPT = "kept by CPU workers (--malloc keep)"
+SYSTEM = "as the system has it (--malloc system)"
+
+
+def heap(*hosts: HostInfo, device: str = "cpu", **config: Any) -> list[str]:
+    found = facts(header(hosts, device=device, config=config), (), (), labels.context(()))
+    return [words.text(entry.phrase) for entry in found if entry.label == "heap"]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"malloc": "keep"}, [KEPT]),
+        ({"malloc": "system"}, [SYSTEM]),
+        ({"malloc": "keep", "device": "emulated"}, [KEPT]),
+        ({"malloc": "keep", "device": "cuda"}, []),
+        ({"malloc": "keep", "device": "cuda", "baseline_device": "cpu"}, [KEPT]),
+        ({}, []),  # of runs that did not keep it yet
+    ],
+)
+def test_whether_the_heap_is_kept_is_said(config: dict[str, Any], said: list[str]) -> None:
+    assert heap(**config) == said
+
+
+@pytest.mark.parametrize("malloc", ["keep", "system"])
+def test_another_allocator_is_told_apart(malloc: str) -> None:
+    named = host(allocator="jemalloc", allocator_by="LD_PRELOAD")
+    assert heap(named, malloc=malloc) == ["jemalloc, by LD_PRELOAD"]
+
+
+def test_what_is_not_known_to_come_by_ld_preload_is_not_said_to() -> None:
+    """It is linked to Python, or the run is an older one, which believed what LD_PRELOAD named."""
+    assert heap(host(allocator="jemalloc"), malloc="keep") == ["jemalloc"]
+
+
+@pytest.mark.parametrize(("malloc", "own"), [("keep", KEPT), ("system", SYSTEM)])
+def test_what_the_user_has_set_of_the_heap_comes_first(malloc: str, own: str) -> None:
+    settings = ("MALLOC_TRIM_THRESHOLD_=0", "glibc.malloc.arena_max=1")
+    said = f"with the user's MALLOC_TRIM_THRESHOLD_=0, glibc.malloc.arena_max=1, else {own}"
+    assert heap(host(heap_settings=settings), malloc=malloc) == [said]
+
+
+def test_what_the_user_has_set_on_one_host_is_said_of_that() -> None:
+    hosts = [host("node1", heap_settings=("MALLOC_TOP_PAD_=1",)), host("node2")]
+    said = f"with the user's MALLOC_TOP_PAD_=1, else {KEPT} on node1; {KEPT} on node2"
+    assert heap(*hosts, malloc="keep") == [said]
+
+
+def test_another_allocator_reads_no_settings_of_glibcs() -> None:
+    assert heap(host(allocator="jemalloc", heap_settings=("MALLOC_TOP_PAD_=1",)), malloc="keep") == ["jemalloc"]
+
+
+def test_hosts_whose_allocators_differ_are_named() -> None:
+    allocators = {"node1": "jemalloc", "node2": "", "node3": "", "node4": "jemalloc"}
+    hosts = [host(name, allocator=allocator) for name, allocator in allocators.items()]
+    assert heap(*hosts, malloc="keep") == [f"jemalloc on node1 node4; {KEPT} on node2 node3"]
+
+
+# ---------------------------------------------------------------- variables
+
+
+def said(label: str, *hosts: HostInfo) -> list[str]:
+    found = facts(header(hosts), (), (), labels.context(()))
+    return [words.text(entry.phrase) for entry in found if entry.label == label]
+
+
+def test_variables_that_change_rates_are_said_by_host() -> None:
+    first = host("node1", variables={"NCCL_ALGO": "Ring", "TF_X": "1"})
+    second = host("node2", variables={"NCCL_ALGO": "Ring", "TF_X": "2 | unset"})
+    assert said("variables", first, second) == ["NCCL_ALGO=Ring; TF_X=1 on node1; TF_X=2 | unset on node2"]
+
+
+def test_nothing_is_said_of_variables_where_none_is_set_or_nobody_looked() -> None:
+    assert said("variables", host(variables={})) == said("variables", host()) == said("changed", host()) == []
+
+
+def test_variables_that_workers_do_not_have_are_said_once() -> None:
+    changed = ("OMP_PROC_BIND=true (dropped: why)",)
+    hosts = [host(name, changed_variables=changed) for name in ("node1", "node2")]
+    assert said("changed", *hosts) == list(changed)
+
+
+# What a report's header says of networks: on GPUs NCCL's cards beside the interface, on CPUs none.
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("cuda", "network ib0 (172.16.0.0/24, 400 Gb/s, NCCL: RDMA by mlx5_0, 1 of 8 cards)"),
+        ("cpu", "network ib0 (172.16.0.0/24, 400 Gb/s)"),
+    ],
+)
+def test_the_header_names_nccls_cards_where_nccl_may_run(device: str, said: str) -> None:
+    made, records = networks_run()
+    network = choose([clouds.dgx(name, number) for number, name in enumerate(("node1", "node2"), 1)], "ib0")
+    text = " ".join(
+        terminal.render(replace(made, networks=(network,), device=device), records, color=False).split()
+    )
+    assert f"{said} " in text

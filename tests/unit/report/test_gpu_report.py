@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import csv as csv_module
+import gzip
 import io
 import json as json_module
+from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.measured.device_use import DeviceUse
+from scaling.analysis.measured.trace_split import gpu_time
 from scaling.analysis.measured.traffic import nccl_text
+from scaling.analysis.table.analyse import analyse
+from scaling.analysis.table.cost import relative
+from scaling.analysis.table.rows import Row
+from scaling.records import store
 from scaling.records.network import NcclChoice
+from scaling.records.run import Header, PointRecord
+from scaling.records.telemetry import GpuTime
+from scaling.report import __main__ as command
 from scaling.report import devices, words
 from scaling.report.document import document
 from scaling.report.formats import csv, json
 from tests.support import scripted_records
+from tests.support.golden import check_golden
 from tests.support.gpu_records import ACROSS, GIB, gpus_run
-from tests.support.report_scenes import default_run
+from tests.support.scripted_records import header
+from tests.support.traced_records import gpu, of_two_devices, runs
 
 USE = DeviceUse(
     sm_clock_mhz=1395.2, slowest_sm_clock_mhz=1390.0, max_sm_clock_mhz=1410.0, power_w=412.4,
@@ -92,32 +106,6 @@ def test_cudnn_s_number_is_a_version(number: str, version: str) -> None:
     assert devices.cudnn(number) == version
 
 
-def details() -> dict[str, str]:
-    """By label, the details of the only curve."""
-    (section,) = document(*gpus_run()).sections
-    return {one.label: "; ".join(words.value(at) for at in one.values) for one in section.details}
-
-
-def test_each_row_says_what_nccl_chose_and_how_its_gpus_ran() -> None:
-    found = details()
-    assert found["NCCL"] == (
-        "N=2 P2P/CUMEM, NVLS set up; N=4 NET/IB on mlx5_0 with GPUDirect, P2P/CUMEM, tree simple"
-    )
-    usual, _, slow = found["device"].split("; ")
-    # 31 steps of 256 samples, or the 30 that windows tell here, for 1,000 J of each GPU.
-    assert usual == "N=1 SM 1,402 MHz (1,410 at most), 412 W, 98 % busy, 31.0 GiB, 0.130 J/image, 7.68 images/s/W"
-    assert slow == (
-        "N=4 SM 1,352 MHz (1,410 at most, the slowest 1,200), 412 W, 98 % busy, 31.0 GiB, 0.130 J/image, "
-        "7.68 images/s/W"
-    )
-
-
-def test_the_libraries_of_gpus_are_named() -> None:
-    facts = {one.label: words.text(one.phrase) for one in document(*gpus_run()).facts}
-    assert facts["GPU libraries"] == "torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.29.7"
-    assert "driver 580.65.06" in facts["software"]
-
-
 def test_the_nccl_that_was_loaded_is_the_one_in_its_log() -> None:
     """Horovod's may be another than the framework's; TensorFlow does not tell its own."""
     _, records = gpus_run()
@@ -128,13 +116,6 @@ def test_the_nccl_that_was_loaded_is_the_one_in_its_log() -> None:
     for rank, said_ in ((other, "torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.21.5"),
                         (silent, "tensorflow 2.21.0: CUDA 12.5.1, NCCL 2.29.7")):  # fmt: skip
         assert devices.libraries([replace(records[2], ranks=(rank,))]) == said_
-
-
-def test_where_there_is_no_gpu_nothing_is_said() -> None:
-    made = document(*default_run())
-    labels = {one.label for section in made.sections for one in section.details}
-    assert not labels & {"NCCL", "device"}
-    assert not {one.label for one in (*made.facts, *made.how_to_read)} & {"NCCL", "device", "GPU libraries"}
 
 
 def test_programs_read_the_same() -> None:
@@ -148,3 +129,142 @@ def test_programs_read_the_same() -> None:
     assert row["device_use"]["utilisation_percent"] == 98
     # Of four ranks and three rounds.
     assert row["nccl"]["transports"] == {name: 12 * count for name, count in ACROSS.transports.items()}
+
+
+# Reports on runs that a real GPU recorded; tests/recorded/README.md says which.
+
+TESTS = Path(__file__).parents[2]
+RUNS = ("h200-default", "h200-oom", "h200-two-ranks-one-gpu")
+
+
+def run(folder: Path, name: str) -> Path:
+    (folder / store.FILE).write_bytes((TESTS / "recorded" / f"{name}.jsonl").read_bytes())
+    return folder
+
+
+def loaded(folder: Path, name: str) -> tuple[Header, tuple[PointRecord, ...]]:
+    return store.load(run(folder, name))
+
+
+def rows(folder: Path, name: str) -> dict[int, Row]:
+    return {row.world_size: row for row in analyse(loaded(folder, name)[1]).rows}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_tables(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([str(run(tmp_path, name))]) == 0
+    check_golden(f"{name}.txt", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_pages_say_the_same_marks(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([str(run(tmp_path, name)), "--format", "html"]) == 0
+    page = capsys.readouterr().out
+    assert "1 x NVIDIA H200" in page
+    assert ("OVERSUBSCRIBED" in page) is (name == "h200-two-ranks-one-gpu")
+    assert ("OOM" in page) is (name == "h200-oom")
+
+
+def test_ranks_of_two_nodes_on_one_gpu_claim_nothing(tmp_path: Path) -> None:
+    alone, both = (rows(tmp_path, "h200-two-ranks-one-gpu")[n] for n in (1, 2))
+    assert "OVERSUBSCRIBED" in both.flags and "OVERSUBSCRIBED" not in alone.flags
+    assert any("2 ranks on 1 GPU" in note for note in both.footnotes)
+    assert (both.speedup, both.efficiency, both.strategy_efficiency, both.breakdown) == (None,) * 4
+    assert (both.standing, both.framework_standing, relative(both)) == (None,) * 3
+    assert both.samples_per_s is not None and alone.efficiency is not None
+
+
+def test_a_shared_gpu_counts_once(tmp_path: Path) -> None:
+    """Two ranks draw the power of one GPU: joules per token are power over rate."""
+    both = rows(tmp_path, "h200-two-ranks-one-gpu")[2]
+    use, rate = both.device_use, both.samples_per_s
+    assert use is not None and rate is not None and use.power_w is not None and use.samples_per_j is not None
+    assert use.samples_per_j == pytest.approx(rate.mean / use.power_w, rel=0.1)
+
+
+@pytest.mark.parametrize("uuid", ["", "GPU-of-its-own"])
+def test_hosts_whose_gpus_have_other_uuids_or_none_share_none(uuid: str, tmp_path: Path) -> None:
+    path = run(tmp_path, "h200-two-ranks-one-gpu") / store.FILE
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    plain = msgspec.json.decode(header)
+    plain["hosts"][1]["gpus"][0]["uuid"] = uuid
+    path.write_bytes(b"".join([msgspec.json.encode(plain) + b"\n", *lines]))
+    _, records = store.load(path)
+    assert not any(record.oversubscribed for record in records)
+
+
+def test_telemetry_is_plausible(tmp_path: Path) -> None:
+    use = rows(tmp_path, "h200-default")[1].device_use
+    assert use is not None and use.sm_clock_mhz == 1980 and use.energy_is_integral is False
+    assert use.power_w == pytest.approx(584, abs=1) and use.utilisation_percent == 100
+    assert use.samples_per_j == pytest.approx(4554 / 584, rel=0.02)
+
+
+def parts(found: GpuTime) -> dict[str, float]:
+    names = {f"{one.name} x {one.count}": one.run_s for one in found.kernels}
+    return {"span": found.span_s, "computing": found.compute_s, "idle": found.idle_s, **names}
+
+
+def test_the_trace_of_a_gpu_says_what_its_worker_said(tmp_path: Path) -> None:
+    trace = gzip.decompress((TESTS / "traces" / "torch-nccl-h200.json.gz").read_bytes())
+    found, recorded = gpu_time(trace, steps=5), loaded(tmp_path, "h200-default")[1][0].ranks[0].gpu
+    # Times of the recorded file are above 1e12 us, where a double has steps of 0.001 us.
+    assert found is not None and recorded is not None
+    assert parts(found) == pytest.approx(parts(recorded), abs=1e-6)
+    assert found.collectives == ()
+
+
+def test_a_traced_step_of_a_gpu_falls_into_these_parts(tmp_path: Path) -> None:
+    traced = rows(tmp_path, "h200-default")[1].traced
+    assert traced is not None and traced.gpu is not None
+    gpu = traced.gpu
+    split = (gpu.compute_s, gpu.slowed_s, gpu.other_s, gpu.idle_s, gpu.host_s)
+    assert [round(1e3 * part, 2) for part in split if part is not None] == [53.33, 0.19, 0.45, 1.88, 1.23]
+
+
+# What a report says of profiled steps.
+
+ALONE = [gpu(compute_s=0.1, idle_s=0.004, kernels=[runs("gemm", 1, 0.1)])] * 2
+BESIDE = [
+    gpu(compute_s=0.11, idle_s=0.005, runs=[(0.09, 0.0852)], kernels=[runs("gemm", 1, 0.11)]),
+    gpu(compute_s=0.11, idle_s=0.005, runs=[(0.08, 0.0752)], kernels=[runs("gemm", 1, 0.11)]),
+]
+
+
+def traced_report_said(step_s: float, gpus: Sequence[GpuTime], alone: Sequence[GpuTime]) -> dict[str, str]:
+    made = document(header(), of_two_devices(step_s, gpus, alone))
+    (section,) = made.sections
+    entries = {one.label: words.text(one.phrase) for one in made.how_to_read}
+    return {**{f"read {label}": text for label, text in entries.items()}, **{
+        detail.label: words.text(detail.values[0].phrase) for detail in section.details
+    }}  # fmt: skip
+
+
+def test_the_traced_step_stands_beside_the_untraced_one() -> None:
+    found = traced_report_said(0.21, [], [])
+    assert found["traced step"] == "210 ms, untraced 200 ms"
+    assert found["trace files"] == "traces/0001-fake-a-exchange-n2-r0.*"
+    assert "https://ui.perfetto.dev" in found["read traced"]
+    assert "traced, on the GPU" not in found
+    assert "read traced, on the GPU" not in found
+
+
+def test_where_a_step_went_on_the_gpu() -> None:
+    found = traced_report_said(0.2, BESIDE, ALONE)
+    assert found["traced, on the GPU"] == (
+        "computing 100 ms, slowed 10.0 ms, other kernels 0.00 ms, transfer 77.6 ms, waiting 2.60 ms, "
+        "idle 4.00 ms, host 1.00 ms"
+    )
+    assert "3 %" in found["read traced, on the GPU"]
+
+
+@pytest.mark.parametrize("step_s", [0.19, 0.21])
+def test_a_profiler_that_changed_the_step_leaves_shares(step_s: float) -> None:
+    found = traced_report_said(step_s, BESIDE, ALONE)
+    assert found["traced, on the GPU"].startswith("computing 51.2 %, slowed 5.1 %, ")
+
+
+def test_without_profiled_steps_nothing_is_said() -> None:
+    made = document(header(), [one for one in of_two_devices(0.2, [], []) if one.point.round == 1])
+    assert "traced" not in {one.label for one in made.how_to_read}
+    assert not [one for section in made.sections for one in section.details if one.label.startswith("trace")]

@@ -11,20 +11,42 @@ import json as json_module
 import random
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.breakdown import Breakdown
+from scaling.analysis.table.analyse import rows
 from scaling.records import store
 from scaling.records.run import PointRecord
+from scaling.report import words
+from scaling.report.document import document
 from scaling.report.formats import csv, json, markdown, terminal
+from scaling.report.formats.terminal import BAR_WIDTHS, bar
+from scaling.report.headline import headline, last_line
+from scaling.report.material import Material
+from scaling.report.verdict import Verdict, verdict
 from tests.support.golden import GOLDEN, check_golden
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, default_run, rendered, strong_run
-from tests.support.scripted_records import failed, point, sweep, warning
+from tests.support.scripted_records import (
+    asynchronous,
+    by_size,
+    carried,
+    failed,
+    header,
+    host,
+    loss_of,
+    mean,
+    point,
+    record,
+    sweep,
+    warning,
+    with_losses,
+)
 
 SCHEMA_1 = Path(__file__).parents[2] / "schema" / "schema-1.jsonl"
 
@@ -61,7 +83,6 @@ def test_the_widest_numbers_fit_100_columns() -> None:
 
 
 def _faster(made: PointRecord, factor: float) -> PointRecord:
-    """The same with all times of windows multiplied."""
     ranks = []
     for rank in made.ranks:
         windows = tuple(
@@ -167,15 +188,7 @@ def test_markdown_keeps_texts_from_being_markup() -> None:
 
 def test_csv() -> None:
     _, records = cluster_run()
-    text = csv.render(records)
-    check_golden("cluster.csv", text)
-    lines = list(csv_module.DictReader(io.StringIO(text)))
-    assert [line["world_size"] for line in lines] == ["1", "2", "4", "8", "16"] * 3
-    lost = next(line for line in lines if line["failed_cause"])
-    assert (lost["failed_cause"], lost["images_per_s"]) == ("crash(SIGSEGV)", "")
-    one = lines[0]
-    parts = [float(one[f"loss_{cause}_fraction"] or 0) for cause in Breakdown.__struct_fields__]
-    assert sum(parts) == pytest.approx(1 - float(one["efficiency_fraction"]))
+    check_golden("cluster.csv", csv.render(records))
 
 
 @pytest.mark.parametrize(
@@ -218,14 +231,247 @@ def test_csv_of_the_oldest_runs_begins_as_it_always_did(tmp_path: Path) -> None:
 
 
 def test_json() -> None:
-    made, records = default_run()
-    text = json.render(made, records)
-    check_golden("default.json", text)
-    found = json_module.loads(text)
-    lists = {"rows", "baselines", "comparisons", "resolutions", "minibatches", "over_cpu", "trainings"}
-    names = {"run", "joined", *lists}
-    assert set(found) == names
-    assert found["rows"][1]["efficiency"]["n"] == 3
+    check_golden("default.json", json.render(*default_run()))
     several = json_module.loads(json.render(*cluster_run()))["comparisons"]
     assert all(one["distinguishable"] for one in several)
     assert (16, "torch:gloo") not in [(one["world_size"], one["other"]["strategy"]) for one in several]
+
+
+# The last line: one row, words in fixed places, whatever became of the run.
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_words_keep_their_places(scene: str) -> None:
+    words = rendered(scene).splitlines()[-1].split()
+    if words[1:] != ["nothing", "measured"]:
+        assert [words[index] for index in (0, 5, 7, 9)] == ["scaling:", "speedup", "efficiency", "flags"]
+        assert words[2].startswith("N=") and words[4].endswith("/s")
+
+
+def test_a_largest_world_size_that_failed_is_not_hidden() -> None:
+    found = rows([record(point("solo"), 0.1), record(point(), 0.1), failed(point(world_size=2))])
+    assert last_line(found) == "scaling: fake:a N=2 - images/s speedup - efficiency - flags FAILED"
+
+
+def test_who_does_not_wait_or_took_another_network_is_the_headline_only_where_nobody_else_is() -> None:
+    fast = asynchronous(record(point(world_size=2, strategy="fake:async"), 0.1))
+    wrong = carried(record(point(world_size=2, interconnect="eth0"), 0.11, hosts=("a", "b")), "ib0")
+    slow = record(point(world_size=2), 0.2)
+    solo = record(point("solo"), 0.1)
+    for records, name in (([fast, wrong, slow], "fake:a"), ([fast], "fake:async")):
+        found = headline(rows([solo, *records]))
+        assert found is not None and (found.strategy, found.interconnect) == (name, "auto")
+    found = headline(rows([solo, wrong]))
+    assert found is not None and found.flags == ("MISLABELLED",)
+
+
+def test_nothing_is_claimed_of_ranks_that_learnt_less_than_crowded_ones() -> None:
+    records = []
+    for number in range(3):
+        stale = asynchronous(record(point("exchange", 2, number, strategy="fake:b"), 0.101))
+        fresh = replace(record(point("exchange", 2, number), 0.11), oversubscribed=True)
+        records += [record(point("solo", 1, number), 0.1), with_losses(stale, 2.2, 2.1, 2.0 + 0.001 * number)]
+        records += [with_losses(fresh, 2.0, 1.5, 1.0)]
+    assert last_line(rows(records)) == "scaling: fake:b N=2 633.7 images/s speedup - efficiency - flags ASYNC"
+
+
+def test_another_revision_that_was_faster_is_not_the_headline_of_the_launch() -> None:
+    solo = record(point("solo"), 0.1)
+    own, other = (
+        record(point(world_size=2, strategy=name), s) for name, s in (("fake:a", 0.2), ("fake:a@c0de", 0.1))
+    )
+    assert last_line(rows([solo, own, other])).startswith("scaling: fake:a N=2 320.0 images/s")
+    wrong = carried(record(point(world_size=2, interconnect="eth0"), 0.11, hosts=("a", "b")), "ib0")
+    assert last_line(rows([solo, wrong, other])).startswith("scaling: fake:a@c0de N=2 640.0 images/s")
+
+
+def test_a_pass_is_named_and_gives_way_to_a_whole_step() -> None:
+    passes = [record(point(strategy="fake:plain", pass_="forward"), 0.01)]
+    assert last_line(rows(passes)).endswith("3200.0 images/s speedup - efficiency - flags - pass forward")
+    both = [*passes, record(point(strategy="fake:plain"), 0.1)]
+    assert last_line(rows(both)).endswith("320.0 images/s speedup - efficiency - flags -")
+
+
+# How a report is to be read: what its lines say of the rows that it has.
+
+LOWER_BOUND = "of a window, a lower bound, since no step is timed by itself"
+
+
+def loss(framework: str, **changes: Any) -> str:
+    records = []
+    for number in range(2):
+        of = {"number": number, "strategy": f"{framework}:plain", **changes}
+        records += [
+            record(point("solo", 1, **of), 0.1),
+            record(point("together", 2, **of), 0.11, 0.13),
+            record(point("exchange", 1, **{**of, "strategy": f"{framework}:a"}), 0.1),
+            record(point("exchange", 2, **{**of, "strategy": f"{framework}:a"}), 0.15),
+        ]
+    made = document(header(), records)
+    (said,) = [words.text(entry.phrase) for entry in made.how_to_read if entry.label == "loss"]
+    assert "straggling, the slowest rank of a step against the mean" in said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("framework", "device"), [("mxnet", "cpu"), ("mxnet", "cuda"), ("tensorflow", "cuda"), ("torch", "emulated")]
+)
+def test_straggling_by_windows_is_said_to_be_a_lower_bound(framework: str, device: str) -> None:
+    profile = {"profile": "p100"} if device == "emulated" else {}
+    assert f"the mean ({framework}: {LOWER_BOUND}); " in loss(framework, device=device, **profile)
+
+
+@pytest.mark.parametrize(("framework", "device"), [("torch", "cpu"), ("torch", "cuda"), ("tensorflow", "cpu")])
+def test_straggling_by_steps_is_none(framework: str, device: str) -> None:
+    assert "lower bound" not in loss(framework, device=device)
+
+
+@pytest.mark.parametrize("canary_s", [0.0155, 0.031])
+def test_slower_cores_are_explained_where_a_note_says_so(canary_s: float) -> None:
+    records = [record(point(kind, 1, number=number), 0.1) for number in range(2) for kind in ("solo", "exchange")]
+    (rank,) = records[-1].ranks
+    canaries_s = (*[0.0155] * (len(rank.windows) - 1), canary_s)
+    windows = tuple(replace(one, canary_s=seconds) for one, seconds in zip(rank.windows, canaries_s, strict=True))
+    records[-1] = replace(records[-1], ranks=(replace(rank, windows=windows),))
+    made = document(header(), records)
+    assert ("slower cores" in [entry.label for entry in made.how_to_read]) is (canary_s > 0.02)
+
+
+# The sentence at the head of a page, where an efficiency must not be claimed.
+
+
+def said(records: Sequence[PointRecord]) -> Verdict:
+    return verdict(Material(header(), records))
+
+
+def test_asynchronous_ranks_that_learnt_less_have_no_efficiency_there_either() -> None:
+    made = []
+    for number in range(3):
+        stale = asynchronous(record(point("exchange", 2, number, strategy="fake:b"), 0.101))
+        fresh = replace(record(point("exchange", 2, number), 0.11), oversubscribed=True)
+        made += [
+            record(point("solo", 1, number), 0.1),
+            with_losses(stale, 2.2, 2.1, 2.0 + 0.001 * number),
+            with_losses(fresh, 2.0, 1.5, 1.0),
+        ]
+    found = said(made)
+    assert found.sentence.endswith(
+        "images/s ± 0.0. Nothing is claimed of its efficiency: its samples taught less than those of synchronous "
+        "ranks (ASYNC)."
+    )
+    assert not [tile for tile in found.tiles if "efficiency" in tile.says or "speedup" in tile.says]
+
+
+def test_one_round_names_no_cause_and_gives_no_advice() -> None:
+    """Its loss of a tenth has no interval; over two rounds the same is told."""
+    made = [one for number in range(2) for one in sweep(number, 0.1, {2: 0.112 + 0.0001 * number})]
+    one, two = said([each for each in made if each.point.round == 0]), said(made)
+    assert "Lost: " in two.sentence and two.advice and "largest loss" in " ".join(tile.says for tile in two.tiles)
+    assert one.sentence.endswith(" of the ideal.") and not one.advice
+    assert "largest loss" not in " ".join(tile.says for tile in one.tiles)
+
+
+def test_a_plain_loop_by_itself_lacks_no_plain_loop() -> None:
+    found = said([record(point("exchange", 1, number, strategy="torch:plain"), 0.1) for number in range(2)])
+    assert found.sentence.endswith("Nothing is claimed of its efficiency: it is the plain loop itself.")
+
+
+# Bars beside efficiencies: their lengths, and that no table gets wider than its terminal for them.
+
+BARS = re.compile(r"(\d+\.\d) % ± +\d+\.\d +([▏▎▍▌▋▊▉█]+)")
+
+
+@pytest.mark.parametrize(
+    ("percent", "said"),
+    [
+        (0, ""),
+        (-3, ""),
+        (100, "████"),
+        (105.3, "████"),
+        (50, "██"),
+        (25, "█"),
+        (96.9, "███▉"),
+        (3.2, "▏"),
+        (1, ""),
+    ],
+)
+def test_a_bar_is_its_share_to_an_eighth_of_a_character(percent: float, said: str) -> None:
+    assert bar(percent, 4) == said
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_bars_of_a_table_have_one_scale(scene: str) -> None:
+    """And are exactly as long as their percentages say."""
+    for table in rendered(scene).split("\n\n"):
+        found = BARS.findall(table)
+        assert any(all(bar(float(percent), width) == text for percent, text in found) for width in BAR_WIDTHS)
+
+
+# The node rule, planted: GoogLeNet at 144 images per node, as Dell EMC's study of 2016 had it under MXNet.
+
+BATCH = 144
+# Devices, and how many of a node's four are in use.
+SIZES = {1: 1, 2: 2, 4: 4, 8: 4, 16: 4}
+NAMES = [f"node{index}" for index in range(1, 5)]
+
+
+def step_s(batch_size: int) -> float:
+    """One P100 at c b / (b + 10.6) images/s: what its published rates follow."""
+    return (batch_size + 10.6) / 236.2
+
+
+def records(drifts: tuple[float, ...] = (0.998, 1.0, 1.003)) -> Iterator[PointRecord]:
+    """Nothing is lost but to the smaller batch, and 5 % to the exchange between nodes."""
+    for number, drift in enumerate(drifts):
+        for batch in (144, 72, 36):
+            solo = point("solo", 1, number, batch_size=batch, batch_rule="node")
+            yield record(solo, drift * step_s(batch))
+        for size, inside in SIZES.items():
+            work = {"batch_size": BATCH // inside, "batch_rule": "node", "node_devices": inside}
+            hosts = NAMES[: size // inside]
+            took_s = drift * step_s(BATCH // inside) * (1.05 if len(hosts) > 1 else 1.0)
+            yield record(point("exchange", size, number, **work), took_s, hosts=hosts)
+            if size > 1:
+                yield record(point("together", size, number, **work), drift * step_s(BATCH // inside), hosts=hosts)
+                yield record(point("comm", size, number, **work), 0.5, hosts=hosts)
+
+
+def test_a_batch_per_node_is_named_as_the_cause() -> None:
+    """Simulated for the issue: 6.4 % on two devices, 17.0 % on four; the weak rule at 36 said 100 %."""
+    rows = by_size(records())
+    for size, truth in ((1, 0.0), (2, 0.064), (4, 0.170)):
+        assert loss_of(rows[size]).small_batch == pytest.approx(truth, abs=0.002)
+        assert mean(rows[size].efficiency) == pytest.approx(1 - truth, abs=0.002)
+        assert loss_of(rows[size]).unexplained == pytest.approx(0.0, abs=1e-3)
+
+
+def test_across_nodes_it_scales_as_batches_that_are_not_shared() -> None:
+    rows = by_size(records())
+    assert {row.curve for row in rows.values()} == {0}
+    for size in (8, 16):
+        assert rows[size].inter_node == pytest.approx(1 / 1.05)
+        assert rows[size].intra_node == pytest.approx(mean(rows[4].efficiency))
+        assert mean(rows[size].speedup) == pytest.approx(size * 0.83 / 1.05, rel=2e-3)
+        assert loss_of(rows[size]).exposed == pytest.approx(0.05 / 1.05, abs=1e-3)
+        # (4 nodes x 144 images) / step
+        assert mean(rows[size].samples_per_s) == pytest.approx(size * 36 / 1.05 / step_s(36), rel=1e-3)
+
+
+def test_against_its_own_rank_the_strategy_is_judged_by_a_nodes_batch_too() -> None:
+    rows = by_size(records())
+    assert mean(rows[4].strategy_efficiency) == pytest.approx(mean(rows[4].efficiency))
+
+
+def test_the_report_says_the_rule_the_batches_and_the_cause() -> None:
+    run = header([host(name) for name in NAMES], launch_size=16), list(records())
+    made = document(*run)
+    (batch,) = [words.text(fact.phrase) for fact in made.facts if fact.label == "batch"]
+    assert batch == "144 per node, shared by those of its devices that take part (node rule)"
+    (section,) = made.sections
+    assert {"batch_size", "small_batch"} <= {column.key for column in section.columns}
+    (table,) = made.baselines
+    assert [(line.batch_size, line.efficiency) for line in table.lines if "plain" in line.name] == [
+        (36, ""), (72, ""), (144, "= 100 %"),
+    ]  # fmt: skip
+    (loss,) = [words.text(entry.phrase) for entry in made.how_to_read if entry.label == "loss"]
+    assert "small batch, a device's part of a node's batch costs more than its part of the time" in loss

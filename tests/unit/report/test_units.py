@@ -27,7 +27,6 @@ PACKAGE = Path(scaling.report.__file__).parent
 
 
 def counted_in(unit: Unit, run: Run) -> Run:
-    """The same run, whose samples are something else."""
     made, records = run
     return made, [_of(unit, one) for one in records]
 
@@ -94,7 +93,6 @@ def test_programs_read_samples_and_find_no_images_per_s_that_are_none() -> None:
 
 
 def names(tree: ast.AST) -> Iterator[str]:
-    """Of functions, classes, parameters, variables, fields."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
+import shutil
 import subprocess
+import tarfile
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.analyse import Change
 from scaling.errors import StoreError, UsageError
+from scaling.plan import config, plan
+from scaling.plan.config import SweepConfig
+from scaling.plan.fields import fields_of
 from scaling.records import store
-from scaling.run import against, flags, invocation, programs
+from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
+from scaling.records.run import Header, PointRecord
+from scaling.report.formats import terminal
+from scaling.run import against, flags, invocation, measuring, programs, ranks, revisions
+from scaling.run.invocation import Invocation
+from scaling.transport.mailbox import Mailbox
 from tests.support.compared_runs import on_disk, without_noise
+from tests.support.inline import Launch
 from tests.support.scripted_records import failed, header, point
 
 BASE, NEW = Path("base"), Path("new")
@@ -149,3 +166,220 @@ def test_one_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(programs, "output", hang)
     with pytest.raises(StoreError, match="timed out"):
         against.compare(BASE, NEW)
+
+
+# `--against REV`: what is left of the other revision's folder.
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    packed = io.BytesIO()
+    tarfile.open(fileobj=packed, mode="w").close()
+    monkeypatch.setattr(revisions, "archived", lambda *_: packed.getvalue())
+    monkeypatch.setattr(revisions, "_try_on_hosts", lambda *_: None)
+    monkeypatch.setattr(revisions, "replace", lambda plan, **_: plan)
+    fields = {"against": "c0de", "results": str(tmp_path / "results")}
+    return SimpleNamespace(config=config.build(fields, source="test"))
+
+
+def checked_out(made: Any) -> Any:
+    mailbox: Any = None
+    return revisions.checked_out(made, mailbox, ())
+
+
+def test_an_empty_folder_of_results_that_it_made_goes(made: Any, tmp_path: Path) -> None:
+    with checked_out(made):
+        assert len(list((tmp_path / "results").iterdir())) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_stay(made: Any, tmp_path: Path) -> None:
+    with checked_out(made):
+        (tmp_path / "results/run").mkdir()
+    assert [one.name for one in (tmp_path / "results").iterdir()] == ["run"]
+
+
+def test_a_folder_of_results_that_is_gone_meanwhile_is_no_error(made: Any, tmp_path: Path) -> None:
+    with checked_out(made):
+        shutil.rmtree(tmp_path / "results")
+    assert not list(tmp_path.iterdir())
+
+
+# What a new run takes over from an older one, and what flags displace of it.
+
+NATIVE = {"data": "folders", "feed": "native", "feed_workers": 4, "drop_caches": True}
+FIRST = {"world_sizes": [1, 2, 4], "predict_first": 2}
+
+
+def resolved(older: dict[str, Any], *argv: str) -> SweepConfig:
+    return invocation.resolve(flags.parse(argv), older)
+
+
+def test_weights_and_the_other_revision_stay_those_of_the_older_run() -> None:
+    older = {"save_weights": "/old.npz", "against": "c0de", "strategy": ["fake:a", "fake:a@c0de"], "rounds": 2}
+    assert invocation.alike(older) == {"strategy": ["fake:a"], "rounds": 2}
+    assert invocation.inherited(older) == {name: older[name] for name in older if name != "save_weights"}
+    assert invocation.alike({"rounds": 2}) == {"rounds": 2}
+
+
+def test_older_runs_are_read_so(tmp_path: Path) -> None:
+    fields = {"save_weights": "/old.npz", "against": "c0de", "strategy": ["fake:a", "fake:a@c0de"]}
+    first, records = without_noise()
+    run = Path(on_disk(tmp_path / "older", (replace(first, config=fields), records)))
+    plain = Invocation(given={}, base={})
+    assert ranks._settings(plain) is None
+    assert ranks._settings(replace(plain, like=run)) == invocation.alike(fields)
+    assert ranks._settings(replace(plain, against=run)) == invocation.inherited(fields)
+
+
+def test_settings_of_a_newer_version_are_named_with_the_flag_and_the_run(tmp_path: Path) -> None:
+    first, records = without_noise()
+    newer = replace(first, config={"rounds": 2, "novel": 1}, version="9.9")
+    run = Path(on_disk(tmp_path / "newer", (newer, records)))
+    for flag in ("like", "against"):
+        asked = replace(Invocation(given={}, base={}), **{flag: run})
+        with pytest.raises(UsageError, match=rf"--{flag} {run}: was measured by scaling 9\.9 .* know: novel;"):
+            ranks._settings(asked)
+
+
+def test_another_feed_displaces_the_workers_of_the_native_one() -> None:
+    found = resolved(NATIVE, "--feed", "reference")
+    assert (found.feed, found.feed_workers, found.drop_caches) == ("reference", None, True)
+    assert resolved(NATIVE, "--feed", "native").feed_workers == 4
+
+
+@pytest.mark.parametrize("argv", [("--data", "digits"), ("--model", "digits-cnn"), ("--device", "cpu")])
+def test_how_data_was_fed_goes_with_it(argv: tuple[str, str]) -> None:
+    found = resolved({**NATIVE, "epochs": 2, "train_samples": 9, "test_samples": 8}, *argv)
+    assert (found.feed, found.feed_workers, found.drop_caches) == ("reference", None, False)
+    assert (found.train_samples, found.test_samples) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--target-ci", "1%"),
+        ("--pass", "forward"),
+        ("--epochs", "2"),
+        ("--world-sizes", "1,2"),
+        ("--global-batch-size", "64"),
+        ("--batch-rule", "node"),
+    ],
+)
+def test_what_cannot_be_predicted_takes_predict_first_back(argv: tuple[str, str]) -> None:
+    assert resolved(FIRST, *argv).predict_first is None
+    assert resolved(FIRST, "--rounds", "3").predict_first == 2
+    assert resolved(FIRST, "--world-sizes", "1,2,4,8", "--predict-first", "4").predict_first == 4
+
+
+def test_displaced_names_are_fields() -> None:
+    displaced = {other for field in fields_of(SweepConfig).values() for other in field.flag.displaces}
+    assert displaced and displaced <= set(config.FIELDS)
+
+
+# How a run ends: with the table of its file, or of what was measured where the file is gone.
+
+
+class After:
+    def __init__(self, act: Callable[[], None], notes: list[str]) -> None:
+        self._act = act
+        self._notes = notes
+
+    def __getattr__(self, _name: str) -> object:
+        return lambda *_args: None
+
+    def finished(self, *_args: object) -> None:
+        self._act()
+
+    def note(self, text: str) -> None:
+        self._notes.append(text)
+
+
+def measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None], notes: list[str] | None = None
+) -> tuple[int, Path]:
+    """Exit code and folder of a run of two points. `act` is done to its folder after each; `notes` are kept."""
+    launch, noted = Launch(2), [] if notes is None else notes
+    wanted = config.build(
+        {"strategy": ["fake:a"], "device": "cpu", "rounds": 1, "kinds": ["exchange"], "window_s": 0.02},
+        source="test",
+    )
+    made = plan.make(wanted, launch.enrolled)
+    header = launch.header(made, wanted)
+    mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
+    with store.Store.create(folder, "test", datetime.fromtimestamp(0, timezone.utc), header) as opened:
+        monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder), noted))
+        code = measuring.measure(made, mailbox, opened, header, (), "plain", page=False)
+        launch.turn()  # the last release
+        return code, opened.folder
+
+
+def ended(read: tuple[Header, Sequence[PointRecord]], where: str) -> str:
+    """The table, where the run is, and the line for programs, which is the report's last one too."""
+    table, _, last = terminal.render(*read, color=False).rstrip("\n").rpartition("\n\n")
+    return f"{table}\n\n{where}\n{last}\n"
+
+
+def test_the_last_table_is_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, folder = measured(tmp_path, monkeypatch, lambda _: None)
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert out == ended(store.load(folder), f"run: {folder}")
+    assert out.splitlines()[-1].startswith("scaling: fake:a N=2 ")
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_run_whose_folder_is_removed_or_moved_is_written_anew_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], moved: bool
+) -> None:
+    lost: list[Path] = []
+    notes: list[str] = []
+
+    def remove(folder: Path) -> None:
+        if not lost:
+            lost.append(folder.rename(tmp_path / "moved"))
+            (folder / "logs").mkdir(parents=True)  # a worker's log makes its folder
+            if not moved:
+                shutil.rmtree(lost[0])
+
+    code, folder = measured(tmp_path / "results", monkeypatch, remove, notes)
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    (note,) = notes
+    assert note.endswith(f"was removed or moved: the run was written anew to {folder}")
+    assert folder.name.endswith("-2")
+    assert len(store.load(folder)[1]) == 2
+    assert out == ended(store.load(folder), f"run: {folder}")
+
+
+def test_a_run_that_cannot_be_written_anew_ends_in_its_table_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points: list[Path] = []
+
+    def replace_by_a_file(folder: Path) -> None:
+        points.append(folder)
+        if len(points) == 2:
+            shutil.rmtree(folder.parent)
+            folder.parent.write_text("")
+
+    code, folder = measured(tmp_path / "results", monkeypatch, replace_by_a_file)
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert out.splitlines()[-2] == f"not kept: {folder}"
+    rows = [line.split()[0] for line in out.splitlines() if line.strip()[:1].isdigit()]
+    assert {"1", "2"} <= set(rows), out
+    (line,) = err.splitlines()
+    assert line.startswith(
+        f"scaling: error: {folder}: lost while the run went on (was removed or moved and cannot "
+    )
+
+
+def test_a_cell_that_became_slower_than_with_another_revision_is_exit_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gain = Estimate(mean=-0.05, low=-0.06, high=-0.04, n=3)
+    monkeypatch.setattr(measuring, "changes", lambda _: (Change(point(), "1a2b3c4d5e", gain),))
+    assert measured(tmp_path, monkeypatch, lambda _: None)[0] == 1

@@ -22,7 +22,6 @@ from tests.support.inline import Launch, enrol, host
 
 
 def node(number: int) -> HostInfo:
-    """One of two that share a network."""
     nic = Nic(name="ib0", address=f"10.0.0.{number}", netmask="255.255.255.0", up=True, mtu=1500)
     return host(f"node{number}", cores=2, nics=(nic,))
 
@@ -38,7 +37,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(launch: Launch, **fields: object) -> tuple[plan.Plan, Mailbox[ToAgent, ToSweep]]:
-    """A plan of a small model, and rank 0's mailbox."""
     settings = {"strategy": ["fake:a"], "device": "cpu", "model": "mnist-mlp", "rounds": 1, **fields}
     made = plan.make(config.build(settings, source="test"), launch.enrolled)
     return made, Mailbox(launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)

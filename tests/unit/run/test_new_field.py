@@ -17,8 +17,6 @@ from scaling.run.flags import with_fields
 
 
 class Larger(SweepConfig, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"pass_": "pass"}):
-    """A configuration with fields of each kind that are declared here alone."""
-
     tea_cups: Annotated[
         int | None, Flag("Cups per rank.", panel=HOW, metavar="CUPS", default="one, at five", above=0)
     ] = None
@@ -35,7 +33,6 @@ class Larger(SweepConfig, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 def asked(*argv: str) -> dict[str, Any]:
-    """The values of the added flags on a command line, as a file has them."""
     app = typer.Typer(add_completion=False)
 
     @app.command()

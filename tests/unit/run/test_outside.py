@@ -24,7 +24,6 @@ QUICK: dict[str, Any] = {"rounds": 1, "kinds": ["exchange"], "world_sizes": [2]}
 
 
 def node(number: int) -> HostInfo:
-    """A host on a network that the others share."""
     return host(
         f"node{number}",
         nics=(Nic(name="ib0", address=f"10.0.0.{number}", netmask="255.255.255.0", up=True, mtu=1500),),

@@ -24,17 +24,7 @@ from scaling.records.task import Run as RunCommand
 from scaling.sweep.view.plain import NoView
 from tests.support.inline import ALONE, Launch, host
 from tests.support.points import POINT, changed
-from tests.support.turns import (
-    BLOCKS,
-    CELLS,
-    SIDE_BY_SIDE,
-    STEADY_S,
-    blocks,
-    cell,
-    indices,
-    measured,
-    sweep,
-)
+from tests.support.turns import BLOCKS, CELLS, SIDE_BY_SIDE, STEADY_S, blocks, cell, indices, measured, sweep
 
 pytestmark = pytest.mark.usefixtures("canaries")
 

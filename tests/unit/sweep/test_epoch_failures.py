@@ -21,18 +21,7 @@ from scaling.records.task import Run as RunCommand
 from scaling.sweep.state import PointState
 from tests.support.check_facts import nic
 from tests.support.inline import Launch, PaperAgent, Run, host
-from tests.support.turns import (
-    BLOCK,
-    BLOCKS,
-    CELLS,
-    LATER,
-    LATER_TURNS,
-    WARM,
-    blocks,
-    cell,
-    indices,
-    sweep,
-)
+from tests.support.turns import BLOCK, BLOCKS, CELLS, LATER, LATER_TURNS, WARM, blocks, cell, indices, sweep
 
 pytestmark = pytest.mark.usefixtures("canaries")
 
@@ -85,7 +74,6 @@ def test_a_point_that_fails_costs_one_cell(tmp_path: Path, script: list[str], st
 
 
 def _after(runs: Sequence[RunCommand]) -> Sequence[RunCommand]:
-    """Those after the last measured ones."""
     measured = [run.measured for run in runs]
     return runs[len(runs) - measured[::-1].index(True) :] if any(measured) else ()
 
@@ -135,8 +123,6 @@ def test_ports_that_cannot_be_bound_cost_one_cell(tmp_path: Path, monkeypatch: p
 
 
 class Beginning:
-    """A view that does something when an epoch begins, and counts them."""
-
     def __init__(self, act: Callable[[int], None]) -> None:
         self._act = act
         self.count = 0
@@ -174,8 +160,6 @@ def test_a_signal_keeps_the_epochs_before(tmp_path: Path) -> None:
 
 
 class Soaking(Beginning):
-    """Calls `act` when a point goes on after its measured windows."""
-
     def began(self, state: PointState, number: int) -> None:
         return None
 

@@ -23,7 +23,6 @@ from tests.support.scripted_records import record as made
 
 
 def state(kind: Kind = "exchange", world_size: int = 2, number: int = 0, device: str = "cpu") -> PointState:
-    """A point that has measured windows of seven steps."""
     window = Window(index=0, measured=True, steps=7, samples=7, start_s=0.0, end_s=1.0, end_unix_s=0.0)
     point = changed(POINT, kind=kind, world_size=world_size, round=number, device=device)
     return PointState(

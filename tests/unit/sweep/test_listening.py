@@ -22,7 +22,6 @@ BYTES_PER_S = 1e6
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When agents began to listen."""
     found: list[float] = []
     listen = IdleTraffic.listen
 

@@ -22,8 +22,6 @@ CPU_STRATEGIES = ("torch:gloo", "torch:ps-sync", "tensorflow:ring", "tensorflow:
 
 
 class Agents:
-    """Ranks that note what they are to import and answer, all but `silent`."""
-
     def __init__(self, size: int, silent: int | None = None) -> None:
         self.tasks: dict[int, tuple[Task, ...]] = {}
         self.clock = Clock()
@@ -44,7 +42,6 @@ class Agents:
 
 
 def told(size: int = 2, missing: dict[str, str] | None = None, **fields: Any) -> Agents:
-    """What agents of a launch on one host are told."""
     wanted = config.build({"device": "cpu", **fields}, source="test")
     made = plan.make(wanted, [enrol(host(cores=size), missing=missing or {})] * size)
     agents = Agents(size)

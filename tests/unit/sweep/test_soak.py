@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("canaries")
 
 
 def soaks(launch: Launch) -> list[tuple[Told, RunCommand]]:
-    """The commands after the last measured window of each round."""
     found, begun = [], False
     for told in launch.told:
         command = told.command

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+from signal import SIGABRT, SIGBUS, SIGKILL, SIGRTMIN, SIGSEGV, SIGTERM
 
 import pytest
 from msgspec.structs import replace
@@ -24,7 +27,8 @@ from scaling.records.messages import Report
 from scaling.records.point import Kind
 from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Foreign, Sample, Telemetry
-from scaling.sweep.outcome import record_of
+from scaling.sweep.ended import Ending, Evidence, how_it_ended
+from scaling.sweep.outcome import cause_of, record_of
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
 from tests.support.points import POINT, TASK
 from tests.support.supervised import ended_by_agent
@@ -59,7 +63,6 @@ def window(index: int = 0, *, measured: bool = True) -> Window:
 
 
 def measured() -> PointState:
-    """Both ranks have done their one measured window and reported."""
     state = folded(start(), (0, Hello(pid=7, affinity=(0,))), (0, READY), (1, READY))
     assert state.ready == 2
     state = folded(commanded(state, Run(windows=1, steps=2, measured=False)), (0, window(measured=False)))
@@ -260,3 +263,195 @@ def test_a_throttled_helper_that_computes_is_warned_of_by_its_rank() -> None:
 def test_what_an_ended_rank_still_says_changes_nothing() -> None:
     state = folded(start(), (0, Ended(exit=KILLED)))
     assert folded(state, (0, READY)) == state
+
+
+# Which failure of a point is its cause: the most certain one, in whatever order rank 0 hears of them.
+
+ROLES = ("worker", "worker", "server")
+
+
+def ended(seen: Exit) -> Ended:
+    return Ended(exit=replace(seen, log_tail="tail"))
+
+
+def raised(cause: str = "error", *, follows: bool = False) -> tuple[Event, ...]:
+    return Error(cause=cause, message=f"raised: {cause}", may_follow=follows), ended(Exit(code=1))
+
+
+OUTCOME_KILLED, OUTCOME_ABORTED, SEGFAULT = (ended(Exit(code=-number)) for number in (SIGKILL, SIGABRT, SIGSEGV))
+OUT_OF_MEMORY = ended(Exit(code=-SIGKILL, oom_kills=1))
+CANCELLED, INTERRUPTED, HANGS = (ended(ended_by_agent(cause)) for cause in ("cancelled", "interrupted", "hang"))
+Story = tuple[Event, ...]
+# What the children say, the cause, and the child at fault: rank 0, rank 1, a server of rank 0's.
+STORIES: list[tuple[Sequence[Story], str, int]] = [
+    ([raised(), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
+    ([raised(follows=True), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
+    ([raised("nccl"), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
+    ([raised("oom"), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
+    ([(SEGFAULT,), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
+    ([raised(), (OUT_OF_MEMORY,)], "oom", 1),
+    ([raised(), (SEGFAULT,)], "crash(SIGSEGV)", 1),
+    ([(OUTCOME_ABORTED,), (SEGFAULT,)], "crash(SIGSEGV)", 1),
+    ([raised("nan-loss"), (OUTCOME_ABORTED,)], "nan-loss", 0),
+    ([raised("nan-loss"), raised()], "nan-loss", 0),
+    ([raised(), (OUTCOME_ABORTED,)], "error", 0),
+    ([raised(), raised(follows=True)], "error", 0),
+    ([raised(follows=True), (OUTCOME_ABORTED,)], "crash(SIGABRT)", 1),
+    ([raised(follows=True), (ended(Exit(code=3)),)], "exit(3)", 1),
+    ([raised(follows=True), (HANGS,)], "hang", 1),
+    ([raised(follows=True), (CANCELLED,)], "error", 0),
+    ([(INTERRUPTED,), raised(follows=True)], "error", 1),
+    ([raised(), (OUTCOME_ABORTED,), (OUTCOME_KILLED,)], "crash(SIGKILL)", 2),
+    ([(CANCELLED,), (OUTCOME_ABORTED,), (OUTCOME_KILLED,)], "crash(SIGKILL)", 2),
+]
+
+
+def outcome_start(children: int) -> PointState:
+    tasks = [
+        replace(TASK, rank=min(rank, 1), role=role, hosts=("node1", "node2")) for rank, role in enumerate(ROLES)
+    ]
+    return PointState(
+        point=replace(POINT, world_size=2), ranks=tuple(RankState(task=task) for task in tasks[:2]), expected=1,
+        helpers=tuple(HelperState(task=replace(task, rank=0)) for task in tasks[2:children]),
+        started_s=10.0, started_unix_s=1e9,
+    )  # fmt: skip
+
+
+def orders(stories: Sequence[Story]) -> Iterator[list[tuple[int, Event]]]:
+    """Every order in which rank 0 can hear of it: each child's own events stay in theirs."""
+    turns = [child for child, story in enumerate(stories) for _ in story]
+    for order in set(permutations(turns)):
+        left = [iter(story) for story in stories]
+        yield [(child, next(left[child])) for child in order]
+
+
+@pytest.mark.parametrize(("stories", "cause", "child"), STORIES)
+def test_the_order_of_arrival_does_not_matter(stories: Sequence[Story], cause: str, child: int) -> None:
+    for said in orders(stories):
+        state = outcome_start(len(stories))
+        for number, event in said:
+            state = fold(state, Report(attempt=1, rank=number % 2, role=ROLES[number], event=event))
+        found = cause_of(state)
+        assert found is not None
+        assert (found.cause, found.message.startswith("helper"), found.rank) == (cause, child == 2, child % 2)
+        assert found.log_tail == "tail"
+
+
+def test_the_first_of_equally_certain_failures_is_the_cause() -> None:
+    for first, second in ((0, 1), (1, 0)):
+        state = outcome_start(2)
+        for rank in (first, second):
+            state = fold(state, Report(attempt=1, rank=rank, role="worker", event=OUTCOME_KILLED))
+        assert (found := cause_of(state)) is not None
+        assert found.rank == first
+
+
+# How a child ended, by everything that rank 0 knows of it.
+
+OOM = "killed (SIGKILL), probably by the kernel's out-of-memory killer: oom_kill in memory.events rose by 2"
+FULL = "; pids.max of the cgroup is 64"
+ENDED_KILLED, ENDED_ABORTED, ENDED_CANCELLED = (
+    Exit(code=-SIGKILL),
+    Exit(code=-SIGABRT),
+    ended_by_agent("cancelled", "because"),
+)
+LATE = replace(ended_by_agent("hang", "did not leave its exchange"), is_late=True)
+
+
+def of(role: str = "worker", **known: object) -> Evidence:
+    task = replace(TASK, rank=1, hosts=("node1", "node2"), role=role, log="log.1")
+    return replace(Evidence(task=task, host="node2"), **known)
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause", "message"),
+    [
+        (Exit(code=3), "exit(3)", "exited with code 3"),
+        (Exit(code=1, limit=FULL), "exit(1)", f"exited with code 1{FULL}"),
+        (ENDED_ABORTED, "crash(SIGABRT)", "ended by SIGABRT"),
+        (replace(ENDED_ABORTED, limit=FULL), "crash(SIGABRT)", f"ended by SIGABRT{FULL}"),
+        (Exit(code=-SIGBUS), "crash(SIGBUS)", "ended by SIGBUS, as where /dev/shm is full"),
+        (Exit(code=-(SIGRTMIN + 6)), f"crash(signal {SIGRTMIN + 6})", f"ended by signal {SIGRTMIN + 6}"),
+        (ENDED_KILLED, "crash(SIGKILL)", "ended by SIGKILL"),
+        (replace(ENDED_KILLED, oom_kills=2, oom_file="memory.events"), "oom", OOM),
+        (replace(ENDED_ABORTED, oom_kills=2, oom_file="memory.events"), "crash(SIGABRT)", "ended by SIGABRT"),
+        (ENDED_CANCELLED, "cancelled", "because"),
+        # Dying already, or out of memory, when its agent sent TERM.
+        (replace(ENDED_CANCELLED, code=-SIGKILL), "crash(SIGKILL)", "ended by SIGKILL"),
+        (replace(ENDED_CANCELLED, code=-SIGKILL, oom_kills=2, oom_file="memory.events"), "oom", OOM),
+        (
+            replace(ENDED_CANCELLED, code=-SIGKILL, oom_kills=2, signals=frozenset({SIGTERM, SIGKILL})),
+            "cancelled",
+            "because",
+        ),
+        (replace(ENDED_CANCELLED, code=1), "exit(1)", "exited with code 1"),
+        (Exit(is_started=False, reason=Failed(cause="error", message="cannot start")), "error", "cannot start"),
+        (Exit(), "no-result", "exited 0 without a result"),
+        (replace(ENDED_CANCELLED, code=0), "no-result", "exited 0 without a result"),
+        (None, "no-result", "never ended"),
+    ],
+)
+def test_a_worker_without_result_failed(seen: Exit | None, cause: str, message: str) -> None:
+    tail = "" if seen is None or seen.code == 0 else "tail"
+    ending = how_it_ended(of(exit=seen and replace(seen, log_tail=tail)))
+    failed = Failed(cause=cause, message=message, rank=1, host="node2", log="log.1", log_tail=tail)
+    assert ending == Ending(outcome=failed, failure=failed)
+
+
+@pytest.mark.parametrize("seen", [Exit(code=1), ENDED_CANCELLED, ENDED_ABORTED, Exit(), None])
+def test_a_workers_last_words_explain_its_end(seen: Exit | None) -> None:
+    ending = how_it_ended(of(error=GONE, exit=seen))
+    failed = Failed(cause="error", message=GONE.message, rank=1, host="node2", log="log.1", may_follow=True)
+    assert ending == Ending(outcome=failed, failure=failed)
+
+
+@pytest.mark.parametrize(
+    ("seen", "after_result"),
+    [
+        (Exit(), ""),
+        (ENDED_ABORTED, "ended by SIGABRT"),
+        (LATE, "did not leave its exchange"),
+        (replace(LATE, code=1), "exited with code 1"),
+    ],
+)
+def test_what_a_worker_does_after_its_result_is_no_failure(seen: Exit, after_result: str) -> None:
+    assert how_it_ended(of(is_done=True, exit=seen)) == Ending(outcome=Finished(), after_result=after_result)
+
+
+def test_a_worker_that_is_cancelled_after_its_result_is_cancelled() -> None:
+    ending = how_it_ended(of(is_done=True, exit=ENDED_CANCELLED))
+    assert isinstance(ending.outcome, Failed)
+    assert (ending.outcome.cause, ending.failure) == ("cancelled", ending.outcome)
+    assert how_it_ended(of(is_done=True, exit=replace(ENDED_CANCELLED, code=0))) == Ending(outcome=Finished())
+
+
+def test_a_silent_agent_decides_alone() -> None:
+    lost = Failed(cause="hang", message="no word for 120 s", rank=1, host="node2")
+    assert how_it_ended(of(silence="no word for 120 s", error=GONE)) == Ending(outcome=lost, failure=lost)
+
+
+def test_a_helper_fails_its_point_in_its_name_and_its_record_says_what_its_agent_saw() -> None:
+    for is_done in (False, True):
+        ending = how_it_ended(of("server", is_done=is_done, exit=replace(ENDED_KILLED, log_tail="tail")))
+        assert ending.outcome == Failed(
+            cause="crash(SIGKILL)", message="ended by SIGKILL", log="log.1", log_tail="tail"
+        )
+        assert ending.failure == Failed(
+            cause="crash(SIGKILL)", message="helper server: ended by SIGKILL",
+            rank=1, host="node2", log="log.1", log_tail="tail",
+        )  # fmt: skip
+
+
+def test_a_helper_that_leaves_before_it_announced_itself_fails_its_point() -> None:
+    ending = how_it_ended(of("server", exit=Exit()))
+    assert (ending.outcome, ending.failure and ending.failure.message) == (
+        Finished(),
+        "helper server: exited 0 before it announced itself",
+    )
+    assert how_it_ended(of("server", is_done=True, exit=Exit())) == Ending(outcome=Finished())
+
+
+def test_a_helpers_last_words_fail_its_point_while_it_still_runs() -> None:
+    ending = how_it_ended(of("server", is_done=True, error=GONE))
+    assert ending.failure is not None
+    assert (ending.failure.message, ending.failure.may_follow) == (f"helper server: {GONE.message}", True)

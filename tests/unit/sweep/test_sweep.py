@@ -20,8 +20,6 @@ from tests.support.inline import Launch, enrol, host
 
 
 class Recorder:
-    """A view that notes what it is told, in order."""
-
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.totals: list[int] = []
@@ -68,8 +66,6 @@ def test_each_point_goes_through_its_phases_in_order(tmp_path: Path) -> None:
 
 
 class Table(Recorder):
-    """A view that keeps the tables it is shown."""
-
     def __init__(self) -> None:
         super().__init__()
         self.tables: list[Sequence[analyse.Row]] = []
@@ -128,14 +124,7 @@ def test_each_rank_measures_the_same_windows_of_the_same_steps(tmp_path: Path) -
         assert record.ranks[0].measured_s == pytest.approx(last.end_s - first.start_s)
 
 
-SCRIPT = [
-    "step_s=0.1",
-    "contention=0.1",
-    "straggle=0.05",
-    "exchange_s=0.02",
-    "comm_s=0.5",
-    "overhead_s=0.004",
-]
+SCRIPT = ["step_s=0.1", "contention=0.1", "straggle=0.05", "exchange_s=0.02", "comm_s=0.5", "overhead_s=0.004"]
 
 
 def test_known_answers_at_two_ranks(tmp_path: Path) -> None:
@@ -243,12 +232,7 @@ def test_target_ci_adds_rounds_until_intervals_are_narrow(tmp_path: Path) -> Non
 
 def test_target_ci_stops_at_max_rounds(tmp_path: Path) -> None:
     found = Launch(1).sweep(
-        tmp_path,
-        rounds=2,
-        target_ci="0.01%",
-        max_rounds=4,
-        option=["round_noise=0.1"],
-        kinds=["exchange", "solo"],
+        tmp_path, rounds=2, target_ci="0.01%", max_rounds=4, option=["round_noise=0.1"], kinds=["exchange", "solo"]
     )
     assert max(r.point.round for r in found.records) == 3
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections import deque
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -20,13 +22,12 @@ from scaling.records.messages import (
 )
 from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox, send_news
+from scaling.transport.mpi import TAGS, MpiCluster
 
 HELD = Reserved(attempt=1, slot=0, ports=(1,))
 
 
 class Box:
-    """Rank 0's mailbox of a hub, on a clock that its sleeps move."""
-
     def __init__(self, size: int = 2, silent_s: float = inf) -> None:
         self.hub = Hub(size)
         self.now_s = 0.0
@@ -105,3 +106,50 @@ def test_the_time_in_which_rank_0_itself_was_stopped_is_no_silence() -> None:
         send_news(box.hub.rank(rank), Alive())
     assert len(list(box.mailbox.news())) == 2
     assert list(box.mailbox.news_within(110.0)) == []
+
+
+# Messages over MPI: what the library's probe says first is not believed.
+
+
+class Sluggish:
+    """An MPI library, and its COMM_WORLD, whose probe looks at what has arrived before it looks for more."""
+
+    ANY_SOURCE = ANY_TAG = -1
+    BYTE = "byte"
+    rank, size = 0, 2
+
+    def __init__(self, *sent: bytes) -> None:
+        self.COMM_WORLD = self
+        self._sent = deque(sent)
+        self._arrived: deque[bytes] = deque()
+
+    def Get_library_version(self) -> str:
+        return "Sluggish MPI 1.0, for tests"
+
+    def Status(self) -> Sluggish:
+        return self
+
+    def Iprobe(self, source: int, tag: int, status: Any) -> bool:
+        found = bool(self._arrived)
+        self._arrived.extend(self._sent)
+        self._sent.clear()
+        return found
+
+    def Get_source(self) -> int:
+        return 1
+
+    def Get_tag(self) -> int:
+        return TAGS["agent"]
+
+    def Get_count(self, kind: str) -> int:
+        return len(self._arrived[0])
+
+    def Recv(self, into: Any, source: int, tag: int) -> None:
+        into[0][:] = self._arrived.popleft()
+
+
+def test_what_came_during_a_sleep_is_found_at_the_first_look() -> None:
+    """Else agents would sleep twice: Open MPI's first probe never finds it."""
+    cluster = MpiCluster(Sluggish(b"order"))
+    assert cluster.receive("agent") == (1, b"order")
+    assert cluster.receive("agent") is None

@@ -43,10 +43,7 @@ SYSTEM = (
 
 TEXTS: list[tuple[str, Exception]] = [
     # Memory of a GPU or of the host, in each library's words.
-    (
-        "oom",
-        OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    ),
+    ("oom", OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
     ("oom", RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported")),
     ("oom", RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
     ("oom", RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")),
@@ -67,10 +64,7 @@ TEXTS: list[tuple[str, Exception]] = [
     ),
     ("oom", ResourceExhaustedError("{{function_node __wrapped__AddV2}} failed to allocate memory [Op:AddV2]")),
     ("oom", ResourceExhaustedError("SameWorkerRecvDone unable to allocate output tensor. Key: /job:worker/")),
-    (
-        "oom",
-        UnknownError("Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED [Op:Conv2D]"),
-    ),
+    ("oom", UnknownError("Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED [Op:Conv2D]")),
     ("oom", InternalError("Failed to allocate 4294967296 bytes on GPU 0: CUDA_ERROR_OUT_OF_MEMORY")),
     ("oom", MXNetError("[11:18:15] src/storage/./pooled_storage_manager.h:157: cudaMalloc failed: out of memory")),
     ("oom", MXNetError("cudaMalloc retry failed: out of memory")),
@@ -80,10 +74,7 @@ TEXTS: list[tuple[str, Exception]] = [
     ("oom", DistBackendError(f"{NCCL}unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'")),
     # Memory that a card may pin: `ulimit -l`.
     ("memlock", DistBackendError(f"{SYSTEM}Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory")),
-    (
-        "memlock",
-        RuntimeError("UCX ERROR ibv_reg_mr(address=0x7f, length=8) failed: Cannot allocate memory"),
-    ),
+    ("memlock", RuntimeError("UCX ERROR ibv_reg_mr(address=0x7f, length=8) failed: Cannot allocate memory")),
     ("memlock", RuntimeError("Call to ibv_create_qp failed with error Cannot allocate memory")),
     ("memlock", RuntimeError("fi_mr_reg failed, ret is:-12, Cannot allocate memory")),
     # /dev/shm, which containers have 64 MB of.
@@ -119,15 +110,9 @@ TEXTS: list[tuple[str, Exception]] = [
         ),
     ),
     ("driver", RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU")),
-    (
-        "driver",
-        InternalError("Status: CUDA driver version is insufficient for CUDA runtime version"),
-    ),
+    ("driver", InternalError("Status: CUDA driver version is insufficient for CUDA runtime version")),
     ("driver", RuntimeError("failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected")),
-    (
-        "driver",
-        RuntimeError("Error 803: system has unsupported display driver / cuda driver combination"),
-    ),
+    ("driver", RuntimeError("Error 803: system has unsupported display driver / cuda driver combination")),
     ("driver", RuntimeError("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized")),
     ("driver", ImportError("libcuda.so.1: cannot open shared object file: No such file or directory")),
     # A build for other GPUs.

@@ -25,8 +25,6 @@ INSPECT = Inspect(windows=2, steps=3, traced_steps=5)
 
 
 class Noting(FakeTrainer):
-    """Notes the order of what it is asked."""
-
     said: list[str]
     profilers: list[Tracer]
 
@@ -104,8 +102,6 @@ def test_windows_without_the_exchange_share_their_edges(tmp_path: Path) -> None:
 
 
 class Alone(FakeTrainer):
-    """An exchange that does not end before something has been computed beside it."""
-
     computed: threading.Event
 
     def sync(self) -> None:

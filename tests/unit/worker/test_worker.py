@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,12 +16,17 @@ from numpy.typing import NDArray
 
 from scaling.frameworks.digest import digest_of
 from scaling.frameworks.fake.trainer import FakeTrainer
-from scaling.records.events import Event, Rested, Result, Window
-from scaling.records.task import Finish, Rest, Run
+from scaling.hosts import page_cache
+from scaling.records.events import Evaluated, Event, Progress, Rested, Result, Window
+from scaling.records.point import Hardware, Kind, Pass, Regime
+from scaling.records.task import Evaluate, Finish, Rest, Run, Task, Train
+from scaling.worker import run_task, training
 from scaling.worker.loop import NanLoss, Worker, digest_taken
-from scaling.worker.run_task import Channel, cause_of, event_of, message_of
+from scaling.worker.run_task import Channel, cause_of, event_of, message_of, operations_per_sample
+from scaling.workloads import feeds
 from tests.support.inline_child import Clock
-from tests.support.points import POINT, TASK
+from tests.support.paper_tasks import one_task
+from tests.support.points import POINT, TASK, changed
 
 
 def worker(*, options: dict[str, str] | None = None, waiting: int = 0) -> tuple[Worker, list[Event], Clock]:
@@ -245,3 +251,127 @@ def test_the_loop_is_the_only_place_that_takes_the_time_of_steps() -> None:
         # Those are the preflight's own, and what tells how long a rank is blocked in its feed.
         if path.parent.name != "fake" and path.name not in ("all_reduce.py", "feeding.py"):
             assert "perf_counter" not in path.read_text() and "monotonic" not in path.read_text(), path
+
+
+# A worker of a training to an accuracy: rates step by step, signs of life, as many predictions on all ranks.
+
+REGIME = Regime(epochs=2, seed=0, rate=0.4, base_rate=0.1, base_batch=32, warmup_epochs=1)
+
+
+class Counting(FakeTrainer):
+    predicted = 0
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        self.predicted += 1
+        return super().predict(inputs)
+
+
+def task(rank: int = 0, size: int = 1, batch_size: int = 64) -> Task:
+    fields: dict[str, Any] = {
+        "kind": "train",
+        "world_size": size,
+        "batch_size": batch_size,
+        "regime": REGIME,
+        "image_size": 8,
+    }
+    return replace(TASK, rank=rank, point=changed(TASK.point, options={"step_s": "2.0"}, **fields))
+
+
+def training_worker(of: Task) -> tuple[Worker, Counting, list[Event]]:
+    clock, said = Clock(), list[Event]()
+    trainer = Counting(of, clock=clock, sleep=clock.sleep)
+    learner = training.learner_of(trainer, of, said.append, clock)
+    loop = Worker(
+        trainer, lambda event, hold=False: said.append(event), lambda: True, clock, clock, learner=learner
+    )
+    return loop, trainer, said
+
+
+def test_an_epoch_is_one_window_with_a_rate_for_each_step_and_signs_of_life() -> None:
+    loop, trainer, said = training_worker(task())
+    assert loop.obey(Train(number=0, steps=4))
+    assert loop.obey(Train(number=1, steps=4))
+    assert trainer.rates == pytest.approx([0.1, 0.175, 0.25, 0.325, 0.4, 0.4, 0.4, 0.4])
+    windows = [event for event in said if isinstance(event, Window)]
+    assert [(each.index, each.steps, each.samples, each.measured) for each in windows] == [
+        (0, 4, 256, True), (1, 4, 256, True),
+    ]  # fmt: skip
+    assert windows[0].seconds == 8.0
+    assert windows[1].uncounted_samples == 0
+    assert any(isinstance(event, Progress) for event in said)
+
+
+def test_ranks_with_shorter_shards_predict_as_often_and_count_only_their_own() -> None:
+    """360 held-out digits on 7 ranks in batches of 17: 52 or 51 each, that is 4 batches or 3 whole ones."""
+    seen, predicted = [], []
+    for rank in range(7):
+        loop, trainer, said = training_worker(task(rank, 7, batch_size=17))
+        loop.obey(Evaluate(number=0))
+        (found,) = (event for event in said if isinstance(event, Evaluated))
+        seen.append(found.seen)
+        predicted.append(trainer.predicted)
+    assert seen == [52, 52, 52, 51, 51, 51, 51]
+    assert predicted == [4] * 7
+
+
+# What a worker tells of its point before it trains.
+
+RESNET50 = replace(POINT, workload=replace(POINT.workload, model="resnet50"))
+
+
+# He 2015 counts 3.8 to 4.1 thousand million multiply-adds of a forward pass.
+@pytest.mark.parametrize(("pass_", "giga"), [("forward", 8.18), ("backward", 24.3), ("step", 24.3)])
+def test_operations_are_those_of_the_passes_that_a_step_runs(pass_: Pass, giga: float) -> None:
+    point = replace(RESNET50, workload=replace(RESNET50.workload, pass_=pass_))
+    assert operations_per_sample(point) / 1e9 == pytest.approx(giga, rel=0.005)
+
+
+@pytest.mark.parametrize("kind", ["comm", "feed"])
+def test_what_computes_nothing_has_no_operations(kind: Kind) -> None:
+    assert operations_per_sample(replace(RESNET50, kind=kind)) == 0
+
+
+def test_emulated_devices_compute_nothing() -> None:
+    emulated = Hardware(device="emulated", profile="p100")
+    assert operations_per_sample(replace(RESNET50, hardware=emulated)) == 0
+
+
+# Which files a worker drops from the page cache, and what its row may say of them.
+
+FILES = tuple(Path(f"{number}.jpg") for number in range(8))
+
+
+@pytest.fixture
+def dropped(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    found: list[Path] = []
+    encoded = SimpleNamespace(encoded=SimpleNamespace(paths=FILES))
+    monkeypatch.setattr(feeds, "encoded_pictures", lambda task, spec: encoded)
+    monkeypatch.setattr(page_cache, "drop", found.extend)
+    monkeypatch.setattr(page_cache, "cached_fraction", lambda paths: 0.0)
+    return found
+
+
+def _task(strategy: str, *, drop: bool = True) -> Task:
+    task = one_task(strategy, "solo", model="resnet50", data="imagenet")
+    work = replace(task.point.workload, drop_caches=drop)
+    return replace(task, point=replace(task.point, workload=work), local_rank=1, local_world_size=4)
+
+
+def test_ranks_share_the_files_of_their_host(dropped: list[Path]) -> None:
+    assert run_task.prepared(_task("torch:gloo")) == ("disk", 0.0)
+    assert dropped == [FILES[1], FILES[5]]
+
+
+def test_one_worker_of_a_node_drops_them_all(dropped: list[Path]) -> None:
+    assert run_task.prepared(_task("mxnet:local")) == ("disk", 0.0)
+    assert dropped == [*FILES]
+
+
+def test_nothing_is_said_of_what_helpers_hold_in_memory(dropped: list[Path]) -> None:
+    assert run_task.prepared(_task("tensorflow:ps")) == ("", None)
+    assert dropped == []
+
+
+def test_without_the_flag_files_are_in_the_page_cache(dropped: list[Path]) -> None:
+    assert run_task.prepared(_task("torch:gloo", drop=False)) == ("page cache", None)
+    assert dropped == []

@@ -17,8 +17,6 @@ IMAGE = np.random.default_rng(0).standard_normal((3, 9, 9)).astype(np.float32)
 
 
 class Feed:
-    """Always the same two images."""
-
     fixed = False
 
     def batch(self, step: int) -> Batch:

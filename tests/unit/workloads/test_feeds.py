@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import chain
+from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,25 +13,21 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.frameworks import feeding
+from scaling.records.point import Regime
 from scaling.records.task import Task
-from scaling.workloads import data, feeds, models
+from scaling.workloads import data, feeds, models, schedule
 from scaling.workloads.feeds import digits
+from scaling.workloads.feeds.batches import Part, chosen
 from scaling.workloads.feeds.digits import Digits
 from scaling.workloads.feeds.pixels import Pixels, bilinear
+from scaling.workloads.feeds.sampler import Sampler, once
 from scaling.workloads.specs import Images, Tokens
 from tests.support import written
 from tests.support.paper_tasks import tasks
+from tests.support.points import TASK, changed
 
 COUNT = 1797
 DIGITS = Images(channels=1, height=32, width=32)
-
-
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    """Samples of one test are not those of the next."""
-    feeds.forget()
-    yield
-    feeds.forget()
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +122,6 @@ def task(model: str, name: str, rank: int = 0, *, size: int = 2, batch_size: int
 
 @pytest.fixture
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder of 40 and 12 pictures."""
     monkeypatch.setitem(data.CATALOGUE, "mnist", written.few("mnist"))
     return str(written.idx(tmp_path))
 
@@ -253,3 +250,163 @@ def test_of_kind_feed_steps_are_batches_and_nothing_is_trained() -> None:
         trainer.step()
     assert trainer.samples == 3 * task.point.workload.batch_size
     assert (trainer.loss(), trainer.digest(), trainer.parameters) == (None, None, 0)
+
+
+# Who is fed with which samples: shards that are disjoint and complete, in an order that is a pure function.
+
+
+def stream(rank: int = 0, world_size: int = 1, batch_size: int = 100, seed: int = 1) -> Sampler:
+    return Sampler(COUNT, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 7, 16])
+def test_shards_are_disjoint_and_cover_everything(world_size: int) -> None:
+    shards = []
+    for rank in range(world_size):
+        size = len(range(rank, COUNT, world_size))
+        shards.append(stream(rank, world_size, batch_size=size).indices(0))
+        assert len(stream(rank, world_size)) == size
+    assert sorted(np.concatenate(shards).tolist()) == list(range(COUNT))
+
+
+def test_an_epoch_has_every_sample_once_and_the_next_another_order() -> None:
+    feed = stream(rank=1, world_size=3, batch_size=599)
+    first, second = feed.indices(0), feed.indices(1)
+    assert len(set(first.tolist())) == 599
+    assert sorted(first) == sorted(second)
+    assert first.tolist() != second.tolist()
+
+
+def test_batches_run_on_over_the_end_of_an_epoch() -> None:
+    feed = stream(world_size=16, batch_size=50)  # shards of 113 samples
+    seen = np.concatenate([feed.indices(step) for step in range(10)])[: 4 * 113]
+    counts = np.unique(seen, return_counts=True)[1]
+    assert len(counts) == 113
+    assert set(counts.tolist()) == {4}
+    assert len(stream(world_size=16, batch_size=500).indices(3)) == 500
+
+
+def test_a_batch_is_a_function_of_seed_rank_and_step() -> None:
+    chosen = stream().indices(7)
+    again = stream()
+    again.indices(30)
+    assert again.indices(7).tolist() == chosen.tolist()
+    for other in (stream(seed=2), stream(rank=1, world_size=2)):
+        assert other.indices(7).tolist() != chosen.tolist()
+
+
+def test_more_ranks_than_samples() -> None:
+    assert len(stream(rank=2000, world_size=4000, batch_size=3).indices(1)) == 3
+
+
+@pytest.mark.parametrize(("count", "world_size"), [(23, 1), (23, 4), (2, 3), (24, 4)])
+def test_what_is_held_out_is_gone_through_once(count: int, world_size: int) -> None:
+    batches = [
+        batch.tolist()
+        for rank in range(world_size)
+        for batch in once(count, batch_size=4, rank=rank, world_size=world_size)
+    ]
+    assert sorted(chain(*batches)) == list(range(count))
+    assert all(0 < len(batch) <= 4 for batch in batches)
+
+
+# A part of the samples: the same for every rank and seed, of each class as many as there can be.
+
+REGIME = Regime(epochs=1, seed=0, rate=0.1, base_rate=0.1, base_batch=32)
+
+
+def test_classes_take_turns_until_one_is_used_up() -> None:
+    labels = np.array([0] * 50 + [1] * 3 + [2] * 47)
+    for count, wanted in ((3, [1, 1, 1]), (9, [3, 3, 3]), (13, [5, 3, 5]), (100, [50, 3, 47])):
+        assert np.bincount(labels[chosen(100, count, labels)]).tolist() == wanted
+    assert sorted(np.bincount(labels[chosen(100, 7, labels)])) == [2, 2, 3]
+
+
+def test_a_larger_part_contains_the_smaller_and_is_drawn_all_over() -> None:
+    labels = np.arange(1000) % 10
+    small, large = chosen(1000, 100, labels), chosen(1000, 200, labels)
+    assert set(small) < set(large)
+    assert small.tolist() == sorted(small)
+    assert small[0] < 100 and small[-1] > 900
+    assert small.tolist() != list(range(small[0], small[0] + 100))
+
+
+def test_without_classes_it_is_drawn_from_all() -> None:
+    assert len(set(chosen(1000, 100, None))) == 100
+
+
+def test_a_sample_keeps_its_label() -> None:
+    images = models.spec("digits-cnn").input
+    whole = feeds.samples(changed_task(), models.spec("digits-cnn"), "train")
+    part = Part(whole, 40)
+    shown, labels = part.take(np.arange(40), (0,))
+    assert shown.shape == (40, *images.shape)
+    assert np.bincount(labels).tolist() == [4] * 10
+    everything, names = whole.take(np.arange(len(whole)), (0,))
+    by_content = {one.tobytes(): name for one, name in zip(everything, names, strict=True)}
+    assert [by_content[one.tobytes()] for one in shown] == labels.tolist()
+
+
+def changed_task(**fields: Any) -> Any:
+    return replace(TASK, point=changed(TASK.point, kind="train", regime=replace(REGIME, **fields)))
+
+
+def test_a_point_has_as_many_as_it_asks_for_on_all_ranks_and_seeds() -> None:
+    spec = models.spec("digits-cnn")
+    task = changed_task(train_samples=100, test_samples=20)
+    assert [len(feeds.samples(task, spec, split)) for split in ("train", "test")] == [100, 20]
+    assert [feeds.whole(task, spec, split) for split in ("train", "test")] == [1437, 360]
+    assert len(feeds.samples(changed_task(), spec, "train")) == 1437
+    other = replace(task, rank=1, seed=5)
+    here, there = (feeds.samples(one, spec, "test").take(np.arange(20), (0,)) for one in (task, other))
+    assert np.array_equal(here[0], there[0])
+
+
+def test_pictures_in_folders_are_balanced_and_records_drawn(tmp_path: Path) -> None:
+    written.folders(tmp_path / "train", {"ape": 6, "bee": 2})
+    spec = replace(models.spec("digits-cnn"), name="mine")
+    work = {"data": "folders", "data_dir": str(tmp_path)}
+    task = replace(changed_task(train_samples=4), data_dir=str(tmp_path))
+    task = replace(task, point=changed(task.point, data=work["data"]))
+    part = feeds.samples(task, spec, "train")
+    assert part.take(np.arange(4), (0,))[1].tolist() == [0, 0, 1, 1]
+
+
+def test_a_part_of_more_than_there_is(tmp_path: Path) -> None:
+    """Of the user's own pictures nobody knows how many there are until they are looked at."""
+    written.folders(tmp_path / "train", {"ape": 3, "bee": 2})
+    model = models.spec("digits-cnn")
+    with pytest.raises(UsageError, match="--train-samples 6: --data folders has 5 in its train split; take fewer"):
+        feeds.check("folders", str(tmp_path), model, ("train",), {"train": 6})
+    assert feeds.check("folders", str(tmp_path), model, ("train",), {"train": 5}) == str(tmp_path)
+    data.check_part("folders", "train", 6, None)
+
+
+# Rates and steps of a training to an accuracy, by hand.
+
+SCHEDULE_REGIME = Regime(epochs=10, seed=0, rate=0.4, base_rate=0.1, base_batch=32)
+
+
+@pytest.mark.parametrize(("rule", "rate"), [("linear", 0.4), ("sqrt", 0.1 * sqrt(4)), ("none", 0.1)])
+def test_a_rate_grows_with_the_update_by_its_rule(rule: str, rate: float) -> None:
+    assert schedule.scaled(0.1, rule, 4) == pytest.approx(rate)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("samples", "world_size", "batch_size"), [(1437, 1, 16), (1437, 4, 64), (7, 2, 16), (32, 4, 8)]
+)
+def test_after_an_epoch_every_sample_was_seen_and_few_twice(
+    samples: int, world_size: int, batch_size: int
+) -> None:
+    longest = -(-samples // world_size)
+    for epoch in range(6):
+        steps = schedule.steps_before(epoch, samples=samples, world_size=world_size, batch_size=batch_size)
+        assert epoch * longest <= steps * batch_size < epoch * longest + batch_size
+
+
+def test_warm_up_and_steps_follow_each_other() -> None:
+    regime = replace(SCHEDULE_REGIME, warmup_epochs=2, lr_steps=(5, 8))
+    found = [schedule.rate(regime, epochs) for epochs in (0, 1, 1.5, 2, 4.9, 5, 7.9, 8, 9.9)]
+    assert found == pytest.approx([0.1, 0.25, 0.325, 0.4, 0.4, 0.04, 0.04, 0.004, 0.004])
+    assert schedule.varies(regime)
+    assert not schedule.varies(SCHEDULE_REGIME)

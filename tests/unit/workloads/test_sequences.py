@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,6 @@ from tests.support.paper_tasks import one_task
 
 ROW = np.arange(100, 130, dtype=np.uint16)
 FOUR = Tokens(length=4, words=200)
-
-
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    feeds.forget()
-    yield
-    feeds.forget()
 
 
 def test_the_next_token_at_each_place() -> None:

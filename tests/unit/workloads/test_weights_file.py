@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 import struct
 import zipfile
@@ -17,8 +18,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling.errors import UsageError
-from scaling.workloads import models, weights, weights_file
-from scaling.workloads.layers import BatchNorm, Conv, Dense, GlobalMean, Layer
+from scaling.plan import validation
+from scaling.workloads import models, walk, weights, weights_file
+from scaling.workloads.layers import BatchNorm, Conv, Dense, GlobalMean, Layer, Parameter, Start
 from scaling.workloads.specs import Classes, Images, ModelSpec
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -50,7 +52,6 @@ def npz(path: Path, arrays: Arrays) -> str:
 
 
 def safetensors(path: Path, arrays: Arrays, kind: str = "F32") -> str:
-    """As the format's page has it, the names sorted."""
     header: dict[str, Any] = {"__metadata__": {"format": "np"}}
     data = b""
     for name, array in sorted(arrays.items()):
@@ -140,7 +141,6 @@ def test_what_is_no_such_file_is_refused_on_one_line(tmp_path: Path, name: str) 
 
 
 def pth(folder: Path, found: object) -> str:
-    """What torch.save writes of plain values."""
     pickled = io.BytesIO()
     pickle.dump(found, pickled, protocol=2)
     with zipfile.ZipFile(folder / "plain.pth", "w") as file:
@@ -206,3 +206,130 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, capsys: py
     with pytest.raises(UsageError, match="only tensors are read"):
         weights_file.weights(replace(SPEC, weights=str(path)))
     assert capsys.readouterr().out == ""
+
+
+# First weights: how they are distributed, and that a seed gives the same.
+
+
+def drawn(start: Start, shape: tuple[int, ...] = (400, 500)) -> weights.Array:
+    return weights.values(Parameter("weight", shape, start, 200, 300), np.random.default_rng(1))
+
+
+@pytest.mark.parametrize(
+    ("start", "deviation"),
+    [
+        ("he-in", math.sqrt(2 / 200)),
+        ("he-out", math.sqrt(2 / 300)),
+        ("glorot", math.sqrt(2 / 500)),
+        ("uniform", 1 / math.sqrt(3 * 200)),
+        ("uniform-0.05", 0.05 / math.sqrt(3)),
+        ("normal-0.01", 0.01),
+        ("normal-0.02", 0.02),
+    ],
+)
+def test_deviations(start: Start, deviation: float) -> None:
+    """Of 200,000 values: the standard error is 0.2 %."""
+    values = drawn(start)
+    assert values.dtype == np.float32
+    assert values.std() == pytest.approx(deviation, rel=0.01)
+    assert abs(values.mean()) < 0.02 * deviation
+    if start in ("glorot", "uniform", "uniform-0.05"):
+        assert np.abs(values).max() <= math.sqrt(3) * deviation * 1.001
+
+
+def test_states_start_orthogonal_and_gates_remember() -> None:
+    matrix = drawn("orthogonal", (64, 16))
+    assert np.allclose(matrix.T @ matrix, np.eye(16), atol=1e-6)
+    assert drawn("forget", (8,)).tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert (drawn("ones", (2,)).tolist(), drawn("zeros", (2,)).tolist()) == ([1, 1], [0, 0])
+
+
+def test_a_seed_gives_the_same_weights_in_the_descriptions_order() -> None:
+    spec = models.spec("imdb-lstm")
+    first, again, other = (dict(weights.draw(spec, seed)) for seed in (1, 1, 2))
+    wanted = walk.parameters(spec.layers, spec.input.shape)
+    assert [(name, each.shape) for name, each in first.items()] == [
+        (name, each.shape) for name, each in wanted.items()
+    ]
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert not np.array_equal(first["0.weight"], other["0.weight"])
+
+
+# Weights that were saved: what is read of them again, and what becomes of a file that cannot be written.
+
+
+def saved_network(_size: int, classes: int) -> tuple[Layer, ...]:
+    norm = BatchNorm()
+    return (Conv(channels=4, kernel=3, bias=False), norm, Conv(channels=2, kernel=1), norm, GlobalMean(),
+            Dense(width=classes))  # fmt: skip
+
+
+SAVED_SPEC: ModelSpec = replace(
+    models.spec("digits-cnn"), name="tiny", network=saved_network, input=Images(channels=1, height=8, width=8),
+    target=Classes(count=3),
+)  # fmt: skip
+SAVED_WEIGHTS_DRAWN = dict(weights.draw(SAVED_SPEC, seed=3))
+STATISTICS = tuple(
+    (np.arange(width, dtype=np.float32) + width, np.arange(1, width + 1, dtype=np.float32)) for width in (4, 2)
+)
+
+
+def saved(folder: Path, ending: str) -> str:
+    path = str(folder / f"learnt{ending}")
+    weights_file.save(path, SAVED_SPEC, SAVED_WEIGHTS_DRAWN, STATISTICS)
+    return path
+
+
+@pytest.mark.parametrize("ending", validation.SAVED)
+def test_what_is_saved_is_read_again(tmp_path: Path, ending: str) -> None:
+    spec = replace(SAVED_SPEC, weights=saved(tmp_path, ending))
+    again = dict(weights.draw(spec, seed=8))
+    assert list(again) == weights.names(SAVED_SPEC)
+    for name, array in again.items():
+        assert np.array_equal(array, SAVED_WEIGHTS_DRAWN[name])
+    for read, wanted in zip(weights.statistics(spec), STATISTICS, strict=True):
+        assert np.array_equal(read, wanted)
+    assert [one.name for one in tmp_path.iterdir()] == [f"learnt{ending}"]
+
+
+@pytest.mark.parametrize("ending", validation.SAVED)
+def test_a_network_of_other_classes_begins_its_last_layer_anew(tmp_path: Path, ending: str) -> None:
+    other = replace(SAVED_SPEC, target=Classes(count=7), weights=saved(tmp_path, ending))
+    again = dict(weights.draw(other, seed=8))
+    *_, (last, wanted) = weights.draw(replace(other, weights=""), seed=8)
+    assert np.array_equal(again[last], wanted)
+    assert np.array_equal(again["0.weight"], SAVED_WEIGHTS_DRAWN["0.weight"])
+
+
+def test_safetensors_are_as_the_format_s_page_has_them(tmp_path: Path) -> None:
+    content = Path(saved(tmp_path, ".safetensors")).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header: dict[str, Any] = json.loads(content[8 : 8 + length])
+    assert (8 + length) % 8 == 0
+    ends = [0, *(each["data_offsets"][1] for each in header.values())]
+    assert [each["data_offsets"][0] for each in header.values()] == ends[:-1]
+    assert ends[-1] == len(content) - 8 - length
+    begin, end = header["0.weight"]["data_offsets"]
+    data = np.frombuffer(content[8 + length :][begin:end], "<f4")
+    assert np.array_equal(data.reshape(header["0.weight"]["shape"]), SAVED_WEIGHTS_DRAWN["0.weight"])
+
+
+def test_an_older_file_stays_where_a_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(saved(tmp_path, ".npz"))
+    before = path.read_bytes()
+
+    def full(part: Path, _arrays: object) -> None:
+        part.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(weights_file, "WRITERS", {".npz": full})
+    with pytest.raises(OSError, match="No space left"):
+        weights_file.save(str(path), SAVED_SPEC, SAVED_WEIGHTS_DRAWN, STATISTICS)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_ending_that_the_plan_lets_pass_has_a_writer_and_a_reader() -> None:
+    assert set(validation.SAVED) == set(weights_file.WRITERS) <= set(weights_file.READERS)

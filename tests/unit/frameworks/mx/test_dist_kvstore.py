@@ -20,7 +20,6 @@ from tests.support.points import changed, placed
 
 
 def on_two_hosts(kind: Kind = "exchange", **fields: Any) -> list[Task]:
-    """Two ranks and two servers, on node1 and node2."""
     places = [("node1", "10.0.0.1"), ("node2", "10.0.0.2")]
     servers = tuple(
         Server(launch_rank=rank, host=host, place=Place(address=address, interface="ib0"), port=6001 + rank)

@@ -8,17 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from scaling.report.figures import FIGURES
-from scaling.report.figures.parts import (
-    Bars,
-    Cards,
-    Curves,
-    Figure,
-    Heat,
-    Lanes,
-    Spreads,
-    Strips,
-    shortened,
-)
+from scaling.report.figures.parts import Bars, Cards, Curves, Figure, Heat, Lanes, Spreads, Strips, shortened
 from scaling.report.flags import FigureName
 from scaling.report.material import Material
 from tests.support.report_scenes import SCENES

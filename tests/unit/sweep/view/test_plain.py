@@ -148,10 +148,7 @@ HELPER = HelperState(task=replace(starting(point(2)).ranks[0].task, role="server
     ("state", "words"),
     [
         (starting(point(2)), "starting: 0 of 2 ready"),
-        (
-            replace(starting(point(2)), helpers=(HELPER,)),
-            "starting: 0 of 2 ready, waiting for server-0",
-        ),
+        (replace(starting(point(2)), helpers=(HELPER,)), "starting: 0 of 2 ready, waiting for server-0"),
         (warming(starting(point(2)), 3), "warming: window 4"),
         (measuring(starting(point(2)), 5, slow=(1,)), "measuring: window 5 of 10"),
         (measuring(starting(point(2)), 10), "measuring: window 10 of 10"),
@@ -160,10 +157,7 @@ HELPER = HelperState(task=replace(starting(point(2)).ranks[0].task, role="server
             "waiting until its cores are quiet: window 6 of 10",
         ),
         (commanded(measuring(starting(point(2)), 10), Finish()), "finishing: 0 of 2 ended"),
-        (
-            failing(starting(point(2)), CRASH),
-            "FAILED crash(SIGSEGV) on rank 1 (node1); ending the others",
-        ),
+        (failing(starting(point(2)), CRASH), "FAILED crash(SIGSEGV) on rank 1 (node1); ending the others"),
     ],
 )
 def test_phase(state: PointState, words: str) -> None:
