@@ -6,7 +6,7 @@ import pytest
 
 from scaling.analysis.table.catalogue import CAUSES
 from scaling.analysis.table.entries import Column
-from scaling.report.formats.layout import WIDTH, fitted
+from scaling.report.formats.terminal import WIDTH, fitted
 
 NAMES = ("mxnet:dist_async", "tensorflow:ring")
 LOSSES = ("contention", "straggling", "exchange_cpu", "servers", "waiting", "unexplained")
