@@ -6,22 +6,144 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.analysis.table import catalogue
 from scaling.analysis.table import rows as analysed
 from scaling.analysis.table.analyse import Analysis, analyse, kept
+from scaling.analysis.table.catalogue import explanations
 from scaling.analysis.table.cost import Pricing
+from scaling.analysis.table.entries import Report
 from scaling.analysis.table.predictions import judged
 from scaling.analysis.table.rows import Minibatch, Resolution, Row
 from scaling.records.point import Hardware, Unit, Workload
 from scaling.records.run import Header, PointRecord, Prediction
-from scaling.report import costs, imported, labels, minibatches, over_cpu, predicted, quantities, trainings
+from scaling.report import imported, labels, quantities, sections
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
 from scaling.report.headline import last_line
 from scaling.report.labels import Context
-from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Notes, Phrase, Section, Value
-from scaling.report.reading import how_to_read
+from scaling.report.parts import (
+    Baseline,
+    Baselines,
+    Detail,
+    Document,
+    Entry,
+    Line,
+    Notes,
+    Phrase,
+    Quantity,
+    Section,
+    Value,
+)
 from scaling.text import counted
+
+# ---------------------------------------------------------------- reading
+#
+# How a report is to be read: the lines at its end, as far as it needs them.
+
+
+def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -> tuple[Entry, ...]:
+    """An entry for each kind of figure and mark that the report has."""
+    rows = analysis.rows
+    found = {
+        "rates": labels.rates(rows),
+        "efficiency": _efficiency(analysis),
+        "causes": _breakdown(rows),
+        "rivals": _rivals(rows),
+        "unranked": f"{_ranked_apart(rows)}{_not_ranked(rows)}",
+        "unreadable": next((text for row in rows if (text := _unreadable(row))), ""),
+    }
+    said = ((label, text.format(**found)) for label, text in explanations(Report(analysis, compares, predicts)))
+    return tuple(Entry(label=label, phrase=(text,)) for label, text in (*said, *_of_frameworks(rows).items()))
+
+
+def _unreadable(row: Row) -> str:
+    """The energy counter that could not be read."""
+    return row.machine_energy.unreadable if row.machine_energy else ""
+
+
+def _of_frameworks(rows: Iterable[Row]) -> dict[str, str]:
+    """What the frameworks of these rows have a reader know."""
+    return {label: text for row in rows for label, text in frameworks.named(row.strategy).explained.items()}
+
+
+def _rivals(rows: Iterable[Row]) -> str:
+    several = len({row.framework for row in rows}) > 1
+    return f"those of the fastest exchange{' of its framework' if several else ''}"
+
+
+def _ranked_apart(rows: Sequence[Row]) -> str:
+    if all(row.synchronous for row in rows):
+        return ""
+    return (
+        " Asynchronous contenders are never ranked against synchronous ones: "
+        f"{labels.one_sample(rows)} trained on old parameters teaches less."
+    )
+
+
+def _not_ranked(rows: Iterable[Row]) -> str:
+    found = sorted({name for row in rows for name in row.flags if catalogue.mark_named(name).is_wrong})
+    named = " and ".join(found)
+    return f" {named} contenders are not ranked: they are not what their names say." if found else ""
+
+
+def _freedom(rows: Iterable[Row]) -> str:
+    """`(Student's t, 8 degrees of freedom, pooled over the cells of a work)`."""
+    known = sorted({row.efficiency.df for row in rows if row.efficiency and row.efficiency.df})
+    if not known:
+        return ""
+    low, high = known[0], known[-1]
+    df = f"{high}" if low == high else f"{low} to {high}"
+    return f" (t with {df} degree{'s' if high > 1 else ''} of freedom, pooled over the cells of one work)"
+
+
+def _efficiency(analysis: Analysis) -> str:
+    rows = analysis.rows
+    names = list(dict.fromkeys(baseline.strategy for baseline in analysis.baselines))
+    end = f"± is half the 95 % interval over rounds{_freedom(rows)}."
+    if len(names) < 2:
+        return f"speedup / N, against {names[0] if names else 'the plain loop'} on one device; {end}"
+    return (
+        "speedup / N, against the plain loop of the same framework on one device "
+        f"({', '.join(names)}); {end} These baselines differ: compare frameworks by {labels.rates(rows)}, since a "
+        "slow plain loop makes efficiency look good."
+    )
+
+
+def _has_node_rule(rows: Iterable[Row]) -> bool:
+    return any(row.workload.batch_rule == "node" for row in rows)
+
+
+_NODE_BATCH = "small batch, a device's part of a node's batch costs more than its part of the time"
+
+
+def _of_windows(rows: Iterable[Row]) -> str:
+    """Of which frameworks straggling is told by the window."""
+    several = (row for row in rows if row.synchronous and row.world_size > 1)
+    late = {row.strategy.partition(":")[0] for row in several if _returns_early(row)}
+    why = "of a window, a lower bound, since no step is timed by itself"
+    return f" ({', '.join(sorted(late))}: {why})" if late else ""
+
+
+def _returns_early(row: Row) -> bool:
+    """Whether steps of its plain loop can be timed neither when they return nor by the device's own clock."""
+    on = row.hardware.device
+    return on == "emulated" or on in frameworks.named(row.strategy).returns_early
+
+
+def _breakdown(rows: Iterable[Row]) -> str:
+    """The causes that any row tells."""
+    lost = [row for row in rows if row.breakdown is not None]
+    causes = catalogue.causes(lost)
+    texts = {cause.key: cause.explanation for cause in causes}
+    if "straggling" in texts:
+        texts["straggling"] += _of_windows(lost)
+    if "small_batch" in texts and _has_node_rule(lost):
+        texts["small_batch"] = _NODE_BATCH
+    shown = (quantities.cell(cause, row) for cause in causes for row in lost)
+    noise = any(isinstance(cell, Quantity) and cell.is_noise for cell in shown)
+    return f"{'; '.join(texts.values())}{' In parentheses: what no interval tells from zero.' if noise else ''}"
+
 
 # ---------------------------------------------------------------- comparison
 #
@@ -269,9 +391,9 @@ def said(
     compared = Comparisons(rows, analysis.resolutions, context, planned, notes).sections()
     stale = frozenset((row.group, row.world_size) for row in rows if not row.synchronous and row.rounds)
     swept = (
-        *over_cpu.sections(analysis.over_cpu, context, notes),
-        *minibatches.sections(analysis.minibatches, context, notes),
-        *trainings.sections(analysis.trainings, context, notes),
+        *sections.over_cpu(analysis.over_cpu, context, notes),
+        *sections.minibatches(analysis.minibatches, context, notes),
+        *sections.trainings(analysis.trainings, context, notes),
     )
     return Document(
         facts=facts(header, kept(records), rows, context),
@@ -286,8 +408,8 @@ def said(
         sections=(
             *swept,
             *_curves(curved(analysis), context, planned, notes, stale),
-            *predicted.sections(judged(predictions, rows), notes),
-            *(costs.sections(rows, header, context, pricing, notes) if pricing else ()),
+            *sections.predicted(judged(predictions, rows), notes),
+            *(sections.costs(rows, header, context, pricing, notes) if pricing else ()),
             *imported.sections(header, notes),
         ),
         baselines=baselines(analysis, context, notes, compares=bool(compared)),

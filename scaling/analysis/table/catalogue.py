@@ -287,25 +287,12 @@ def _cause(
 ) -> Column:
     """A cause, by its field of `Breakdown`."""
     return Column(
-        key=key,
-        title=title,
-        short=short,
-        unit=PERCENT,
-        digits=1,
-        group=BREAKDOWN,
-        shows_interval=False,
-        brackets_noise=True,
-        value=lambda row: getattr(row.breakdown, key, None),
-        interval=lambda row: row.breakdown_intervals.get(key),
-        basis="claim",
-        tables={"curve": _is_told, "comparison": _is_told, "page": _is_told},
-        place=place,
-        csv=f"loss_{key}_fraction",
-        ends=ENDS,
-        explanation=explanation,
-        advice=advice,
-        color=color,
-    )
+        key=key, title=title, short=short, unit=PERCENT, digits=1, group=BREAKDOWN, shows_interval=False,
+        brackets_noise=True, value=lambda row: getattr(row.breakdown, key, None),
+        interval=lambda row: row.breakdown_intervals.get(key), basis="claim",
+        tables={"curve": _is_told, "comparison": _is_told, "page": _is_told}, place=place,
+        csv=f"loss_{key}_fraction", ends=ENDS, explanation=explanation, advice=advice, color=color,
+    )  # fmt: skip
 
 
 # In the order of bars.

@@ -181,7 +181,7 @@ class Report(NamedTuple):
 
 class Explanation(Record, frozen=True, kw_only=True):
     """A line of How to read, in reports of which `applies` holds. In `text` a name in braces stands for what
-    depends on the rows: `{rates}` is `images/s`; `report/reading.py` has the others."""
+    depends on the rows: `{rates}` is `images/s`; `report/document.py` has the others."""
 
     label: str
     text: str

@@ -30,7 +30,7 @@ from scaling.report import flags, schema
 from scaling.report.document import document
 from scaling.report.formats import json as json_format
 from scaling.report.formats import latex
-from scaling.report.formats.layout import WIDTH, fitted
+from scaling.report.formats.terminal import WIDTH, fitted
 from scaling.report.parts import Section
 from scaling.sweep.view.live import LiveView
 from scaling.sweep.view.plain import PlainView

@@ -14,7 +14,7 @@ from scaling.analysis.table import catalogue
 from scaling.analysis.table.entries import Mark
 
 Theme = Literal["light", "dark", "page"]
-# On the page they follow its theme: svg.py turns this into `currentColor`.
+# On the page they follow its theme: draw.py turns this into `currentColor`.
 CURRENT = "#010203"
 INK: dict[Theme, str] = {"light": "#1b1f24", "dark": "#e6e9ee", "page": CURRENT}
 PAPER: dict[Theme, str] = {"light": "#ffffff", "dark": "#14171c", "page": "none"}
