@@ -1,4 +1,4 @@
-"""The command `scaling`: it runs the command that is named, lists all, and completes them in shells."""
+"""The command `scaling`: help, completion, refusals, what it does not load, a closed terminal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from scaling import __main__ as scaling
+from scaling.tools.bisect import flags as bisecting
+from scaling.tools.check import flags as checking
+from tests.support.closed_terminal import outlived
+
+# The command `scaling`: it runs the command that is named, lists all, and completes them in shells.
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,3 +95,100 @@ def test_the_console_script_is_the_command(
     assert getattr(import_module(module), function)() == 0
     assert name == "scaling" and capsys.readouterr().out
     assert sys.path[-1] == ""
+
+
+# `python -m scaling bisect` as a process of one rank: what it refuses, in one line.
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--strategy", "fake:a"), "this launch has 1 node, a search needs 3"),
+        (("--strategy", "fake:a", "--noise", "0"), "--noise 0: not between 0 and 50 percent"),
+        (("--strategy", "torch:glo"), "torch:gloo"),
+        (("--world-sizes", "4"), "No such option: --world-sizes"),
+    ],
+)
+def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling", "bisect", *argv],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scaling bisect: error: ")
+    assert words in line
+    assert list(tmp_path.iterdir()) == []
+
+
+# What is not loaded where it is not needed: start-up is time, and frameworks change the process they are in.
+
+FRAMEWORKS = {"torch", "torchvision", "tensorflow", "mxnet", "horovod"}
+GATHER = """
+from scaling.agent import interpreters
+interpreters.host_with(())
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import scaling.sweep.view.live", {"rich"}),
+        ("from scaling.workloads.feeds.digits import load; load(9, 9)", {"sklearn"}),
+        ("from scaling.workloads import feeds", {"numpy"}),
+        (GATHER, {*FRAMEWORKS, "mpi4py", "numpy"}),
+        ("import scaling.tools.check.__main__", {*FRAMEWORKS, "rich", "typer", "scipy"}),
+    ],
+    ids=["view", "digits", "list-of-data", "hosts", "check"],
+)
+def test_what_is_not_loaded(code: str, absent: set[str]) -> None:
+    tell = f"{code}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "scaling" in loaded
+    assert not absent & loaded
+
+
+# SIGHUP, of a terminal that closed, ends the preflight and a search as Ctrl-C does, and their help says so.
+
+# Each says a line once it is led, and would go on for ever.
+COMMANDS = {
+    "scaling check": """
+import sys, time
+from scaling.tools.check import __main__ as check, gather
+gather.watch = lambda _: time.sleep(3600)
+sys.exit(check.main([]))
+""",
+    "scaling bisect": """
+import sys
+from scaling.tools.bisect import __main__ as bisect, leading
+def search(lead, asked):
+    print("led", flush=True)
+    while True:
+        lead.mailbox.look()
+leading.bisect = search
+sys.exit(bisect.main(["--strategy", "fake:a", "--device", "cpu"]))
+""",
+}
+
+
+@pytest.mark.parametrize(("answer", "last", "code"), [("SIG_DFL", "HUP", 129), ("SIG_IGN", "TERM", 143)])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_closed_terminal_ends_a_command_but_not_with_nohup(
+    tmp_path: Path, command: str, answer: str, last: str, code: int
+) -> None:
+    """UCX, which Open MPI loads, takes SIGHUP for itself and does nothing with it."""
+    begin = f"import signal; signal.signal(signal.SIGHUP, signal.{answer}){COMMANDS[command]}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", begin],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    ended, _, err = outlived(process, process.stdout.readline, last)
+    assert (ended, err) == (code, "")
+
+
+@pytest.mark.parametrize("flags", [checking, bisecting])
+def test_the_help_names_its_exit_code(flags: ModuleType) -> None:
+    assert flags.EPILOG.endswith(" 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP.")

@@ -1,5 +1,4 @@
-"""Each fault planted in a real worker process: the point fails with its cause, the sweep goes on,
-nothing is left running. The ranks live in this process, the workers do not."""
+"""Faults of real workers, helpers and strategies: each costs its point alone."""
 
 from __future__ import annotations
 
@@ -17,10 +16,17 @@ from scaling.errors import Interrupted
 from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.messages import Reserve
+from scaling.records.network import NcclChoice
 from scaling.records.run import PointRecord
 from scaling.report.formats import terminal
+from scaling.sweep.state import PointState
+from tests.support import faulty
 from tests.support.children import nothing_left
 from tests.support.inline import Launch, Run
+from tests.support.talking_nccl import NAME
+
+# Each fault planted in a real worker process: the point fails with its cause, the sweep goes on, nothing is left
+# running. The ranks live in this process, the workers do not.
 
 QUICK: dict[str, Any] = {"rounds": 1, "windows": 3, "kinds": ["exchange", "solo"], "window_s": 0.01}
 
@@ -234,3 +240,118 @@ def test_an_agent_that_is_signalled_ends_its_workers(tmp_path: Path) -> None:
     nothing_left()
     (folder,) = tmp_path.iterdir()
     assert len(store.load(folder)[1]) == 1
+
+
+# Parameter servers as processes: a killed one, and what they use.
+
+SERVERS_QUICK: dict[str, Any] = {"rounds": 1, "windows": 3, "kinds": ["exchange"], "window_s": 0.01}
+
+
+class StrikingHelper:
+    struck = 0
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args: None
+
+    def progress(self, state: PointState) -> None:
+        if state.phase == "measuring" and state.ranks[0].windows and not self.struck:
+            self.struck = state.helpers[0].pid
+            os.kill(self.struck, signal.SIGKILL)
+
+
+def test_a_server_killed_amid_the_windows_fails_its_point_and_the_next_one_runs(tmp_path: Path) -> None:
+    view: Any = StrikingHelper()
+    launch = Launch(2, real=True)
+    found = launch.sweep(
+        tmp_path, view=view, strategy=["fake:ps", "fake:a"], world_sizes=[2],
+        **{**SERVERS_QUICK, "windows": 100, "window_s": 0.02},
+    )  # fmt: skip
+    outcomes = {record.point.strategy: record.outcome for record in found.records}
+    failed = outcomes["fake:ps"]
+    assert isinstance(failed, Failed)
+    assert (failed.cause, failed.message) == ("crash(SIGKILL)", "helper server-0: ended by SIGKILL")
+    assert isinstance(outcomes["fake:a"], Finished)
+    nothing_left()
+
+
+def test_what_servers_used_of_the_cpu_is_in_the_record(tmp_path: Path) -> None:
+    found = Launch(2, real=True).sweep(
+        tmp_path, strategy=["fake:ps-ports"], world_sizes=[2], servers=2, **{**SERVERS_QUICK, "window_s": 0.05}
+    )
+    (record,) = found.of(size=2)
+    assert isinstance(record.outcome, Finished)
+    assert [helper.name for helper in record.helpers] == ["server-0", "server-1"]
+    assert all(helper.telemetry.cpu_percent is not None for helper in record.helpers)
+    assert all(isinstance(helper.outcome, Finished) for helper in record.helpers)
+    environ = record.ranks[1].environ
+    assert environ["FAKE_SERVER1"] == record.helpers[1].announced["SERVER1"]
+    assert len(environ["FAKE_RANK_PORTS"].split(",")) == 2
+    ready = record.ranks[0].ready
+    assert ready is not None and ready.crossing_bytes_per_step == (0.0, 0.0)  # all on one host
+    nothing_left()
+
+
+# Strategies from outside whose real workers and helpers answer wrongly: their points alone fail, with the hook
+# and the type that is wanted.
+
+TOLD = {
+    "null": "embedded null byte",
+    "bytes": "strategy tests.support.faulty:bytes: bytes_per_step() is of a wrong type: Expected `array | null`",
+    "memory": "FakeTrainer.peak_memory_bytes() is of a wrong type: Expected `int`, got `float`",
+    "notes": "FakeTrainer.notes is of a wrong type: Expected `array`, got `str`",
+    "exits": "SystemExit",
+    "announces": "tests.support.faulty:announces: announce() is of a wrong type: Expected `str`, got `int`",
+}
+
+
+def test_a_wrong_answer_costs_its_point_alone(tmp_path: Path) -> None:
+    names = {f"{faulty.MODULE}:{mode}": told for mode, told in TOLD.items()}
+    run = Launch(1, real=True).sweep(
+        tmp_path,
+        strategy=["fake:a", *names],
+        rounds=1,
+        kinds=["exchange"],
+        world_sizes=[1],
+        windows=3,
+        window_s=0.01,
+    )
+    found = {record.point.strategy: record.outcome for record in run.records}
+    assert isinstance(found.pop("fake:a"), Finished)
+    assert found.keys() == names.keys()
+    for name, outcome in found.items():
+        assert isinstance(outcome, Failed) and names[name] in outcome.message, outcome
+    nothing_left()
+
+
+# What NCCL chose is read by the agent when its worker has ended, and is in the record and the report.
+
+NCCL_LOG_QUICK: dict[str, Any] = {
+    "rounds": 1,
+    "windows": 3,
+    "kinds": ["exchange"],
+    "window_s": 0.01,
+    "world_sizes": [2],
+}
+
+
+def nccl_log_run(tmp_path: Path) -> Run:
+    return Launch(2, real=True).sweep(tmp_path, strategy=[NAME], **NCCL_LOG_QUICK)
+
+
+def test_each_rank_s_record_says_what_nccl_chose_there(tmp_path: Path) -> None:
+    found = nccl_log_run(tmp_path)
+    (record,) = found.of(size=2)
+    assert [rank.nccl for rank in record.ranks] == [
+        NcclChoice(network="IB", transports={"NET/IB": 1}, gpu_direct=1),
+        NcclChoice(network="Socket", transports={"NET/Socket": 1}),
+    ]
+    assert record.ranks[0].environ["NCCL_DEBUG"] == "INFO"
+    text = terminal.render(found.header, found.records, color=False)
+    assert "NET/IB with GPUDirect on 1 of 2 connections, NET/Socket" in " ".join(text.split())
+
+
+def test_a_user_s_own_log_is_left_to_him(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    (record,) = nccl_log_run(tmp_path).of(size=2)
+    assert [rank.nccl for rank in record.ranks] == [None, None]
+    assert not {"NCCL_DEBUG", "NCCL_DEBUG_FILE"} & record.ranks[0].environ.keys()

@@ -21,9 +21,6 @@ from tests.support.forked import IMPORTED, beside, child_of, end, is_forked, ser
 from tests.support.points import changed
 from tests.support.waiting import eventually
 
-both = pytest.mark.parametrize("way", ["fresh", "forked"])
-
-
 pytestmark = pytest.mark.usefixtures("adopting")
 
 

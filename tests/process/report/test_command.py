@@ -1,4 +1,4 @@
-"""`python -m scaling report` as a process: the bytes that it prints, and a reader that leaves."""
+"""`python -m scaling report` as a process, and the page beside a run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,68 @@ import pytest
 from scaling.report.formats import terminal
 from tests.support.report_scenes import cluster_run, default_run
 from tests.support.scripted_records import written
+
+# The page beside a run that has ended: its path before the last line, its bytes those of the report's command.
+
+QUICK = (
+    "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "solo,exchange",
+    "--world-sizes", "1", "--option", "step_s=0.002", "--results", "results",
+)  # fmt: skip
+# What a package that is not installed looks like.
+ABSENT = "raise ModuleNotFoundError(\"No module named 'jinja2'\", name='jinja2')\n"
+
+
+def start(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    without = {key: value for key, value in os.environ.items() if not key.startswith("SCALING_")}
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(
+        command, cwd=cwd, env={**without, **environ}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def run_in(folder: Path) -> Path:
+    (found,) = (folder / "results").iterdir()
+    return found
+
+
+def test_a_run_ends_with_its_page_and_the_line_for_programs(tmp_path: Path) -> None:
+    done = start("scaling.run", *QUICK, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = run_in(tmp_path)
+    *_, where, page, last = done.stdout.splitlines()
+    name = run.relative_to(tmp_path)
+    assert (where, page) == (f"run: {name}", f"page: {name}/page.html")
+    assert last.startswith("scaling: fake:a N=1 ")
+    again = start("scaling", "report", str(run), "--format", "html", "--output", "again.html", cwd=tmp_path)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert (tmp_path / "again.html").read_bytes() == (run / "page.html").read_bytes()
+    assert sorted(path.name for path in run.iterdir()) == ["logs", "page.html", "run.jsonl"]
+
+
+@pytest.mark.parametrize(("flags", "environ"), [(("--no-page",), {}), ((), {"SCALING_PAGE": "0"})])
+def test_a_run_without_a_page(tmp_path: Path, flags: tuple[str, ...], environ: dict[str, str]) -> None:
+    done = start("scaling.run", *QUICK, *flags, cwd=tmp_path, **environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (run_in(tmp_path) / "page.html").exists()
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[-2:]] == ["run", "scaling"]
+
+
+def test_a_page_that_cannot_be_made_is_a_line_on_stderr_and_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "absent" / "jinja2").mkdir(parents=True)
+    (tmp_path / "absent" / "jinja2" / "__init__.py").write_text(ABSENT)
+    path = os.pathsep.join([str(tmp_path / "absent"), os.environ.get("PYTHONPATH", "")])
+    done = start("scaling.run", *QUICK, cwd=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    name = run_in(tmp_path).relative_to(tmp_path)
+    assert line.startswith(
+        f"scaling: error: {name}/page.html: not written: --format html: jinja2 is not installed:"
+    )
+    assert line.endswith(f"python -m scaling report {name} --format html --output {name}/page.html")
+    assert done.stdout.splitlines()[-1].startswith("scaling: fake:a N=1 ")
+
+
+# `python -m scaling report` as a process: the bytes that it prints, and a reader that leaves.
 
 
 @pytest.mark.parametrize("end", ["", "run.jsonl"])

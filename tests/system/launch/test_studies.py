@@ -1,4 +1,4 @@
-"""Published studies beside what came out here: the table, and what a wrong call gets."""
+"""The studies: tables beside published ones, wrong calls, how they start runs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from scaling.workloads.data import folders
 from scaling.workloads.feeds.pictures import decode
 from scaling.workloads.specs import Images
 from tests.support import debian
+
+# Published studies beside what came out here: the table, and what a wrong call gets.
 
 FOLDER = Path(__file__).parents[3] / "launch/studies"
 

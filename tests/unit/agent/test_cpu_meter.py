@@ -1,4 +1,4 @@
-"""CPU time by thread, faults, stolen time and what others ran, read from trees like /proc and of this process."""
+"""What an agent reads of a worker: CPU time, and the readings of its device."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from scaling.records.telemetry import MAIN, CpuTime, Sample, ThreadTime
 from tests.support import probe_clock
 from tests.support.fake_nvml import FakeGpu, Install
 from tests.support.probe_clock import ProbeClock
+
+# CPU time by thread, faults, stolen time and what others ran, read from trees like /proc and of this process.
 
 PID = 42
 MS = 1_000_000  # ns

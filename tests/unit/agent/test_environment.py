@@ -1,4 +1,4 @@
-"""What a child's environment holds."""
+"""A child's environment and interpreter, and the energy counters of its host."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from tests.support.inline import host
 from tests.support.points import TASK, changed
 from tests.support.powercap import COUNTED, DOMAINS, RANGE_UJ, Powercap
 from tests.support.scripted_records import close
+
+# What a child's environment holds.
 
 
 def test_a_worker_does_not_see_the_launcher() -> None:

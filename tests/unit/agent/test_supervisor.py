@@ -1,4 +1,4 @@
-"""A child's three clocks, without a child: who waits for whom decides whose silence counts."""
+"""A child's clocks, running and stopped, and how often its agent looks for messages."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from scaling.records.task import Finish, Inspect, Rest, Run
 from scaling.transport.base import Hub
 from tests.support.points import TASK
 from tests.support.supervised import ONE, READY, Silent, cause, supervisor, window
+
+# A child's three clocks, without a child: who waits for whom decides whose silence counts.
 
 Call = tuple[Any, ...]
 IS_READY: Call = ("heard", READY, 5.0)

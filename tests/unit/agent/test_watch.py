@@ -1,5 +1,4 @@
-"""What is read beside a child adds up over the stretches in which its measured windows ran, and is read at no
-other time."""
+"""When an agent reads its meters, listens to idle cards, and cuts a log."""
 
 from __future__ import annotations
 
@@ -31,6 +30,9 @@ from scaling.records.telemetry import CpuTime, Flow, Foreign, Sample, Telemetry,
 from tests.support.fake_nvml import FakeGpu, Install
 from tests.support.points import POINT, TASK, changed, make_point
 from tests.support.supervised import Silent
+
+# What is read beside a child adds up over the stretches in which its measured windows ran, and is read at no
+# other time.
 
 STEPS = 7
 

@@ -1,4 +1,4 @@
-"""Known answers: step times are chosen by hand, every expected number is computed in a comment."""
+"""Rates, efficiency, baselines, comparisons and joined runs, by known answers."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ from tests.support.scripted_records import (
     record,
     sweep,
 )
+
+# Known answers: step times are chosen by hand, every expected number is computed in a comment.
 
 # ---------------------------------------------------------------- rates, speedup, efficiency, interval
 

@@ -1,4 +1,4 @@
-"""Known answers for the loss by cause; the arithmetic stands in the comments."""
+"""The loss by cause: known answers, and planted sweeps with CPU time."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from tests.support.scripted_records import (
     served,
     sweep,
 )
+
+# Known answers for the loss by cause; the arithmetic stands in the comments.
 
 
 def one_round(step_s: float, together: tuple[float, ...], comm_s: float, *, n: int = 0) -> list[PointRecord]:

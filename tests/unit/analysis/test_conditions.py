@@ -1,4 +1,4 @@
-"""What memory cost is said, with its size; and nothing where it cost nothing."""
+"""Notes on a row about its machine: memory, quotas, clocks, stalls, slow ranks, another revision."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ from tests.support.scripted_records import (
     warning,
     with_window,
 )
+
+# What memory cost is said, with its size; and nothing where it cost nothing.
 
 
 def with_cpu(made: PointRecord, **changes: Any) -> PointRecord:

@@ -1,4 +1,4 @@
-"""Who competes with whom, and what is claimed: in a framework, among frameworks, of stale and crowded ranks."""
+"""Who competes with whom; asynchronous ranks; curves, rivals and servers."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ from tests.support.scripted_records import (
     with_losses,
     with_window,
 )
+
+# Who competes with whom, and what is claimed: in a framework, among frameworks, of stale and crowded ranks.
 
 ROUNDS = 4
 # Noise of round and rival that does not cancel: hundredths of a step.

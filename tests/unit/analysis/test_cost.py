@@ -1,4 +1,4 @@
-"""What training costs: the studies' own figures, whole machines, intervals turned over, the knee."""
+"""Prices, cost, energy and operations per second of a row."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from tests.support.gpu_records import GIB, sample, with_gpus
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import by_one_worker, close, failed, header, host, mean, point, record, warning
 
+# What training costs: the studies' own figures, whole machines, intervals turned over, the knee.
+
 V100 = Price(
     name="p3.2xlarge", match=Match(cpu="Test CPU*"), devices=1, per_hour={"on_demand": 3.06, "spot": 0.92}
 )
-DAY_S = 86400.0
 
 
 def pricing(*found: Price, **changes: Any) -> Pricing:

@@ -1,4 +1,4 @@
-"""Waiting for data is told from contention; the arithmetic stands in the comments."""
+"""Waiting for data, notes about feeds, and baselines of every seat."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from tests.support.scripted_records import (
     record,
 )
 from tests.support.scripted_records import record as recorded
+
+# Waiting for data is told from contention; the arithmetic stands in the comments.
 
 ALONE_S, HELD_ALONE_S, HELD_S = 0.12, 0.10, 0.104
 SIZE = 4

@@ -1,4 +1,4 @@
-"""The intervals of simulated runs: that the simulation is the analysis, and how often the truth is inside."""
+"""Intervals, layouts of paired rounds, Welch and small statistics, against simulations and known answers."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ from tests.support.noise import NOISES, drawn
 from tests.support.scripted_records import UNIX_S, by_size, point
 from tests.support.simulated_alone import ALONE, settled
 from tests.support.vectorised_contests import told_apart, told_pair
+
+# The intervals of simulated runs: that the simulation is the analysis, and how often the truth is inside.
 
 KINDS: tuple[tuple[str, int, tuple[int, ...]], ...] = (
     ("each", 2, (simulated.SEAT_0, simulated.SEAT_1)),

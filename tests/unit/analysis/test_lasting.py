@@ -1,4 +1,4 @@
-"""Whether an efficiency lasts: warm-ups that are longer than a process is measured, planted."""
+"""Warm-ups: longer than a process is measured, or into the measured windows."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from scaling.records.point import Kind
 from scaling.records.run import LATER_WINDOWS, PointRecord, RankRecord
 from scaling.sweep.turns import ORDERS_S
 from tests.support.scripted_records import failed, point, record
+
+# Whether an efficiency lasts: warm-ups that are longer than a process is measured, planted.
 
 # Two steps a window, as of the default model; before each window one that is not counted; then others' turns.
 STEP_S, STEPS, UNCOUNTED, WARM = 0.05, 2, 1, 4

@@ -1,4 +1,4 @@
-"""The profiled steps of a cell: which record has them, and the split of a step on GPUs, by hand."""
+"""Profiled steps: which record has them, how a step on GPUs is split, and recorded traces of real GPUs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from scaling.records.telemetry import TRACED, Collective, GpuTime, Kernels
 from tests.support.cuda_traces import ALL_REDUCE, COPY, GEMM, kernel, nccl, trace
 from tests.support.scripted_records import point, record
 from tests.support.traced_records import STEPS_TRACED, gpu, of_two_devices, runs, with_traces
+
+# The profiled steps of a cell: which record has them, and the split of a step on GPUs, by hand.
 
 
 def whole(found: GpuSplit) -> float:

@@ -1,4 +1,4 @@
-"""Which card carried the bytes: a receipt from made-up counters."""
+"""Bytes on networks: the receipt of a row, and the path that holds it up."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from scaling.records.events import Failed, Window
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Flow, Telemetry
 from tests.support.scripted_traffic import STEPS, S, carried, point
+
+# Which card carried the bytes: a receipt from made-up counters.
 
 
 def receipt(*args: Any, **fields: Any) -> Receipt:

@@ -1,4 +1,4 @@
-"""The arithmetic of two programs that take turns."""
+"""The arithmetic of the benches."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from scaling.analysis.statistics.intervals import Estimate
 from tests.bench import forks, intervals, paired
 from tests.bench.environment import ONE_THREAD, with_heap
 from tests.bench.paired import Answer, Start
+
+# The arithmetic of two programs that take turns.
 
 
 def start(ratios: list[float], drift: float = 1.0) -> Start:

@@ -1,4 +1,4 @@
-"""A whole search on scripted hosts: evidence, waves at once, promise, proof, and what the report makes of it."""
+"""A search that leads a launch: found, proved, broken off."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ from scaling.tools.bisect.flags import parse
 from scaling.tools.bisect.leading import Bisection
 from scaling.transport.mailbox import Mailbox
 from tests.support.inline import Launch, host
+
+# A whole search on scripted hosts: evidence, waves at once, promise, proof, and what the report makes of it.
 
 KINDS = ["exchange", "solo", "together", "comm"]
 

@@ -1,4 +1,4 @@
-"""Groups of nodes that are measured until the slow ones are known: simulated clusters, by seed."""
+"""The search for slow nodes: suspects, and what is worth trying."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from scaling.tools.bisect.searching import (
 from scaling.tools.predict import priors
 from tests.support import simulated_nodes
 from tests.support.scripted_records import point, record
+
+# Groups of nodes that are measured until the slow ones are known: simulated clusters, by seed.
 
 
 def test_being_last_by_chance() -> None:

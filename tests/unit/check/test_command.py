@@ -1,4 +1,4 @@
-"""The preflight's text and its command line."""
+"""The preflight's networks, text, command line and schedule of pairs."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FABRIC, FOUR, facts, links, nic, node, rank, ranks
 from tests.support.fake_nvml import FakeGpu, installer
 from tests.support.inline_child import Clock
+
+# The preflight's text and its command line.
 
 # ---------------------------------------------------------------- which networks
 

@@ -1,4 +1,4 @@
-"""Facts -> verdicts: a sound cluster has nothing to mend; each planted fault is named, alone, with its mend."""
+"""Facts of the preflight -> verdicts: software, limits, names, clocks, networks, routed pods."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from scaling.tools.check.facts import Facts, Link, Load, RankFacts, Verdict, gro
 from scaling.tools.check.verdicts import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES, judge, links
 from tests.support import clouds
 from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, prepared, rank, to_mend
+
+# Facts -> verdicts: a sound cluster has nothing to mend; each planted fault is named, alone, with its mend.
 
 NCCL = {"nvidia-nccl-cu13": "2.29.7", "nvidia-nccl-cu12": "2.27.7"}
 

@@ -22,7 +22,6 @@ from tests.support.paper_tasks import tasks
 from tests.support.points import changed
 from tests.support.scripted_records import point
 
-STEP_S = 0.1
 EMULATED: dict[str, Any] = {
     "device": "emulated", "profile": "p100", "model": "resnet50", "data": "synthetic", "batch_size": 64,
 }  # fmt: skip

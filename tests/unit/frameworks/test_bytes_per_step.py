@@ -1,4 +1,4 @@
-"""What strategies say of the bytes that a step sends between nodes."""
+"""Bytes that a strategy sends in a step, and what NCCL wrote of its choices."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from scaling.records.network import ALONE, NcclChoice
 from scaling.records.point import Device
 from scaling.records.task import Server, Task
 from tests.support.points import make_point
+
+# What strategies say of the bytes that a step sends between nodes.
 
 S = 1000
 HOSTS = ("a", "a", "b", "b")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -142,8 +141,6 @@ class Builds:
         symbols = b"\x00ncclAllReduce\x00" if nccl else b"\x00MPI_Allreduce\x00"
         (place / "mpi_lib.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF" + symbols + hvd.OBEYS)
 
-
-Install = Callable[[], Builds]
 
 TORCH = tuple(f"torch:{mode}" for mode in ("plain", "nccl", "gloo", "ps-sync", "ps-async"))
 TENSORFLOW = tuple(f"tensorflow:{mode}" for mode in ("plain", "ring", "nccl", "ps"))

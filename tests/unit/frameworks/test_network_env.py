@@ -1,4 +1,4 @@
-"""Which environment and addresses each strategy is given for each kind of network: whole, as dictionaries."""
+"""Environment variables: of networks, of rates, and what children of older names get."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from scaling.workloads import feeds, models
 from tests.support import clouds
 from tests.support.paper_tasks import tasks
 from tests.support.points import changed, placed
+
+# Which environment and addresses each strategy is given for each kind of network: whole, as dictionaries.
 
 # How a task looks on a network: rank 1's address there, its interface, its RDMA card, the device.
 SOCKETS = ("10.20.0", "eth0", "")

@@ -1,4 +1,4 @@
-"""GPUs through a stand-in for NVML: which are listed, what they are, how they are linked."""
+"""GPUs of a host: NVML, visible devices, PCIe bridges, health."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from tests.support.fake_nvml import (
     sliced,
 )
 from tests.support.topologies import two_pairs
+
+# GPUs through a stand-in for NVML: which are listed, what they are, how they are linked.
 
 SINGLE, HOSTBRIDGE, NODE, SYSTEM = 10, 30, 40, 50
 AFFINITIES = frozenset({"nvmlDeviceGetCpuAffinityWithinScope", "nvmlDeviceGetCpuAffinity"})

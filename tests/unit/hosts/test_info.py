@@ -1,4 +1,4 @@
-"""The description of a host."""
+"""What a host says of itself, its allocator and its revision."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from scaling.hosts.revision import code_hash
 from scaling.records.host import Gpu, HostInfo
 from tests.support.fake_nvml import FakeGpu, Install
 from tests.support.inline import host as described
+
+# The description of a host.
 
 PACKAGES = frameworks.distributions()
 

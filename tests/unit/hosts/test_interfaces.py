@@ -1,4 +1,4 @@
-"""The kernel's counters, from a made-up /sys: bytes of interfaces and of RDMA ports, none of them twice."""
+"""Network cards: interfaces, RDMA ports and their counters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from scaling.records.host import Hca, Nic
 from scaling.records.telemetry import Flow, Traffic
 from tests.support.inline import host
 from tests.support.sysfs import Sysfs
+
+# The kernel's counters, from a made-up /sys: bytes of interfaces and of RDMA ports, none of them twice.
 
 
 @pytest.fixture

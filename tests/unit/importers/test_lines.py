@@ -1,4 +1,4 @@
-"""A log as lines: tags, carriage returns, colours, ends that were cut, lines without end; whose log it is."""
+"""A log as lines, whose log it is, and MXNet's Speedometer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from scaling.tools.importers import logs
 from scaling.tools.importers.logs import NUMBER, Given, SpeedOf, compiled
 from scaling.tools.importers.tools import TOOLS, read_all, recognise
 from tests.support.imported_logs import SAID, SAMPLES, damaged, imported, invented, only_row, refusal, written
+
+# A log as lines: tags, carriage returns, colours, ends that were cut, lines without end; whose log it is.
 
 # The thousand of each stands in tests/bench/importers.py.
 DAMAGES = 40

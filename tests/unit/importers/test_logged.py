@@ -1,4 +1,4 @@
-"""DLLogger, MLPerf, DLBS and TensorFlow's models: units that come late, inference, starts that count in means."""
+"""Logs of benchmarks and trainers: units, starts, several ranks, refusals."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from scaling.errors import UsageError
 from scaling.tools.importers.logs import Given
 from scaling.tools.importers.tools import read_all
 from tests.support.imported_logs import SAMPLES, imported, only_row, refusal, written
+
+# DLLogger, MLPerf, DLBS and TensorFlow's models: units that come late, inference, starts that count in means.
 
 TEXT = (SAMPLES / "tf_cnn_2.log").read_text()
 

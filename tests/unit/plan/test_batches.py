@@ -1,4 +1,4 @@
-"""What each device trains at each world size, by the batch rule."""
+"""Batches, kinds of points and feeds of a plan."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from scaling.records.point import Device, Kind, Point
 from scaling.run import flags, invocation, listing
 from tests.support.inline import enrol, host
 from tests.support.paper_tasks import one_task
+
+# What each device trains at each world size, by the batch rule.
 
 FAKE = ("--strategy", "fake:a", "--device", "cpu")
 NODE = ("--batch-rule", "node", "--batch-size", "144", *FAKE)

@@ -1,4 +1,4 @@
-"""What is chosen for the devices at hand where nothing is given, and that what is given stays."""
+"""Defaults, groups of points that run together, and the refusal of a second kernel."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from scaling.records.point import Placement
 from scaling.run import listing
 from tests.support.inline import enrol, host
 from tests.support.points import POINT, TASK, changed
+
+# What is chosen for the devices at hand where nothing is given, and that what is given stays.
 
 GB = 10**9
 MODERN = (9, 0)

@@ -1,4 +1,4 @@
-"""What is decided from the GPUs that ranks see: the device of a sweep, whose GPU is whose, what cannot run."""
+"""Devices of a plan: which GPU is whose, CPUs near GPUs, the CPU as a baseline."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ from tests.support.fake_nvml import Install
 from tests.support.inline import Launch, enrol, host
 from tests.support.points import TASK, changed, make_point
 from tests.support.topologies import MATRICES
+
+# What is decided from the GPUs that ranks see: the device of a sweep, whose GPU is whose, what cannot run.
 
 NAME = "NVIDIA H100 80GB HBM3"
 MISMATCH = "unusable: RM has detected an NVML/RM version mismatch."

@@ -1,5 +1,4 @@
-"""Parameter servers and other helpers: how many, beside which agent, with which ports; what one worker that
-drives all devices is given; asynchronous points."""
+"""Parameter servers, tasks of ranks, addresses of names, energy counters and ignored flags of a plan."""
 
 from __future__ import annotations
 
@@ -29,6 +28,9 @@ from scaling.run import flags, invocation
 from tests.support.inline import Launch, enrol, host
 from tests.support.points import POINT, make_point
 from tests.support.powercap import Powercap
+
+# Parameter servers and other helpers: how many, beside which agent, with which ports; what one worker that drives
+# all devices is given; asynchronous points.
 
 QUICK: dict[str, Any] = {"rounds": 1, "windows": 3, "kinds": ["exchange"], "window_s": 0.01}
 

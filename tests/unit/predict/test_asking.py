@@ -1,4 +1,4 @@
-"""What is refused, each in one line with what would mend it, and what what-ifs change."""
+"""Questions to the predictor, what it infers, and plans by price."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from scaling.tools.predict.infer import Posterior
 from scaling.tools.predict.priors import read
 from scaling.tools.predict.setting import At, Exchange, Known, Observed, Setting, Share
 from tests.support.scripted_clusters import ONE, RESNET50, at, case, learned, truth
+
+# What is refused, each in one line with what would mend it, and what what-ifs change.
 
 ROW = Forecast(
     at=at(64), samples_per_s=14_080.4, samples_per_s_low=13_000.0, samples_per_s_high=15_000.0, efficiency=0.86,

@@ -1,4 +1,4 @@
-"""What a run's records tell a prediction, and what of them is left out."""
+"""Evidence of a run, the model of a step, and units of rates."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from scaling.tools.predict.setting import At
 from tests.support.predicted_runs import HEADER, placed, run
 from tests.support.scripted_clusters import RESNET50, at, exact
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
+
+# What a run's records tell a prediction, and what of them is left out.
 
 HOSTS = (host("node1"), host("node2"))
 HEADER_OF_EVIDENCE = header(HOSTS)

@@ -1,4 +1,4 @@
-"""A run on disk: what a crash and an older or newer schema do to it."""
+"""Records: what a store writes and reads, links between modules, code of another version."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from tests.support.forked import task_of
 from tests.support.inline import Launch, Run, enrol, host
 from tests.support.report_scenes import default_run
 from tests.support.scripted_records import written
+
+# A run on disk: what a crash and an older or newer schema do to it.
 
 PACKAGE = Path(__file__).parents[3] / "scaling"
 

@@ -1,4 +1,4 @@
-"""`python -m scaling report`: what it prints, and what it refuses."""
+"""`python -m scaling report`: refusals, the schema, layouts, LaTeX, hostile texts."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ from tests.support.gpu_records import gpus_run
 from tests.support.report_scenes import SCENES, cluster_run, default_run
 from tests.support.scripted_records import host, written
 from tests.support.spoilt import HOSTILE, mixed, shown, spoil, spoilt
+
+# `python -m scaling report`: what it prints, and what it refuses.
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -1,4 +1,4 @@
-"""A document: it holds numbers, so that a format needs nothing else to draw a run."""
+"""A document holds numbers, so that a format needs nothing else; facts and networks of its header."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from tests.support.documents import of_sections, texts
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, frameworks_run, networks_run, strong_run
 from tests.support.scripted_records import failed, header, host, point, record
+
+# A document: it holds numbers, so that a format needs nothing else to draw a run.
 
 CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
 

@@ -1,4 +1,4 @@
-"""What a report says of GPUs, their libraries and NCCL; nothing where nobody has told."""
+"""Reports about GPUs: clocks, NCCL, recorded runs, profiled steps."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ from tests.support.golden import check_golden
 from tests.support.gpu_records import ACROSS, GIB, gpus_run
 from tests.support.scripted_records import header
 from tests.support.traced_records import gpu, of_two_devices, runs
+
+# What a report says of GPUs, their libraries and NCCL; nothing where nobody has told.
 
 USE = DeviceUse(
     sm_clock_mhz=1395.2, slowest_sm_clock_mhz=1390.0, max_sm_clock_mhz=1410.0, power_w=412.4,

@@ -1,4 +1,4 @@
-"""The table of a sweep over batches: what stands in it, what is said of a batch that does not pay or fit."""
+"""Sections about batches, trainings and sizes of samples."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.support.inline import Launch
 from tests.support.points import changed
 from tests.support.scripted_records import failed, header, point, record, sweep
 from tests.support.training_records import training_record
+
+# The table of a sweep over batches: what stands in it, what is said of a batch that does not pay or fit.
 
 PLAIN: dict[str, Any] = {"strategy": "fake:plain"}
 

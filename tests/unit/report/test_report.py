@@ -1,7 +1,4 @@
-"""The reports, byte for byte against golden files, and their command line.
-
-After a wanted change: REWRITE_GOLDEN=1 pytest tests/unit/report/test_report.py, then read the difference.
-"""
+"""The reports, byte for byte against golden files; the last line, the verdict, how to read, bars, batch rules."""
 
 from __future__ import annotations
 
@@ -47,6 +44,9 @@ from tests.support.scripted_records import (
     warning,
     with_losses,
 )
+
+# The reports, byte for byte against golden files, and their command line. After a wanted change: REWRITE_GOLDEN=1
+# pytest tests/unit/report/test_report.py, then read the difference.
 
 SCHEMA_1 = Path(__file__).parents[2] / "schema" / "schema-1.jsonl"
 

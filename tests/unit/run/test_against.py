@@ -1,4 +1,4 @@
-"""`--against RUN`: what is refused before anything is measured, and what a comparison that failed is worth."""
+"""Other runs: `--against RUN` and REV, `--like`, and how a run ends."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ from scaling.transport.mailbox import Mailbox
 from tests.support.compared_runs import on_disk, without_noise
 from tests.support.inline import Launch
 from tests.support.scripted_records import failed, header, point
+
+# `--against RUN`: what is refused before anything is measured, and what a comparison that failed is worth.
 
 BASE, NEW = Path("base"), Path("new")
 

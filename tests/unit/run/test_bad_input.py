@@ -1,4 +1,4 @@
-"""Bad input, tried: each gets one line that names the flag or file, before any worker starts."""
+"""Bad input: one line that names the flag or file, before any worker starts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from scaling.records.host import Gpu
 from scaling.run import flags, invocation
 from scaling.run.flags import Shown
 from tests.support.inline import enrol, host
+
+# Bad input, tried: each gets one line that names the flag or file, before any worker starts.
 
 GPU = Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", memory_bytes=1 << 37)
 

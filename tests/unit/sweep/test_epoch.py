@@ -1,4 +1,4 @@
-"""Points that take turns, as whole sweeps in this process: who runs when, and what is on record of it."""
+"""Points that take turns, and points that go on when their windows are over."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from scaling.sweep.view.plain import NoView
 from tests.support.inline import ALONE, Launch, host
 from tests.support.points import POINT, changed
 from tests.support.turns import BLOCKS, CELLS, SIDE_BY_SIDE, STEADY_S, blocks, cell, indices, measured, sweep
+
+# Points that take turns, as whole sweeps in this process: who runs when, and what is on record of it.
 
 pytestmark = pytest.mark.usefixtures("canaries")
 

@@ -1,4 +1,4 @@
-"""What a failure, a signal and a resumed run cost where points take turns."""
+"""Failures where points take turns; closer looks, idle traffic, preloading."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from scaling.sweep.state import PointState
 from tests.support.check_facts import nic
 from tests.support.inline import Launch, PaperAgent, Run, host
 from tests.support.turns import BLOCK, BLOCKS, CELLS, LATER, LATER_TURNS, WARM, blocks, cell, indices, sweep
+
+# What a failure, a signal and a resumed run cost where points take turns.
 
 pytestmark = pytest.mark.usefixtures("canaries")
 

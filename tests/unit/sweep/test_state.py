@@ -1,4 +1,4 @@
-"""Folding events: what is the cause when several ranks fail, and what a record keeps."""
+"""Folding events: the cause of a failed point, how a child ended, what a record keeps."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ from scaling.sweep.outcome import cause_of, record_of
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
 from tests.support.points import POINT, TASK
 from tests.support.supervised import ended_by_agent
+
+# Folding events: what is the cause when several ranks fail, and what a record keeps.
 
 READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, device_name="x")
 RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)

@@ -1,4 +1,4 @@
-"""Trainings to an accuracy inside this process: which commands in which order, what is counted, when it ends."""
+"""Trainings to an accuracy in a sweep, and predictions before points."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from scaling.records.task import Evaluate, Finish, Train
 from scaling.report.document import document
 from scaling.workloads import models, weights
 from tests.support.inline import KINDS, Launch, Run
+
+# Trainings to an accuracy inside this process: which commands in which order, what is counted, when it ends.
 
 # What the fake strategy takes every held-out digit for: 29 of 360 are a nought.
 NOUGHTS = 29 / 360

@@ -1,4 +1,4 @@
-"""How a rank ends: its last words reach the launcher first."""
+"""Joining a launch: its launcher, and its limit of open files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from scaling.errors import LaunchError
 from scaling.transport import launch
 from scaling.transport.launch import ENOUGH, open_files_limit
 from scaling.transport.launchers import launched
+
+# How a rank ends: its last words reach the launcher first.
 
 WORDS = b"Traceback (most recent call last):\n"
 

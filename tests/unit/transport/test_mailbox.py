@@ -1,4 +1,4 @@
-"""Rank 0's mailbox: whose news it is, what a signal does, and when it sleeps."""
+"""Mailboxes over a hub and over MPI."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from scaling.records.messages import (
 from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox, send_news
 from scaling.transport.mpi import TAGS, MpiCluster
+
+# Rank 0's mailbox: whose news it is, what a signal does, and when it sleeps.
 
 HELD = Reserved(attempt=1, slot=0, ports=(1,))
 

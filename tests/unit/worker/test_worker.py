@@ -1,4 +1,4 @@
-"""The worker alone: its one timed loop, its two pipes, what it calls its failures."""
+"""The loop of a worker, its trainings, the files it reads, the start of a task."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from scaling.workloads import feeds
 from tests.support.inline_child import Clock
 from tests.support.paper_tasks import one_task
 from tests.support.points import POINT, TASK, changed
+
+# The worker alone: its one timed loop, its two pipes, what it calls its failures.
 
 
 def worker(*, options: dict[str, str] | None = None, waiting: int = 0) -> tuple[Worker, list[Event], Clock]:

@@ -1,4 +1,4 @@
-"""The feeds: real digits, pictures in memory and noise, cut into shards."""
+"""Feeds: shards, samplers, parts of a data set, schedules of rates."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from scaling.workloads.specs import Images, Tokens
 from tests.support import written
 from tests.support.paper_tasks import tasks
 from tests.support.points import TASK, changed
+
+# The feeds: real digits, pictures in memory and noise, cut into shards.
 
 COUNT = 1797
 DIGITS = Images(channels=1, height=32, width=32)

@@ -1,4 +1,4 @@
-"""Pictures in folders: which there are, what they show, and what is refused."""
+"""Pictures in folders and in record files."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from scaling.workloads.feeds.pictures import decode
 from scaling.workloads.specs import Images
 from tests.support import written
 from tests.support.paper_tasks import one_task
+
+# Pictures in folders: which there are, what they show, and what is refused.
 
 CLASSES = {"ape": 3, "bee": 2, "cat": 4}
 MINE = data.spec("folders")

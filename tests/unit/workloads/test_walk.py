@@ -1,4 +1,4 @@
-"""Descriptions of networks: their shapes, their one count of parameters, their operations."""
+"""Walks over networks, and the published places of data and models."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from scaling.workloads.layers import Branches, Conv, Dense, Flatten, Pool, Resid
 from scaling.workloads.sequences import LSTM, Attention, Embedding, Gated, OneHot, Positions
 from scaling.workloads.specs import Binary, Classes, MaskedTokens, NextToken, Tokens
 from tests.support import written
+
+# Descriptions of networks: their shapes, their one count of parameters, their operations.
 
 
 @pytest.mark.parametrize("name", sorted(models.CATALOGUE))

@@ -1,4 +1,4 @@
-"""Weights from files: of our names, of a library's order, of other classes; and what is refused."""
+"""Weights: drawn, saved, read back."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from scaling.plan import validation
 from scaling.workloads import models, walk, weights, weights_file
 from scaling.workloads.layers import BatchNorm, Conv, Dense, GlobalMean, Layer, Parameter, Start
 from scaling.workloads.specs import Classes, Images, ModelSpec
+
+# Weights from files: of our names, of a library's order, of other classes; and what is refused.
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -1,4 +1,4 @@
-"""What all MXNet strategies share before the worker: environment, what is missing, what is refused."""
+"""Agent-side strategies of MXNet: the plain loop, and the libraries of CUDA."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from scaling.frameworks.mx import cuda_libraries, plain
 from scaling.frameworks.mx.plain import STRATEGY
 from scaling.records.point import Kind
 from tests.support.paper_tasks import one_task
+
+# What all MXNet strategies share before the worker: environment, what is missing, what is refused.
 
 NAMES = [name for name in frameworks.NAMES if name.startswith("mxnet:")] + ["mxnet:plain"]
 every_name = pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""What all torch strategies have in common on the agent's side, and the plain loop."""
+"""Agent-side strategies of PyTorch: plain loop, DDP, compilers, bytes of collectives, FSDP."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from scaling.records.task import Task
 from tests.support import paper_tasks
 from tests.support.paper_tasks import one_task
 from tests.support.points import make_point, placed
+
+# What all torch strategies have in common on the agent's side, and the plain loop.
 
 STRATEGIES: tuple[Strategy, ...] = (plain.STRATEGY, ddp.STRATEGY, fsdp.STRATEGY, ps.STRATEGY)
 

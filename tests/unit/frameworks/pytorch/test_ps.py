@@ -1,4 +1,4 @@
-"""Parameter servers for PyTorch on the agent's side: where servers are, what they and workers are told."""
+"""The parameter server's strategy, and how it shards its buckets."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from scaling.records.network import Place
 from scaling.records.task import Server
 from tests.support import paper_tasks
 from tests.support.points import changed, placed
+
+# Parameter servers for PyTorch on the agent's side: where servers are, what they and workers are told.
 
 
 def test_traits() -> None:

@@ -1,4 +1,4 @@
-"""What all of TensorFlow's strategies share before a worker starts."""
+"""Agent-side strategies of TensorFlow: plain loop, workers in a ring, parameter servers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from scaling.workloads import models
 from tests.support import paper_tasks
 from tests.support.paper_tasks import one_task
 from tests.support.points import changed, placed
+
+# What all of TensorFlow's strategies share before a worker starts.
 
 STRATEGY = frameworks.load("tensorflow:plain")
 NAMES = ("tensorflow:plain", "tensorflow:ring", "tensorflow:nccl", "tensorflow:ps", "tensorflow:horovod")

@@ -1,4 +1,4 @@
-"""The live view as a terminal shows it, read by pyte from a pseudo-terminal."""
+"""The live view in a terminal, and how it closes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from tests.support.scripted_points import (
 )
 from tests.support.supervised import ended_by_agent
 from tests.support.terminal import Halting
+
+# The live view as a terminal shows it, read by pyte from a pseudo-terminal.
 
 
 @pytest.mark.parametrize("kind", ["live", "plain"])

@@ -1,7 +1,8 @@
-"""All of Fashion-MNIST, as Debian's package dataset-fashion-mnist has it."""
+"""The digits and Fashion-MNIST as published."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 
 from scaling.workloads import data, feeds, models
 from scaling.workloads.data import idx
+from scaling.workloads.feeds import digits
 from scaling.workloads.specs import Images
 from tests.support import debian
+
+# All of Fashion-MNIST, as Debian's package dataset-fashion-mnist has it.
 
 SPEC = data.spec("fashion-mnist")
 
@@ -38,3 +42,15 @@ def test_it_is_found_and_fits_the_studys_network(place: Path) -> None:
     model = models.spec("fashion-cnn")
     assert model.data == SPEC.name and isinstance(model.input, Images)
     assert feeds.check(SPEC.name, str(place), model, ("train", "test")) == str(place)
+
+
+# The digits' file, against what scikit-learn itself makes of it.
+
+
+def test_the_file_read_directly_holds_what_scikit_learn_loads() -> None:
+    load_digits = import_module("sklearn.datasets").load_digits  # scikit-learn has no types
+
+    wanted = load_digits()
+    pixels, labels = digits.read()
+    np.testing.assert_array_equal(pixels, wanted.images)
+    np.testing.assert_array_equal(labels, wanted.target)
