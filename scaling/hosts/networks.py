@@ -230,7 +230,6 @@ def subnet_of(text: str, source: str) -> IPv4Network:
 
 # ---------------------------------------------------------------- which network
 
-LOOPBACK = "127.0.0.1"
 Hosts = Mapping[str, HostInfo]
 Nics = Mapping[str, Nic]  # by host
 

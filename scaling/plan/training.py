@@ -147,8 +147,3 @@ def check_saving(config: SweepConfig, cells: Sequence[Point]) -> None:
     raise UsageError(
         f"--save-weights {config.save_weights}: {len(trained)} trainings would write it ({several}); ask for one"
     )
-
-
-def seeds_of(cells: Sequence[Point]) -> int:
-    """Return the number of seeds; 0 without trainings."""
-    return len({cell.regime.seed for cell in cells if cell.regime})

@@ -21,7 +21,6 @@ from scaling.analysis.table.catalogue import mark_named
 from scaling.report.figures.parts import (
     Bar,
     Bars,
-    Body,
     Cards,
     Carried,
     Curves,
@@ -461,8 +460,3 @@ def _file(on: Drawing, kind: Kind, figures: Sequence[Figure], scale: float) -> b
 def _latin(text: str) -> str:
     """PNG's texts are Latin-1."""
     return text.encode("latin-1", "replace").decode("latin-1")
-
-
-def height_of(body: Body) -> float:
-    """Inches of a figure on a page."""
-    return DRAWERS[type(body)].height_in(body)
