@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import scaling
 from scaling.errors import LaunchError
 from scaling.tools.lab import processes, shapes, state
 from scaling.tools.lab.state import Lab, Nic, folder, replace_file
@@ -74,7 +75,7 @@ def warnings_of(lab: Lab) -> list[str]:
     return [f"warning: {warning}" for warning in found if warning]
 
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(scaling.__file__).resolve().parents[1]
 # names for --interconnect, by the card's name
 FAMILIES = {"ib": "ib", "eth": "ethernet"}
 

@@ -18,10 +18,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import scaling
 from scaling.tools.lab import namespaces as ns
 
 ROOT = Path("/run/scaling-lab")
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(scaling.__file__).resolve().parents[1]
 # variables of a lab: its name, its networks, the active run, shared folders of /tmp
 NAME, FABRIC, RUN, PLACES = "SCALING_LAB", "SCALING_FABRIC", "SCALING_LAB_RUN", "SCALING_LAB_PLACES"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
