@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from scaling.command import complain, obey
 from scaling.errors import near
+from scaling.run import NAME
 from scaling.transport.launchers import launched
 
-NAME = "scaling"
 COMPLETING = "_SCALING_COMPLETE"  # set by Typer's completion scripts
 OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if COMPLETING in os.environ or not words or words[0].partition("=")[0] in OWN:
         from scaling.completion import run  # Typer
 
-        return obey(lambda given: run(given, COMMANDS), words or ["--help"], NAME)
+        return obey(lambda given: run(NAME, given, COMMANDS), words or ["--help"], NAME)
     for count in (2, 1):
         if command := COMMANDS.get(" ".join(words[:count])):
             code: int = import_module(f"{command.package}.__main__").main(words[count:])

@@ -12,7 +12,6 @@ import typer
 from scaling import __version__
 from scaling.command import command
 
-NAME = "scaling"
 ABOUT = (
     "How well does data-parallel training scale, why not better, and what would help? "
     "`scaling COMMAND --help` lists the flags of a command; `python -m scaling COMMAND` is the same."
@@ -20,10 +19,10 @@ ABOUT = (
 EPILOG = "Scripts that install frameworks and start these commands on a cluster are in launch/ of the source."
 
 
-def run(argv: Sequence[str], commands: Mapping[str, tuple[str, str]]) -> int:
+def run(name: str, argv: Sequence[str], commands: Mapping[str, tuple[str, str]]) -> int:
     """Answer `--help`, `--version`, `--install-completion`, `--show-completion` or a completing shell.
     `commands` maps each command's name to its package and summary."""
-    code = command(_app(commands, _typed()), argv, NAME, program=NAME)
+    code = command(_app(commands, _typed()), argv, name, program=name)
     return code if isinstance(code, int) else 0
 
 
@@ -33,7 +32,7 @@ def _typed() -> str:
 
 
 def _app(commands: Mapping[str, tuple[str, str]], typed: str) -> typer.Typer:
-    app = typer.Typer(name=NAME, help=ABOUT, epilog=EPILOG, rich_markup_mode=None)
+    app = typer.Typer(help=ABOUT, epilog=EPILOG, rich_markup_mode=None)
     app.callback()(_own)
     for name, (package, summary) in commands.items():
         if name == typed:

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shown(argv: Sequence[str]) -> int | None:
-    """Answer `--help` and `--version` without MPI, which takes 0.5 s to start; None under a launcher."""
+    """Answer `--help` and `--version` without MPI, which takes a second to start; None under a launcher."""
     if not SHOWN.intersection(argv) or launched(os.environ) or "PMIX_RANK" in os.environ:
         return None
     open_streams()

@@ -17,7 +17,7 @@ from scaling.hosts import networks
 from scaling.records.network import GBIT, Network
 from scaling.records.task import Timed
 from scaling.text import as_json, counted, one_line, printable
-from scaling.tools.check import gather
+from scaling.tools.check import NAME, gather
 from scaling.tools.check.facts import LEAD_DECODER, AllReduce, Facts, Findings, Matrix, ToLead, ToRank, Verdict
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
@@ -140,7 +140,6 @@ def _numbers(timed: Timed) -> str:
 
 # ---------------------------------------------------------------- main
 
-NAME = "scaling check"
 WALL_S = 11.0  # from the process's start to the end of the links; keeps a check without all-reduces below 15 s
 
 

@@ -13,6 +13,7 @@ from scaling.errors import UsageError
 from scaling.hosts.networks import VARIABLE
 from scaling.plan.config import FABRIC_FILE
 from scaling.records.point import Record
+from scaling.tools.check import NAME
 
 EPILOG = (
     "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
@@ -30,7 +31,7 @@ class Asked(Record, frozen=True, kw_only=True):
 
 def parse(argv: Sequence[str]) -> Asked | None:
     """Parse the command line; None after printing help. Raises UsageError."""
-    asked = command(app, argv, "scaling check")
+    asked = command(app, argv, NAME)
     return asked if isinstance(asked, Asked) else None
 
 
