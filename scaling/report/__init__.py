@@ -1,1 +1,1 @@
-"""Reports: what a run's file says, as a table for people or for programs. Reads the records alone."""
+"""Reports: a run's file as tables, pages and figures. The report reads only the records."""

@@ -1,4 +1,4 @@
-"""`python -m scaling report RUN...`: the report of finished, running or broken-off runs, from their files."""
+"""`python -m scaling report RUN...`: the report of finished, running or interrupted runs, from their files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,15 @@ from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.material import Material, source_of
 from scaling.text import one_line, readable
 
-# ---------------------------------------------------------------- bases
-#
-# `--base "torch:gloo N=1"`: which row of a report that is.
+# ---------------------------------------------------------------- the row of --base
 
 
 _NAMED = re.compile(r"^(?P<name>.*\S)\s+N\s*=\s*(?P<world_size>\d+)$")
 
 
 def bases_found(text: str, material: Material) -> Base:
-    """Return the row of that name and world size; UsageError names all rows where there is none, or those that it
-    may be."""
+    """Return the row of this name and world size, as a base. Raises UsageError with the names of candidates if
+    there is no such row, or several."""
     asked = _NAMED.match(text.strip())
     rows = [row for row in material.rows if asked and _is_meant(row, asked["name"], material)]
     rows = [row for row in rows if asked and row.world_size == int(asked["world_size"])]
@@ -50,7 +48,6 @@ def bases_found(text: str, material: Material) -> Base:
 
 
 def _is_meant(row: Row, name: str, material: Material) -> bool:
-    """By the title of its curve, or by as much of it as people remember."""
     return name in (material.label(row), labels.name(row, material.context), row.strategy)
 
 
@@ -62,17 +59,16 @@ def _name(row: Row, material: Material) -> str:
 
 
 def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
-    """The runs of one report: the first one's header with the hosts of all, the records of all, and what the table
-    must say about them (nothing when it is one run).
+    """Join runs: the first header with the hosts of all, all records, and lines about the differences.
 
-    Raises UsageError when runs differ and need not, or one is given twice; StoreError and UsageError when one
+    Raises UsageError if runs differ without --join, or a run is given twice; StoreError or UsageError if a run
     cannot be read.
     """
     if len({folder_of(path).resolve() for path in paths}) < len(paths):
         raise UsageError("RUN: the same run is given twice")
     runs = [load_whole(path) for path in paths]
     headers = [header for header, _, _ in runs]
-    # Imports stand in sections of their own: nothing of them must be alike.
+    # Imports have sections of their own, so they need not be alike.
     ours = [header for header in headers if not header.is_import] or headers[:1]
     reasons = joinable(ours)
     if reasons and not although_different:
@@ -81,7 +77,7 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     names = ", ".join(readable(folder_of(path).name) for path in paths)
     several: tuple[str, ...] = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
     told = [one for _, _, predictions in runs for one in predictions]
-    if told and several:  # rows of several runs hold rounds that were measured before
+    if told and several:  # rows of several runs contain rounds from before the prediction
         several, told = (*several, "what was PREDICTED stands in the report of each run alone"), []
     return Material(
         replace(ours[0], hosts=tuple(hosts.values()), **_imported(paths, headers)),
@@ -93,7 +89,7 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
 
 
 def _imported(paths: Sequence[Path], headers: Sequence[Header]) -> dict[str, Any]:
-    """What all of them imported; of several runs each row says which one, so that no two imports are one."""
+    """Return the imports of all runs; with several runs, each row has the name of its run."""
     runs = [readable(folder_of(path).resolve().name) if len(paths) > 1 else "" for path in paths]
     return {
         "imported": tuple(
@@ -106,7 +102,6 @@ def _imported(paths: Sequence[Path], headers: Sequence[Header]) -> dict[str, Any
 
 
 def report(asked: Asked) -> None:
-    """Print the report, or write it into the file asked for."""
     if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
         raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
     told = prices.read(asked.prices) if asked.prices else None
@@ -119,7 +114,6 @@ def report(asked: Asked) -> None:
 
 
 def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
-    """The report in the format that was asked for."""
     match asked.format:
         case "html" | "svg" | "png" | "pdf":
             return _drawn(asked, material)
@@ -139,7 +133,7 @@ def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
 
 
 def _drawn(asked: Asked, material: Material) -> str | bytes:
-    """Whose libraries take longer to import than a table to make."""
+    """Draw a page or a figure; the libraries are imported here, since they take long."""
     try:
         from scaling.report.formats import alone
         from scaling.report.formats.html import page
@@ -159,8 +153,8 @@ def _act(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    gc.set_threshold(100_000, 50)  # records stay to the end: looking for cycles in 10,000 took a third of the time
+    """Run the command line; return its exit status. A user's mistake is one line on stderr."""
+    gc.set_threshold(100_000, 50)  # the default took a third of the time with 10,000 records
     return obey(_act, argv, NAME)
 
 

@@ -1,4 +1,4 @@
-"""The scaling curves: a table per strategy and network. Pure."""
+"""The scaling curves: a table per strategy and network, with details below it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,16 @@ from scaling.report.labels import Context
 from scaling.report.parts import Detail, Line, Notes, Phrase, Quantity, Section, Value
 
 # ---------------------------------------------------------------- details
-#
-# What is said below the table of a scaling curve, since it has no column there.
 
 
 MOST_SERVERS = 4
-# Above this an emulating machine is no longer told by a model of what it has to do (sweep/outcome.py warns there).
+# Above this use of the CPU, the emulator's error is unknown (sweep/outcome.py warns there).
 MOST_BUSY_PERCENT = 80
 
 
 def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Detail, ...]:
-    """The interval of the speedup, the second baseline, the two factors of efficiency across nodes, the training,
-    what an asynchronous mode saw, the network, what NCCL chose, how GPUs ran, the profiled steps, the servers.
-
-    `stale` are the groups and world sizes in which an asynchronous row takes part.
-    """
+    """Return the lines below a curve's table, for values without a column. `stale`: groups and world sizes with an
+    asynchronous row."""
     said: dict[str, Callable[[Row], Phrase]] = {
         "speedup": _speedup,
         "soak": _soak,
@@ -70,14 +65,14 @@ def _values(rows: Iterable[Row], of: Callable[[Row], Phrase]) -> Iterator[Value]
 
 
 def _speedup(row: Row) -> Phrase:
-    """With its interval, for which the table has no room."""
+    """The table has no room for the interval."""
     found = None if row.learnt_less else row.speedup
     told = quantities.speedup(found) if found and found.df else None
     return () if told is None else (told,)
 
 
 def _soak(row: Row) -> Phrase:
-    """`85.2 % ± 0.9 after 9 s more`: the efficiency of the same processes once they had trained on."""
+    """Return `85.2 % ± 0.9 after 9 s more`: the efficiency after the soak."""
     if row.lasting is None or row.efficiency is None or row.learnt_less:
         return ()
     mean, change = row.efficiency.mean, row.lasting.change
@@ -91,7 +86,6 @@ def _own(row: Row) -> Phrase:
 
 
 def _cost(row: Row) -> Phrase:
-    """`1.30`: what a sample costs over one with the plain loop, where all devices cost the same."""
     found = relative(row) if row.world_size > 1 else None
     return () if found is None else (Quantity(value=found.mean, digits=2),)
 
@@ -103,15 +97,14 @@ def _two_factors(row: Row) -> Phrase:
 
 
 def _causes(row: Row) -> Phrase:
-    """`contention 2.8 % ± 0.4, waiting 1.2 % ± 0.6`: those that have an interval."""
+    """Return `contention 2.8 % ± 0.4, waiting 1.2 % ± 0.6`: causes with an interval."""
     found = ((cause.title, row.breakdown_intervals.get(cause.key)) for cause in catalogue.causes([row]))
     known = [(title, percent) for title, one in found if one and one.df and (percent := quantities.percent(one))]
     return quantities.listed((f"{title} ", percent) for title, percent in known)
 
 
 def _data(row: Row, found: DataWait) -> Phrase:
-    """`31.0 % of the step, 12.0 % of one device's alone; feeds by themselves 1,234 images/s`, and how long ranks
-    were blocked in them."""
+    """Return `31.0 % of the step, 12.0 % of one device's alone; feeds by themselves 1,234 images/s; ...`."""
     feed = quantities.rate_of(found.feed_samples_per_s, row.workload)
     blocked = None if row.waited_s is None else quantities.milliseconds(row.waited_s)
     return (
@@ -125,7 +118,6 @@ def _data(row: Row, found: DataWait) -> Phrase:
 
 
 def _exchange_cpu(row: Row) -> Phrase:
-    """`gloo_tcp_loop 2.1 %, wrapper at N=1 1.3 %`: what is known of the parts of a cause."""
     return quantities.listed(
         (f"{name} ", quantities.fraction(part)) for name, part in row.exchange_cpu_parts.items()
     )
@@ -138,7 +130,6 @@ def _trained(row: Row) -> Phrase:
 
 
 def _equal(row: Row) -> Phrase:
-    """`1.204 (12,800 images)`."""
     if row.loss_at is None or row.loss_at_samples is None:
         return ()
     count = quantities.samples(row.loss_at_samples, row.workload)
@@ -146,7 +137,8 @@ def _equal(row: Row) -> Phrase:
 
 
 def carried(receipt: Receipt) -> Phrase:
-    """`99.9 % on ib0 (0.1 % eth0), 1.04 x expected`; `0.53 to 1.00 x expected` where the library chooses how."""
+    """Return `99.9 % on ib0 (0.1 % eth0), 1.04 x expected`. It is `0.53 to 1.00 x expected` if the library chooses
+    the algorithm."""
     total = sum(receipt.sent_bytes.values())
     others: list[str | Quantity] = []
     for card, sent in receipt.sent_bytes.items():
@@ -166,7 +158,6 @@ def _times(low: float, high: float) -> Phrase:
 
 
 def _path(path: Path) -> Phrase:
-    """`node1 to node2 62 % busy at 9.4 Gb/s`."""
     return (
         f"{path} ",
         quantities.fraction(path.busy_share, digits=0),
@@ -181,7 +172,7 @@ def _emulating(row: Row) -> Phrase:
 
 
 def _late(row: Row, found: Emulation) -> Phrase:
-    """`up to 0.5 % (last bucket 6.5 ms, on the links 3.4 ms)`; a busy machine may be wrong by more."""
+    """Return `up to 0.5 % (last bucket 6.5 ms, on the links 3.4 ms)`; unknown on a busy machine."""
     if row.world_size == 1:
         return ()
     if found.error_fraction is None:
@@ -194,14 +185,13 @@ def _late(row: Row, found: Emulation) -> Phrase:
 
 
 def _traced_step(traced: Traced) -> Phrase:
-    """`41.3 ms, untraced 40.9 ms`."""
     if traced.step_s is None:
         return ("not of all ranks",)
     return quantities.milliseconds(traced.step_s), ", untraced ", quantities.milliseconds(traced.untraced_s)
 
 
 def _on_gpu(traced: Traced) -> Phrase:
-    """`computing 35.1 ms, slowed 1.2 ms, ...`; shares of the step where the profiler was too slow for seconds."""
+    """Return `computing 35.1 ms, slowed 1.2 ms, ...`; fractions if the profiler slowed the step."""
     if traced.gpu is None:
         return ()
     parts = {name: value for name, of in _ON_GPU.items() if (value := of(traced.gpu)) is not None}
@@ -226,7 +216,6 @@ _ON_GPU: Mapping[str, Callable[[GpuSplit], float | None]] = {
 
 
 def _servers(used: Sequence[ServerUse]) -> Phrase:
-    """`server-0 on node1, 37 % of a core`; many of them in one."""
     if len(used) <= MOST_SERVERS:
         return quantities.distinct((f"{one.name} on {one.host}", *_of_a_core([one])) for one in used)
     hosts = list(dict.fromkeys(one.host for one in used))
@@ -246,7 +235,7 @@ def _of_a_core(used: Iterable[ServerUse]) -> Phrase:
 
 
 def by_curve(rows: Iterable[Row]) -> list[list[Row]]:
-    """The rows of each scaling curve, by world size."""
+    """Return the rows of each scaling curve, by world size."""
     found: dict[int, list[Row]] = {}
     for row in rows:
         found.setdefault(row.curve, []).append(row)
@@ -256,8 +245,8 @@ def by_curve(rows: Iterable[Row]) -> list[list[Row]]:
 def curve(
     rows: Sequence[Row], context: Context, planned: int, notes: Notes, stale: frozenset[tuple[int, int]]
 ) -> Section:
-    """The table of one curve. `planned` are the rounds that each row should have; `stale` the groups
-    and world sizes in which an asynchronous row takes part."""
+    """Make the table of one curve. `planned`: rounds of a complete row. `stale`: groups and world sizes with an
+    asynchronous row."""
     return Section(
         title=labels.title(rows, context),
         columns=catalogue.columns("curve", rows),

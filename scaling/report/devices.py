@@ -1,4 +1,4 @@
-"""What is said of GPUs below a scaling curve, and of their libraries above it. Pure."""
+"""Texts about GPUs, energy and GPU libraries."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from scaling.report import quantities
 from scaling.report.parts import Phrase, Quantity
 
 GIB = 1 << 30
-# A device whose clock is so much below the mean of all is worth a word.
+# A device is named as slow if its clock is below this fraction of the mean.
 SLOWER = 0.98
 
 
 def device(use: DeviceUse, work: Workload) -> Phrase:
-    """`SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 0.432 J/image, 2.31 images/s/W`; with ~ the
-    energy is no counter's."""
+    """Return `SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 0.432 J/image, 2.31 images/s/W`. `~` marks
+    energy that was integrated from readings of power."""
     said = (_clock(use), _power(use), _busy(use), _memory(use), _per_joule(use, work))
     return quantities.listed(phrase for phrase in said if phrase)
 
@@ -54,14 +54,14 @@ def _per_joule(use: DeviceUse, work: Workload) -> Phrase:
 
 
 def machine(use: MachineUse, work: Workload) -> Phrase:
-    """`182 W, 0.36 J/image, 2.78 images/s/W`; `-` where the counters cannot be read."""
+    """Return `182 W, 0.36 J/image, 2.78 images/s/W`; `-` if the counters cannot be read."""
     if use.power_w is None or not use.j_per_sample:
         return ("-",)
     return (_whole(use.power_w, "W"), ", ", *energy(use.j_per_sample, work))
 
 
 def energy(j_per_sample: float, work: Workload) -> Phrase:
-    """Of one image or token, and the inverse."""
+    """Return the energy of one image or token, and its inverse."""
     of_one = j_per_sample / work.units_per_sample
     return (
         Quantity(value=of_one, digits=_three(of_one), unit=f"J/{work.unit.removesuffix('s')}"),
@@ -71,7 +71,6 @@ def energy(j_per_sample: float, work: Workload) -> Phrase:
 
 
 def _three(value: float) -> int:
-    """Decimals of three digits."""
     return max(0, 2 - floor(log10(value)))
 
 
@@ -83,10 +82,8 @@ def _whole(value: float, unit: str = "") -> Quantity:
 
 
 def libraries(records: Iterable[PointRecord]) -> str:
-    """`torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.29.7`, as workers have told; "" without GPUs.
-
-    NCCL's own log knows better than the framework which NCCL was loaded: Horovod may be linked with another.
-    """
+    """Return `torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.29.7`; "" without GPUs. The version in NCCL's
+    own log wins: Horovod may link another NCCL than the framework."""
     ranks = [rank for record in records for rank in record.ranks if rank.ready]
     told = ({**rank.ready.versions, **_logged(rank.nccl)} for rank in ranks if rank.ready)
     return "; ".join(dict.fromkeys(filter(None, map(_libraries, told))))
@@ -109,7 +106,7 @@ def _told(versions: Mapping[str, str]) -> Iterator[str]:
 
 
 def cudnn(version: str) -> str:
-    """`9.20.0` of 92000, `8.9.2` of 8902 (cudnn_version.h); other texts as they are."""
+    """Return `9.20.0` for 92000, `8.9.2` for 8902 (cudnn_version.h); other texts unchanged."""
     if not version.isdecimal() or len(version) < 4:
         return version
     number = int(version)

@@ -1,4 +1,4 @@
-"""What a report says, before any layout: the same content for every format. Pure."""
+"""The content of a report, before any layout: how to read it, comparisons, baselines, the document."""
 
 from __future__ import annotations
 
@@ -37,13 +37,11 @@ from scaling.report.parts import (
 )
 from scaling.text import counted
 
-# ---------------------------------------------------------------- reading
-#
-# How a report is to be read: the lines at its end, as far as it needs them.
+# ---------------------------------------------------------------- how to read
 
 
 def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -> tuple[Entry, ...]:
-    """An entry for each kind of figure and mark that the report has."""
+    """Return an entry for each kind of figure and mark that the report has."""
     rows = analysis.rows
     found = {
         "rates": labels.rates(rows),
@@ -58,12 +56,10 @@ def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -
 
 
 def _unreadable(row: Row) -> str:
-    """The energy counter that could not be read."""
     return row.machine_energy.unreadable if row.machine_energy else ""
 
 
 def _of_frameworks(rows: Iterable[Row]) -> dict[str, str]:
-    """What the frameworks of these rows have a reader know."""
     return {label: text for row in rows for label, text in frameworks.named(row.strategy).explained.items()}
 
 
@@ -88,7 +84,7 @@ def _not_ranked(rows: Iterable[Row]) -> str:
 
 
 def _freedom(rows: Iterable[Row]) -> str:
-    """`(Student's t, 8 degrees of freedom, pooled over the cells of a work)`."""
+    """Return ` (t with 8 degrees of freedom, pooled over the cells of one work)`."""
     known = sorted({row.efficiency.df for row in rows if row.efficiency and row.efficiency.df})
     if not known:
         return ""
@@ -118,7 +114,6 @@ _NODE_BATCH = "small batch, a device's part of a node's batch costs more than it
 
 
 def _of_windows(rows: Iterable[Row]) -> str:
-    """Of which frameworks straggling is told by the window."""
     several = (row for row in rows if row.synchronous and row.world_size > 1)
     late = {row.strategy.partition(":")[0] for row in several if _returns_early(row)}
     why = "of a window, a lower bound, since no step is timed by itself"
@@ -126,13 +121,12 @@ def _of_windows(rows: Iterable[Row]) -> str:
 
 
 def _returns_early(row: Row) -> bool:
-    """Whether steps of its plain loop can be timed neither when they return nor by the device's own clock."""
+    """Whether single steps of its plain loop cannot be timed."""
     on = row.hardware.device
     return on == "emulated" or on in frameworks.named(row.strategy).returns_early
 
 
 def _breakdown(rows: Iterable[Row]) -> str:
-    """The causes that any row tells."""
     lost = [row for row in rows if row.breakdown is not None]
     causes = catalogue.causes(lost)
     texts = {cause.key: cause.explanation for cause in causes}
@@ -146,8 +140,6 @@ def _breakdown(rows: Iterable[Row]) -> str:
 
 
 # ---------------------------------------------------------------- comparison
-#
-# Which exchange and which framework is the fastest at each world size, and what could be told at all.
 
 
 COMPARISON_TITLE = "Comparison at each world size"
@@ -156,7 +148,7 @@ APART = "asynchronous: ranked among themselves"
 
 
 class Comparisons:
-    """The tables in which rows of one report are compared, for each group of rows that may be."""
+    """The tables that compare rows of one report, for each group of comparable rows."""
 
     def __init__(
         self, rows: Sequence[Row], resolutions: Iterable[Resolution], context: Context, planned: int, notes: Notes
@@ -170,7 +162,7 @@ class Comparisons:
             self._groups.setdefault(row.group, {}).setdefault(row.world_size, []).append(row)
 
     def sections(self) -> tuple[Section, ...]:
-        """Exchanges, then frameworks; world sizes at which a row has no rival are left out."""
+        """Return tables of exchanges, then of frameworks, without world sizes at which rows have no rival."""
         with_rivals = (
             [rivals for _, rivals in sorted(sizes.items()) if len(rivals) > 1] for sizes in self._groups.values()
         )
@@ -201,8 +193,6 @@ class Comparisons:
     # ------------------------------------------------------------ lines
 
     def _exchanges(self, rivals: Sequence[Row]) -> Iterator[Line]:
-        """Synchronous rows, then the asynchronous ones; the fastest framework first, and in it the fastest row.
-        Who is not ranked stands behind."""
         waiting = [row for row in rivals if row.synchronous]
         for synchronous in (True, False):
             found = sorted((row for row in rivals if row.synchronous == synchronous), key=_place, reverse=True)
@@ -221,10 +211,8 @@ class Comparisons:
                 line = quantities.line(row, labels.name(row, self._context), above=above, marks=())
                 yield replace(line, says="", flags=())
 
-    # ------------------------------------------------------------ what can be told
-
     def _details(self, group: int) -> tuple[Detail, ...]:
-        """`3 rounds tell  N=2 6.1 % (--rounds 8: 3.0 %)`: the smallest difference that is found."""
+        """Return `3 rounds tell  N=2 6.1 % (--rounds 8: 3.0 %)`: the smallest difference that is detected."""
         values: dict[str, list[Value]] = {}
         for one in self._resolutions:
             if one.group == group:
@@ -234,7 +222,6 @@ class Comparisons:
 
 
 def _are_alone(by_size: Iterable[Sequence[Row]]) -> bool:
-    """Whether each is the plain loop of another framework: there is nothing to tell but which is the fastest."""
     return all(
         all(row.is_plain for row in rivals) and len({row.framework for row in rivals}) == len(rivals)
         for rivals in by_size
@@ -249,7 +236,6 @@ def _told(resolution: Resolution) -> Value:
 
 
 def _above(rows: Sequence[Row]) -> Iterator[str]:
-    """What the rule above the first of them says, and that the others have none."""
     for index, row in enumerate(rows):
         apart = "" if row.synchronous else f", {APART}"
         yield "" if index else f"N = {row.world_size}{apart}"
@@ -264,7 +250,6 @@ def _place(row: Row) -> tuple[bool, float]:
 
 
 def _remark(row: Row, synchronous: Sequence[Row]) -> Phrase:
-    """What an asynchronous row's samples are worth beside those of the synchronous ones."""
     if row.synchronous:
         return ()
     staleness: Phrase = () if row.staleness is None else ("staleness ", quantities.steps(row.staleness))
@@ -281,7 +266,6 @@ def _remark(row: Row, synchronous: Sequence[Row]) -> Phrase:
 
 
 def _beside(losses: Sequence[float]) -> Phrase:
-    """`(synchronous: 0.576 to 0.920)`."""
     if not losses:
         return ()
     low, high = quantities.training_loss(min(losses)), quantities.training_loss(max(losses))
@@ -289,16 +273,14 @@ def _beside(losses: Sequence[float]) -> Phrase:
 
 
 # ---------------------------------------------------------------- baselines
-#
-# The baselines of a report: what one device does.
 
 
 Work = tuple[Workload, Hardware]
 
 
 def baselines(analysis: Analysis, context: Context, notes: Notes, *, compares: bool) -> tuple[Baselines, ...]:
-    """A table per unit of samples: the plain loops, and the single ranks of strategies, which a comparison has
-    at N = 1 already."""
+    """Return a table per unit of samples: plain loops, and single ranks of strategies. A comparison already has
+    the single ranks at N = 1."""
     by_unit: dict[Unit, list[Baseline]] = {}
     for measured, line in zip(analysis.baselines, _plain_loops(analysis, notes), strict=True):
         by_unit.setdefault(measured.workload.unit, []).append(line)
@@ -326,7 +308,6 @@ def _plain_loops(analysis: Analysis, notes: Notes) -> Iterator[Baseline]:
 
 
 def _reference(row: Row) -> Work:
-    """The work of the one device behind the row's efficiency."""
     return _alone(row.workload.reference(row.world_size)), row.hardware
 
 
@@ -339,7 +320,6 @@ def _alone(work: Workload) -> Workload:
 
 
 def _names(measured: Sequence[analysed.Baseline]) -> Iterator[str]:
-    """The strategy, and of the conditions those that are not the same for all."""
     conditions = [labels.conditions(one) for one in measured]
     varying = [index for index, values in enumerate(zip(*conditions, strict=True)) if len(set(values)) > 1]
     for one, values in zip(measured, conditions, strict=True):
@@ -370,8 +350,8 @@ def document(
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
 ) -> Document:
-    """Say all that the records of a run say; `joined` are the lines about runs in one table. With `pricing`, what
-    it costs, and with `predictions` these beside what was measured."""
+    """Make the document of a run. `joined`: lines about runs in one table. With `pricing`, it has costs; with
+    `predictions`, their comparison."""
     return said(header, records, analyse(records), joined, pricing, predictions)
 
 
@@ -383,7 +363,6 @@ def said(
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
 ) -> Document:
-    """The same, given the analysis of these records."""
     notes = Notes()
     rows = analysis.rows
     context = labels.context(rows)
@@ -420,7 +399,7 @@ def said(
 
 
 def curved(analysis: Analysis) -> list[Row]:
-    """The rows of curves: a plain loop that stands among the minibatches is none."""
+    """Return the rows of curves: all but plain loops that are listed among the minibatches."""
     return [row for row in analysis.rows if not (row.is_plain and _is_swept(row, analysis.minibatches))]
 
 
@@ -432,7 +411,6 @@ def _curves(
 
 
 def _is_swept(row: Row, found: Iterable[Minibatch]) -> bool:
-    """Whether it stands among the minibatches."""
     return any(
         (one.contender.strategy, one.contender.options, one.workload, one.hardware)
         == (row.strategy, row.options, row.workload, row.hardware)
@@ -453,7 +431,6 @@ def _apart(records: Sequence[PointRecord]) -> Iterable[str]:
 
 
 def _emulated(rows: Sequence[Row]) -> Iterable[str]:
-    """First of all: whose figures these are not."""
     emulated = [row for row in rows if row.hardware.profile]
     if emulated:
         which = "; ".join(dict.fromkeys(row.hardware.label for row in emulated))

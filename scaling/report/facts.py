@@ -1,4 +1,4 @@
-"""What ran: the block above the tables. Pure."""
+"""The facts above the tables: what ran, on what, and with which versions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from scaling.report.parts import Entry, Phrase
 from scaling.text import counted, date, several
 
 # ---------------------------------------------------------------- revisions
-#
-# What a launch with two revisions of this package, or of a strategy's file, says of both: the parts of a report.
 
 
 def revision_facts(records: Sequence[PointRecord]) -> Iterator[Entry]:
-    """Which revision `@` means, and what the launch's own one changed, cell by cell; nothing of one revision."""
+    """Return the revision behind `@`, and the change from it, by cell; nothing without a second revision."""
     found = changes(records)
     for revision in dict.fromkeys(change.revision for change in found):
         of = [change for change in found if change.revision == revision]
@@ -35,7 +33,6 @@ def revision_facts(records: Sequence[PointRecord]) -> Iterator[Entry]:
 
 
 def _said(revision: str, of: Sequence[Change]) -> str:
-    """Whose revision it is: this package's, or that of strategies from outside."""
     is_outside = any("." in change.point.strategy.partition(":")[0] for change in of)
     workers = "with that revision of the strategy's own code" if is_outside else "of that revision of scaling"
     rest = "all else, and the plain loops behind every efficiency, is the launch's own"
@@ -43,7 +40,6 @@ def _said(revision: str, of: Sequence[Change]) -> str:
 
 
 def _change(change: Change) -> Phrase:
-    """`torch:gloo N=2 -5.1 % ± 0.4: slower`."""
     point = change.point
     options = ",".join(f"{key}={value}" for key, value in point.sorted_options)
     where = "" if point.interconnect == "auto" else f" over {point.interconnect}"
@@ -56,16 +52,16 @@ def _change(change: Change) -> Phrase:
 
 # ---------------------------------------------------------------- facts
 
-# Of a core's speed, as a standard deviation: what is less goes without saying.
+# Standard deviation of a core's speed, as a fraction; smaller ones are not reported.
 WANDERING = 0.05
-# What an import cannot say: it had no hosts.
+# Facts that an import lacks, since it has no hosts.
 _MEASURED = frozenset({"devices", "hosts", "heap"})
 
 
 def facts(
     header: Header, records: Sequence[PointRecord], rows: Sequence[Row], context: Context
 ) -> tuple[Entry, ...]:
-    """Return the lines in reading order; what a run does not have is left out."""
+    """Return the facts in reading order; empty ones are omitted."""
     points = [record.point for record in records if record.point.kind in WANTED]
     nccl = header.device == "cuda"
     networks = [network.describe(one, nccl=nccl) for one in header.networks] if _crosses(header) else ()
@@ -108,13 +104,13 @@ def _model(point: Point) -> str:
     work = point.workload
     fed = "" if work.feed == "reference" and not work.drop_caches else f", {labels.feed(work)}"
     size = f" at {work.sample_size}" if work.sample_size else ""
-    # Of trainings to an accuracy the line about these says it.
+    # The line about trainings to an accuracy contains the optimizer.
     updated = f", {work.optimizer}" if work.optimizer and point.regime is None else ""
     return f"{work.model}{size} on {work.data}, {work.precision}{layout}{compiled}{updated}{passes}{fed}"
 
 
 def _batches(points: Iterable[Point]) -> Phrase:
-    """Those of all points, the smallest first; a sweep over the batch of a device in one."""
+    """Return the batches of all points, the smallest first; a weak sweep over batches is one list."""
     ordered = sorted(points, key=lambda point: point.workload.batch_size)
     swept = dict.fromkeys(point.workload.batch_size for point in ordered)
     if len(swept) < 2 or any(point.workload.is_strong for point in ordered):
@@ -124,7 +120,6 @@ def _batches(points: Iterable[Point]) -> Phrase:
 
 
 def _batch(point: Point) -> Phrase:
-    """The rule, and with it the batch per device and the global batch of every row."""
     whole = quantities.integer(point.reference.batch_size)
     if point.workload.batch_rule == "strong":
         return whole, " in all, ", whole, " / N per device (strong scaling)"
@@ -136,7 +131,7 @@ def _batch(point: Point) -> Phrase:
 
 def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:
     if header.device == "cuda":
-        # UUIDs are global: hosts that share a GPU show it more than once.
+        # Hosts that share a GPU list it twice, with the same UUID.
         gpus = {gpu.uuid or (host.hostname, gpu.index): gpu for host in header.hosts for gpu in host.gpus}
         names = Counter(gpu.name for gpu in gpus.values())
         numbers = {name: quantities.integer(count) for name, count in names.items()}
@@ -150,7 +145,6 @@ def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:
 
 
 def _cpu_beside(header: Header, records: Iterable[PointRecord]) -> Phrase:
-    """`; beside them AMD EPYC, all 64 cores`, where GPUs are compared with a CPU."""
     beside = next((record for record in records if record.point.hardware.cores), None)
     if beside is None:
         return ()
@@ -159,7 +153,7 @@ def _cpu_beside(header: Header, records: Iterable[PointRecord]) -> Phrase:
 
 
 def _cores(record: PointRecord, rank: RankRecord) -> int:
-    """Cores of one device; a single worker that drives all devices has those of all on its host."""
+    """Return the cores of one device; a worker that drives several devices shares its cores among them."""
     driven = record.hosts.count(rank.host) if len(record.ranks) < record.point.world_size else 1
     return len(rank.cpus) // max(1, driven)
 
@@ -190,7 +184,6 @@ def _measured(records: Sequence[PointRecord]) -> Phrase:
 
 
 def _trained(records: Sequence[PointRecord]) -> str:
-    """How long, from what, with which optimiser, on which part of the data."""
     regimes = [record.point.regime for record in records if record.point.regime]
     if not regimes:
         return ""
@@ -210,7 +203,6 @@ def _trained(records: Sequence[PointRecord]) -> str:
 
 
 def _part_of_data(regime: Regime, whole: Mapping[str, int]) -> Iterator[str]:
-    """`on 6,000 of 60,000 samples`, where not on all."""
     for said, split, count in (
         ("on", "train", regime.train_samples),
         ("held-out top-1 on", "test", regime.test_samples),
@@ -221,13 +213,12 @@ def _part_of_data(regime: Regime, whole: Mapping[str, int]) -> Iterator[str]:
 
 
 def _saved(records: Sequence[PointRecord]) -> Iterator[str]:
-    """The files with what was learnt."""
     results = (rank.result for record in records for rank in record.ranks if rank.result)
     return (result.saved for result in results if result.saved)
 
 
 def _heap(header: Header) -> str:
-    """Who gives CPU workers their memory, and whether that keeps what they free; older runs did not."""
+    """Name the allocator of CPU workers, and whether it keeps freed memory; older runs have no record of it."""
     kept = header.config.get("malloc")
     has_cpu_workers = header.device != "cuda" or header.config.get("baseline_device")
     if not has_cpu_workers or kept is None:
@@ -242,15 +233,13 @@ def _heap(header: Header) -> str:
 
 
 def _allocated(host: HostInfo, own: str) -> str:
-    """Who gives this host's CPU workers their memory; `own` where that is the C library, but for what its user has
-    set, which wins."""
     if host.allocator:
         return f"{host.allocator}, by {host.allocator_by}" if host.allocator_by else host.allocator
     return f"with the user's {', '.join(host.heap_settings)}, else {own}" if host.heap_settings else own
 
 
 def _variables(hosts: Sequence[HostInfo]) -> str:
-    """`NCCL_ALGO=Ring; NCCL_DEBUG=INFO on node1`: the variables that change rates, as workers had them."""
+    """Return `NCCL_ALGO=Ring; NCCL_DEBUG=INFO on node1`: variables of workers that change rates."""
     said: dict[str, list[str]] = {}
     for host in hosts:
         for name, value in (host.variables or {}).items():
@@ -261,7 +250,7 @@ def _variables(hosts: Sequence[HostInfo]) -> str:
 
 
 def _wandering(records: Sequence[PointRecord]) -> Phrase:
-    """How much the speed of the worst core varied, whoever caused it; nothing where that is little."""
+    """Report how much the speed of the worst core varied, for whatever reason; nothing if little."""
     by_seat: dict[int, list[float]] = {}
     for rank in chain.from_iterable(record.ranks for record in records):
         known_s = [window.canary_s for window in rank.windows if window.canary_s is not None]
@@ -277,7 +266,6 @@ def _wandering(records: Sequence[PointRecord]) -> Phrase:
 
 
 def _clocks(records: Sequence[PointRecord]) -> str:
-    """How fast GPUs were clocked, over all points."""
     found = device_use.clocks(records)
     return device_use.describe(found) if found else ""
 

@@ -1,4 +1,4 @@
-"""argv -> Asked; every flag of the report is declared here."""
+"""The command line of the report, with all its flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "scaling report"
 Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex"]
 FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run"]
 PICTURES = ("svg", "png", "pdf")
-# What a terminal cannot show.
+# Formats that a terminal cannot show.
 FOR_FILES = ("html", *PICTURES)
 USUAL_SCALE, MOST_SCALE = 2.0, 10.0
 
@@ -52,7 +52,6 @@ app = typer.Typer(add_completion=False)
 
 
 def _print_schema(wanted: bool) -> None:
-    """Instead of any report; no RUN is needed."""
     if wanted:
         show(schema.text())
         raise typer.Exit
@@ -64,8 +63,6 @@ _SCHEMA = typer.Option(
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """What the command line asks for."""
-
     runs: tuple[Path, ...]
     format: Format = "table"
     join: bool = False
@@ -119,7 +116,7 @@ def report(
 
 
 def _validate(asked: Asked) -> None:
-    """Raises UsageError for flags that do not go together, and numbers that are none."""
+    """Raises UsageError for flags that do not go together, and for wrong numbers."""
     names = ", ".join(get_args(FigureName))
     if asked.format in PICTURES and asked.figure is None:
         raise UsageError(f"--format {asked.format}: which figure? Add --figure, one of {names}")
@@ -139,7 +136,7 @@ def _validate(asked: Asked) -> None:
 
 
 def _refuse_idle(asked: Asked) -> None:
-    """Raises UsageError for flags that would change nothing in what is asked for."""
+    """Raises UsageError for flags without effect in this format."""
     if asked.theme != "light" and asked.format not in PICTURES:
         raise UsageError(f"--theme {asked.theme}: only with --format {', '.join(PICTURES)}")
     if asked.scale != USUAL_SCALE and asked.format != "png":

@@ -1,4 +1,4 @@
-"""The row that answers how well it scales, and the one line about it that a program can find. Pure."""
+"""The headline row of a report, and the line about it for programs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ NONE = "-"
 
 
 def headline(rows: Iterable[Row]) -> Row | None:
-    """Of the largest world size that was tried, and of whole steps before passes: the fastest row that claims an
-    efficiency, waits for its ranks and is what its name says, of the launch's own code before that of another
-    revision; else the fastest; else one that failed. None without any row."""
+    """Return the headline row; None without rows. Criteria, in this order:
+
+    1. the largest world size
+    2. whole steps before passes
+    3. a result
+    4. an efficiency that `claims`
+    5. the launch's own code before another revision
+    6. the highest rate
+    """
     return max(rows, key=_rank, default=None)
 
 
@@ -26,13 +32,13 @@ def _rank(row: Row) -> tuple[int, bool, bool, bool, bool, float]:
 
 
 def claims(row: Row) -> bool:
-    """Whether its efficiency answers for a whole run: told, of ranks that wait, over the network of its name."""
+    """Check that a row has an efficiency, is synchronous and used the network of its name."""
     return row.efficiency is not None and row.synchronous and "MISLABELLED" not in row.flags
 
 
 def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:
-    """`scaling: torch:nccl N=16 3937.2 images/s speedup 12.31 efficiency 0.769 flags -`, for grep and awk: words
-    keep their places, `-` stands for what is not known, flags have commas between them."""
+    """Return `scaling: torch:nccl N=16 3937.2 images/s speedup 12.31 efficiency 0.769 flags -`. The line is for
+    grep and awk: words keep their places, `-` is unknown, commas separate flags."""
     row = headline(rows)
     if row is None:
         best = max(accuracy.best(list(trainings)).values(), key=accuracy.last_top1, default=None)
@@ -50,7 +56,6 @@ def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:
 
 
 def _accuracy(one: Training) -> str:
-    """`scaling: torch:gloo N=4 batch 64 lr 0.006 top-1 98.3 % epochs 5 seconds 3.6 flags -`."""
     return (
         f"scaling: {one.contender.strategy} N={one.world_size} batch {one.update_samples} "
         f"lr {one.regime.rate:.4g} top-1 {100 * accuracy.last_top1(one):.1f} % epochs {len(one.top1)} "

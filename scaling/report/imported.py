@@ -1,6 +1,7 @@
-"""What was read from logs of other tools, in a section of its own. Pure.
+"""Sections, facts and the last line of what was imported from logs of other tools.
 
-None of it stands in a table of ours: no interval but that of several logs, no causes, no receipt, no rank.
+Imported numbers are in tables of their own. They have no causes, no receipt and no rank, and an interval only over
+several logs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from scaling.report.parts import Cell, Entry, Line, Notes, Quantity, Section
 from scaling.text import counted, decimals, several
 
 TITLE = "Imported"
-# Beside its mark: that ours were measured here goes without saying.
 LOGS = Column(key="logs", title="logs", is_text=True)
 CAUSES = Column(key="causes", title="causes", is_text=True)
 RECEIPT = Column(key="receipt", title="receipt", is_text=True)
@@ -30,13 +30,12 @@ WRONG = Column(key="wrong", title="wrong")
 
 
 def sections(header: Header, notes: Notes) -> tuple[Section, ...]:
-    """A table for each tool, model, batch and precision, then those of networks."""
+    """Return a table for each tool, model, batch and precision, then those of networks."""
     found = curves(cells(header.imported))
     return (*(_curve(of_curve, notes) for of_curve in found), *_networks(header.bandwidths, notes))
 
 
 def notices(header: Header) -> Iterator[str]:
-    """That nothing of it was measured here."""
     if header.is_import:
         yield (
             f"IMPORTED: what {several(_tools(header))} printed; nothing of it was measured or checked here. No "
@@ -45,7 +44,6 @@ def notices(header: Header) -> Iterator[str]:
 
 
 def facts(header: Header) -> Iterator[Entry]:
-    """From which logs."""
     logs = list(dict.fromkeys([*(row.log for row in header.imported), *(one.log for one in header.bandwidths)]))
     if logs:
         said = f"{counted(len(logs), 'log')}: {several(logs)} ({several(_tools(header))})"
@@ -57,13 +55,13 @@ def _tools(header: Header) -> list[str]:
 
 
 def headline(header: Header) -> Imported | None:
-    """The fastest at the largest number of devices that has a rate; None without any."""
+    """Return the fastest cell at the largest number of devices; None without any."""
     found = [cell for cell in cells(header.imported) if cell.rate is not None]
     return max(found, key=lambda cell: (cell.world_size, cell.rate.mean if cell.rate else 0.0), default=None)
 
 
 def last_line(header: Header) -> str:
-    """For programs, as of a run of ours; "" where nothing was imported."""
+    """Return the line for programs; "" without imports."""
     cell = headline(header)
     if cell is not None and cell.rate is not None:
         speedup = words.NONE if cell.speedup is None else f"{cell.speedup:.2f}"
@@ -127,7 +125,6 @@ def _rate(rate: Estimate, unit: str) -> Quantity:
 
 
 def _networks(found: Sequence[ImportedBandwidth], notes: Notes) -> Iterator[Section]:
-    """A table for each collective of each log: sizes are its lines, and nothing is compared."""
     keys = dict.fromkeys((one.run, one.log, one.collective, one.world_size, one.dtype, one.redop) for one in found)
     for key in keys:
         run, log, collective, world_size, dtype, redop = key

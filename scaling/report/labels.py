@@ -1,4 +1,4 @@
-"""What rows are called: as much as tells them apart, the rest is said once for the whole report. Pure."""
+"""Names of rows. They contain what differs; what all rows share is in the facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from scaling.report.parts import Phrase
 Option = tuple[str, str]
 _ONE_SAMPLE: dict[Unit, str] = {"images": "an image", "samples": "a sample", "tokens": "a token"}
 
-# What one minibatch does.
 PASSES: Mapping[Pass, str] = {
     "forward": "forward pass",
     "backward": "forward and backward pass",
@@ -22,8 +21,8 @@ PASSES: Mapping[Pass, str] = {
 
 
 class Context(Record, frozen=True, kw_only=True):
-    """What labels leave out because all share it, which of the `ways` they name because they differ, and
-    whether they tell the parameter servers."""
+    """What labels omit because all rows share it, and what they name. `varying`: indices of `ways` that differ.
+    `tells_servers`: labels name the parameter servers."""
 
     shared: frozenset[Option]
     varying: tuple[int, ...]
@@ -31,7 +30,6 @@ class Context(Record, frozen=True, kw_only=True):
 
 
 def context(rows: Sequence[Row]) -> Context:
-    """Of all rows of a report."""
     options = [frozenset(row.options.items()) for row in rows]
     return Context(
         shared=frozenset.intersection(*options) if options else frozenset(),
@@ -41,7 +39,6 @@ def context(rows: Sequence[Row]) -> Context:
 
 
 def conditions(measured: Row | Baseline) -> tuple[str, ...]:
-    """What a row or a baseline was measured with."""
     work = measured.workload
     compiled = "compiled" if work.compile else "eager"
     layout = (work.memory_format, compiled, PASSES[work.pass_], feed(work))
@@ -49,20 +46,20 @@ def conditions(measured: Row | Baseline) -> tuple[str, ...]:
 
 
 def what(work: Workload) -> tuple[str, ...]:
-    """Model, data, how large a sample is, and what updates where that is not the model's own."""
+    """Return model, data, sample size and optimizer."""
     own = work.optimizer or "its own optimizer"
     return work.model, work.data, work.sample_size or "its own size", own
 
 
 def feed(work: Workload) -> str:
-    """`native feed, 4 workers, files dropped from the page cache`."""
+    """Return `native feed, 4 workers, files dropped from the page cache`."""
     workers = f", {work.feed_workers} worker{'s' if work.feed_workers > 1 else ''}" if work.feed_workers else ""
     dropped = ", files dropped from the page cache" if work.drop_caches else ""
     return f"{work.feed} feed{workers}{dropped}"
 
 
 def ways(row: Row) -> tuple[str, ...]:
-    """What titles name where it is not the same in the whole report; the analysis says which rows are compared."""
+    """Return the conditions that titles name if they differ within the report."""
     work = row.workload
     shared = {"weak": "per device", "strong": "in all", "node": "per node"}[work.batch_rule]
     batch = f"{work.reference(row.world_size).batch_size} {shared}"
@@ -70,19 +67,18 @@ def ways(row: Row) -> tuple[str, ...]:
 
 
 def _varying(rows: Iterable[Row]) -> tuple[int, ...]:
-    """Which of the ways of measuring are not the same in the whole table, and so stand in titles."""
     values = zip(*(ways(row) for row in rows), strict=True)
     return tuple(index for index, found in enumerate(values) if len(set(found)) > 1)
 
 
 def varying(row: Row, context: Context) -> tuple[str, ...]:
-    """What differs between the groups of a report."""
+    """Return the conditions of a row that differ within the report."""
     found = ways(row)
     return tuple(found[index] for index in context.varying)
 
 
 def _servers_differ(rows: Iterable[Row]) -> bool:
-    """Whether some have nodes of their own, or rows of one world size have different numbers of them."""
+    """Check for dedicated servers, or different numbers of servers at one world size."""
     counts: dict[int, set[int]] = defaultdict(set)
     for row in rows:
         if row.servers:
@@ -93,12 +89,12 @@ def _servers_differ(rows: Iterable[Row]) -> bool:
 
 
 def name(row: Row, context: Context) -> str:
-    """`torch:ps-sync over ib0 (wire=fp16), 2 servers dedicated`."""
+    """Return `torch:ps-sync over ib0 (wire=fp16), 2 servers dedicated`."""
     return curve([row], context)
 
 
 def curve(rows: Sequence[Row], context: Context) -> str:
-    """The same for the rows of a scaling curve, whose servers may grow with the nodes: `1-4 servers`."""
+    """Return the name of a scaling curve; its servers may grow with the nodes: `1-4 servers`."""
     named = exchange(rows[0], context.shared)
     if not context.tells_servers or not rows[0].servers:
         return named
@@ -107,22 +103,19 @@ def curve(rows: Sequence[Row], context: Context) -> str:
 
 
 def exchange(row: Row | Contender, shared: Collection[Option]) -> str:
-    """`torch:nccl over ib0 (bucket_cap_mb=10)`.
-
-    The automatic network and the options that all of a report share go without saying.
-    """
+    """Return `torch:nccl over ib0 (bucket_cap_mb=10)`. The automatic network and shared options are omitted."""
     over = row.strategy if row.interconnect == "auto" else f"{row.strategy} over {row.interconnect}"
     own = [option for option in row.options.items() if option not in shared]
     return f"{over} ({options(own)})" if own else over
 
 
 def title(rows: Sequence[Row], context: Context) -> str:
-    """A curve's name and what is not the same in the whole report."""
+    """Return a curve's name with the conditions that differ within the report."""
     return ", ".join((curve(rows, context), *varying(rows[0], context)))
 
 
 def servers(rows: Sequence[Row]) -> Phrase:
-    """`one per node, on the training nodes`, where no label tells it; else nothing."""
+    """Return `one per node, on the training nodes`; nothing if labels name the servers."""
     having = [row for row in rows if row.servers]
     if not having or _servers_differ(having):
         return ()
@@ -132,16 +125,14 @@ def servers(rows: Sequence[Row]) -> Phrase:
 
 
 def rates(rows: Iterable[Row]) -> str:
-    """What samples per second are called in a report: `images/s`, with several `images/s or tokens/s`."""
+    """Return `images/s`, or `images/s or tokens/s` with several units."""
     return " or ".join(f"{unit}/s" for unit in dict.fromkeys(row.workload.unit for row in rows))
 
 
 def one_sample(rows: Iterable[Row]) -> str:
-    """`an image`."""
     units = {row.workload.unit for row in rows}
     return _ONE_SAMPLE[units.pop()] if len(units) == 1 else "a sample"
 
 
 def options(chosen: Iterable[Option]) -> str:
-    """`bucket_cap_mb=10, wire=fp16`."""
     return ", ".join(f"{key}={value}" for key, value in sorted(chosen))

@@ -1,4 +1,4 @@
-"""All that a report is made of: a run's records, what they say, their digest. Analysed once for all formats."""
+"""What all formats of a report share: the records of runs, their analysis and document, computed once."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from scaling.text import readable
 
 
 class Source(NamedTuple):
-    """A run: its folder's name, without the way there, and the digest of its file ("" where it is gone)."""
+    """A run: the name of its folder, and the digest of its file ("" if the file is gone)."""
 
     name: str
     sha256: str
 
 
 def source_of(run: Path) -> Source:
-    """Of a run's folder or file."""
     folder = folder_of(run).resolve()
     try:
         digest = sha256(files.read(folder / FILE)).hexdigest()
@@ -43,8 +42,8 @@ def source_of(run: Path) -> Source:
 
 
 class Material:
-    """The runs of one report; `joined` says how several in one table differ, `pricing` what they cost,
-    `predictions` what was said of points before they were measured."""
+    """The runs of one report. `joined`: lines about the differences of runs in one table. `predictions`: made
+    before points were measured."""
 
     def __init__(
         self,
@@ -64,44 +63,39 @@ class Material:
 
     @cached_property
     def analysis(self) -> Analysis:
-        """What the records say."""
         return analyse(self.records)
 
     @cached_property
     def doc(self) -> Document:
-        """What people read."""
         return said(self.header, self.records, self.analysis, self.joined, self.pricing, self.predictions)
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
-        """What was predicted, beside what was measured."""
         return judged(self.predictions, self.rows)
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Curve by curve, and inside each by world size."""
+        """Rows by curve, then by world size."""
         return self.analysis.rows
 
     @cached_property
     def context(self) -> Context:
-        """What names of rows leave out."""
         return labels.context(self.rows)
 
     def label(self, row: Row) -> str:
-        """What a row is called beside all others, without its world size."""
+        """Return the name of a row, without its world size."""
         return labels.title([row], self.context)
 
     def cell(self, row: Row) -> Cell:
-        """The records behind a row."""
         return self.cells[self.rows.index(row)]
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """In the order of the rows."""
+        """Cells in the order of the rows."""
         return exchanges(self.records)
 
     def together(self, row: Row) -> tuple[PointRecord, ...]:
-        """The plain loops of all its devices at once, round by round; nothing where they were not measured."""
+        """Return the records of its `together` control; () if that was not measured."""
         found = self._controls.together(self.cell(row).point)
         return tuple(found.records) if found else ()
 

@@ -1,4 +1,4 @@
-"""What a report is made of: numbers with their units and digits, and no layout. Every format draws these parts."""
+"""The parts of a report: numbers with units and digits, without layout. Every format draws them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ MOST_NOTES = 4
 
 
 class Quantity(Record, frozen=True, kw_only=True):
-    """A number as people read it: in its unit, to so many digits; with an interval, the mean of it.
-
-    `grouped`: with a comma between thousands. `is_noise`: its interval holds zero, or
-    it has none and needs one.
-    """
+    """A number as people read it, in its unit; with an interval, the mean. `grouped`: commas between thousands.
+    `is_noise`: the interval contains zero, or is needed and missing."""
 
     value: float
     digits: int
@@ -37,26 +34,24 @@ class Quantity(Record, frozen=True, kw_only=True):
 
 
 class Against(Record, frozen=True, kw_only=True):
-    """A row against the fastest of those it is ranked with.
-
-    `difference` is this / fastest - 1, None for the fastest itself.
-    """
+    """A row's rank, and this / fastest - 1 (None for the fastest itself)."""
 
     verdict: Verdict
     difference: Quantity | None = None
 
 
-# None: not known, or not claimed.
+# None: unknown or not claimed.
 Cell = str | Quantity | Against | None
 # A text with numbers in it.
 Phrase = tuple[str | Quantity, ...]
 
 
 class Line(Record, frozen=True, kw_only=True):
-    """A line of a section's table: its cells by key, also of keys for which a table has no column.
+    """A line of a table, with its cells by key; it may have cells without a column.
 
-    From the first column on whose cell is missing, `says` speaks for the rest. `above`: what the rule above the
-    line says, if there is one. `remark` stands beside the flags; `marks` are numbers of footnotes.
+    `says`: printed in the place of the cells from the first missing one on.
+    `above`: text of the rule above the line, if there is one.
+    `remark`: printed after the flags; `marks`: numbers of footnotes.
     """
 
     cells: dict[str, Cell]
@@ -68,29 +63,27 @@ class Line(Record, frozen=True, kw_only=True):
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        """The flags that are not already said in the place of cells."""
+        """The flags that the cells do not already contain."""
         return tuple(flag for flag in self.flags if flag not in ("FAILED", self.says))
 
 
 class Value(Record, frozen=True, kw_only=True):
-    """What is said of a curve at one world size."""
+    """A text about a curve at one world size."""
 
     world_size: int
     phrase: Phrase
 
 
 class Detail(Record, frozen=True, kw_only=True):
-    """A line below a section's table: a value for some of its world sizes."""
+    """A line below a table, with a value for some of its world sizes."""
 
     label: str
     values: tuple[Value, ...]
 
 
 class Section(Record, frozen=True, kw_only=True):
-    """A table: one scaling curve (`is_curve`), the comparison of several, or what is about no curve.
-
-    All its rates are of one unit. Those of sections of one `group` may be compared: one figure may show them.
-    """
+    """A table: one scaling curve (`is_curve`), a comparison, or something else. Its rates have one unit. Sections
+    of one `group` may be compared and drawn in one figure."""
 
     title: str
     columns: tuple[Column, ...]
@@ -101,11 +94,8 @@ class Section(Record, frozen=True, kw_only=True):
 
 
 class Baseline(Record, frozen=True, kw_only=True):
-    """What one device does: its plain loop, or the single rank of a strategy.
-
-    `rate` is None where all rounds failed, then `says` stands in its place; `efficiency` is a text for those that
-    are the 100 % of others, empty where it says nothing.
-    """
+    """The rate of one device: its plain loop, or the single rank of a strategy. `rate` is None if all rounds
+    failed; then `says` is printed. `efficiency` is a text if this is the 100 % of others."""
 
     name: str
     batch_size: int
@@ -117,22 +107,21 @@ class Baseline(Record, frozen=True, kw_only=True):
 
 
 class Baselines(Record, frozen=True, kw_only=True):
-    """The baselines whose rates are of one unit, `images/s`."""
+    """Baselines whose rates have one unit, `images/s`."""
 
     rate_unit: str
     lines: tuple[Baseline, ...]
 
 
 class Entry(Record, frozen=True, kw_only=True):
-    """What ran, or how to read a figure: a label and what it says."""
+    """A label with its text, in the block of facts or in How to read."""
 
     label: str
     phrase: Phrase
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """All of a report; `marks` of lines are numbers of `footnotes`, of which the first is number 1. `last_line`
-    says in one line, for programs, what the headline row is."""
+    """A whole report; `marks` of lines are numbers of `footnotes`, from 1. `last_line` is for programs."""
 
     facts: tuple[Entry, ...]
     notices: tuple[str, ...]
@@ -145,26 +134,26 @@ class Document(Record, frozen=True, kw_only=True):
     title: str = TITLE
 
     def __post_init__(self) -> None:
-        """Names and messages come from whatever ran: no text of a report has a sign that is not printable."""
+        """Remove signs that are not printable: names and messages come from any program."""
         for name in self.__struct_fields__:
             force_setattr(self, name, legible(getattr(self, name)))
 
     @property
     def tables(self) -> tuple[Section | Baselines, ...]:
-        """All tables in reading order: where rows are compared, the baselines stand beside the comparison."""
+        """All tables in reading order; with comparisons, the baselines follow them."""
         if self.comparisons:
             return (*self.comparisons, *self.baselines, *self.sections)
         return (*self.sections, *self.baselines)
 
 
 class Notes:
-    """Footnotes in the order of their first mark; equal texts share one number."""
+    """Footnotes in the order of their first mark; equal texts share a number."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def marks(self, texts: Sequence[str]) -> tuple[int, ...]:
-        """The numbers of `texts`; all beyond the first few become one."""
+        """Return the numbers of `texts`. Beyond `MOST_NOTES`, one note replaces the rest."""
         shown = list(texts)
         if len(shown) > MOST_NOTES:
             more = f"and {len(shown) - MOST_NOTES + 1} more notes, in --format json"
@@ -172,5 +161,5 @@ class Notes:
         return tuple(self._numbers.setdefault(text, len(self._numbers) + 1) for text in shown)
 
     def texts(self) -> tuple[str, ...]:
-        """All footnotes; the first is number 1."""
+        """Return all footnotes; the first has number 1."""
         return tuple(self._numbers)

@@ -1,4 +1,4 @@
-"""What an analysis estimates, as quantities: each kind of figure has its unit and digits here. Pure."""
+"""Estimates as quantities: unit and digits of each kind of number."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from scaling.report import words
 from scaling.report.parts import Against, Cell, Line, Phrase, Quantity
 from scaling.text import plural
 
-# Differences that are zero by construction are so but for rounding.
+# Rounding error of differences that are zero by construction.
 NOTHING = 1e-9
 
 
 def rate(samples_per_s: Estimate | None, workload: Workload) -> Quantity | None:
-    """In the work's unit per second, to about four digits: tokens/s are sequences/s x their length."""
+    """Convert samples/s to the work's unit per second, about four digits: tokens/s is sequences/s x length."""
     if samples_per_s is None:
         return None
     return _estimate(RATE.of_unit(workload.unit), samples_per_s.times(workload.units_per_sample))
 
 
 def rate_of(samples_per_s: float | None, workload: Workload) -> Quantity | None:
-    """The same without an interval, with its unit."""
+    """Convert a rate without an interval."""
     if samples_per_s is None:
         return None
     value = samples_per_s * workload.units_per_sample
@@ -40,13 +40,12 @@ def rate_of(samples_per_s: float | None, workload: Workload) -> Quantity | None:
 
 
 def percent(estimate: Estimate | None) -> Quantity | None:
-    """A fraction of 1."""
     return None if estimate is None else fraction(estimate.mean, estimate)
 
 
 def fraction(value: float, interval: Estimate | None = None, digits: int = 1) -> Quantity:
-    """A fraction of 1, perhaps with an interval that was formed apart from it. It is noise if that holds zero,
-    unless zero is all that it shows: what cannot be anything else is told."""
+    """Convert a fraction of 1 to percent, with an interval that was estimated apart. It is noise if the interval
+    contains zero, except an interval that is zero after rounding."""
     ends = (interval.low, interval.high) if interval else (None, None)
     low, high = (None if end is None else 100 * end for end in ends)
     shows = any(round(end, digits) for end in (low, high) if end is not None)
@@ -61,64 +60,57 @@ def fraction(value: float, interval: Estimate | None = None, digits: int = 1) ->
 
 
 def part(value: float, interval: Estimate | None) -> Quantity:
-    """A cause's part of a whole: noise, too, where no interval tells it from zero, unless it cannot be anything
-    else."""
+    """Convert a cause's fraction. Without an interval it is noise, unless it is zero by construction."""
     found = fraction(value, interval)
     return found if found.half_width is not None else replace(found, is_noise=abs(value) > NOTHING)
 
 
 def speedup(estimate: Estimate | None) -> Quantity | None:
-    """How many times one device."""
     return None if estimate is None else _estimate(SPEEDUP, estimate)
 
 
 def _estimate(column: Column, found: Estimate) -> Quantity:
-    """With the unit and the digits of its column."""
     digits = column.digits_of(found.mean)
     return Quantity(value=found.mean, low=found.low, high=found.high, digits=digits, unit=column.unit)
 
 
 def integer(value: int) -> Quantity:
-    """A number of ranks, nodes, samples of a batch."""
     return Quantity(value=value, digits=0)
 
 
 def training_loss(value: float) -> Quantity:
-    """`1.204`."""
     return Quantity(value=value, digits=3)
 
 
 def steps(value: float) -> Quantity:
-    """Staleness, in steps."""
     return Quantity(value=value, digits=2)
 
 
 def samples(count: int, work: Workload) -> Quantity:
-    """`12,800 images`, or the tokens of so many sequences."""
+    """Return `12,800 images`, or the tokens of sequences."""
     return Quantity(value=count * work.units_per_sample, digits=0, unit=work.unit, grouped=True)
 
 
 def milliseconds(seconds: float) -> Quantity:
-    """To about three digits: `41.3 ms`, `0.87 ms`."""
+    """Round to about three digits: `41.3 ms`, `0.87 ms`."""
     value = 1e3 * seconds
     return Quantity(value=value, digits=2 if abs(value) < 10 else 1 if abs(value) < 100 else 0, unit="ms")
 
 
 def milliseconds_of(estimate: Estimate) -> Quantity:
-    """The same with its interval."""
     low, high = (None if end is None else 1e3 * end for end in (estimate.low, estimate.high))
     return replace(milliseconds(estimate.mean), low=low, high=high)
 
 
 def bit_rate(bits_per_s: float) -> Quantity:
-    """To three digits: `9.4 Gb/s`, `38 Mb/s`."""
+    """Round to three digits: `9.4 Gb/s`, `38 Mb/s`."""
     scale, unit = (GBIT, "Gb/s") if bits_per_s >= GBIT else (1e6, "Mb/s")
     value = bits_per_s / scale
     return Quantity(value=value, digits=len(f"{value:.3g}".partition(".")[2]), unit=unit)
 
 
 def against(standing: Standing | None) -> Against | None:
-    """Where a row stands; None without a rival."""
+    """Convert a standing; None without a rival."""
     if standing is None:
         return None
     return Against(verdict=standing.verdict, difference=percent(standing.difference))
@@ -128,7 +120,7 @@ def against(standing: Standing | None) -> Against | None:
 
 
 def line(row: Row, name: str, *, above: str, marks: tuple[int, ...]) -> Line:
-    """All cells of a row that was measured, and what is said in the place of those that it does not have."""
+    """Make the line of a measured row; `says` has the reason for missing cells."""
     basis: Basis
     if row.failed is not None:
         basis, says = "plan", outcome(row.failed)
@@ -141,7 +133,7 @@ def line(row: Row, name: str, *, above: str, marks: tuple[int, ...]) -> Line:
 
 
 def cell(column: Column, row: Row) -> Cell:
-    """What a column shows of a row, with the column's unit and digits."""
+    """Return what a column shows of a row, with the column's unit and digits."""
     of = column.shown or column.value
     value: Any = of(row) if of else None
     interval = column.interval(row) if column.interval else None
@@ -160,12 +152,12 @@ def cell(column: Column, row: Row) -> Cell:
 
 
 def outcome(failed: Failed) -> str:
-    """What stands in the place of numbers; out of memory is an answer of its own."""
+    """Return `OOM` or `failed: CAUSE`."""
     return "OOM" if failed.cause == "oom" else f"failed: {failed.cause}"
 
 
 def notes_of(row: Row, planned: int) -> tuple[str, ...]:
-    """The row's footnotes; one that a broken-off run left with fewer rounds than `planned` says so."""
+    """Return the row's footnotes; the first one names missing rounds of an interrupted run."""
     fewer = (f"{row.rounds_tried} of {planned} rounds measured",) if row.rounds_tried < planned else ()
     return (*fewer, *row.footnotes)
 
@@ -174,27 +166,26 @@ def notes_of(row: Row, planned: int) -> tuple[str, ...]:
 
 
 def count(value: int, noun: str) -> Quantity:
-    """`1 host`, `4 hosts`."""
+    """Return `1 host`, `4 hosts`."""
     return Quantity(value=value, digits=0, unit=plural(value, noun))
 
 
 def spread(values: Sequence[int], noun: str) -> Phrase:
-    """`10 windows`, or `8-10 windows` where they differ."""
+    """Return `10 windows`, or `8-10 windows` if they differ."""
     low, high = min(values), max(values)
     return (count(high, noun),) if low == high else (Quantity(value=low, digits=0), "-", count(high, noun))
 
 
 def low_to_high(low: Quantity, high: Quantity) -> Phrase:
-    """`37 to 61 %`, or one number where they look the same; the unit is that of `high`."""
+    """Return `37 to 61 %`, or one number if both look alike; the unit is that of `high`."""
     alike = words.mean(low, with_unit=False) == words.mean(high, with_unit=False)
     return (high,) if alike else (low, " to ", high)
 
 
 def listed(phrases: Iterable[Phrase]) -> Phrase:
-    """`a, b`."""
     return tuple(chain.from_iterable((", ", *one) for one in phrases))[1:]
 
 
 def distinct(phrases: Iterable[Phrase]) -> Phrase:
-    """Each phrase once: `a; b`."""
+    """Return each phrase once: `a; b`."""
     return tuple(chain.from_iterable(("; ", *one) for one in dict.fromkeys(phrases)))[1:]

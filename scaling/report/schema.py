@@ -1,9 +1,8 @@
-"""The JSON of a report as a type, and its schema, which stands beside this file as `schema.json`.
+"""The JSON of a report as a type, and its schema, which is kept in `schema.json`.
 
-A row in JSON has the fields of its work and of its hardware beside its own. So its type is made of those three, by
-name: a field that any of them gets is in the schema without being written twice. Fields with a default are
-optional, so that what an older version printed stays valid; nothing is ever taken away or changed in its meaning.
-Made by `python -m scaling report --schema > scaling/report/schema.json`.
+A row in JSON has the fields of `Row`, `Workload` and `Hardware`; the type is made from these. Fields with a
+default are optional, so that files of older versions stay valid. No field is ever removed or redefined. Make the
+file with `python -m scaling report --schema > scaling/report/schema.json`.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from scaling.text import as_json
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Field = tuple[str, Any, Any]
-# What is a keyword of Python's has another name inside.
+# Names of fields that are Python keywords.
 RENAMED = {"pass_": "pass"}
-# Of a header, what only a resumed run needs, and what stands outside it.
+# Fields of a header that JSON omits: only a resumed run needs them, or they are elsewhere.
 INTERNAL = frozenset({"estimate_s", "imported", "bandwidths"})
 
 
@@ -54,8 +53,8 @@ def _field(of: FieldInfo) -> Field:
 
 
 def _struct(name: str, parts: Sequence[type[Struct]], more: Iterable[Field], without: frozenset[str]) -> Any:
-    """A struct with the fields of all parts but those named, described as the last of them; `more` takes the place
-    of what has its name."""
+    """Make a struct with the fields of all parts except `without`, described as the last part. `more` overrides
+    fields."""
     found = {field.name: _field(field) for part in parts for field in fields(part) if field.name not in without}
     found.update({field[0]: field for field in more})
     made = [field if field[2] is not NODEFAULT else field[:2] for field in found.values()]
@@ -65,7 +64,6 @@ def _struct(name: str, parts: Sequence[type[Struct]], more: Iterable[Field], wit
 
 
 def _flat(name: str, part: type[Struct], *more: Field) -> Any:
-    """With the fields of work and hardware in one object."""
     without = frozenset({"workload", "hardware"})
     return _struct(name, (Workload, Hardware, part), (*_formerly(part), *more), without)
 
@@ -75,12 +73,11 @@ def _many(of: Any) -> Any:
 
 
 def _formerly(part: type[Struct]) -> Iterable[Field]:
-    """For one release more: older names of fields, beside theirs."""
     types = {field.name: field.type for field in fields(part)}
     return ((old, types[new], None) for old, new in FORMERLY.items() if new in types)
 
 
-# What fields were called while all samples were images, and losses not only of the training.
+# Older names of fields, kept for one release.
 FORMERLY = {"images_per_s": "samples_per_s", "loss": "breakdown", "loss_intervals": "breakdown_intervals"}
 StandingJson = _struct("Standing", (Standing,), [("verdict", Verdict, NODEFAULT)], frozenset())
 BaselineJson = _flat("Baseline", Baseline)
@@ -97,11 +94,11 @@ REST: tuple[Field | tuple[str, Any], ...] = (
     ("minibatches", _many(MinibatchJson), ()),
     ("over_cpu", _many(OverCpuJson), ()),
     ("trainings", _many(TrainingJson), ()),
-    # Of a run with --predict-first.
+    # Only with --predict-first.
     ("predictions", _many(JudgedJson) | UnsetType, UNSET),
-    # With --prices.
+    # Only with --prices.
     ("costs", tuple[Bill, ...] | UnsetType, UNSET),
-    # Of runs that were read from logs of other tools.
+    # Only of imported runs.
     ("imported", tuple[Imported, ...] | UnsetType, UNSET),
     ("bandwidths", tuple[ImportedBandwidth, ...] | UnsetType, UNSET),
 )
@@ -112,27 +109,25 @@ ABOUT = (
 
 
 def row_type() -> Any:
-    """The type of a row in JSON: the fields of `Row` and the columns that the catalogue adds."""
     standing: Any = StandingJson | None
     known: tuple[Field, ...] = (("standing", standing, None), ("framework_standing", standing, None))
     return _flat("Row", Row, *known, *((column.key, column.json, None) for column in added()))
 
 
 def report_type() -> Any:
-    """The type of a report in JSON."""
     first = (("run", RunJson), ("joined", tuple[str, ...]), ("rows", _many(row_type())))
     return defstruct("Report", [*first, *REST], kw_only=True, frozen=True, namespace={"__doc__": ABOUT})
 
 
 def text() -> str:
-    """The schema as it is kept in the package."""
+    """Return the schema as the package keeps it."""
     schema = msgspec.json.encode({"$schema": DIALECT, **msgspec.json.schema(report_type())})
     return as_json(json.loads(schema, object_hook=_settled))
 
 
 def _settled(part: dict[str, Any]) -> dict[str, Any]:
-    """The same under every Python and msgspec: 3.13 dedents docstrings, and releases of msgspec order types in
-    ways of their own."""
+    """Make the schema independent of the versions of Python and msgspec. Python 3.13 dedents docstrings, and
+    releases of msgspec order types differently."""
     if isinstance(part.get("description"), str):
         part["description"] = cleandoc(part["description"])
     if "anyOf" in part:

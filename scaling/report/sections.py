@@ -1,4 +1,4 @@
-"""The tables of trainings, costs, predictions, GPUs over the CPU, and minibatches. Pure."""
+"""The tables of trainings, costs, predictions, GPUs over the CPU, and minibatches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ from scaling.report.parts import Cell, Detail, Line, Notes, Phrase, Quantity, Se
 from scaling.text import counted
 
 # ---------------------------------------------------------------- trainings
-#
-# Trainings to an accuracy: a table for each strategy, and who is taken for whom.
 
 
 TRAINING = "Training to an accuracy"
 CONFUSION = "Confusion"
-# Of more epochs the first, the last, and some between are shown.
+# With more epochs, evenly spaced ones are shown, the first and the last among them.
 MOST_EPOCHS = 8
 MOST_CLASSES = 12
 BATCH = Column(key="update_samples", title="batch")
@@ -41,7 +39,7 @@ TARGET = Column(key="target_s", title="to target, s")
 
 
 def trainings(found: Sequence[Training], context: Context, notes: Notes) -> tuple[Section, ...]:
-    """A table for each strategy, then the confusion of the best training of its largest world size."""
+    """Return a table per strategy, then the confusion of the best training of its largest world size."""
     by_title: dict[str, list[Training]] = {}
     for one in found:
         by_title.setdefault(_training_title(one, found, context), []).append(one)
@@ -51,7 +49,6 @@ def trainings(found: Sequence[Training], context: Context, notes: Notes) -> tupl
 
 
 def _training_title(one: Training, found: Sequence[Training], context: Context) -> str:
-    """What it is, and what is not the same for all."""
     said = [_training_work(each) for each in found]
     varying = (here for here, *others in zip(_training_work(one), *said, strict=True) if len(set(others)) > 1)
     return f"{TRAINING}: {', '.join((labels.exchange(one.contender, context.shared), *varying))}"
@@ -84,7 +81,6 @@ def _training_section(title: str, found: Sequence[Training], notes: Notes) -> Se
 
 
 def _epochs(count: int) -> tuple[int, ...]:
-    """Which epochs have a column."""
     if count <= MOST_EPOCHS:
         return tuple(range(count))
     return tuple(sorted({round(place * (count - 1) / (MOST_EPOCHS - 1)) for place in range(MOST_EPOCHS)}))
@@ -117,7 +113,7 @@ def _alone(value: float | None) -> Estimate | None:
 
 
 def _at(one: Training, number: int) -> Quantity | None:
-    """After an epoch; nothing where it ended before."""
+    """Return top-1 in percent after an epoch; None if the training ended earlier."""
     if number >= len(one.top1):
         return None
     return Quantity(value=100 * one.top1[number], digits=1)
@@ -128,13 +124,12 @@ def _seconds(value: float | None) -> Quantity | None:
 
 
 def _learns_less(one: Training) -> Phrase:
-    """Where a larger batch stops learning."""
     if one.less_than_samples is None:
         return ()
     return (f"learns less than batch {one.less_than_samples}",)
 
 
-# ---------------------------------------------------------------- footnotes
+# ---------------------------------------------------------------- footnotes of trainings
 
 
 def _training_failures(one: Training) -> tuple[str, ...]:
@@ -146,7 +141,6 @@ def _training_notes(one: Training) -> tuple[str, ...]:
 
 
 def _of_seeds(one: Training) -> str:
-    """What each seed came to, where there are several."""
     if len(one.seeds) < 2:
         return ""
     last = (
@@ -158,7 +152,6 @@ def _of_seeds(one: Training) -> str:
 
 
 def _of_target(one: Training) -> str:
-    """How many seeds the seconds to the target are of."""
     target = one.regime.target_top1
     if target is None:
         return ""
@@ -180,7 +173,6 @@ def _is_shown(one: Training) -> bool:
 
 
 def _confusion(name: str, one: Training) -> Section:
-    """A line for each class, a column for what its held-out samples were taken for."""
     taken = tuple(
         Column(key=f"as_{number}", title=str(number), group="taken for") for number in range(len(one.confusion))
     )
@@ -201,8 +193,6 @@ def _count(count: int) -> Cell:
 
 
 # ---------------------------------------------------------------- costs
-#
-# What training costs, in a report: a table for each curve.
 
 
 MACHINES = Column(key="machines", title="machines", is_text=True)
@@ -214,7 +204,6 @@ EXCLUDED = "without storage, transfers, and the start of machines"
 def costs(
     rows: Sequence[Row], header: Header, context: Context, pricing: Pricing, notes: Notes
 ) -> tuple[Section, ...]:
-    """A table for each scaling curve: machines paid, and the price of a million images and of an epoch."""
     return tuple(_cost_table(of_curve, header, context, pricing, notes) for of_curve in by_curve(rows))
 
 
@@ -235,7 +224,6 @@ def _cost_table(rows: Sequence[Row], header: Header, context: Context, pricing: 
 
 
 def _cost_columns(bills: Sequence[Bill], unit: str) -> tuple[Column, ...]:
-    """One for each way in which any of them is bought; a table has room for one interval."""
     millions = dict.fromkeys(how for one in bills for how in one.per_million)
     epochs = dict.fromkeys(how for one in bills for how in one.per_epoch)
     return (
@@ -253,7 +241,7 @@ def _cost_line(row: Row, of: Bill | str, notes: Notes) -> Line:
     if isinstance(of, str):
         return Line(cells=found, says=of, flags=row.flags)
     found[MACHINES.key] = f"{of.machines} x {of.price}" if of.price else None
-    # A bill is of samples, the table of what rates count: a sequence is many tokens.
+    # The bill counts samples, the table counts the units of rates: tokens for sequences.
     of_units = 1 / row.workload.units_per_sample
     found |= {f"million_{how}": _money(one.times(of_units)) for how, one in of.per_million.items()}
     found |= {f"epoch_{how}": _money(one) for how, one in of.per_epoch.items()}
@@ -262,7 +250,6 @@ def _cost_line(row: Row, of: Bill | str, notes: Notes) -> Line:
 
 
 def _cost_notes(row: Row, of: Bill) -> tuple[str, ...]:
-    """What is paid and not used, how old the price is."""
     count = row.world_size
     unused = f"{of.devices_paid} devices are paid, {count} used" if of.price and count < of.devices_paid else ""
     old = f"{of.price}: price of {of.price_is_old}" if of.price_is_old else ""
@@ -271,13 +258,12 @@ def _cost_notes(row: Row, of: Bill) -> tuple[str, ...]:
 
 
 def _money(of: Estimate) -> Quantity:
-    """To three digits, and cents at least."""
+    """Round to three digits, and at least to cents."""
     digits = max(2, 2 - floor(log10(of.mean))) if of.mean > 0 else 2
     return Quantity(value=of.mean, low=of.low, high=of.high, digits=digits, grouped=True)
 
 
 def _knee(rows: Sequence[Row], header: Header, pricing: Pricing) -> list[Detail]:
-    """Up to where more devices are worth their price."""
     found = knee(rows, header, pricing)
     if found is None:
         return []
@@ -285,9 +271,7 @@ def _knee(rows: Sequence[Row], header: Header, pricing: Pricing) -> list[Detail]
     return [Detail(label="knee", values=(Value(world_size=found, phrase=(said,)),))]
 
 
-# ---------------------------------------------------------------- predicted
-#
-# Predicted beside measured: a table of what was registered before the points were measured.
+# ---------------------------------------------------------------- predicted and measured
 
 
 PREDICTED_TITLE = "PREDICTED before it was measured"
@@ -302,7 +286,6 @@ PREDICTED_COLUMNS = (
 
 
 def predicted(found: Sequence[Judged], notes: Notes) -> tuple[Section, ...]:
-    """One table of all curves; nothing where nothing was predicted."""
     if not found:
         return ()
     lines = tuple(_predicted_line(one, found, notes) for one in found)
@@ -341,7 +324,6 @@ def _predicted_line(one: Judged, found: Sequence[Judged], notes: Notes) -> Line:
 
 
 def _predicted_name(one: Judged, found: Sequence[Judged]) -> str:
-    """Strategy and network, and of model and batch what is not the same in the whole table."""
     over = one.strategy if one.interconnect == "auto" else f"{one.strategy} over {one.interconnect}"
     works = [judged.workload for judged in found]
     model = (one.workload.model,) if len({work.model for work in works}) > 1 else ()
@@ -354,9 +336,7 @@ def _differs(key: str, found: Sequence[Judged]) -> bool:
     return len({one.options.get(key) for one in found}) > 1
 
 
-# ---------------------------------------------------------------- over cpu
-#
-# GPUs beside the CPU of their host: a table per CPU and framework.
+# ---------------------------------------------------------------- GPUs over the CPU
 
 
 OVER_CPU = "GPUs over the CPU"
@@ -365,7 +345,7 @@ RATIO = Column(key="over_cpu", title="x the CPU")
 
 
 def over_cpu(found: Sequence[OverCpu], context: Context, notes: Notes) -> tuple[Section, ...]:
-    """The CPU first, then one GPU alone, then the exchanges by world size."""
+    """Return a table per CPU and framework: the CPU, then one GPU alone, then exchanges by world size."""
     by_cpu: dict[str, list[OverCpu]] = {}
     for one in found:
         by_cpu.setdefault(_over_cpu_title(one.cpu, found), []).append(one)
@@ -390,7 +370,6 @@ def _over_cpu_section(title: str, found: Sequence[OverCpu], context: Context, no
 
 
 def _cpu_line(cpu: Baseline, notes: Notes) -> Line:
-    """The one that the others are over."""
     cells_: dict[str, Cell] = {
         catalogue.NAME.key: cpu.hardware.label,
         catalogue.WORLD_SIZE.key: None,
@@ -419,8 +398,6 @@ def _over_cpu_line(one: OverCpu, context: Context, notes: Notes) -> Line:
 
 
 # ---------------------------------------------------------------- minibatches
-#
-# What a larger batch gains, and what passes take: a table per strategy.
 
 
 TITLE = "Minibatches"
@@ -430,7 +407,7 @@ OVER_SMALLER = Column(key="over_smaller", title="x the smaller's time")
 
 
 def minibatches(found: Sequence[Minibatch], context: Context, notes: Notes) -> tuple[Section, ...]:
-    """A table for each strategy and device; in it its passes and its world sizes, each from batch to batch."""
+    """Return a table per strategy and device: passes and world sizes, each by batch size."""
     by_title: dict[str, list[Minibatch]] = {}
     for one in found:
         by_title.setdefault(_title(one, found, context), []).append(one)
@@ -438,7 +415,6 @@ def minibatches(found: Sequence[Minibatch], context: Context, notes: Notes) -> t
 
 
 def _title(one: Minibatch, found: Sequence[Minibatch], context: Context) -> str:
-    """What it is, and what is not the same for all."""
     said = [_conditions(each) for each in found]
     varying = (here for here, *others in zip(_conditions(one), *said, strict=True) if len(set(others)) > 1)
     who = one.contender
@@ -478,7 +454,6 @@ def _lines(sweep: Sequence[Minibatch], notes: Notes) -> Iterator[Line]:
 
 
 def _above(one: Minibatch, sweep: Sequence[Minibatch]) -> str:
-    """The pass, where any is a part of a step, and the world size, where there are several."""
     passes = labels.PASSES[one.workload.pass_] if any(not each.workload.trains for each in sweep) else ""
     size = f"N = {one.world_size}" if any(each.world_size > 1 for each in sweep) else ""
     return ", ".join(filter(None, (passes, size)))
@@ -504,7 +479,7 @@ def _measured(one: Minibatch) -> dict[str, Cell]:
 
 
 def _withheld(one: Minibatch) -> str:
-    """The flag for which it is compared with no other batch, in the place of what that would tell."""
+    """Return the unranked mark, which is printed in the place of ratios; "" without one."""
     return next(iter(one.flags), "")
 
 
@@ -513,7 +488,6 @@ def _flags(one: Minibatch) -> tuple[str, ...]:
 
 
 def _remark(one: Minibatch) -> Phrase:
-    """`more than 2 x as long as 64`: so many smaller batches are faster."""
     if not one.is_worse or one.linear is None:
         return ()
     return (f"more than {one.linear:.3g} x as long as {one.smaller_batch_size}",)

@@ -1,4 +1,4 @@
-"""What a run answers at a glance: how well it scales, why not better, what would help. Pure."""
+"""The summary of a run: how well it scales, the largest losses, advice."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from scaling.report.material import Material
 from scaling.report.parts import Quantity
 from scaling.text import counted, decimals, one_line, several
 
-# A loss that is worth a word.
+# Smaller losses are not named.
 LEAST = 0.01
 NAMED = 6
 NEAR_LIMIT = 0.8
 
 
 class Tile(Record, frozen=True, kw_only=True):
-    """A number to be seen first, and what it is."""
+    """A number in large type, with its label."""
 
     number: str
     says: str
 
 
 class Banner(Record, frozen=True, kw_only=True):
-    """What must be known before any number is read: the mark, and which rows it is about."""
+    """A serious mark, and the rows that have it."""
 
     mark: str
     says: str
 
 
 class Verdict(Record, frozen=True, kw_only=True):
-    """The sentence, the advice for the largest loss ("" without one), the tiles; `stamps` are the headline's."""
+    """The sentence, the advice for the largest loss ("" without one), the tiles, the headline's serious marks."""
 
     sentence: str
     advice: str = ""
@@ -45,7 +45,7 @@ class Verdict(Record, frozen=True, kw_only=True):
 
 
 def verdict(material: Material) -> Verdict:
-    """Of the headline row."""
+    """Return the verdict on the headline row."""
     row = headline(material.rows)
     if row is None and material.header.is_import:
         return _imported(material)
@@ -69,7 +69,6 @@ def verdict(material: Material) -> Verdict:
 
 
 def _efficiency(row: Row) -> Quantity | None:
-    """None where it is not comparable."""
     return None if row.learnt_less else quantities.percent(row.efficiency)
 
 
@@ -83,7 +82,6 @@ def _why_none(row: Row) -> str:
 
 
 def _imported(material: Material) -> Verdict:
-    """What another tool said of the largest number of devices."""
     cell = imported.headline(material.header)
     if cell is None or cell.rate is None:
         return Verdict(sentence="What was imported says no rate of a training.", stamps=("IMPORTED",))
@@ -96,7 +94,6 @@ def _imported(material: Material) -> Verdict:
 
 
 def _losses(row: Row) -> list[tuple[Column, float]]:
-    """The largest first, without what no interval tells from zero."""
     found = [(cause, getattr(row.breakdown, cause.key)) for cause in catalogue.causes([row])]
     known = [(cause, value) for cause, value in found if value >= LEAST and not _is_noise(row, cause, value)]
     return sorted(known, key=lambda one: -one[1])
@@ -112,7 +109,6 @@ def _lost(row: Row) -> str:
 
 
 def _ranked(row: Row) -> str:
-    """Whether it was told from its rivals."""
     verdicts = {one.verdict for one in (row.standing, row.framework_standing) if one}
     if verdicts == {"best"}:
         return " It is the best of its rivals."
@@ -139,7 +135,7 @@ def _advice(row: Row) -> str:
 
 
 def _network(row: Row) -> str:
-    """That a path between nodes had hardly a moment without bytes to send."""
+    """Name the busiest path if it had bytes to send most of the time."""
     if not row.paths or row.paths[0].busy_share < NEAR_LIMIT:
         return ""
     busiest = row.paths[0]
@@ -149,7 +145,7 @@ def _network(row: Row) -> str:
 
 
 def _below(material: Material) -> str:
-    """The largest world size that was measured, where the largest of all failed."""
+    """Name the largest world size that was measured, if a larger one failed."""
     row = headline([row for row in material.rows if row.failed is None])
     if row is None:
         return "No other row has a result."
@@ -181,7 +177,7 @@ def _tiles(row: Row) -> Iterator[Tile]:
 
 
 def banners(material: Material) -> tuple[Banner, ...]:
-    """A mark and the rows that have it, the worst first; EMULATED is told by the document's own notice."""
+    """Return a banner per serious mark, worst first. EMULATED has a notice in the document."""
     marks = serious({flag for row in material.rows for flag in row.flags})
     return tuple(Banner(mark=mark, says=_about(mark, material)) for mark in marks if mark_named(mark).about)
 

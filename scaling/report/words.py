@@ -1,4 +1,4 @@
-"""The parts of a report as texts, the same in every format. Pure."""
+"""The parts of a report as texts, equal in every format."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ Parts = tuple[str, str]
 
 
 def number(value: float, digits: int, *, grouped: bool = False) -> str:
-    """Fixed digits, and no minus before a zero."""
+    """Format with fixed digits, without a minus before zero."""
     shown = f"{value:{',' if grouped else ''}.{digits}f}"
     return shown.removeprefix("-") if float(shown.replace(",", "")) == 0 else shown
 
 
 def mean(quantity: Quantity, *, with_unit: bool = True) -> str:
-    """`93.1 %`."""
+    """Return the mean with its unit: `93.1 %`."""
     unit = f" {quantity.unit}" if with_unit and quantity.unit else ""
     return number(quantity.value, quantity.digits, grouped=quantity.grouped) + unit
 
 
 def half(quantity: Quantity) -> str:
-    """Half of the interval, without the unit; nothing without an interval."""
+    """Return half of the interval without the unit; "" without an interval."""
     width = quantity.half_width
     return "" if width is None else number(width, quantity.digits, grouped=quantity.grouped)
 
 
 def plus_minus(of: str, half_: str) -> str:
-    """`93.1 % ± 0.8`; without an interval the mean alone."""
+    """Return `93.1 % ± 0.8`; the mean alone without an interval."""
     return f"{of} ± {half_}" if half_ else of
 
 
 def against(cell: Against) -> str:
-    """`best`, `leading`, `leading, -0.4 ± 1.1 %`, `4.2 ± 1.1 % slower`; `-4.2 %` or `-` where none was tested."""
+    """Return `best`, `leading`, `leading, -0.4 ± 1.1 %`, `4.2 ± 1.1 % slower`; `-4.2 %` or `-` if not tested."""
     found = cell.difference
     if found is None:
         return NONE if cell.verdict == "not compared" else cell.verdict
@@ -49,12 +49,11 @@ def against(cell: Against) -> str:
 
 
 def parts(quantity: Quantity, *, with_unit: bool = True) -> Parts:
-    """The mean and half the interval: `93.1 %` and `0.8`."""
     return mean(quantity, with_unit=with_unit), half(quantity)
 
 
 def cells(line: Line, columns: Iterable[Column]) -> list[Parts]:
-    """A line's cells as their columns show them, up to the first that is missing."""
+    """Return the cells of a line up to the first that is missing."""
     return [
         _cell(line.cells[column.key], column) for column in takewhile(lambda one: one.key in line.cells, columns)
     ]
@@ -70,33 +69,31 @@ def _cell(cell: Cell, column: Column) -> Parts:
             return against(cell), ""
         case Quantity():
             shown, width = parts(cell, with_unit=column.unit_in_cells)
-            if column.brackets_noise:  # digits stay below each other
+            if column.brackets_noise:  # a blank keeps digits aligned
                 shown = f"({shown})" if cell.is_noise else f"{shown} "
             return shown, width if column.shows_interval else ""
 
 
 def baseline(line: Baseline) -> tuple[Parts, Parts, Parts, Parts]:
-    """Who, at which batch, its rate, its efficiency."""
+    """Return name, batch, rate and efficiency."""
     rate = (line.says or "failed", "") if line.rate is None else parts(line.rate, with_unit=False)
     efficiency = parts(line.efficiency) if isinstance(line.efficiency, Quantity) else (line.efficiency, "")
     return (line.name, ""), (f"batch {line.batch_size}", ""), rate, efficiency
 
 
 def text(phrase: Phrase) -> str:
-    """A text with its numbers written out."""
     return "".join(part if isinstance(part, str) else plus_minus(*parts(part)) for part in phrase)
 
 
 def value(at: Value) -> str:
-    """`N=4 89.1 % ± 0.0`."""
     return f"N={at.world_size} {text(at.phrase)}"
 
 
 def stamped(*texts: str) -> str:
-    """What is said beside a line, with spaces between."""
+    """Join the texts that are not empty by spaces."""
     return " ".join(filter(None, texts))
 
 
 def mark_text(marks: Sequence[int]) -> str:
-    """`[1,2]`, or nothing."""
+    """Return `[1,2]`; "" without marks."""
     return f"[{','.join(map(str, marks))}]" if marks else ""

@@ -1,8 +1,6 @@
-"""The catalogue of the report: every column, mark and explanation is declared here, once. Pure.
+"""The catalogue of the report: every column, mark and explanation is declared here, once.
 
-A column is an entry of `COLUMNS` with a function that computes it from a row. A mark is an entry of `MARKS` with
-its condition, its consequences and its looks. A line of How to read is an entry of `EXPLANATIONS`. `entries.py`
-says what each entry has. Terminal, Markdown, LaTeX, page, CSV, JSON and its schema are made from the entries.
+All formats are made from these entries. `entries.py` documents their fields.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def _proves(verdict: Verdict) -> Callable[[Found], bool]:
     return lambda found: found.cell.receipt is not None and found.cell.receipt.verdict == verdict
 
 
-# In the order in which a row names them.
+# A row names its marks in this order.
 MARKS: tuple[Mark, ...] = (
     Mark(name="FAILED", of_row=lambda found: found.cell.failure is not None, about="these have no result",
          serious=5, drawn=1),
@@ -86,7 +84,7 @@ MARKS: tuple[Mark, ...] = (
                  "network that was asked for. MISLABELLED: they went elsewhere. UNSENT: no counter saw half of "
                  "them. UNVERIFIED: nobody can tell.",
          of_row=_proves("VERIFIED"), is_complaint=False),
-    # Of rows that nobody measured here.
+    # Rows that were not measured here.
     Mark(name="PREDICTED",
          meaning="medians and 80 % intervals of efficiency that stood in the run's file before any of these "
                  "points was measured, from its smaller world sizes alone; never ranked. Error: predicted less "
@@ -98,12 +96,12 @@ MARKS: tuple[Mark, ...] = (
 
 
 def mark_named(name: str) -> Mark:
-    """The mark of this name; an unknown one has no consequences."""
+    """Return the mark of this name; an unknown name gives a mark without consequences."""
     return next((mark for mark in MARKS if mark.name == name), Mark(name=name))
 
 
 def marks_of(found: Found) -> tuple[str, ...]:
-    """The marks of a row, in order."""
+    """Return the marks of a row, in the order of `MARKS`."""
     return tuple(
         mark.name
         for mark in MARKS
@@ -112,50 +110,50 @@ def marks_of(found: Found) -> tuple[str, ...]:
 
 
 def marks_of_control(cell: Cell) -> tuple[str, ...]:
-    """The marks that records put on a control run, in order."""
     return tuple(mark.name for mark in MARKS if mark.of_cell and mark.of_cell(cell))
 
 
 def serious(flags: Iterable[str]) -> tuple[str, ...]:
-    """Of these marks those of banners and figures, worst first."""
+    """Return the marks that banners and figures name, worst first."""
     known = {mark.name for mark in MARKS if mark.serious}.intersection(flags)
     return tuple(sorted(known, key=lambda name: mark_named(name).serious))
 
 
 def drawn(flags: Iterable[str]) -> str:
-    """The worst of these marks that changes how a row is drawn; "" without one."""
+    """Return the worst mark that changes how a row is drawn; "" if there is none."""
     known = [mark for name in flags if (mark := mark_named(name)).drawn]
     return min(known, key=lambda mark: mark.drawn).name if known else ""
 
 
 def claimless_marks() -> dict[str, str]:
-    """The marks of rows that claim nothing, worst first: by mark, why."""
+    """Return the marks of rows that claim nothing, with the reason, worst first."""
     ordered = sorted(MARKS, key=lambda mark: mark.serious)
     return {mark.name: mark.claimless for mark in ordered if mark.claimless}
 
 
 def unranked_marks() -> dict[str, str]:
-    """The marks of rows that are neither ranked nor priced: by mark, why. MISLABELLED rows claim an efficiency."""
+    """Return the marks of rows that are neither ranked nor priced, with the reason. MISLABELLED rows are among
+    them, but they claim an efficiency."""
     return {**claimless_marks(), **{mark.name: mark.unranked for mark in MARKS if mark.unranked}}
 
 
 def claims(cell: Cell) -> bool:
-    """Whether no mark takes all claims from a cell."""
+    """Check that no mark takes all claims from a cell."""
     return not claimless_marks().keys() & set(marks_of(Found(cell)))
 
 
 def competes(cell: Cell) -> bool:
-    """Whether it may be ranked: it has a result, and no mark against that."""
+    """Check that a cell has a result and no unranked mark."""
     return bool(cell.times) and not unranked_marks().keys() & set(marks_of(Found(cell)))
 
 
 def claimless(row: Row) -> str:
-    """The mark that takes all claims from a row; "" for none."""
+    """Return the mark that takes all claims from a row; "" if there is none."""
     return next((mark for mark in claimless_marks() if mark in row.flags), "")
 
 
 def is_wrong(row: Row) -> bool:
-    """Whether it is not what its name says, or its counts disagree."""
+    """Check whether a row is not what its name says, or its counts disagree."""
     return any(mark_named(name).is_wrong for name in row.flags)
 
 
@@ -163,7 +161,6 @@ def is_wrong(row: Row) -> bool:
 
 
 def _is_told(column: Column, rows: Sequence[Row]) -> bool:
-    """Where any row tells this cause; the batch per device shrinks under the strong rule alone."""
     found = [row for row in rows if column.key != "small_batch" or row.workload.is_strong]
     return known(column, found)
 
@@ -177,7 +174,7 @@ def _is_strong(_: Column, rows: Sequence[Row]) -> bool:
 
 
 def _has_peak(_: Column, rows: Sequence[Row]) -> bool:
-    """Nobody publishes a peak of CPUs."""
+    """No peak is published for CPUs."""
     return known(TFLOPS, rows) and rows[0].hardware.device != "cpu"
 
 
@@ -192,14 +189,13 @@ def _single(column: Column, rows: Sequence[Row]) -> bool:
 # ---------------------------------------------------------------- values
 
 
-# In the place of the efficiency of asynchronous ranks that learnt less from as many samples.
+# Printed for the efficiency of asynchronous rows with a higher loss after equal samples.
 NOT_COMPARABLE = "not comparable"
-# In the place of a standing: its bytes took another network than its name says.
+# Printed for the standing of rows that are not what their name says.
 NOT_RANKED = "not ranked"
 
 
 def _field(row: Row, name: str) -> Any:
-    """A field of the row, of its work, or of its hardware."""
     owner = next(one for one in (row, row.workload, row.hardware) if name in one.__struct_fields__)
     return getattr(owner, name)
 
@@ -214,7 +210,7 @@ def _images_per_s(row: Row) -> Estimate | None:
 
 
 def _over_expected(row: Row, at: int) -> float | None:
-    """The bytes over the least (1) or the most (0) that had to be sent."""
+    """Return the sent bytes over the most (0) or the least (1) that must be sent."""
     ratio = row.receipt.over_expected if row.receipt else None
     return ratio and ratio[at]
 
@@ -285,7 +281,6 @@ BREAKDOWN = "loss by cause"
 def _cause(
     place: int, key: str, title: str, short: tuple[str, str] | None, color: str, explanation: str, advice: str
 ) -> Column:
-    """A cause, by its field of `Breakdown`."""
     return Column(
         key=key, title=title, short=short, unit=PERCENT, digits=1, group=BREAKDOWN, shows_interval=False,
         brackets_noise=True, value=lambda row: getattr(row.breakdown, key, None),
@@ -295,7 +290,7 @@ def _cause(
     )  # fmt: skip
 
 
-# In the order of bars.
+# Bars show them in this order.
 CAUSES = (
     _cause(11, "contention", "contention", ("conten-", "tion"), "#e69f00",
            "contention, devices at work slow each other",
@@ -330,7 +325,6 @@ _NEW_CAUSES = ("exchange_cpu", "servers", "waiting", "data_wait")
 
 
 def _causes(keys: Iterable[str], **changes: Any) -> tuple[Column, ...]:
-    """The causes of these keys. CSV has the means of the oldest apart from their intervals."""
     by_key = {column.key: column for column in CAUSES}
     return tuple(replace(by_key[key], **changes) for key in keys)
 
@@ -343,7 +337,6 @@ def _csv(name: str, value: Callable[[Row], Value], **more: Any) -> Column:
 
 
 def _fields(*names: str) -> tuple[Column, ...]:
-    """Fields of a row, its work or its hardware, under their own names."""
     return tuple(_csv(name, lambda row, name=name: _field(row, name)) for name in names)  # type: ignore[misc]
 
 
@@ -367,7 +360,7 @@ def _counts_energy(row: Row) -> bool:
     return bool(row.device_use and row.device_use.j_per_sample)
 
 
-# In the order of CSV: new columns are appended, never moved. Tables order them by `place`.
+# The order is that of CSV: append new columns, never move one. Tables are ordered by `place`.
 COLUMNS: tuple[Column, ...] = (
     NAME, CURVE, MARKED,
     *_fields(
@@ -376,7 +369,7 @@ COLUMNS: tuple[Column, ...] = (
     _csv("options", lambda row: " ".join(f"{key}={value}" for key, value in sorted(row.options.items()))),
     *_fields("batch_rule"), BATCH_SIZE, *_fields("global_batch_size"), WORLD_SIZE, NODES,
     *_fields("rounds", "rounds_tried"),
-    # For one release more: the name that samples_per_s had while all samples were images.
+    # Older name of samples_per_s, kept for one release.
     _csv("images_per_s", _images_per_s, ends=ENDS),
     SPEEDUP, EFFICIENCY,
     _csv("strategy_efficiency_fraction", lambda row: row.strategy_efficiency, ends=ENDS),
@@ -419,17 +412,17 @@ COLUMNS: tuple[Column, ...] = (
         "feed", "feed_workers", "drop_caches", "fed_by", "read_from", "waited_s",
         "image_size", "sequence_length", "optimizer",
     ),
-    # Of files with a row that was counted.
+    # Only in files with a row whose energy was measured.
     *(replace(_of_devices(name), csv_if=_counts_energy) for name in ("j_per_sample", "energy_is_integral")),
     *map(_of_machine, MachineUse.__struct_fields__),
 )  # fmt: skip
 
 
-# ---------------------------------------------------------------- what formats ask
+# ---------------------------------------------------------------- queries of formats
 
 
 def columns(table: Table, rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The columns of a table with these rows, in its order; none without rows."""
+    """Return the columns of a table of these rows, ordered by `place`; none without rows."""
     if not rows:
         return ()
     found = [column for column in COLUMNS if table in column.tables and column.tables[table](column, rows)]
@@ -437,25 +430,24 @@ def columns(table: Table, rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def tabulated(basis: Basis) -> Iterable[Column]:
-    """The columns of any table that a row of this basis has a cell for."""
+    """Return the columns of any table in which a row of this basis has a cell."""
     bases = BASES[: BASES.index(basis) + 1]
     return (one for one in COLUMNS if one.tables and one.value is not None and one.basis in bases)
 
 
 def causes(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The causes that any of these rows tells."""
     return tuple(column for column in CAUSES if _is_told(column, rows))
 
 
 def added() -> tuple[Column, ...]:
-    """The columns that JSON has beside the fields of a row."""
+    """Return the columns that JSON adds to the fields of a row."""
     return tuple(column for column in COLUMNS if column.json is not None)
 
 
 # ---------------------------------------------------------------- how to read
 
 
-# In the order of How to read. Columns and marks with an explanation of their own follow.
+# How to read has this order. Explanations of columns and marks follow.
 EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(label="efficiency", applies=lambda report: any(not row.is_plain for row in report.rows),
         text="{efficiency}"),
@@ -553,7 +545,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 
 
 def explanations(report: Report) -> Iterator[tuple[str, str]]:
-    """What a report explains: labels and texts."""
+    """Return labels and texts of How to read for this report."""
     yield from ((one.label, one.text) for one in EXPLANATIONS if one.applies(report))
     for column in COLUMNS:
         if column.explanation and column.group != BREAKDOWN and known(column, report.rows):

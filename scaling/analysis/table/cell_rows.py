@@ -1,4 +1,4 @@
-"""A cell, with the controls of its rounds -> its row; and what rows say of each other. Pure."""
+"""Rows and baselines from cells, with peaks of devices and the parts of the exchange's CPU time."""
 
 from __future__ import annotations
 
@@ -41,20 +41,17 @@ from scaling.records.point import Precision, Record
 
 # ---------------------------------------------------------------- peaks
 #
-# How many floating-point operations a device did, and its published peak.
-#
-# Operations are counted from the layers of the network (Ready.operations_per_sample), never 6 x parameters. MFU,
-# model FLOPs utilisation, is what the model needs over what the device could do (Chowdhery 2022, appendix B):
-# what is computed again or left out is not counted.
+# MFU (model FLOPs utilisation): operations that the model needs over the device's peak (Chowdhery 2022, appendix
+# B). They are counted from the network's layers (Ready.operations_per_sample), without recomputed ones.
 
 
 PEAKS_FILE = Path(__file__).with_name("peaks.toml")
-# What may follow a name without making it another: `-SXM4-80GB`, ` 80GB HBM3`, ` 144G HBM3e`, `-PCIE-16GB`.
+# Suffixes of the same device: `-SXM4-80GB`, ` 80GB HBM3`, ` 144G HBM3e`, `-PCIE-16GB`.
 _SAME = re.compile(r"(?:[ -](?:SXM\d?|PCIe|\d+GB?|HBM\d\w?))*", re.IGNORECASE)
 
 
 class Peak(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A device's dense peaks in TFLOP/s by precision, the names that drivers give it, and who publishes them."""
+    """Dense peaks of a device in TFLOP/s by precision, its names in drivers, and the source."""
 
     names: tuple[str, ...]
     peaks: dict[Precision, float]
@@ -67,40 +64,41 @@ class _File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=1)
 def read_peaks() -> tuple[Peak, ...]:
-    """All devices whose peaks are known."""
     return msgspec.toml.decode(PEAKS_FILE.read_bytes(), type=_File).device
 
 
 def find_peak(device_name: str) -> Peak | None:
-    """The entry of a device by its driver's name, `NVIDIA A100-SXM4-80GB`; None for one that is not known."""
+    """Return the entry of a device by its driver's name, `NVIDIA A100-SXM4-80GB`; None if unknown."""
     return next((one for one in read_peaks() if any(_is(device_name, name) for name in one.names)), None)
 
 
 def peak_tflops(device_name: str, precision: Precision) -> float | None:
-    """A device's dense peak; None where it is not known."""
     found = find_peak(device_name)
     return found.peaks.get(precision) if found else None
 
 
 def _is(device_name: str, name: str) -> bool:
-    """Whole, or up to its memory and form factor: `NVIDIA L4` is no `NVIDIA L40S`, and neither a `Ti`, a laptop's
-    GPU nor a slice (`NVIDIA A100-SXM4-40GB MIG 1g.5gb`) has the peak of the card that it is named after."""
+    """Compare names up to memory and form factor. `NVIDIA L40S`, a `Ti`, a laptop's GPU or a MIG slice is another
+    device than the card of the shorter name."""
     return device_name.startswith(name) and _SAME.fullmatch(device_name.removeprefix(name)) is not None
 
 
-# ---------------------------------------------------------------- exchange cpu
-#
-# What is known of the exchange's own CPU time: communication threads by name, the wrapper.
+# ---------------------------------------------------------------- parts of the exchange's CPU time
 
 
-# Less than this part of a step is not worth a name.
+# Smaller parts of a step are not reported.
 LEAST_PART = 0.002
 
 
 def exchange_cpu_parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dict[str, float]:
-    """Fractions of the row's step: threads that plain loops do not have, the wrapper with a single rank (`single`
-    are its rounds), the wrapper beside the others without any exchange; the wrapper where its 95 % interval over
-    rounds tells it from nothing."""
+    """Return parts of the exchange's CPU time, as fractions of the row's step.
+
+    * threads by name that plain loops do not have;
+    * the wrapper with a single rank, whose rounds are `single`;
+    * the wrapper without any exchange, on all ranks.
+
+    The wrapper is reported if it is significantly different from zero.
+    """
     known = [one for one in measured if one.cpu is not None]
     if not known:
         return {}
@@ -114,7 +112,6 @@ def exchange_cpu_parts(cell: Cell, measured: Sequence[Round], single: Sequence[R
 
 
 def _beyond_noise(by_round: Sequence[float]) -> float:
-    """Their mean, where their interval leaves zero; a single round has none."""
     if not by_round:
         return 0.0
     found = interval(by_round)
@@ -122,7 +119,6 @@ def _beyond_noise(by_round: Sequence[float]) -> float:
 
 
 def _threads(measured: Sequence[Round]) -> dict[str, float]:
-    """Seconds of a step by name, means over the rounds that tell what plain loops have."""
     both = [one.uses for one in measured if one.uses is not None]
     told = [new_threads(cpu.mean, plain) for cpu, plain in both if plain.threads]
     names = sorted({name for new in told for name in new})
@@ -130,7 +126,6 @@ def _threads(measured: Sequence[Round]) -> dict[str, float]:
 
 
 def _unsynced(cell: Cell, measured: Sequence[Round]) -> list[float]:
-    """By how much a step inside the wrapper took longer than a plain one, by round."""
     return [
         cell.unsynced[one.number] - one.together_s
         for one in measured
@@ -142,15 +137,15 @@ def _unsynced(cell: Cell, measured: Sequence[Round]) -> list[float]:
 
 
 class Measured(NamedTuple):
-    """A row, and the efficiency of each round where one is claimed."""
+    """A row, and the efficiency of each round if one is claimed."""
 
     row: Row
     efficiencies: Mapping[int, float]
 
 
 def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) -> Measured:
-    """Make the row of a cell; `single` is that of its strategy with a single rank, `pool` what all cells that
-    share its work tell together."""
+    """Make the row of a cell. `single` is the cell of its strategy with one rank. `pool` is estimated from all
+    cells of the same work."""
     pooled = pool.residual
     by_round = rounds(cell, controls)
     claimed = by_round if claims(cell) else ()
@@ -185,14 +180,12 @@ def _efficiency(claimed: Sequence[Round], pooled: Residual | None) -> Estimate:
 
 
 def _lasting(cell: Cell, controls: Controls, pool: Shared) -> Lasting | None:
-    """How its efficiency changed when it went on; None where it did not."""
     alone = controls.baseline(cell.point) if cell.soaked else None
     found = lasting(cell.records, alone.whole.records) if alone else None
     return found and replace(found, among=pool.soaked)
 
 
 def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait | None:
-    """How long plain loops wait for data; None where that was not measured."""
     told = [(one, one.data, one.alone.mean_s) for one in claimed if one.data and one.alone]
     if not told:
         return None
@@ -206,7 +199,6 @@ def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait 
 
 
 def _lost(claimed: Sequence[Round], efficiency: Estimate | None, pooled: Residual | None) -> dict[str, Any]:
-    """Where the lost efficiency went."""
     if efficiency is None:
         return {}
     return {
@@ -216,12 +208,11 @@ def _lost(claimed: Sequence[Round], efficiency: Estimate | None, pooled: Residua
 
 
 def among(one: Measured, *, curve: int, group: int, beside: Beside) -> Measured:
-    """The row with what it says in comparison with others, and the numbers of its curve and group."""
+    """Return the row with its ranks among others and the numbers of its curve and group."""
     return one._replace(row=replace(one.row, curve=curve, group=group, **beside._asdict()))
 
 
 def _own_row(cell: Cell) -> Row:
-    """What its own records say: what was to be measured, on what it ran, how fast it was."""
     point = cell.point
     first_loss, last_loss = cell.first_and_last_loss
     return Row(
@@ -257,7 +248,6 @@ def _own_row(cell: Cell) -> Row:
 
 
 def _operations(cell: Cell) -> dict[str, Any]:
-    """TFLOP/s of one device, and their part of its peak."""
     if not cell.times or not cell.operations_per_sample:
         return {}
     devices = cell.gpus or cell.point.world_size
@@ -268,7 +258,6 @@ def _operations(cell: Cell) -> dict[str, Any]:
 
 
 def _servers(cell: Cell) -> dict[str, Any]:
-    """Its parameter servers."""
     return {
         "servers": cell.point.servers,
         "server_hosts": cell.point.server_hosts,
@@ -278,20 +267,17 @@ def _servers(cell: Cell) -> dict[str, Any]:
 
 
 def _traced(cell: Cell, controls: Controls) -> Traced | None:
-    """Its profiled steps, on the GPU against those of the plain loop."""
     found = cell.traced
     return found and replace(found, gpu=traces.split(cell.gpu_times, controls.gpu_times(cell.point)))
 
 
 def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
-    """Those of its GPUs, beside the clock of the plain loops that it is compared with."""
     alone = controls.baseline(cell.point)
     ratio = of_baseline(cell.clocks, alone.whole.clocks if alone else None)
     return cell.clocks and replace(cell.clocks, of_baseline=ratio)
 
 
 def _strategy_efficiency(cell: Cell, single: Cell | None, pooled: Residual | None) -> Estimate | None:
-    """Against the strategy's own single rank, over the rounds that have both."""
     if cell.point.world_size == 1 and cell.times:
         return Estimate(mean=1.0, low=None, high=None, n=len(cell.times))
     share = cell.point.workload.share(cell.point.world_size)
@@ -305,7 +291,7 @@ def _strategy_efficiency(cell: Cell, single: Cell | None, pooled: Residual | Non
 
 
 def across_nodes(curve: Sequence[Measured]) -> Iterator[Row]:
-    """The rows of one curve, by world size; the efficiency of those on several nodes is split by that of the
+    """Return the rows of one curve, by world size. The efficiency of rows on several nodes is split by that of the
     largest world size on one node."""
     inside = None
     for each in curve:
@@ -315,10 +301,10 @@ def across_nodes(curve: Sequence[Measured]) -> Iterator[Row]:
 
 
 def _by_nodes(across: Measured, inside: Measured | None) -> Row:
-    """The two factors, over the rounds that have both: what is missing in one must not look like the other."""
+    """Split the efficiency over the rounds that both have: a missing round must not change a factor."""
     row = across.row
     if row.nodes < 2 or inside is None or inside.row.world_size * row.nodes != row.world_size:
-        return row  # without as many ranks as each of its nodes has, nothing is known of the inside of a node
+        return row  # the split needs a row on one node with as many ranks as each node has here
     shared = across.efficiencies.keys() & inside.efficiencies.keys()
     if not shared:
         return row
@@ -329,7 +315,7 @@ def _by_nodes(across: Measured, inside: Measured | None) -> Row:
 
 
 def baseline(alone: Alone) -> Baseline:
-    """Make what is said of a plain loop on one device: the mean of all seats that were measured alone."""
+    """Make the baseline of a plain loop: the mean over all seats that were measured alone."""
     cell = alone.whole
     point = cell.point
     times = alone.times(alone.seats(0), 0)

@@ -1,4 +1,4 @@
-"""The row that all costs of a report are relative to, and each row's rate beside it. Pure."""
+"""Costs of rows: machines are paid whole, by the hour."""
 
 from __future__ import annotations
 
@@ -19,26 +19,20 @@ from scaling.records.run import Header
 
 # ---------------------------------------------------------------- cost
 #
-# What training costs: machines paid whole, by the hour, over what they do. Pure.
-#
-# machines what takes part, N / devices of one rounded up, and at least the nodes of the row per sample machines
-# x price per hour / 3600 / (samples/s) relative that over what a sample costs with the plain loop on one device
-# of one machine: with one device a machine it is 1 / efficiency; with a base, over what a sample of that row
-# costs, paired by round knee the largest world size whose last devices' samples cost at most `knee` times the
-# mean of all
-#
-# Intervals are those of the rates, turned over. Left out: storage, transfers, the start of a machine, and the
-# file's `minimum_s`, which is of a job and not of a sample.
+# * machines: N / devices of a machine, rounded up; at least the nodes of the row
+# * per sample: machines x price per hour / 3600 / (samples/s)
+# * relative: per sample, over the plain loop on one device (or over the base row, paired by round)
+# * not counted: storage, transfers, the start of machines, `minimum_s`
 
 
 HOUR_S = 3600.0
 MILLION = 1e6
 KNEE = 1.5
-# A price older than this, in days before the run, says how old it is.
+# Days before the run; an older price gets a note.
 STALE_DAYS = 180
-# Rows of which it is not known what they would cost, and why.
+# Marks of rows without a cost, with the reason.
 UNPRICED = {"FAILED": "failed", **{mark: f"{mark}: {why}" for mark, why in unranked_marks().items()}}
-# Samples of one pass over what is trained on, where that is published; a test holds them to the catalogue of data.
+# Training samples by data. A test compares them with the catalogue of data.
 EPOCHS: Mapping[str, int] = {
     "digits": 1_437,
     "mnist": 60_000,
@@ -52,15 +46,14 @@ EPOCHS: Mapping[str, int] = {
 }
 
 
-# By a row's curve and world size.
+# A row's curve and world size.
 Place = tuple[int, int]
 # Without prices all devices cost the same.
 _DEVICE = Price(name="device", match=Match(), devices=1, per_hour={ON_DEMAND: 1.0})
 
 
 class Base(NamedTuple):
-    """The row that costs are relative to: `ratios` are its rate over that of each row of the same work, paired by
-    round (`base`)."""
+    """The row that costs are relative to, and its rate over that of each row of the same work, paired by round."""
 
     name: str
     row: Row
@@ -68,8 +61,7 @@ class Base(NamedTuple):
 
 
 class Pricing(NamedTuple):
-    """What the user asks: the prices (None: all devices cost the same), how many samples an epoch has (0: what is
-    known of the data), the knee, the row that costs are relative to (None: the own plain loop)."""
+    """What the user asks for. `epoch_samples` = 0: the published number. Without `base`, the plain loop."""
 
     prices: Prices | None
     epoch_samples: int = 0
@@ -78,18 +70,17 @@ class Pricing(NamedTuple):
 
     @property
     def currency(self) -> str:
-        """Empty without prices."""
         return self.prices.currency if self.prices else ""
 
 
 class Bill(Record, frozen=True, kw_only=True):
-    """What one row costs in `currency`; the interval of each figure is that of the row's rate, turned over.
+    """The cost of one row. Intervals are those of its rate, inverted.
 
-    `per_million` and `per_epoch` are by how machines are bought (`on_demand`, `spot`), of 1e6 samples (sequences,
-    where rates count tokens) and of one pass over the data; `devices_paid` counts those of all machines, used or
-    not. `relative` is to the row that `base` names, None where that is of another work; with "" to the plain loop
-    on one device, None without a baseline. `price_is_old` tells the day that the price was seen where that is long
-    before the run. Without prices machines are devices, nothing has a price, and `price` and `currency` are empty.
+    `per_million`, `per_epoch`: of 1e6 samples or sequences, of an epoch; by `on_demand`, `spot`, ...
+    `devices_paid`: devices of all machines, used or not.
+    `relative`: to the row `base`; if that is "", to the plain loop on one device; None without one of this work.
+    `price_is_old`: the day of a price that is much older than the run.
+    `price`, `currency`: empty without prices; then a machine is a device.
     """
 
     strategy: str
@@ -109,24 +100,23 @@ class Bill(Record, frozen=True, kw_only=True):
 
 
 def paid(seconds: float, per_hour: float, machines: int = 1) -> float:
-    """Return what so many machines cost for so long."""
     return machines * per_hour * seconds / HOUR_S
 
 
 def machines_of(row: Row, price: Price) -> int:
-    """Return how many machines are paid: whole ones, with the nodes that servers have to themselves."""
+    """Return the number of paid machines, dedicated nodes of servers included."""
     own = {server.host for server in row.server_use} if row.server_hosts == "dedicated" else set()
     return max(row.nodes, ceil(row.world_size / price.devices)) + len(own)
 
 
 def turned_over(of: Estimate, factor: float = 1.0) -> Estimate:
-    """Return factor / estimate, with the ends of its interval in each other's place."""
+    """Return factor / estimate; the ends of the interval are swapped."""
     low, high = (None if end is None else factor / end for end in (of.high, of.low))
     return Estimate(mean=factor / of.mean, low=low, high=high, n=of.n, df=of.df)
 
 
 def bill(row: Row, header: Header, asked: Pricing) -> Bill | str:
-    """Return what a row costs, or why that is not known."""
+    """Return the cost of a row, or the reason why it is unknown."""
     reason = next((why for flag, why in UNPRICED.items() if flag in row.flags), "")
     price = None if reason else _price(row, header, asked)
     if reason or row.samples_per_s is None or price is None:
@@ -151,8 +141,8 @@ def bill(row: Row, header: Header, asked: Pricing) -> Bill | str:
 
 
 def _over_base(row: Row, header: Header, asked: Pricing) -> Estimate | None:
-    """A sample's cost over that of the base; None where either is not known, or that of the base is nothing, or
-    the row's samples taught less."""
+    """Return a sample's cost over that of the base. None if either is unknown, the base costs nothing, or the row
+    learnt less."""
     assert asked.base is not None
     if row.learnt_less:
         return None
@@ -164,16 +154,16 @@ def _over_base(row: Row, header: Header, asked: Pricing) -> Estimate | None:
 
 
 def relative(row: Row, machines: int | None = None) -> Estimate | None:
-    """Return a sample's cost over that with the plain loop on one device: 1 / efficiency where every machine has
-    one device (`machines` not given); None without an efficiency."""
+    """Return a sample's cost over that of the plain loop on one device; None without an efficiency. Without
+    `machines`, every machine has one device: 1 / efficiency."""
     if row.efficiency is None or row.learnt_less or "MISLABELLED" in row.flags:
         return None
     return turned_over(row.efficiency, 1.0 if machines is None else machines / row.world_size)
 
 
 def knee(rows: Sequence[Row], header: Header, asked: Pricing) -> int | None:
-    """Return the largest world size of a curve up to which every step's added samples cost at most `asked.knee`
-    times the mean; None where fewer than two world sizes have a price."""
+    """Return the largest world size up to which each step's added samples cost at most `asked.knee` times the
+    mean. None if fewer than two world sizes have a price."""
     known = [(row.world_size, *spent) for row in rows if (spent := _spent(row, header, asked))]
     found = None
     for (_, cost, rate), (world_size, dearer, faster) in pairwise(known):
@@ -185,7 +175,6 @@ def knee(rows: Sequence[Row], header: Header, asked: Pricing) -> int | None:
 
 
 def _spent(row: Row, header: Header, asked: Pricing) -> tuple[float, float] | None:
-    """Per hour, and samples/s."""
     price = None if UNPRICED.keys() & set(row.flags) else _price(row, header, asked)
     if price is None or row.samples_per_s is None:
         return None
@@ -193,7 +182,6 @@ def _spent(row: Row, header: Header, asked: Pricing) -> tuple[float, float] | No
 
 
 def _per(rate: Estimate, samples: float, price: Price, machines: int) -> dict[str, Estimate]:
-    """Of so many samples, by how machines are bought."""
     return {
         how: turned_over(rate, paid(samples, per_hour, machines))
         for how, per_hour in price.per_hour.items()
@@ -206,7 +194,7 @@ def _epoch(row: Row, asked: Pricing) -> int:
 
 
 def _price(row: Row, header: Header, asked: Pricing) -> Price | None:
-    """The first that matches; None where none does, or the hosts are of several prices."""
+    """Return the first price that matches; None without one, or if the hosts have several prices."""
     prices = asked.prices
     if prices is None:
         return _DEVICE
@@ -229,17 +217,17 @@ def _old(price: Price, header: Header) -> str:
     return price.seen if (measured - date.fromisoformat(price.seen)).days > STALE_DAYS else ""
 
 
-# ---------------------------------------------------------------- cost base
+# ---------------------------------------------------------------- base row
 
 
 def why_not(row: Row) -> str:
-    """Why costs cannot be relative to this row; "" where they can."""
+    """Return why costs cannot be relative to this row; "" if they can."""
     less = "its samples taught less" if row.learnt_less else ""
     return next((why for flag, why in UNPRICED.items() if flag in row.flags), less)
 
 
 def base(name: str, row: Row, rows: Sequence[Row], cells: Sequence[Cell]) -> Base:
-    """Return `row` as the base of all `rows`, whose records stand in `cells` in the same order."""
+    """Make `row` the base of all `rows`; `cells` are theirs, in the same order."""
     logs = _log_rates(cells[rows.index(row)])
     found: dict[Place, Estimate] = {}
     for other, cell in zip(rows, cells, strict=True):
@@ -251,7 +239,7 @@ def base(name: str, row: Row, rows: Sequence[Row], cells: Sequence[Cell]) -> Bas
 
 
 def _has_same_work(one: Row, other: Row) -> bool:
-    """Whether a sample of the one is worth a sample of the other: batch, precision and devices may differ."""
+    """Compare model, data and pass; batch, precision and devices may differ."""
     return (one.workload.model, one.workload.data, one.workload.pass_) == (
         other.workload.model, other.workload.data, other.workload.pass_
     )  # fmt: skip
@@ -262,5 +250,4 @@ def _log_rates(cell: Cell) -> dict[int, float]:
 
 
 def _differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    """The one's less the other's, over the rounds that both have."""
     return [one[number] - other[number] for number in sorted(one.keys() & other.keys())]

@@ -1,4 +1,4 @@
-"""What an entry of the catalogue says: a column, a mark, an explanation. Pure."""
+"""Types of the catalogue's entries: `Column`, `Mark`, `Explanation`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from scaling.records.point import Record
 PERCENT = "%"
 ENDS = ("", "_low", "_high")
 Value = str | int | float | Estimate | Standing | None
-# The tables of a report: one curve; the exchanges and the frameworks of one world size; all rows of a page.
+# One curve; exchanges or frameworks at one world size; all rows of a page.
 Table = Literal["curve", "comparison", "frameworks", "page"]
-# Which rows have a cell: all, those with a result, those that claim an efficiency.
+# Rows that have a cell: all; those with a result; those that claim an efficiency.
 Basis = Literal["plan", "result", "claim"]
 BASES: tuple[Basis, ...] = ("plan", "result", "claim")
 
 
 class Column(Record, frozen=True, kw_only=True):
-    """A column: how it looks, and, for a column of rows, what it holds and where it appears.
+    """A column: its look, its value for a row, and the tables that have it.
 
-    `key` finds its cells. `{unit}` in title and unit is what the rows' samples are. `short` is the heading in two
-    lines of a terminal. The unit stands in the heading or, with `unit_in_cells`, behind each number; fractions are
-    shown in percent. Columns of one `group` stand side by side under its name. Without `shows_interval` a table
-    has room for the mean alone. `is_text` is set to the left. `brackets_noise`: numbers that are noise stand in
-    parentheses.
-
-    `value` computes it from a row, for programs; `shown` for people where that differs. `interval` is of values
-    whose interval is estimated apart from them. `tables` says in which tables it stands, and for which rows;
-    `place` orders the columns of a table. `csv` is its name in CSV, once for each of `ends`, and only in files
-    with a row of which `csv_if` holds. `json` is its type in JSON; fields of `Row` are there without.
-    `explanation` is for How to read. A cause of loss has an `advice`, and a `color` in figures.
+    * `key`: finds its cells in a line.
+    * `title`, `unit`: may contain `{unit}`, the unit of the rows' samples. Fractions are shown in percent.
+    * `short`: heading in two lines, for a terminal; `group`: name over adjacent columns.
+    * `unit_in_cells`: the unit follows each number, otherwise it is in the heading.
+    * `shows_interval`: False shows the mean only; `brackets_noise`: noise is in parentheses.
+    * `is_text`: aligned to the left.
+    * `value`: value for programs; `shown`: value for people, if it differs.
+    * `interval`: interval, if it is estimated apart from the value.
+    * `tables`: condition for each table that may have the column; `place`: position in a table.
+    * `csv`: name in CSV, once for each of `ends`; `csv_if`: only in files with a row for which this holds.
+    * `json`: type in JSON; fields of `Row` need none.
+    * `explanation`: text for How to read; `advice`, `color`: of a cause of loss, the colour for figures.
     """
 
     key: str
@@ -68,19 +69,18 @@ class Column(Record, frozen=True, kw_only=True):
 
     @property
     def heading(self) -> str:
-        """The title with the unit that the cells leave out: `contention, %`; a rate's title is its unit."""
+        """The title, with the unit unless cells or title have it: `contention, %`."""
         return self.title if self.unit_in_cells or self.unit in ("", self.title) else f"{self.title}, {self.unit}"
 
     def digits_of(self, value: float) -> int:
-        """The digits behind the point of a value."""
         return self.digits if isinstance(self.digits, int) else self.digits(value)
 
     def of_unit(self, unit: str) -> Column:
-        """The same of rows whose samples are `images`."""
+        """Return the column for rows whose samples are `images`, `tokens`, ..."""
         return replace(self, title=self.title.format(unit=unit), unit=self.unit.format(unit=unit))
 
     def of_rows(self, rows: Sequence[Row]) -> Column:
-        """The same of these rows. Rates of several units have theirs in the cells."""
+        """Return the column for these rows. If their units differ, cells contain the unit."""
         units = {row.workload.unit for row in rows}
         found = self.of_unit(rows[0].workload.unit)
         several = len(units) > 1 and "{unit}" in self.title
@@ -88,12 +88,12 @@ class Column(Record, frozen=True, kw_only=True):
 
 
 def always(_: Column, __: Sequence[Row]) -> bool:
-    """In every table."""
+    """Put the column into every table."""
     return True
 
 
 def known(column: Column, rows: Sequence[Row]) -> bool:
-    """Where any row has a value."""
+    """Put the column into tables where any row has a value."""
     return column.value is not None and any(column.value(row) is not None for row in rows)
 
 
@@ -105,7 +105,7 @@ EVERYWHERE: Mapping[Table, Callable[[Column, Sequence[Row]], bool]] = {
 
 
 def four_digits(value: float) -> int:
-    """Digits behind the point for about four in all."""
+    """Return the decimals for about four digits in all."""
     return 2 if value < 10 else 1 if value < 1000 else 0
 
 
@@ -114,7 +114,7 @@ def tera_digits(value: float) -> int:
 
 
 class Found(NamedTuple):
-    """What decides the marks of a row: its cell, and what was estimated of it."""
+    """What decides the marks of a row: its cell and its estimates."""
 
     cell: Cell
     efficiency: Estimate | None = None
@@ -124,17 +124,18 @@ class Found(NamedTuple):
 
 
 class Mark(Record, frozen=True, kw_only=True):
-    """A word beside the numbers of a row.
+    """A word next to the numbers of a row.
 
-    `of_cell` is its condition on the records of any cell, also of a control run; `of_row` a condition on rows
-    alone. Against a control run of the kinds `harmless_in` it says nothing. With a reason in `claimless` a row
-    claims no speedup, efficiency, loss or rank and has no cost; with one in `unranked` it is neither ranked nor
-    priced. `is_wrong`: the row is not what its name says, or its counts disagree.
-
-    `meaning` is for How to read, `about` for the banner of a page. `serious` orders banners and the stamps of
-    figures, `drawn` decides which of several marks a figure shows; 0 for neither. In figures dots are `hollow`, a
-    `line` leads to them (None: no line), and the word stands `across` the plot. No `is_complaint` stands beside
-    its row in a terminal, and not below it.
+    * `of_cell`: condition on the records of any cell, control runs included; `of_row`: condition on rows only.
+    * `harmless_in`: kinds of control runs for which the mark means nothing.
+    * `claimless`: reason why a row claims no speedup, efficiency, loss, rank or cost.
+    * `unranked`: reason why a row is neither ranked nor priced.
+    * `is_wrong`: the row is not what its name says, or its counts disagree.
+    * `meaning`: text for How to read; `about`: text for the banner of a page.
+    * `serious`: order in banners and stamps of figures; 0: not there.
+    * `drawn`: which of several marks a figure shows, lowest first; 0: none.
+    * `hollow`, `line`, `across`: in figures, hollow dots, line to them (None: no line), word across the plot.
+    * `is_complaint`: a terminal prints the mark below the row, otherwise in the row.
     """
 
     name: str
@@ -155,7 +156,7 @@ class Mark(Record, frozen=True, kw_only=True):
 
 
 class Report(NamedTuple):
-    """What decides which explanations a report has: its analysis, whether it compares rows or has predictions."""
+    """What decides which explanations a report has."""
 
     analysis: Analysis
     compares: bool
@@ -163,25 +164,22 @@ class Report(NamedTuple):
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The rows of the report."""
         return self.analysis.rows
 
     @property
     def has_oom(self) -> bool:
-        """Whether a row or a baseline is out of memory."""
         failures = (one.failed for of in (self.rows, self.analysis.baselines) for one in of)
         return any(failed is not None and failed.cause == "oom" for failed in failures)
 
     @property
     def has_slower_cores(self) -> bool:
-        """Whether a note tells of slower cores."""
         notes = (note for of in (self.rows, self.analysis.baselines) for one in of for note in one.footnotes)
         return any(SLOWER_CORES in note for note in notes)
 
 
 class Explanation(Record, frozen=True, kw_only=True):
-    """A line of How to read, in reports of which `applies` holds. In `text` a name in braces stands for what
-    depends on the rows: `{rates}` is `images/s`; `report/document.py` has the others."""
+    """A line of How to read, in reports for which `applies` holds. `report/document.py` fills the names in braces
+    in `text`: `{rates}` is `images/s`."""
 
     label: str
     text: str

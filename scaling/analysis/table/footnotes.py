@@ -1,4 +1,4 @@
-"""What a row must say beside its numbers: failures, the audit, its network, controls in doubt, warnings. Pure."""
+"""Footnotes of rows and baselines: failures, the audit, the network, slow ranks, missing controls, warnings."""
 
 from __future__ import annotations
 
@@ -25,29 +25,26 @@ from scaling.records.point import Kind, Point, Record
 from scaling.records.run import Emulation, PointRecord, WarningKind
 from scaling.text import counted, plural
 
-# ---------------------------------------------------------------- fellows
-#
-# Ranks that are slower or faster than their fellows, alone or beside them: who, where, by how much.
+# ---------------------------------------------------------------- slow and fast ranks
 
 
-# Below this a difference is not worth a note.
+# Smaller differences are not reported.
 ODD_LEAST = 0.015
-# With few rounds three standard errors happen by chance, Student's quantile does not: in a layout of equal seats
-# none is told with at least this confidence, however many they are (Bonferroni).
+# If all seats are equal, none is reported with this confidence (Student's t, Bonferroni over seats).
 ODD_CONFIDENCE = 0.99
-# Of hundreds of ranks a name each would hide all other notes of a row.
+# Ranks that one note names.
 ODD_NAMED = 4
 
 
 class Odd(Record, frozen=True, kw_only=True):
-    """A seat that is apart from the median of the others by this part of their time."""
+    """A seat and its distance from the median of the others, as a fraction of their time."""
 
     seat: int
     apart: float
 
 
 def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
-    """Name the ranks of a row that are slower (or faster) than their fellows alone, or lose more beside them."""
+    """Report ranks that are slower or faster than the others alone, or lose more while all run."""
     size = cell.point.world_size
     control = controls.together(cell.point)
     beside = _by_seat(control) if control else {}
@@ -64,14 +61,14 @@ def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
 
 
 def odd(layout: Layout) -> list[Odd]:
-    """The columns that differ from the median of the others by more than noise does; of two seats the slow one."""
+    """Return the seats that differ significantly from the median of the others; of two seats the slow one."""
     repeated = {seat: column for seat, column in layout.items() if len(column) > 1}
     if len(repeated) < 2:
         return []
     fit = additive(repeated)
     if fit.df < 1:
         return []
-    # The difference of two seats is one and the same for both.
+    # Two seats have one difference: one test.
     tests = len(repeated) if len(repeated) > 2 else 1
     beyond = quantile(fit.df, 1 - (1 - ODD_CONFIDENCE) / tests)
     found = []
@@ -97,11 +94,8 @@ def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> dict[in
     return {number: one[number] - other[number] for number in sorted(one.keys() & other.keys())}
 
 
-# ---------------------------------------------------------------- in words
-
-
 def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: bool) -> Iterator[str]:
-    """`slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer alone than its fellows`; one note of several."""
+    """Report `slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer alone than its fellows`."""
     if not found:
         return
     kinds = [kind for kind, sign in (("slow", 1), ("fast", -1)) if any(sign * one.apart > 0 for one in found)]
@@ -114,7 +108,7 @@ def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: b
 
 
 def _contention(found: Sequence[Odd], where: Mapping[int, str]) -> Iterator[str]:
-    """`contention: rank 3 on node2 (CPU 3) loses 15.0 % more beside the others than they do`; one note too."""
+    """Report `contention: rank 3 on node2 (CPU 3) loses 15.0 % more beside the others than they do`."""
     if found:
         listed = _worst(found, where, lambda one: f"loses {_lost(one)} more beside the others than they do", _lost)
         yield f"contention: {listed}"
@@ -131,7 +125,6 @@ def _size(one: Odd) -> str:
 def _worst(
     found: Sequence[Odd], where: Mapping[int, str], first: Callable[[Odd], str], further: Callable[[Odd], str]
 ) -> str:
-    """The farthest apart by name, each with what is said of it; how many others, and by how much."""
     ranked = sorted(found, key=lambda one: -abs(one.apart))
     said = (first, *[further] * (ODD_NAMED - 1))
     names = [
@@ -141,7 +134,6 @@ def _worst(
 
 
 def _others(left: Sequence[Odd]) -> str:
-    """`, and 5 others, by 2 to 6 %`."""
     if not left:
         return ""
     sizes = [f"{100 * abs(one.apart):.0f}" for one in left]
@@ -149,12 +141,10 @@ def _others(left: Sequence[Odd]) -> str:
     return f", and {counted(len(left), 'other')}, by {low if low == high else f'{low} to {high}'} %"
 
 
-# ---------------------------------------------------------------- missing
-#
-# What the split of a row's loss had to do without: controls, and CPU time.
+# ---------------------------------------------------------------- missing controls and CPU time
 
 
-# What a missing control leaves inside the rest.
+# Causes that are counted in the rest if a control is missing.
 LEFT_OVER = {
     "solo": "contention and small batch",
     "together": "contention, straggling and exposed communication",
@@ -163,8 +153,8 @@ LEFT_OVER = {
 
 
 def missing_controls(point: Point, measured: Sequence[Round], controls: Controls) -> tuple[str, ...]:
-    """Say which controls the split had to do without, and which CPU time; a single device has none to miss, and
-    where a round tells CPU time `comm` is not needed."""
+    """Report the controls and the CPU time that the split of the loss lacks. A single device needs none. `comm` is
+    not needed if a round has CPU time."""
     if point.world_size == 1:
         return ()
     kinds: dict[Kind, int] = {
@@ -177,7 +167,6 @@ def missing_controls(point: Point, measured: Sequence[Round], controls: Controls
 
 
 def _not_by_cpu(measured: Sequence[Round]) -> Iterator[str]:
-    """Why the loss is not split by CPU time, or by that of fewer rounds, where some of it is known."""
     whose = [one.untold_cpu for one in measured if one.untold_cpu]
     if not whose:
         return
@@ -189,7 +178,6 @@ def _not_by_cpu(measured: Sequence[Round]) -> Iterator[str]:
 
 
 def _not_held(point: Point, measured: Sequence[Round], controls: Controls) -> Iterator[str]:
-    """Why waiting for data is not told, or by fewer rounds, where that was tried."""
     count = sum(one.data is None for one in measured)
     if not count or not (cause := controls.why_missing("held", point, point.workload.batch_size)):
         return
@@ -212,17 +200,15 @@ def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], co
     return f"no {kind} control in {count} of {len(measured)} rounds{failed}; from the others: {left}"
 
 
-# ---------------------------------------------------------------- emulating
-#
-# What an emulated row cannot know, and by how much the emulating machine may be wrong.
+# ---------------------------------------------------------------- emulated rows
 
 
-# Of a step; a machine that is later than that tells networks apart that are alike, or the other way round.
+# Largest error of the emulator as a fraction of a step; above it, comparisons of networks may be wrong.
 MOST_LATE = 0.005
 
 
 def emulation_notes(cell: Cell) -> Iterator[str]:
-    """Say what of a row was not measured but assumed, and what is left out of it."""
+    """Report what an emulated row assumes and what it leaves out."""
     found = cell.emulation
     if found is not None:
         yield from _of_the_device(found, cell.point)
@@ -269,11 +255,11 @@ def _percent(fraction: float) -> str:
 
 # ---------------------------------------------------------------- footnotes
 
-# Less of the exchange's own time is not worth a note.
+# Smaller slowdowns of the exchange during compute are not reported.
 SLOWER_BESIDE = 1.05
-# An efficiency whose interval is wider to either side tells little, and reaches farther up than down.
+# An efficiency with a wider half interval gets a note with both ends.
 WIDE = 0.10
-# The kind of warning that a row's own note of all its rounds makes needless.
+# The row has a note of its own for this kind of warning.
 TOLD: WarningKind = "foreign-load"
 
 
@@ -287,7 +273,7 @@ def of_row(
     clocks: Clocks | None = None,
     later: Lasting | None = None,
 ) -> Iterator[str]:
-    """Say what a reader of a row must know, worst first; `rounds` are those that have a baseline."""
+    """Return the notes of a row, worst first; `rounds` are those with a baseline."""
     point, measured = cell.point, len(cell.times)
     yield from _findings(cell, flags)
     if "SUPERLINEAR" in flags:
@@ -317,7 +303,7 @@ def of_row(
 
 
 def of_baseline(cell: Cell) -> Iterator[str]:
-    """Say what a reader of a baseline must know, worst first."""
+    """Return the notes of a baseline, worst first."""
     flags = marks_of_control(cell)
     yield from _findings(cell, flags)
     yield from _stamps(cell, flags)
@@ -329,7 +315,6 @@ def of_baseline(cell: Cell) -> Iterator[str]:
 
 
 def _later(later: Lasting | None) -> Iterator[str]:
-    """What its efficiency became, if that is told."""
     if later is not None and later.is_told:
         change = later.change.mean
         yield (
@@ -339,7 +324,6 @@ def _later(later: Lasting | None) -> Iterator[str]:
 
 
 def _wide(efficiency: Estimate) -> Iterator[str]:
-    """The ends of an interval that half its width does not tell."""
     low, high = efficiency.low, efficiency.high
     if low is not None and high is not None and high - low > 2 * WIDE:
         yield (
@@ -348,16 +332,15 @@ def _wide(efficiency: Estimate) -> Iterator[str]:
         )
 
 
-# ---------------------------------------------------------------- of its own records
+# ---------------------------------------------------------------- the cell's own records
 
 
 def _findings(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
-    """What failed, and what the audit found."""
     yield from _failures(cell)
     yield from _counted(cell, cell.audits)
     yield from filter(None, [cell.less_work])
     for mark, reason in claimless_marks().items():
-        # A receipt's verdict has a note of its own.
+        # The receipt has a note of its own.
         if mark in flags and not (cell.receipt and cell.receipt.verdict == mark):
             why = _sharing(cell) if mark == "OVERSUBSCRIBED" else reason
             yield f"{mark}: {why}; no speedup, efficiency, loss or rank is claimed"
@@ -372,8 +355,8 @@ def _sharing(cell: Cell) -> str:
 
 
 def _failures(cell: Cell) -> Iterator[str]:
-    """One note per cause of failure, with how often, where, and the log. A baseline has the records of several
-    points: of one beside others its kind and size are said."""
+    """Report each cause of failure once, with its count, its place and the log. A baseline has the records of
+    several points: then kind and world size are named."""
     by_cause: dict[tuple[str, str], list[tuple[Point, Failed]]] = {}
     for record in cell.records:
         point, outcome = record.point, record.outcome
@@ -394,7 +377,7 @@ def _often(count: int, rounds: int) -> str:
 
 
 def describe(failed: Failed) -> str:
-    """`oom: out of memory (rank 3 on node2; log: logs/...)`: cause, message, where, and where to look."""
+    """Format a failure: `oom: out of memory (rank 3 on node2; log: logs/...)`."""
     where = f"rank {failed.rank} on {failed.host}" if failed.host else ""
     log = f"log: {failed.log}" if failed.log else ""
     details = "; ".join(text for text in (where, log) if text)
@@ -403,14 +386,12 @@ def describe(failed: Failed) -> str:
 
 
 def _counted(cell: Cell, said: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Each text once, with the number of rounds of the cell that say it."""
     rounds = len({record.point.round for record in cell.records})
     for text, count in Counter(text for _, text in dict.fromkeys(said)).items():
         yield text if rounds == 1 else f"{text} ({count} of {rounds} rounds)"
 
 
 def _stamps(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
-    """Why it is stamped, unless a warning of its records says that already."""
     warned = {warning.kind for record in cell.records for warning in record.warnings}
     if "UNSETTLED" in flags and "unsettled" not in warned:
         yield "UNSETTLED: the windows were still drifting when they began to count"
@@ -419,13 +400,11 @@ def _stamps(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
 
 
 def _network(receipt: Receipt | None) -> Iterator[str]:
-    """What is wrong with the network that the bytes took, or why nobody knows."""
     if receipt is not None and receipt.why:
         yield f"{receipt.verdict}: asked for {' and '.join(receipt.wanted) or 'RDMA'}; {receipt.why}"
 
 
 def _comm_beside(rounds: Sequence[Round]) -> Iterator[str]:
-    """By how much compute slows the exchange down, where its interval tells that."""
     logs = [log(one.comm_beside_s / one.comm_s) for one in rounds if one.comm_beside_s and one.comm_s]
     found = interval(logs) if logs else None
     if found is not None and found.low is not None and found.low > log(SLOWER_BESIDE):
@@ -433,8 +412,7 @@ def _comm_beside(rounds: Sequence[Round]) -> Iterator[str]:
 
 
 def _warnings(cell: Cell) -> Iterator[str]:
-    """What the records themselves warn of, and what was tried again."""
-    # Older sweeps warned of the power limit too.
+    # Older records warn of the power limit too.
     is_fine = cell.clocks is not None and not cell.throttle_reasons
     told: tuple[WarningKind, ...] = (TOLD, "throttled") if is_fine else (TOLD,)
     said = ((record.point.round, text) for record in cell.records for text in _warned(record, told))
@@ -446,11 +424,10 @@ def _warned(record: PointRecord, told: Collection[WarningKind]) -> Iterator[str]
     yield from (f"tried again: {text}" for text in record.retries)
 
 
-# ---------------------------------------------------------------- of what it rests on
+# ---------------------------------------------------------------- baseline and controls
 
 
 def _superlinear(cell: Cell, alone: Alone | None) -> str:
-    """The probable cause of more than N times one device, by the evidence at hand."""
     point, baseline = cell.point, alone.whole if alone else None
     if baseline is not None and baseline.throttle_reasons:
         return f"the baseline's device was throttled ({', '.join(baseline.throttle_reasons)})"
@@ -463,7 +440,6 @@ def _superlinear(cell: Cell, alone: Alone | None) -> str:
 
 
 def _conditions(cell: Cell, controls: Controls | None) -> Iterator[str]:
-    """What else the machine did, while the row was measured and while what it rests on was."""
     yield from cell.kernel_notes
     beside = controls.together(cell.point) if controls else None
     yield from (f"its together control: {note}" for note in (beside.kernel_notes if beside else ()))
@@ -479,7 +455,6 @@ def _names(devices: frozenset[str]) -> str:
 
 
 def _no_baseline(point: Point, controls: Controls, count: int, measured: int) -> Iterator[str]:
-    """Why `count` of the `measured` rounds of a row have no efficiency; nothing when all have."""
     if count == 0 or controls.is_plain(point):
         return
     batch_size = point.reference.batch_size
@@ -490,7 +465,7 @@ def _no_baseline(point: Point, controls: Controls, count: int, measured: int) ->
 
 
 def _failed_controls(controls: Controls, point: Point) -> Iterator[str]:
-    """Which controls of a row failed, whether the row can do without them or not; `solo` has a line of its own."""
+    """Report failed controls, needed or not; `solo` has a note of its own."""
     for control in controls.cells_behind(point, controls.keys_behind(point)):
         if control.point.kind != "solo":
             name = f"{control.point.kind} control at n{control.point.world_size}"
@@ -498,7 +473,6 @@ def _failed_controls(controls: Controls, point: Point) -> Iterator[str]:
 
 
 def _controls(behind: Mapping[Kind, Sequence[Cell]]) -> Iterator[str]:
-    """Which controls of a row are themselves in doubt: its efficiency and losses are no better than they."""
     for kind, cells in behind.items():
         found = {mark for cell in cells for mark in marks_of_control(cell)}
         if doubts := [

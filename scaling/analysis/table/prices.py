@@ -1,12 +1,12 @@
-"""What machines cost by the hour, by a file of the user's: never shipped, since prices change.
+"""Prices of machines, read from the user's file. None are shipped, since prices change.
 
 currency = "USD"
 [[price]]
 name = "p3.8xlarge"
 match = { gpu = "Tesla V100*" }        # or host, cpu, emulated: shell patterns
-devices = 4                            # in one of them: a machine is paid whole
+devices = 4                            # in one machine; a machine is paid whole
 per_hour = { on_demand = 12.24 }
-network = "tcp:10"                     # what is between them; the run's own where it is not given
+network = "tcp:10"                     # between machines; without it, that of the run
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from scaling.errors import UsageError, told_by
 from scaling.records.point import Record
 
 ON_DEMAND = "on_demand"
-# Names the file where no flag does.
+# Environment variable for --prices.
 VARIABLE = "SCALING_PRICES"
 
 
 class Match(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose price it is; shell patterns, all that are given must match."""
+    """The machines of a price, as shell patterns; all given patterns must match."""
 
     gpu: str = ""
     host: str = ""
@@ -38,15 +38,18 @@ class Match(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     emulated: str = ""
 
     def holds(self, *, gpu: str = "", host: str = "", cpu: str = "", emulated: str = "") -> bool:
-        """Whether a machine of this kind is meant; a match without patterns means none."""
+        """Check a machine; a match without patterns matches none."""
         pairs = ((self.gpu, gpu), (self.host, host), (self.cpu, cpu), (self.emulated, emulated))
         given = [(pattern, name) for pattern, name in pairs if pattern]
         return bool(given) and all(fnmatch(name, pattern) for pattern, name in given)
 
 
 class Price(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a machine with `devices` of them costs; `per_hour` by how it is bought, in the file's currency. `seen`
-    (2018-02-01) and `source` say where the price is from."""
+    """The price of a machine with `devices` devices.
+
+    `per_hour`: by `on_demand`, `spot`, ..., in the file's currency.
+    `seen`: day of the price, like 2018-02-01; `source`: its source.
+    """
 
     name: str
     match: Match
@@ -61,19 +64,17 @@ class Price(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def hourly(self) -> float:
-        """On demand where that is told, else the first that is."""
+        """The price on demand; without one, the first."""
         return self.per_hour.get(ON_DEMAND, next(iter(self.per_hour.values())))
 
 
 class Prices(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of prices, in one currency."""
-
     currency: str
     price: tuple[Price, ...]
 
 
 def read(path: Path) -> Prices:
-    """Read a file of prices; UsageError names what is wrong with it in one line."""
+    """Read a file of prices. Raises UsageError, in one line, if it is wrong."""
     try:
         return _sound(path, _decoded(files.read(path)))
     except OSError as error:
@@ -87,7 +88,7 @@ def _named(path: Path) -> str:
 
 
 def _decoded(text: bytes) -> Prices:
-    """Dates may stand with quotes or, as TOML has them, without."""
+    """Decode TOML; dates may be strings or TOML dates."""
     plain = msgspec.toml.decode(text)
     return msgspec.convert(msgspec.to_builtins(plain), type=Prices)
 
@@ -102,7 +103,6 @@ def _sound(path: Path, prices: Prices) -> Prices:
 
 
 def _wrong(price: Price) -> Iterator[str]:
-    """What of it cannot be, with what would be right."""
     for how, value in price.per_hour.items():
         if not 0 <= value < inf:
             yield f"{how} = {value:g}: a price is 0 or more"

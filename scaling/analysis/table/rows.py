@@ -1,4 +1,4 @@
-"""What trainings to an accuracy have come to, and with it all that an analysis finds. Times in seconds."""
+"""What an analysis returns: rows, baselines, comparisons, trainings. Fractions are of 1, times in seconds."""
 
 from __future__ import annotations
 
@@ -25,21 +25,18 @@ from scaling.records.point import (
 from scaling.records.run import Emulation
 
 # ---------------------------------------------------------------- rows
-#
-# What an analysis finds: rows, baselines, comparisons. Fractions are of 1, times in seconds.
 
 
 Verdict = Literal["best", "leading", "slower", "faster", "not compared"]
 
 
 class Standing(Record, frozen=True, kw_only=True):
-    """Where a row stands among those that it is compared with: of the same world size and work, and as synchronous
-    or asynchronous as it is.
+    """The rank of a row among its rivals.
 
-    `best` says that it was told from each of the others and is faster. `leads` says that it is the fastest as
-    measured, but that not all others could be told from it. `difference` is this / fastest - 1, over the rounds
-    that both have, with the interval that holds for the whole table at 95 % (contrasts.py); without one where they
-    share a single round, and None for the fastest itself and without a shared round.
+    Rivals have the same world size and work, and are both synchronous or both asynchronous.
+    `best`: significantly faster than every rival. `leads`: the fastest as measured, but tied with a rival.
+    `difference`: this / fastest - 1 over common rounds; None for the fastest itself and without a common round.
+    Its interval holds for the whole table at 95 % (`contrasts.py`). With one common round there is none.
     """
 
     best: bool
@@ -48,15 +45,12 @@ class Standing(Record, frozen=True, kw_only=True):
 
     @property
     def distinguishable(self) -> bool:
-        """Whether the two differ by more than the rounds do."""
         return self.difference is not None and is_distinguishable(self.difference)
 
     @property
     def verdict(self) -> Verdict:
-        """What is claimed. `leading`: of the group that nobody can be told from the fastest in.
-
-        The fastest by all its rounds may still lose in those that it shares with another: `faster`.
-        """
+        """The claim; `leading` is tied for fastest. `faster` is possible: the fastest over all rounds may lose in
+        the rounds that it shares with this row."""
         if self.best:
             return "best"
         if self.leads:
@@ -69,38 +63,34 @@ class Standing(Record, frozen=True, kw_only=True):
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """One exchange at one world size, over its rounds. What emulated devices shrink and dilate is undone in it.
+    """One exchange at one world size, over its rounds. Emulated rows are scaled to the emulated cluster.
 
-    `rounds` counts those with a result, `rounds_tried` the failed ones too. `samples_per_s` is None when
-    every round failed (then `failed` says why); `speedup`, `efficiency`, `strategy_efficiency` (against the
-    strategy's own single rank) and `breakdown` are None without a baseline, or with a claimless mark.
-    `breakdown_intervals` are by cause.
-    `intra_node` is the efficiency at the largest world size on one node and `inter_node` what crossing
-    nodes leaves of it, over the rounds that have both, on rows that cross nodes. `flags` are of FAILED,
-    EMULATED, AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, DRIFTING, ASYNC, and on rows that cross
-    nodes one of VERIFIED, MISLABELLED, UNSENT, UNVERIFIED, with the `receipt` behind it; `paths` are those that
-    carried the exchange from node to node, busiest first.
+    A value is None if it is unknown or not measured.
 
-    `first_loss` and `last_loss` are of the training, warm-up included; `loss_at` is its loss after
-    `loss_at_samples` samples, the most that all measured rows of its group and world size have reached,
-    asynchronous or not.
-    `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
-    push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
-    `server_use`; `standing` is among the exchanges of its `framework`, `framework_standing` among frameworks, for
-    the fastest exchange of each; None for a row without rival, or with an unranked mark. Rows of one
-    scaling curve share `curve`, those whose rates may be compared at one world size `group`. `learnt_less`: at
-    `loss_at_samples` an asynchronous row's loss was above that of all synchronous ones.
-    `machine_cpu_percent` is of all cores of the machine that emulated, `emulation` how well it does; None for
-    real devices. `traced` is what steps with profilers on show, None where none ran. `exchange_cpu_parts` are
-    fractions of the step that are known of `breakdown.exchange_cpu`: threads by name that plain loops do not have,
-    and the wrapper; they need not add up to it. `clocks` are those of its GPUs, `device_use` is how these ran,
-    `nccl` what NCCL chose; None where nobody has told. `tflops` are TFLOP/s of one device by the operations of the
-    network's layers, `mfu` their part of the device's published dense peak, `data_wait` how long plain loops wait
-    for samples, `machine_energy` what processors and memory use; None where that is not known. `waited_s` are the
-    seconds of a step in which one of its ranks was blocked in its feed, mean over ranks: part of no sum, since
-    devices may compute meanwhile. `lasting` is how its efficiency had changed once the same processes had trained
-    on for a while, None where they did not. `fed_by` is what a native feed is, `read_from` where data in files
-    comes from.
+    `rounds`: rounds with a result; `rounds_tried`: failed ones too.
+    `samples_per_s`: None if every round failed; `failed` has the reason.
+    `tflops`: TFLOP/s of one device, by the network's layers; `mfu`: its fraction of the device's dense peak.
+    `speedup`, `efficiency`, `strategy_efficiency`, `breakdown`: None without a baseline or with a claimless mark.
+    `strategy_efficiency`: against the strategy's own single rank.
+    `breakdown_intervals`: by cause.
+    `exchange_cpu_parts`: known parts of `breakdown.exchange_cpu`, by thread or wrapper, as fractions of the step.
+    `intra_node`: efficiency at the largest world size on one node; `inter_node`: the factor of crossing nodes.
+    `flags`: names of marks; `receipt`: proof of the network; `paths`: between nodes, busiest first.
+    `curve`: number of the scaling curve; `group`: number of the rows that may be compared at one world size.
+    `standing`: among exchanges of its `framework`; `framework_standing`: among the fastest of each framework.
+    `first_loss`, `last_loss`: of the training, warm-up included.
+    `loss_at`: after `loss_at_samples` samples, the most that all rows of its group and world size reached.
+    `learnt_less`: `loss_at` of an asynchronous row is above that of all synchronous rows.
+    `staleness`: steps of other ranks between pull and push, mean; None if synchronous.
+    `server_cpu_percent`: of one core, mean of `server_use`.
+    `machine_cpu_percent`: of all cores of the emulating machine; `emulation`: its accuracy.
+    `clocks`, `device_use`, `nccl`: clocks and use of its GPUs, choices of NCCL.
+    `traced`: steps under a profiler.
+    `data_wait`: how long plain loops wait for samples.
+    `waited_s`: seconds of a step in which a rank was blocked in its feed, mean; devices may compute meanwhile.
+    `fed_by`: workers and decoder of a native feed; `read_from`: the source of data in files.
+    `machine_energy`: power and energy of processors and memory.
+    `lasting`: change of the efficiency during the soak.
     """
 
     strategy: str
@@ -162,7 +152,7 @@ class Row(Record, frozen=True, kw_only=True):
 
 
 class Baseline(Record, frozen=True, kw_only=True):
-    """The plain loop on one device; `samples_per_s` is None when every round failed, then `failed` says why."""
+    """The plain loop on one device. `samples_per_s` is None if every round failed; `failed` has the reason."""
 
     strategy: str
     workload: Workload
@@ -173,7 +163,7 @@ class Baseline(Record, frozen=True, kw_only=True):
 
 
 class Contender(Record, frozen=True, kw_only=True):
-    """Who is compared."""
+    """An exchange with its network, options and servers."""
 
     strategy: str
     interconnect: str
@@ -183,12 +173,13 @@ class Contender(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """The fastest by mean samples/s of a world size against one other: exchanges of one `framework`, or, where
-    that is empty, the fastest exchanges of two frameworks. Synchronous modes are compared with synchronous ones
-    and asynchronous with asynchronous: a stale image is not worth a fresh one.
+    """The fastest row of a world size by mean samples/s against one other row.
 
-    `advantage` is best / other - 1 and `difference` other / best - 1, over the rounds that both have, with
-    intervals as in `Standing`; None without a shared round.
+    Both are exchanges of one `framework`, or, if that is empty, the fastest exchanges of two frameworks.
+    Synchronous and asynchronous rows are never compared.
+
+    `advantage` is best / other - 1, `difference` is other / best - 1, both over common rounds, with intervals as
+    in `Standing`. Both are None without a common round.
     """
 
     workload: Workload
@@ -204,13 +195,12 @@ class Comparison(Record, frozen=True, kw_only=True):
 
     @property
     def distinguishable(self) -> bool:
-        """Whether the two differ by more than the rounds do."""
         return self.difference is not None and is_distinguishable(self.difference)
 
 
 class Resolution(Record, frozen=True, kw_only=True):
-    """What the rounds of a contest can tell: the smallest true difference, as a fraction, that is found in 80 of
-    100 runs as noisy as this one, and the same with `more_rounds`. `group` is that of its rows."""
+    """The smallest true difference that the rounds of a contest detect in 80 of 100 runs with the same noise. Both
+    differences are fractions; `smallest_difference_then` is with `more_rounds`."""
 
     group: int
     world_size: int
@@ -223,13 +213,14 @@ class Resolution(Record, frozen=True, kw_only=True):
 
 
 class Minibatch(Record, frozen=True, kw_only=True):
-    """One batch of a sweep over batches, or one pass: of an exchange, or of a plain loop `alone` behind others.
+    """One batch size of a sweep, or one pass, of an exchange or of a plain loop (`alone`).
 
-    `step_s` are the seconds of one minibatch, `efficiency` is its rate over that of the sweep's fastest,
-    `over_smaller` its time over that of the next smaller batch that was measured, `smaller_batch_size`; with
-    intervals that hold for all sweeps of the table at once, without one where they share a single round.
-    `placement` is that of an exchange. `flags` are unranked marks: such a batch is compared
-    with no other and has neither ratio.
+    `step_s`: seconds of one minibatch.
+    `efficiency`: its rate over the fastest rate of the sweep.
+    `over_smaller`: its time over that of `smaller_batch_size`, the next smaller batch that was measured.
+    `flags`: unranked marks; a batch with one has neither ratio.
+
+    Intervals hold for all sweeps of the table at once; they are missing if the two share one round.
     """
 
     contender: Contender
@@ -249,21 +240,19 @@ class Minibatch(Record, frozen=True, kw_only=True):
 
     @property
     def linear(self) -> float | None:
-        """How many times the next smaller batch it is."""
+        """The batch size over the next smaller one; None for the smallest."""
         return None if self.smaller_batch_size is None else self.workload.batch_size / self.smaller_batch_size
 
     @property
     def is_worse(self) -> bool:
-        """Whether as many smaller batches as make it up are faster: t(2b) > 2 t(b), beyond the interval."""
+        """Whether several smaller batches are significantly faster: t(2b) > 2 t(b) for twice the batch."""
         over, linear = self.over_smaller, self.linear
         return over is not None and linear is not None and over.low is not None and over.low > linear
 
 
 class OverCpu(Record, frozen=True, kw_only=True):
-    """How many times as fast as the CPU beside them GPUs train: an exchange, or the plain loop of one `alone`.
-
-    `ratio` is None where either has no result; `cpu` is what it is over.
-    """
+    """Samples/s on GPUs over samples/s on the CPU (`cpu`), of an exchange or of a plain loop (`alone`). `ratio` is
+    None if either has no result."""
 
     contender: Contender
     alone: bool
@@ -277,20 +266,20 @@ class OverCpu(Record, frozen=True, kw_only=True):
     footnotes: tuple[str, ...] = ()
 
 
-# ---------------------------------------------------------------- training rows
+# ---------------------------------------------------------------- trainings
 
 
 class Training(Record, frozen=True, kw_only=True):
-    """A training to an accuracy, its seeds in one row: the regime's own seed says nothing.
+    """A training to an accuracy, over its seeds. The seed in `regime` means nothing.
 
-    `update_samples` are those behind one update: of all ranks, or of one where these do not wait for each other.
-    `top1` is by epoch, mean over the seeds that came to it, and `top1_by_seed` is in the order of `seeds`, which
-    ended well; of `held_out` samples each. `data_samples` are all that the data has by split, {} where unknown.
-    `train_s`, `evaluate_s` and `target_s` are seconds, means over seeds; `target_s` over those, `reached`, whose
-    top-1 came to the target. `confusion` counts after the last epoch, a
-    row for each class and a column for what its samples were taken for, over all seeds; () with too many classes.
-    `less_than_samples`: the smallest update of the same task that this one has learnt less than, None where chance
-    may explain it.
+    `update_samples`: samples of one update: of all ranks, or of one rank if asynchronous.
+    `seeds`: those that ended well; `top1_by_seed` has their order.
+    `top1`: by epoch, mean over the seeds that reached the epoch, on `held_out` samples.
+    `data_samples`: samples of the data by split; {} if unknown.
+    `train_s`, `evaluate_s`: seconds, means over seeds.
+    `target_s`: seconds to the target, mean over the `reached` seeds that reached it.
+    `confusion`: over seeds, after the last epoch: a row a class, a column an answer; () with many classes.
+    `less_than_samples`: the smallest update that learnt significantly more; None without one.
     """
 
     contender: Contender
@@ -318,7 +307,7 @@ class Training(Record, frozen=True, kw_only=True):
 
 
 class Analysis(Record, frozen=True, kw_only=True):
-    """All that the records say."""
+    """Everything that the analysis of a run's records returns."""
 
     rows: tuple[Row, ...]
     baselines: tuple[Baseline, ...]

@@ -1,4 +1,4 @@
-"""Figures of a report as plain data: each name of `--figure` and the function that makes it."""
+"""Figures of a report as plain data; `FIGURES` maps each name of `--figure` to its function."""
 
 from __future__ import annotations
 
@@ -40,18 +40,16 @@ from scaling.report.material import Material
 from scaling.text import counted, duration
 
 # ---------------------------------------------------------------- loss
-#
-# Where each row's time went: its efficiency and its losses by cause, as one bar.
 
 
 EFFICIENCY = "efficiency"
 LABEL_WIDTH = 34
-# More bars than these are no figure any more.
+# Bars of one figure; the table has all rows.
 MOST = 40
 
 
 def loss(material: Material) -> Iterator[Figure]:
-    """One bar per row, those of several devices where there are too many."""
+    """Make a bar per row: its efficiency and its losses by cause."""
     rows = shown(material.rows)
     if not any(row.breakdown for row in rows):
         return
@@ -70,7 +68,7 @@ def loss(material: Material) -> Iterator[Figure]:
 
 
 def shown(rows: Sequence[Row]) -> list[Row]:
-    """As many as have room: all, or those of the largest world sizes."""
+    """Return all rows, or the `MOST` rows with the largest world sizes."""
     if len(rows) <= MOST:
         return list(rows)
     largest = sorted(range(len(rows)), key=lambda at: rows[at].world_size, reverse=True)[:MOST]
@@ -78,13 +76,12 @@ def shown(rows: Sequence[Row]) -> list[Row]:
 
 
 def left_out(rows: Sequence[Row], drawn: Sequence[Row]) -> str:
-    """That some are missing; nothing where none is."""
     more = len(rows) - len(drawn)
     return f"{more} of {len(rows)} rows, those of smaller world sizes, are in the table only" if more else ""
 
 
 def row_labels(material: Material, rows: Sequence[Row]) -> tuple[str, ...]:
-    """`torch:nccl over ib0 N=16`, cut where too long."""
+    """Return `torch:nccl over ib0 N=16` for each row, cut if too long."""
     names = tuple(material.label(row) for row in rows)
     cut = dict(zip(names, shortened(names, LABEL_WIDTH), strict=True))
     return tuple(f"{cut[name]} N={row.world_size}" for name, row in zip(names, rows, strict=True))
@@ -112,7 +109,6 @@ def _loss_line(bar: Bar) -> tuple[str, ...]:
 
 
 def _loss_says(material: Material, rows: Sequence[Row], made: Sequence[Bar], names: Sequence[str]) -> str:
-    """The headline's bar in words."""
     row = headline(material.rows)
     said = [_bar_said(bar, names) for bar, of in zip(made, rows, strict=True) if of is row]
     return f"A bar per row; {said[0] if said else 'the ideal is 100 %'}"
@@ -130,17 +126,15 @@ def _bar_said(bar: Bar, names: Sequence[str]) -> str:
 
 
 # ---------------------------------------------------------------- timeline
-#
-# When each point was measured: a lane per round.
 
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# Above this a point is drawn as one stretch, start-up included, and not window by window.
+# With more windows, a point is drawn as one stretch, start-up included.
 MOST_STRETCHES = 3000
 
 
 def timeline(material: Material) -> Iterator[Figure]:
-    """Of all points, controls too."""
+    """Make a lane per round: when each point was measured, controls included."""
     records = material.records
     if not records:
         return
@@ -166,7 +160,7 @@ def timeline(material: Material) -> Iterator[Figure]:
 
 
 def _flags(records: Iterable[PointRecord]) -> set[str]:
-    """EMULATED, also where no exchange has ended: the seconds are those of the clock."""
+    """EMULATED is there even without a finished exchange: the seconds are real ones."""
     is_emulated = any(record.point.hardware.profile for record in records)
     return {"EMULATED"} if is_emulated else set()
 
@@ -192,7 +186,6 @@ def _lane(number: int, records: Iterable[PointRecord], begin_s: float, *, by_win
 
 
 def _stretches(record: PointRecord, begin_s: float) -> list[Stretch]:
-    """The windows of the rank that has most."""
     rank = max(record.ranks, key=lambda one: len(one.windows), default=None)
     windows = rank.windows if rank else ()
     ends = ((window.end_unix_s - begin_s, window.seconds) for window in windows)
@@ -205,7 +198,6 @@ def _whole(record: PointRecord, begin_s: float) -> Stretch:
 
 
 def _joined(stretches: Sequence[Stretch]) -> Iterator[Stretch]:
-    """Those that touch become one."""
     open_: Stretch | None = None
     for one in stretches:
         if open_ is not None and one.start_s <= open_.end_s + 0.01:
@@ -227,12 +219,10 @@ def _timeline_line(lane: Lane, records: Sequence[PointRecord]) -> tuple[str, ...
 
 
 # ---------------------------------------------------------------- rounds
-#
-# Every round of every row: how far repetitions lie apart.
 
 
 def rounds(material: Material) -> Iterator[Figure]:
-    """Samples/s of each round against the mean of its row."""
+    """Make a line per row: samples/s of each round against the row's mean."""
     rows = [row for row in shown(material.rows) if row.rounds]
     if not rows:
         return
@@ -262,13 +252,10 @@ def _round_line(one: Spread) -> tuple[str, ...]:
 
 # ---------------------------------------------------------------- ranks
 #
-# Heat maps of ranks by windows: who was slow, and when.
-#
-# In an exchange all ranks wait for the slowest, so that only `together`, the plain loops of all devices at once,
-# shows which rank that is.
+# In an exchange all ranks wait for the slowest. Only `together` shows which rank that is.
 
 
-# Above these there are lines of hosts, and of the ranks that are slowest.
+# With more ranks, the heat map has lines of hosts and of the slowest ranks.
 MOST_RANKS = 64
 MOST_HOSTS = 48
 SLOWEST = 16
@@ -283,7 +270,7 @@ Grid = dict[tuple[int, str], list[float | None]]
 
 
 def ranks(material: Material) -> Iterator[Figure]:
-    """Of the headline row: `together`, then the exchange."""
+    """Make heat maps of ranks by windows for the headline row: `together`, then the exchange."""
     row = headline(material.rows)
     if row is None or not row.rounds or row.world_size == 1:
         return
@@ -304,7 +291,6 @@ def ranks(material: Material) -> Iterator[Figure]:
 
 
 def _grid(records: Iterable[PointRecord]) -> tuple[Grid, tuple[int, ...]]:
-    """Rounds side by side; a rank that has no window where others have one stays empty there."""
     grid: Grid = defaultdict(list)
     breaks: list[int] = []
     width = 0
@@ -346,13 +332,12 @@ def _heat(grid: Grid, breaks: tuple[int, ...]) -> tuple[Heat, str]:
 
 
 def _thinned(line: Sequence[float | None], every: int) -> Iterator[float | None]:
-    """The slowest of `every` windows."""
     for start in range(0, len(line), every):
         yield max((cell for cell in line[start : start + every] if cell is not None), default=None)
 
 
 def _by_host(grid: Grid) -> dict[str, list[float | None]]:
-    """The worst rank of each host, as far as there is room the slowest hosts, and the slowest ranks."""
+    """Return the worst rank of the `MOST_HOSTS` slowest hosts, and the `SLOWEST` ranks."""
     slowest = sorted(grid, key=lambda who: -_mean(grid[who]))
     hosts: dict[str, tuple[int, str]] = {}
     for who in slowest:
@@ -363,7 +348,6 @@ def _by_host(grid: Grid) -> dict[str, list[float | None]]:
 
 
 def _lines(grid: Grid) -> Iterator[tuple[str, str]]:
-    """The slowest first."""
     ordered = sorted(grid, key=lambda who: -_mean(grid[who]))
     for rank, host in ordered[:MOST_RANKS]:
         yield f"rank {rank} on {host}", f"{_mean(grid[rank, host]):.3f}"
@@ -375,11 +359,9 @@ def _worst(grid: Grid) -> str:
 
 
 # ---------------------------------------------------------------- devices
-#
-# What the devices of the headline row did while windows ran: GPUs over time, CPUs by rank.
 
 
-# Readings of all GPUs are joined in so many steps of time.
+# Readings of all GPUs are combined in this many steps of time.
 STEPS = 120
 _OF_GPUS: tuple[tuple[str, Callable[[Sample], float | None]], ...] = (
     ("power, W", lambda sample: sample.power_w),
@@ -390,7 +372,7 @@ _OF_GPUS: tuple[tuple[str, Callable[[Sample], float | None]], ...] = (
 
 
 def devices(material: Material) -> Iterator[Figure]:
-    """GPUs' power, clock, temperature and use; without GPUs the CPU that each rank used."""
+    """Make strips for the headline row: GPUs over time; without GPUs, the CPU use of each rank."""
     row = headline(material.rows)
     if row is None or not row.rounds:
         return
@@ -410,7 +392,7 @@ def devices(material: Material) -> Iterator[Figure]:
 
 
 def _gpus(records: Iterable[PointRecord]) -> list[Strip]:
-    """Over the time since each round's first reading, rounds one after the other."""
+    """Place rounds one after the other, each from its first reading."""
     samples: list[tuple[float, Sample]] = []
     past_s = 0.0
     for record in records:
@@ -435,7 +417,6 @@ def _readings(samples: Sequence[tuple[float, Sample]], of: Callable[[Sample], fl
 
 
 def _cpus(records: Iterable[PointRecord]) -> list[Strip]:
-    """By rank, over rounds."""
     found: dict[int, list[float]] = defaultdict(list)
     for record in records:
         for rank in record.ranks:
@@ -463,17 +444,15 @@ def _device_line(strip: Strip) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------- cards
-#
-# Bytes between nodes by card, against what the exchange must move.
 
 
-# Cards that carried less than this part of a row's bytes are noise of the system.
+# Other cards with a smaller fraction of a row's bytes are not drawn.
 LEAST_SHARE = 0.001
 _SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 def cards(material: Material) -> Iterator[Figure]:
-    """All rounds of each row that crosses nodes."""
+    """Make a bar per card of each row across nodes: bytes sent, and bytes that the exchange must send."""
     crossing = [row for row in material.rows if row.receipt]
     rows = shown(crossing)
     if not rows:

@@ -1,4 +1,4 @@
-"""What a figure shows, as plain data: numbers, names and marks, and no layout. Every drawing is made of these."""
+"""Figures as plain data: numbers, names and marks, without layout. Every drawing is made of these."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from scaling.text import one_line
 
 
 class Dot(Record, frozen=True, kw_only=True):
-    """A point of a curve: its devices, its value with its interval, its mark ("" without any). A value that is not
-    `claimed` says where the point is drawn, and is told in no words."""
+    """A point of a curve, with its interval and its mark ("" without one). A value that is not `claimed` is only a
+    position: no text contains it."""
 
     world_size: int
     value: float
@@ -21,8 +21,7 @@ class Dot(Record, frozen=True, kw_only=True):
 
 
 class Curve(Record, frozen=True, kw_only=True):
-    """The points of one scaling curve; `number` is its place in the report, which chooses colour and shape. With a
-    `band`, the area of its intervals is drawn: nobody measured it."""
+    """The points of one scaling curve. `number` chooses colour and shape; `band` draws the intervals' area."""
 
     label: str
     number: int
@@ -31,15 +30,18 @@ class Curve(Record, frozen=True, kw_only=True):
 
 
 class Cross(Record, frozen=True, kw_only=True):
-    """Where nothing was measured, and why."""
+    """A failed row at a world size."""
 
     world_size: int
     label: str
 
 
 class Curves(Record, frozen=True, kw_only=True):
-    """Curves over the number of devices, both axes logarithmic or the upright one in percent. `ideal` is the value
-    of one device, None where there is none; `boundary` the devices after which another node takes part."""
+    """Curves over the number of devices, on logarithmic axes; the vertical one is linear if `is_percent`.
+
+    `ideal`: the value of one device, None if unknown.
+    `boundary`: world sizes above it need several nodes.
+    """
 
     upright: str
     is_percent: bool
@@ -50,7 +52,7 @@ class Curves(Record, frozen=True, kw_only=True):
 
 
 class Turn(NamedTuple):
-    """A value at a place in a row of repetitions, and its mark ("" without any)."""
+    """A value at a place in a series of repetitions, and its mark ("" without one)."""
 
     at: int
     value: float
@@ -58,7 +60,7 @@ class Turn(NamedTuple):
 
 
 class Trend(Record, frozen=True, kw_only=True):
-    """The same thing measured again and again, in the order of time; `number` chooses colour and shape."""
+    """Repetitions of one measurement in the order of time. `number` chooses colour and shape."""
 
     label: str
     number: int
@@ -66,7 +68,7 @@ class Trend(Record, frozen=True, kw_only=True):
 
 
 class Trends(Record, frozen=True, kw_only=True):
-    """Values over repetitions that are numbered, both axes linear."""
+    """Values over numbered repetitions, on linear axes."""
 
     upright: str
     across: str
@@ -74,8 +76,8 @@ class Trends(Record, frozen=True, kw_only=True):
 
 
 class Bar(Record, frozen=True, kw_only=True):
-    """A row as a bar of parts in the order of `Bars.names`, None where one is not told; `says` in their place, or
-    in that of the first one's number."""
+    """A row as a bar of parts in the order of `Bars.names`; None for a part that is unknown. `says` is printed in
+    the place of the parts, or of the first part's number."""
 
     label: str
     parts: tuple[float | None, ...] = ()
@@ -84,14 +86,14 @@ class Bar(Record, frozen=True, kw_only=True):
 
 
 class Bars(Record, frozen=True, kw_only=True):
-    """Stacked bars, one below the other, in percent. Negative parts stand left of zero."""
+    """Stacked bars below each other, in percent. Negative parts are left of zero."""
 
     names: tuple[str, ...]
     bars: tuple[Bar, ...]
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """A row's values round by round."""
+    """The values of a row by round."""
 
     label: str
     values: tuple[float, ...]
@@ -99,14 +101,14 @@ class Spread(Record, frozen=True, kw_only=True):
 
 
 class Spreads(Record, frozen=True, kw_only=True):
-    """Every round of every row, as a difference from the row's mean in percent."""
+    """All rounds of all rows, as percent above or below the row's mean."""
 
     spreads: tuple[Spread, ...]
 
 
 class Heat(Record, frozen=True, kw_only=True):
-    """Step times over the median of their round, a line per rank and a column per window; None where none was
-    measured. `breaks` are the columns at which rounds begin."""
+    """Step times over the median of their round: a line per rank, a column per window; None without a window.
+    `breaks`: columns at which rounds begin."""
 
     lines: tuple[str, ...]
     cells: tuple[tuple[float | None, ...], ...]
@@ -114,8 +116,8 @@ class Heat(Record, frozen=True, kw_only=True):
 
 
 class Carried(Record, frozen=True, kw_only=True):
-    """What a row sent between nodes over one card, in units of `Cards.unit`; `least` and `most` must be sent over
-    the card that was asked for, None on others and where nobody knows."""
+    """What a row sent between nodes over one card, in `Cards.unit`. `least`, `most`: what must be sent over the
+    requested card; None on other cards and if unknown."""
 
     label: str
     card: str
@@ -134,7 +136,7 @@ class Cards(Record, frozen=True, kw_only=True):
 
 
 class Reading(NamedTuple):
-    """At a time: the lowest, the mean and the highest of all devices."""
+    """The lowest, mean and highest value of all devices at a time."""
 
     at_s: float
     low: float
@@ -150,21 +152,21 @@ class Strip(Record, frozen=True, kw_only=True):
 
 
 class Strips(Record, frozen=True, kw_only=True):
-    """Quantities below each other over one axis of time, or of ranks where they were read once per rank."""
+    """Quantities below each other over one axis: time, or ranks."""
 
     across: str
     strips: tuple[Strip, ...]
 
 
 class Stretch(NamedTuple):
-    """Something of a kind ran from a second to another."""
+    """A time interval."""
 
     start_s: float
     end_s: float
 
 
 class Lane(Record, frozen=True, kw_only=True):
-    """One round: by kind of point, when it was measured; `failures` are the seconds at which points failed."""
+    """One round: when points were measured, by kind, and the seconds at which points failed."""
 
     label: str
     stretches: dict[str, tuple[Stretch, ...]]
@@ -182,15 +184,15 @@ Body = Curves | Trends | Bars | Spreads | Heat | Cards | Strips | Lanes
 
 
 class Table(NamedTuple):
-    """What a figure shows, in numbers."""
+    """The numbers of a figure."""
 
     headings: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
 
 
 class Figure(Record, frozen=True, kw_only=True):
-    """A figure with its heading, what it says to who cannot see it, and the marks of the rows in it. `left_out`
-    says what it does not show."""
+    """A figure with its heading, its table and the marks of its rows. `says`: text for readers who cannot see it.
+    `left_out`: what it does not show."""
 
     name: str
     title: str
@@ -202,7 +204,7 @@ class Figure(Record, frozen=True, kw_only=True):
 
 
 def shortened(labels: tuple[str, ...], width: int) -> tuple[str, ...]:
-    """Names on one line without invisible signs, cut in the middle to `width` characters; different names stay
+    """Cut names in the middle to `width` characters, on one line, without invisible signs. Different names stay
     different."""
     found: dict[str, str] = {}
     for label in dict.fromkeys(labels):

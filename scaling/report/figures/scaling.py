@@ -1,4 +1,4 @@
-"""Speedup and efficiency over the number of devices, for the rows that may share a figure. Pure."""
+"""Figures of speedup and efficiency over the number of devices."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Tabl
 from scaling.report.material import Material
 from scaling.report.parts import Quantity
 
-# More curves than these cannot be told apart, nor have their names room.
+# With more curves, neither colours nor names are distinguishable.
 MOST = 16
 
 
 def speedup(material: Material) -> Iterator[Figure]:
-    """Per group of rows: how many times one device, or samples/s where nothing is known of one."""
+    """Make a figure per group of rows: speedup, or samples/s if no row has a speedup."""
     for title, rows in _groups(material):
         if any(row.speedup for row in rows):
             measured = _curves(
@@ -46,7 +46,7 @@ def _units_per_s(row: Row) -> Estimate | None:
 
 
 def efficiency(material: Material) -> Iterator[Figure]:
-    """Per group of rows that have one."""
+    """Make a figure per group of rows with an efficiency."""
     for title, rows in _groups(material):
         if any(row.efficiency for row in rows):
             measured = _curves(material, rows, _percent, upright="efficiency, %", ideal=100.0, is_percent=True)
@@ -72,8 +72,8 @@ def _as_percent(found: Estimate | None) -> Quantity | None:
 
 
 def _speedup_in(rows: Sequence[Row]) -> Callable[[Row], Estimate | None]:
-    """Also of rows that claim none: those with a mark against that are placed by their rate over that of their
-    framework's one device."""
+    """Return the speedup of a row for drawing. Rows that claim none are placed by their rate over that of one
+    device of their framework (weak scaling only)."""
     alone = {
         row.framework: row.samples_per_s.mean / row.speedup.mean
         for row in rows
@@ -129,7 +129,6 @@ def _curves(
 def _with_predicted(
     body: Curves, material: Material, rows: Sequence[Row], scale: Callable[[Judged], float]
 ) -> Curves:
-    """What was predicted of these curves before it was measured, `scale` times its efficiency, beside them."""
     first, context = {row.curve: row for row in reversed(rows)}, material.context
     found = (
         Curve(label=f"{labels.curve([row], context)}, PREDICTED", number=number, dots=dots, band=True)
@@ -169,8 +168,8 @@ def _dots(
 
 
 def _boundary(rows: Iterable[Row]) -> float | None:
-    """Between the largest world size on one node and the smallest on several, in the middle of a logarithmic axis;
-    None where there are not both, or they interleave."""
+    """Return the geometric mean of the largest world size on one node and the smallest on several. None if one is
+    missing, or they overlap."""
     inside = [row.world_size for row in rows if row.nodes == 1 and not row.failed]
     across = [row.world_size for row in rows if row.nodes > 1]
     if not inside or not across or max(inside) >= min(across):
@@ -197,7 +196,7 @@ def _figure(
 
 
 def _fewer(body: Curves) -> Curves:
-    """As many curves as can be told apart: those with a serious mark, and those that end highest."""
+    """Keep `MOST` curves: those with a wrong row, then those that end at the most devices and highest."""
 
     def worth(curve: Curve) -> tuple[bool, int, float]:
         marked = any(mark_named(dot.mark).is_wrong for dot in curve.dots)
@@ -218,7 +217,6 @@ def _lines(body: Curves, shown: Callable[[Estimate | None], Quantity | None]) ->
 
 
 def _says(title: str, body: Curves) -> str:
-    """The ends of the curves in words."""
     unit = " %" if body.is_percent else ""
     ends = [
         f"{curve.label} {dot.value:.3g}{unit} at N={dot.world_size}"

@@ -1,1 +1,1 @@
-"""A report as text for a terminal, Markdown, CSV or JSON."""
+"""Formats of a report: terminal, Markdown, LaTeX, CSV, JSON, page and figures."""

@@ -1,4 +1,4 @@
-"""One figure as a file: SVG, PNG or PDF, stamped with whose numbers it shows."""
+"""One figure as a file: SVG, PNG or PDF, with the run it is of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WHY = {
 
 
 def render(material: Material, name: str, kind: Kind, *, theme: Theme = "light", scale: float = 2.0) -> bytes:
-    """Return the file. Raises UsageError where the run has nothing for this figure."""
+    """Return the file. Raises UsageError if the run has no such figure."""
     found = tuple(FIGURES[name](material))
     if not found:
         raise UsageError(f"--figure {name}: this run has no such figure: {_WHY.get(name, 'nothing was measured')}")
@@ -28,7 +28,6 @@ def render(material: Material, name: str, kind: Kind, *, theme: Theme = "light",
 
 
 def _footing(material: Material) -> str:
-    """Model, batch, date and run: a figure travels alone."""
     facts = {fact.label: words.text(fact.phrase) for fact in material.doc.facts}
     said = [facts.get(label, "") for label in ("model", "batch", "started")]
     return ", ".join(filter(None, [*said, *(source.name for source in material.sources)]))

@@ -1,7 +1,6 @@
-"""The rows as comma-separated values: one line per exchange and world size, raw numbers, stable names.
+"""The rows as comma-separated values: a line per exchange and world size, with raw numbers and stable names.
 
-They are those of the analysis and not of the document, which is what people read: fractions in percent, the first
-of many footnotes, and no cell for much that programs select by, as are the conditions and options of a row.
+The source is the analysis, since the document has rounded numbers, few footnotes and no columns for conditions.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from scaling.records.run import Header, PointRecord, Prediction
 from scaling.text import one_line, rounded
 
 Value = str | int | float | None
-# What spreadsheets read as the beginning of a formula. Numbers are no texts here and keep their sign.
+# A text that begins so is a formula for spreadsheets. Numbers are not texts and keep their sign.
 _FORMULA = ("=", "+", "-", "@")
 
 
 def render(records: Sequence[PointRecord], header: Header | None = None, pricing: Pricing | None = None) -> str:
-    """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1. With
-    `pricing`, of a run with this header, there are columns for what a row costs."""
+    """Return a header line and a line per row. Fractions are of 1; cells are empty if unknown or not claimed. With
+    `pricing` and a header, there are columns of costs."""
     return of_rows(rows(records), header, pricing)
 
 
@@ -38,7 +37,7 @@ def of_rows(
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
 ) -> str:
-    """The same of rows that were analysed already; with `predictions`, columns for what was said of them first."""
+    """Return the CSV of analysed rows; with `predictions`, it has columns for them."""
     billed = [(row, bill(row, header, pricing) if header and pricing else "") for row in found]
     values = (
         rounded(_values(row) | (_cost(of) if pricing else {}) | (_predicted(row, predictions)))
@@ -58,8 +57,8 @@ def of_rows(
 
 
 def defused(value: Value) -> Value:
-    """A text that a spreadsheet would take for a formula, behind an apostrophe
-    (owasp.org/www-community/attacks/CSV_Injection): messages and names come from whatever ran."""
+    """Put an apostrophe before a text that a spreadsheet would run as a formula
+    (owasp.org/www-community/attacks/CSV_Injection)."""
     if not isinstance(value, str):
         return value
     text = one_line(value)
@@ -67,7 +66,6 @@ def defused(value: Value) -> Value:
 
 
 def _cells(column: Column, row: Row) -> dict[str, Value]:
-    """A column's cells of CSV by name: the value, or the mean and the ends of an interval."""
     assert column.value is not None
     value = column.value(row)
     if isinstance(value, Standing):
@@ -81,20 +79,17 @@ def _cells(column: Column, row: Row) -> dict[str, Value]:
 
 
 def _values(row: Row) -> dict[str, Value]:
-    """All cells of a row in CSV, by name."""
     having = (one for one in catalogue.COLUMNS if one.csv and (one.csv_if is None or one.csv_if(row)))
     return {name: value for column in having for name, value in _cells(column, row).items()}
 
 
 def names() -> tuple[str, ...]:
-    """The columns that every CSV has."""
     return tuple(
         f"{one.csv}{end}" for one in catalogue.COLUMNS if one.csv and one.csv_if is None for end in one.ends
     )
 
 
 def _imported(cell: Imported) -> dict[str, Value]:
-    """A row that nobody measured here; its strategy says whose it is. Each of its rounds is a log."""
     rate = {**_estimate("samples_per_s", cell.rate), "unit": cell.unit}
     return {
         "strategy": f"imported:{cell.tool}",
@@ -116,7 +111,6 @@ def _imported(cell: Imported) -> dict[str, Value]:
 
 
 def _cost(of: Bill | str) -> dict[str, Value]:
-    """`cost_per_million_on_demand` and the like."""
     if isinstance(of, str):
         return {"cost_unknown": of}
     found: dict[str, Value] = {"cost_currency": of.currency, "cost_price": of.price, "cost_machines": of.machines}
@@ -128,7 +122,6 @@ def _cost(of: Bill | str) -> dict[str, Value]:
 
 
 def _predicted(row: Row, predictions: Sequence[Prediction]) -> dict[str, Value]:
-    """What was predicted of a row before it was measured: `predicted_efficiency_fraction` and the like."""
     one = of_row(row, predictions)
     if one is None or one.refused:
         return {}

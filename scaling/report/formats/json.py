@@ -1,7 +1,6 @@
-"""The analysis as JSON for programs: the run, rows, baselines, comparisons, what their rounds can tell.
+"""The analysis as JSON for programs. `report/schema.py` has its type.
 
-It is that of the rows and not of the document, which leaves out what no table has room for: all footnotes of a
-row, the use of each server, every pair that was compared. What it is made of stands in report/schema.py.
+The source is the analysis, since the document omits footnotes, uses of servers and pairs of rows.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ def render(
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
 ) -> str:
-    """Return one JSON object; `joined` says how runs in one table differ. Fractions are of 1. With `pricing`, what
-    rows cost; with `predictions`, these beside what was measured."""
+    """Return one JSON object. Fractions are of 1. `joined`: lines about the differences of runs in one table.
+    `pricing` and `predictions` add costs and predictions."""
     analysis = analyse(records)
     document = {
         "run": _run(header),
@@ -50,7 +49,6 @@ def render(
 
 
 def _run(header: Header) -> dict[str, Any]:
-    """The header without what only a resumed run needs."""
     run = msgspec.to_builtins(header)
     for field in ("type", *INTERNAL):
         run.pop(field, None)
@@ -58,7 +56,6 @@ def _run(header: Header) -> dict[str, Any]:
 
 
 def _imported(header: Header) -> dict[str, Any]:
-    """What other tools said, apart from all that was measured here."""
     return {
         "imported": rounded(msgspec.to_builtins(cells(header.imported))),
         "bandwidths": rounded(msgspec.to_builtins(header.bandwidths)),
@@ -66,7 +63,6 @@ def _imported(header: Header) -> dict[str, Any]:
 
 
 def _costs(analysis: Analysis, header: Header, pricing: Pricing) -> list[dict[str, Any]]:
-    """Of the rows that have a price."""
     bills = (bill(row, header, pricing) for row in analysis.rows)
     return [rounded(msgspec.to_builtins(one)) for one in bills if isinstance(one, Bill)]
 
@@ -81,7 +77,7 @@ def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training | Judged) -> dict[str, Any]:
-    """Its fields, those of its work and of its hardware in one object; older names beside theirs."""
+    """Return the fields of an entry, of its work and of its hardware in one object, with older names."""
     fields = msgspec.to_builtins(entry)
     if isinstance(entry, Row):
         for name in ("standing", "framework_standing"):

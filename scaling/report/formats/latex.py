@@ -1,6 +1,6 @@
-"""The report's tables as LaTeX: booktabs, with marks as notes below each table.
+"""The report's tables as LaTeX with booktabs; footnotes are below each table.
 
-A document needs `\\usepackage{booktabs}` alone. Everything that comes from a run is escaped.
+A document needs only `\\usepackage{booktabs}`. Everything from a run is escaped.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ _ESCAPES = {
 
 
 def render(doc: Document) -> str:
-    """Return all tables of a report."""
     return "\n".join(_lines(doc)) + "\n"
 
 
 def escaped(text: str) -> str:
-    """A text that LaTeX prints as it is."""
     return "".join(_ESCAPES.get(sign, sign) for sign in one_line(text))
 
 
@@ -48,7 +46,7 @@ def _section(section: Section, doc: Document) -> Iterator[str]:
         rows.append(_row([*map(escaped, texts), _stamps(line)]))
     kinds = "".join("l" if column.is_text else "r" for column in columns)
     headings = [escaped(column.heading) for column in columns]
-    # Below a curve they are many; below a comparison they say which differences it can tell.
+    # A curve has too many details; those of a comparison are its smallest detectable differences.
     details = () if section.is_curve else section.details
     below = [*_footnotes(section.lines, doc), *map(_detail, details)]
     yield from _table(section.title, f"{kinds}l", [*headings, ""], rows, below)

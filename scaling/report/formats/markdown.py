@@ -1,4 +1,4 @@
-"""The report as GitHub markdown: the same content as the terminal's table."""
+"""The report as GitHub markdown, with the content of the terminal's report."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from scaling.report.parts import Baselines, Document, Line, Section
 def render(
     header: Header, records: Sequence[PointRecord], joined: Sequence[str] = (), pricing: Pricing | None = None
 ) -> str:
-    """Return the report of a run as markdown; `joined` says how runs in one table differ."""
     return draw(document(header, records, joined, pricing))
 
 
 def draw(doc: Document) -> str:
-    """Return the markdown of a report."""
     return "\n".join(_lines(doc)) + "\n"
 
 
@@ -64,7 +62,7 @@ def _section(section: Section) -> Iterable[str]:
 
 
 def _rows(section: Section) -> Iterable[Sequence[str]]:
-    """The lines, and in a comparison what parts them: a curve tells its nodes in a column."""
+    """Only comparisons have rules: a curve has its nodes in a column."""
     for line in section.lines:
         if line.above and section.columns[0].is_text:
             yield (f"**{_safe(line.above)}**", *("",) * len(section.columns))
@@ -72,7 +70,7 @@ def _rows(section: Section) -> Iterable[Sequence[str]]:
 
 
 def _row(line: Line, section: Section) -> tuple[str, ...]:
-    """All cells and the notes; GitHub cannot join cells, so what is said stands in the first free one."""
+    """Put `says` into the first free cell, since GitHub cannot join cells."""
     cells = [words.plus_minus(*cell) for cell in words.cells(line, section.columns)]
     cells += [line.says] if line.says else []
     cells += [""] * (len(section.columns) - len(cells))
@@ -85,14 +83,13 @@ def _marks(marks: Iterable[int]) -> str:
 
 
 def _table(names: Sequence[str], sides: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
-    """A table of escaped cells."""
     yield f"| {' | '.join(map(_safe, names))} |"
     yield f"| {' | '.join(sides)} |"
     yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
 def _safe(text: str) -> str:
-    """Keep a text from being read as markup, a link, a picture or as the end of a cell."""
+    """Escape markup, links, pictures and the ends of cells."""
     for sign in "\\|<*_`[]&":
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The report for a terminal or a text file: fixed width, the same text wherever it is read."""
+"""The report for a terminal or a text file, in fixed width."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Qu
 from scaling.report.words import Parts
 
 # ---------------------------------------------------------------- layout
-#
-# Where the columns of a terminal's table stand: widths, gaps, headings, rules.
 
 
 WIDTH = 100
 INDENT = "  "
-# Room for the names of rows that is worth keeping.
+# Least characters for the names of rows.
 LEAST_NAME = 12
 
 
 class Group(NamedTuple):
-    """Columns side by side under one heading, from the `first` to the `last`."""
+    """Adjacent columns under one heading, from `first` to `last`."""
 
     heading: str
     first: int
@@ -43,38 +41,34 @@ class Group(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the columns of a section stand: widths in characters, and the gap before each."""
+    """Positions of the columns of a table: widths in characters, and the gap before each."""
 
     columns: tuple[Column, ...]
     widths: tuple[int, ...]
     gaps: tuple[int, ...]
 
     def start(self, index: int) -> int:
-        """The first character of a column."""
         return len(INDENT) + sum(self.widths[:index]) + sum(self.gaps[: index + 1])
 
     @property
     def end(self) -> int:
-        """The first character after the last column."""
         return len(INDENT) + sum(self.widths) + sum(self.gaps)
 
     @property
     def stamps(self) -> int:
-        """Where flags stand below a line."""
+        """The position of flags below a line."""
         return len(INDENT) + 4 if self.is_named else self.start(1)
 
     @property
     def is_named(self) -> bool:
-        """Whether lines begin with a name."""
         return self.columns[0].is_text
 
     def placed(self, text: str, index: int) -> str:
-        """A cell with the gap before it."""
         width = self.widths[index]
         return " " * self.gaps[index] + (text.ljust(width) if self.columns[index].is_text else text.rjust(width))
 
     def rule(self, label: str = "") -> str:
-        """What the next lines are: beside their names, or where a curve goes on to several nodes at the end."""
+        """Return a rule with a label, at the left in tables with names, otherwise at the right."""
         width = self.end - len(INDENT)
         return INDENT + (f"──{label}".ljust(width, "─") if self.is_named else f"{label}──".rjust(width, "─"))
 
@@ -83,12 +77,12 @@ class Layout(NamedTuple):
 
 
 def line_cells(lines: Sequence[Line], columns: Sequence[Column]) -> list[tuple[str, ...]]:
-    """The cells of each line up to the first that is missing."""
+    """Return the cells of each line up to the first that is missing."""
     return aligned([words.cells(line, columns) for line in lines], [column.is_text for column in columns])
 
 
 def aligned(rows: Sequence[Sequence[Parts]], is_text: Sequence[bool] = ()) -> list[tuple[str, ...]]:
-    """Pad the cells so that the ± of a column of numbers stand below each other; rows may end early."""
+    """Pad the cells so that the ± of a column are aligned; rows may end early."""
     padded = [
         [words.plus_minus(*cell) for cell in column] if text else _aligned(column)
         for column, text in zip_longest(zip_longest(*rows, fillvalue=("", "")), is_text)
@@ -109,7 +103,7 @@ def _aligned(column: Sequence[Parts]) -> list[str]:
 
 
 def _is_text(mean: str, half: str) -> bool:
-    """Words in a column of numbers: they take the room of both."""
+    """Words in a column of numbers take the room of mean and interval."""
     return not half and mean[:1].isalpha()
 
 
@@ -117,19 +111,18 @@ def _is_text(mean: str, half: str) -> bool:
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Layout:
-    """The widest that fits; where none does, the longest names give up their place in the first column."""
+    """Return the widest layout that fits; if none does, the longest names get lines of their own."""
     layouts = _layouts(columns, rows)
     found = next((layout for layout in layouts if layout.end <= WIDTH), None)
     return found or (_without_names(layouts, rows) if columns[0].is_text else layouts[-1])
 
 
 def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout | None:
-    """The widest that fits with all that the cells say and keeps columns apart; None where none does."""
+    """Return the widest layout that fits without cutting anything; None if none does."""
     return next((layout for layout in _layouts(columns, rows)[:-1] if layout.end <= width), None)
 
 
 def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Layout]:
-    """From the widest to the narrowest gaps."""
     widths = [max(map(len, _column_heading(column))) for column in columns]
     for row in rows:
         for index, text in enumerate(row):
@@ -141,7 +134,6 @@ def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[L
 
 
 def _without_names(layouts: Sequence[Layout], rows: Sequence[Sequence[str]]) -> Layout:
-    """Names that are too long stand on lines of their own."""
     for layout in layouts[1:]:
         room = WIDTH - layout.end + layout.widths[0]
         short = [len(row[0]) for row in rows if len(row[0]) <= room]
@@ -152,7 +144,7 @@ def _without_names(layouts: Sequence[Layout], rows: Sequence[Sequence[str]]) -> 
 
 
 def _gaps(columns: Sequence[Column]) -> Iterable[tuple[int, ...]]:
-    """Two spaces; one inside groups; one everywhere."""
+    """Return gaps of two spaces; of one inside groups; of one everywhere."""
     inside = [bool(column.group) and column.group == before.group for before, column in pairwise(columns)]
     yield (0, *(2 for _ in inside))
     yield (0, *(1 if is_inside else 2 for is_inside in inside))
@@ -163,7 +155,7 @@ def _gaps(columns: Sequence[Column]) -> Iterable[tuple[int, ...]]:
 
 
 def headings(layout: Layout) -> Iterator[str]:
-    """The names of groups over their columns, then columns' own in two lines, or in one where that is enough."""
+    """Return the names of groups, then the columns' headings in one or two lines."""
     groups = list(_groups(layout.columns))
     if groups:
         yield _grouped(layout, groups)
@@ -192,25 +184,22 @@ def _groups(columns: Sequence[Column]) -> Iterator[Group]:
 
 
 def _column_heading(column: Column) -> tuple[str, str]:
-    """Two lines; the unit of a group stands in the group's."""
     return column.short or ("", column.title if column.group else column.heading)
 
 
-# ---------------------------------------------------------------- bars
-#
-# Bars of eighth blocks in a terminal's table: how much of 100 % an efficiency is, at a glance.
+# ---------------------------------------------------------------- bars of efficiency
 
 
 BAR = Column(key="efficiency_bar", title="", is_text=True)
-# The widest that has room is taken.
+# The widest that fits is used.
 BAR_WIDTHS = (10, 8, 6, 5)
 NARROW = 80
-# U+2588 and what is left of it by eighths (the Unicode standard's Block Elements).
+# Blocks of one to eight eighths (Unicode, Block Elements).
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def bar(percent: float, width: int) -> str:
-    """`percent` of `width` characters, to an eighth of one: full above 100 %, empty below 0."""
+    """Draw `percent` of `width` characters, to an eighth of one, from 0 to 100 %."""
     eighths = round(min(max(percent, 0.0), 100.0) / 100 * width * 8)
     whole, rest = divmod(eighths, 8)
     return "█" * whole + (_EIGHTHS[rest] if rest else "")
@@ -219,8 +208,8 @@ def bar(percent: float, width: int) -> str:
 def with_bars(
     lines: Sequence[Line], columns: Sequence[Column], cells: Sequence[tuple[str, ...]]
 ) -> tuple[Layout, list[tuple[str, ...]]]:
-    """The table's layout and cells, with bars where they leave room for all that stands beside the lines; a table
-    that fits a terminal of 80 columns goes on to do so."""
+    """Add bars if they leave room for the marks of lines. A table that fits 80 columns still fits them with
+    bars."""
     layout = fitted(columns, cells)
     beside = 2 + max((len(stamps_of(line)) for line in lines if not _complains(line)), default=0)
     limit = NARROW if layout.end + beside <= NARROW else WIDTH
@@ -236,7 +225,6 @@ def with_bars(
 def _barred(
     lines: Sequence[Line], columns: Sequence[Column], cells: Sequence[tuple[str, ...]], width: int
 ) -> tuple[list[Column], list[tuple[str, ...]]]:
-    """Bars behind efficiencies; a line that ends before has none."""
     at = list(columns).index(EFFICIENCY) + 1
     barred = [
         row if len(row) < at else (*row[:at], bar(_percent(line) or 0.0, width).ljust(width), *row[at:])
@@ -251,18 +239,16 @@ def _percent(line: Line) -> float | None:
 
 
 def _complains(line: Line) -> bool:
-    """Whether a mark must not be overlooked: it stands below the row, not beside it."""
     return any(mark_named(name).is_complaint for name in line.stamps)
 
 
 def stamps_of(line: Line) -> str:
-    """Flags, remark and marks of a line."""
     return words.stamped(*line.stamps, words.text(line.remark), words.mark_text(line.marks))
 
 
 # ---------------------------------------------------------------- terminal
 
-# Paragraphs and lists keep to the narrowest terminal in use.
+# Width of paragraphs and lists.
 TEXT_WIDTH = 80
 
 
@@ -274,22 +260,20 @@ def render(
     joined: Sequence[str] = (),
     pricing: Pricing | None = None,
 ) -> str:
-    """Return the report of a run, and the line for programs after it; it depends on nothing but the arguments.
-
-    `joined` are the lines that say how runs in one table differ.
-    """
+    """Return the report of a run, with the line for programs at its end. The text depends on the arguments only.
+    `joined`: lines about the differences of runs in one table."""
     return whole(document(header, records, joined, pricing), color=color)
 
 
 def whole(doc: Document, *, color: bool) -> str:
-    """Return the text of a report, and its line for programs."""
+    """Return the text of a document, with its line for programs."""
     return f"{draw(doc, color=color)}\n{doc.last_line}\n"
 
 
 def draw(doc: Document, *, color: bool) -> str:
-    """Return the text of a report without its last line."""
+    """Return the text of a document without its last line."""
     out = StringIO()
-    # An empty environment: COLUMNS, TERM and NO_COLOR must not change the text.
+    # The environment is empty: COLUMNS, TERM and NO_COLOR must not change the text.
     console = Console(
         file=out,
         width=WIDTH,
@@ -330,7 +314,6 @@ def _heading(console: Console, text: str) -> None:
 
 
 def _pairs(console: Console, pairs: Iterable[tuple[str, str | Columns]]) -> None:
-    """Dim labels; long texts wrap beside their label."""
     rows = [(Text(label, style="dim"), Text(text) if isinstance(text, str) else text) for label, text in pairs]
     _grid(console, rows, wrap=(1,), width=TEXT_WIDTH)
 
@@ -338,7 +321,7 @@ def _pairs(console: Console, pairs: Iterable[tuple[str, str | Columns]]) -> None
 def _grid(
     console: Console, rows: Sequence[Sequence[RenderableType]], *, wrap: Collection[int], width: int
 ) -> None:
-    """Columns without lines, indented; only those of `wrap` give way where it gets narrow."""
+    """Print indented columns without lines; only those of `wrap` are folded."""
     if not rows:
         return
     grid = Table.grid(padding=(0, 2, 0, 0))
@@ -359,7 +342,6 @@ def _baselines(console: Console, table: Baselines) -> None:
 
 
 def _baseline(line: Baseline) -> Sequence[words.Parts]:
-    """Its cells; flags and marks stand behind the last of them."""
     *cells, (mean, half) = words.baseline(line)
     stamps = words.stamped(*line.flags, words.mark_text(line.marks))
     return (*cells, (mean, words.stamped(half, stamps)) if half else (words.stamped(mean, stamps), half))
@@ -387,7 +369,7 @@ def _section(console: Console, section: Section) -> None:
 
 
 def _whole(console: Console, line: str | Text, style: str | None = None) -> None:
-    """A line of a table that no width cuts: a number that is missing is worse than a line that is too long."""
+    """Print a line of a table without cutting it: a missing number is worse than a long line."""
     console.print(line, style=style, no_wrap=True, crop=False, overflow="ignore")
 
 
@@ -396,7 +378,7 @@ def _values(detail: Detail) -> Columns:
 
 
 def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
-    """The line with its marks; flags, which must not be overlooked, stand below it (ASYNC is no warning)."""
+    """Draw a line with its marks; marks that are complaints follow below it."""
     first, *rest = cells
     if len(first) > layout.widths[0]:
         yield from (Text(INDENT + name) for name in wrap(first, WIDTH - len(INDENT), break_on_hyphens=False))

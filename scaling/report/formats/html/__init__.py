@@ -1,1 +1,1 @@
-"""The report as one page: no request, no server, readable without scripts."""
+"""The report as one self-contained page that works offline and without scripts."""

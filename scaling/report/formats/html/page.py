@@ -1,4 +1,4 @@
-"""Material -> the page. The same run gives the same bytes, wherever and whenever that is."""
+"""The page of a report. The same run always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from scaling.report.material import Material
 from scaling.report.parts import TITLE
 from scaling.report.verdict import banners, verdict
 
-# Above this its rows are not carried a second time as CSV.
+# A larger CSV is not embedded.
 MOST_CSV_BYTES = 400_000
-# What is left out first where a page gets too large: figures that grow with windows and points.
+# Figures that a large page leaves out, in steps. Those that grow with windows and points are first.
 LEFT_OUT: tuple[tuple[str, ...], ...] = ((), ("ranks",), ("ranks", "run", "rounds"), tuple(FIGURES))
 FACTS_IN_SUBJECT = ("model", "batch", "devices")
 
 
 def render(material: Material, most_bytes: int = MOST_BYTES) -> str:
-    """Return the page; above `most_bytes` without the figures that are largest, which it says."""
+    """Return the page. Above `most_bytes` it omits the largest figures and says so."""
     text = ""
     for names in LEFT_OUT:
         text = _page(material, names)
@@ -61,13 +61,12 @@ def _page(material: Material, names: Collection[str]) -> str:
 
 
 def _figures(material: Material, names: Collection[str]) -> Iterator[Figure]:
-    """All but those of these names."""
     for name, of in FIGURES.items():
         yield from of(material) if name not in names else ()
 
 
 def _csv(material: Material) -> str:
-    """As a link that a browser saves, byte for byte what `--format csv` prints; nothing where it is too large."""
+    """Return a data link with the bytes of `--format csv`; "" if too large."""
     text = csv.of_rows(material.rows, material.header, material.pricing, material.predictions)
     return shell.data_link(text) if len(text.encode()) <= MOST_CSV_BYTES else ""
 

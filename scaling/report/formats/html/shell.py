@@ -1,8 +1,7 @@
-"""What all pages are made with: Jinja, the style, the script and the policy that names both.
+"""What all pages share: Jinja, style, script and content policy.
 
-Whatever comes from a run is text: Jinja escapes it, invisible signs that turn or hide text are taken out, and the
-policy lets no style and no script run but these two, which it names by their hashes (Content Security Policy
-Level 3, W3C).
+Everything from a run is text: Jinja escapes it, and invisible signs are removed. The policy allows only this style
+and this script, by their hashes (Content Security Policy Level 3, W3C).
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from scaling.report.parts import Entry
 from scaling.text import one_line
 
 HERE = Path(__file__).parent
-# Above this a page is slow to mail and to open.
+# A larger page is slow to mail and to open.
 MOST_BYTES = 2_000_000
 PARTS = "parts.html.j2"
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """Return the page of a template's text; it finds style, script, policy, version and the macros of `parts`."""
+    """Return the page of a template; it has `values`, style, script, policy, version and macros."""
     style, script = (asset("page.css"), asset("page.js"))
     given = {
         "style": Markup(style),
@@ -53,12 +52,10 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """Texts on one line, without what cannot be seen."""
     return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def asset(name: str) -> str:
-    """A file beside this one."""
     return (HERE / name).read_text(encoding="utf-8")
 
 
@@ -71,16 +68,14 @@ def _policy(style: str, script: str) -> str:
 
 
 def drawn(figures: Iterable[Figure]) -> Iterator[tuple[Figure, str]]:
-    """Each with its SVG, whose ids no other has."""
+    """Return each figure with its SVG; ids are unique in the page."""
     for number, figure in enumerate(figures, start=1):
         yield figure, Markup(draw.for_page(figure, f"f{number}"))
 
 
 def entries(found: Iterable[Entry]) -> list[tuple[str, str]]:
-    """Labels and what they say."""
     return [(entry.label, words.text(entry.phrase)) for entry in found]
 
 
 def data_link(text: str) -> str:
-    """Of a CSV, for a link that a browser saves."""
     return f"data:text/csv;charset=utf-8;base64,{b64encode(text.encode()).decode()}"

@@ -1,4 +1,4 @@
-"""The tables of a page: all rows in one that can be sorted, comparisons and baselines as elsewhere. Pure."""
+"""The tables of a page: all rows in one sortable table, then comparisons and baselines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaling.report.parts import Baselines, Cell, Detail, Line, Quantity, Sectio
 
 
 class Shown(Record, frozen=True, kw_only=True):
-    """A cell as a page shows it; `value` is what it is sorted by, its text where that is None and "" for none."""
+    """A cell of the sortable table. `value` is the key for sorting: None for the text, "" for no value."""
 
     text: str
     value: str | None = None
@@ -24,7 +24,7 @@ class Shown(Record, frozen=True, kw_only=True):
 
 
 class Ruled(Record, frozen=True, kw_only=True):
-    """A line of a table that is not sorted, and the rule above it."""
+    """A line of a table that is not sortable, and the rule above it."""
 
     texts: tuple[str, ...]
     says: str = ""
@@ -34,7 +34,7 @@ class Ruled(Record, frozen=True, kw_only=True):
 
 
 class Tabulated(Record, frozen=True, kw_only=True):
-    """A table with its heading and what stands below it."""
+    """A table with its heading and the details below it."""
 
     title: str
     headings: tuple[str, ...]
@@ -42,11 +42,10 @@ class Tabulated(Record, frozen=True, kw_only=True):
     details: tuple[tuple[str, str], ...] = ()
 
 
-# ---------------------------------------------------------------- all rows in one
+# ---------------------------------------------------------------- all rows
 
 
 def rows(material: Material) -> list[tuple[Shown, ...]]:
-    """The cells of every row, in the order of the report."""
     lines = [line for section in material.doc.sections if section.is_curve for line in section.lines]
     found = zip(document.curved(material.analysis), lines, strict=True)
     wanted = catalogue.columns("page", material.rows)
@@ -63,7 +62,6 @@ def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
 
 
 def shown(cell: Cell, column: Column) -> Shown:
-    """A number is sorted as one."""
     if isinstance(cell, Quantity):
         text = words.plus_minus(words.mean(cell, with_unit=column.unit_in_cells), words.half(cell))
         return Shown(
@@ -76,14 +74,13 @@ def shown(cell: Cell, column: Column) -> Shown:
 
 
 def tabulated(material: Material) -> Iterator[Tabulated]:
-    """What rows are compared by, the baselines, and what is about no curve."""
+    """Return comparisons, baselines and the sections that are no curves."""
     yield from map(_section, material.doc.comparisons)
     yield from map(_baselines, material.doc.baselines)
     yield from (_section(section) for section in material.doc.sections if not section.is_curve)
 
 
 def curves(material: Material) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-    """Below the tables of curves: which one, what is said of it."""
     for section in material.doc.sections:
         if section.is_curve and section.details:
             yield section.title, _details(section.details)

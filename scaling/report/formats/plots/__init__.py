@@ -1,1 +1,1 @@
-"""Drawings of figures by matplotlib: SVG for the page, SVG, PNG and PDF alone."""
+"""Drawings of figures by matplotlib: SVG for the page; SVG, PNG and PDF alone."""

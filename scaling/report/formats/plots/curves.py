@@ -1,4 +1,4 @@
-"""Draws curves over the number of devices: speedup, efficiency, samples/s."""
+"""Draw curves over the number of devices: speedup, efficiency, samples/s."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from scaling.report.formats.plots.sheet import Sheet, label_width
 from scaling.report.formats.plots.style import RED, color, shape
 
 HEIGHT_IN = 3.9
-# Between curves on a logarithmic axis, in factors: else their whiskers hide each other.
+# Horizontal shift between curves as a power of 2, so that their whiskers do not hide each other.
 SHIFT = 0.018
 
 
 def draw(sheet: Sheet, body: Curves) -> None:
-    """Fill a sheet of `HEIGHT_IN`."""
     names = shortened(tuple(curve.label for curve in body.curves), LABEL_WIDTH)
     axes = sheet.axes(left=0.62, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.48, top=0.28)
     _scales(axes, body)
@@ -72,7 +71,7 @@ def _scales(axes: Axes, body: Curves) -> None:
 
 
 def _legible(sizes: list[int]) -> list[int]:
-    """World sizes as ticks, without those that would overlap the one before."""
+    """Return world sizes as ticks, without those that would overlap the previous one."""
     found = sizes[:1]
     for size in sizes[1:]:
         if size >= 1.2 * found[-1]:
@@ -116,7 +115,6 @@ def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
 
 
 def _band(axes: Axes, curve: Curve, shift: float, hue: str) -> None:
-    """The area between the ends of all intervals."""
     ends = [(dot.world_size * shift, dot.low, dot.high) for dot in curve.dots if dot.low and dot.high]
     if ends:
         at, low, high = zip(*ends, strict=True)
@@ -124,7 +122,6 @@ def _band(axes: Axes, curve: Curve, shift: float, hue: str) -> None:
 
 
 def _names(axes: Axes, body: Curves, sheet: Sheet) -> None:
-    """The ideal's name stands among those of the curves."""
     ends = [
         End(curve.label, color(curve.number, sheet.theme), curve.dots[-1].world_size, curve.dots[-1].value)
         for curve in body.curves

@@ -1,4 +1,4 @@
-"""Figures -> SVG, PNG or PDF. The only way in for other formats."""
+"""Draw figures as SVG, PNG or PDF. Other formats use `for_page` and `alone`."""
 
 from __future__ import annotations
 
@@ -50,10 +50,8 @@ from scaling.text import one_line
 
 # ---------------------------------------------------------------- svg
 #
-# What is done to matplotlib's SVG before it stands in a page: attributes for styles, names, few bytes.
-#
-# A page's policy may drop styles (Jenkins' does): colours are attributes, which no policy takes. `currentColor`
-# takes the place of the ink, so that figures follow the page's theme.
+# A server's content policy may drop styles (Jenkins does), so they become attributes. The ink becomes
+# `currentColor`, so that figures follow the page's theme.
 
 
 SVG = "http://www.w3.org/2000/svg"
@@ -61,19 +59,19 @@ XLINK = "http://www.w3.org/1999/xlink"
 HREF = f"{{{XLINK}}}href"
 # Two decimals of a pixel.
 _NUMBER = re.compile(r"-?\d+\.\d+")
-# Four corners; fewer bytes by lines that run along one axis.
+# A rectangle by its four corners.
 _RECTANGLE = re.compile(r"M (\S+) (\S+) L (\S+) \2 L \3 (\S+) L \1 \4(?: L \1 \2)? z ?")
 _NO_TURN = re.compile(r"rotate\(-?0 [^)]*\)")
 _GEOMETRY = ("d", "transform", "x", "y", "width", "height", "points")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _DROPPED = {f"{{{SVG}}}metadata", f"{{{SVG}}}style"}
-# What matplotlib's style sheet says of all elements, as attributes of the outermost.
+# Matplotlib's style sheet, as attributes of the root.
 _EVERYWHERE = {"stroke-linejoin": "round", "stroke-linecap": "butt"}
 
 
 def embedded(text: str, *, prefix: str, title: str, says: str, titles: Mapping[str, str]) -> str:
-    """The SVG element for a page: no styles, ids that begin with `prefix`, its title and what it says for who
-    cannot see it; `titles` are the whole names of those that are drawn cut, by the id of their group."""
+    """Return the SVG element for a page: without styles, with ids that begin with `prefix`. `title` and `says` are
+    for screen readers. `titles`: whole names of names that are cut, by the id of their group."""
     root = ET.fromstring(_without_doctype(text))
     _tidy(root)
     referenced = _referenced(root)
@@ -102,7 +100,7 @@ def embedded(text: str, *, prefix: str, title: str, says: str, titles: Mapping[s
 
 
 def svg_alone(text: str, *, title: str, says: str) -> str:
-    """The same as a file of its own: styles stay, since every viewer takes them."""
+    """Return the SVG as a file of its own, with its styles."""
     root = ET.fromstring(_without_doctype(text))
     for element in [one for one in root if one.tag == f"{{{SVG}}}metadata"]:
         root.remove(element)
@@ -125,7 +123,6 @@ def _text(name: str, text: str) -> ET.Element:
 
 
 def _tidy(root: ET.Element) -> None:
-    """Without metadata, style sheets and the blanks between elements."""
     for parent in list(root.iter()):
         for element in [one for one in parent if one.tag in _DROPPED]:
             parent.remove(element)
@@ -135,7 +132,7 @@ def _tidy(root: ET.Element) -> None:
 
 
 def _drop_undrawn(root: ET.Element) -> None:
-    """Without paths that have neither a filling nor a line: axes' and the figure's paper."""
+    """Remove paths without filling and line: the paper of figure and axes."""
     for parent in list(root.iter()):
         if parent.tag not in (f"{{{SVG}}}defs", f"{{{SVG}}}clipPath"):
             for element in [one for one in parent if one.tag == f"{{{SVG}}}path" and _is_undrawn(one)]:
@@ -143,7 +140,7 @@ def _drop_undrawn(root: ET.Element) -> None:
 
 
 def _unwrap(parent: ET.Element) -> None:
-    """Groups that say nothing, not even a name, give way to what is in them."""
+    """Replace groups without attributes and title by their children."""
     children: list[ET.Element] = []
     for child in list(parent):
         _unwrap(child)
@@ -165,7 +162,7 @@ def _referenced(root: ET.Element) -> set[str]:
 
 
 def _attributes(element: ET.Element, prefix: str) -> None:
-    """Styles as attributes, ids renamed, numbers rounded."""
+    """Turn styles into attributes, rename ids, round numbers."""
     for declaration in (element.attrib.pop("style", "")).split(";"):
         name, _, value = declaration.partition(":")
         if value:
@@ -182,7 +179,7 @@ def _attributes(element: ET.Element, prefix: str) -> None:
 
 
 def _declare(element: ET.Element, name: str, value: str) -> None:
-    """A declaration of a style as the attribute of that name; `font` in one is taken apart."""
+    """Set a declaration of a style as an attribute; `font` is split."""
     if name != "font":
         element.set(name, value)
         return
@@ -195,7 +192,6 @@ def _declare(element: ET.Element, name: str, value: str) -> None:
 
 
 def _rounded(element: ET.Element) -> None:
-    """Its geometry in as few bytes as show the same."""
     for name in _GEOMETRY:
         if (value := element.get(name)) is not None:
             short = _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
@@ -212,15 +208,12 @@ def _written(root: ET.Element) -> str:
 
 
 # ---------------------------------------------------------------- trends
-#
-# Draws the same thing measured again and again: run after run.
 
 
 TREND_HEIGHT_IN = 3.0
 
 
 def draw_trends(sheet: Sheet, body: Trends) -> None:
-    """Fill a sheet of `HEIGHT_IN`."""
     names = shortened(tuple(trend.label for trend in body.trends), LABEL_WIDTH)
     axes = sheet.axes(left=0.72, right=0.25 + label_width(names, NAME_SIZE), bottom=0.48, top=0.28)
     _scales(axes, body)
@@ -233,7 +226,7 @@ def draw_trends(sheet: Sheet, body: Trends) -> None:
 
 
 def _scales(axes: Axes, body: Trends) -> None:
-    """The upright axis begins near the lowest value: what is looked for is a change of some percent."""
+    """The vertical axis starts near the lowest value, since changes are a few percent."""
     turns = [turn for trend in body.trends for turn in trend.turns]
     first, last = min(turn.at for turn in turns), max(turn.at for turn in turns)
     axes.set_xlim(first - 0.03 * (last - first) - 0.5, last + 0.03 * (last - first) + 0.5)
@@ -248,7 +241,7 @@ def _scales(axes: Axes, body: Trends) -> None:
 
 
 def _trend(axes: Axes, trend: Trend, sheet: Sheet) -> None:
-    """In as few strokes as its marks allow: there may be hundreds of runs."""
+    """Draw equal strokes as one path, since there may be hundreds of runs."""
     hue = color(trend.number, sheet.theme)
     for (style, is_wrong), steps in groupby(pairwise(trend.turns), _stroke):
         if style is not None:
@@ -263,14 +256,11 @@ def _trend(axes: Axes, trend: Trend, sheet: Sheet) -> None:
 
 
 def _stroke(step: tuple[Turn, Turn]) -> tuple[str | None, bool]:
-    """The style of the line between two turns, and whether it is one to be warned of."""
     marks = (step[0].mark, step[1].mark)
     return line_style(*marks), any(mark_named(mark).is_wrong for mark in marks)
 
 
-# ---------------------------------------------------------------- bars
-#
-# Draws bars and dots beside names of rows: loss by cause, every round, bytes by card.
+# ---------------------------------------------------------------- bars: loss, rounds, cards
 
 
 LINE_IN = 0.235
@@ -278,17 +268,17 @@ LEGEND_IN = 0.42
 
 
 def lines_height(count: int) -> float:
-    """Inches of a figure with so many lines of names."""
+    """Return the height in inches of a figure with this many lines."""
     return 1.05 + LINE_IN * max(count, 3)
 
 
 def bars_height(body: Bars) -> float:
-    """With the legend."""
+    """Return the height in inches, with the legend."""
     return lines_height(len(body.bars)) + LEGEND_IN
 
 
 def draw_bars(sheet: Sheet, body: Bars) -> None:
-    """Parts to the right of zero one after the other, negative ones to the left."""
+    """Draw positive parts to the right of zero, one after the other, negative ones to the left."""
     labels = [bar.label for bar in body.bars]
     axes = sheet.axes(left=label_width(labels), bottom=0.5 + LEGEND_IN, top=0.28, right=0.25)
     upright_labels(axes, labels)
@@ -332,7 +322,6 @@ def _edge(bar: Bar) -> str:
 
 
 def draw_spreads(sheet: Sheet, body: Spreads) -> None:
-    """A dot per round."""
     labels = [one.label for one in body.spreads]
     axes = sheet.axes(left=label_width(labels), bottom=0.5, top=0.28)
     upright_labels(axes, labels)
@@ -353,7 +342,6 @@ def draw_spreads(sheet: Sheet, body: Spreads) -> None:
 
 
 def draw_cards(sheet: Sheet, body: Cards) -> None:
-    """A bar per card, a tick where it must end."""
     labels = [f"{one.label}  {one.card}" for one in body.carried]
     axes = sheet.axes(left=label_width(labels), bottom=0.5, top=0.28)
     upright_labels(axes, labels)
@@ -377,14 +365,12 @@ def _carried(axes: Axes, at: int, one: Carried, sheet: Sheet) -> None:
 # ---------------------------------------------------------------- draw
 
 Kind = Literal["svg", "png", "pdf"]
-# Room for the heading and the footing of a figure that stands alone.
+# Height of heading and footing, which only a figure alone has.
 HEADING_IN, FOOTING_IN = 0.4, 0.2
 DOTS_PER_INCH = 100
 
 
 class Drawer(NamedTuple):
-    """How one kind of body is drawn, and how high."""
-
     draw: Callable[[Sheet, Any], None]
     height_in: Callable[[Any], float]
 
@@ -402,7 +388,7 @@ DRAWERS: dict[type, Drawer] = {
 
 
 def for_page(figure: Figure, prefix: str) -> str:
-    """An SVG element whose ink is that of the page; `prefix` begins its ids."""
+    """Return an SVG element in the ink of the page; ids begin with `prefix`."""
     drawer = DRAWERS[type(figure.body)]
     height = drawer.height_in(figure.body)
     with drawing("page"):
@@ -414,8 +400,8 @@ def for_page(figure: Figure, prefix: str) -> str:
 
 
 def alone(figures: Sequence[Figure], kind: Kind, footing: str, *, theme: Theme, scale: float) -> bytes:
-    """Figures of one name below each other as a file, each with its heading and `footing`, which says whose they
-    are. PNG has `scale` x 100 dots to the inch."""
+    """Return a file with the figures of one name below each other. Each has its heading, and `footing`, which
+    names the run. PNG has `scale` x 100 dots per inch."""
     drawers = [DRAWERS[type(figure.body)] for figure in figures]
     heights = [
         drawer.height_in(figure.body) + HEADING_IN + FOOTING_IN
@@ -458,5 +444,5 @@ def _file(on: Drawing, kind: Kind, figures: Sequence[Figure], scale: float) -> b
 
 
 def _latin(text: str) -> str:
-    """PNG's texts are Latin-1."""
+    """Texts in PNG are Latin-1."""
     return text.encode("latin-1", "replace").decode("latin-1")

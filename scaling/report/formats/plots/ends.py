@@ -1,4 +1,4 @@
-"""Dots, the lines between them and the names at their ends, as marks want them: of curves and of trends."""
+"""Dots, the lines between them and the names at their ends, of curves and trends."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from scaling.report.formats.plots.style import edge
 
 LABEL_WIDTH = 27
 NAME_SIZE = 8
-# As a part of the height: two names at line ends.
+# Least distance of two names, as a fraction of the height.
 NAMES_APART = 0.052
 
 
 class End(NamedTuple):
-    """A dot, or the end of a line: what is named there, in which colour."""
+    """A dot, or the end of a line, with its name and colour."""
 
     label: str
     hue: str
@@ -28,13 +28,11 @@ class End(NamedTuple):
 
 
 def line_style(*marks: str) -> str | None:
-    """Of the line between two dots of these marks; None where there is none."""
     styles = [mark_named(mark).line for mark in marks]
     return None if None in styles else next((style for style in styles if style != "-"), "-")
 
 
 def draw_dots(axes: Axes, dots: Sequence[End], word: str, marker: str) -> None:
-    """Dots of one line that have the same mark."""
     mark = mark_named(word)
     axes.plot(
         [dot.at for dot in dots],
@@ -49,7 +47,7 @@ def draw_dots(axes: Axes, dots: Sequence[End], word: str, marker: str) -> None:
 
 
 def say_mark(axes: Axes, dot: End, word: str, *, is_left: bool) -> None:
-    """Beside a dot, where its mark is one to be said; `is_left`: in the half of the plot that has room."""
+    """Write the mark of a dot if it is unranked; `is_left`: the dot is in the left half of the plot."""
     if word in unranked_marks():
         axes.annotate(
             word,
@@ -64,7 +62,7 @@ def say_mark(axes: Axes, dot: End, word: str, *, is_left: bool) -> None:
 
 
 def name_ends(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
-    """Right of the axes, pushed apart, with a thread from each name to its end."""
+    """Write names right of the axes, pushed apart, each with a thread to its end."""
     cut = shortened(tuple(end.label for end in ends), LABEL_WIDTH)
     to_axes = axes.transData + axes.transAxes.inverted()
     found = [to_axes.transform((end.at, end.value)) for end in ends]

@@ -1,4 +1,4 @@
-"""Draws what lies over time or ranks: heat maps, strips of readings, lanes of rounds."""
+"""Draw heat maps, strips of readings and lanes of rounds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scaling.report.figures.parts import Heat, Lanes, Strip, Strips
 from scaling.report.formats.plots.sheet import Sheet, label_width, upright_labels
 from scaling.report.formats.plots.style import KINDS, RED
 
-# From the median on, in steps of the ratio: light to dark, told apart without colour too (after ColorBrewer's
-# OrRd by Cynthia Brewer, with a blue for what is faster).
+# Highest ratio to the median of each colour: light to dark, distinguishable in grey too (after ColorBrewer's OrRd
+# by Cynthia Brewer, with a blue for faster ones).
 STEPS = (
     (0.97, "#9ecae1"), (1.01, "#fff3dc"), (1.03, "#fdd9a0"), (1.06, "#fdbb84"), (1.12, "#fc8d59"),
     (1.25, "#e34a33"),
@@ -36,12 +36,11 @@ def _legend(sheet: Sheet, entries: list[tuple[str, str]]) -> None:
 
 
 def heat_height(body: Heat) -> float:
-    """With the legend."""
     return 1.35 + LINE_IN * max(len(body.lines), 4)
 
 
 def draw_heat(sheet: Sheet, body: Heat) -> None:
-    """Neighbours of one colour are one rectangle, and all of a colour one path."""
+    """Draw neighbours of one colour as one rectangle, and a colour as one path."""
     axes = sheet.axes(left=label_width(body.lines), bottom=0.85, top=0.28)
     upright_labels(axes, body.lines)
     if len(body.lines) > 20:
@@ -83,12 +82,11 @@ def _paths(body: Heat) -> dict[str, Path]:
 
 
 def strips_height(body: Strips) -> float:
-    """One below the other."""
     return 0.75 + STRIP_IN * len(body.strips)
 
 
 def draw_strips(sheet: Sheet, body: Strips) -> None:
-    """The mean as a line, from the lowest to the highest as a band."""
+    """Draw the mean as a line, and the lowest to the highest as a band."""
     for at, strip in enumerate(body.strips):
         below = len(body.strips) - 1 - at
         axes = sheet.axes(left=0.75, bottom=0.5 + STRIP_IN * below, top=0.25 + STRIP_IN * at, right=0.2)
@@ -102,7 +100,7 @@ def draw_strips(sheet: Sheet, body: Strips) -> None:
 
 
 def _strip(axes: Axes, strip: Strip, *, is_time: bool) -> None:
-    """Between ranks there is nothing, so that these have no line."""
+    """Strips over ranks have no line."""
     at = [one.at_s for one in strip.readings]
     if is_time:
         lows, highs = ([one[end] for one in strip.readings] for end in (1, 3))
@@ -124,12 +122,11 @@ def _strip(axes: Axes, strip: Strip, *, is_time: bool) -> None:
 
 
 def lanes_height(body: Lanes) -> float:
-    """With the legend."""
+    """Return the height in inches, with the legend."""
     return 1.3 + LANE_IN * max(len(body.lanes), 3)
 
 
 def draw_lanes(sheet: Sheet, body: Lanes) -> None:
-    """A lane per round; in it a track per kind of point."""
     labels = [lane.label for lane in body.lanes]
     axes = sheet.axes(left=label_width(labels), bottom=0.85, top=0.28)
     upright_labels(axes, labels)

@@ -1,4 +1,4 @@
-"""A sheet to draw on: axes are placed in inches, so that no text leaves it."""
+"""A sheet to draw on. Axes are placed in inches, so that all text is inside."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from scaling.report.formats.plots.style import FONT, GREY, INK, RED, Theme
 from scaling.text import one_line
 
 WIDTH_IN = 7.4
-# Of a name: even wide signs leave room for what is drawn beside it.
+# Characters of a name; even with wide ones, the plot keeps its room.
 MOST_SIGNS = 48
 POINTS_PER_INCH = 72
 
 
 class Sheet:
-    """One figure's part of a drawing, `width_in` x `height_in`."""
+    """One figure's part of a drawing, `WIDTH_IN` x `height_in`."""
 
     def __init__(
         self,
@@ -41,7 +41,6 @@ class Sheet:
         self.titles: dict[str, str] = {}
 
     def axes(self, *, left: float = 0.7, right: float = 0.2, bottom: float = 0.5, top: float = 0.25) -> Axes:
-        """Axes with these margins in inches."""
         height = self.height_in
         made = self.on.add_axes(
             (
@@ -55,11 +54,10 @@ class Sheet:
         return made
 
     def heading(self, title: str) -> None:
-        """Over everything, in figures that stand alone."""
         self.on.text(0.1 / WIDTH_IN, 1 - 0.24 / self.height_in, one_line(title), fontsize=11, weight="bold")
 
     def stamp(self, marks: Sequence[str], *, across: bool = False) -> None:
-        """The serious marks of what is drawn: top right, and EMULATED across the plot."""
+        """Write the serious marks at the top right, and one across the plot."""
         if marks:
             at = 1 - (0.12 + self._top_in) / self.height_in
             self.on.text(
@@ -78,24 +76,23 @@ class Sheet:
             )
 
     def footing(self, text: str) -> None:
-        """Below everything, in figures that stand alone."""
         self.on.text(0.1 / WIDTH_IN, 0.09 / self.height_in, one_line(text), fontsize=7, alpha=0.75, va="center")
 
     def named(self, gid: str, whole: str) -> str:
-        """Remember the whole of a name that is drawn cut, for who points at it."""
+        """Keep the whole name of one that is drawn cut, for a tooltip."""
         self.titles[gid] = whole
         return gid
 
 
 def upright_labels(axes: Axes, labels: Sequence[str]) -> None:
-    """Names of lines left of the axes, the first on top."""
+    """Write names of lines left of the axes, the first on top."""
     axes.set_yticks(range(len(labels)), shortened(tuple(labels), MOST_SIGNS))
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
 
 
 def label_width(labels: Sequence[str], size: float = 9.0) -> float:
-    """Inches that names need, with room around them, as wide as the font has their signs."""
+    """Return the inches that names need, measured with the font."""
     font = FontProperties(family=FONT, size=size)
     cut = shortened(tuple(labels), MOST_SIGNS)
     widths = [text_to_path.get_text_width_height_descent(text, font, False)[0] for text in cut]
@@ -103,12 +100,11 @@ def label_width(labels: Sequence[str], size: float = 9.0) -> float:
 
 
 def grid_along_x(axes: Axes) -> None:
-    """Lines at the ticks of the horizontal axis."""
     axes.grid(visible=True, axis="x")
 
 
 def apart(places: Sequence[float], least: float) -> list[float]:
-    """The same places in the same order, moved as little as pushing neighbours `least` apart takes."""
+    """Move places until neighbours are at least `least` apart; the order is kept."""
     order = sorted(range(len(places)), key=lambda at: places[at])
     found = [places[at] for at in order]
     for _ in range(200):

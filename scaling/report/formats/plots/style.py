@@ -1,4 +1,4 @@
-"""How figures look: colours, shapes, marks, and matplotlib's settings, whatever a user's matplotlibrc says."""
+"""The look of figures: colours, shapes and matplotlib's settings, independent of a user's matplotlibrc."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from scaling.analysis.table import catalogue
 from scaling.analysis.table.entries import Mark
 
 Theme = Literal["light", "dark", "page"]
-# On the page they follow its theme: draw.py turns this into `currentColor`.
+# The ink of a page; draw.py turns it into `currentColor`.
 CURRENT = "#010203"
 INK: dict[Theme, str] = {"light": "#1b1f24", "dark": "#e6e9ee", "page": CURRENT}
 PAPER: dict[Theme, str] = {"light": "#ffffff", "dark": "#14171c", "page": "none"}
-# Eight that people with colour blindness can tell apart (Okabe & Ito, "Color Universal Design", 2008), its yellow
-# darkened to be seen on white; the eighth is the ink.
+# Distinguishable with colour blindness (Okabe & Ito, "Color Universal Design", 2008). The yellow is darkened for
+# white paper; the eighth colour is the ink.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a89b00")
 SHAPES = ("o", "s", "^", "D")
 RED = "#d62828"
 GREY = "#8a8f98"
-# Efficiency, then the causes of loss by title.
 EFFICIENT = "#009e73"
 CAUSES = {cause.title: cause.color for cause in catalogue.CAUSES}
 KINDS = {"exchange": "#0072b2", "solo": "#009e73", "each": "#a89b00", "together": "#e69f00", "comm": "#d55e00"}
@@ -32,18 +31,16 @@ FONT = "DejaVu Sans"
 
 
 def edge(mark: Mark, hue: str) -> str:
-    """The edge of a marked row's dots."""
     return RED if mark.is_wrong else GREY if mark.line is None else hue
 
 
 def color(number: int, theme: Theme) -> str:
-    """Of a curve."""
     at = number % (len(COLORS) + 1)
     return COLORS[at] if at < len(COLORS) else INK[theme]
 
 
 def shape(number: int) -> str:
-    """Of a curve's dots: curves of one colour differ in it."""
+    """Return the shape of a curve's dots; curves of one colour differ in it."""
     return SHAPES[(number + number // (len(COLORS) + 1)) % len(SHAPES)]
 
 
@@ -77,7 +74,7 @@ def _settings(theme: Theme) -> dict[str, Any]:
 
 @contextmanager
 def drawing(theme: Theme) -> Iterator[None]:
-    """Matplotlib's own defaults with ours, and quiet: names may have signs that its font lacks."""
+    """Use matplotlib's defaults with our settings, without warnings about signs that the font lacks."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
