@@ -28,15 +28,16 @@ class Immediate(Protocol):
 @runtime_checkable
 class Marking(Protocol):
     """A trainer whose device has a clock (`has_device_clock`). Its steps may return early. The device's clock
-    times each step without waiting for it."""
+    times windows and steps, and the host stays ahead of the device."""
 
     has_device_clock: bool
 
     def mark(self) -> None:
         """Make the device record its time when it reaches this mark."""
 
-    def between_marks_s(self) -> tuple[float, ...]:
-        """Return the seconds between marks since the last call, by the device's clock. Call it after `sync`."""
+    def between_marks_s(self, ahead: int = 0) -> tuple[float, ...]:
+        """Wait until the device reaches all marks but the last `ahead`. Return the seconds between the reached
+        marks by the device's clock, from the last one that an earlier call returned. `ahead=0` begins anew."""
 
 
 @runtime_checkable

@@ -76,10 +76,10 @@ def _judged_hook(strategy: Strategy, name: str, hook: str) -> Callable[..., Any]
     return ask
 
 
-def of_trainer(trainer: Any, what: str) -> Any:
+def of_trainer(trainer: Any, what: str, *given: Any) -> Any:
     """Return a trainer's attribute, or its method's value. Raises StrategyError for a wrong type."""
     found = getattr(trainer, what)
-    value, told = (found(), f"{what}()") if callable(found) else (found, what)
+    value, told = (found(*given), f"{what}()") if callable(found) else (found, what)
     made_by = type(trainer)
     return typed(made_by.__module__, f"{made_by.__qualname__}.{told}", value, OF_TRAINER[what])
 

@@ -52,7 +52,8 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):
-    """One window of one rank. Consecutive windows of a `Run` share their edges.
+    """One window of one rank. Consecutive windows of a `Run` share their edges, which are device synchronisations,
+    or marks in the queue of a device with a clock.
 
     `loss`: None without a loss (`comm`).
     `index`: the block's number if points take turns.
@@ -62,6 +63,8 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     `canary_s`: seconds of the canary on the rank's slowest core just before; None without one.
     `canary_queued_s`: how long another program ran on that core meanwhile.
     `waited_s`: seconds blocked in the feed; None if the batch stays the same. A device may compute meanwhile.
+    `turn_s`, `turn_device_s`: seconds of a turn that a device's clock times, with its uncounted steps, by the
+      host's clock and by the device's. Its last window has them.
     """
 
     index: Index
@@ -78,6 +81,8 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     canary_s: Taken | None = None
     canary_queued_s: Signed = 0.0
     waited_s: Seconds | None = None
+    turn_s: Seconds | None = None
+    turn_device_s: Seconds | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a window too short to have a rate."""
@@ -86,7 +91,7 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
 
     @property
     def seconds(self) -> float:
-        """Seconds between the two device synchronisations."""
+        """Seconds between the two edges."""
         return self.end_s - self.start_s
 
 

@@ -1,7 +1,8 @@
 """The only timed loop, the same for every strategy.
 
-Windows of one `Run` share their edges, each at a device synchronisation. So their seconds add up to the time from
-the common start to the last edge.
+Windows of one `Run` share their edges. So their seconds add up to the time from the common start to the last edge.
+An edge is a device synchronisation, or a mark in the queue of a device that has a clock: a synchronisation empties
+the queue, which makes a window of 0.3 s about 0.7 % slower on an H200.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +28,9 @@ from scaling.worker.inspection import inspected
 from scaling.worker.training import Learner
 
 KIB = 1024
+# Uncounted steps before measured windows. They give ranks a common start, because commands reach ranks at
+# different times, and they fill the queue of a device that has a clock.
+LEAD_STEPS, LEAD_STEPS_OF_QUEUE = 1, 2
 
 
 class Send(Protocol):
@@ -71,10 +76,10 @@ class Worker:
         self._waiting = waiting
         self._clock = clock
         self._unix_clock = unix_clock
-        self._times_steps = times_steps and isinstance(trainer, Immediate) and trainer.is_done_on_return
-        self._marks = (
-            trainer if times_steps and isinstance(trainer, Marking) and trainer.has_device_clock else None
-        )
+        self._times_steps = times_steps
+        self._is_immediate = isinstance(trainer, Immediate) and trainer.is_done_on_return
+        self._marks = trainer if isinstance(trainer, Marking) and trainer.has_device_clock else None
+        self._edge_s = 0.0  # end of the last window by the device's clock
         self._reported = 0  # samples up to the end of the last window
         self._stale = trainer if isinstance(trainer, Stale) else None
         self._trace = trace
@@ -112,47 +117,90 @@ class Worker:
                 return False
 
     def _run(self, run: Run) -> None:
-        trainer = self.trainer
         if run.measured or run.is_later:
-            # Commands reach ranks at different times. One uncounted exchange gives them a common start.
-            trainer.step()
             self._phase = "measured" if run.measured else "soak"
+        for window in self._by_host(run) if self._marks is None else self._by_device(run, self._marks):
+            self._send(replace(window, measured=run.measured), hold=run.measured and window.index < run.last)
+        while run.linger and not self._waiting():
+            self.trainer.step()
+            self.trainer.sync()
+
+    def _by_host(self, run: Run) -> Iterator[Window]:
+        trainer = self.trainer
+        self._lead(run, LEAD_STEPS)
         trainer.sync()
         start_s = self._clock()
-        for number in range(run.windows):
-            index = run.first + number
-            window = replace(
-                self.timed(trainer.step, run.steps, index, start_s),
-                measured=run.measured,
-                loss=_finite(of_trainer(trainer, "loss"), index, self._phase),
-                staleness=self._staleness(),
-            )
-            self._send(window, hold=run.measured and number + 1 < run.windows)
+        for index in range(run.first, run.last + 1):
+            window = self._judged(self.timed(trainer.step, run.steps, index, start_s), self._phase)
+            yield window
             start_s = window.end_s
-        while run.linger and not self._waiting():
-            trainer.step()
-            trainer.sync()
+
+    def _by_device(self, run: Run, device: Marking) -> Iterator[Window]:
+        """Yield each window once the next one is in the queue. Only the last one has a loss, which needs a wait."""
+        trainer, marks = self.trainer, run.steps if self._times_steps else 1
+        trainer.sync()
+        device.mark()
+        begun_s = self._edge_s = self._clock()  # the device is idle: it reaches the mark at once
+        self._lead(run, LEAD_STEPS_OF_QUEUE)
+        device.mark()
+        queued = self._queued(run.steps, run.first, device)
+        for index in range(run.first + 1, run.last + 1):
+            before, queued = queued, self._queued(run.steps, index, device)
+            yield self._reached(before, device, marks, ahead=marks)
+        trainer.sync()
+        took_s = self._clock() - begun_s
+        last = self._judged(self._reached(queued, device, marks), self._phase)
+        yield replace(last, turn_s=took_s, turn_device_s=self._edge_s - begun_s)
+
+    def _lead(self, run: Run, steps: int) -> None:
+        for _ in range(steps if run.measured or run.is_later else 0):
+            self.trainer.step()
+
+    def _queued(self, steps: int, index: int, device: Marking) -> Callable[..., Window]:
+        """Enqueue the steps of a window; return the window without its times."""
+        before, reported, waited_s = self._samples(), self._reported, self._waited_s()
+        for number in range(steps):
+            self.trainer.step()
+            if self._times_steps or number + 1 == steps:
+                device.mark()
+        self._reported = self._samples()
+        return partial(
+            Window,
+            index=index,
+            measured=False,
+            steps=steps,
+            samples=self._reported - before,
+            uncounted_samples=before - reported,
+            waited_s=_since(waited_s, self._waited_s()),
+        )
+
+    def _reached(self, queued: Callable[..., Window], device: Marking, marks: int, ahead: int = 0) -> Window:
+        """Wait until the device reaches the end of a window of `marks` marks; `ahead` more are in the queue."""
+        passed_s: tuple[float, ...] = of_trainer(device, "between_marks_s", ahead)
+        start_s = self._edge_s + sum(passed_s[:-marks])  # the lead
+        self._edge_s = start_s + sum(passed_s[-marks:])
+        unix_s = self._unix_clock() - (self._clock() - self._edge_s)
+        step_s = passed_s[-marks:] if self._times_steps else ()
+        return queued(start_s=start_s, end_s=self._edge_s, end_unix_s=unix_s, step_s=step_s)
+
+    def _judged(self, window: Window, phase: str) -> Window:
+        """Add what is known after a device synchronisation. Raises NanLoss."""
+        loss = _finite(of_trainer(self.trainer, "loss"), window.index, phase)
+        return replace(window, loss=loss, staleness=of_trainer(self._stale, "staleness") if self._stale else None)
 
     def _epoch(self, train: Train) -> Window:
         """The window is from the command to the device's end of the last step: every step of a training counts."""
         assert self._learner is not None
         window = self.timed(self._learner.stepping(train, self.trainer.step), train.steps, train.number)
-        loss = _finite(of_trainer(self.trainer, "loss"), train.number, "measured")
-        return replace(window, measured=True, loss=loss, staleness=self._staleness())
-
-    def _staleness(self) -> float | None:
-        return of_trainer(self._stale, "staleness") if self._stale else None
+        return replace(self._judged(window, "measured"), measured=True)
 
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
         """Time the steps from `start_s`, or from now if the device is idle, to the device's end of them."""
-        trainer = self.trainer
         before, reported, waited_s = self._samples(), self._reported, self._waited_s()
         begun_s = self._clock() if start_s is None else start_s
         step_s = self._steps(step, steps, begun_s)
-        trainer.sync()
+        self.trainer.sync()
         end_s = self._clock()
-        if self._marks is not None:
-            step_s = of_trainer(self._marks, "between_marks_s")
         self._reported = self._samples()
         return Window(
             index=index,
@@ -176,25 +224,13 @@ class Worker:
         return told
 
     def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
-        """Run the steps; return the seconds of each if the host's clock times them."""
-        if self._marks is not None:
-            return self._marked(step, count, self._marks.mark)
-        if not self._times_steps:
-            for _ in range(count):
-                step()
-            return ()
+        """Run the steps; return the seconds of each if they have ended when they return."""
         edges_s = [start_s]
         for _ in range(count):
             step()
-            edges_s.append(self._clock())
+            if self._times_steps and self._is_immediate:
+                edges_s.append(self._clock())
         return tuple(end_s - begun_s for begun_s, end_s in pairwise(edges_s))
-
-    def _marked(self, step: Callable[[], None], count: int, mark: Callable[[], None]) -> tuple[float, ...]:
-        mark()
-        for _ in range(count):
-            step()
-            mark()
-        return ()
 
     def _measured_result(self) -> Result:
         self.trainer.sync()

@@ -25,7 +25,7 @@ def audit(record: PointRecord) -> tuple[str, ...]:
     return (
         *_samples(record),
         *_unchanged(record),
-        *(text for rank in record.ranks for text in _clock(rank)),
+        *(text for rank in record.ranks for text in (*_clock(rank), *_device_clock(rank))),
     )
 
 
@@ -55,6 +55,17 @@ def _clock(rank: RankRecord) -> Iterator[str]:
         yield (
             f"audit: rank {rank.rank} on {rank.host} measured {steady_s:.2f} s "
             f"while its wall clock moved by {wall_s:.2f} s"
+        )
+
+
+def _device_clock(rank: RankRecord) -> Iterator[str]:
+    """Compare the clocks over whole turns: single edges are known by the device's clock alone."""
+    turns = [(one.turn_s, one.turn_device_s) for one in rank.windows if one.turn_s and one.turn_device_s]
+    host_s, device_s = sum(host_s for host_s, _ in turns), sum(device_s for _, device_s in turns)
+    if abs(device_s - host_s) > TOLERANCE * host_s:
+        yield (
+            f"audit: rank {rank.rank} on {rank.host} measured {device_s:.2f} s by its device's clock, "
+            f"{host_s:.2f} s by its host's"
         )
 
 

@@ -193,9 +193,11 @@ class TorchRank:
         event.record()
         self._marks.append(event)
 
-    def between_marks_s(self) -> tuple[float, ...]:
-        marks, self._marks = self._marks, []
-        return tuple(earlier.elapsed_time(later) / 1000 for earlier, later in pairwise(marks))
+    def between_marks_s(self, ahead: int = 0) -> tuple[float, ...]:
+        last = len(self._marks) - ahead
+        passed, self._marks = self._marks[:last], self._marks[last - 1 :] if ahead else []
+        passed[-1].synchronize()
+        return tuple(earlier.elapsed_time(later) / 1000 for earlier, later in pairwise(passed))
 
     def peak_memory_bytes(self) -> int:
         """Return the most that torch's allocator has handed out, in bytes; 0 on CPU."""

@@ -183,6 +183,7 @@ def test_a_gpus_own_clock_tells_the_steps_between_marks(monkeypatch: pytest.Monk
         """Recorded 20 ms after the one before."""
 
         made = 0
+        waited_for: float = 0.0
 
         def __init__(self, *, enable_timing: bool) -> None:
             assert enable_timing
@@ -190,6 +191,9 @@ def test_a_gpus_own_clock_tells_the_steps_between_marks(monkeypatch: pytest.Monk
         def record(self) -> None:
             Event.made += 1
             self.at_ms = 20.0 * Event.made
+
+        def synchronize(self) -> None:
+            Event.waited_for = self.at_ms
 
         def elapsed_time(self, later: Event) -> float:
             return later.at_ms - self.at_ms
@@ -200,7 +204,9 @@ def test_a_gpus_own_clock_tells_the_steps_between_marks(monkeypatch: pytest.Monk
     for _ in range(2):
         for _ in range(4):
             rank.mark()
-        assert rank.between_marks_s() == pytest.approx((0.02, 0.02, 0.02))
+        assert rank.between_marks_s(ahead=2) == pytest.approx((0.02,))
+        assert Event.waited_for == 20.0 * (Event.made - 2)
+        assert rank.between_marks_s() == pytest.approx((0.02, 0.02))
 
 
 # ---------------------------------------------------------------- emulated devices

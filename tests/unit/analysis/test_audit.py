@@ -253,6 +253,14 @@ def test_audit_compares_the_clocks() -> None:
     assert rows([with_window(made, 1, -1, end_unix_s=last + 0.02)])[0].flags == ()
 
 
+def test_audit_compares_a_devices_clock_with_its_hosts() -> None:
+    made = record(point("exchange", 2), 0.125)
+    (row,) = rows([with_window(made, 1, -1, turn_s=4.0, turn_device_s=4.05)])
+    assert row.flags == ("AUDIT",)
+    assert "audit: rank 1 on node1 measured 4.05 s by its device's clock, 4.00 s by its host's" in row.footnotes
+    assert rows([with_window(made, 1, -1, turn_s=4.0, turn_device_s=4.03)])[0].flags == ()
+
+
 def test_audit_of_the_clocks_needs_a_second() -> None:
     made = record(point("exchange", 2), 0.01)  # 0.2 s
     last = made.ranks[1].windows[-1].end_unix_s

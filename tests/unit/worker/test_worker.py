@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,31 +58,97 @@ def test_windows_share_their_edges_and_count_what_was_fed() -> None:
 
 
 class Device(FakeTrainer):
-    """Its steps return at once; its own clock tells 250 ms from mark to mark."""
+    """A device with a queue and a clock. The host needs 10 ms to enqueue a step, the device 250 ms to run it."""
 
     has_device_clock = True
-    marks = 0
+    idle_at_s = 0.0
+    enqueue_s = 0.01
+    drift = 1.0  # the device's seconds for one of the host's
+    syncs = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._marks: list[float] = []
+
+    def step(self) -> None:
+        self._sleep(self.enqueue_s)
+        self.idle_at_s = max(self.idle_at_s, self._clock()) + 0.25
+        self.samples += 32
+
+    def sync(self) -> None:
+        self.syncs += 1
+        self._sleep(max(0.0, self.idle_at_s - self._clock()))
 
     def mark(self) -> None:
-        self.marks += 1
+        self._marks.append(max(self.idle_at_s, self._clock()))
 
-    def between_marks_s(self) -> tuple[float, ...]:
-        marks, self.marks = self.marks, 0
-        return (0.25,) * (marks - 1)
+    def between_marks_s(self, ahead: int = 0) -> tuple[float, ...]:
+        last = len(self._marks) - ahead
+        passed, self._marks = self._marks[:last], self._marks[last - 1 :] if ahead else []
+        self._sleep(max(0.0, passed[-1] - self._clock()))
+        return tuple(self.drift * (later - earlier) for earlier, later in pairwise(passed))
+
+
+def on_device(**changes: Any) -> tuple[Worker, Device, list[Event], Clock]:
+    clock, said = Clock(), list[Event]()
+    trainer = Device(TASK, clock=clock, sleep=clock.sleep)
+    for name, value in changes.items():
+        setattr(trainer, name, value)
+    loop = Worker(
+        trainer,
+        lambda event, hold=False: said.append(event),
+        lambda: True,
+        clock,
+        clock,
+        times_steps=changes.get("is_beside", False),
+    )
+    return loop, trainer, said, clock
+
+
+def test_windows_of_a_turn_leave_the_devices_queue_filled() -> None:
+    loop, trainer, said, clock = on_device()
+    loop.obey(Run(windows=3, steps=4, measured=True))
+    found = windows(said)
+    assert trainer.syncs == 2  # before the first step and after the last
+    assert [w.seconds for w in found] == pytest.approx([1.0] * 3)
+    assert [w.samples for w in found] == [4 * 32] * 3
+    assert [w.uncounted_samples for w in found] == [2 * 32, 0, 0]
+    assert [w.start_s for w in found[1:]] == [w.end_s for w in found[:-1]]
+    assert found[-1].end_s == pytest.approx(clock()) == pytest.approx(found[-1].end_unix_s)
+    assert [w.turn_s for w in found] == [None, None, pytest.approx(3.51)]
+    assert found[-1].turn_device_s == pytest.approx(3.51)
+
+
+def test_a_device_waits_for_a_host_that_is_slower() -> None:
+    loop, _, said, _ = on_device(enqueue_s=0.5)
+    loop.obey(Run(windows=2, steps=4, measured=True))
+    assert [w.seconds for w in windows(said)] == pytest.approx([2.0, 2.0])
+
+
+def test_short_windows_have_the_rate_of_long_ones() -> None:
+    loop, _, said, _ = on_device()
+    loop.obey(Run(windows=1, steps=1, measured=True))
+    loop.obey(Run(windows=1, steps=20, measured=True))
+    assert [w.steps / w.seconds for w in windows(said)] == pytest.approx([4.0, 4.0])
+
+
+def test_a_report_arrives_while_the_next_window_runs() -> None:
+    """Otherwise the agent would end a worker as hung in long turns."""
+    clock_at: list[float] = []
+    loop, _, _, clock = on_device()
+    loop._send = lambda event, hold=False: clock_at.append(clock())
+    loop.obey(Run(windows=3, steps=4, measured=True))
+    assert clock_at == pytest.approx([1.51, 2.51, 3.51])
 
 
 @pytest.mark.parametrize("has_clock", [True, False])
 def test_steps_of_a_device_that_runs_behind_are_timed_by_its_own_clock(
     monkeypatch: pytest.MonkeyPatch, *, has_clock: bool
 ) -> None:
-    clock, said = Clock(), list[Event]()
     monkeypatch.setattr(Device, "has_device_clock", has_clock)
-    trainer = Device(TASK, clock=clock, sleep=clock.sleep)
-    loop = Worker(
-        trainer, lambda event, hold=False: said.append(event), lambda: True, clock, clock, times_steps=True
-    )
+    loop, _, said, _ = on_device(is_beside=True)
     loop.obey(Run(windows=2, steps=4, measured=True))
-    assert [w.step_s for w in windows(said)] == [(0.25,) * 4 if has_clock else ()] * 2
+    assert [w.step_s for w in windows(said)] == [pytest.approx((0.25,) * 4) if has_clock else ()] * 2
 
 
 class Blocking(FakeTrainer):
