@@ -202,7 +202,7 @@ class Agent:
             self._look_after(key, supervisor, now_s)
         if self._preloading and self._starter.settled():
             self._preloading = False
-            self._say(Preloaded())
+            self._say(Preloaded(fresh=self._starter.touched()))
         if self._idle.is_due(now_s):
             self._say(Listened())
         for answer in self._proving.answers(now_s):

@@ -1,6 +1,7 @@
 """How an agent starts its children: as fresh processes, or as forks of one that has imported the framework.
 
-GPU workers start fresh, because CUDA must not be touched before a fork. So do children whose fork server fails.
+Forks cannot use CUDA if their parent has initialised it. Such a parent ends and its children start fresh, as do
+those whose fork server fails.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from scaling.records.task import (
     CHILD_MARK,
     FORK_FD,
     FORK_READY,
+    FORK_TOUCHED,
     MOST_REQUEST_BYTES,
     OPTIONAL_MODULES,
     ForkRequest,
@@ -66,12 +68,14 @@ def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable, co
 
 
 class ForkServer:
-    """A process that has imported a framework. `ready` is None until it reports, and False if it has failed."""
+    """A process that has imported a framework. `ready` is None until it reports, and False if it has failed;
+    `is_touched` if the import has initialised CUDA."""
 
     def __init__(self, python: str, modules: Collection[str], environ: Mapping[str, str], code: str = "") -> None:
         """Start the server. Raises OSError."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ready: bool | None = None
+        self.is_touched = False
         with theirs:
             self._process = subprocess.Popen(
                 [*other_code.command(python, "scaling.worker.fork_server", code), *modules],
@@ -90,7 +94,8 @@ class ForkServer:
 
     def look(self) -> None:
         if self.ready is None and select.select([self._socket], [], [], 0)[0]:
-            self.ready = self._socket.recv(MOST_REQUEST_BYTES) == FORK_READY
+            said = self._socket.recv(MOST_REQUEST_BYTES)
+            self.ready, self.is_touched = said == FORK_READY, said == FORK_TOUCHED
 
     def fork(self, environ: Mapping[str, str], fds: Fds) -> Started:
         """Fork a child. Raises OSError; the server is then unusable, unless only the environment was at fault."""
@@ -141,21 +146,31 @@ class ForkServer:
         SESSIONS.discard(self._process.pid)
 
 
+class Key(NamedTuple):
+    """What children of one fork server share."""
+
+    framework: str
+    on_gpus: bool
+    threads: int
+    malloc: str
+    code: str
+
+
 class Starter:
-    """The starter of an agent's children, with a fork server per framework, thread count, heap and revision."""
+    """The starter of an agent's children, with its fork servers."""
 
     def __init__(self, base: Mapping[str, str]) -> None:
         self._base = base
-        self._servers: dict[tuple[str, int, str, str], ForkServer] = {}
+        self._servers: dict[Key, ForkServer] = {}
 
     def preload(self, task: Task, names: Collection[str] = ()) -> None:
         """Start a fork server for children like this task's, with extra modules of the strategies `names`."""
-        key, modules = self._key(task), frameworks.named(_baseline(task)).preload
-        if task.fresh or not modules or task.point.hardware.device == "cuda" or key in self._servers:
+        key, framework = self._key(task), frameworks.named(_baseline(task))
+        if not _is_forked(task) or key in self._servers:
             return
         with suppress(OSError, ScalingError):  # children then start fresh
-            environ = child_environ(self._base, task, strategies.environ(task))
-            wanted = (*modules, *_optional(task, names))
+            environ = child_environ(self._base, task, strategies.environ(task)) | framework.preload_environ
+            wanted = (*framework.preload, *_optional(task, names))
             self._servers[key] = ForkServer(self._python(task), wanted, environ, task.code)
 
     def fds(self) -> list[int]:
@@ -166,13 +181,16 @@ class Starter:
             server.look()
         return not self.fds()
 
+    def touched(self) -> tuple[str, ...]:
+        """Return the frameworks whose import has initialised CUDA."""
+        return tuple(dict.fromkeys(key.framework for key, server in self._servers.items() if server.is_touched))
+
     def start(self, task: Task, environ: Mapping[str, str], fds: Fds) -> Started:
         """Start a child of this task, as a fork if possible. Raises OSError."""
-        forked = not task.fresh and task.point.hardware.device != "cuda"
-        server = self._servers.get(self._key(task)) if forked else None
+        server = self._servers.get(self._key(task)) if _is_forked(task) else None
         if server is not None and server.ready:
             with suppress(OSError):
-                return server.fork(environ, fds)
+                return server.fork({**environ, **frameworks.named(_baseline(task)).preload_environ}, fds)
         return fresh(environ, fds, self._python(task), task.code)
 
     def close(self) -> None:
@@ -183,8 +201,14 @@ class Starter:
     def _python(self, task: Task) -> str:
         return interpreters.of(interpreters.framework_of(task.point.strategy), self._base)
 
-    def _key(self, task: Task) -> tuple[str, int, str, str]:
-        return frameworks.named(_baseline(task)).name, task.threads, task.malloc, task.code
+    def _key(self, task: Task) -> Key:
+        name, device = frameworks.named(_baseline(task)).name, task.point.hardware.device
+        return Key(name, device == "cuda", task.threads, task.malloc, task.code)
+
+
+def _is_forked(task: Task) -> bool:
+    framework = frameworks.named(_baseline(task))
+    return not task.fresh and bool(framework.preload) and task.point.hardware.device in framework.forks_on
 
 
 def _baseline(task: Task) -> str:

@@ -491,7 +491,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         bool,
         _how(
             "Start each worker from nothing, and not as a fork of a process that has imported its framework.",
-            of="cpu workers",
         ),
     ] = False
     against: Annotated[

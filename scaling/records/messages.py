@@ -93,7 +93,9 @@ class Listened(Record, frozen=True, kw_only=True, tag="listened"):
 
 
 class Preloaded(Record, frozen=True, kw_only=True, tag="preloaded"):
-    """The answer to Preload: the fork servers are ready."""
+    """The answer to Preload: the fork servers are ready. `fresh`: why workers of a framework start fresh."""
+
+    fresh: tuple[str, ...] = ()
 
 
 class Way(Record, frozen=True, kw_only=True, array_like=True):

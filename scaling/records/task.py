@@ -217,6 +217,8 @@ class RankAllReduce(Record, frozen=True, kw_only=True):
 FORK_FD = "SCALING_FORK_FD"
 CHILD_MARK = "SCALING_CHILD"
 FORK_READY = b"ready"
+# The import has initialised CUDA: forks could not use it.
+FORK_TOUCHED = b"touched"
 # In a server's arguments: the modules after it may be missing.
 OPTIONAL_MODULES = "--"
 MOST_REQUEST_BYTES = 1 << 17

@@ -119,8 +119,9 @@ LISTEN_S = 0.5
 PATIENCE_S = 10.0
 
 
-def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> None:
-    """Have all agents preload imports (half of a short run), and wait. Raises Interrupted on a signal."""
+def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> tuple[str, ...]:
+    """Have all agents preload imports (half of a short run), and wait. Return notes for the user.
+    Raises Interrupted on a signal."""
     wanted: dict[int, list[Task]] = defaultdict(list)
     for point in _samples(plan):
         slots = placement.slots_of(point, plan.slots)
@@ -134,8 +135,11 @@ def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> 
     names = tuple(dict.fromkeys(cell.strategy for cell in plan.cells if cell.strategy not in plan.missing))
     for rank, tasks_here in wanted.items():
         mailbox.order([rank], Preload(tasks=tuple(tasks_here), strategies=names))
-    if wanted:
-        mailbox.answers(Preloaded, wanted.keys(), within_s)
+    answers = mailbox.answers(Preloaded, wanted.keys(), within_s) if wanted else {}
+    fresh = dict.fromkeys(name for answer in answers.values() for name in answer.fresh)
+    return tuple(
+        f"{name}: its import initialises CUDA, so each worker starts fresh, seconds later" for name in fresh
+    )
 
 
 def listen(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep]) -> None:
@@ -229,7 +233,8 @@ class Sweep:
         return [(index, group) for index, group in every if self.plan.is_later(group) == later]
 
     def begin(self) -> None:
-        preload(self.plan, self.mailbox, self._bench.clocks.startup_s)
+        for said in preload(self.plan, self.mailbox, self._bench.clocks.startup_s):
+            self.view.note(said)
         self._begun_s = self._clock()
 
     def measure(self, group: Group, total: int, *, at_once: bool = False) -> tuple[PointRecord, ...]:

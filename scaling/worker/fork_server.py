@@ -24,11 +24,20 @@ from typing import NoReturn
 import msgspec
 
 from scaling.hosts import parents
-from scaling.records.task import CHILD_MARK, FORK_FD, FORK_READY, MOST_REQUEST_BYTES, OPTIONAL_MODULES, ForkRequest
+from scaling.records.task import (
+    CHILD_MARK,
+    FORK_FD,
+    FORK_READY,
+    FORK_TOUCHED,
+    MOST_REQUEST_BYTES,
+    OPTIONAL_MODULES,
+    ForkRequest,
+)
 from scaling.worker import run_task
 
 # Fields of /proc/PID/stat after the command's closing bracket; the environment begins at the 50th of proc(5).
 ENV_START = 47
+CUDA_DEVICE = "/dev/nvidia-uvm"
 
 
 def main(modules: list[str]) -> int:
@@ -41,6 +50,9 @@ def main(modules: list[str]) -> int:
     _import(modules)
     gc.collect()
     gc.freeze()  # the first collection of a worker then copies no imports
+    if _has_cuda():
+        agent.send(FORK_TOUCHED)
+        return 1
     agent.send(FORK_READY)
     while True:
         data, fds, _, _ = socket.recv_fds(agent, MOST_REQUEST_BYTES, 3)
@@ -62,6 +74,11 @@ def _import(modules: list[str]) -> None:
     for module in modules[first + 1 :]:
         with suppress(Exception):
             import_module(module)
+
+
+def _has_cuda() -> bool:
+    """Whether this process has initialised CUDA, which opens a device that NVML leaves alone."""
+    return any(os.path.realpath(fd) == CUDA_DEVICE for fd in Path("/proc/self/fd").iterdir())
 
 
 def _become_worker(agent: socket.socket, data: bytes, fds: list[int]) -> NoReturn:

@@ -136,7 +136,7 @@ class Worker:
             start_s = window.end_s
 
     def _by_device(self, run: Run, device: Marking) -> Iterator[Window]:
-        """Yield each window once the next one is in the queue. Only the last one has a loss, which needs a wait."""
+        """Yield each window once the next one is in the queue. Only the last one has a loss: that needs a wait."""
         trainer, marks = self.trainer, run.steps if self._times_steps else 1
         trainer.sync()
         device.mark()

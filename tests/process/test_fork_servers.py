@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scaling.agent import forks
 from scaling.agent.environment import KEPT_HEAP
 from scaling.agent.forks import Starter
-from scaling.records.point import Point
+from scaling.records.point import Device, Point
 from scaling.records.task import Malloc, Task
 from tests.support import forked
 from tests.support.forked import IMPORTED, beside, child_of, end, is_forked, server_of, started, task_of, well
@@ -170,6 +170,48 @@ def test_the_server_has_threads_and_heap_and_nothing_of_the_launcher(
 
 def on_gpu(task: Task) -> Point:
     return changed(task.point, device="cuda")
+
+
+INITIALISES_CUDA = """
+import __main__, pathlib
+file = pathlib.Path(__file__)
+held = file.open()
+__main__.CUDA_DEVICE = str(file.resolve())
+"""
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_children_start_fresh_if_the_import_initialises_cuda(
+    preload: Callable[..., None], tmp_path: Path, device: Device
+) -> None:
+    (tmp_path / "planted_module.py").write_text(INITIALISES_CUDA)
+    preload("planted_module", forks_on=("cpu", "cuda"))
+    base, task = beside(tmp_path), task_of(tmp_path)
+    task = replace(task, point=changed(task.point, device=device))
+    starter = Starter(base)
+    try:
+        starter.preload(task)
+        eventually(starter.settled)
+        assert starter.touched() == ("fake",)
+        child = child_of(starter, replace(task, point=changed(task.point, device="cpu")), base)
+        assert not is_forked(child.pid)
+        assert well(child)
+    finally:
+        starter.close()
+
+
+def test_children_on_gpus_are_forks_if_their_framework_allows_it(
+    preload: Callable[..., None], tmp_path: Path
+) -> None:
+    preload(IMPORTED, forks_on=("cpu", "cuda"))
+    starter, task = Starter(os.environ), task_of(tmp_path)
+    try:
+        starter.preload(replace(task, point=on_gpu(task)))
+        eventually(starter.settled)
+        assert starter.touched() == ()
+        assert len(starter._servers) == 1
+    finally:
+        starter.close()
 
 
 def test_no_server_is_started_for_what_starts_fresh(preload: Callable[..., None], tmp_path: Path) -> None:

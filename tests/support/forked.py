@@ -47,9 +47,9 @@ def adopting() -> Iterator[None]:
     assert not left
 
 
-def preload(*modules: str) -> None:
+def preload(*modules: str, **changes: object) -> None:
     """From now on, fork servers of the fake framework import these modules."""
-    frameworks.FRAMEWORKS["fake"] = replace(frameworks.FRAMEWORKS["fake"], preload=modules)
+    frameworks.FRAMEWORKS["fake"] = replace(frameworks.FRAMEWORKS["fake"], preload=modules, **changes)
 
 
 def task_of(folder: Path, strategy: str = "fake:a", attempt: int = 1, **script: object) -> Task:

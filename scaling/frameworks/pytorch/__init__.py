@@ -42,5 +42,8 @@ FRAMEWORK = Framework(
     startup_s=3.0,
     # DDP imports torch._dynamo when it is built.
     preload=("torch._dynamo", "scaling.frameworks.pytorch.ddp_trainer"),
+    forks_on=("cpu", "emulated", "cuda"),
+    # torch.cuda.is_available() then asks NVML and leaves CUDA uninitialised, so that forks can use it.
+    preload_environ={"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
     resident_bytes=350_000_000,
 )

@@ -22,7 +22,8 @@ CPU_STRATEGIES = ("torch:gloo", "torch:ps-sync", "tensorflow:ring", "tensorflow:
 
 
 class Agents:
-    def __init__(self, size: int, silent: int | None = None) -> None:
+    def __init__(self, size: int, silent: int | None = None, fresh: tuple[str, ...] = ()) -> None:
+        self._fresh = fresh
         self.tasks: dict[int, tuple[Task, ...]] = {}
         self.clock = Clock()
         self._hub, self._silent = Hub(size), silent
@@ -38,7 +39,7 @@ class Agents:
                 assert rank not in self.tasks
                 self.tasks[rank], self.strategies = order.tasks, set(order.strategies)
                 if rank != self._silent:
-                    send_news(self._hub.rank(rank), Preloaded())
+                    send_news(self._hub.rank(rank), Preloaded(fresh=self._fresh))
 
 
 def told(size: int = 2, missing: dict[str, str] | None = None, **fields: Any) -> Agents:
@@ -97,3 +98,10 @@ def test_an_agent_that_does_not_answer_is_waited_for_within_the_limit(
     preload(made, agents.mailbox, within_s=60.0)
     assert waited(agents.clock())
     assert agents.clock() < 70
+
+
+def test_a_framework_that_cannot_be_forked_is_noted_once() -> None:
+    wanted = config.build({"device": "cpu", "strategy": ["torch:gloo"]}, source="test")
+    made = plan.make(wanted, [enrol(host(cores=2))] * 2)
+    (note,) = preload(made, Agents(2, fresh=("torch",)).mailbox, within_s=60.0)
+    assert note.startswith("torch: its import initialises CUDA")
