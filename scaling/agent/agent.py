@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
 from scaling.agent import other_code, strategies
 from scaling.agent.child import Child
 from scaling.agent.environment import child_environ, granted
@@ -326,8 +328,9 @@ class Agent:
         now_s, children = self._clock(), self._of(order.attempt)
         for _, supervisor in children:
             supervisor.pause(now_s)
-        cpus = next((one.child.task.cpus for role, one in children if role == "worker"), None)
-        self._say(quiet.stood(order, self.cluster.rank, cpus))
+        worker = next((one for role, one in children if role == "worker"), None)
+        answer = quiet.stood(order, self.cluster.rank, worker.child.task.cpus if worker else None)
+        self._say(replace(answer, gpus=worker.gpus() if worker else ()))
 
     def _account(self, attempt: int) -> None:
         for _, supervisor in self._of(attempt):

@@ -59,6 +59,10 @@ class DeviceProbe:
         machine = MachineMeter() if device == "emulated" else None
         return cls(gpus, ProcessMeter(pid), machine=machine, task_gpus=len(indices))
 
+    def now(self) -> tuple[Sample, ...]:
+        """Read the GPUs once, outside measured windows."""
+        return tuple(found for gpu in self._gpus if (found := gpu.now()) is not None)
+
     def start(self) -> None:
         self._process.start()
         if self._machine is not None:
@@ -217,14 +221,19 @@ class GpuMeter:
         self.read()
 
     def read(self) -> None:
+        if (sample := self.now()) is not None:
+            self.samples.append(sample)
+
+    def now(self) -> Sample | None:
+        """Return what NVML reads now; None if it reads nothing."""
         nvml = self._nvml
         power_mw = self._ask("nvmlDeviceGetPowerUsage")
         clock_mhz = self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
         memory = self._ask("nvmlDeviceGetMemoryInfo")
         utilisation = self._ask("nvmlDeviceGetUtilizationRates")
         if all(answer is None for answer in (power_mw, clock_mhz, memory, utilisation)):
-            return
-        sample = Sample(
+            return None
+        return Sample(
             unix_s=time.time(),
             utilisation_percent=utilisation.gpu if utilisation else None,
             power_w=None if power_mw is None else power_mw / 1000,
@@ -234,7 +243,6 @@ class GpuMeter:
             throttle=self._throttle(),
             device_index=self._device_index,
         )
-        self.samples.append(sample)
 
     def pause(self) -> None:
         if self._first is None:

@@ -25,7 +25,7 @@ from scaling.records.events import (
     Window,
 )
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
-from scaling.records.telemetry import Telemetry
+from scaling.records.telemetry import Sample, Telemetry
 
 # ---------------------------------------------------------------- limit of a log
 
@@ -177,12 +177,18 @@ class Supervisor:
             self._stepped = True
             if isinstance(self._told, Train) or event.index == self._told.last:
                 self._answered(event)
+            if not event.measured:
+                event = replace(event, gpus=self.gpus())
             return self.quiet.noted(event)
         elif isinstance(event, Rested | Inspected | Evaluated):
             self._told = None
         elif isinstance(event, Result):
             self._result_s = now_s
         return event
+
+    def gpus(self) -> tuple[Sample, ...]:
+        """Read the child's GPUs; nothing before it is ready."""
+        return () if self._watch is None else self._watch.gpus()
 
     def _answered(self, last: Window) -> None:
         self._told = None

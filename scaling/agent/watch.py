@@ -20,7 +20,7 @@ from scaling.agent.idle import IdleTraffic
 from scaling.hosts import connections, interfaces, proc, rapl
 from scaling.quiet.agent import Quiet
 from scaling.records.task import Task
-from scaling.records.telemetry import MAIN, CpuTime, Flow, MachineEnergy, Telemetry, ThreadTime, Traffic
+from scaling.records.telemetry import MAIN, CpuTime, Flow, MachineEnergy, Sample, Telemetry, ThreadTime, Traffic
 
 # ---------------------------------------------------------------- energy meter
 
@@ -278,6 +278,9 @@ class Watch:
         self._connected: connections.Reading = {}
         self._carried: tuple[Traffic, ...] = ()
         self._flows: tuple[Flow, ...] = ()
+
+    def gpus(self) -> tuple[Sample, ...]:
+        return self._devices.now()
 
     def begin(self, steps: int, now_s: float) -> None:
         if self._counts_traffic:

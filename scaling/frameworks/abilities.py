@@ -41,6 +41,14 @@ class Marking(Protocol):
 
 
 @runtime_checkable
+class Sharing(Protocol):
+    """A trainer that keeps device memory which it does not use, and can give it back."""
+
+    def release_memory(self) -> None:
+        """Give back unused device memory, because other points have their turn. Steps take it again."""
+
+
+@runtime_checkable
 class Stale(Protocol):
     """A trainer of an asynchronous mode."""
 

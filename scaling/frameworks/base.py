@@ -257,6 +257,7 @@ class Framework(Record, frozen=True, kw_only=True):
       preload: modules that a fork server imports; empty if workers cannot be forked
       forks_on: devices whose workers can be forks: importing these modules must not initialise such a device
       preload_environ: environment variables of the fork server and its forks
+      shares_gpus: its workers give back GPU memory while others have their turn (`abilities.Sharing`)
       returns_early: devices on which a step returns before it is done and no device clock times it
       resident_bytes: estimated memory of a worker without a model
       kernels_up_to: compute capability of the newest GPUs that its packages have kernels for
@@ -291,6 +292,7 @@ class Framework(Record, frozen=True, kw_only=True):
     preload: tuple[str, ...] = ()
     forks_on: tuple[Device, ...] = ("cpu", "emulated")
     preload_environ: dict[str, str] = {}
+    shares_gpus: bool = False
     returns_early: tuple[Device, ...] = ()
     resident_bytes: int = 10**9
     kernels_up_to: tuple[int, int] | None = None

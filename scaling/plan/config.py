@@ -412,21 +412,23 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         _how(
             "Points live side by side and take turns, window by window, which beats a machine that wanders; or "
             "one after the other.",
-            default="side by side on CPUs, as far as memory allows",
+            default="side by side on CPUs, and on GPUs with PyTorch, as far as memory allows",
             of="measuring",
         ),
     ] = None
     rounds: Annotated[
         int | None,
         _how(
-            "Times that every point is started and measured, shuffled.", default="6 side by side, else 5", above=0
+            "Times that every point is started and measured, shuffled.",
+            default="6 side by side, on GPUs 3, of up to 4 points 4; else 5",
+            above=0,
         ),
     ] = None
     windows: Annotated[
         int | None,
         _how(
             "Timed windows of each point and round.",
-            default="side by side 5 to 12, as many as last 1.15 s, else 5",
+            default="side by side 5 to 12, as many as last 1.15 s, on GPUs 3; else 5",
             least=3,
             bound="at least 3 are needed",
             of="measuring",
@@ -436,8 +438,18 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         float | None,
         _how(
             "Seconds that a window lasts at least.",
-            default="side by side 0.1, with MXNet or GPUs 0.3; else 0.5, on GPUs 1",
+            default="side by side 0.1, with MXNet or GPUs 0.3; else 0.5",
             above=0,
+            of="measuring",
+        ),
+    ] = None
+    warm_up_s: Annotated[
+        float | None,
+        _how(
+            "Least seconds of training before the first window. Then steps and clocks of GPUs must be steady.",
+            default="on GPUs 3, for all points that take turns together; else until steps are steady",
+            least=0,
+            bound="must be a number from 0",
             of="measuring",
         ),
     ] = None

@@ -11,7 +11,7 @@ from scaling.errors import UsageError
 from scaling.plan.config import SweepConfig
 from scaling.plan.validation import check_max_rounds
 from scaling.records.host import Gpu
-from scaling.records.point import Device, Point
+from scaling.records.point import Device
 
 # Defaults of (rounds, windows, seconds of a window). They were chosen by simulation for equal wall time
 # (python -m tests.bench.intervals). Where noise is as large over 1 s as over 0.1 s, as on many virtual machines,
@@ -19,29 +19,35 @@ from scaling.records.point import Device, Point
 PACE_SIDE_BY_SIDE = (6, None, 0.1)
 # For frameworks that run ahead: the end of a window empties their queue, a large part of a short window.
 PACE_OF_QUEUES = (6, None, 0.3)
+# On GPUs starts differ by 0.1 to 0.5 % and windows by less (H200): few windows for each start. With a standard
+# deviation of 0.26 % between starts, four rounds of two points give ± 0.54 % (95 %, Student). Three rounds of many
+# points give ± 0.45 %, because these estimate the deviation together.
+PACE_OF_GPUS_IN_TURNS = (3, 3, 0.3)
+FEW_POINTS, ROUNDS_OF_FEW_POINTS = 4, 4
 # Points that take turns have TURNS_S of windows each in a round, between FEWEST_TURNS and MOST_TURNS of them.
 # A window is at least one step, and steps may take 0.01 s or 10 s.
 TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.15, 5, 12
 # The soak, at most SOAK_PART of the planned time. It detects warm-up that lasts 20 s
 # (tests/unit/analysis/test_lasting.py).
-SOAK_S, SOAK_PART = 12.0, 1 / 5
+SOAK_S, SOAK_ON_GPUS_S, SOAK_PART = 12.0, 6.0, 1 / 5
 # Five rounds detect 5 % between two of eight exchanges in 81 % of tables (python -m tests.bench.comparisons).
 PACE_ALONE = (5, 5, 0.5)
-PACE_ON_GPUS = (5, 5, 1.0)
 # Warm-up: least and most seconds, fewest windows. A GPU's clock settles to its power limit within 10 to 30 s.
-WARM_UP_S, WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS = (0.0, 8.0), (10.0, 16.0), 4
+# Clock, power and temperature are read until they are steady.
+WARM_UP_S, WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS = (0.0, 8.0), (3.0, 30.0), 4
 
 STARTUP_S, STARTUP_ON_GPUS_S, POINT_S = 300.0, 600.0, 1800.0
 # A training may take days; the stall timeout ends it.
 TRAINING_S = 30 * 86_400.0
 COMPILING = 2
-# Guesses for --dry-run, seconds: set up CUDA, cuDNN and NCCL; compile.
-ON_GPU_S, COMPILE_S = 8.0, 60.0
 
 
-def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepConfig:
-    """Fill in rounds, windows and their length if not given. `windows` stays None for points that take turns."""
+def paced(config: SweepConfig, device: Device, *, side_by_side: bool, points: int) -> SweepConfig:
+    """Fill in rounds of so many points, windows and their length if not given. `windows` stays None for points
+    that take turns on CPUs."""
     rounds, windows, window_s = _pace(config, device, side_by_side=side_by_side)
+    if side_by_side and device == "cuda" and points <= FEW_POINTS:
+        rounds = ROUNDS_OF_FEW_POINTS
     rounds = 1 if config.epochs else rounds
     check_max_rounds(config, config.rounds or rounds)
     settled = replace(
@@ -54,9 +60,9 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepCo
     return settled
 
 
-def soak_s(planned_s: float) -> float:
+def soak_s(planned_s: float, device: Device) -> float:
     """Return the seconds of soak for a run that is planned to take `planned_s` without it."""
-    return min(SOAK_S, SOAK_PART * planned_s)
+    return min(SOAK_ON_GPUS_S if device == "cuda" else SOAK_S, SOAK_PART * planned_s)
 
 
 def turns_in_round(turn_s: float) -> int:
@@ -66,9 +72,11 @@ def turns_in_round(turn_s: float) -> int:
 
 def _pace(config: SweepConfig, device: Device, *, side_by_side: bool) -> tuple[int, int | None, float]:
     if not side_by_side:
-        return PACE_ON_GPUS if device == "cuda" else PACE_ALONE
+        return PACE_ALONE
+    if device == "cuda":
+        return PACE_OF_GPUS_IN_TURNS
     baselines = (frameworks.load(name).baseline for name in config.strategy or ())
-    queues = device == "cuda" or any(device in frameworks.named(name).returns_early for name in baselines)
+    queues = any(device in frameworks.named(name).returns_early for name in baselines)
     return PACE_OF_QUEUES if queues else PACE_SIDE_BY_SIDE
 
 
@@ -92,9 +100,11 @@ def _check_patience(config: SweepConfig) -> None:
         )
 
 
-def warm_up_s(device: Device) -> tuple[float, float]:
-    """Return the least and the most seconds of warm-up of a point measured alone."""
-    return WARM_UP_ON_GPUS_S if device == "cuda" else WARM_UP_S
+def warm_up_s(device: Device, least_s: float | None = None) -> tuple[float, float]:
+    """Return the least and the most seconds of the warm-up of a point alone, or of the GPUs. The most is later by
+    as much if a longer least is given."""
+    least, most = WARM_UP_ON_GPUS_S if device == "cuda" else WARM_UP_S
+    return (least, most) if least_s is None else (least_s, least_s + most - least)
 
 
 def with_clocks(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> SweepConfig:
@@ -114,9 +124,3 @@ def _startup_s(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> floa
     used = map(frameworks.named, config.strategy or ())
     translating = (one.translation_s for one in used if one.kernels_up_to and newest > one.kernels_up_to)
     return max((seconds, *translating))
-
-
-def startup_guess_s(point: Point) -> float:
-    """Estimate the seconds until a worker is ready, for --dry-run."""
-    on_gpu_s = ON_GPU_S if point.hardware.device == "cuda" else 0.0
-    return frameworks.startup_s(point.strategy) + on_gpu_s + (COMPILE_S if point.workload.compile else 0.0)

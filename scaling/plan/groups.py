@@ -20,6 +20,9 @@ MEMORY_PART = 0.5
 # Weights, gradients, momentum, buffers of the exchange.
 COPIES = 4
 FLOAT32_BYTES = 4
+# Host memory of a worker on a GPU: CUDA's libraries and pinned buffers. The GPU's memory is measured once workers
+# run (sweep/gpu_sharing.py).
+ON_GPU_BYTES = 3 * 10**9
 
 
 class Group(Record, frozen=True, kw_only=True):
@@ -100,8 +103,10 @@ def _fitting(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mappin
 
 
 def worker_bytes(point: Point) -> int:
-    """Estimate the memory of one worker of a point: every layer's output is kept for the backward pass."""
+    """Estimate the host's memory for one worker of a point: every layer's output is kept for the backward pass."""
     strategy = frameworks.load(point.strategy)
+    if point.hardware.device == "cuda":
+        return frameworks.resident_bytes(strategy.baseline) + ON_GPU_BYTES
     spec = models.of(point.workload)
     parameters = spec.parameters
     values = sum(math.prod(each.output) for each in spec.placed)

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.hosts.networks import Entry, choose
-from scaling.plan import defaults, matrix, name_address, rules
+from scaling.plan import defaults, estimates, matrix, name_address, rules
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of, flag
-from scaling.plan.groups import Group, apart, seats, together
+from scaling.plan.groups import Group, apart, together
 from scaling.plan.placement import Slot, place_ranks
 from scaling.records import other_code
 from scaling.records.messages import Enrol
@@ -55,8 +55,6 @@ def _most_beside_each_other(made: Plan) -> int:
     return max(families.values(), default=0)
 
 
-# Seconds until all forks of a group are ready, windows of warm-up, seconds before each window.
-GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
 # Factor for messages and canaries during the soak.
 SOAKED = 1.1
 
@@ -67,7 +65,8 @@ class Plan(Record, frozen=True, kw_only=True):
     `config`: the given one, with every None that depends on the launch replaced.
     `missing`, `refused`: why a strategy, or a cell, is not measured. `why`: the reasons for device and defaults.
     `groups`: the points of one round, not shuffled.
-    `cores`: those of the smallest host. `other_code`: the folder of the revision of `--against`.
+    `cores`: those of the smallest host. `gpu_memory_bytes`: of the smallest GPU; 0 if unknown.
+    `other_code`: the folder of the revision of `--against`.
     """
 
     config: SweepConfig
@@ -79,6 +78,7 @@ class Plan(Record, frozen=True, kw_only=True):
     why: str
     groups: tuple[Group, ...]
     cores: int = 1
+    gpu_memory_bytes: int = 0
     other_code: str = ""
 
     @property
@@ -149,13 +149,14 @@ class Plan(Record, frozen=True, kw_only=True):
         """Estimated seconds of the planned rounds: start-up, warm-up, windows, soak. 0 if unknown (--epochs)."""
         if any(cell.regime for cell in self.cells):
             return 0.0
-        return self._rounds_s + SOAKED * self.soak_s * sum(map(_soaked, self.groups))
+        trace_s = estimates.TRACE_S * len(self.cells) if self.config.trace else 0.0
+        return self._rounds_s + trace_s + SOAKED * self.soak_s * sum(map(_soaked, self.groups))
 
     @property
     def soak_s(self) -> float:
         """Seconds of soak of exchanges that take turns, after the windows of the first round."""
         given = self.config.soak_s
-        return defaults.soak_s(self._rounds_s) if given is None else given
+        return defaults.soak_s(self._rounds_s, self.device) if given is None else given
 
     @property
     def _rounds_s(self) -> float:
@@ -168,19 +169,8 @@ class Plan(Record, frozen=True, kw_only=True):
         return self.config.rounds
 
     def seconds(self, group: Group) -> float:
-        """Estimate the seconds of a group."""
-        assert self.config.window_s is not None
-        window_s = max(self.config.window_s, self.slept_s)
-        windows = self.config.windows or defaults.turns_in_round(window_s + UNCOUNTED_S)
-        if not group.side_by_side:
-            point = group.points[0]
-            seats_in_turn = point.world_size if point.kind == "each" else 1
-            least_s, _ = defaults.warm_up_s(point.hardware.device)
-            warm_up_s = max(least_s, defaults.WARM_UP_WINDOWS * window_s) + 2 * window_s
-            return defaults.startup_guess_s(point) + seats_in_turn * windows * window_s + warm_up_s
-        turns = sum(turns_of(point, windows) + WARMING for point in group.points)
-        fresh_s = max(map(defaults.startup_guess_s, group.points)) if self.device == "cuda" else GROUP_STARTUP_S
-        return fresh_s + turns * (window_s + UNCOUNTED_S)
+        """Estimate the seconds of a group in one round."""
+        return estimates.group_s(group, self.config, self.slept_s)
 
 
 def _soaked(group: Group) -> int:
@@ -208,7 +198,12 @@ def make(
     stages = ([one for one in wanted if _is_later(resolved, one) == later] for later in (False, True))
     grouped = tuple(group for cells in stages for group in _groups(resolved, cells, device, slots, enrolled))
     return Plan(
-        config=defaults.paced(resolved, device, side_by_side=any(group.side_by_side for group in grouped)),
+        config=defaults.paced(
+            resolved,
+            device,
+            side_by_side=any(group.side_by_side for group in grouped),
+            points=sum(len(group.points) for group in grouped),
+        ),
         device=device,
         slots=slots,
         networks=networks,
@@ -217,34 +212,36 @@ def make(
         refused=refused,
         groups=grouped,
         cores=rules.emulated_cores(enrolled),
+        gpu_memory_bytes=min((gpu.memory_bytes for enrol in enrolled for gpu in enrol.host.gpus), default=0),
     )
 
 
 def _groups(
     config: SweepConfig, cells: Sequence[Point], device: Device, slots: Sequence[Slot], enrolled: Sequence[Enrol]
 ) -> tuple[Group, ...]:
-    """Group the cells. By default they take turns on CPUs only: models would share a GPU's memory. Never with
-    --drop-caches: points that take turns would read the files from the page cache."""
-    wanted = (device == "cpu" if config.interleave is None else config.interleave) and not config.drop_caches
+    """Group the cells. By default they take turns on CPUs, and on GPUs if their framework gives back memory. Never
+    with --drop-caches: points that take turns would read the files from the page cache."""
+    wanted = device in ("cpu", "cuda") if config.interleave is None else config.interleave
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
-    if not wanted:
+    if not wanted or config.drop_caches:
         return apart(cells)
     # A whole CPU leaves nothing to others, and no step of a training may be repeated.
-    alone = [cell for cell in cells if cell.hardware.cores or cell.regime]
+    alone = [cell for cell in cells if cell.hardware.cores or cell.regime or _keeps_memory(config, cell)]
     others = [cell for cell in cells if cell not in alone]
     return (*together(others, slots, memory_bytes), *apart(alone))
+
+
+def _keeps_memory(config: SweepConfig, cell: Point) -> bool:
+    return (
+        cell.hardware.device == "cuda"
+        and config.interleave is None
+        and not frameworks.named(frameworks.load(cell.strategy).baseline).shares_gpus
+    )
 
 
 def _is_later(config: SweepConfig, point: Point) -> bool:
     first = config.predict_first
     return isinstance(first, int) and point.world_size > first
-
-
-def turns_of(point: Point, windows: int) -> int:
-    """Return how many windows of a point are measured in a round."""
-    if point.kind != "each":
-        return windows
-    return sum(len(seats(point.world_size, block, windows)) for block in range(windows))
 
 
 def _networks(config: SweepConfig, enrolled: Sequence[Enrol], fabric: Mapping[str, Entry]) -> tuple[Network, ...]:

@@ -7,7 +7,7 @@ from typing import Literal
 from scaling.records.crossing import Bounds
 from scaling.records.network import NcclChoice
 from scaling.records.point import LEAST_S, Amount, Count, Index, Record, Seconds, Signed, Size, Taken, UnixSeconds
-from scaling.records.telemetry import GpuTime, Telemetry
+from scaling.records.telemetry import GpuTime, Sample, Telemetry
 
 
 class Hello(Record, frozen=True, kw_only=True, tag="hello"):
@@ -63,6 +63,7 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     `canary_s`: seconds of the canary on the rank's slowest core just before; None without one.
     `canary_queued_s`: how long another program ran on that core meanwhile.
     `waited_s`: seconds blocked in the feed; None if the batch stays the same. A device may compute meanwhile.
+    `gpus`: readings of the rank's GPUs at the end of a warm-up window.
     `turn_s`, `turn_device_s`: seconds of a turn that a device's clock times, with its uncounted steps, by the
       host's clock and by the device's. Its last window has them.
     """
@@ -81,6 +82,7 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     canary_s: Taken | None = None
     canary_queued_s: Signed = 0.0
     waited_s: Seconds | None = None
+    gpus: tuple[Sample, ...] = ()
     turn_s: Seconds | None = None
     turn_device_s: Seconds | None = None
 

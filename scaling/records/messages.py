@@ -8,6 +8,7 @@ from scaling.records.events import Event
 from scaling.records.host import HostInfo
 from scaling.records.point import Device, Record
 from scaling.records.task import Command, Task
+from scaling.records.telemetry import Sample
 
 # Seconds between TERM and KILL after a signal; launchers do not wait long.
 INTERRUPT_GRACE_S = 0.2
@@ -42,12 +43,14 @@ class Reserved(Record, frozen=True, kw_only=True, tag="reserved"):
 
 
 class Paused(Record, frozen=True, kw_only=True, tag="paused"):
-    """The attempt's children are stopped. `canary_*` as in `Window`, None without a canary."""
+    """The attempt's children are stopped. `canary_*` as in `Window`, None without a canary.
+    `gpus`: readings of the worker's GPUs."""
 
     attempt: int
     launch_rank: int
     canary_s: float | None = None
     canary_queued_s: float = 0.0
+    gpus: tuple[Sample, ...] = ()
 
 
 class Report(Record, frozen=True, kw_only=True, tag="report"):

@@ -124,7 +124,8 @@ class Run(Record, frozen=True, kw_only=True, tag="run"):
 
 
 class Rest(Record, frozen=True, kw_only=True, tag="rest"):
-    """Stop lingering and answer Rested: a child stopped within a step would end it in the next window."""
+    """Stop lingering, give back unused device memory, and answer Rested. A child that is stopped within a step
+    would end it in the next window."""
 
 
 class Inspect(Record, frozen=True, kw_only=True, tag="inspect"):

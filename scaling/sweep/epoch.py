@@ -1,7 +1,7 @@
 """Points that live side by side: started together, warmed up one by one, measured in turns, ended together.
 
-    start all         each point is stopped (SIGSTOP) once it is ready
-    warm up           one after the other
+    start all         each point is stopped (SIGSTOP) once it is ready; GPUs hold only as many as fit
+    warm up           one after the other; then the GPUs, until clock, power and temperature are steady
     blocks            one turn of each point in random order; disturbed turns are repeated (quiet/turns.py)
     account           measured windows are kept
     soak              in the first round some points take turns for longer
@@ -21,10 +21,12 @@ from math import inf
 from statistics import fmean, median
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from scaling import frameworks
 from scaling.plan import defaults
 from scaling.plan.groups import seats
-from scaling.quiet.turns import Quiet, Turns
+from scaling.quiet.turns import Quiet, Turns, set_aside
 from scaling.records.events import Window
 from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point
@@ -32,6 +34,7 @@ from scaling.records.run import LATER_WINDOWS
 from scaling.records.task import Run
 from scaling.sweep.attempt import Attempt
 from scaling.sweep.bench import Bench
+from scaling.sweep.gpu_sharing import ALONE, AT_ONCE, Sharing, at_first, fitting, needs, slowed
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState
 from scaling.sweep.turns import Course, Turn, blocks_that_fit
@@ -146,9 +149,23 @@ class Epoch:
         self._note, self._keep = note, keep
         self._blocks = course.blocks or 0
         self.soaked_s = 0.0
-        self.attempts = [self._attempt(point) for point in points]
+        self.gpus = course.gpus
+        self._stopped: set[int] = set()
+        # Points that GPUs have no room for yet.
+        self._waiting = list(points) if self.gpus is None else sorted(points, key=needs, reverse=True)
+        self.attempts: list[Attempt] = []
+        self._most = 0  # points that were started together
+        self._admit(self._room(self.gpus, points) if self.gpus else len(points))
         self.active = self.attempts[0]
         self._way = self._run()
+
+    def _room(self, gpus: Sharing, points: Sequence[Point]) -> int:
+        return gpus.fits or at_first(points, self._bench.plan.gpu_memory_bytes)
+
+    def _admit(self, count: int) -> None:
+        admitted, self._waiting = self._waiting[:count], self._waiting[count:]
+        self.attempts += [self._attempt(point) for point in admitted]
+        self._most = max(self._most, len(self.attempts))
 
     def _attempt(self, point: Point, retries: tuple[str, ...] = ()) -> Attempt:
         is_traced, number = point.key in self._course.traced, self._next_attempt()
@@ -170,7 +187,22 @@ class Epoch:
         return next(self._way, "over") is None
 
     def states(self) -> list[PointState]:
-        return [attempt.state for attempt in self.attempts]
+        """Return the points that are over, without those to be measured again."""
+        return [attempt.state for attempt in self.attempts if not self._is_crowded_out(attempt)]
+
+    @property
+    def left(self) -> list[Point]:
+        """The points that GPUs had no room for. Another epoch measures them, of half as many points if any point
+        ran out of memory."""
+        crowded = [attempt.state.point for attempt in self.attempts if self._is_crowded_out(attempt)]
+        if crowded and self.gpus:
+            self.gpus = replace(self.gpus, fits=self._most // 2)
+        return [*crowded, *self._waiting]
+
+    def _is_crowded_out(self, attempt: Attempt) -> bool:
+        """Whether a point ran out of memory beside other points on GPUs."""
+        failure = attempt.state.failure
+        return self.gpus is not None and self._most > 1 and failure is not None and failure.cause == "oom"
 
     def lose(self, silent: Collection[int], why: str) -> None:
         """Fail all points in which one of these silent launch ranks takes part."""
@@ -214,8 +246,7 @@ class Epoch:
             yield
 
     def _in_turn(self) -> Iterator[None]:
-        for attempt in self._running:
-            yield from self._warm_up(attempt)
+        yield from self._warm_up_all()
         if self._course.blocks is None and self._running:
             self._blocks = blocks_that_fit(attempt.state for attempt in self._running)
             for attempt in self._running:
@@ -243,7 +274,7 @@ class Epoch:
             if not attempt.fails:
                 attempt.run_on(run, rank)
                 yield from self._answer(attempt)
-                yield from self._stop(attempt)
+                yield from self._leave_off(attempt)
         self.soaked_s = self._bench.clock() - begun_s
 
     def _end(self) -> Iterator[None]:
@@ -260,7 +291,7 @@ class Epoch:
 
     def _start(self) -> Iterator[None]:
         """Wait until all points are ready. A failure that may be chance is retried once."""
-        stopped: set[int] = set()
+        stopped = self._stopped
         while True:
             for index, attempt in enumerate(self.attempts):
                 if attempt.over and attempt.fails and (retries := retries_of(attempt.state)):
@@ -277,12 +308,46 @@ class Epoch:
         """Whether it must stand still: others have turns, its ranks run one by one, or its cores are probed."""
         return self._is_shared or self._course.canary or attempt.state.point.kind == "each"
 
-    def _warm_up(self, attempt: Attempt) -> Iterator[None]:
+    def _warm_up_all(self) -> Iterator[None]:
+        warm: list[Attempt] = []
+        while cold := [attempt for attempt in self._running if attempt not in warm]:
+            yield from self._warm_up(cold[0])
+            warm.append(cold[0])
+            if self.gpus and self.gpus.fits is None and not cold[0].fails:
+                yield from self._make_room(self.gpus, cold[0])
+        if self.gpus and self._running:
+            widest = max(self._running, key=lambda attempt: needs(attempt.state.point))
+            yield from self._warm_up(widest, warms_gpus=True)
+
+    def _make_room(self, gpus: Sharing, first: Attempt) -> Iterator[None]:
+        """Keep as many points as fit by the memory of the first one that has computed, or start more."""
+        memory_bytes = self._bench.plan.gpu_memory_bytes
+        running = self._running
+        fits = fitting(first.state, first.stood, len(running), memory_bytes) or len(running)
+        self.gpus = replace(gpus, fits=fits)
+        surplus = [attempt for attempt in running if attempt is not first][fits - 1 :]
+        for attempt in surplus:
+            attempt.release("GPUs have no room for it beside others")
+        while not all(attempt.over for attempt in surplus):
+            yield
+        self.attempts = [attempt for attempt in self.attempts if attempt not in surplus]
+        self._waiting = [*(attempt.state.point for attempt in surplus), *self._waiting]
+        self._admit(fits - len(self._running))
+        yield from self._start()
+
+    def _warm_up(self, attempt: Attempt, *, warms_gpus: bool = False) -> Iterator[None]:
         self.active = attempt
-        pace = pace_of(attempt.state.point, self._course.window_s, takes_turns=self._is_shared)
+        course = self._course
+        pace = pace_of(
+            attempt.state.point,
+            course.window_s,
+            takes_turns=self._is_shared,
+            warm_up_s=course.warm_up_s,
+            warms_gpus=warms_gpus,
+        )
         while not attempt.fails and attempt.warm_up(pace):
             yield from self._answer(attempt)
-        yield from self._stop(attempt)
+        yield from self._leave_off(attempt)
 
     def _answer(self, attempt: Attempt) -> Iterator[None]:
         while not attempt.waits and not attempt.fails:
@@ -317,10 +382,24 @@ class Epoch:
     def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
         """Ranks that run alone, one after the other; None is all ranks at once."""
         point = attempt.state.point
-        if point.kind != "each":
+        if point.kind != "each" or (self.gpus and not self._seats_apart(attempt, block)):
             return (None,)
         # Each round begins with other seats, because its first block is colder.
         return seats(len(attempt.state.ranks), block + point.round, self._blocks)
+
+    def _seats_apart(self, attempt: Attempt, block: int) -> bool:
+        """Whether seats on GPUs run one after the other. The first round tries both ways."""
+        assert self.gpus is not None
+        if self.gpus.slowed is None and block > AT_ONCE and (found := slowed(attempt.state.ranks)) is not None:
+            self.gpus = replace(self.gpus, slowed=found)
+            if self.gpus.seats_apart:
+                for number, rank in enumerate(attempt.state.ranks):
+                    attempt.keep(number, *set_aside(rank, [AT_ONCE]))
+                self._note(
+                    f"{attempt.state.point.label}: steps are {100 * found:.1f} % slower when all GPUs compute: "
+                    "they share power, PCIe or cores, so each GPU is measured alone"
+                )
+        return self.gpus.seats_apart or (self.gpus.slowed is None and block == ALONE)
 
     def _turn(self, turn: Turn) -> Iterator[None]:
         self.active = attempt = turn.attempt
@@ -328,10 +407,11 @@ class Epoch:
             windows, canary = self._course.windows, self._course.canary
             attempt.measure(windows, first=turn.first, rank=turn.rank, canary=canary)
             yield from self._answer(attempt)
-            yield from self._leave_off(attempt)
+            yield from self._leave_off(attempt, lingers=attempt.lingers)
 
-    def _leave_off(self, attempt: Attempt) -> Iterator[None]:
-        if self._stops(attempt) and attempt.lingers and not attempt.fails:
+    def _leave_off(self, attempt: Attempt, *, lingers: bool = False) -> Iterator[None]:
+        # Points on GPUs give back memory that they do not use.
+        if self._stops(attempt) and (lingers or self.gpus) and not attempt.fails:
             attempt.rest()
             yield from self._answer(attempt)
         yield from self._stop(attempt)

@@ -14,6 +14,7 @@ from scaling.records.run import HelperRecord, PointRecord, PointWarning, RankRec
 from scaling.records.telemetry import Telemetry
 from scaling.sweep.ended import most_certain
 from scaling.sweep.state import HelperState, PointState, RankState
+from scaling.sweep.warmup import drift_per_s
 
 # Above this load an emulated step also depends on CPU time, not only on its sleeps and its bytes.
 MOST_BUSY_PERCENT = 80
@@ -142,11 +143,15 @@ def _digests_agree(state: PointState) -> Outcome:
     return Finished()
 
 
+def _unsettled(state: PointState) -> str:
+    seconds = sum(window.seconds for window in state.ranks[0].warmup)
+    change = f"a step's time changed by {100 * drift_per_s(state):+.2f} % per second"
+    return f"did not settle in {seconds:.0f} s of warm-up: at its end {change}"
+
+
 def _warnings(state: PointState) -> Iterator[PointWarning]:
     if not state.settled:
-        yield PointWarning(
-            kind="unsettled", text="never settled: the warm-up hit its ceiling with windows still drifting"
-        )
+        yield PointWarning(kind="unsettled", text=_unsettled(state))
     yield from _too_busy(state)
     used = ((rank.task.hosts[rank.task.rank], rank.ended.telemetry.foreign) for rank in state.ranks if rank.ended)
     yield from quiet.warnings(used, again=sum(len(rank.disturbed) for rank in state.ranks))

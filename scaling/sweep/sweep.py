@@ -41,6 +41,7 @@ from scaling.records.task import Clocks, Task
 from scaling.sweep import inspection
 from scaling.sweep.bench import Bench
 from scaling.sweep.epoch import Epoch
+from scaling.sweep.gpu_sharing import Sharing
 from scaling.sweep.outcome import record_of, record_so_far
 from scaling.sweep.turns import Course
 from scaling.sweep.view.base import View
@@ -165,6 +166,10 @@ def _samples(plan: Plan) -> Iterator[Point]:
 # ---------------------------------------------------------------- sweep
 
 
+def _cells(group: Group) -> frozenset[str]:
+    return frozenset(point.cell for point in group.points)
+
+
 class Sweep:
     """The main loop: it measures the points of a plan that `records` lack, and appends their records."""
 
@@ -198,6 +203,7 @@ class Sweep:
         # After the numbers of existing logs: a resumed run appends to no older log.
         self._attempt: int = max((int(log.name[:4]) for log in logs.glob("[0-9]" * 4 + "-*")), default=0)
         self._quiet = Quiet()
+        self._gpus: dict[frozenset[str], Sharing] = {}  # by the cells of a group
         self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
 
     def run(self) -> None:
@@ -308,8 +314,15 @@ class Sweep:
                 yield self._unmeasured(point, "refused", reason)
             else:
                 able.append(point)
-        if able:
-            yield from self._measured(able, course)
+        cells = _cells(group)
+        while able:
+            current = self._measured(able, course)
+            ended_s = self._clock()
+            yield from (self._emulating(record_of(state, ended_s=ended_s)) for state in current.states())
+            able = current.left
+            if current.gpus is not None:
+                self._gpus[cells] = current.gpus
+                course = replace(course, number=self._new_epoch(group), gpus=current.gpus)
 
     def _unmeasured(self, point: Point, cause: str, reason: str) -> PointRecord:
         failed = Failed(cause=cause, message=reason)
@@ -319,7 +332,7 @@ class Sweep:
             startup_s=0.0, measured_s=0.0, synchronous=traits.synchronous,
         )  # fmt: skip
 
-    def _measured(self, points: Sequence[Point], course: Course) -> list[PointRecord]:
+    def _measured(self, points: Sequence[Point], course: Course) -> Epoch:
         current = Epoch(
             self._bench,
             points,
@@ -347,8 +360,7 @@ class Sweep:
             current.release("the point is over", grace_s=grace_s)
         # No other round has a soak: the time left does not depend on it.
         self._begun_s += current.soaked_s
-        ended_s = self._clock()
-        return [self._emulating(record_of(state, ended_s=ended_s)) for state in current.states()]
+        return current
 
     def _lose(self, current: Epoch, error: SilentRanks) -> None:
         current.lose(error.ranks, str(error))
@@ -374,6 +386,8 @@ class Sweep:
             planned_s=self.plan.seconds(group) if canary else 0.0,
             soak_s=self.plan.soak_s if shared else 0.0,
             traced=inspection.traced(group.points, self.records) if config.trace else frozenset(),
+            warm_up_s=config.warm_up_s,
+            gpus=self._gpus.get(_cells(group), Sharing()) if shared and first.hardware.device == "cuda" else None,
         )
 
     def _epoch(self, group: Group, index: int) -> int:
@@ -381,6 +395,9 @@ class Sweep:
         turns."""
         if not any(point.key in self._done for point in group.points):
             return index
+        return self._new_epoch(group)
+
+    def _new_epoch(self, group: Group) -> int:
         number = group.points[0].round
         taken = (one.epoch for one in self.records if one.point.round == number and one.epoch is not None)
         return 1 + max((len(self.plan.groups), *taken))

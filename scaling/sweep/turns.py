@@ -9,6 +9,7 @@ from typing import NamedTuple
 from scaling.plan import defaults
 from scaling.records.point import Record
 from scaling.sweep.attempt import Attempt
+from scaling.sweep.gpu_sharing import Sharing
 from scaling.sweep.state import PointState
 
 # seconds between two turns
@@ -25,6 +26,8 @@ class Course(Record, frozen=True, kw_only=True):
     `planned_s`: planned duration, which limits the repetition of disturbed windows (quiet/turns.py).
     `soak_s`: duration of the soak, 0 for none.
     `traced`: keys of points that end with profiled steps.
+    `warm_up_s`: the least seconds of warm-up if given.
+    `gpus`: how the points share GPUs, which are warmed up once for all; None elsewhere.
     """
 
     number: int | None
@@ -37,6 +40,8 @@ class Course(Record, frozen=True, kw_only=True):
     planned_s: float = 0.0
     soak_s: float = 0.0
     traced: frozenset[str] = frozenset()
+    warm_up_s: float | None = None
+    gpus: Sharing | None = None
 
 
 class Turn(NamedTuple):

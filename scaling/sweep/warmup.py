@@ -1,25 +1,31 @@
 """The number of steps of a window, and the end of the warm-up.
 
-Two single steps come first. Then come windows of K steps, K by the slowest rank, until they are steady or the
-ceiling is reached. Floor and ceiling are each a time and a number of windows; both must be reached.
+Two single steps come first. Then come windows of K steps, K by the slowest rank, until windows and GPUs are steady
+or the ceiling is reached. Floor and ceiling are each a time and a number of windows; both must be reached.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+from statistics import fmean, linear_regression
 
 from msgspec.structs import replace
 
 from scaling.analysis.statistics import intervals
-from scaling.plan import defaults
+from scaling.plan import defaults, estimates
 from scaling.records.point import Point, Record
 from scaling.records.task import Run
+from scaling.records.telemetry import Sample
 from scaling.sweep.state import PointState
 
 SINGLE_STEPS = 2
 FLOOR_WINDOWS = defaults.WARM_UP_WINDOWS
 CEILING_WINDOWS = 16
 MAX_STEPS = 100_000
+# Most changes of a steady GPU within FLOOR_WINDOWS: fractions of clock and power, degrees of temperature.
+CLOCK_CHANGE, POWER_CHANGE, WARMING_C = 0.01, 0.05, 2.0
 
 
 class Pace(Record, frozen=True, kw_only=True):
@@ -34,19 +40,21 @@ class Pace(Record, frozen=True, kw_only=True):
 
 # Points that take turns are not judged: analysis checks their many short windows for drift.
 SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
-# `comm` is in no efficiency: a part of a window is enough. Exchanges of several ranks are the noisiest points,
-# because their steps stall now and then: longer windows average that.
-COMM_PART, EXCHANGE_PART = 0.25, 2.0
 
 
-def pace_of(point: Point, window_s: float, *, takes_turns: bool) -> Pace:
-    """Return the pace of a point whose windows should last `window_s` seconds."""
-    if not takes_turns:
-        floor_s, ceiling_s = defaults.warm_up_s(point.hardware.device)
+def pace_of(
+    point: Point, window_s: float, *, takes_turns: bool, warm_up_s: float | None = None, warms_gpus: bool = False
+) -> Pace:
+    """Return the pace of a point whose windows should last `window_s` seconds.
+
+    `warm_up_s`: the least seconds of warm-up if given. `warms_gpus`: this point warms up the GPUs for all points
+    that take turns with it.
+    """
+    if not takes_turns or warms_gpus:
+        floor_s, ceiling_s = defaults.warm_up_s(point.hardware.device, warm_up_s)
         return Pace(window_s=window_s, floor_s=floor_s, ceiling_s=ceiling_s)
-    of_exchange = EXCHANGE_PART if point.world_size > 1 else 1.0
-    part = {"exchange": of_exchange, "comm": COMM_PART}.get(point.kind, 1.0)
-    return replace(SHORT, window_s=part * window_s)
+    floor_s = 0.0 if point.hardware.device == "cuda" else warm_up_s or 0.0
+    return replace(SHORT, window_s=estimates.part_of_window(point) * window_s, floor_s=floor_s)
 
 
 class Warm(Record, frozen=True, kw_only=True):
@@ -75,10 +83,52 @@ def decide(state: PointState, pace: Pace) -> Run | Warm:
         return floor
     if not pace.judged:
         return Warm(steps=current)
-    settled = intervals.steady(alike_s[-FLOOR_WINDOWS:])
+    settled = intervals.steady(alike_s[-FLOOR_WINDOWS:]) and _gpus_are_steady(state)
     if not exhausted and not (settled and sum(alike_s) >= pace.floor_s):
         return Run(windows=2, steps=current, measured=False)
     return Warm(steps=current, settled=settled)
+
+
+def _gpus_are_steady(state: PointState) -> bool:
+    return all(
+        _is_steady(readings)
+        for rank in state.ranks
+        for readings in _by_gpu(chain.from_iterable(window.gpus for window in rank.warmup[-FLOOR_WINDOWS:]))
+    )
+
+
+def _by_gpu(readings: Iterable[Sample]) -> Iterable[Sequence[Sample]]:
+    by_gpu: dict[int | None, list[Sample]] = {}
+    for one in readings:
+        by_gpu.setdefault(one.device_index, []).append(one)
+    return by_gpu.values()
+
+
+def _is_steady(readings: Sequence[Sample]) -> bool:
+    """A power limit lowers the clock within 10 to 30 s; a GPU that warms up has not reached it yet."""
+    clocks_mhz = [one.sm_clock_mhz for one in readings if one.sm_clock_mhz]
+    powers_w = [one.power_w for one in readings if one.power_w]
+    temperatures_c = [one.temperature_c for one in readings if one.temperature_c]
+    return (
+        _spread(clocks_mhz) <= CLOCK_CHANGE * max(clocks_mhz, default=0)
+        and _spread(powers_w) <= POWER_CHANGE * max(powers_w, default=0)
+        and _spread(temperatures_c) <= WARMING_C
+    )
+
+
+def _spread(values: Sequence[float]) -> float:
+    return max(values) - min(values) if values else 0.0
+
+
+def drift_per_s(state: PointState) -> float:
+    """Return by which fraction a step became slower per second at the end of the warm-up; 0 if unknown.
+    The least-squares slope of the last windows, over their mean."""
+    slowest_s, steps = _warmup(state)
+    ends_s = list(accumulate(slowest_s))[SINGLE_STEPS:][-2 * FLOOR_WINDOWS :]
+    step_s = [seconds / count for seconds, count in zip(slowest_s, steps, strict=True)][-len(ends_s) :]
+    if len(ends_s) < FLOOR_WINDOWS:
+        return 0.0
+    return linear_regression(ends_s, step_s).slope / fmean(step_s)
 
 
 def _floor_windows(pace: Pace, seconds: float) -> int:

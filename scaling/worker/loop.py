@@ -18,7 +18,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from scaling.frameworks.abilities import Immediate, Marking, Shown, Stale
+from scaling.frameworks.abilities import Immediate, Marking, Sharing, Shown, Stale
 from scaling.frameworks.answers import of_trainer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
@@ -97,6 +97,8 @@ class Worker:
                 self._run(command)
                 return True
             case Rest():
+                if isinstance(self.trainer, Sharing):
+                    self.trainer.release_memory()
                 self._send(Rested())
                 return True
             case Inspect():

@@ -44,6 +44,7 @@ FRAMEWORK = Framework(
     preload=("torch._dynamo", "scaling.frameworks.pytorch.ddp_trainer"),
     forks_on=("cpu", "emulated", "cuda"),
     # torch.cuda.is_available() then asks NVML and leaves CUDA uninitialised, so that forks can use it.
+    shares_gpus=True,
     preload_environ={"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
     resident_bytes=350_000_000,
 )

@@ -203,6 +203,11 @@ class TorchRank:
         """Return the most that torch's allocator has handed out, in bytes; 0 on CPU."""
         return int(torch.cuda.max_memory_allocated(self.device)) if self.cuda else 0
 
+    def release_memory(self) -> None:
+        """Give back what the allocator caches: activations of a step, most of a worker's memory."""
+        if self.cuda:
+            torch.cuda.empty_cache()
+
     def close(self) -> None:
         """Do nothing."""
 

@@ -261,21 +261,18 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) -> None:
     """The defaults depend on whether points take turns, on the framework and the device: the help has all."""
-    rounds, windows, window_s = zip(
-        defaults.PACE_SIDE_BY_SIDE,
-        defaults.PACE_OF_QUEUES,
-        defaults.PACE_ON_GPUS,
-        defaults.PACE_ALONE,
-        strict=True,
-    )
-    fewest, most, turns_s = defaults.FEWEST_TURNS, defaults.MOST_TURNS, defaults.TURNS_S
-    assert rounds[0] == rounds[1] and rounds[2] == rounds[3]
-    assert f"[default: ({rounds[0]} side by side, else {rounds[3]})]" in shown
-    assert windows[:2] == (None, None) and windows[2] == windows[3]
-    assert f"[default: (side by side {fewest} to {most}, as many as last {turns_s} s, else {windows[3]})]" in shown
-    short, queues, gpus, else_ = window_s
-    told = f"side by side {short}, with MXNet or GPUs {queues}; else {else_}, on GPUs {gpus:g}"
-    assert f"[default: ({told})]" in shown
+    in_turns, queues, gpus, alone = (
+        defaults.PACE_SIDE_BY_SIDE, defaults.PACE_OF_QUEUES, defaults.PACE_OF_GPUS_IN_TURNS, defaults.PACE_ALONE
+    )  # fmt: skip
+    few, fewest, most = defaults.FEW_POINTS, defaults.FEWEST_TURNS, defaults.MOST_TURNS
+    assert in_turns[0] == queues[0]
+    on_gpus = f"on GPUs {gpus[0]}, of up to {few} points {defaults.ROUNDS_OF_FEW_POINTS}"
+    assert f"[default: ({in_turns[0]} side by side, {on_gpus}; else {alone[0]})]" in shown
+    fitting = f"side by side {fewest} to {most}, as many as last {defaults.TURNS_S} s"
+    assert f"[default: ({fitting}, on GPUs {gpus[1]}; else {alone[1]})]" in shown
+    assert queues[2] == gpus[2]
+    lasting = f"side by side {in_turns[2]}, with MXNet or GPUs {queues[2]}; else {alone[2]}"
+    assert f"[default: ({lasting})]" in shown
     assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
 
 

@@ -195,7 +195,7 @@ def test_throttling_lost_cpus_and_drift_are_warned_of() -> None:
     state = folded(state, (0, RESULT), (1, RESULT), (0, Ended(telemetry=throttled)))
     found = record_of(replace(state, synchronous=False), ended_s=11.0).warnings
     assert [warning.kind for warning in found] == ["unsettled", "throttled", "lost-cpus"]
-    assert found[0].text.startswith("never settled")
+    assert found[0].text.startswith("did not settle")
     assert [warning.text for warning in found[1:]] == [
         "rank 0 on node1 was throttled: hw thermal",
         "rank 0 on node1 had 1 CPUs instead of the promised 2",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from scaling.records.events import Window
 from scaling.records.task import Run
+from scaling.records.telemetry import Sample
 from scaling.sweep.state import PointState, RankState
-from scaling.sweep.warmup import CEILING_WINDOWS, Pace, Warm, decide, pace_of, steps_per_window
+from scaling.sweep.warmup import CEILING_WINDOWS, Pace, Warm, decide, drift_per_s, pace_of, steps_per_window
 from tests.support.points import POINT, TASK, changed
 
 PACE = Pace(window_s=0.2)
@@ -64,15 +69,15 @@ def on_gpu(window_s: float) -> Pace:
     return pace_of(changed(POINT, device="cuda"), window_s, takes_turns=False)
 
 
-@pytest.mark.parametrize(("window_s", "windows"), [(0.1, 100), (0.3, 34), (1.0, 10), (2.0, 5), (30.0, 4)])
-def test_gpus_warm_up_for_ten_seconds_whatever_the_window(window_s: float, windows: int) -> None:
+@pytest.mark.parametrize(("window_s", "windows"), [(0.1, 30), (0.3, 10), (0.5, 6), (2.0, 4)])
+def test_gpus_warm_up_for_three_seconds_with_any_window(window_s: float, windows: int) -> None:
     assert decide(state(*[(1, window_s)] * 2), on_gpu(window_s)) == more(windows, 1)
 
 
 def test_windows_that_are_shorter_than_planned_do_not_shorten_the_warm_up() -> None:
-    single, planned = [(1, 0.5), (1, 0.1)], [(3, 0.2)] * 34
+    single, planned = [(1, 0.5), (1, 0.1)], [(3, 0.2)] * 10
     assert decide(state(*single, *planned), on_gpu(0.3)) == more(2, 3)
-    assert decide(state(*single, *planned, *[(3, 0.2)] * 17), on_gpu(0.3)) == Warm(steps=3)
+    assert decide(state(*single, *planned, *[(3, 0.2)] * 5), on_gpu(0.3)) == Warm(steps=3)
 
 
 @pytest.mark.parametrize("window_s", [0.05, 0.3, 0.62, 1.0, 2.0])
@@ -87,6 +92,50 @@ def test_the_ceiling_leaves_room_above_the_floor(window_s: float) -> None:
     assert decide(state(*unsteady, *[(1, 1.2 * window_s)] * 2), pace) == Warm(steps=1)
     drifting = [(1, window_s * 1.05**number) for number in range(400)]
     assert decide(state(*single, *drifting), pace) == Warm(steps=1, settled=False)
+
+
+def test_a_given_warm_up_has_its_seconds_and_a_ceiling_above_them() -> None:
+    pace = pace_of(changed(POINT, device="cuda"), 0.5, takes_turns=False, warm_up_s=60.0)
+    assert (pace.floor_s, pace.ceiling_s) == (60.0, 87.0)
+    in_turns = pace_of(POINT, 0.5, takes_turns=True, warm_up_s=2.0)
+    assert decide(state(*SINGLE), replace(in_turns, window_s=0.2)) == more(10, 2)
+
+
+def readings(*changes: dict[str, Any]) -> PointState:
+    """Two single steps and steady windows, each with a reading of the GPU."""
+    steady: dict[str, Any] = {"sm_clock_mhz": 1980.0, "power_w": 600.0, "temperature_c": 60.0}
+    made = state(*SINGLE, *[(2, 0.2)] * len(changes))
+    (first, *_) = made.ranks
+    warmup = [
+        replace(window, gpus=(Sample(unix_s=0.0, **{**steady, **change}),))
+        for window, change in zip(first.warmup[2:], changes, strict=True)
+    ]
+    return replace(made, ranks=(replace(first, warmup=(*first.warmup[:2], *warmup)), *made.ranks[1:]))
+
+
+@pytest.mark.parametrize(
+    ("name", "steady", "unsteady"),
+    [
+        ("sm_clock_mhz", (1980, 1965, 1980, 1975), (1980, 1950, 1920, 1900)),
+        ("power_w", (600, 590, 605, 598), (400, 500, 550, 580)),
+        ("temperature_c", (60, 60, 61, 61), (50, 52, 54, 55)),
+    ],
+)
+def test_clock_power_and_temperature_must_be_steady(
+    name: str, steady: Sequence[float], unsteady: Sequence[float]
+) -> None:
+    assert decide(readings(*({name: value} for value in steady)), PACE) == Warm(steps=2)
+    assert decide(readings(*({name: value} for value in unsteady)), PACE) == more(2, 2)
+    settled = (*({name: value} for value in unsteady), *({name: steady[0]} for _ in range(4)))
+    assert decide(readings(*settled), PACE) == Warm(steps=2)
+
+
+def test_the_slope_of_windows_that_drift() -> None:
+    assert drift_per_s(state(*SINGLE, *[(1, 0.5)] * 8)) == pytest.approx(0.0, abs=1e-9)
+    assert drift_per_s(state(*SINGLE, *[(1, 1 + 0.01 * number) for number in range(8)])) == pytest.approx(
+        0.01, rel=0.1
+    )
+    assert drift_per_s(state(*SINGLE)) == 0.0
 
 
 def test_where_points_take_turns_nothing_is_judged() -> None:
