@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling.frameworks.feeding import Opened
-from scaling.frameworks.pytorch import native_feed, network
+from scaling.frameworks.pytorch import native_feed, network, plain
 from scaling.hosts import proc
 from scaling.records import point
 from scaling.records.task import Task
@@ -32,11 +32,15 @@ OPTIMIZERS: dict[point.Optimizer, tuple[type[torch.optim.Optimizer], dict[str, A
 }
 
 
-def optimizer_of(recipe: Recipe, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return a recipe's optimiser of the trained parameters."""
+def optimizer_of(
+    recipe: Recipe, parameters: Iterable[nn.Parameter], *, fused: bool = False
+) -> torch.optim.Optimizer:
+    """Return a recipe's optimiser of the trained parameters; with `fused` one kernel updates all of them."""
     kind, constants = OPTIMIZERS[recipe.optimizer]
     if recipe.optimizer == "sgd":
         constants = {"momentum": recipe.momentum}
+    if fused:
+        constants = {**constants, "fused": True}
     trained = [each for each in parameters if each.requires_grad]
     return kind(trained, lr=recipe.rate, weight_decay=recipe.decay, **constants)  # type: ignore[call-arg]
 
@@ -149,7 +153,7 @@ class RealCompute:
         return module.to(**self._format)
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return optimizer_of(self._spec.recipe, parameters)
+        return optimizer_of(self._spec.recipe, parameters, fused=plain.fused(self._task.point))
 
     def start(self) -> Batch | None:
         """Set precision and feed. Fixed images go to the device once."""

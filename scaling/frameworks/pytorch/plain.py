@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from scaling.frameworks import cuda, limits, options
-from scaling.frameworks.base import PASSES, Option, Strategy, Traits
+from scaling.frameworks.base import PASSES, Option, Strategy, Traits, read_options
 from scaling.frameworks.pytorch import installed
 from scaling.hosts import gpus
-from scaling.records.point import Device, Point
+from scaling.records.point import Device, Optimizer, Point
+from scaling.workloads import models
 
 # ---------------------------------------------------------------- build
 
@@ -42,11 +43,18 @@ def _mend() -> str:
 # ---------------------------------------------------------------- plain
 
 
+# Optimisers of torch with a fused kernel on CPUs and GPUs.
+FUSED: tuple[Optimizer, ...] = ("sgd", "adam", "adamw")
+
+
 class TorchStrategy(Strategy):
     """The shared loop. Subclasses add their exchange."""
 
     baseline = "torch:plain"
-    options: Mapping[str, Option] = options.LOOP
+    options: Mapping[str, Option] = {
+        **options.LOOP,
+        "fused": Option(type=bool, default=False, help="one kernel updates all parameters, as tuned loops do"),
+    }
     native_formats = ("folders", "tfrecord", "recordio")
 
     def devices(self, _name: str) -> tuple[Device, ...]:
@@ -59,7 +67,25 @@ class TorchStrategy(Strategy):
         return gpus.none_here("torch:gloo") or unfit() if device == "cuda" else None
 
     def refuse(self, point: Point) -> str | None:
-        return limits.refuse(point) or options.refuse(point)
+        return limits.refuse(point) or options.refuse(point) or _refuse_fused(point)
+
+
+def fused(point: Point) -> bool:
+    """Return whether one kernel updates all parameters."""
+    known = TorchStrategy.options
+    given = {key: text for key, text in point.options.items() if key in known}
+    return bool(read_options(known, given)["fused"])
+
+
+def _refuse_fused(point: Point) -> str | None:
+    if not fused(point):
+        return None
+    if point.hardware.device == "emulated":
+        return "--option fused=true: emulated devices compute nothing; leave it out"
+    optimizer = models.at(point).recipe.optimizer
+    if optimizer not in FUSED:
+        return f"--option fused=true: torch has no fused {optimizer}; leave it out, or take {' or '.join(FUSED)}"
+    return None
 
 
 class Plain(TorchStrategy):

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Traits, read_options
 from scaling.frameworks.options import one_of, positive_number
-from scaling.frameworks.pytorch.plain import TorchStrategy
+from scaling.frameworks.pytorch.plain import TorchStrategy, fused
 from scaling.records import crossing
 from scaling.records.crossing import Parts
 from scaling.records.point import Point, Record
@@ -50,7 +50,9 @@ class ParameterServer(TorchStrategy):
         return Traits(servers=True, synchronous=name == "torch:ps-sync", accuracy=("evaluate",))
 
     def refuse(self, point: Point) -> str | None:
-        """Refuse fp16, whose scale of gradients servers do not know, and optimisers other than SGD."""
+        """Refuse fp16, whose scale of gradients servers do not know, and optimisers other than their SGD."""
+        if fused(point):
+            return "--option fused=true: servers update the parameters; leave it out"
         if point.workload.precision == "fp16":
             return "--precision fp16: parameter servers take fp32, tf32 or bf16"
         if (optimizer := models.of(point.workload).recipe.optimizer) != "sgd":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -27,7 +28,38 @@ from scaling.records.task import Task
 # * A bucket is sent with its last gradient. Its parameters arrive in the model's memory, where backward is done.
 # * Each module waits for its own parameters before its next forward pass.
 # * Gloo cannot send from a GPU: there buckets go through page-locked memory of the host (tested on CPUs only).
-# * Copies out wait for the device; copies in are queued before the next forward pass.
+# * Copies out have a stream of their own: the host sends a bucket once its copy is done, while the device goes on.
+#   Copies in are queued before the next forward pass.
+
+
+class CopiesOut:
+    """Copies of buckets from a GPU to the host, in order, on a stream of their own; on CPUs at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._begun: deque[tuple[int, torch.cuda.Event | None]] = deque()
+
+    def begin(self, index: int, outbox: Tensor, outgoing: Tensor) -> None:
+        """Copy a bucket once the device has computed it."""
+        if self._stream is None:
+            outbox.copy_(outgoing)
+            self._begun.append((index, None))
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            outbox.copy_(outgoing, non_blocking=True)
+            self._begun.append((index, self._stream.record_event()))
+
+    def done(self, *, wait: bool) -> Iterator[int]:
+        """Yield the buckets whose copies are done; with `wait` all, each as soon as it is."""
+        while self._begun:
+            index, event = self._begun[0]
+            if event is not None and not wait and not event.query():
+                return
+            if event is not None:
+                event.synchronize()
+            self._begun.popleft()
+            yield index
 
 
 class Client:
@@ -46,7 +78,7 @@ class Client:
         self.parameters = torch.zeros(elements, device=rank.device)
         self.gradients = torch.zeros(elements, device=rank.device, dtype=torch.float16 if half else torch.float32)
         self._tags = Tags(count=len(self.buckets))
-        self._staged = staged
+        self._copies = CopiesOut(rank.device) if staged else None
         self._outgoing, self._outboxes = self._boxes(self.gradients)
         self._incoming, self._inboxes = self._boxes(self.parameters)
         self._pending: dict[int, tuple[Work, ...]] = {}
@@ -59,7 +91,7 @@ class Client:
 
     def _boxes(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         parts = [flat[each.start : each.stop] for each in self.buckets]
-        if not self._staged:
+        if self._copies is None:
             return parts, parts
         pinned = flat.is_cuda
         return parts, [torch.empty(len(part), dtype=flat.dtype, pin_memory=pinned) for part in parts]
@@ -68,7 +100,7 @@ class Client:
         for bucket in self.buckets:
             link, inbox = self._links[bucket.server], self._inboxes[bucket.index]
             if self._first:
-                if self._staged:
+                if self._copies:
                     inbox.copy_(self._incoming[bucket.index])
                 link.send(inbox, self._tags.push(bucket.index)).wait()
             arriving = link.receive(inbox, self._tags.pull(bucket.index))
@@ -78,14 +110,25 @@ class Client:
     def push(self, index: int) -> None:
         """Begin to send a bucket's gradients and to receive its parameters."""
         self.wait_for((index,))
-        if self._staged:
-            self._outboxes[index].copy_(self._outgoing[index])
         link = self._links[self.buckets[index].server]
-        arriving = link.receive(self._inboxes[index], self._tags.pull(index))
-        self._pending[index] = (arriving, link.send(self._outboxes[index], self._tags.push(index)))
+        self._pending[index] = (link.receive(self._inboxes[index], self._tags.pull(index)),)
+        if self._copies is None:
+            self._send(index)
+            return
+        self._copies.begin(index, self._outboxes[index], self._outgoing[index])
+        self._send_copied(wait=False)
+
+    def _send(self, index: int) -> None:
+        sent = self._links[self.buckets[index].server].send(self._outboxes[index], self._tags.push(index))
+        self._pending[index] = (*self._pending[index], sent)
+
+    def _send_copied(self, *, wait: bool) -> None:
+        for index in self._copies.done(wait=wait) if self._copies else ():
+            self._send(index)
 
     def pushed(self) -> None:
-        """Ask the servers for the step's staleness, after all its buckets were pushed."""
+        """Send what is not sent yet. Then ask the servers for the step's staleness."""
+        self._send_copied(wait=True)
         self._hear()
         links = (self._links[server] for server in self._tellers)
         pairs = zip(links, self._behind, strict=True)
@@ -96,7 +139,7 @@ class Client:
             if (works := self._pending.pop(index, None)) is not None:
                 for work in works:
                     work.wait()
-                if self._staged:
+                if self._copies:
                     self._incoming[index].copy_(self._inboxes[index], non_blocking=True)
 
     def wait(self) -> None:

@@ -5,6 +5,7 @@ It shows the order alone: what each call does on a GPU, it cannot.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from scaling.frameworks.pytorch import ddp_trainer, store
 from scaling.frameworks.pytorch.loop import Training
 from scaling.records.events import Event
 from scaling.records.point import Kind
-from scaling.records.task import Command, Finish, Inspect, Run
+from scaling.records.task import Command, Finish, Inspect, Rest, Run
 from scaling.worker import run_task
 from tests.support.points import changed
 from tests.support.ranks import one_task
@@ -39,6 +40,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name, answer in (("set_device", None), ("synchronize", None), ("max_memory_allocated", PEAK_BYTES)):
         monkeypatch.setattr(torch.cuda, name, note(name, answer))
+    monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: Mark(noted))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
@@ -47,6 +50,23 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("step", "close", "weights"):
         monkeypatch.setattr(Training, name, _noting(getattr(Training, name), name, noted))
     return noted
+
+
+class Mark:
+    """An event of a device that is as far as the host."""
+
+    def __init__(self, noted: list[str]) -> None:
+        self._noted = noted
+
+    def record(self) -> None:
+        self._noted.append("mark")
+        self.at_s = time.perf_counter()
+
+    def synchronize(self) -> None:
+        self._noted.append("reached")
+
+    def elapsed_time(self, later: Mark) -> float:
+        return 1000 * (later.at_s - self.at_s)
 
 
 def _staying(to: Callable[..., Any], noted: list[str]) -> Callable[..., Any]:
@@ -102,14 +122,20 @@ def test_the_device_is_taken_before_anything_is_put_on_it(calls: list[str]) -> N
     assert calls.count("set_device") == 1
 
 
-def test_windows_begin_and_end_when_the_device_is_done(calls: list[str]) -> None:
+def test_windows_begin_and_end_at_marks_in_a_queue_that_stays_filled(calls: list[str]) -> None:
     work(calls, Run(windows=2, steps=2, measured=True))
     told = [call for call in calls[calls.index("Ready") + 1 :] if call != "to"]
-    window = ["step", "step", "synchronize", "Window"]
-    # First the step that is not counted; no synchronisation but at edges.
+    window = ["step", "step", "mark"]
+    # Two steps are not counted. The next window is in the queue while the host waits for the one before.
     assert told[: told.index("Result")] == [
-        "step", "synchronize", *window, *window, "synchronize", "weights", "max_memory_allocated",
+        "synchronize", "mark", *window, *window, *window, "reached", "Window", "synchronize", "reached", "Window",
+        "synchronize", "weights", "max_memory_allocated",
     ]  # fmt: skip
+
+
+def test_memory_is_given_back_while_others_have_their_turn(calls: list[str]) -> None:
+    work(calls, Run(windows=1, steps=1, measured=True), Rest())
+    assert calls[calls.index("Window") + 1 :][:2] == ["empty_cache", "Rested"]
 
 
 def test_the_result_is_out_before_the_exchange_is_left(calls: list[str]) -> None:

@@ -126,6 +126,19 @@ def test_strategies_may_bring_their_own_optimizer() -> None:
     assert trainer.digest() == before
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_fused_update_is_the_same_update(optimizer: str) -> None:
+    plain, fused = (
+        Training(one_task(optimizer=optimizer, options=options)) for options in ({}, {"fused": "true"})
+    )
+    for trainer in (plain, fused):
+        for _ in range(3):
+            trainer.step()
+    assert fused._optimizer.defaults["fused"]  # type: ignore[attr-defined]
+    for name, value in plain.weights().items():
+        np.testing.assert_allclose(fused.weights()[name], value, rtol=1e-5, atol=1e-5)
+
+
 def test_seeds_choose_the_weights() -> None:
     first, same, other = (
         Training(msgspec.structs.replace(one_task(), seed=seed, rank=rank))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from scaling.frameworks.pytorch import loop
+from scaling.frameworks.pytorch import loop, ps_trainer
 from scaling.frameworks.pytorch.loop import Training
 from tests.support import ranks
 from tests.support.wires import PATIENCE_S, World, world
@@ -65,6 +66,53 @@ def test_modules_wait_for_their_own_parameters_only(monkeypatch: pytest.MonkeyPa
         assert modules[-1] == [0]
         assert len(modules[-2]) > 1, "the large layer is cut"
         assert {bucket for module in modules for bucket in module} == set(range(BUCKETS))
+
+
+class Stream:
+    """A stream of a GPU that is done with its first `copies` copies."""
+
+    copies = 0
+    begun = 0
+
+    def __init__(self, _device: object) -> None:
+        self.waits = 0
+
+    def wait_stream(self, _other: object) -> None:
+        self.waits += 1
+
+    def record_event(self) -> Copied:
+        Stream.begun += 1
+        return Copied(Stream.begun)
+
+
+class Copied:
+    """The end of a copy; the host that waits for it finds it done."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def query(self) -> bool:
+        return self._number <= Stream.copies
+
+    def synchronize(self) -> None:
+        Stream.copies = max(Stream.copies, self._number)
+
+
+def test_buckets_are_sent_when_their_copies_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream, "copies", 0)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    copies = ps_trainer.CopiesOut(torch.device("cuda", 0))
+    outboxes = [torch.zeros(2) for _ in range(3)]
+    for index, outbox in enumerate(outboxes):
+        copies.begin(index, outbox, torch.full((2,), float(index)))
+        assert list(copies.done(wait=False)) == []
+    Stream.copies = 1
+    assert list(copies.done(wait=False)) == [0]
+    assert list(copies.done(wait=True)) == [1, 2]
+    assert list(copies.done(wait=True)) == []
+    assert [float(outbox[0]) for outbox in outboxes] == [0.0, 1.0, 2.0]
 
 
 def test_a_step_does_not_wait_for_its_answer() -> None:
