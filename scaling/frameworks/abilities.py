@@ -19,6 +19,14 @@ class Shown(Protocol):
 
 
 @runtime_checkable
+class Hashing(Protocol):
+    """A trainer whose device hashes its parameters."""
+
+    def device_digest(self) -> str | None:
+        """Return the hash, equal on all ranks with equal parameters; None if the host should hash them."""
+
+
+@runtime_checkable
 class Immediate(Protocol):
     """A trainer that says whether its steps have ended when they return. If so, each step can be timed."""
 

@@ -46,6 +46,7 @@ OF_TRAINER: Mapping[str, Any] = {
     "samples": int,
     "loss": float | None,
     "digest": str | None,
+    "device_digest": str | None,
     "peak_memory_bytes": int,
     "staleness": float,
     "between_marks_s": tuple[float, ...],

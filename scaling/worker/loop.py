@@ -18,7 +18,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from scaling.frameworks.abilities import Immediate, Marking, Sharing, Shown, Stale
+from scaling.frameworks.abilities import Hashing, Immediate, Marking, Sharing, Shown, Stale
 from scaling.frameworks.answers import of_trainer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
@@ -246,7 +246,9 @@ class Worker:
 
 
 def digest_taken(trainer: Trainer) -> str | None:
-    """Hash the parameters that a trainer shows; if it shows none, return its own digest."""
+    """Hash the parameters on the device, or those that a trainer shows; else return its own digest."""
+    if isinstance(trainer, Hashing) and (found := of_trainer(trainer, "device_digest")) is not None:
+        return str(found)
     if isinstance(trainer, Shown):
         return digest_of(trainer.weights())
     told: str | None = of_trainer(trainer, "digest")

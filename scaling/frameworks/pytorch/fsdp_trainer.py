@@ -108,6 +108,9 @@ class FullySharded(Training):
         finally:
             self._module.set_requires_gradient_sync(True)
 
+    def device_digest(self) -> None:
+        """Leave it to the host: ranks hold different parts."""
+
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, gathered from all ranks one by one. Collective."""
         named = self._module.named_parameters()

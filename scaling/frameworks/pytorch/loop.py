@@ -23,6 +23,7 @@ from scaling.frameworks.evaluating import Learnt
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch import libraries, native_feed, network
 from scaling.frameworks.pytorch.compute import Batch, Compute, Optimizer, RealCompute
+from scaling.frameworks.pytorch.device_digest import device_digest
 from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
 from scaling.records.telemetry import TRACED
@@ -310,6 +311,9 @@ class Training(TorchRank):
     def weights(self) -> dict[str, NDArray[Any]]:
         named = self._module.named_parameters()
         return {name: each.detach().cpu().numpy().copy() for name, each in named}
+
+    def device_digest(self) -> str | None:
+        return device_digest(self._module.parameters()) if self.cuda else None
 
     def digest(self) -> str:
         """Hash the parameters; buffers (running means) are ignored, because each rank's own images change them."""

@@ -47,7 +47,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     for owner in (torch.Tensor, torch.nn.Module):
         monkeypatch.setattr(owner, "to", _staying(owner.to, noted))
-    for name in ("step", "close", "weights"):
+    for name in ("step", "close", "device_digest"):
         monkeypatch.setattr(Training, name, _noting(getattr(Training, name), name, noted))
     return noted
 
@@ -129,7 +129,7 @@ def test_windows_begin_and_end_at_marks_in_a_queue_that_stays_filled(calls: list
     # Two steps are not counted. The next window is in the queue while the host waits for the one before.
     assert told[: told.index("Result")] == [
         "synchronize", "mark", *window, *window, *window, "reached", "Window", "synchronize", "reached", "Window",
-        "synchronize", "weights", "max_memory_allocated",
+        "synchronize", "device_digest", "max_memory_allocated",
     ]  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def test_the_result_is_out_before_the_exchange_is_left(calls: list[str]) -> None
 def test_digest_and_memory_are_those_of_the_measured_steps(calls: list[str]) -> None:
     """Profiled steps follow them: they change the parameters and take memory."""
     work(calls, Run(windows=1, steps=1, measured=True), Inspect(windows=0, steps=1, traced_steps=0))
-    assert calls[calls.index("Ready") :].count("weights") == calls.count("max_memory_allocated") == 1
+    assert calls[calls.index("Ready") :].count("device_digest") == calls.count("max_memory_allocated") == 1
     assert calls.index("max_memory_allocated") < calls.index("Inspected") < calls.index("Result")
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from scaling.frameworks.pytorch.compute import RealCompute
+from scaling.frameworks.pytorch.device_digest import INTEGERS, device_digest
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.records.point import Kind
 from scaling.tools.emulated import device
@@ -124,6 +125,27 @@ def test_strategies_may_bring_their_own_optimizer() -> None:
     before = trainer.digest()
     trainer.step()
     assert trainer.digest() == before
+
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_devices_digest_follows_every_bit_and_place(dtype: torch.dtype) -> None:
+    first, second = torch.randn(7, 11).to(dtype), torch.zeros(5).to(dtype)
+    digest = device_digest([first, second])
+    assert device_digest([first.clone(), second.clone()], chunk=4) == digest
+    changed = []
+    for place in range(77):
+        other = first.clone()
+        flat = other.view(-1).view(INTEGERS[other.element_size()])
+        flat[place] ^= 1
+        changed.append(device_digest([other, second]))
+    swapped = first.clone()
+    swapped.view(-1)[[0, 1]] = first.view(-1)[[1, 0]]
+    changed += [device_digest([swapped, second]), device_digest([second, first]), device_digest([first])]
+    assert digest not in changed
+    assert len(set(changed)) == len(changed)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
