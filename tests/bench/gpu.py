@@ -1,7 +1,8 @@
 """Our timed loop against the barest loop of the same model on one GPU, and short windows against long ones.
 
 Both loops live in this process and take turns in random order, PAIRS times: the plain loop, then DDP over NCCL
-with one rank. The barest loop is as in PyTorch's tutorials: autocast, SGD, one synchronisation at each end. Ratios have 95 % intervals over pairs. The last line compares rates of windows of 0.3 s and 5 s.
+with one rank. The barest loop is as in PyTorch's tutorials: autocast, SGD, one synchronisation at each end.
+Ratios have 95 % intervals over pairs. The line about windows compares rates of windows of 0.3 s and 5 s.
 
 [PAIRS=10] [BLOCK_S=2] [LONG_S=5] python -m tests.bench.gpu [--device cpu] [--model digits-cnn] [--batch-size 64]
 """
@@ -47,9 +48,8 @@ def main() -> None:
         "memory_format": "channels_last" if asked.device == "cuda" else "contiguous",
     }
     plain = one_task(**fields)
-    print(
-        f"{asked.model}, batch {asked.batch_size}, {asked.precision}, {_name(asked.device)}; torch {torch.__version__}"
-    )
+    work = f"{asked.model}, batch {asked.batch_size}, {asked.precision}"
+    print(f"{work}, {_name(asked.device)}; torch {torch.__version__}")
     ours = Training(plain)
     compare("plain loop", asked.batch_size, ours_rate(ours), bare_rate(ours, ddp=False))
     windows(ours)
