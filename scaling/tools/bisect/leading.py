@@ -212,19 +212,16 @@ def _difference(all_of: Mapping[str, Sequence[float]], name: str) -> Estimate:
 
 
 def opening_line(nodes: Sequence[str]) -> str:
-    return f"a slow node among {len(nodes)}: {', '.join(nodes)}"
+    return f"searching {len(nodes)} nodes for a slow one: {', '.join(nodes)}"
 
 
 def evidence_lines(suspects: Iterable[Suspect]) -> Iterator[str]:
     lines = [f"suspect {one.node}: {one.why}" for one in suspects]
-    return iter(lines or ["nothing points at any node: ranks beside each other are alike, and so are paths"])
+    return iter(lines or ["no suspect: ranks compute alike, and paths carry alike"])
 
 
 def limits_line(noise: float) -> str:
-    return (
-        f"noise {100 * noise:.1f} %: differences under twice that are not searched, nodes less than "
-        f"{100 * searched(noise):.1f} % slower"
-    )
+    return f"noise {100 * noise:.1f} %: nodes less than {100 * searched(noise):.1f} % slower are not searched"
 
 
 def wave_line(number: int, groups: Iterable[Iterable[str]]) -> str:
@@ -237,22 +234,22 @@ def unsteady_line(number: int) -> str:
 
 def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], points: int, waves: int) -> str:
     by = f"by {counted(points, 'point')} in {counted(waves, 'wave')}"
-    left = f"; not settled: {', '.join(doubted)}" if doubted else ""
+    left = f"; undecided: {', '.join(doubted)}" if doubted else ""
     if slow:
-        return f"slow: {', '.join(slow)} ({100 * found.probability:.0f} % that it is exactly these), {by}{left}"
+        return f"slow: {', '.join(slow)} ({100 * found.probability:.0f} % sure that exactly these), {by}{left}"
     if doubted:
-        return f"no node is slow beyond doubt, {by}{left}: start it again, or with more --windows"
+        return f"no node is surely slow, {by}{left}: start again, with more --windows"
     return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
 
 
 def broken_off_line(slow: Sequence[str]) -> str:
-    before = f"the proof of {', '.join(slow)} was whole" if slow else "a node could be blamed"
-    return f"broken off before {before}: what was measured is kept; start it again"
+    before = f"the proof of {', '.join(slow)} was complete" if slow else "a slow node was found"
+    return f"stopped before {before}: the measured points are kept; start again"
 
 
 def promise_line(found: Promise | None, slow: Sequence[str]) -> str:
     if found is None:
-        return "no promise: what it rests on was not measured"
+        return "no prediction: a point that it needs was not measured"
     between = f"80 %: {100 * found.low:.0f} to {100 * found.high:.0f}"
     return f"PREDICTED without {', '.join(slow)}: efficiency {100 * found.efficiency:.1f} % ({between})"
 
@@ -268,15 +265,15 @@ def proof_lines(
     if promise is not None:
         where = "inside" if promise.low <= found.without <= promise.high else "outside"
         off = 100 * (found.without - promise.efficiency)
-        yield f"of the promise {off:+.1f} points are unexplained, {where} its 80 % interval"
+        yield f"{off:+.1f} points from the prediction, {where} its 80 % interval"
     if found.gain.low is None:
         yield "one round: no interval; --rounds 3 or more give one"
     elif found.gain.high is not None and found.gain.high < 0:
         yield f"refuted: without {', '.join(slow)} the others do worse"
     elif found.gain.low <= 0:
-        yield "not proved: the interval holds zero; more --rounds narrow it"
+        yield "not proved: the interval includes zero; more --rounds narrow it"
     elif found.of_control.low is not None and found.of_control.low > 0:
-        yield f"the control gains too ({points(found.of_control)}): part of it is that nodes are fewer"
+        yield f"the control gains too ({points(found.of_control)}): part of the gain comes from fewer nodes"
 
 
 def points(found: Estimate) -> str:
@@ -321,11 +318,11 @@ def bisect(lead: Lead, asked: Asked) -> int:
 def _check(made: Plan) -> None:
     for flag, given in (("--strategy", made.config.strategy or ()), ("--interconnect", made.config.interconnect)):
         if len(given) > 1:
-            raise UsageError(f"{flag} {','.join(given)}: nodes are searched by one; name one")
+            raise UsageError(f"{flag} {','.join(given)}: a search uses one; name one")
     if len(made.hosts) < LEAST_NODES:
         raise UsageError(
-            f"this launch has {counted(len(made.hosts), 'node')}, a search needs {LEAST_NODES}: the suspect, and "
-            "two that exchange without it, one of them the control; start it on more (mpirun --host or --hostfile)"
+            f"this launch has {counted(len(made.hosts), 'node')}, a search needs {LEAST_NODES}: the suspect and "
+            "two that exchange without it; start it on more (mpirun --host or --hostfile)"
         )
     for cell in made.cells:
         if why := made.refused.get(cell.cell) or made.missing.get(cell.strategy):
@@ -354,7 +351,7 @@ class Bisection:
         evidence = [self._one(self._cells[kind]) for kind in EVIDENCE]
         beside = [record for record in evidence if not isinstance(record.outcome, Failed)]
         if len(beside) < len(evidence):
-            self._note("the whole launch does not run: nothing can be searched; see the log named above")
+            self._note("the exchange of all nodes failed, so nothing can be searched; see the log named above")
             return 1
         pointed = suspects(evidence[0], evidence[1], self._noise or searching.noise(evidence[:1]))
         for line in evidence_lines(pointed):
@@ -430,7 +427,7 @@ class Bisection:
             records += found
         whole = proof(records, *sides)
         if whole is None:
-            self._note("no round of the proof is whole: nothing is proved; see the logs named above")
+            self._note("no round of the proof is complete: nothing is proved; see the logs named above")
             return 1
         for line in proof_lines(whole, slow, control, promised):
             self._note(line)

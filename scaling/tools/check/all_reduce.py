@@ -68,7 +68,7 @@ class AllReduces:
             asked = [_asked(task, largest, inside) for task in tasks(ranks, word, places, self._backend, port)]
             told, error = self._exchanged(number, asked)
         except OSError as refused:
-            told, error = {}, f"{ranks[0].host.hostname} has no port there: {refused.strerror}"
+            told, error = {}, f"{ranks[0].host.hostname} cannot bind a port there: {refused.strerror}"
         finally:
             held.close()
         return found(ranks, told, AllReduce(network=word, backend=self._backend, error=error))
@@ -112,8 +112,8 @@ def against(ranks: Sequence[RankFacts]) -> str:
     """Return why no all-reduce can be timed, "" if it can."""
     without = list(dict.fromkeys(rank.host.hostname for rank in ranks if rank.built_for_cuda is None))
     if len(ranks) == 1:
-        return "one rank has nobody to exchange with"
-    return f"no {FRAMEWORK.name} in this environment on {some(without)}" if without else NO_PROBLEM
+        return "an exchange needs two ranks"
+    return f"{FRAMEWORK.name} is missing in this environment on {some(without)}" if without else NO_PROBLEM
 
 
 def unreached(facts: Facts, word: str) -> str:
@@ -122,7 +122,7 @@ def unreached(facts: Facts, word: str) -> str:
     deaf = [node for node in facts.nodes if word not in facts.prepared[node].ports]
     broken = [f"{link.client}-{link.server}" for link in facts.links if link.network == word and link.error]
     if absent or deaf:
-        return f"not every node is on it: {some(absent or deaf)}"
+        return f"nodes are not on it: {some(absent or deaf)}"
     return f"not all nodes reach each other: {some(broken)}" if broken else NO_PROBLEM
 
 

@@ -269,7 +269,7 @@ def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mappi
     chosen = {word: _on(hosts, entry) for word, entry in entries.items()}
     for word, nics in chosen.items():
         if word in words and not nics:
-            raise UsageError(f"--interconnect {word}: on no host; {near(word, _names(hosts, known))}")
+            raise UsageError(f"--interconnect {word}: no host is on it; {near(word, _names(hosts, known))}")
     networks = [_network(word, entries[word], nics, hosts, hardware) for word, nics in chosen.items()]
     absent = {
         word: {name: _why_not(host, entries[word]) for name, host in hosts.items() if name not in nics}
@@ -390,7 +390,7 @@ def _why_not(host: HostInfo, entry: Entry) -> str:
     for nic in host.nics:
         if _is(nic, entry):
             return f"{nic.name} has {nic.address}, another subnet" if nic.up else f"{nic.name} is down"
-    return f"{entry.interface} has no IPv4 address, or is not there" if entry.interface else f"no card in {wanted}"
+    return f"{entry.interface} is missing or has no IPv4 address" if entry.interface else f"no card in {wanted}"
 
 
 def _is(nic: Nic, entry: Entry) -> bool:

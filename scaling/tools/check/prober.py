@@ -183,7 +183,7 @@ def _connect(order: Measure, what: bytes, seconds: float, end_s: float, bind: Bi
 
 def _something(bits_per_s: float) -> float:
     if not bits_per_s:
-        raise ConnectionError("nothing came through")
+        raise ConnectionError("no data arrived")
     return bits_per_s
 
 
@@ -319,7 +319,7 @@ class Exchanger:
     def _start(self, number: int, environ: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         with self._lock:
             if number <= self._over:
-                raise InterruptedError("over before it began")
+                raise InterruptedError("cancelled before it started")
             self._process = subprocess.Popen(
                 [interpreters.of(FRAMEWORK.name, self._environ), "-m", PROCESS],
                 stdin=subprocess.PIPE,

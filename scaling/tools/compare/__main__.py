@@ -23,7 +23,7 @@ from scaling.tools.compare.formats import document
 from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Name, Side, Unit, cost
 
 Sides = tuple[tuple[Row, ...], ...]
-UNKNOWN = "launch-to-launch variation is unknown: run each three times, or a second launch may tell otherwise"
+UNKNOWN = "launch-to-launch variation is unknown, so another launch may differ: run each side three times"
 
 
 def compare(
@@ -99,7 +99,7 @@ def _notices(
 
 
 SLOWER, MISTAKE, UNTOLD = 1, UsageError.exit_code, 3
-EMPTY = "RUN: no cell could be compared, so that nothing could have been found slower; the reasons stand above"
+EMPTY = "RUN: no cell could be compared, so no slowdown could be detected; the table has the reasons"
 
 
 def exit_code(found: Found, *, require_proof: bool) -> int:

@@ -203,15 +203,15 @@ def _unit(found: Found) -> str:
 
 
 def _assumed(found: Found) -> str:
-    return "" if found.unit == "runs" else ", if launches do not differ by themselves"
+    return "" if found.unit == "runs" else ", if launches do not differ"
 
 
 def _reading(found: Found, metric: Metric) -> Iterator[Entry]:
     loss, win = metric.verdicts
     verdicts = (
-        f"{loss}, {win}: the interval of the change leaves zero and its mean is beyond the loss that counts; "
-        "same: the whole interval is within it; cannot tell: neither. The intervals are those at which Holm's "
-        f"procedure tests each cell: of 100 comparisons of equal sides at most 5 call any cell {loss} or {win}"
+        f"{loss}, {win}: the interval of the change excludes zero and its mean is beyond the loss that counts. "
+        "same: the whole interval is within that loss. cannot tell: neither. Intervals are at the levels of "
+        f"Holm's procedure: of 100 comparisons of equal sides, at most 5 call any cell {loss} or {win}"
         f"{_assumed(found)}"
     )
     yield Entry(label="verdict", phrase=(verdicts,))

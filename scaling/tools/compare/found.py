@@ -48,9 +48,7 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
     folders = tuple(folder_of(run) for run in runs)
     twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
     if twice:
-        raise UsageError(
-            f"RUN {twice[0]}: given twice on one side; launches of their own tell how launches differ"
-        )
+        raise UsageError(f"RUN {twice[0]}: given twice on one side; give separate launches")
     found = [load(run) for run in runs]
     for run, (header, _) in zip(runs, found, strict=True):
         if header.is_import:
@@ -61,7 +59,7 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
     apart = {what: values for what, values in differing(side.headers).items() if what != HOSTS}
     if apart and not although_different:
         said = "; ".join(f"{what} differ: {values}" for what, values in apart.items())
-        raise UsageError(f"{name}: these runs are not alike: {said}; --although-different compares all the same")
+        raise UsageError(f"{name}: these runs are not alike: {said}; --although-different compares them anyway")
     return side
 
 

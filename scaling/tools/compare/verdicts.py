@@ -305,7 +305,7 @@ def _judged(gain: float, half: float, rule: Rule) -> Verdict:
 
 def _short(needed: int | None, rule: Rule) -> str:
     count = f"over {launches.MOST_UNITS}" if needed is None else f"about {needed}"
-    return f"{count} {rule.unit} a side would tell"
+    return f"{count} {rule.unit} a side would decide"
 
 
 def _change(found: Difference, half: float | None, level: float | None, rule: Rule) -> Change:

@@ -99,7 +99,7 @@ class Fit(Record, frozen=True, kw_only=True):
     image_size: int = 0
 
     def __str__(self) -> str:
-        within = f", which it misses by {100 * self.off:.1f} % at most" if self.off >= 5e-4 else ""
+        within = f", at most {100 * self.off:.1f} % off" if self.off >= 5e-4 else ""
         return f"{self.c:.1f} b / (b + {self.h:.1f}), fitted to {self.fitted_to}{within}"
 
     def samples_per_s(self, batch_size: float) -> float:

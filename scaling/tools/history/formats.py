@@ -51,7 +51,7 @@ def document(results: str, lines: Sequence[RunLine], unreadable: Sequence[Unread
         how_to_read=(
             Entry(
                 label="fastest",
-                phrase=("at the largest world size; of those with an efficiency, else of all",),
+                phrase=("at the largest world size, among exchanges with an efficiency, else among all",),
             ),
             Entry(
                 label="like", phrase=("scaling compare compares runs of one letter; code and hosts may differ",)
@@ -87,7 +87,7 @@ def _line(line: RunLine) -> Line:
 def _nothing(line: RunLine) -> str:
     if any(name.startswith("imported:") for name in line.strategies):
         return f"{line.strategies[0]} IMPORTED"
-    return f"N={line.world_sizes[-1]} failed" if line.world_sizes else "nothing ended"
+    return f"N={line.world_sizes[-1]} failed" if line.world_sizes else "no exchange ended"
 
 
 def _rate(samples_per_s: float) -> Quantity:

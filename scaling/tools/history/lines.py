@@ -99,12 +99,12 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
     try:
         folders = sorted(filter(_may_be_run, results.iterdir()))
     except OSError as error:
-        raise UsageError(f"RESULTS_DIR {results}: {error.strerror}; give the folder in which runs are") from None
+        raise UsageError(f"RESULTS_DIR {results}: {error.strerror}; give the folder with the runs") from None
     if not folders:
         own = (
             f"it is a run itself: give {results.resolve().parent}"
             if (results / FILE).is_file()
-            else "no run in it"
+            else "it has no run"
         )
         raise UsageError(f"RESULTS_DIR {results}: {own}")
     lines, unreadable = [], []

@@ -48,11 +48,11 @@ def status(name: str) -> list[str]:
     except LaunchError as error:
         return [f"lab {name}: {error}"]
     if lab is None:
-        return [f"lab {name}: left half-made; `up` makes it anew, `down --name {name}` clears it away"]
+        return [f"lab {name}: incomplete; `up` creates it again, `down --name {name}` removes it"]
     holder = lab.holder.program
     if not holder.lives:
-        return [f"lab {name}: broken, its holder {holder.pid} is gone; `up` makes it anew, `down` clears it away"]
-    return [*described(lab), *_address_lines(lab), f"  holder {holder.pid} lives; {_run_line(lab)}"]
+        return [f"lab {name}: broken, its holder {holder.pid} is gone; `up` creates it again, `down` removes it"]
+    return [*described(lab), *_address_lines(lab), f"  holder {holder.pid} is alive; {_run_line(lab)}"]
 
 
 def _address_lines(lab: Lab) -> list[str]:
@@ -65,9 +65,9 @@ def _address_lines(lab: Lab) -> list[str]:
 def _run_line(lab: Lab) -> str:
     on = processes.run_on(lab)
     if on is None:
-        return "no run is on"
+        return "no run is active"
     since = time.strftime("%H:%M:%S", time.localtime(on.since_unix_s))
-    return f"a run is on since {since}, {on.told}"
+    return f"a run is active since {since}, {on.told}"
 
 
 def warnings_of(lab: Lab) -> list[str]:

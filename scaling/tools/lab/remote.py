@@ -56,7 +56,7 @@ def parse(arguments: Sequence[str]) -> tuple[bool, str, list[str]]:
     while words and words[0].startswith("-"):
         words.pop(0)
     if not words or (as_is and len(words) == 1):
-        _fail("what to run, and where? write for example: python -m scaling.tools.lab.remote node1 hostname")
+        _fail("no node or no command; write for example: python -m scaling.tools.lab.remote node1 hostname")
     return as_is, words[0], words[1:]
 
 

@@ -93,7 +93,7 @@ def parse_rate(text: str, source: str) -> float:
     """Parse `2.5gbit` as bits/s. Raises UsageError with `source`, the flag and its word."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]+)", text.strip().lower())
     if found is None or found[2] not in UNITS:
-        said = f"{text!r} is no rate" if text else "a rate is missing"
+        said = f"{text!r} is not a rate" if text else "a rate is missing"
         raise UsageError(f"{source}: {said}; write for example 10gbit (units: {', '.join(UNITS)})")
     rate_bits_per_s = float(found[1]) * UNITS[found[2]]
     if not LOWEST_BITS_PER_S <= rate_bits_per_s <= HIGHEST_BITS_PER_S:
@@ -115,9 +115,9 @@ def too_fast(name: str, rate_bits_per_s: float, nodes: int, cores: int | None = 
     if rate_bits_per_s <= carried:
         return ""
     return (
-        f"{name}={show_rate(rate_bits_per_s)} is shaped so, but {cores} cores carry about {show_rate(carried)} "
+        f"{name}={show_rate(rate_bits_per_s)} is set, but {cores} cores carry only about {show_rate(carried)} "
         f"a node between {nodes} nodes: measure with --device emulated, which scales rates down, "
-        "or take a lower rate"
+        "or set a lower rate"
     )
 
 
@@ -212,7 +212,7 @@ def _subnet(text: str, source: str) -> str:
     try:
         return str(IPv4Network(text.strip()))
     except ValueError as error:
-        raise UsageError(f"{source}: no subnet: {error}; write for example 10.10.0.0/24") from None
+        raise UsageError(f"{source}: not a subnet: {error}; write for example 10.10.0.0/24") from None
 
 
 def _check_subnet(nic: Nic, others: Sequence[Nic], nodes: int) -> None:
@@ -220,7 +220,9 @@ def _check_subnet(nic: Nic, others: Sequence[Nic], nodes: int) -> None:
     if subnet.num_addresses - 2 < nodes:
         raise UsageError(f"--nic {nic.name}: {nic.subnet} has no addresses for {nodes} nodes; write a /24")
     if subnet.is_loopback or subnet.is_multicast or subnet.is_unspecified or subnet[0].is_reserved:
-        raise UsageError(f"--nic {nic.name}: {nic.subnet} is no subnet for hosts; write for example 10.10.0.0/24")
+        raise UsageError(
+            f"--nic {nic.name}: {nic.subnet} is not a subnet for hosts; write for example 10.10.0.0/24"
+        )
     for other in others:
         if other.name == nic.name:
             raise UsageError(f"--nic {nic.name} was given twice; name cards ib0, ib1, ...")

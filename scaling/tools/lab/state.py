@@ -160,7 +160,7 @@ def locked() -> Iterator[None]:
             ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
             descriptor = os.open(ROOT, os.O_RDONLY)
         except OSError as error:
-            raise LaunchError(f"{ROOT}: {error.strerror}; labs are kept there, by root") from None
+            raise LaunchError(f"{ROOT}: {error.strerror}; labs are kept there and need root") from None
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             break

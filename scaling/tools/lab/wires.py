@@ -107,7 +107,7 @@ def nic_of(lab: Lab, name: str, source: str) -> Nic:
 _LACKS = {
     errno.EOPNOTSUPP: "modprobe veth bridge",
     errno.ENOENT: "modprobe sch_tbf",
-    errno.EPERM: "it takes root with CAP_NET_ADMIN",
+    errno.EPERM: "root with CAP_NET_ADMIN is needed",
 }
 
 
@@ -135,7 +135,7 @@ def needing(what: str) -> Iterator[None]:
         yield
     except refusal as error:
         mend = _LACKS.get(error.code, f"error {error.code}")
-        raise LaunchError(f"this kernel makes no {what} ({error.args[1]}): {mend}") from None
+        raise LaunchError(f"this kernel provides no {what} ({error.args[1]}): {mend}") from None
 
 
 def index(name: str) -> int:

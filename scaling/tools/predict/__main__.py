@@ -23,9 +23,9 @@ from scaling.tools.predict.forecast import (
     measure_next,
 )
 
-HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
+HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "largest")
 CHECKED = (
-    "80 %: of one run on a healthy cluster; how often such held published ones: scaling/tools/predict/README.md"
+    "80 %: interval of one run on a healthy cluster, tested on published ones: scaling/tools/predict/README.md"
 )
 
 
@@ -39,7 +39,7 @@ def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str],
     if any((row.high - row.low) / 2 > WIDEST for row in rows):
         lines.append(f"not claimed: the interval is wider than ± {100 * WIDEST:.0f} points")
     if any(not row.claimed and (row.high - row.low) / 2 <= WIDEST for row in rows):
-        lines.append(f"not claimed: fewer than {LEAST_DRAWS} even draws tell no interval")
+        lines.append(f"not claimed: fewer than {LEAST_DRAWS} effective draws give no interval")
     if following is not None:
         lines.append(
             f"measure next: {following.what} (the interval at {following.asked:,} would be "

@@ -71,16 +71,16 @@ def planned(asked: Asked, case: Case, priors: Priors) -> str:
     if not fitting:
         raise UsageError(
             f"--prices {asked.prices}: no price matches {case.device or 'a device without a name (--device)'}; "
-            "another device's rate is not predicted: measure one of it"
+            "another device's rate is not predicted: measure one such device"
         )
     look = outlook(case, priors)
     tried = list(_plans(asked, look, fitting))
     found = sorted((plan for plan in tried if isinstance(plan, Plan)), key=lambda one: (one.hourly, one.machines))
     if not found:
-        raise UsageError(f"--target {asked.target:g}: no world size that may be claimed reaches it by 80 %")
+        raise UsageError(f"--target {asked.target:g}: no claimed world size reaches it with 80 % probability")
     write = _plans_json if asked.format == "json" else _plans_table
     left_out = tuple(
-        f"{name}: no number of machines that may be claimed reaches it" for name in tried if isinstance(name, str)
+        f"{name}: no claimed number of machines reaches it" for name in tried if isinstance(name, str)
     )
     noted = case._replace(notes=(*case.notes, *look.doubts, *supposed(asked, case), *left_out))
     return write(asked, noted, file, found)
@@ -110,9 +110,7 @@ def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) 
         link, line = network(word, emulated=case.emulated)
         setting = replace(setting, link=link, line_bytes_per_s=line)
     if setting.link == "none":
-        raise UsageError(
-            f"--prices: {price.name}: nothing is known between machines: give --network, such as tcp:25"
-        )
+        raise UsageError(f"--prices: {price.name}: its network is unknown: give --network, such as tcp:25")
     own = look._replace(posterior=carried(look.posterior, setting), rate=rate)
     return _first(own, _machines(target, rate, price, case), price, batch, word or "the run's", target)
 
@@ -185,15 +183,16 @@ def _tied_plans(found: Sequence[Plan]) -> list[Plan]:
 
 
 def _plans_table(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
-    lines = [f"PREDICTED, not measured: clusters that reach {asked.target:g} {case.unit}/s by 80 %: {case.title}"]
+    lines = [
+        f"PREDICTED, not measured: clusters that reach {asked.target:g} {case.unit}/s with 80 % probability: "
+        f"{case.title}"
+    ]
     lines += [f"note: {note}" for note in case.notes]
     lines += [_plan_line(plan, case, file.currency) for plan in found]
     rivals = _tied_plans(found)
     if rivals:
         names = ", ".join(f"{plan.machines} x {plan.price}" for plan in rivals)
-        lines.append(
-            f"not distinguishable from the first: {names}; what would decide: an exchange on 2 machines of either"
-        )
+        lines.append(f"tied with the first: {names}; to decide, measure an exchange on 2 machines of each")
     return "\n".join(map(printable, lines)) + "\n"
 
 
@@ -202,7 +201,7 @@ def _plan_line(plan: Plan, case: Case, currency: str) -> str:
     return (
         f"PREDICTED  {plan.machines} x {plan.price} ({plan.devices} devices, batch {plan.batch_size}, "
         f"{plan.network}): {plan.hourly:,.2f} {currency}/h, {each * plan.samples_per_s:,.0f} {case.unit}/s "
-        f"(80 % at least {each * plan.lower:,.0f}), efficiency {100 * plan.efficiency:.0f} %, "
+        f"(80 %: at least {each * plan.lower:,.0f}), efficiency {100 * plan.efficiency:.0f} %, "
         f"{plan.cost_of_a_million / each:,.2f} {currency} a million {case.unit}"
     )
 
@@ -243,15 +242,15 @@ def _wanted(asked: Asked) -> Wanted:
 
 def _alike(asked: Asked) -> None:
     if asked.cold and asked.run is not None:
-        raise UsageError("--cold: predicts without a run; leave RUN or --cold out")
+        raise UsageError("--cold: predicts without a run; leave out RUN or --cold")
     if not asked.cold and asked.run is None:
         raise UsageError(
             "RUN: give a run's folder, or --cold --rate R --model NAME --batch-size B --network KIND:GBIT"
         )
     if asked.device and not asked.cold:
         raise UsageError(
-            "--device: names the device of --cold; a run's is its own, and another device must be measured: "
-            "mpirun -np 2 python -m scaling.run --world-sizes 1,2 on one of it"
+            "--device: only with --cold, because a run has its own device; measure another device: "
+            "mpirun -np 2 python -m scaling.run --world-sizes 1,2"
         )
     if not 1 <= asked.compress <= MOST_COMPRESSION:
         raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 to {MOST_COMPRESSION:,}")
@@ -265,7 +264,7 @@ def _alike(asked: Asked) -> None:
 
 def _planning(asked: Asked) -> None:
     if asked.prices is None:
-        raise UsageError("--target: needs --prices FILE; what it holds: scaling/tools/predict/README.md")
+        raise UsageError("--target: needs --prices FILE (scaling/tools/predict/README.md has its format)")
     flags: dict[str, object] = {"--world-sizes": asked.world_sizes, "--without": asked.without}
     if not asked.cold:
         flags |= {
@@ -274,7 +273,7 @@ def _planning(asked: Asked) -> None:
         }  # fmt: skip
     if given := [flag for flag, value in flags.items() if value]:
         raise UsageError(
-            f"--target: tries world sizes, the run's batches and machines of --prices itself: leave {given[0]} out"
+            f"--target: tries world sizes, the run's batches and machines of --prices itself: leave out {given[0]}"
         )
 
 
@@ -287,7 +286,7 @@ def _cold(asked: Asked) -> Case:
     if missing:
         raise UsageError(f"--cold: needs {', '.join(missing)} as well")
     if asked.without:
-        raise UsageError("--without: needs a run whose node can be left out; give RUN instead of --cold")
+        raise UsageError("--without: needs a run with that node; give RUN instead of --cold")
     rate, batch, each = asked.rate or 0.0, asked.batch_size or 1, asked.devices_per_node or 1
     known = known_by_name(asked.model)
     link, line = network(asked.network)
@@ -302,7 +301,7 @@ def _cold(asked: Asked) -> Case:
         setting=setting, known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, unit="samples",
         devices_per_node=each, model=known.name, cold=True, rates=((known.name, batch, rate),),
         device=asked.device,
-        notes=(f"nothing was measured; assumed: an all-reduce that overlaps as DDP's, float32, {_bus(each)}",),
+        notes=(f"nothing was measured; assumed: an all-reduce that overlaps like DDP's, float32, {_bus(each)}",),
     )  # fmt: skip
 
 
@@ -322,7 +321,7 @@ def known_by_name(name: str) -> KnownModel:
     """Find a model of the table. Raises UsageError with the nearest name."""
     names = {one.name: one for one in MODELS}
     if name not in names:
-        raise UsageError(f"--model {name}: its gradients are not known; {near(name, names)}")
+        raise UsageError(f"--model {name}: its gradient size is unknown; {near(name, names)}")
     return names[name]
 
 
@@ -347,8 +346,9 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
     if rate is None:
         command = re.sub(r"--model \S+", lambda _: f"--model {model}", case.command)
         raise UsageError(
-            f"--{'model ' + model if asked.model else f'batch-size {batch}'}: one device has not run it; measure "
-            f"mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its {case.unit}/s as --rate"
+            f"--{'model ' + model if asked.model else f'batch-size {batch}'}: no rate of one device is "
+            f"known; measure mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its "
+            f"{case.unit}/s as --rate"
         )
     _step(batch, rate)
     setting = replace(case.setting, step_s=batch / rate / case.accumulation)
@@ -365,7 +365,7 @@ def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple
     sizes = _sizes(asked.world_sizes) if asked.world_sizes else usual
     most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
     if sizes[-1] > most:
-        why = "the largest that was ever published" if case.cold else f"{FARTHEST} times the largest measured"
+        why = "the largest published" if case.cold else f"{FARTHEST} times the largest measured"
         mend = (
             ""
             if case.cold
@@ -376,8 +376,8 @@ def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple
     crosses = sizes[-1] > case.devices_per_node
     if crosses and not asked.network and case.setting.link in ("none", "unknown"):
         raise UsageError(
-            f"--world-sizes {sizes[-1]}: only one node was measured, and nodes have {case.devices_per_node} "
-            "devices: say what is between them, --network ib:100, or measure two nodes"
+            f"--world-sizes {sizes[-1]}: only one node of {case.devices_per_node} devices was measured: "
+            "give the network between nodes, --network ib:100, or measure two nodes"
         )
     return sizes
 
@@ -396,7 +396,7 @@ def _sizes(words: str) -> tuple[int, ...]:
         sizes = sorted({int(word) for word in words.split(",")})
         if sizes[0] > 0:
             return tuple(sizes)
-    raise UsageError(f"--world-sizes {words}: not 32,64,128 nor 32..1024")
+    raise UsageError(f"--world-sizes {words}: write 32,64,128 or 32..1024")
 
 
 def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
@@ -410,7 +410,7 @@ def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[st
         (asked.rate, f"{asked.rate or 0:g} {case.unit}/s on one device, as --rate says"),
         (
             asked.compress > 1,
-            f"gradients / {asked.compress:g}; what compressing them costs is not known, nor counted",
+            f"gradients / {asked.compress:g}; the cost of compressing them is not counted",
         ),
         (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
         (spread, f"nodes are filled; {spread}"),
@@ -428,5 +428,5 @@ def _relieved(relief: Relief | None) -> str:
         return ""
     saved = f"{100 * relief.share:.1f} % of a step"
     apart = abs(relief.faster - 1) >= 0.001
-    alone = f"; alone the others' devices do {100 * (relief.faster - 1):+.1f} % of what all do" if apart else ""
-    return f"without {relief.node}, for whose ranks the others wait {saved}, as `together` tells{alone}"
+    alone = f"; alone, the other devices are {100 * (relief.faster - 1):+.1f} % faster than all" if apart else ""
+    return f"without {relief.node}: the others wait {saved} for its ranks (`together`){alone}"

@@ -128,8 +128,8 @@ def _known_way(row: Row) -> None:
         given = row.options.get(name, plain[0])
         if given.lower() not in plain:
             raise UsageError(
-                f"RUN: {row.strategy} with --option {name}={given}: what that exchanges is not in the model; "
-                "measure it without, or larger with it"
+                f"RUN: {row.strategy} with --option {name}={given}: the model does not cover it; "
+                "measure without it, or measure larger world sizes with it"
             )
 
 
@@ -146,7 +146,7 @@ def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
         return max(found) * row.hardware.shrink
     known = known_model(row.workload.model)
     if known is None:
-        raise UsageError(f"RUN: no worker told the gradients of {row.workload.model}: measure it anew")
+        raise UsageError(f"RUN: no worker reported the gradient size of {row.workload.model}: measure it again")
     return 4.0 * known.parameters
 
 
@@ -292,7 +292,7 @@ def _curve_standing(curve: Sequence[Row]) -> tuple[bool, int, float]:
 def _weak(row: Row) -> None:
     if row.workload.is_strong:
         raise UsageError(
-            f"RUN: its batch rule is {row.workload.batch_rule}, and only the weak one is predicted: "
+            f"RUN: its batch rule is {row.workload.batch_rule}, but only weak is predicted: "
             f"{point_command(row)} --batch-rule weak --batch-size B"
         )
 
@@ -302,7 +302,7 @@ def _unsound(row: Row) -> str:
     if marks or row.efficiency is None:
         return ", ".join(marks) or "no efficiency"
     if row.servers and row.servers != row.nodes:
-        return f"{row.servers} parameter servers on {row.nodes} nodes: one per node is predicted"
+        return f"{row.servers} parameter servers on {row.nodes} nodes: only one per node is predicted"
     rest = _unexplained(row)
     if rest > MOST_UNEXPLAINED:
         return f"{100 * rest:.0f} points of its loss are unexplained"
@@ -375,7 +375,7 @@ def _too_little(row: Row, wanted: Wanted, left_out: Sequence[str]) -> UsageError
     again = f"mpirun -np 2 {point_command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
     why = f" ({'; '.join(left_out)})" if left_out else ""
     whose = "RUN" if wanted.up_to is None else f"--up-to {wanted.up_to}"
-    return UsageError(f"{whose}: one device alone and one sound exchange of several are needed{why}: {again}")
+    return UsageError(f"{whose}: needs one device alone and one usable exchange of several{why}: {again}")
 
 
 def _at(row: Row) -> At:

@@ -44,7 +44,7 @@ def without(node: str, case: Case, records: Sequence[PointRecord]) -> tuple[Reli
     latest = kept(records)
     cells = {one.point.world_size: one for one in exchanges(latest) if _is_of(one, case)}
     if case.largest not in cells:
-        raise UsageError(f"--without {node}: no exchange of {case.largest} devices is left: {case.command}")
+        raise UsageError(f"--without {node}: the run has no exchange of {case.largest} devices: {case.command}")
     hosts = set(_hosts(cells[case.largest]).values())
     if node not in hosts:
         raise UsageError(f"--without {node}: the run has no such node; {near(node, hosts)}")

@@ -100,7 +100,7 @@ def test_too_much_noise_cannot_be_told_and_says_what_would() -> None:
     found = by_size(launch(Random(1), sd=0.05)[1], launch(Random(2), sd=0.05)[1])[2]
     assert found.verdict == "cannot tell"
     assert found.needed and found.needed > 5
-    assert found.reason == f"about {found.needed} rounds a side would tell"
+    assert found.reason == f"about {found.needed} rounds a side would decide"
 
 
 def test_one_round_cannot_be_told() -> None:

@@ -259,9 +259,9 @@ def test_nothing_but_runs_that_cannot_be_read(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "RESULTS_DIR nowhere: No such file or directory; give the folder in which runs are"),
+        (["nowhere"], "RESULTS_DIR nowhere: No such file or directory; give the folder with the runs"),
         (["FILE"], "RESULTS_DIR FILE: Not a directory"),
-        (["EMPTY"], "RESULTS_DIR EMPTY: no run in it"),
+        (["EMPTY"], "RESULTS_DIR EMPTY: it has no run"),
         (["RUN"], "RESULTS_DIR RUN: it is a run itself: give RESULTS"),
         (["RESULTS", "--format", "pdf"], "'pdf' is not one of 'table'"),
         (["RESULTS", "--output", "RESULTS"], "--output RESULTS: is a folder; name a file in it"),

@@ -54,11 +54,11 @@ def test_few_draws_are_told() -> None:
     """An exchange of 40 bytes that takes 50 ms."""
     found = outlook(case(run()), priors.read())
     (said,) = found.doubts
-    assert said.startswith("what was measured is far from all that taught the model: intervals rest on 3 draws")
+    assert said.startswith("the measurements are unlike all published clusters: intervals rest on 3 draws")
     (row,) = forecasts(found, (8,))
     assert not row.claimed
     assert (row.high - row.low) / 2 < WIDEST
-    assert "not claimed: fewer than 10 even draws tell no interval" in __main__.prediction_table(
+    assert "not claimed: fewer than 10 effective draws give no interval" in __main__.prediction_table(
         found.case, (row,), (), None
     )
 
@@ -112,12 +112,12 @@ def test_a_loss_that_no_control_explains_is_no_input() -> None:
 
 def test_nothing_sound_is_refused_with_what_would_mend_it() -> None:
     with pytest.raises(
-        UsageError, match=r"one sound exchange.*mpirun -np 2 python -m scaling.run .*--world-sizes 1,2"
+        UsageError, match=r"one usable exchange.*mpirun -np 2 python -m scaling.run .*--world-sizes 1,2"
     ):
         case(run({1: 0.1}))
-    with pytest.raises(UsageError, match="--up-to 3: one device alone"):
+    with pytest.raises(UsageError, match="--up-to 3: needs one device alone"):
         case([one for one in run() if one.point.world_size != 2], Wanted(up_to=3))
-    with pytest.raises(UsageError, match="RUN: one device alone"):
+    with pytest.raises(UsageError, match="RUN: needs one device alone"):
         case([one for one in run() if one.point.kind != "solo"])
 
 
@@ -272,7 +272,7 @@ def test_how_a_strategy_exchanges(strategy: str, options: dict[str, str], method
 )
 def test_exchanges_that_the_model_does_not_have_are_refused(strategy: str, option: str) -> None:
     name, _, value = option.partition("=")
-    with pytest.raises(UsageError, match=f"{strategy} with --option {option}: what that exchanges is not in the"):
+    with pytest.raises(UsageError, match=f"{strategy} with --option {option}: the model does not cover it"):
         of_strategy(strategy, {name: value})
 
 
@@ -446,7 +446,7 @@ def test_the_planner_drops_no_flag_silently(
     folder = written(tmp_path / "run", (HEADER, run()))
     assert command.main([str(folder), "--target", "900", "--prices", str(tmp_path / "prices"), *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"leave {flags[0]} out" in line
+    assert f"leave out {flags[0]}" in line
 
 
 def test_a_batch_that_was_measured_is_predicted_from_its_own_curve(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def driver(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             level="warning",
             topic="gpu driver",
-            text=f"{FRAMEWORK} is built without CUDA, and there are GPUs: {grouped(cpu_only)}",
-            mend=f"./launch/install {FRAMEWORK} there, which takes the build for the driver and the GPUs",
+            text=f"{FRAMEWORK} is built without CUDA on nodes with GPUs: {grouped(cpu_only)}",
+            mend=f"run ./launch/install {FRAMEWORK} there: it fits driver and GPUs",
         )
     old = {node: _too_old(rank) for node, rank in ranks.items()}
     old = {node: text for node, text in old.items() if text}
@@ -46,8 +46,8 @@ def driver(facts: Facts) -> Iterator[Verdict]:
             level="error",
             topic="gpu driver",
             text=f"too old for {FRAMEWORK}: {grouped(old)}",
-            mend=f"a driver of {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or {FRAMEWORK} for the "
-            f"older CUDA: ./launch/install --cuda 12 {FRAMEWORK}",
+            mend=f"install driver {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or {FRAMEWORK} for "
+            f"the older CUDA: ./launch/install --cuda 12 {FRAMEWORK}",
         )
     known = {node: f"{facts.host(node).gpu_driver}, CUDA {rank.driver.cuda}" for node, rank in ranks.items()}
     if known and not cpu_only and not old and any(rank.driver.cuda for rank in ranks.values()):
@@ -58,7 +58,7 @@ def _too_old(rank: RankFacts) -> str:
     wanted, runs = rank.built_for_cuda or "", rank.driver.cuda
     if not wanted or not runs or _major(wanted) <= _major(runs):
         return ""
-    return f"{FRAMEWORK} for CUDA {wanted}, driver {rank.host.gpu_driver} runs {runs}"
+    return f"{FRAMEWORK} needs CUDA {wanted}, driver {rank.host.gpu_driver} supports {runs}"
 
 
 def _major(release: str) -> int:
@@ -84,7 +84,7 @@ def direct(facts: Facts) -> Iterator[Verdict]:
         )
     elif ways and all(way for way, _ in ways.values()):
         text = grouped({node: way for node, (way, _) in ways.items()})
-        yield Verdict(level="ok", topic="gpu direct", text=f"RDMA cards may reach the GPUs: {text}")
+        yield Verdict(level="ok", topic="gpu direct", text=f"RDMA cards can reach the GPUs: {text}")
 
 
 def _has_both(rank: RankFacts) -> bool:
@@ -136,12 +136,12 @@ def _over(one: AllReduce) -> str:
 
 
 def _failed(one: AllReduce) -> Verdict:
-    look = f"{NCCL_LOG} shows how far it came" if one.backend == "nccl" else "look at that rank's node first"
+    look = f"{NCCL_LOG} shows where it stopped" if one.backend == "nccl" else "look at that rank's node first"
     return Verdict(
         level="error",
         topic=TOPIC,
         text=f"{_over(one)}{FRAMEWORK}:{one.backend} failed: {one.error}",
-        mend=f"{look}; what fails here fails in a sweep too",
+        mend=f"{look}; a sweep would fail too",
     )
 
 
@@ -154,7 +154,7 @@ def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
     if network is None or not measured:
         return Verdict(level="ok", topic=TOPIC, text=said)
     reached, slowest = BITS * timed.best_busbw_bytes_per_s, min(measured.values())
-    text = f"{said}, {_share(network, reached)}{100 * reached / slowest:.0f} % of its slowest link as measured"
+    text = f"{said}, {_share(network, reached)}{100 * reached / slowest:.0f} % of its slowest measured link"
     if reached >= FAR_BELOW * slowest:
         return Verdict(level="ok", topic=TOPIC, text=text)
     text += f" ({gbit(slowest)} Gb/s)"
@@ -169,8 +169,8 @@ def _without_rdma(facts: Facts, one: AllReduce) -> Iterator[Verdict]:
         yield Verdict(
             level="warning",
             topic=TOPIC,
-            text=f"{_over(one)}NCCL took sockets, though there are cards for RDMA",
-            mend=f"{NCCL_LOG} says why: it loads libibverbs (rdma-core), locks memory, opens /dev/infiniband",
+            text=f"{_over(one)}NCCL used sockets although there are RDMA cards",
+            mend=f"{NCCL_LOG} shows why: NCCL needs libibverbs (rdma-core), locked memory, /dev/infiniband",
         )
 
 
@@ -186,12 +186,10 @@ def speed(bytes_per_s: float) -> str:
 def _mend(facts: Facts, one: AllReduce) -> str:
     times = crossings(facts)
     if one.backend != "nccl" and times > 1:
-        return (
-            f"neighbouring ranks on one node (mpirun --map-by slot): each byte crosses a node's link {times} times"
-        )
+        return f"neighbouring ranks on one node (mpirun --map-by slot): now each byte crosses a link {times} times"
     if one.backend == "nccl":
-        return f"{NCCL_LOG} shows the transport (NET/IB, NET/Socket), GDRDMA and the rings that it chose"
-    return "Gloo computes on the ranks' cores: look at the load and the binding; more: GLOO_SOCKET_IFNAME, mtu"
+        return f"{NCCL_LOG} shows the transport (NET/IB, NET/Socket), GDRDMA and the rings that NCCL chose"
+    return "Gloo computes on the ranks' cores: check their load and binding, then GLOO_SOCKET_IFNAME and mtu"
 
 
 def crossings(facts: Facts) -> int:
@@ -209,8 +207,8 @@ def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
         yield Verdict(
             level="warning",
             topic=TOPIC,
-            text=f"inside {listed}; the others reach {speed(usual)}",
-            mend="nvidia-smi topo -m and nvidia-smi nvlink -s there, against a node that is well",
+            text=f"slow inside {listed}; the others reach {speed(usual)}",
+            mend="compare nvidia-smi topo -m and nvidia-smi nvlink -s with those of a healthy node",
         )
 
 
@@ -236,7 +234,7 @@ def launch(facts: Facts) -> Iterator[Verdict]:
         level="warning",
         topic="launch",
         text=f"the nodes have different numbers of ranks: {listed}",
-        mend="the same slots for every host in the hostfile, and -np a multiple of them",
+        mend="give every host the same slots in the hostfile, and -np a multiple of them",
     )
 
 
@@ -283,8 +281,8 @@ def _overwritten(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             level="warning",
             topic="versions",
-            text=f"two packages install one libnccl.so.2, and frameworks load the last: {grouped(both)}",
-            mend="an environment for each framework, or frameworks built for one CUDA release",
+            text=f"two packages install libnccl.so.2, and frameworks load the last one: {grouped(both)}",
+            mend="use an environment for each framework, or frameworks built for one CUDA release",
         )
 
 
@@ -305,8 +303,8 @@ def _same_version(name: str) -> str:
     if name in ("Python", "MPI", "GPU driver"):
         return f"install the same {name} on every node"
     if "(" in name:
-        return "./launch/install anew on every node, or one environment on a shared file system"
-    return f"pip install {name}==VERSION on every node, or one environment on a shared file system"
+        return "run ./launch/install again on every node, or use one environment on a shared file system"
+    return f"pip install {name}==VERSION on every node, or use one environment on a shared file system"
 
 
 # ---------------------------------------------------------------- limits
@@ -321,7 +319,7 @@ SHM_ADVISED_BYTES = 1 << 30
 # link_layer_show in the kernel: neither InfiniBand nor Ethernet
 EFA = "Unknown"
 BUSY_SHARE, BUSY_CORES = 0.1, 0.3
-LARGER = "a larger quota: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
+LARGER = "raise the quota: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
 
 
 def memlock(facts: Facts) -> Iterator[Verdict]:
@@ -337,13 +335,13 @@ def memlock(facts: Facts) -> Iterator[Verdict]:
         return
     tight = {node: size(limits[node]) for node in cards if limits[node] is not None}
     if not tight:
-        yield Verdict(level="ok", topic="memlock", text="unlimited wherever there is an RDMA card")
+        yield Verdict(level="ok", topic="memlock", text="unlimited on every node with an RDMA card")
         return
     is_fatal = any(card.link_layer in ("InfiniBand", EFA) for node in tight for card in cards[node])
     yield Verdict(
         level="error" if is_fatal else "warning",
         topic="memlock",
-        text=f"limited where there is an RDMA card, which must lock its buffers: {grouped(tight)}",
+        text=f"limited on nodes with an RDMA card, which must lock its buffers: {grouped(tight)}",
         mend="ulimit -l unlimited (limits.d: `* - memlock unlimited`; slurmd.service: LimitMEMLOCK=infinity; "
         "docker: --ulimit memlock=-1)",
     )
@@ -390,16 +388,16 @@ def cores(facts: Facts) -> Iterator[Verdict]:
     if starved:
         text = f"a cgroup's CPU quota, shared by its ranks, grants each {grouped(starved)}; on cpu such rows are "
         yield Verdict(
-            level="warning", topic="cores", text=f"{text}OVERSUBSCRIBED", mend=f"{LARGER}; or fewer ranks"
+            level="warning", topic="cores", text=f"{text}OVERSUBSCRIBED", mend=f"{LARGER}; or start fewer ranks"
         )
     if crowded:
         text = f"ranks share cores: {grouped(crowded)}; on cpu such rows are OVERSUBSCRIBED"
-        mend = "at most one rank per core; --device cuda or emulated needs less"
+        mend = "start at most one rank per core; --device cuda or emulated needs less"
         yield Verdict(level="warning", topic="cores", text=text, mend=mend)
     yield from _few(few)
     if len(set(shares.values())) > 1:
-        text = f"cores per rank differ, and every rank gets what the poorest has: {grouped(shares)}"
-        mend = "equal nodes, or slots in proportion to cores"
+        text = f"cores per rank differ, and every rank gets the smallest number: {grouped(shares)}"
+        mend = "use equal nodes, or slots in proportion to cores"
         yield Verdict(level="warning", topic="cores", text=text, mend=mend)
     elif not crowded and not starved and not few:
         yield Verdict(level="ok", topic="cores", text=f"{next(iter(shares.values()))} per rank on every node")
@@ -413,7 +411,7 @@ def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
         yield Verdict(level="warning", topic="cores", text=text, mend=LARGER)
     if bound:
         text = f"the launcher binds the ranks of a node to {grouped(bound)}"
-        mend = "mpirun --bind-to none, or launch/mpirun, which knows each MPI's word; Slurm: --cpus-per-task"
+        mend = "mpirun --bind-to none, or launch/mpirun, which adds the flag of each MPI; Slurm: --cpus-per-task"
         yield Verdict(level="warning", topic="cores", text=text, mend=mend)
 
 
@@ -442,7 +440,7 @@ def load(facts: Facts) -> Iterator[Verdict]:
             mend="end them, or take nodes for this job alone (Slurm: --exclusive)",
         )
     if not busy:
-        yield Verdict(level="ok", topic="load", text="no other process of weight")
+        yield Verdict(level="ok", topic="load", text="no other busy process")
 
 
 # ---------------------------------------------------------------- verdicts

@@ -60,7 +60,7 @@ def _lost(facts: Facts) -> Iterator[Verdict]:
             level="error",
             topic="gpu health",
             text=f"the driver counts GPUs that do not answer: {grouped(found)}",
-            mend="dmesg there shows why (NVRM, Xid 79); reboot the node, and have a GPU replaced that goes again",
+            mend="dmesg there shows why (NVRM, Xid 79); reboot the node; replace a GPU that fails again",
         )
 
 
@@ -133,12 +133,12 @@ FAULTS = (
     Fault(
         "error",
         "NVLink's fabric is not set up, and CUDA does not start (error 802)",
-        "systemctl restart nvidia-fabricmanager, of the driver's very version",
+        "systemctl restart nvidia-fabricmanager; its version must be the driver's",
         _fabric,
     ),
     Fault(
         "error",
-        "the compute mode forbids all computing",
+        "the compute mode forbids all processes",
         "nvidia-smi -c DEFAULT",
         lambda gpu: gpu.compute_mode if gpu.compute_mode == "Prohibited" else "",
     ),
@@ -151,12 +151,12 @@ FAULTS = (
     Fault(
         "error",
         "uncorrected memory errors since the driver was loaded",
-        "nvidia-smi -q -d ECC; nvidia-smi -r resets the GPU, and its memory is repaired then",
+        "nvidia-smi -q -d ECC; nvidia-smi -r resets the GPU and repairs its memory",
         lambda gpu: str(gpu.uncorrected_errors or ""),
     ),
     Fault(
         "warning",
-        "broken memory waits for a reset to be repaired",
+        "broken memory is repaired at the next reset",
         "nvidia-smi -r, with nothing running on the GPU",
         lambda gpu: "repair pending" if gpu.is_repair_pending else "",
     ),
@@ -169,39 +169,39 @@ FAULTS = (
     ),
     Fault(
         "warning",
-        "PCIe switches send it up to the root complex to reach GPUs and RDMA cards beside it (ACS)",
-        "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or IO virtualisation off in the "
-        "BIOS, where no virtual machine needs it",
+        "ACS sends its traffic to other GPUs and RDMA cards through the root complex",
+        "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or no IO virtualisation in "
+        "the BIOS, if no virtual machine needs it",
         lambda gpu: some(gpu.acs_redirects or ()),
     ),
     Fault(
         "warning",
-        "others compute there",
+        "other processes use the GPU",
         "end them (nvidia-smi shows them), or take nodes for this job alone (Slurm: --exclusive)",
         lambda gpu: some(gpu.processes),
     ),
     Fault(
         "warning",
-        "one process at a time may compute there, and workers of several points wait side by side",
+        "only one process at a time may use the GPU, but workers of several points do",
         "nvidia-smi -c DEFAULT",
         lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive") else "",
     ),
     Fault(
         "warning",
-        "MIG divides them, and a process can use one part alone",
+        "MIG divides the GPU, and a process can use only one part",
         "nvidia-smi -mig 0, or a part for each rank by its UUID in CUDA_VISIBLE_DEVICES",
         lambda gpu: "MIG on" if gpu.is_mig else "",
     ),
-    Fault("warning", "clocks were set", "nvidia-smi -rac", _held_clock),
+    Fault("warning", "clocks differ from the default", "nvidia-smi -rac", _held_clock),
     Fault(
         "warning",
         "the power limit is below the default",
-        "nvidia-smi -pl WATTS, or say so beside the numbers",
+        "nvidia-smi -pl WATTS, or report the limit with the numbers",
         _capped,
     ),
     Fault(
         "warning",
-        "persistence mode is off: the first user of a GPU waits 1 to 3 s for it, and clocks set are forgotten",
+        "persistence mode is off: the first process waits 1 to 3 s for the GPU, and clock settings are lost",
         "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
         lambda gpu: "off" if gpu.is_persistent is False else "",
     ),
@@ -228,7 +228,7 @@ ALIKE = (
     Like("PCIe lanes", PCIE, _width),
     Like("the highest clock", "nvidia-smi -q -d CLOCK on each; the same VBIOS everywhere", _clock),
     Like("the power limit", "nvidia-smi -pl WATTS, the same everywhere", _power),
-    Like("ECC, which costs memory and bandwidth on some", "nvidia-smi -e 1 everywhere, and a reboot", _ecc),
+    Like("ECC, which costs memory and bandwidth on some GPUs", "nvidia-smi -e 1 everywhere, and a reboot", _ecc),
 )
 
 
@@ -239,7 +239,7 @@ def _summary(gpu: GpuHealth) -> str:
     persistence = "persistence on" if gpu.is_persistent else ""
     acs = "no ACS redirects" if gpu.acs_redirects == () else ""
     parts = (capability, slot, acs, _clock(gpu), _power(gpu), ecc, persistence)
-    return ", ".join(filter(None, parts)) or "NVML tells nothing"
+    return ", ".join(filter(None, parts)) or "NVML reports nothing"
 
 
 # ---------------------------------------------------------------- gpus
@@ -277,7 +277,7 @@ def _alike(found: Gpus) -> Verdict:
         text = f"{next(iter(kinds.values()))} on every node"
         if len({gpu.name for every in found.values() for gpu in every}) == 1:
             return Verdict(level="ok", topic="gpus", text=text)
-        mend = "CUDA_VISIBLE_DEVICES with GPUs of one kind: the slowest holds up all, the first is the baseline"
+        mend = "CUDA_VISIBLE_DEVICES with GPUs of one kind: all wait for the slowest, the first is the baseline"
         return Verdict(level="warning", topic="gpus", text=f"GPUs of several kinds: {text}", mend=mend)
     return Verdict(
         level="warning" if all(found.values()) else "error",
@@ -306,7 +306,7 @@ def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
         for gpu in every:
             on.setdefault(gpu.uuid, []).append(node)
     if same := dict.fromkeys(some(nodes) for uuid, nodes in on.items() if uuid and len(nodes) > 1):
-        text = f"nodes share GPUs, so that rows on them are OVERSUBSCRIBED: {'; '.join(same)}"
+        text = f"nodes share GPUs, so rows on them are OVERSUBSCRIBED: {'; '.join(same)}"
         mend = "give each node or container GPUs of its own, or measure on one of them"
         yield Verdict(level="warning", topic="gpus", text=text, mend=mend)
 
@@ -320,7 +320,9 @@ def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
         if len(facts.of(node)) > 1 and all(0 < rank.driver.reachable < len(every) for rank in facts.of(node))
     }
     if walled:
-        text = f"each rank reaches its own GPU alone; NCCL fails or copies through host memory: {grouped(walled)}"
+        text = (
+            f"each rank reaches only its own GPU, so NCCL fails or copies through host memory: {grouped(walled)}"
+        )
         mend = "Slurm: --gpus-per-node N with --gpu-bind=none, not --gpus-per-task (cgroups hide the others)"
         yield Verdict(level="warning", topic="gpus", text=text, mend=mend)
 
@@ -331,14 +333,14 @@ def _peers(found: Gpus) -> Iterator[Verdict]:
     apart = {node: some(_strangers(every)) for node, every in several.items()}
     apart = {node: text for node, text in apart.items() if text}
     if apart and all("GeForce" in gpu.name for node in apart for gpu in several[node]):
-        text = "no peer access between GeForce cards, as they are made: NCCL copies through host memory"
+        text = "GeForce cards have no peer access by design: NCCL copies through host memory"
         yield Verdict(level="ok", topic="gpu topology", text=text)
     elif apart:
         yield Verdict(
             level="warning",
             topic="gpu topology",
-            text=f"no peer access, so that NCCL copies through host memory: GPUs {grouped(apart)}",
-            mend="nvidia-smi topo -m shows the wiring; PCIe ACS and the IOMMU off let peers reach each other",
+            text=f"no peer access, so NCCL copies through host memory: GPUs {grouped(apart)}",
+            mend="nvidia-smi topo -m shows the wiring; turn PCIe ACS and the IOMMU off for peer access",
         )
     elif several:
         links = sorted({link for every in several.values() for gpu in every for link in gpu.links} - {"self"})

@@ -41,7 +41,7 @@ def name_verdicts(facts: Facts) -> Iterator[Verdict]:
     listening = list(_listening(facts))
     yield from listening
     if not faults and not listening:
-        several = "every node's name resolves on every node, to an address that they share a network with"
+        several = "every node's name resolves on every node, to an address of a shared network"
         text = several if len(facts.nodes) > 1 else f"{facts.nodes[0]} resolves"
         yield Verdict(level="ok", topic="names", text=text)
 
@@ -55,7 +55,7 @@ def _listening(facts: Facts) -> Iterator[Verdict]:
         obeying = frameworks.load(alike[0]).obeying
         of, strategies = dict(zip(facts.nodes, addresses, strict=True)), ", ".join(alike)
         if lost := [node for node in facts.nodes if of[node] == ""]:
-            text = f"{strategies}: listens at the address of the host's name, which is none of {some(lost)}"
+            text = f"{strategies}: listens at the address of the host's name, which is no address of {some(lost)}"
             mend = f"{HOSTS_FILE}; or {obeying}" if obeying else HOSTS_FILE
             yield Verdict(level="error", topic="names", text=text, mend=mend)
             continue
@@ -100,14 +100,14 @@ def _fault(facts: Facts, addresses: _Addresses, asker: str, name: str) -> tuple[
     text, own = f"resolves to {resolved[0]}", addresses.of[name]
     if resolved[0].startswith("127."):
         itself = asker == name
-        why = "which no other node can reach" if itself else "which is whoever asks"
+        why = "which no other node can reach" if itself else "which is the asking node"
         return ("warning" if itself else "error"), f"{text}, {why}"
     if resolved[0] not in addresses.owner:
         return "warning", f"{text}, not one of its own addresses"
     if resolved[0] not in own:
         return "error", f"{text}, which is {addresses.owner[resolved[0]]}'s"
     if own[resolved[0]] not in addresses.shared and resolved[0] not in addresses.routed:
-        return "warning", f"{text}, on a network that no other node is on"
+        return "warning", f"{text}, on a network without other nodes"
     return None
 
 
@@ -123,7 +123,9 @@ def clock_verdicts(facts: Facts) -> Iterator[Verdict]:
             f"{node} is {abs(value):.2f} s {'ahead' if value > 0 else 'behind'}" for node, value in wrong.items()
         )
         mend = "chronyc makestep (or timedatectl set-ntp true) on those nodes"
-        yield Verdict(level="warning", topic="clocks", text=f"{text}: log times of the nodes mislead", mend=mend)
+        yield Verdict(
+            level="warning", topic="clocks", text=f"{text}: times in their logs are not comparable", mend=mend
+        )
     elif len(ahead) > 1:
         spread_s = max(ahead.values()) - min(ahead.values())
         rest = f"; unknown on {some(unknown)}, which no link reaches" if unknown else ""
@@ -152,7 +154,7 @@ def membership(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(level="ok", topic="network", text="one node: there are no pairs to measure")
         return
     if not facts.networks:
-        mend = "addresses in one subnet on every node, or name the networks with --interconnect or --fabric"
+        mend = "give every node an address in one subnet, or name the networks with --interconnect or --fabric"
         text = f"{some(facts.nodes)} share no IPv4 network"
         yield Verdict(level="error", topic="network", text=text, mend=mend)
     for network in facts.networks:
@@ -162,7 +164,7 @@ def membership(facts: Facts) -> Iterator[Verdict]:
                 level="error" if facts.named or len(network.places) < 2 else "warning",
                 topic="network",
                 text=f"{network.word} is not on every node: {grouped(missing)}",
-                mend="ip address and ip link set INTERFACE up there; a wrong name: --fabric, --interconnect",
+                mend="there: ip address, ip link set INTERFACE up; if the name is wrong: --fabric, --interconnect",
             )
         else:
             rate = f", {network.rate_bits_per_s / GBIT:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
@@ -182,8 +184,8 @@ def mtu(facts: Facts) -> Iterator[Verdict]:
             yield Verdict(
                 level="warning",
                 topic="mtu",
-                text=f"{network.word}: {grouped(sizes)}: large packets are cut, or lost without a trace",
-                mend=f"ip link set dev INTERFACE mtu {largest} on every node, and the switch no less",
+                text=f"{network.word}: {grouped(sizes)}: large packets are cut or silently lost",
+                mend=f"ip link set dev INTERFACE mtu {largest} on every node, and at least that on the switch",
             )
         elif len(sizes) > 1:
             yield Verdict(
@@ -215,7 +217,7 @@ def _without(facts: Facts, node: str, wanted: str) -> str:
     said = (
         f"there is no {', '.join(absent)}" if absent else "",
         f"{', '.join(dead)} is not active" if dead else "",
-        f"{', '.join(closed)} is not in /dev/infiniband, or not for this user" if closed else "",
+        f"{', '.join(closed)} is not in /dev/infiniband, or this user cannot open it" if closed else "",
     )
     return " and ".join(filter(None, said))
 
@@ -295,8 +297,8 @@ def reached(facts: Facts) -> Iterator[Verdict]:
         yield from _broken(network.word, [link for link in facts.links if link.network == network.word])
     if facts.left_out:
         pairs = some(f"{a}-{b} ({network})" for network, a, b in facts.left_out)
-        text = f"no time for {len(facts.left_out)} pairs: {pairs}"
-        mend = "fewer nodes at once, or one network: --interconnect NAME"
+        text = f"no time to measure {len(facts.left_out)} pairs: {pairs}"
+        mend = "check fewer nodes at once, or one network: --interconnect NAME"
         yield Verdict(level="warning", topic="links", text=text, mend=mend)
 
 
@@ -306,7 +308,7 @@ def _deaf(facts: Facts, network: Network) -> dict[str, str]:
 
 
 def _broken(network: str, links: Sequence[Link]) -> Iterator[Verdict]:
-    mend = "a firewall: open TCP between the nodes; ip route get ADDRESS; the card's and the switch port's state"
+    mend = "open TCP between the nodes in the firewall; ip route get ADDRESS; state of the card and switch port"
     failed = left = [link for link in links if link.error]
     if failed and len(failed) == len(links) > 1:
         text = f"{network}: no pair of nodes reaches each other: {some(map(_failure, failed))}"
@@ -337,7 +339,7 @@ def _other(link: Link, node: str) -> str:
 
 
 def _failure(link: Link) -> str:
-    large = "" if link.latency_s is None else " once packets were large (mtu?)"
+    large = "" if link.latency_s is None else " with large packets (mtu?)"
     return f"{link.client}-{link.server}: {link.error}{large}"
 
 
@@ -350,7 +352,7 @@ def latency(facts: Facts) -> Iterator[Verdict]:
         usual = _median(value for pair, value in matrix.items() if late.keys().isdisjoint(pair))
         for node, value in late.items():
             text = f"{network.word}: {node} answers after {_us(value)} us, the others after {_us(usual)} us"
-            mend = "what keeps its processor busy or asleep: the load, cpupower frequency-set -g performance"
+            mend = "lower its load, or keep its processor awake: cpupower frequency-set -g performance"
             yield Verdict(level="warning", topic="latency", text=text, mend=mend)
         if not late:
             text = f"{network.word}: {_us(usual)} us, {_us(min(matrix.values()))} to {_us(max(matrix.values()))}"
