@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from math import exp, log2, sqrt
+from operator import sub
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple, TextIO
@@ -192,44 +193,26 @@ def proof(records: Iterable[PointRecord], without: Sequence[str], control: Seque
     whole = [times for times in by_round.values() if len(times) == 4]
     if not whole:
         return None
-    all_of = {
-        name: [times["alone"] / times[name] for times in whole] for name in ("everyone", "without", "control")
-    }
-    return Proof(
-        everyone=fmean(all_of["everyone"]),
-        without=fmean(all_of["without"]),
-        control=fmean(all_of["control"]),
-        gain=_difference(all_of, "without"),
-        of_control=_difference(all_of, "control"),
+    everyone, less, controls = (
+        [times["alone"] / times[name] for times in whole] for name in ("everyone", "without", "control")
     )
-
-
-def _difference(all_of: Mapping[str, Sequence[float]], name: str) -> Estimate:
-    return interval([one - other for one, other in zip(all_of[name], all_of["everyone"], strict=True)])
+    return Proof(
+        everyone=fmean(everyone),
+        without=fmean(less),
+        control=fmean(controls),
+        gain=interval(list(map(sub, less, everyone))),
+        of_control=interval(list(map(sub, controls, everyone))),
+    )
 
 
 # ---------------------------------------------------------------- printed lines
 
 
-def opening_line(nodes: Sequence[str]) -> str:
-    return f"searching {len(nodes)} nodes for a slow one: {', '.join(nodes)}"
+NO_SUSPECT = "no suspect: ranks compute alike, and paths carry alike"
 
 
-def evidence_lines(suspects: Iterable[Suspect]) -> Iterator[str]:
-    lines = [f"suspect {one.node}: {one.why}" for one in suspects]
-    return iter(lines or ["no suspect: ranks compute alike, and paths carry alike"])
-
-
-def limits_line(noise: float) -> str:
-    return f"noise {100 * noise:.1f} %: nodes less than {100 * searched(noise):.1f} % slower are not searched"
-
-
-def wave_line(number: int, groups: Iterable[Iterable[str]]) -> str:
-    return f"wave {number}: {' | '.join(' '.join(sorted(group)) for group in groups)}"
-
-
-def unsteady_line(number: int) -> str:
-    return f"wave {number} never became steady: its groups are measured again"
+def evidence_lines(suspects: Iterable[Suspect]) -> list[str]:
+    return [f"suspect {one.node}: {one.why}" for one in suspects] or [NO_SUSPECT]
 
 
 def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], points: int, waves: int) -> str:
@@ -346,11 +329,10 @@ class Bisection:
         self.total = len(EVIDENCE) + points_for(len(self.nodes)) + 4 * made.rounds
 
     def run(self) -> int:
-        self._note(opening_line(self.nodes))
+        self._note(f"searching {len(self.nodes)} nodes for a slow one: {', '.join(self.nodes)}")
         self._sweep.begin()
         evidence = [self._one(self._cells[kind]) for kind in EVIDENCE]
-        beside = [record for record in evidence if not isinstance(record.outcome, Failed)]
-        if len(beside) < len(evidence):
+        if any(isinstance(record.outcome, Failed) for record in evidence):
             self._note("the exchange of all nodes failed, so nothing can be searched; see the log named above")
             return 1
         pointed = suspects(evidence[0], evidence[1], self._noise or searching.noise(evidence[:1]))
@@ -376,7 +358,8 @@ class Bisection:
             measured += records
             search.noise = self._noise or searching.noise(measured)
             search.hear(told)
-        self._note(limits_line(search.noise))
+        noise, least = 100 * search.noise, 100 * searched(search.noise)
+        self._note(f"noise {noise:.1f} %: nodes less than {least:.1f} % slower are not searched")
         return search
 
     def _wave(self, wave: Wave) -> tuple[PointRecord, ...]:
@@ -384,7 +367,7 @@ class Bisection:
         found = self._measured(wave)
         if all(record.settled for record in found):
             return found
-        self._note(unsteady_line(self._waves))
+        self._note(f"wave {self._waves} never became steady: its groups are measured again")
         self.total += len(wave)
         self._screen.extended(self.total)
         return self._measured(wave)
@@ -392,7 +375,7 @@ class Bisection:
     def _measured(self, wave: Wave) -> tuple[PointRecord, ...]:
         groups = [self._names(group) for group in wave]
         self._waves += 1
-        self._note(wave_line(self._waves, groups))
+        self._note(f"wave {self._waves}: {' | '.join(' '.join(sorted(group)) for group in groups)}")
         points = tuple(self._on(self._cells["comm"], group, self._waves - 1) for group in groups)
         return self._sweep.measure(Group(points=points, side_by_side=False), self.total, at_once=True)
 
@@ -411,7 +394,8 @@ class Bisection:
         numbers = [self.nodes.index(node) for node in healthy]
         control = self._names(search.control(numbers, len(slow)))
         sides = [tuple(node for node in self.nodes if node not in out) for out in (slow, control)]
-        alone = self._alone(healthy[0])
+        place = () if healthy[0] == self.nodes[0] else (healthy[0],)
+        alone = replace(self._solo, kind="solo", world_size=1, hosts=place)
         records: list[PointRecord] = []
         promised: Promise | None = None
         for number in range(1, self._made.rounds + 1):
@@ -431,11 +415,7 @@ class Bisection:
             return 1
         for line in proof_lines(whole, slow, control, promised):
             self._note(line)
-        return 0 if all(not isinstance(record.outcome, Failed) for record in records) else 1
-
-    def _alone(self, node: str) -> Point:
-        point = replace(self._solo, kind="solo", world_size=1)
-        return point if node == self.nodes[0] else replace(point, hosts=(node,))
+        return int(any(isinstance(record.outcome, Failed) for record in records))
 
     def _round(self, points: Sequence[Point]) -> tuple[PointRecord, ...]:
         if self._made.side_by_side:

@@ -11,6 +11,7 @@ import typer
 from scaling.command import command
 from scaling.errors import UsageError
 from scaling.tools.lab import files, lifecycle, shapes, state
+from scaling.tools.lab.state import Lab
 
 NAME = "scaling lab"
 ABOUT = (
@@ -56,8 +57,7 @@ def up(
     lab = lifecycle.up(wanted, say, changing=changing)
     if rate_:
         lab = lifecycle.change(name, rate_)
-    _warn(*files.warnings_of(lab))
-    _print(*files.described(lab), *files.how_to_use(lab))
+    _show(lab, *files.how_to_use(lab))
     return 0
 
 
@@ -89,8 +89,7 @@ def rate(changed: Annotated[list[str] | None, _CHANGES] = None, name: Annotated[
     shapes.check_name(name)
     lifecycle.need_root("rate")
     lab = lifecycle.change(name, changed)
-    _warn(*files.warnings_of(lab))
-    _print(*files.described(lab))
+    _show(lab)
     return 0
 
 
@@ -116,9 +115,10 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _warn(*lines: str) -> None:
-    for line in lines:
+def _show(lab: Lab, *more: str) -> None:
+    for line in files.warnings_of(lab):
         say(line)
+    _print(*files.described(lab), *more)
 
 
 def _print(*lines: str) -> None:

@@ -59,7 +59,7 @@ def _declared_again(name: str) -> None:
 
 def mpirun_command(lab: Lab) -> list[str]:
     """Build the call of mpirun on the first node. Raises LaunchError without launch/mpirun."""
-    mpirun = files.CHECKOUT / "launch" / "mpirun"
+    mpirun = remote.CHECKOUT / "launch" / "mpirun"
     if not mpirun.is_file():
         raise LaunchError(
             f"{mpirun} is missing: `run` needs launch/ of the repository that this package came from"
@@ -140,11 +140,8 @@ def folders(arguments: Sequence[str]) -> list[str]:
 
 def lost(arguments: Sequence[str]) -> list[str]:
     """List paths under /tmp that the nodes cannot share, because their folder does not exist yet."""
-    return [str(path) for path in _named(arguments) if not path.is_dir() and not _is_shared(path.parent)]
-
-
-def _is_shared(folder: Path) -> bool:
-    return folder.is_dir() and str(folder) != remote.PRIVATE
+    unshared = (path for path in _named(arguments) if not path.is_dir())
+    return [str(path) for path in unshared if str(path.parent) == remote.PRIVATE or not path.parent.is_dir()]
 
 
 def _named(arguments: Sequence[str]) -> list[Path]:
@@ -218,7 +215,7 @@ def _make(wanted: Shape) -> Lab:
 def _holder(wanted: Shape) -> Iterator[Holder]:
     """Start the holder. It stays if the body succeeds, and ends with an exception or with this process."""
     command = [sys.executable, "-m", "scaling.tools.lab.holder", wanted.name, *wanted.node_names]
-    paths = [str(files.CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(remote.CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, env=environ) as process:
@@ -250,9 +247,8 @@ def change(name: str, texts: Sequence[str]) -> Lab:
             lab = shapes.switched(lab, one) if one.value else shapes.rated(lab, one)
         wires.apply(lab, lab.nics)
         for one in wanted:
-            for node in shapes.nodes_of(lab, one):
-                if one.value:
-                    wires.switch_card(lab, node, one.nic, one.value)
+            for node in shapes.nodes_of(lab, one) if one.value else ():
+                wires.switch_card(lab, node, one.nic, one.value)
         state.save(lab)
         files.write(lab)
         return lab

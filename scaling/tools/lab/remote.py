@@ -14,7 +14,7 @@ import os
 import pwd
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,15 +61,9 @@ def parse(arguments: Sequence[str]) -> tuple[bool, str, list[str]]:
 
 
 def enter(name: str, host: str) -> None:
-    with ExitStack() as stack:
-        for descriptor in [_opened(stack, path) for path in namespace_files(name, host)]:
-            ns.enter(descriptor)
-
-
-def _opened(stack: ExitStack, path: str) -> int:
-    descriptor = os.open(path, os.O_RDONLY)
-    stack.callback(os.close, descriptor)
-    return descriptor
+    """Open all namespaces before the last one hides /proc, then enter them. exec closes the descriptors."""
+    for descriptor in [os.open(path, os.O_RDONLY) for path in namespace_files(name, host)]:
+        ns.enter(descriptor)
 
 
 def namespace_files(name: str, host: str) -> list[str]:

@@ -69,10 +69,8 @@ def rated(lab: Lab, one: Change) -> Lab:
         links = {**lab.links, f"{one.node}.{nic.name}": share}
         return replace(lab, links={link: part for link, part in links.items() if part != 1.0})
     rate = one.rate_bits_per_s
-    nics = tuple(
-        replace(nic, rate_bits_per_s=rate, shaped_bits_per_s=rate) if nic.name == one.nic.name else nic
-        for nic in lab.nics
-    )
+    changed = replace(one.nic, rate_bits_per_s=rate, shaped_bits_per_s=rate)
+    nics = tuple(changed if nic.name == changed.name else nic for nic in lab.nics)
     links = {link: share for link, share in lab.links.items() if link.partition(".")[2] != one.nic.name}
     return replace(lab, nics=nics, links=links)
 
@@ -158,12 +156,10 @@ def check_name(name: str) -> None:
 
 def differences(lab: Lab, wanted: Shape, changing: Collection[str] = ()) -> list[str]:
     """List differences like `--nodes 2 (asked for: --nodes 4)`. Rates of cards in `changing` may differ."""
+    sides = (len(lab.nodes), lab.slots, lab.nics), (wanted.nodes, wanted.slots, wanted.nics)
     has, asked = (
         (f"--nodes {nodes}", f"--slots {slots}", " ".join(_flag(nic, nic.name not in changing) for nic in nics))
-        for nodes, slots, nics in (
-            (len(lab.nodes), lab.slots, lab.nics),
-            (wanted.nodes, wanted.slots, wanted.nics),
-        )
+        for nodes, slots, nics in sides
     )
     return [f"{one} (asked for: {other})" for one, other in zip(has, asked, strict=True) if one != other]
 

@@ -37,7 +37,7 @@ from scaling.tools.predict.forecast import (
 from scaling.tools.predict.healthy import Relief
 from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
-from scaling.tools.predict.setting import At, Known, Setting
+from scaling.tools.predict.setting import At, Bus, Known, Setting
 
 # the ends of one-sided 80 % intervals
 LOWER, UPPER = 0.2, 0.8
@@ -87,10 +87,8 @@ def planned(asked: Asked, case: Case, priors: Priors) -> str:
 
 
 def _is_ours(price: Price, case: Case) -> bool:
-    name = case.device
-    if case.emulated:
-        return price.match.holds(emulated=name)
-    return price.match.holds(gpu=name) or price.match.holds(cpu=name)
+    holds, name = price.match.holds, case.device
+    return holds(emulated=name) if case.emulated else holds(gpu=name) or holds(cpu=name)
 
 
 def _plans(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[Plan | str]:
@@ -161,12 +159,11 @@ def _first(
     index = tried.first(target)
     if index is None:
         return None
-    hopeful = int(np.flatnonzero(tried.upper >= target)[0])
-    fewest = tried.counts[hopeful]
+    fewest = counts[int(np.flatnonzero(tried.upper >= target)[0])]
     if index and counts[index] - counts[index - 1] > 1:  # the numbers that were skipped in between
         between = _Rates.of(look, price, range(counts[index - 1] + 1, counts[index]))
-        sooner = between.first(target)
-        tried, index = (tried, index) if sooner is None else (between, sooner)
+        if (sooner := between.first(target)) is not None:
+            tried, index = between, sooner
     machines, devices = tried.counts[index], tried.counts[index] * price.devices
     middle, lower, upper = (float(values[index]) for values in (tried.middle, tried.lower, tried.upper))
     return Plan(
@@ -189,9 +186,7 @@ def _plans_table(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) 
     ]
     lines += [f"note: {note}" for note in case.notes]
     lines += [_plan_line(plan, case, file.currency) for plan in found]
-    rivals = _tied_plans(found)
-    if rivals:
-        names = ", ".join(f"{plan.machines} x {plan.price}" for plan in rivals)
+    if names := ", ".join(f"{plan.machines} x {plan.price}" for plan in _tied_plans(found)):
         lines.append(f"tied with the first: {names}; to decide, measure an exchange on 2 machines of each")
     return "\n".join(map(printable, lines)) + "\n"
 
@@ -207,12 +202,11 @@ def _plan_line(plan: Plan, case: Case, currency: str) -> str:
 
 
 def _plans_json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
-    rivals = [plan.price for plan in _tied_plans(found)]
     plain = {
         "kind": "PREDICTED", "interval_percent": 80, "target": asked.target, "unit": case.unit,
         "units_per_sample": case.units_per_sample, "currency": file.currency,
         "title": case.title, "notes": list(case.notes), "plans": msgspec.to_builtins(found),
-        "not_distinguishable_from_first": rivals,
+        "not_distinguishable_from_first": [plan.price for plan in _tied_plans(found)],
     }  # fmt: skip
     return as_json(rounded(plain))
 
@@ -228,16 +222,15 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     if run is None:
         return _cold(asked)
     header, records = run
-    found = evidence.case(header, records, _wanted(asked))
+    wanted = Wanted(
+        asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size
+    )
+    found = evidence.case(header, records, wanted)
     if asked.devices_per_node:
         found = found._replace(devices_per_node=asked.devices_per_node)
     if asked.model not in ("", found.model):  # samples of another model may have another length
         found = found._replace(unit="samples", units_per_sample=1)
     return found
-
-
-def _wanted(asked: Asked) -> Wanted:
-    return Wanted(asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size)
 
 
 def _alike(asked: Asked) -> None:
@@ -288,12 +281,13 @@ def _cold(asked: Asked) -> Case:
     if asked.without:
         raise UsageError("--without: needs a run with that node; give RUN instead of --cold")
     rate, batch, each = asked.rate or 0.0, asked.batch_size or 1, asked.devices_per_node or 1
-    known = known_by_name(asked.model)
-    link, line = network(asked.network)
+    known, (link, line) = known_by_name(asked.model), network(asked.network)
+    bus: Bus = "nvlink" if each > 4 else "pcie"
+    name = {"nvlink": "NVLink", "pcie": "PCIe"}[bus]
     _step(batch, rate)
     setting = Setting(
         gradient_bytes=4.0 * known.parameters, tail=known.tail, tensors=known.tensors, step_s=batch / rate,
-        bus="nvlink" if each > 4 else "pcie", link=link, line_bytes_per_s=line, overlap="ddp", messages="buckets",
+        bus=bus, link=link, line_bytes_per_s=line, overlap="ddp", messages="buckets",
         compress=asked.compress,
     )  # fmt: skip
     return Case(
@@ -301,7 +295,7 @@ def _cold(asked: Asked) -> Case:
         setting=setting, known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, unit="samples",
         devices_per_node=each, model=known.name, cold=True, rates=((known.name, batch, rate),),
         device=asked.device,
-        notes=(f"nothing was measured; assumed: an all-reduce that overlaps like DDP's, float32, {_bus(each)}",),
+        notes=(f"nothing was measured; assumed: an all-reduce that overlaps like DDP's, float32, {name}",),
     )  # fmt: skip
 
 
@@ -311,10 +305,6 @@ def _step(batch: int, rate: float) -> None:
             f"--rate {rate:g}: a step of {batch} samples would take {batch / rate:.3g} s; from {SHORTEST_S:g} to "
             f"{LONGEST_S:,.0f} s are predicted"
         )
-
-
-def _bus(each: int) -> str:
-    return "NVLink" if each > 4 else "PCIe"
 
 
 def known_by_name(name: str) -> KnownModel:
@@ -361,30 +351,21 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
 
 def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[int, ...]:
     """Return the asked world sizes, ascending. Raises UsageError if one is too far from the measured ones."""
-    usual = (relief.world_size,) if relief else _beyond(case)
+    first = case.devices_per_node if case.cold else 2 * case.largest
+    usual = (relief.world_size,) if relief else tuple(first * 2**power for power in range(DOUBLINGS))
     sizes = _sizes(asked.world_sizes) if asked.world_sizes else usual
     most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
     if sizes[-1] > most:
         why = "the largest published" if case.cold else f"{FARTHEST} times the largest measured"
-        mend = (
-            ""
-            if case.cold
-            else f"; measure a larger one: mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} "
-            f"--batch-size {case.batch_size}"
-        )
+        larger = f"mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} --batch-size {case.batch_size}"
+        mend = "" if case.cold else f"; measure a larger one: {larger}"
         raise UsageError(f"--world-sizes {sizes[-1]}: more than {most}, {why}{mend}")
-    crosses = sizes[-1] > case.devices_per_node
-    if crosses and not asked.network and case.setting.link in ("none", "unknown"):
+    if sizes[-1] > case.devices_per_node and not asked.network and case.setting.link in ("none", "unknown"):
         raise UsageError(
             f"--world-sizes {sizes[-1]}: only one node of {case.devices_per_node} devices was measured: "
             "give the network between nodes, --network ib:100, or measure two nodes"
         )
     return sizes
-
-
-def _beyond(case: Case) -> tuple[int, ...]:
-    first = case.devices_per_node if case.cold else 2 * case.largest
-    return tuple(first * 2**power for power in range(DOUBLINGS))
 
 
 def _sizes(words: str) -> tuple[int, ...]:
@@ -401,31 +382,22 @@ def _sizes(words: str) -> tuple[int, ...]:
 
 def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
     asked = Asked(compress=asked.compress) if case.cold else asked  # --cold: all else is the case
-    spread = "" if asked.devices_per_node else _spread(case)
+    apart = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
+    spread = next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in apart), "")
     said = (
-        (relief, _relieved(relief)),
+        (relief, _relieved(relief) if relief else ""),
         (asked.network, f"over {asked.network}, which was not measured"),
         (asked.batch_size not in (None, case.batch_size), f"batch {asked.batch_size} per device"),
         (asked.model not in ("", case.model), f"model {asked.model}"),
         (asked.rate, f"{asked.rate or 0:g} {case.unit}/s on one device, as --rate says"),
-        (
-            asked.compress > 1,
-            f"gradients / {asked.compress:g}; the cost of compressing them is not counted",
-        ),
+        (asked.compress > 1, f"gradients / {asked.compress:g}; the cost of compressing them is not counted"),
         (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
-        (spread, f"nodes are filled; {spread}"),
+        (spread and not asked.devices_per_node, f"nodes are filled; {spread}"),
     )
     return tuple(f"what if: {text}" for given, text in said if given)
 
 
-def _spread(case: Case) -> str:
-    found = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
-    return next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in found), "")
-
-
-def _relieved(relief: Relief | None) -> str:
-    if relief is None:
-        return ""
+def _relieved(relief: Relief) -> str:
     saved = f"{100 * relief.share:.1f} % of a step"
     apart = abs(relief.faster - 1) >= 0.001
     alone = f"; alone, the other devices are {100 * (relief.faster - 1):+.1f} % faster than all" if apart else ""

@@ -262,15 +262,12 @@ def measure_next(look: Outlook, asked: int) -> Next | None:
     goal = values[:, -1]
     ends = np.exp(infer.quantiles(values[:, [-1]], weights, [LOW, HIGH]))
     now = float(ends[1, 0] - ends[0, 0]) / 2
-    left = {
-        f"N={size}": _left(weights, values[:, index], goal, MEASURED_NOISE) for index, size in enumerate(sizes)
-    }
-    if not case.known.exchanges and not case.cold:
-        exchange = np.log(np.maximum(predicted.parts.exchange_s, 1e-9))
-        for index, size in enumerate(sizes[:1]):
-            left[f"comm at N={size}"] = _left(weights, exchange[:, index], goal, 0.05)
+    left = {f"N={size}": _left(weights, values[:, at], goal, MEASURED_NOISE) for at, size in enumerate(sizes)}
     if not left:
         return None
+    if not case.known.exchanges and not case.cold:
+        exchange = np.log(np.maximum(predicted.parts.exchange_s[:, 0], 1e-9))
+        left[f"comm at N={sizes[0]}"] = _left(weights, exchange, goal, 0.05)
     what = min(left, key=lambda name: left[name])
     return Next(what, asked, now, now * left[what]) if left[what] < 0.97 else None
 

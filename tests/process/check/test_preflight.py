@@ -41,7 +41,7 @@ class Preflight:
             for number in range(hub.size)
         ]
         for prober, one in zip(self.probers, told, strict=True):
-            prober.enrol(one)
+            prober.say(one)
         self.said: list[str] = []
         self.lead = Lead(mailbox(hub, self.turn))
         self.lead.say = self.said.append

@@ -109,7 +109,7 @@ def test_a_speed_that_no_card_has_is_not_believed() -> None:
 
 def test_silent_ranks_are_named() -> None:
     hub = Hub(3)
-    Prober(hub.rank(1)).enrol(rank(node("node1", 1)))
+    Prober(hub.rank(1)).say(rank(node("node1", 1)))
     clock = Clock()
     mailbox: Mailbox[ToRank, ToLead] = Mailbox(
         hub.rank(0), LEAD_DECODER, turn=lambda: None, wait=lambda: clock.sleep(0.5), clock=clock

@@ -134,8 +134,7 @@ def _moments(found: Posterior) -> dict[str, tuple[float, float]]:
             continue
         prior = found.priors.constants[name]
         values = prior.mean + prior.sd * found.z[:, index]
-        mean = float(found.weights @ values)
-        told[name] = (mean, float(found.weights @ values**2))
+        told[name] = (float(found.weights @ values), float(found.weights @ values**2))
     return told
 
 
@@ -191,11 +190,10 @@ def _maximised(told: Sequence[_Told]) -> Priors:
 def _updated(prior: Prior, told: Sequence[tuple[float, float, float, str]]) -> Prior:
     if not told:
         return prior
-    strength = STRENGTH
-    total = strength + sum(weight for weight, _, _, _ in told)
-    mean = (strength * prior.mean + sum(w * m for w, m, _, _ in told)) / total
+    total = STRENGTH + sum(weight for weight, _, _, _ in told)
+    mean = (STRENGTH * prior.mean + sum(w * m for w, m, _, _ in told)) / total
     around = sum(w * (square - 2 * mean * m + mean**2) for w, m, square, _ in told)
-    own = strength * (prior.sd**2 + (prior.mean - mean) ** 2)
+    own = STRENGTH * (prior.sd**2 + (prior.mean - mean) ** 2)
     sources = tuple(sorted({source for _, _, _, source in told}))
     return replace(prior, mean=mean, sd=sqrt((own + around) / total), series=len(told), sources=sources)
 
