@@ -156,7 +156,7 @@ def test_a_pair_without_an_answer_is_recorded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("scaling.tools.check.lead.LATE_S", 0.0)
     preflight = Preflight(monkeypatch, on_loopback(FOUR[:2]))
     over = threading.Event()
-    monkeypatch.setattr(Prober, "_measure", lambda *_: over.wait(60))
+    monkeypatch.setattr("scaling.tools.check.prober.probe_link", lambda *_: over.wait(60))
     assert {link.error for link in preflight.run().links} == {"no answer"}
     over.set()
 

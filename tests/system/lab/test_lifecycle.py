@@ -109,7 +109,7 @@ def test_an_up_that_is_killed_leaves_nothing_running(step: str) -> None:
     done = subprocess.run(words, check=False, cwd=labs.ROOT, capture_output=True, timeout=60)
     assert done.returncode == -signal.SIGKILL
     eventually(lambda: not called(name))
-    assert "half-made" in labs.command("status").stdout
+    assert "incomplete" in labs.command("status").stdout
     assert labs.end("half")
     assert not state.folder(name).exists()
 
@@ -176,7 +176,7 @@ def test_two_ups_at_once_make_one_lab() -> None:
     pair = [subprocess.Popen(words, cwd=labs.ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=60)[1] for process in pair]
     assert [process.returncode for process in pair] == [0, 0]
-    assert sorted("making" in text for text in said) == [False, True]
+    assert sorted("creating" in text for text in said) == [False, True]
     lab = labs.load("both")
     assert labs.end("both")
     assert labs.traces(lab) == []

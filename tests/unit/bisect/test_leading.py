@@ -90,7 +90,7 @@ SLOW_BROKEN_OFF = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0
         ("solo", "stopped before the proof of node3 was complete: the measured points are kept; start again"),
     ],
 )
-def test_ctrl_c_keeps_what_was_measured_and_says_how_far_it_came(
+def test_ctrl_c_keeps_the_measured_points_and_reports_the_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, at: str, last: str
 ) -> None:
     hosts = [host(f"node{number}", cores=1, nics=(nic(f"10.0.0.{number}"),)) for number in range(1, 5)]

@@ -101,7 +101,7 @@ IB = NcclChoice(
 SOCKET = NcclChoice(network="Socket", cards=("ib0",), transports={"NET/Socket": 4})
 
 
-def test_what_nccl_chose_stands_beside_the_busbw() -> None:
+def test_nccls_choices_are_in_the_verdict() -> None:
     found = with_one(facts(), backend="nccl", everyone=timed(1e9), nccl=IB)
     assert to_mend(found) == []
     (said,) = ok(found, "all-reduce")
@@ -262,7 +262,7 @@ def test_gpus_are_those_of_the_rank() -> None:
     assert strategies.environ(found[0])["NCCL_SOCKET_IFNAME"] == "=lo"
 
 
-def test_what_ranks_told_becomes_one() -> None:
+def test_answers_of_ranks_become_one_all_reduce() -> None:
     told = ranks(FOUR[:2], each=2, told=TORCH)
     answers = {
         number: RankAllReduce(everyone=timed(1e9), inside=timed(1e9 * (number + 1), 2), library="torch 9, Gloo")

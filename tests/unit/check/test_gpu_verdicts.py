@@ -44,7 +44,7 @@ def test_gpus_that_do_not_answer_are_an_error_even_where_none_does() -> None:
     assert "dmesg" in verdict.mend
 
 
-def test_switches_that_do_not_redirect_are_told_where_root_could_look() -> None:
+def test_switches_without_redirects_are_reported() -> None:
     found = gpu_facts({(node, index): {"acs_redirects": ()} for node in FOUR for index in range(2)})
     assert to_mend(found) == []
     (text,) = ok(found, "gpu health")

@@ -72,7 +72,7 @@ def test_a_sound_cluster_has_nothing_to_mend(nodes: tuple[str, ...], each: int) 
     assert to_mend(facts(nodes, each=each)) == []
 
 
-def test_one_node_is_told_that_it_has_no_pairs() -> None:
+def test_one_node_has_no_pairs() -> None:
     assert ok(facts(FOUR[:1]), "network") == ["one node: there are no pairs to measure"]
 
 

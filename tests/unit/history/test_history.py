@@ -70,7 +70,7 @@ def test_the_headline_is_the_reports(name: str) -> None:
     assert set(found.flags) == set(row.flags) - {"SUPERLINEAR", "DRIFTING"}
 
 
-def test_what_is_not_what_its_name_says_is_no_headline_while_there_is_another() -> None:
+def test_a_mislabelled_exchange_is_the_last_choice_for_the_headline() -> None:
     """Of the scene, 4 ranks over eth0 are faster, but their bytes went over ib0."""
     assert headline(SCENES["networks"]()).interconnect == "ib0"
 

@@ -89,7 +89,7 @@ def test_mpirun_gets_the_callers_environment_and_the_labs() -> None:
     assert found["PRTE_MCA_prte_default_hostfile"] == "/run/scaling-lab/lab/hostfile"
 
 
-def test_who_is_not_outside_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_inside_a_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Path("/proc/self/ns/net").stat().st_ino
     here = Holder(program=state.program(1), namespaces={}, inodes={"node1": own})
     monkeypatch.setattr(state, "living", lambda: iter([msgspec.structs.replace(lab(), holder=here)]))
@@ -224,7 +224,7 @@ def test_pyroute2_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert not state.folder("never").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told(
+def test_a_folder_that_cannot_be_made_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()

@@ -119,7 +119,7 @@ def test_steps_that_no_device_takes_are_refused(rate: float) -> None:
         asking.look(Asked(rate=rate), case({4: 0.9}), PRIORS)
 
 
-def test_nodes_that_were_not_filled_are_told() -> None:
+def test_nodes_that_were_not_filled_are_reported() -> None:
     spread = case({4: 0.9})._replace(
         measured=(Measured(at=At(world_size=4, nodes=4), samples_per_s=1, efficiency=1),)
     )
@@ -205,7 +205,7 @@ def test_rows_with_too_wide_an_interval_are_not_claimed() -> None:
     assert not forecasts(look, (64,))[0].claimed
 
 
-def test_what_to_measure_next_narrows_what_was_asked() -> None:
+def test_the_next_point_narrows_the_interval() -> None:
     look = asking.look(Asked(), case(TWO_NODES), PRIORS)
     found = measure_next(look, 256)
     assert found is not None
@@ -224,7 +224,7 @@ def test_points_of_other_sizes_stay_where_they_are() -> None:
     assert forecasts(look, (8,))[0].efficiency == pytest.approx(seen.value, abs=0.01)
 
 
-def test_where_the_model_does_not_fit_what_was_measured_it_says_so() -> None:
+def test_a_bad_fit_is_a_doubt() -> None:
     """A noisy efficiency far below all that was ever published of such a cluster."""
     fits = asking.look(Asked(), case(TWO_NODES), PRIORS)
     assert fits.doubts == ()
@@ -353,7 +353,7 @@ def test_80_of_100_clusters_are_inside(seen: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("line_bytes_per_s", [1.25e9, 12.5e9])
-def test_devices_that_sleep_lose_what_the_wire_takes_beyond_backward(line_bytes_per_s: float) -> None:
+def test_emulated_devices_lose_the_wire_time_beyond_backward(line_bytes_per_s: float) -> None:
     """AlexNet on P100s of 2,987 images/s at batch 512, of which a node of four was measured: by hand, two thirds
     of a step hide the ring's bytes at the line's rate less TCP's framing. Real devices lose more."""
     alone_s, gradient_bytes, world_size = 512 / 2987, 244.4e6, 16
@@ -456,7 +456,7 @@ def test_plans_say_where_the_model_does_not_fit(tmp_path: Path) -> None:
     assert all(f"note: {one}" in said for one in doubts)
 
 
-def test_prices_that_are_close_cannot_be_told_apart(tmp_path: Path) -> None:
+def test_close_prices_are_tied(tmp_path: Path) -> None:
     assert "tied with the first" in planned(tmp_path, cost=10.1)
     assert "fast" not in planned(tmp_path, cost=300.0).partition("tied with the first")[2]
 

@@ -50,7 +50,7 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
     assert found.setting.gradient_bytes == 40
 
 
-def test_few_draws_are_told() -> None:
+def test_few_draws_are_reported() -> None:
     """An exchange of 40 bytes that takes 50 ms."""
     found = outlook(case(run()), priors.read())
     (said,) = found.doubts
@@ -110,7 +110,7 @@ def test_a_loss_that_no_control_explains_is_no_input() -> None:
     assert "points of its loss are unexplained" in found.notes[0]
 
 
-def test_nothing_sound_is_refused_with_what_would_mend_it() -> None:
+def test_a_run_without_usable_rows_is_refused_with_the_fix() -> None:
     with pytest.raises(
         UsageError, match=r"one usable exchange.*mpirun -np 2 python -m scaling.run .*--world-sizes 1,2"
     ):
@@ -174,7 +174,7 @@ def test_without_a_slow_node_nobody_beats_being_alone(tmp_path: Path, capsys: py
     assert row["samples_per_s"] / row["efficiency"] == pytest.approx(640)
 
 
-def test_what_a_slow_node_costs_is_told_by_its_own_curve() -> None:
+def test_the_cost_of_a_slow_node_is_of_its_own_curve() -> None:
     """Another batch, of which nobody waits for anybody, stands first in the file."""
     other = [
         placed(one)
@@ -230,7 +230,7 @@ def test_what_takes_a_card_by_its_verbs(strategy: str, device: Literal["cpu", "c
     assert (str(found.setting.link), found.setting.line_bytes_per_s) == (link, 12.5e9)
 
 
-def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
+def test_emulated_devices_have_priors_of_their_own() -> None:
     profile = Hardware(device="emulated", profile="p100")
     asleep = [replace(one, point=replace(one.point, hardware=profile)) for one in run()]
     assert (case(asleep).setting.emulated, case(run()).setting.emulated) == (True, False)
