@@ -7,9 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from inspect import Parameter, Signature
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast, get_type_hints
+
+import msgspec
 
 from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
 from scaling.text import one_line, readable
@@ -51,6 +54,29 @@ def output_flag(*names: str) -> Any:
     import typer
 
     return typer.Option(*names, help="Write to this file.", metavar="FILE", show_default="stdout")
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_fields(record: type) -> Callable[[Command], Command]:
+    """Decorate a command, which takes them as `**flags`, with the annotated fields of a Struct as its flags."""
+    hints = get_type_hints(record, include_extras=True)
+    parameters = [
+        Parameter(
+            one.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if one.required else one.default,
+            annotation=hints[one.name],
+        )
+        for one in msgspec.structs.fields(record)
+    ]
+
+    def add(function: Command) -> Command:
+        cast(Any, function).__signature__ = Signature(parameters)
+        return function
+
+    return add
 
 
 def _refusals(one: type[Exception]) -> Any:

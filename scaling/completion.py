@@ -13,7 +13,7 @@ from scaling import __version__
 from scaling.command import command
 
 ABOUT = (
-    "How well does data-parallel training scale, why not better, and what would help? "
+    "Measure how well data-parallel training scales, what limits it, and what would help. "
     "`scaling COMMAND --help` lists the flags of a command; `python -m scaling COMMAND` is the same."
 )
 EPILOG = "Scripts that install frameworks and start these commands on a cluster are in launch/ of the source."

@@ -116,12 +116,8 @@ def facts(
     """A sound cluster, but for the changes: ib carries 9.4 Gb/s, ethernet 0.94."""
     everyone = ranks(nodes, each=each, hosts=hosts, told=told)
     found = lead.find_networks(everyone, words, fabric)
-    sound = Facts(
-        ranks=everyone,
-        networks=found.networks,
-        absent=found.absent,
-        named=bool(words or fabric),
-        asked=bool(words),
+    sound = replace(
+        found,
         prepared=prepared(everyone),
         links=tuple(
             link

@@ -15,7 +15,7 @@ from scaling.run.invocation import Invocation, fields
 from scaling.tools.bisect import NAME
 
 EPILOG = (
-    "Exit codes: 0 searched, whatever was found; 1 a point failed, 2 a mistake, 130 Ctrl-C, 143 SIGTERM, "
+    "Exit codes: 0 the search ended, 1 a point failed, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM, "
     "129 SIGHUP."
 )
 KINDS = ["exchange", "solo", "together", "comm"]
@@ -53,28 +53,28 @@ def bisect(
     rounds: Annotated[
         int,
         typer.Option(
-            help="How often each point of the proof is measured, in processes of their own.", metavar="N"
+            help="How often each point of the proof is measured, each time in new processes.", metavar="N"
         ),
     ] = ROUNDS,
     noise: Annotated[
         float | None,
         typer.Option(
-            help="By how many percent points of healthy nodes differ from start to start; nodes that are slower "
-            "by less than twice that are not searched.",
+            help="Variation of healthy nodes between starts, in percent; nodes that are slower by less than twice "
+            "that are not searched.",
             metavar="PERCENT",
-            show_default="as windows show",
+            show_default="estimated from windows",
         ),
     ] = None,
     view: View = "plain",
     **flags: Any,
 ) -> Asked:
-    """Which node makes the others wait, and what would its removal bring? Three nodes at least.
+    """Find the node that makes the others wait, and what its removal would bring. It needs three nodes or more.
 
-    Start it as the sweep was: mpirun -np 16 python -m scaling bisect
+    Start it like the sweep: mpirun -np 16 python -m scaling bisect
 
     Suspects are nodes that compute slowly and paths that carry little. Groups of nodes then exchange gradients at
-    the same time, until the slow nodes are known. The proof measures all nodes, those without the slow ones and
-    those without as many healthy ones in the same rounds.
+    the same time, until the slow nodes are known. The proof measures in the same rounds all nodes, all
+    without the slow ones, and all without as many healthy ones.
     """
     if noise is not None and not 0 < noise <= 50:
         raise UsageError(f"--noise {noise:g}: not between 0 and 50 percent; write for example --noise 3")

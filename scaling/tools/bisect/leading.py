@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from math import exp, log2, sqrt
+from operator import sub
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple, TextIO
@@ -192,67 +193,46 @@ def proof(records: Iterable[PointRecord], without: Sequence[str], control: Seque
     whole = [times for times in by_round.values() if len(times) == 4]
     if not whole:
         return None
-    all_of = {
-        name: [times["alone"] / times[name] for times in whole] for name in ("everyone", "without", "control")
-    }
-    return Proof(
-        everyone=fmean(all_of["everyone"]),
-        without=fmean(all_of["without"]),
-        control=fmean(all_of["control"]),
-        gain=_difference(all_of, "without"),
-        of_control=_difference(all_of, "control"),
+    everyone, less, controls = (
+        [times["alone"] / times[name] for times in whole] for name in ("everyone", "without", "control")
     )
-
-
-def _difference(all_of: Mapping[str, Sequence[float]], name: str) -> Estimate:
-    return interval([one - other for one, other in zip(all_of[name], all_of["everyone"], strict=True)])
+    return Proof(
+        everyone=fmean(everyone),
+        without=fmean(less),
+        control=fmean(controls),
+        gain=interval(list(map(sub, less, everyone))),
+        of_control=interval(list(map(sub, controls, everyone))),
+    )
 
 
 # ---------------------------------------------------------------- printed lines
 
 
-def opening_line(nodes: Sequence[str]) -> str:
-    return f"a slow node among {len(nodes)}: {', '.join(nodes)}"
+NO_SUSPECT = "no suspect: ranks compute alike, and paths carry alike"
 
 
-def evidence_lines(suspects: Iterable[Suspect]) -> Iterator[str]:
-    lines = [f"suspect {one.node}: {one.why}" for one in suspects]
-    return iter(lines or ["nothing points at any node: ranks beside each other are alike, and so are paths"])
-
-
-def limits_line(noise: float) -> str:
-    return (
-        f"noise {100 * noise:.1f} %: differences under twice that are not searched, nodes less than "
-        f"{100 * searched(noise):.1f} % slower"
-    )
-
-
-def wave_line(number: int, groups: Iterable[Iterable[str]]) -> str:
-    return f"wave {number}: {' | '.join(' '.join(sorted(group)) for group in groups)}"
-
-
-def unsteady_line(number: int) -> str:
-    return f"wave {number} never became steady: its groups are measured again"
+def evidence_lines(suspects: Iterable[Suspect]) -> list[str]:
+    return [f"suspect {one.node}: {one.why}" for one in suspects] or [NO_SUSPECT]
 
 
 def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], points: int, waves: int) -> str:
     by = f"by {counted(points, 'point')} in {counted(waves, 'wave')}"
-    left = f"; not settled: {', '.join(doubted)}" if doubted else ""
+    left = f"; undecided: {', '.join(doubted)}" if doubted else ""
     if slow:
-        return f"slow: {', '.join(slow)} ({100 * found.probability:.0f} % that it is exactly these), {by}{left}"
+        return f"slow: {', '.join(slow)} ({100 * found.probability:.0f} % sure that exactly these), {by}{left}"
     if doubted:
-        return f"no node is slow beyond doubt, {by}{left}: start it again, or with more --windows"
+        return f"no node is surely slow, {by}{left}: start again, with more --windows"
     return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
 
 
 def broken_off_line(slow: Sequence[str]) -> str:
-    before = f"the proof of {', '.join(slow)} was whole" if slow else "a node could be blamed"
-    return f"broken off before {before}: what was measured is kept; start it again"
+    before = f"the proof of {', '.join(slow)} was complete" if slow else "a slow node was found"
+    return f"stopped before {before}: the measured points are kept; start again"
 
 
 def promise_line(found: Promise | None, slow: Sequence[str]) -> str:
     if found is None:
-        return "no promise: what it rests on was not measured"
+        return "no prediction: a point that it needs was not measured"
     between = f"80 %: {100 * found.low:.0f} to {100 * found.high:.0f}"
     return f"PREDICTED without {', '.join(slow)}: efficiency {100 * found.efficiency:.1f} % ({between})"
 
@@ -268,15 +248,15 @@ def proof_lines(
     if promise is not None:
         where = "inside" if promise.low <= found.without <= promise.high else "outside"
         off = 100 * (found.without - promise.efficiency)
-        yield f"of the promise {off:+.1f} points are unexplained, {where} its 80 % interval"
+        yield f"{off:+.1f} points from the prediction, {where} its 80 % interval"
     if found.gain.low is None:
         yield "one round: no interval; --rounds 3 or more give one"
     elif found.gain.high is not None and found.gain.high < 0:
         yield f"refuted: without {', '.join(slow)} the others do worse"
     elif found.gain.low <= 0:
-        yield "not proved: the interval holds zero; more --rounds narrow it"
+        yield "not proved: the interval includes zero; more --rounds narrow it"
     elif found.of_control.low is not None and found.of_control.low > 0:
-        yield f"the control gains too ({points(found.of_control)}): part of it is that nodes are fewer"
+        yield f"the control gains too ({points(found.of_control)}): part of the gain comes from fewer nodes"
 
 
 def points(found: Estimate) -> str:
@@ -321,11 +301,11 @@ def bisect(lead: Lead, asked: Asked) -> int:
 def _check(made: Plan) -> None:
     for flag, given in (("--strategy", made.config.strategy or ()), ("--interconnect", made.config.interconnect)):
         if len(given) > 1:
-            raise UsageError(f"{flag} {','.join(given)}: nodes are searched by one; name one")
+            raise UsageError(f"{flag} {','.join(given)}: a search uses one; name one")
     if len(made.hosts) < LEAST_NODES:
         raise UsageError(
-            f"this launch has {counted(len(made.hosts), 'node')}, a search needs {LEAST_NODES}: the suspect, and "
-            "two that exchange without it, one of them the control; start it on more (mpirun --host or --hostfile)"
+            f"this launch has {counted(len(made.hosts), 'node')}, a search needs {LEAST_NODES}: the suspect and "
+            "two that exchange without it; start it on more (mpirun --host or --hostfile)"
         )
     for cell in made.cells:
         if why := made.refused.get(cell.cell) or made.missing.get(cell.strategy):
@@ -349,12 +329,11 @@ class Bisection:
         self.total = len(EVIDENCE) + points_for(len(self.nodes)) + 4 * made.rounds
 
     def run(self) -> int:
-        self._note(opening_line(self.nodes))
+        self._note(f"searching {len(self.nodes)} nodes for a slow one: {', '.join(self.nodes)}")
         self._sweep.begin()
         evidence = [self._one(self._cells[kind]) for kind in EVIDENCE]
-        beside = [record for record in evidence if not isinstance(record.outcome, Failed)]
-        if len(beside) < len(evidence):
-            self._note("the whole launch does not run: nothing can be searched; see the log named above")
+        if any(isinstance(record.outcome, Failed) for record in evidence):
+            self._note("the exchange of all nodes failed, so nothing can be searched; see the log named above")
             return 1
         pointed = suspects(evidence[0], evidence[1], self._noise or searching.noise(evidence[:1]))
         for line in evidence_lines(pointed):
@@ -379,7 +358,8 @@ class Bisection:
             measured += records
             search.noise = self._noise or searching.noise(measured)
             search.hear(told)
-        self._note(limits_line(search.noise))
+        noise, least = 100 * search.noise, 100 * searched(search.noise)
+        self._note(f"noise {noise:.1f} %: nodes less than {least:.1f} % slower are not searched")
         return search
 
     def _wave(self, wave: Wave) -> tuple[PointRecord, ...]:
@@ -387,7 +367,7 @@ class Bisection:
         found = self._measured(wave)
         if all(record.settled for record in found):
             return found
-        self._note(unsteady_line(self._waves))
+        self._note(f"wave {self._waves} never became steady: its groups are measured again")
         self.total += len(wave)
         self._screen.extended(self.total)
         return self._measured(wave)
@@ -395,7 +375,7 @@ class Bisection:
     def _measured(self, wave: Wave) -> tuple[PointRecord, ...]:
         groups = [self._names(group) for group in wave]
         self._waves += 1
-        self._note(wave_line(self._waves, groups))
+        self._note(f"wave {self._waves}: {' | '.join(' '.join(sorted(group)) for group in groups)}")
         points = tuple(self._on(self._cells["comm"], group, self._waves - 1) for group in groups)
         return self._sweep.measure(Group(points=points, side_by_side=False), self.total, at_once=True)
 
@@ -414,7 +394,8 @@ class Bisection:
         numbers = [self.nodes.index(node) for node in healthy]
         control = self._names(search.control(numbers, len(slow)))
         sides = [tuple(node for node in self.nodes if node not in out) for out in (slow, control)]
-        alone = self._alone(healthy[0])
+        place = () if healthy[0] == self.nodes[0] else (healthy[0],)
+        alone = replace(self._solo, kind="solo", world_size=1, hosts=place)
         records: list[PointRecord] = []
         promised: Promise | None = None
         for number in range(1, self._made.rounds + 1):
@@ -430,15 +411,11 @@ class Bisection:
             records += found
         whole = proof(records, *sides)
         if whole is None:
-            self._note("no round of the proof is whole: nothing is proved; see the logs named above")
+            self._note("no round of the proof is complete: nothing is proved; see the logs named above")
             return 1
         for line in proof_lines(whole, slow, control, promised):
             self._note(line)
-        return 0 if all(not isinstance(record.outcome, Failed) for record in records) else 1
-
-    def _alone(self, node: str) -> Point:
-        point = replace(self._solo, kind="solo", world_size=1)
-        return point if node == self.nodes[0] else replace(point, hosts=(node,))
+        return int(any(isinstance(record.outcome, Failed) for record in records))
 
     def _round(self, points: Sequence[Point]) -> tuple[PointRecord, ...]:
         if self._made.side_by_side:

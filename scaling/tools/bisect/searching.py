@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from math import ceil, comb, exp, log, log2
 from statistics import median, stdev
@@ -42,7 +42,10 @@ def suspects(together: PointRecord | None, exchange: PointRecord | None, noise: 
     """Find the suspects, slow compute first. Records may be None or failed."""
     computing = list(_computing(together, noise)) if together else []
     found = computing + (list(_sending(traffic.paths([exchange]))) if exchange else [])
-    return tuple({one.node: one for one in reversed(found)}[node] for node in dict.fromkeys(s.node for s in found))
+    first: dict[str, Suspect] = {}
+    for one in found:
+        first.setdefault(one.node, one)
+    return tuple(first.values())
 
 
 def _computing(record: PointRecord, noise: float) -> Iterator[Suspect]:
@@ -71,8 +74,7 @@ def _seconds(record: PointRecord) -> dict[str, list[list[float]]]:
 
 def tail(count: int, windows: int, share: float) -> float:
     """Compute the probability that `count` or more of `windows` fall to a node, each with probability `share`."""
-    each = (comb(windows, k) * share**k * (1 - share) ** (windows - k) for k in range(count, windows + 1))
-    return sum(each)
+    return sum(comb(windows, k) * share**k * (1 - share) ** (windows - k) for k in range(count, windows + 1))
 
 
 def _sending(paths: Sequence[Path]) -> Iterator[Suspect]:
@@ -81,9 +83,8 @@ def _sending(paths: Sequence[Path]) -> Iterator[Suspect]:
     ends = Counter(end for path in slow for end in (path.node, path.peer))
     for node, count in ends.most_common():
         if count == max(ends.values()):
-            worst = min(
-                (path for path in slow if node in (path.node, path.peer)), key=lambda path: path.bits_per_s
-            )
+            mine = (path for path in slow if node in (path.node, path.peer))
+            worst = min(mine, key=lambda path: path.bits_per_s)
             carried = f"{worst} carried {traffic.path_rate(worst.bits_per_s)}"
             yield Suspect(node=node, why=f"{carried}, busy for {worst.busy_share:.0%} of the time")
 
@@ -118,10 +119,6 @@ class Found(NamedTuple):
     doubted: frozenset[int]
     probability: float
 
-    @property
-    def is_sure(self) -> bool:
-        return not self.doubted and self.probability >= SURE
-
 
 class Search:
     """A search among nodes with probabilities `priors` of being slow. `noise` is the standard deviation of the
@@ -136,7 +133,7 @@ class Search:
 
     @property
     def found(self) -> Found:
-        return found_by(self.belief)
+        return self.belief.found
 
     @property
     def belief(self) -> Belief:
@@ -144,20 +141,18 @@ class Search:
 
     def next_wave(self) -> Wave:
         """Choose the groups to measure at the same time; () at the end."""
-        now = self.belief
-        found = found_by(now)
+        now, size = self.belief, len(self.priors)
+        found = now.found
         more = MORE if found.slow and found.probability < OTHERS else 0
         left = self.points + more - len(self.trials)
-        if found.is_sure:
+        if not found.doubted and found.probability >= SURE:
             return ()
-        least = FIRST if not self.trials and len(self.priors) >= FIRST * SMALLEST else 1
+        least = FIRST if not self.trials and size >= FIRST * SMALLEST else 1
         waves = [wave for wave in _waves(now.marginal, self._random) if least <= len(wave) <= left]
         told = [_bits(now, self.trials, wave) for wave in waves]
         if max(told, default=0.0) < LEAST_BITS:
             # three nodes: pairs cannot be measured at the same time, so one after the other
-            told = [
-                _bits(now, self.trials, wave, known=True) * (len(wave[0]) < len(self.priors)) for wave in waves
-            ]
+            told = [_bits(now, self.trials, wave, known=True) * (len(wave[0]) < size) for wave in waves]
         if max(told, default=0.0) < LEAST_BITS:
             return ()
         return max(zip(waves, told, strict=True), key=lambda one: one[1] / (WAVE_COST + len(one[0])))[0]
@@ -167,13 +162,6 @@ class Search:
 
     def hear(self, trials: Sequence[Trial]) -> None:
         self.trials += trials
-
-
-def found_by(now: Belief) -> Found:
-    chances = list(enumerate(now.marginal))
-    slow = frozenset(node for node, chance in chances if chance >= SLOW)
-    doubted = frozenset(node for node, chance in chances if HEALTHY < chance < SLOW)
-    return Found(slow, doubted, now.chance(slow))
 
 
 def points_for(nodes: int) -> int:
@@ -269,9 +257,13 @@ class Belief(NamedTuple):
     def marginal(self) -> Floats:
         return self.weights @ self.members
 
-    def chance(self, slow: Collection[int]) -> float:
-        alike = self.members == np.isin(np.arange(self.members.shape[1]), list(slow))
-        return float(self.weights[alike.all(axis=1)].sum())
+    @property
+    def found(self) -> Found:
+        chances = list(enumerate(self.marginal))
+        slow = frozenset(node for node, chance in chances if chance >= SLOW)
+        doubted = frozenset(node for node, chance in chances if HEALTHY < chance < SLOW)
+        alike = self.members == np.isin(np.arange(len(chances)), list(slow))
+        return Found(slow, doubted, float(self.weights[alike.all(axis=1)].sum()))
 
 
 def searched(noise: float) -> float:
@@ -285,9 +277,10 @@ def belief(priors: Sequence[float], trials: Sequence[Trial], noise: float) -> Be
     singles = _weighed([(node,) for node in range(len(priors))], priors, trials, noise)
     order = np.argsort(-singles[1], kind="stable")[:PAIRED]
     pairs = _weighed(list(combinations(sorted(order.tolist()), 2)), priors, trials, noise)
-    logs = np.concatenate([one[1] for one in (none, singles, pairs)])
+    parts = (none, singles, pairs)
+    logs = np.concatenate([logs for _, logs in parts])
     weights = np.exp(logs - logs.max())
-    return Belief(np.concatenate([one[0] for one in (none, singles, pairs)]), weights / weights.sum())
+    return Belief(np.concatenate([members for members, _ in parts]), weights / weights.sum())
 
 
 def _weighed(

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from scaling.command import complain
-from scaling.errors import Interrupted, LaunchError, ScalingError, StoreError
+from scaling.command import complain, show
+from scaling.errors import Interrupted, LaunchError, ScalingError
 from scaling.hosts import networks
 from scaling.records.network import GBIT, Network
 from scaling.records.task import Timed
 from scaling.text import as_json, counted, one_line, printable
 from scaling.tools.check import NAME, gather
-from scaling.tools.check.facts import LEAD_DECODER, AllReduce, Facts, Findings, Matrix, ToLead, ToRank, Verdict
+from scaling.tools.check.facts import (
+    LEAD_DECODER,
+    AllReduce,
+    Facts,
+    Findings,
+    Matrix,
+    ToLead,
+    ToRank,
+    Verdict,
+    both,
+)
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
@@ -52,8 +62,8 @@ def summary_line(verdict: Verdict) -> str:
 
 
 def _sum(found: Findings) -> str:
-    counts = {level: sum(one.level == level for one in found.verdicts) for level in ("error", "warning")}
-    words = [f"{count} {level}{'s'[: count != 1]}" for level, count in counts.items() if count]
+    counts = Counter(one.level for one in found.verdicts)
+    words = [counted(counts[level], level) for level in ("error", "warning") if counts[level]]
     return f"{' and '.join(words) or 'nothing to mend'}; the preflight took {found.wall_s:.1f} s"
 
 
@@ -77,23 +87,17 @@ def _matrix(facts: Facts, network: str, matrix: Matrix, written: Callable[[float
     if len(nodes) > WIDE:
         return _summary(nodes, matrix, written)
     cells = {pair: written(value) for pair, value in matrix.items()}
-    cells |= {pair: "x" for pair in _tried(facts, network) if pair not in cells}
+    tried = (pair for link in facts.links if link.network == network for pair in both(link))
+    cells |= {pair: "x" for pair in tried if pair not in cells}
     rows = [["-" if row == column else cells.get((row, column), ".") for column in nodes] for row in nodes]
     width = max(5, *(len(cell) for row in rows for cell in row)) + 1
     names = [f"{number:>4} {node}" for number, node in enumerate(nodes, 1)]
     left = max(map(len, names))
     head = " " * left + "".join(f"{number:>{width}}" for number in range(1, len(nodes) + 1))
-    lines = [
-        f"{name:<{left}}" + "".join(f"{cell:>{width}}" for cell in row)
-        for name, row in zip(names, rows, strict=True)
-    ]
+    padded = ("".join(f"{cell:>{width}}" for cell in row) for row in rows)
+    lines = [f"{name:<{left}}{row}" for name, row in zip(names, padded, strict=True)]
     gaps = any(cell in "x." for row in rows for cell in row)
     return [head, *lines, *([LEGEND] if gaps else [])]
-
-
-def _tried(facts: Facts, network: str) -> set[tuple[str, str]]:
-    mine = [link for link in facts.links if link.network == network]
-    return {pair for link in mine for pair in ((link.client, link.server), (link.server, link.client))}
 
 
 def _summary(nodes: Sequence[str], matrix: Matrix, written: Callable[[float], str]) -> list[str]:
@@ -112,10 +116,9 @@ def _all_reduces(facts: Facts) -> list[str]:
         return []
     left = max(len(name) for name, _ in rows)
     libraries = ", ".join(dict.fromkeys(one.library for one in facts.all_reduces if one.library))
-    head = f"  {'':<{left}}{'MB':>7}{'best':>9}{'median':>9}{'times':>7}"
     return [
         f"all-reduce by {libraries}: busbw in GB/s, 2 (N-1)/N x bytes / time of the slowest of N ranks",
-        head,
+        f"  {'':<{left}}{'MB':>7}{'best':>9}{'median':>9}{'times':>7}",
         *(f"  {name:<{left}}{_numbers(timed)}" for name, timed in rows),
         "",
     ]
@@ -152,7 +155,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     noted: list[int] = []
     signals.hand_to(noted.append, lambda: bool(noted))
     prober = Prober(cluster, signals=noted)
-    prober.enrol(gather.rank_facts(cluster.library))
+    prober.say(gather.rank_facts(cluster.library))
     if cluster.rank != 0:
         prober.serve()
         return 0
@@ -187,30 +190,18 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
 def _check(lead: Lead, asked: flags.Asked) -> int:
     known = networks.read_fabric(asked.fabric)
     if not asked.json:
-        lead.say = lambda text: _print(f"check: {one_line(text)}\n")
+        lead.say = lambda text: show(f"check: {one_line(text)}\n")
     facts = lead.measured(lead.enrolled(), asked.interconnect, known, time.monotonic() + WALL_S - _age_s())
     if asked.all_reduce:
         facts = lead.all_reduced(facts)
     found = Findings(facts=facts, verdicts=judge(facts), wall_s=_age_s())
-    _print(as_json(found) if asked.json else f"\n{render(found)}\n")
+    show(as_json(found) if asked.json else f"\n{render(found)}\n")
     return 1 if found.errors else 0
 
 
 def _age_s() -> float:
     started_unix_s: float = psutil.Process().create_time()
     return time.time() - started_unix_s
-
-
-def _print(text: str) -> None:
-    """Print; unencodable characters are replaced, a closed pipe is ignored. Raises StoreError on a full disk."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-        sys.stdout.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise StoreError(f"standard output: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from scaling import frameworks
 from scaling.analysis.measured import traffic
 from scaling.records.network import ALONE, Place
@@ -30,7 +32,6 @@ START_S = 90.0  # imports from a shared file server, connections, and one size t
 LIMIT_S = START_S + 2 * BUDGET_S
 MOST_BYTES = 256_000_000
 MEMORY_SHARE = 0.25  # of a node's memory, for tensors and the library's buffers of the same size
-NO_PROBLEM = ""
 FRAMEWORK = frameworks.all_reducing()
 
 
@@ -65,10 +66,13 @@ class AllReduces:
         try:
             port = _hold(held, places[ranks[0].host.hostname].address)
             largest = largest_bytes(ranks)
-            asked = [_asked(task, largest, inside) for task in tasks(ranks, word, places, self._backend, port)]
+            asked = [
+                AskedAllReduce(task=task, largest_bytes=largest, budget_s=BUDGET_S, inside=inside)
+                for task in tasks(ranks, word, places, self._backend, port)
+            ]
             told, error = self._exchanged(number, asked)
         except OSError as refused:
-            told, error = {}, f"{ranks[0].host.hostname} has no port there: {refused.strerror}"
+            told, error = {}, f"{ranks[0].host.hostname} cannot bind a port there: {refused.strerror}"
         finally:
             held.close()
         return found(ranks, told, AllReduce(network=word, backend=self._backend, error=error))
@@ -83,7 +87,7 @@ class AllReduces:
                     return {}, f"{self._facts.ranks[rank].host.hostname} (rank {rank}): {_why(answer)}"
                 told[rank] = answer
                 if len(told) == len(asked):
-                    return told, NO_PROBLEM
+                    return told, ""
             silent = some(str(rank) for rank in range(len(asked)) if rank not in told)
             return {}, f"no answer within {LIMIT_S:.0f} s from rank {silent}"
         finally:
@@ -112,30 +116,27 @@ def against(ranks: Sequence[RankFacts]) -> str:
     """Return why no all-reduce can be timed, "" if it can."""
     without = list(dict.fromkeys(rank.host.hostname for rank in ranks if rank.built_for_cuda is None))
     if len(ranks) == 1:
-        return "one rank has nobody to exchange with"
-    return f"no {FRAMEWORK.name} in this environment on {some(without)}" if without else NO_PROBLEM
+        return "an exchange needs two ranks"
+    return f"{FRAMEWORK.name} is missing in this environment on {some(without)}" if without else ""
 
 
 def unreached(facts: Facts, word: str) -> str:
     """Return why no all-reduce can cross a network, "" if all nodes reach each other on it."""
-    absent = [node for node in facts.nodes if word in facts.absent and node in facts.absent[word]]
+    absent = [node for node in facts.nodes if node in facts.absent.get(word, {})]
     deaf = [node for node in facts.nodes if word not in facts.prepared[node].ports]
     broken = [f"{link.client}-{link.server}" for link in facts.links if link.network == word and link.error]
     if absent or deaf:
-        return f"not every node is on it: {some(absent or deaf)}"
-    return f"not all nodes reach each other: {some(broken)}" if broken else NO_PROBLEM
+        return f"nodes are not on it: {some(absent or deaf)}"
+    return f"not all nodes reach each other: {some(broken)}" if broken else ""
 
 
 def backend(ranks: Sequence[RankFacts]) -> str:
     """Return the mode for GPUs if each rank has its own GPU and a CUDA build, else the mode for CPUs."""
-    devices = {(rank.host.hostname, _gpu(rank, local)) for rank, local in _local(ranks)}
-    usable = all(rank.built_for_cuda and rank.host.gpus for rank in ranks)
-    return FRAMEWORK.defaults["cuda" if usable and len(devices) == len(ranks) else "cpu"]
-
-
-def _gpu(rank: RankFacts, local: int) -> str:
-    gpus = rank.host.gpus
-    return gpus[local % len(gpus)].uuid if gpus else ""
+    if not all(rank.built_for_cuda and rank.host.gpus for rank in ranks):
+        return FRAMEWORK.defaults["cpu"]
+    places = ((rank.host, local % len(rank.host.gpus)) for rank, local in _local(ranks))
+    devices = {(host.hostname, host.gpus[place].uuid) for host, place in places}
+    return FRAMEWORK.defaults["cuda" if len(devices) == len(ranks) else "cpu"]
 
 
 def _local(ranks: Sequence[RankFacts]) -> Iterator[tuple[RankFacts, int]]:
@@ -188,19 +189,12 @@ def _point(world_size: int, word: str, backend: str) -> Point:
     )
 
 
-def _asked(task: Task, largest: int, inside: bool) -> AskedAllReduce:
-    return AskedAllReduce(task=task, largest_bytes=largest, budget_s=BUDGET_S, inside=inside)
-
-
 def largest_bytes(ranks: Sequence[RankFacts]) -> int:
     """Return the largest tensor that fits the machine with the least memory per rank, in bytes."""
-    machines = [rank.host.boot_id or rank.host.hostname for rank in ranks]
-    counts = Counter(machines)
-    rooms = [
-        int(MEMORY_SHARE * rank.host.memory_bytes / 2 / counts[machine])
-        for rank, machine in zip(ranks, machines, strict=True)
-    ]
-    return min(MOST_BYTES, *rooms)
+    hosts = [rank.host for rank in ranks]
+    counts = Counter(host.boot_id or host.hostname for host in hosts)
+    rooms = (MEMORY_SHARE * host.memory_bytes / 2 / counts[host.boot_id or host.hostname] for host in hosts)
+    return min(MOST_BYTES, *map(int, rooms))
 
 
 def found(ranks: Sequence[RankFacts], told: Mapping[int, RankAllReduce], frame: AllReduce) -> AllReduce:
@@ -211,11 +205,5 @@ def found(ranks: Sequence[RankFacts], told: Mapping[int, RankAllReduce], frame: 
         for number, (rank, local) in enumerate(_local(ranks))
         if local == 0 and (timed := told[number].inside) is not None
     }
-    return AllReduce(
-        network=frame.network,
-        backend=frame.backend,
-        library=told[0].library,
-        everyone=told[0].everyone,
-        inside=inside,
-        nccl=traffic.joined_choices([one.nccl for one in told.values() if one.nccl is not None]),
-    )
+    nccl = traffic.joined_choices([one.nccl for one in told.values() if one.nccl is not None])
+    return replace(frame, library=told[0].library, everyone=told[0].everyone, inside=inside, nccl=nccl)

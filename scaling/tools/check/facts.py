@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Literal
 
@@ -25,11 +25,11 @@ def some(words: Iterable[str]) -> str:
 
 
 def grouped(values: Mapping[str, str]) -> str:
-    """Group nodes by value: `2.13.0 on node1, node2; 2.12.0 on node3`."""
+    """Group nodes by value: `2.13.0 on node1, node2; 2.12.0 on node3`. Nodes with "" are left out."""
     owners: dict[str, list[str]] = {}
     for node, value in values.items():
         owners.setdefault(value, []).append(node)
-    return "; ".join(f"{value} on {some(nodes)}" for value, nodes in owners.items())
+    return "; ".join(f"{value} on {some(nodes)}" for value, nodes in owners.items() if value)
 
 
 def size(count: int | None) -> str:
@@ -99,6 +99,10 @@ class Link(Record, frozen=True, kw_only=True, tag="link"):
     back_bits_per_s: float | None = None
     error: str = ""
 
+    @property
+    def rates(self) -> tuple[float | None, float | None]:
+        return self.forth_bits_per_s, self.back_bits_per_s
+
 
 class AllReduce(Record, frozen=True, kw_only=True):
     """The timed all-reduces over one network ("" on a single node): of all ranks, and of each node's ranks at the
@@ -151,40 +155,45 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
 
     def nic(self, node: str, network: Network) -> Nic:
         place = network.places[node]
-        return next(
-            nic for nic in self.host(node).nics if (nic.name, nic.address) == (place.interface, place.address)
-        )
+        own = (place.interface, place.address)
+        return next(nic for nic in self.host(node).nics if (nic.name, nic.address) == own)
 
     def latencies(self, network: str) -> Matrix:
         """Return latencies in seconds, in both directions of each pair."""
-        found = [link for link in self.links if link.network == network and link.latency_s is not None]
-        return {pair: link.latency_s or 0.0 for link in found for pair in _both(link)}
+        own = (link for link in self.links if link.network == network)
+        return {pair: link.latency_s for link in own if link.latency_s is not None for pair in both(link)}
 
     def bandwidths(self, network: str) -> Matrix:
         """Return bandwidths in bits/s, by (sender, receiver)."""
-        return dict(_directions([link for link in self.links if link.network == network]))
+        own = [link for link in self.links if link.network == network]
+        rates = ((pair, rate) for link in own for pair, rate in zip(both(link), link.rates, strict=True))
+        return {pair: rate for pair, rate in rates if rate is not None}
 
 
-def _both(link: Link) -> tuple[Pair, Pair]:
+def both(link: Link) -> tuple[Pair, Pair]:
+    """Return the link as (client, server) and (server, client)."""
     return (link.client, link.server), (link.server, link.client)
 
 
-def _directions(links: list[Link]) -> Iterator[tuple[Pair, float]]:
-    for link in links:
-        forth, back = _both(link)
-        if link.forth_bits_per_s is not None:
-            yield forth, link.forth_bits_per_s
-        if link.back_bits_per_s is not None:
-            yield back, link.back_bits_per_s
-
-
-class Verdict(Record, frozen=True, kw_only=True):
+class Verdict(Record, frozen=True):
     """One line of the result. `mend` is a command or a setting, "" if nothing needs fixing."""
 
     level: Level
     topic: str
     text: str
     mend: str = ""
+
+
+def ok(topic: str, text: str) -> Verdict:
+    return Verdict("ok", topic, text)
+
+
+def warning(topic: str, text: str, mend: str) -> Verdict:
+    return Verdict("warning", topic, text, mend)
+
+
+def error(topic: str, text: str, mend: str) -> Verdict:
+    return Verdict("error", topic, text, mend)
 
 
 class Findings(Record, frozen=True, kw_only=True):

@@ -35,42 +35,34 @@ def parse(argv: Sequence[str]) -> Asked | None:
     return asked if isinstance(asked, Asked) else None
 
 
+_INTERCONNECT = Option(
+    help="Networks to measure: names of the fabric file, interfaces, subnets.",
+    metavar="NAME,...",
+    show_default="the fabric file's, else all that nodes share",
+)
+_FABRIC = Option(help=FABRIC_FILE, metavar="FILE", envvar=VARIABLE)
+_JSON = Option("--json", help="Print facts and verdicts as JSON.")
+_ALL_REDUCE = Option(
+    "--all-reduce/--no-all-reduce",
+    help="Time all-reduces of all ranks by torch, over each network: about 15 s each, more if torch starts late.",
+)
+
+
 @app.command(epilog=EPILOG)
 def check(
-    interconnect: Annotated[
-        str | None,
-        Option(
-            help="Networks to measure: names of the fabric file, interfaces, subnets.",
-            metavar="NAME,...",
-            show_default="those of the fabric file, else all that nodes share",
-        ),
-    ] = None,
-    fabric: Annotated[
-        str | None,
-        Option(
-            help=FABRIC_FILE,
-            metavar="FILE",
-            envvar=VARIABLE,
-        ),
-    ] = None,
-    json: Annotated[bool, Option("--json", help="Print facts and verdicts as JSON.")] = False,
-    all_reduce: Annotated[
-        bool,
-        Option(
-            "--all-reduce/--no-all-reduce",
-            help="Time all-reduces of all ranks by torch, over each network: some 15 s each, more where starting "
-            "torch is slow.",
-        ),
-    ] = True,
+    interconnect: Annotated[str | None, _INTERCONNECT] = None,
+    fabric: Annotated[str | None, _FABRIC] = None,
+    json: Annotated[bool, _JSON] = False,
+    all_reduce: Annotated[bool, _ALL_REDUCE] = True,
 ) -> Asked:
-    """Is this cluster fit to be measured? Latency and bandwidth of every pair of nodes, the busbw of an all-reduce
-    of all ranks, and a verdict on each thing that spoils a measurement.
+    """Test whether this cluster is fit to be measured: latency and bandwidth of every pair of nodes, busbw of an
+    all-reduce of all ranks, and a verdict on each possible problem.
 
-    Start it as the sweep will be: mpirun -np 16 python -m scaling check
+    Start it like the sweep: mpirun -np 16 python -m scaling check
 
     Software: files, packages, MPI, NCCL and driver, the same on every node.
 
-    Limits: cores, and what others leave of them; locked and shared memory.
+    Limits: cores, load of other programs, locked and shared memory.
 
     GPUs: number and kinds, peer access, torch's CUDA, GPUDirect RDMA.
 
@@ -80,7 +72,7 @@ def check(
     """
     words = tuple(word.strip() for word in (interconnect or "").split(",") if word.strip())
     if interconnect is not None and not words:
-        raise UsageError("--interconnect: names no network; write for example --interconnect ib0,eth0")
+        raise UsageError("--interconnect: no network is named; write for example --interconnect ib0,eth0")
     if len(set(words)) < len(words):
-        raise UsageError(f"--interconnect {interconnect}: names a network twice")
+        raise UsageError(f"--interconnect {interconnect}: a network is named twice")
     return Asked(interconnect=words, fabric=fabric or None, json=json, all_reduce=all_reduce)

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from itertools import zip_longest
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -29,6 +28,7 @@ from scaling.tools.check.facts import (
     RankFacts,
     ToLead,
     ToRank,
+    both,
 )
 from scaling.tools.check.verdicts.links import slow_links
 from scaling.transport.mailbox import ENROL_S, Mailbox
@@ -80,12 +80,10 @@ def disjoint(pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:
     found: list[list[Pair]] = []
     for pair in pairs:
         free = (one for one in found if all(set(pair).isdisjoint(other) for other in one))
-        fitting = next(free, None)
-        if fitting is None:
-            found.append([pair])
-        else:
-            fitting.append(pair)
-    return tuple(tuple(one) for one in found)
+        if (fitting := next(free, None)) is None:
+            found.append(fitting := [])
+        fitting.append(pair)
+    return tuple(map(tuple, found))
 
 
 def plan_links(networks: Mapping[str, Sequence[str]], budget_s: float) -> LinkPlan:
@@ -166,11 +164,11 @@ class Tour:
 
     def _doubtful(self) -> list[Round]:
         rounds = []
+        facts = replace(self._facts, links=tuple(self.links))
         for word in self._networks:
-            mine = [link for link in self.links if link.network == word]
-            slow = slow_links(replace(self._facts, links=tuple(mine)).bandwidths(word))
-            pairs = [(link.client, link.server) for link in mine]
-            doubted = [(a, b) for a, b in pairs if (a, b) in slow or (b, a) in slow]
+            slow = slow_links(facts.bandwidths(word))
+            mine = (both(link) for link in self.links if link.network == word)
+            doubted = [forth for forth, back in mine if forth in slow or back in slow]
             rounds += [Round(network=word, pairs=some) for some in disjoint(doubted)]
         return rounds
 
@@ -225,7 +223,7 @@ def hopeless(links: Sequence[Link], network: str) -> set[str]:
     alive = {node for link in mine if not link.error for node in (link.client, link.server)}
     failed: dict[str, int] = {}
     for link in mine:
-        for node, other in ((link.client, link.server), (link.server, link.client)):
+        for node, other in both(link):
             if not link.error:
                 failed[node] = 0
             elif other in alive:
@@ -253,39 +251,27 @@ Nics = dict[str, Nic]
 AUTO = "auto"
 
 
-class FoundNetworks(NamedTuple):
-    """The networks, and by network the hosts that are not on it, with the reason."""
-
-    networks: tuple[Network, ...]
-    absent: dict[str, dict[str, str]]
-
-
-def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, Entry]) -> FoundNetworks:
-    """Find the networks to measure: those of `words` (--interconnect), else of the fabric file, else all that at
-    least two hosts share. Raises UsageError for a word that matches no network."""
+def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, Entry]) -> Facts:
+    """Return the facts of `ranks` and the networks to measure: of `words` (--interconnect), else of the fabric,
+    else all that at least two hosts share. Raises UsageError for a word that matches no network."""
     hosts = {rank.host.hostname: rank.host for rank in ranks}
     hardware = {(rank.host.hostname, name) for rank in ranks for name in rank.hardware}
-    entries = _wanted(hosts, named_networks(words), known)
+    asked = [word for word in words if word != AUTO]
+    entries = {word: known.get(word) or networks.described(word) for word in asked} or known or _shared(hosts)
     chosen = {word: _on(hosts, entry) for word, entry in entries.items()}
     for word, nics in chosen.items():
         if word in words and not nics:
-            raise UsageError(f"--interconnect {word}: on no host; {near(word, _names(hosts, known))}")
-    networks = [_network(word, entries[word], nics, hosts, hardware) for word, nics in chosen.items()]
-    absent = {
-        word: {name: _why_not(host, entries[word]) for name, host in hosts.items() if name not in nics}
-        for word, nics in chosen.items()
-    }
-    return FoundNetworks(tuple(networks), {word: missing for word, missing in absent.items() if missing})
-
-
-def named_networks(words: Sequence[str]) -> list[str]:
-    return [word for word in words if word != AUTO]
-
-
-def _wanted(hosts: Mapping[str, HostInfo], words: Sequence[str], known: Mapping[str, Entry]) -> dict[str, Entry]:
-    if words:
-        return {word: known.get(word) or networks.described(word) for word in words}
-    return dict(known) or _shared(hosts)
+            raise UsageError(f"--interconnect {word}: no host is on it; {near(word, _names(hosts, known))}")
+    absent: dict[str, dict[str, str]] = {}
+    for word, name in ((word, name) for word, nics in chosen.items() for name in hosts if name not in nics):
+        absent.setdefault(word, {})[name] = _why_not(hosts[name], entries[word])
+    return Facts(
+        ranks=tuple(ranks),
+        networks=tuple(_network(word, entries[word], nics, hosts, hardware) for word, nics in chosen.items()),
+        absent=absent,
+        named=bool(asked or known),
+        asked=bool(asked),
+    )
 
 
 def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[str]:
@@ -390,7 +376,7 @@ def _why_not(host: HostInfo, entry: Entry) -> str:
     for nic in host.nics:
         if _is(nic, entry):
             return f"{nic.name} has {nic.address}, another subnet" if nic.up else f"{nic.name} is down"
-    return f"{entry.interface} has no IPv4 address, or is not there" if entry.interface else f"no card in {wanted}"
+    return f"{entry.interface} is missing or has no IPv4 address" if entry.interface else f"no card in {wanted}"
 
 
 def _is(nic: Nic, entry: Entry) -> bool:
@@ -430,25 +416,14 @@ class Lead:
         return tuple(told[rank] for rank in range(size))
 
     def measured(
-        self,
-        ranks: Sequence[RankFacts],
-        words: Sequence[str],
-        known: Mapping[str, Entry],
-        until_s: float,
+        self, ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, Entry], until_s: float
     ) -> Facts:
         """Prepare all nodes and measure their links until `until_s`. Raises UsageError for a word without a
         network."""
-        found = find_networks(ranks, words, known)
-        asked = bool(named_networks(words))
-        facts = Facts(
-            ranks=tuple(ranks),
-            networks=found.networks,
-            absent=found.absent,
-            named=asked or bool(known),
-            asked=asked,
-        )
+        facts = find_networks(ranks, words, known)
         self.say(_opening(facts))
-        first = {node: _first_rank(ranks, node) for node in facts.nodes}
+        names = [rank.host.hostname for rank in ranks]
+        first = {node: names.index(node) for node in facts.nodes}
         facts = replace(facts, prepared=self._prepared(facts, first))
         budget_s = max(LINKS_S[0], min(until_s - self._mailbox.clock(), LINKS_S[1]))
         plan = plan_links(_listening(facts), budget_s)
@@ -480,10 +455,6 @@ def _listening(facts: Facts) -> dict[str, list[str]]:
         network.word: [node for node in network.places if network.word in facts.prepared[node].ports]
         for network in facts.networks
     }
-
-
-def _first_rank(ranks: Sequence[RankFacts], node: str) -> int:
-    return next(rank for rank, facts in enumerate(ranks) if facts.host.hostname == node)
 
 
 def _neighbours(facts: Facts, node: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from statistics import median
 from typing import IO
 
@@ -36,7 +36,7 @@ from scaling.errors import ScalingError
 from scaling.frameworks import nccl_log
 from scaling.records.messages import Signalled
 from scaling.records.network import Place
-from scaling.records.task import AskedAllReduce, RankAllReduce, Task
+from scaling.records.task import AskedAllReduce, RankAllReduce
 from scaling.text import one_line, signal_name
 from scaling.tools.check import gather
 from scaling.tools.check.facts import (
@@ -49,7 +49,6 @@ from scaling.tools.check.facts import (
     Measure,
     Prepare,
     Prepared,
-    RankFacts,
     ToLead,
     ToRank,
 )
@@ -128,17 +127,13 @@ def serve(connection: socket.socket, token: bytes) -> None:
         if theirs != token or not 0 < seconds <= LONGEST_S:
             return
         if what == PING:
-            _link_answer(connection)
+            while True:  # until the peer closes
+                exactly(connection, FLOAT.size)
+                connection.sendall(FLOAT.pack(time.time()))
         elif what == FORTH:
             connection.sendall(FLOAT.pack(drain(connection, seconds + DRAIN_S)))
         elif what == BACK:
             pump(connection, seconds)
-
-
-def _link_answer(connection: socket.socket) -> None:
-    while True:
-        exactly(connection, FLOAT.size)
-        connection.sendall(FLOAT.pack(time.time()))
 
 
 def probe_link(order: Measure, bind: Bind = bind_device) -> Link:
@@ -183,7 +178,7 @@ def _connect(order: Measure, what: bytes, seconds: float, end_s: float, bind: Bi
 
 def _something(bits_per_s: float) -> float:
     if not bits_per_s:
-        raise ConnectionError("nothing came through")
+        raise ConnectionError("no data arrived")
     return bits_per_s
 
 
@@ -216,7 +211,8 @@ def pump(sock: socket.socket, seconds: float) -> None:
     start_s = time.monotonic()
     sent = 0
     while (passed_s := time.monotonic() - start_s) < seconds and sent < MOST_BYTES:
-        waiting = _unacknowledged(sock)
+        answer: bytes = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        waiting = int.from_bytes(answer, sys.byteorder)  # sent but not acknowledged
         room = window_bytes(sent - waiting, passed_s) - waiting
         if room <= 0:
             time.sleep(NAP_S)
@@ -231,11 +227,6 @@ def pump(sock: socket.socket, seconds: float) -> None:
 def window_bytes(acknowledged: int, passed_s: float) -> int:
     drained = acknowledged / passed_s * HORIZON_S if passed_s > 0 else 0.0
     return max(FIRST_BYTES, int(min(acknowledged + FIRST_BYTES, drained)))
-
-
-def _unacknowledged(sock: socket.socket) -> int:
-    answer: bytes = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
-    return int.from_bytes(answer, sys.byteorder)
 
 
 @cache
@@ -302,7 +293,8 @@ class Exchanger:
             with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
                 # NCCL writes its choices to a file next to this path.
                 asked = replace(asked, task=replace(asked.task, log=f"{folder}/all-reduce"))
-                environ = self._child_environ(asked.task)
+                own = granted(self._environ, strategies.environ(asked.task))
+                environ = child_environ(self._environ, asked.task, own)
                 process = self._start(number, environ, log)
                 line = _answer(process, msgspec.json.encode(asked) + b"\n")
                 if line.endswith(b"\n"):
@@ -313,13 +305,10 @@ class Exchanger:
         except (OSError, ScalingError) as error:
             return RankAllReduce(error=one_line(str(error)))
 
-    def _child_environ(self, task: Task) -> dict[str, str]:
-        return child_environ(self._environ, task, granted(self._environ, strategies.environ(task)))
-
     def _start(self, number: int, environ: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         with self._lock:
             if number <= self._over:
-                raise InterruptedError("over before it began")
+                raise InterruptedError("cancelled before it started")
             self._process = subprocess.Popen(
                 [interpreters.of(FRAMEWORK.name, self._environ), "-m", PROCESS],
                 stdin=subprocess.PIPE,
@@ -380,9 +369,6 @@ class Prober:
         self._under_way = 0
         self._signals = [] if signals is None else signals
 
-    def enrol(self, facts: RankFacts) -> None:
-        self._say(facts)
-
     def serve(self) -> None:
         while not self.left:
             self.turn()
@@ -391,34 +377,29 @@ class Prober:
     def turn(self) -> None:
         """Take all orders and forward all answers without blocking. Raises what a measuring thread raised."""
         while self._signals:
-            self._say(Signalled(signal=self._signals.pop(0)))
+            self.say(Signalled(signal=self._signals.pop(0)))
         while (message := self.cluster.receive("agent")) is not None:
             self._obey(RANK_DECODER.decode(message[1]))
-        while (answer := self._answer()) is not None:
+        while not self._answers.empty():
+            answer = self._answers.get()
             self._under_way -= 1
             if isinstance(answer, BaseException):
                 raise answer
-            self._say(answer)
+            self.say(answer)
 
     def wait(self) -> None:
         """Sleep, because MPI has no file descriptor to wait on."""
         time.sleep(QUICK_S if self._under_way else CALM_S)
 
-    def _say(self, message: ToLead) -> None:
+    def say(self, message: ToLead) -> None:
         send_news(self.cluster, message)
-
-    def _answer(self) -> ToLead | BaseException | None:
-        try:
-            return self._answers.get_nowait()
-        except Empty:
-            return None
 
     def _obey(self, order: ToRank) -> None:
         match order:
             case Prepare():
                 self._apart(lambda: self._prepare(order))
             case Measure():
-                self._apart(lambda: self._measure(order))
+                self._apart(lambda: probe_link(order, self._bind))
             case Exchange():
                 self._apart(lambda: self._exchange(order))
             case EndExchange():
@@ -454,9 +435,6 @@ class Prober:
                 ports[word] = listener.port
         load = gather.watch(frozenset(order.mine))
         return Prepared(ports=ports, refused=refused, resolved=gather.resolve(order.names), load=load)
-
-    def _measure(self, order: Measure) -> Link:
-        return probe_link(order, self._bind)
 
     def _exchange(self, order: Exchange) -> Exchanged:
         return Exchanged(number=order.number, told=self._exchanger.measured(order.number, order.asked))

@@ -20,40 +20,34 @@ from scaling.text import readable
 from scaling.tools.compare import flags, formats, found, verdicts
 from scaling.tools.compare.flags import NAME, Asked
 from scaling.tools.compare.formats import document
-from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Name, Side, Unit, cost
+from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Side, Unit, cost
 
 Sides = tuple[tuple[Row, ...], ...]
-UNKNOWN = "launch-to-launch variation is unknown: run each three times, or a second launch may tell otherwise"
+UNKNOWN = "launch-to-launch variation is unknown, so another launch may differ: run each side three times"
 
 
-def compare(
-    base: tuple[Path, ...],
-    new: tuple[Path, ...],
-    *,
-    metric: Name,
-    fail_above: float,
-    although_different: bool,
-    price_file: Path | None = None,
-) -> Found:
+def compare(asked: Asked) -> Found:
     """Compare both sides by cell. Raises UsageError if runs are unreadable, not alike, or measured no exchange."""
-    before = found.read("BASE", base, although_different=although_different)
-    after = found.read("NEW", new, although_different=although_different)
+    anyway = asked.although_different
+    before = found.read("BASE", asked.base, although_different=anyway)
+    after = found.read("NEW", asked.new, although_different=anyway)
     unit = found.unit_of(before, after)
     serious, expected = found.apart(before, after)
     apart = tuple(f"{what} {values}" for what, values in serious.items())
     rows = before.rows(unit), after.rows(unit)
-    by = _cost((before, after), rows, price_file) if metric == "cost" and price_file else METRICS[metric]
-    rule = verdicts.Rule(by, fail_above, unit, although_different, apart)
+    of_cost = asked.metric == "cost" and asked.prices
+    by = _cost((before, after), rows, of_cost) if of_cost else METRICS[asked.metric]
+    rule = verdicts.Rule(by, asked.fail_above, unit, anyway, apart)
     cells = verdicts.cells(*rows, rule)
     if not cells:
         raise UsageError("RUN: neither side has measured an exchange: there is nothing to compare")
     return Found(
         metric=rule.metric.name,
         unit=unit,
-        fail_above=fail_above,
+        fail_above=asked.fail_above,
         base=before.names,
         new=after.names,
-        notices=tuple(_notices(before, after, unit, apart if although_different else (), expected, rows[1])),
+        notices=tuple(_notices(before, after, unit, apart if anyway else (), expected, rows[1])),
         cells=cells,
         means=verdicts.means(cells) if rule.metric.is_ratio else (),
     )
@@ -67,22 +61,13 @@ def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Met
         for header, of_run in zip(side.headers, of_runs, strict=False)
         for row in of_run
         if isinstance(of := bill(row, header, pricing), Bill)
-        for how in _bought(of)
+        for how in ([ON_DEMAND] if ON_DEMAND in of.per_million else list(of.per_million)[:1])
     }
     return cost(found, pricing.currency)
 
 
-def _bought(of: Bill) -> list[str]:
-    return [ON_DEMAND] if ON_DEMAND in of.per_million else list(of.per_million)[:1]
-
-
 def _notices(
-    base: Side,
-    new: Side,
-    unit: Unit,
-    apart: tuple[str, ...],
-    expected: dict[str, str],
-    rows: Sides,
+    base: Side, new: Side, unit: Unit, apart: tuple[str, ...], expected: dict[str, str], rows: Sides
 ) -> Iterator[str]:
     emulated = sorted({row.hardware.label for of_run in rows for row in of_run if row.hardware.profile})
     if emulated:
@@ -99,16 +84,16 @@ def _notices(
 
 
 SLOWER, MISTAKE, UNTOLD = 1, UsageError.exit_code, 3
-EMPTY = "RUN: no cell could be compared, so that nothing could have been found slower; the reasons stand above"
+EMPTY = "RUN: no cell could be compared, so no slowdown could be detected; the table has the reasons"
 
 
 def exit_code(found: Found, *, require_proof: bool) -> int:
     """Return 0: nothing slower, 1: slower, 2: nothing comparable, 3: a cell undecided with --require-proof."""
-    if found.is_lost:
+    if any(cell.is_lost for cell in found.cells):
         return SLOWER
-    if found.is_empty:
-        return MISTAKE
-    return UNTOLD if require_proof and found.is_untold else 0
+    if all(cell.change is None and cell.verdict != "mended" for cell in found.cells):
+        return MISTAKE  # no cell was compared, so no loss could be detected
+    return UNTOLD if require_proof and any(cell.is_untold for cell in found.cells) else 0
 
 
 def rendered(found: Found, asked: Asked, code: int) -> str:
@@ -126,25 +111,15 @@ def rendered(found: Found, asked: Asked, code: int) -> str:
             return formats.benchmark(found)
 
 
-def _compared(asked: Asked) -> int:
-    found = compare(
-        asked.base,
-        asked.new,
-        metric=asked.metric,
-        fail_above=asked.fail_above,
-        although_different=asked.although_different,
-        price_file=asked.prices,
-    )
+def _act(argv: Sequence[str]) -> int:
+    if (asked := flags.parse(argv)) is None:
+        return 0
+    found = compare(asked)
     code = exit_code(found, require_proof=asked.require_proof)
     deliver(rendered(found, asked, code), asked.output)
     if code == MISTAKE:
         raise UsageError(EMPTY)
     return code
-
-
-def _act(argv: Sequence[str]) -> int:
-    asked = flags.parse(argv)
-    return _compared(asked) if asked else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,15 +27,15 @@ _NAMES: Mapping[Metric, found.Name] = {
 _AGAINST = "--against"
 EPILOG = (
     "Exit codes: 0 nothing slower, 1 a cell slower or newly failed, 2 a mistake in the call or nothing that could "
-    "be compared, 3 with --require-proof: nothing slower, but a cell cannot be told. Three runs a side or more "
-    "are compared run by run, which knows how launches differ; fewer by their rounds."
+    "be compared, 3 with --require-proof: nothing slower, but a cell is undecided. With three runs a side, "
+    "intervals are over runs and include how launches differ; with fewer, they are over rounds."
 )
 
 _RUNS = Argument(help="BASE NEW; or the new runs, with --against.", metavar="RUN...", show_default=False)
 _BASE = Option(_AGAINST, help="The runs before the change.", metavar="BASE...", show_default=False)
 _METRIC = Option("--metric", help="What to compare; in efficiency the drift of the machine cancels.")
 _FAIL_ABOVE = Option("--fail-above", help="The loss that counts, in percent.", metavar="PERCENT")
-_PROOF = Option("--require-proof", help="Exit with 3 when nothing is slower, but a cell cannot be told.")
+_PROOF = Option("--require-proof", help="Exit with 3 if nothing is slower but a cell is undecided.")
 _ALTHOUGH = Option("--although-different", help="Compare although work, devices, versions or placement differ.")
 _FORMAT = Option(
     "--format", help="table, markdown (a comment, a CI summary), json, junit, github-action-benchmark."
@@ -104,10 +104,10 @@ def compare(
     output: Annotated[Path | None, _OUTPUT] = None,
     prices: Annotated[Path | None, _PRICES] = None,
 ) -> Asked:
-    """Compare runs of scaling.run from before and after a change: which cells became slower."""
+    """Compare runs from before and after a change, and find the cells that became slower."""
     if not against and len(runs) != 2:
         raise UsageError(
-            f"RUN: {len(runs)} without --against: give BASE NEW, or the new runs and --against with those before"
+            f"RUN: {len(runs)} without --against: give BASE NEW, or the new runs and --against BASE..."
         )
     if metric == "cost" and prices is None:
         raise UsageError("--metric cost: needs --prices FILE")

@@ -11,7 +11,7 @@ from scaling.analysis.table.entries import PERCENT, Column
 from scaling.report import quantities, words
 from scaling.report.parts import Document, Entry, Line, Phrase, Quantity, Section
 from scaling.text import as_json, counted, decimals, one_line, rounded
-from scaling.tools.compare.found import METRICS, UNTOLD, Cell, Change, Found, Metric, Value
+from scaling.tools.compare.found import METRICS, Cell, Change, Found, Metric, Value
 
 # ---------------------------------------------------------------- JUnit
 # One test case per cell, by the schema of the Ant task's readers (described at github.com/testmoapp/junitxml).
@@ -52,9 +52,9 @@ def _case(cell: Cell, found: Found, *, require_proof: bool) -> ElementTree.Eleme
         "testcase", classname=f"{SUITE}.{one_line(cell.workload.model)}", name=one_line(f"{cell.name}{marks}")
     )
     said = one_line(_said(cell, found))
-    if cell.is_lost or (require_proof and cell.verdict in UNTOLD):
+    if cell.is_lost or (require_proof and cell.is_untold):
         ElementTree.SubElement(case, "failure", type=cell.verdict, message=said)
-    elif cell.verdict in UNTOLD or cell.change is None:
+    elif cell.is_untold or cell.change is None:
         ElementTree.SubElement(case, "skipped", message=said)
     else:
         ElementTree.SubElement(case, "system-out").text = said
@@ -73,12 +73,7 @@ def _said(cell: Cell, found: Found) -> str:
 
 
 def json(found: Found, exit_code: int) -> str:
-    plain = {
-        **rounded(msgspec.to_builtins(found)),
-        "counts": found.counts,
-        "exit_code": exit_code,
-    }
-    return as_json(plain)
+    return as_json({**rounded(msgspec.to_builtins(found)), "counts": found.counts, "exit_code": exit_code})
 
 
 # ---------------------------------------------------------------- github-action-benchmark
@@ -88,21 +83,19 @@ def json(found: Found, exit_code: int) -> str:
 
 def benchmark(found: Found) -> str:
     """Return the new side's value of every cell; fractions in percent."""
-    plain = [_entry(cell) for cell in found.cells if cell.new is not None]
-    return as_json(plain)
+    return as_json([_entry(cell, cell.new) for cell in found.cells if cell.new is not None])
 
 
-def _entry(cell: Cell) -> dict[str, object]:
-    assert cell.new is not None
+def _entry(cell: Cell, new: Value) -> dict[str, object]:
     scale = 100.0 if cell.unit == "%" else 1.0
     entry: dict[str, object] = {
         "name": one_line(" ".join((cell.name, *(flag for flag in cell.flags if flag == "EMULATED")))),
         "unit": cell.unit or "x",
-        "value": rounded(scale * cell.new.mean),
+        "value": rounded(scale * new.mean),
         "extra": one_line(" ".join(filter(None, (cell.verdict, cell.reason, *cell.flags)))),
     }
-    if cell.new.low is not None and cell.new.high is not None:
-        entry["range"] = f"± {scale * (cell.new.high - cell.new.low) / 2:.4g}"
+    if new.low is not None and new.high is not None:
+        entry["range"] = f"± {scale * (new.high - new.low) / 2:.4g}"
     return entry
 
 
@@ -149,18 +142,16 @@ def _numbers(found: Found, metric: Metric) -> tuple[Column, ...]:
 
 
 def _line(cell: Cell, metric: Metric) -> Line:
-    name = cell.name
-    remark: Phrase = (cell.reason,) if cell.reason else ()
     return Line(
         cells={
-            NAME.key: name,
+            NAME.key: cell.name,
             VERDICT.key: cell.verdict,
             "base": _value(cell.base, cell.unit),
             "new": _value(cell.new, cell.unit),
             "change": None if cell.change is None else change(cell.change, metric),
         },
         flags=tuple(flag for flag in cell.flags if flag != "FAILED"),
-        remark=remark,
+        remark=(cell.reason,) if cell.reason else (),
     )
 
 
@@ -202,17 +193,13 @@ def _unit(found: Found) -> str:
     return "rounds: those of each side are of one launch" if len(found.base + found.new) == 2 else "rounds"
 
 
-def _assumed(found: Found) -> str:
-    return "" if found.unit == "runs" else ", if launches do not differ by themselves"
-
-
 def _reading(found: Found, metric: Metric) -> Iterator[Entry]:
     loss, win = metric.verdicts
     verdicts = (
-        f"{loss}, {win}: the interval of the change leaves zero and its mean is beyond the loss that counts; "
-        "same: the whole interval is within it; cannot tell: neither. The intervals are those at which Holm's "
-        f"procedure tests each cell: of 100 comparisons of equal sides at most 5 call any cell {loss} or {win}"
-        f"{_assumed(found)}"
+        f"{loss}, {win}: the interval of the change excludes zero and its mean is beyond the loss that counts. "
+        "same: the whole interval is within that loss. cannot tell: neither. Intervals are at the levels of "
+        f"Holm's procedure: of 100 comparisons of equal sides, at most 5 call any cell {loss} or {win}"
+        f"{'' if found.unit == 'runs' else ', if launches do not differ'}"
     )
     yield Entry(label="verdict", phrase=(verdicts,))
     sides = "half the 95 % interval of the side's own " + found.unit

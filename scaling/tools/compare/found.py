@@ -48,9 +48,7 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
     folders = tuple(folder_of(run) for run in runs)
     twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
     if twice:
-        raise UsageError(
-            f"RUN {twice[0]}: given twice on one side; launches of their own tell how launches differ"
-        )
+        raise UsageError(f"RUN {twice[0]}: given twice on one side; give separate launches")
     found = [load(run) for run in runs]
     for run, (header, _) in zip(runs, found, strict=True):
         if header.is_import:
@@ -61,7 +59,7 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
     apart = {what: values for what, values in differing(side.headers).items() if what != HOSTS}
     if apart and not although_different:
         said = "; ".join(f"{what} differ: {values}" for what, values in apart.items())
-        raise UsageError(f"{name}: these runs are not alike: {said}; --although-different compares all the same")
+        raise UsageError(f"{name}: these runs are not alike: {said}; --although-different compares them anyway")
     return side
 
 
@@ -144,19 +142,10 @@ METRICS: Mapping[Name, Metric] = {
     "efficiency": Metric(name="efficiency", title="efficiency", of=lambda row: row.efficiency, unit="%"),
     "speedup": Metric(name="speedup", title="speedup", of=lambda row: row.speedup, unit=""),
     "samples_per_s": Metric(
-        name="samples_per_s",
-        title="samples/s",
-        of=_samples_per_s,
-        unit="{unit}/s",
-        needs_same_unit=True,
+        name="samples_per_s", title="samples/s", of=_samples_per_s, unit="{unit}/s", needs_same_unit=True
     ),
     "exposed": Metric(
-        name="exposed",
-        title="exposed communication",
-        of=_exposed,
-        unit="%",
-        more_is_better=False,
-        is_ratio=False,
+        name="exposed", title="exposed communication", of=_exposed, unit="%", more_is_better=False, is_ratio=False
     ),
     "cost": cost({}, ""),
     "j_per_sample": Metric(
@@ -231,6 +220,10 @@ class Cell(Record, frozen=True, kw_only=True):
     def is_lost(self) -> bool:
         return self.verdict in LOST
 
+    @property
+    def is_untold(self) -> bool:
+        return self.verdict in UNTOLD
+
 
 class Mean(Record, frozen=True, kw_only=True):
     """Geometric mean of new / base over the cells of one model, minus 1."""
@@ -254,20 +247,5 @@ class Found(Record, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        order = dict.fromkeys((*LOST, *(cell.verdict for cell in self.cells)))
-        counted = {verdict: sum(cell.verdict == verdict for cell in self.cells) for verdict in order}
-        return {verdict: count for verdict, count in counted.items() if count}
-
-    @property
-    def is_lost(self) -> bool:
-        return any(cell.is_lost for cell in self.cells)
-
-    @property
-    def is_untold(self) -> bool:
-        return any(cell.verdict in UNTOLD for cell in self.cells)
-
-    @property
-    def is_empty(self) -> bool:
-        """True if no cell was compared, so no loss could be detected."""
-        compared = (cell.change is not None or cell.is_lost or cell.verdict == "mended" for cell in self.cells)
-        return not any(compared)
+        counts = Counter(cell.verdict for cell in self.cells)
+        return {verdict: counts[verdict] for verdict in dict.fromkeys((*LOST, *counts)) if counts[verdict]}

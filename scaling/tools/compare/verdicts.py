@@ -200,16 +200,10 @@ def _standing(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
         return "failed before and after", _why(pair.new)
     if before != after:
         return "mended", f"was {' '.join(state for state in before if state not in after)}"
-    return _known(pair, rule)
-
-
-def _known(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
-    """A value that only the base has is a loss, so that the gate detects it."""
-    before, after = (bool(_estimates(rows, rule)) for rows in (pair.base, pair.new))
-    if before and not after:
-        return "newly unknown", f"the new runs claim no {rule.metric.title} here"
-    if not before:
+    if not _estimates(pair.base, rule):
         return "cannot tell", f"the base claims no {rule.metric.title} here"
+    if not _estimates(pair.new, rule):  # a loss, so that the gate detects it
+        return "newly unknown", f"the new runs claim no {rule.metric.title} here"
     return "same", ""
 
 
@@ -284,7 +278,8 @@ def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> C
     loss = abs(found.mean)
     wanted = loss if loss > rule.bound else rule.bound - loss
     needed = launches.units_needed(found, level, wanted)
-    reason = "; ".join(filter(None, (_short(needed, rule), cell.reason)))
+    count = f"over {launches.MOST_UNITS}" if needed is None else f"about {needed}"
+    reason = "; ".join(filter(None, (f"{count} {rule.unit} a side would decide", cell.reason)))
     return replace(cell, verdict=verdict, change=change, needed=needed, reason=reason)
 
 
@@ -301,11 +296,6 @@ def _judged(gain: float, half: float, rule: Rule) -> Verdict:
     if gain - half > 0 and gain > rule.bound:
         return win
     return "same" if abs(gain) + half <= rule.bound else "cannot tell"
-
-
-def _short(needed: int | None, rule: Rule) -> str:
-    count = f"over {launches.MOST_UNITS}" if needed is None else f"about {needed}"
-    return f"{count} {rule.unit} a side would tell"
 
 
 def _change(found: Difference, half: float | None, level: float | None, rule: Rule) -> Change:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-import msgspec
+from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.records.point import Record
@@ -104,7 +104,7 @@ def spans(layers: Sequence[Layer], step_s: float, shrink: float = 1.0) -> tuple[
             forward_s, backward_s = layer.forward * per_operation_s, layer.backward * per_operation_s
             stretches.append(Span(forward_s=forward_s, backward_s=backward_s, sizes=own))
         else:
-            stretches[-1] = msgspec.structs.replace(stretches[-1], sizes=(*stretches[-1].sizes, *own))
+            stretches[-1] = replace(stretches[-1], sizes=(*stretches[-1].sizes, *own))
     return tuple(stretches)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import linear_regression
 
 import msgspec
+from msgspec.structs import replace
 
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
@@ -17,23 +18,20 @@ from scaling.tools.emulated import layers
 
 
 class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Published rate of one device. `image_size` is in pixels, 0 for the model's."""
+    """Rate of one device. `image_size` is in pixels, 0 for the model. `fitted` is how it was fitted or converted,
+    "" if it was published: `236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node`."""
 
     model: str
     batch_size: int
     samples_per_s: float
     source: str
     image_size: int = 0
+    fitted: str = ""
 
     @property
     def step_s(self) -> float:
         """Seconds of forward, backward and update."""
         return self.batch_size / self.samples_per_s
-
-    @property
-    def fitted(self) -> str:
-        """How the rate was fitted, "" for a published rate."""
-        return ""
 
 
 class InNode(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,17 +71,6 @@ class File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 # 32 and 9.7 % at 8, so fits end at half the smallest and twice the largest batch.
 
 
-class Fitted(Rate, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rate that was fitted or converted, not published."""
-
-    how: str
-
-    @property
-    def fitted(self) -> str:
-        """Formula and batches: `236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node`."""
-        return self.how
-
-
 class Fit(Record, frozen=True, kw_only=True):
     """The rate c b / (b + h) in samples/s, for batches b from `least` to `most`. `off` is the largest relative
     error."""
@@ -99,20 +86,20 @@ class Fit(Record, frozen=True, kw_only=True):
     image_size: int = 0
 
     def __str__(self) -> str:
-        within = f", which it misses by {100 * self.off:.1f} % at most" if self.off >= 5e-4 else ""
+        within = f", at most {100 * self.off:.1f} % off" if self.off >= 5e-4 else ""
         return f"{self.c:.1f} b / (b + {self.h:.1f}), fitted to {self.fitted_to}{within}"
 
     def samples_per_s(self, batch_size: float) -> float:
         return self.c * batch_size / (batch_size + self.h)
 
-    def at(self, batch_size: int) -> Fitted:
-        return Fitted(
+    def at(self, batch_size: int) -> Rate:
+        return Rate(
             model=self.model,
             batch_size=batch_size,
             samples_per_s=self.samples_per_s(batch_size),
             source=self.source,
             image_size=self.image_size,
-            how=str(self),
+            fitted=str(self),
         )
 
 
@@ -129,19 +116,17 @@ def fitted_rate(profile: Profile, model: str, image_size: int | None = None) -> 
 
 
 def _fitted(model: str, source: str, points: Sequence[Rate | InNode]) -> Fit | None:
-    slope, each_s = linear_regression(
-        [1 / one.batch_size for one in points], [1 / one.samples_per_s for one in points]
-    )
+    batches, rates = [one.batch_size for one in points], [one.samples_per_s for one in points]
+    slope, each_s = linear_regression([1 / batch for batch in batches], [1 / rate for rate in rates])
     if slope < 0 or each_s <= 0:
         return None
     c, h = 1 / each_s, slope / each_s
-    batches = [one.batch_size for one in points]
     return Fit(
         model=model,
         c=c,
         h=h,
         fitted_to=_said_points(points),
-        off=max(abs(c * one.batch_size / (one.batch_size + h) / one.samples_per_s - 1) for one in points),
+        off=max(abs(c * batch / (batch + h) / rate - 1) for batch, rate in zip(batches, rates, strict=True)),
         source=source,
         least=-(-min(batches) // 2),
         most=2 * max(batches),
@@ -150,7 +135,7 @@ def _fitted(model: str, source: str, points: Sequence[Rate | InNode]) -> Fit | N
 
 
 def _said_points(points: Sequence[Rate | InNode]) -> str:
-    alone = ", ".join(str(one.batch_size) for one in points if not isinstance(one, InNode))
+    alone = ", ".join(str(one.batch_size) for one in points if isinstance(one, Rate))
     shared = [f"{one.batch_size} as one of {one.devices} in a node" for one in points if isinstance(one, InNode)]
     return f"batch {', and '.join(filter(None, (alone, *shared)))}"
 
@@ -219,14 +204,8 @@ def _resized(one: Rate, image_size: int) -> Rate:
     times = layers.operations(one.model, one.image_size) / layers.operations(one.model, image_size)
     where = pixels(one.image_size) or " at its own size"
     before = f"; {one.fitted}" if one.fitted else ""
-    return Fitted(
-        model=one.model,
-        batch_size=one.batch_size,
-        samples_per_s=one.samples_per_s * times,
-        source=one.source,
-        image_size=image_size,
-        how=f"{one.samples_per_s:.4g} images/s{where} x {times:.3f}, as many operations a second{before}",
-    )
+    how = f"{one.samples_per_s:.4g} images/s{where} x {times:.3f}, as many operations a second{before}"
+    return replace(one, samples_per_s=one.samples_per_s * times, image_size=image_size, fitted=how)
 
 
 def source(published: Rate) -> str:

@@ -113,7 +113,7 @@ class Load(Record, frozen=True, kw_only=True):
 
     def needed_dilate(self, shrink: float) -> float:
         """Return the least dilation that meets the core budget and the limit for the last bucket."""
-        average = (self.exchange_s / shrink + self.fixed_s) / (self.budget * self.shortest_s)
+        average = self.cores_in_use(shrink, 1.0) / self.budget
         return max(1.0, average, self.tail_s(shrink, 1.0) / (LATE * self.shortest_s + self.tail_wire_s))
 
 

@@ -4,43 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
-from scaling.command import command, output_flag
+from scaling.command import command, output_flag, with_fields
 from scaling.records.point import Record
 
 NAME = "scaling history"
 Format = Literal["table", "markdown", "csv", "json", "html"]
 
-_RESULTS = Argument(help="The folder in which runs are.", metavar="RESULTS_DIR")
+_RESULTS = Argument(help="The folder with the runs.", metavar="RESULTS_DIR")
 _FORMAT = Option(
     "--format", help="For people: table, markdown, html (a page with series). For programs: csv, json."
 )
-_OUTPUT = output_flag("--output", "-o")
 
 app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    results: Path
-    format: Format = "table"
-    output: Path | None = None
+    results: Annotated[Path, _RESULTS] = Path("results")
+    format: Annotated[Format, _FORMAT] = "table"
+    output: Annotated[Path | None, output_flag("--output", "-o")] = None
+
+
+@app.command()
+@with_fields(Asked)
+def history(**flags: Any) -> Asked:
+    """List all runs of a folder: date, hosts, settings, rate, and which are comparable."""
+    return Asked(**flags)
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
     """Parse the command line; None after printing help. Raises UsageError."""
-    asked = command(app, argv, NAME)
-    return asked if isinstance(asked, Asked) else None
-
-
-@app.command()
-def history(
-    results: Annotated[Path, _RESULTS] = Path("results"),
-    format_: Annotated[Format, _FORMAT] = "table",
-    output: Annotated[Path | None, _OUTPUT] = None,
-) -> Asked:
-    """List all runs of a folder: when, on what, with which settings, how fast, and which may be compared."""
-    return Asked(results=results, format=format_, output=output)
+    asked: Asked | None = command(app, argv, NAME) or None
+    return asked

@@ -51,7 +51,7 @@ def document(results: str, lines: Sequence[RunLine], unreadable: Sequence[Unread
         how_to_read=(
             Entry(
                 label="fastest",
-                phrase=("at the largest world size; of those with an efficiency, else of all",),
+                phrase=("at the largest world size, among exchanges with an efficiency, else among all",),
             ),
             Entry(
                 label="like", phrase=("scaling compare compares runs of one letter; code and hosts may differ",)
@@ -70,6 +70,7 @@ def _groups(lines: Sequence[RunLine]) -> Iterator[Entry]:
 
 def _line(line: RunLine) -> Line:
     found = line.headline
+    rate = found.samples_per_s if found else 0.0
     cells: dict[str, Cell] = {
         "started": text.date(line.started_unix_s).removesuffix(" UTC"),
         "run": _STAMP.sub("", line.run),
@@ -77,7 +78,7 @@ def _line(line: RunLine) -> Line:
         "work": line.work,
         "strategy": found.strategy if found else _nothing(line),
         "world_size": quantities.integer(found.world_size) if found else None,
-        "rate": _rate(found.samples_per_s) if found else None,
+        "rate": Quantity(value=rate, digits=text.decimals(rate)) if found else None,
         "efficiency": quantities.fraction(found.efficiency) if found and found.efficiency is not None else None,
         "like": line.like or "-",
     }
@@ -87,11 +88,7 @@ def _line(line: RunLine) -> Line:
 def _nothing(line: RunLine) -> str:
     if any(name.startswith("imported:") for name in line.strategies):
         return f"{line.strategies[0]} IMPORTED"
-    return f"N={line.world_sizes[-1]} failed" if line.world_sizes else "nothing ended"
-
-
-def _rate(samples_per_s: float) -> Quantity:
-    return Quantity(value=samples_per_s, digits=text.decimals(samples_per_s))
+    return f"N={line.world_sizes[-1]} failed" if line.world_sizes else "no exchange ended"
 
 
 def _remarks(line: RunLine) -> Iterator[str]:
@@ -109,8 +106,7 @@ FIELDS = (*(name for name in RunLine.__struct_fields__ if name not in APART), *H
 
 
 def json(lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
-    plain = {"runs": rounded(msgspec.to_builtins(lines)), "unreadable": msgspec.to_builtins(unreadable)}
-    return as_json(plain)
+    return as_json({"runs": rounded(msgspec.to_builtins(lines)), "unreadable": msgspec.to_builtins(unreadable)})
 
 
 def csv(lines: Sequence[RunLine]) -> str:
@@ -126,8 +122,5 @@ def _values(line: RunLine) -> dict[str, Any]:
     plain = rounded(msgspec.to_builtins(line))
     plain |= plain.pop("headline") or {}
     plain.pop("seen")
-    return {name: defused(_text(value)) for name, value in plain.items()}
-
-
-def _text(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, list) else value
+    texts = {name: " ".join(map(str, one)) if isinstance(one, list) else one for name, one in plain.items()}
+    return {name: defused(one) for name, one in texts.items()}

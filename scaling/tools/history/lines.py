@@ -99,13 +99,10 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
     try:
         folders = sorted(filter(_may_be_run, results.iterdir()))
     except OSError as error:
-        raise UsageError(f"RESULTS_DIR {results}: {error.strerror}; give the folder in which runs are") from None
+        raise UsageError(f"RESULTS_DIR {results}: {error.strerror}; give the folder with the runs") from None
     if not folders:
-        own = (
-            f"it is a run itself: give {results.resolve().parent}"
-            if (results / FILE).is_file()
-            else "no run in it"
-        )
+        is_run = (results / FILE).is_file()
+        own = f"it is a run itself: give {results.resolve().parent}" if is_run else "it has no run"
         raise UsageError(f"RESULTS_DIR {results}: {own}")
     lines, unreadable = [], []
     for folder in folders:
@@ -131,7 +128,13 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_ex
     if header.is_import:
         return _imported(folder, header)
     largest = max((point.world_size for point in points), default=0)
-    measured = exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
+    controls = Controls(one for one in latest if one.point.kind in ("solo", "each"))
+    measured = [
+        cell
+        for cell in exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
+        if cell.times
+    ]
+    ended = (_said(cell, controls) for cell in measured if cell.point.world_size == largest)
     return RunLine(
         run=readable(folder.name),
         started_unix_s=header.created_unix_s,
@@ -143,11 +146,11 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_ex
         rounds=len({point.round for point in points}),
         version=header.version,
         git=header.git,
-        headline=_headline([cell for cell in measured if cell.point.world_size == largest], latest),
+        headline=max(ended, key=_rank, default=None),
         failed=sum(isinstance(record.outcome, Failed) for record in latest),
         is_running=is_being_written(folder),
         conditions=_conditions(launched, points),
-        seen=tuple(_sight(cell) for cell in measured if cell.times) if all_exchanges else (),
+        seen=tuple(map(_sight, measured)) if all_exchanges else (),
     )
 
 
@@ -232,29 +235,21 @@ def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
 
 
 def _sight(cell: Cell) -> Sight:
+    point = cell.point
     return Sight(
-        contender=_contender(cell.point),
-        work=_works([cell.point])[0],
-        world_size=cell.point.world_size,
-        units_per_s=_rate(cell) * cell.point.workload.units_per_sample,
-        unit=cell.point.workload.unit,
+        contender=Contender(
+            strategy=point.strategy,
+            interconnect=point.interconnect,
+            options=point.options,
+            servers=point.servers,
+            server_hosts=point.server_hosts,
+        ),
+        work=_works([point])[0],
+        world_size=point.world_size,
+        units_per_s=_rate(cell) * point.workload.units_per_sample,
+        unit=point.workload.unit,
         flags=marks_of(Found(cell)),
     )
-
-
-def _contender(point: Point) -> Contender:
-    return Contender(
-        strategy=point.strategy,
-        interconnect=point.interconnect,
-        options=point.options,
-        servers=point.servers,
-        server_hosts=point.server_hosts,
-    )
-
-
-def _headline(cells: Iterable[Cell], records: Iterable[PointRecord]) -> Headline | None:
-    controls = Controls(one for one in records if one.point.kind in ("solo", "each"))
-    return max((_said(cell, controls) for cell in cells if cell.times), key=_rank, default=None)
 
 
 def _rank(one: Headline) -> tuple[bool, bool, float]:

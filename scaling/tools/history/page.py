@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -124,14 +124,12 @@ def _table(trends: Sequence[Trend]) -> Table:
         for turn in trend.turns:
             by_run.setdefault(turn.at, {})[trend.label] = turn
     names = [trend.label for trend in trends]
-    lines = ((str(at), *_texts(names, by_run[at])) for at in sorted(by_run, reverse=True))
+    lines = ((str(at), *map(_text, map(by_run[at].get, names))) for at in sorted(by_run, reverse=True))
     return Table(("run", *names), tuple(lines))
 
 
-def _texts(names: Iterable[str], turns: Mapping[str, Turn]) -> Iterator[str]:
-    for name in names:
-        turn = turns.get(name)
-        yield words.NONE if turn is None else f"{turn.value:,.4g} {turn.mark}".rstrip()
+def _text(turn: Turn | None) -> str:
+    return words.NONE if turn is None else f"{turn.value:,.4g} {turn.mark}".rstrip()
 
 
 # ---------------------------------------------------------------- page
@@ -158,7 +156,7 @@ def render(folder: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadabl
         "subject": f"{counted(len(lines), 'run')} in {folder}",
         "notices": notices,
         "drawn": drawn,
-        "columns": _columns(),
+        "columns": (NUMBER, *(NAME if column.key == "run" else column for column in COLUMNS), MARKS),
         "rows": list(_rows(doc.sections[0].lines))[-MOST_LINES:][::-1] if lines else [],
         "facts": shell.entries(doc.facts),
         "reading": shell.entries(doc.how_to_read),
@@ -166,10 +164,6 @@ def render(folder: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadabl
         "parts": list(_parts(has_figures=bool(drawn))),
     }
     return shell.render(TEMPLATE.read_text(encoding="utf-8"), values)
-
-
-def _columns() -> tuple[Column, ...]:
-    return (NUMBER, *(NAME if column.key == "run" else column for column in COLUMNS), MARKS)
 
 
 def _rows(lines: Sequence[Line]) -> Iterator[tuple[Shown, ...]]:

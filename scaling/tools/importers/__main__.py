@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import scaling
 from scaling.command import complain, open_streams, show
@@ -42,13 +41,9 @@ def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
     )
 
 
-def _refuse_existing(output: Path) -> None:
-    if os.path.lexists(output):
-        raise UsageError(f"--output {output}: exists already; name a folder that does not")
-
-
 def _write(asked: Asked, argv: Sequence[str]) -> None:
-    _refuse_existing(asked.output)
+    if os.path.lexists(asked.output):
+        raise UsageError(f"--output {asked.output}: exists already; name a folder that does not")
     header = imported(asked, argv, time.time())
     store.create_import(asked.output, header)
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")

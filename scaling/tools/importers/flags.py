@@ -21,18 +21,16 @@ EPILOG = (
     "cell, and are never ranked. Exit codes: 0 written, 2 a log or a flag was refused and nothing is written."
 )
 
-_LOGS = Argument(help="Logs: what a tool printed, as text.", metavar="LOG...", show_default=False)
+_LOGS = Argument(help="Logs: the printed text of a tool.", metavar="LOG...", show_default=False)
 _OUTPUT = Option("--output", "-o", help="The run folder to make.", metavar="RUN", show_default=False)
-_TOOL = Option("--tool", help="Whose logs these are.", metavar="NAME", show_default="by their lines")
-_WORLD = Option("--world-size", help="Devices, where logs do not say.", metavar="N", show_default=False)
-_BATCH = Option("--batch-size", help="Samples per device, where logs do not say.", metavar="N", show_default=False)
-_MODEL = Option("--model", help="The model, where logs do not say.", metavar="NAME", show_default=False)
-_PRECISION = Option(
-    "--precision", help="The precision, where logs do not say.", metavar="NAME", show_default=False
-)
+_TOOL = Option("--tool", help="The tool that wrote the logs.", metavar="NAME", show_default="by their lines")
+_WORLD = Option("--world-size", help="Devices, if logs do not say.", metavar="N", show_default=False)
+_BATCH = Option("--batch-size", help="Samples per device, if logs do not say.", metavar="N", show_default=False)
+_MODEL = Option("--model", help="The model, if logs do not say.", metavar="NAME", show_default=False)
+_PRECISION = Option("--precision", help="The precision, if logs do not say.", metavar="NAME", show_default=False)
 _SPEED_OF = Option(
     "--speed-of",
-    help="Whose speed a line of mxnet, aws_fsdp or tf_official tells, where no audit does.",
+    help="Whose speed a line of mxnet, aws_fsdp or tf_official is, if the log does not prove it.",
     show_default=False,
 )
 
@@ -68,7 +66,7 @@ def importers(
         raise UsageError(f"--tool {tool}: {near(tool, TOOLS)}")
     for flag, value in (("--world-size", world_size), ("--batch-size", batch_size)):
         if value is not None and value < 1:
-            raise UsageError(f"{flag} {value}: a number from 1 on")
+            raise UsageError(f"{flag} {value}: must be 1 or more")
     return Asked(
         logs=tuple(logs),
         output=output,

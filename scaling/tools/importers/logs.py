@@ -50,7 +50,7 @@ class Rates:
         """Return the median without the first step. Raises Refused if there is no other step."""
         later = self.later()
         if not later:
-            raise Refused(f"has its first {what} alone, which holds the start")
+            raise Refused(f"has only its first {what}, which includes the start")
         return median(later)
 
     @property
@@ -332,7 +332,7 @@ def row(
 ) -> ImportedRow:
     """Build the row of a cell from a log and the command line. Raises Refused."""
     if rate is not None and not 0 < rate < MOST_RATE:
-        raise Refused(f"has a rate of {rate:g}, which nothing trains at")
+        raise Refused(f"has a rate of {rate:g}, which is impossible")
     return ImportedRow(
         tool=tool,
         log="",

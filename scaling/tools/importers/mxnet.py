@@ -51,7 +51,7 @@ def _read_benchmark(lines: Iterable[LogLine], given: Given) -> Found:
         elif in_table and CUT in line.text:
             skipped.add(line)
         elif in_table and line.text.strip():
-            raise Refused(f"line {line.number} is none of its table: {one_line(line.text)[:60]}")
+            raise Refused(f"line {line.number} is not of its table: {one_line(line.text)[:60]}")
     rows = tuple(_table_row(int(devices), _middle(rates), given) for devices, rates in said.items())
     return Found(rows=rows, notes=skipped.notes())
 
@@ -223,7 +223,7 @@ def _rate(launch: _Launch, workers: int, given: Given) -> tuple[float, list[str]
     for who, speeds in launch.speeds.items():
         later = _later(speeds)
         if not later:
-            raise Refused("has only the first window of an epoch of a worker, which holds the start")
+            raise Refused("has only the first window of an epoch of a worker, which includes the start")
         steady[who] = median(later)
     spoke = len(steady)
     if spoke > 1:

@@ -89,7 +89,7 @@ def _of_one(rates: Rates) -> float:
     rate = rates.middle()
     low, high = rates.ends
     if high > (1 + _ALIKE) * low:
-        raise Refused(f"tells of several trainings, of {low:g} to {high:g} samples/s: split it by launch")
+        raise Refused(f"has several trainings, of {low:g} to {high:g} samples/s: split it by launch")
     return rate
 
 

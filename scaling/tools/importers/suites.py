@@ -167,10 +167,10 @@ def _read_mlperf(lines: Iterable[LogLine], given: Given) -> Found:
 def _benchmark(named: set[str]) -> str:
     if named and named <= _UNPROVEN:
         names = ", ".join(sorted(named))
-        raise Refused(f"is of {names}: whether its throughput counts sequences or tokens cannot be told")
+        raise Refused(f"is of {names}: whether its throughput counts sequences or tokens is unknown")
     if len(named) != 1 or not named <= _BENCHMARK_UNITS.keys():
         names = ", ".join(sorted(named)) or "none"
-        raise Refused(f"is of no known benchmark ({names}): what a sample is cannot be told")
+        raise Refused(f"is of no known benchmark ({names}): what a sample is is unknown")
     return min(named)
 
 

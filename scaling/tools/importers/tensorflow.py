@@ -235,7 +235,7 @@ def _audit(launch: _Launch, total: float, devices: int) -> None:
     """All totals must agree with each other, and with a process's steps times the number of processes."""
     low, high = min(launch.totals, default=total), max(launch.totals, default=total)
     if high > (1 + _APART) * low:
-        raise Refused(f"tells of totals from {low:g} to {high:g} images/sec, of several launches: split it")
+        raise Refused(f"has totals from {low:g} to {high:g} images/sec, of several launches: split it")
     if not launch.steps:
         return
     step = median(launch.steps)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from pathlib import Path
 
-import scaling
 from scaling.errors import LaunchError
 from scaling.tools.lab import processes, shapes, state
+from scaling.tools.lab.remote import CHECKOUT
 from scaling.tools.lab.state import Lab, Nic, folder, replace_file
 
 
@@ -23,9 +22,8 @@ def described(lab: Lab) -> list[str]:
         for node in lab.nodes:
             link = f"{node}.{nic.name}"
             if link in lab.links:
-                lines.append(
-                    f"  {link} {shapes.show_rate(lab.link_bits_per_s(node, nic))} ({100 * lab.links[link]:g}%)"
-                )
+                rate = shapes.show_rate(lab.link_bits_per_s(node, nic))
+                lines.append(f"  {link} {rate} ({100 * lab.links[link]:g}%)")
             if link in lab.down:
                 lines.append(f"  {link} down")
     return lines
@@ -48,26 +46,23 @@ def status(name: str) -> list[str]:
     except LaunchError as error:
         return [f"lab {name}: {error}"]
     if lab is None:
-        return [f"lab {name}: left half-made; `up` makes it anew, `down --name {name}` clears it away"]
+        return [f"lab {name}: incomplete; `up` creates it again, `down --name {name}` removes it"]
     holder = lab.holder.program
     if not holder.lives:
-        return [f"lab {name}: broken, its holder {holder.pid} is gone; `up` makes it anew, `down` clears it away"]
-    return [*described(lab), *_address_lines(lab), f"  holder {holder.pid} lives; {_run_line(lab)}"]
-
-
-def _address_lines(lab: Lab) -> list[str]:
-    return [
+        return [f"lab {name}: broken, its holder {holder.pid} is gone; `up` creates it again, `down` removes it"]
+    addresses = [
         f"  {node:<7} " + "  ".join(f"{nic.name} {nic.address(number)}" for nic in lab.nics)
         for number, node in enumerate(lab.nodes, 1)
     ]
+    return [*described(lab), *addresses, f"  holder {holder.pid} is alive; {_run_line(lab)}"]
 
 
 def _run_line(lab: Lab) -> str:
     on = processes.run_on(lab)
     if on is None:
-        return "no run is on"
+        return "no run is active"
     since = time.strftime("%H:%M:%S", time.localtime(on.since_unix_s))
-    return f"a run is on since {since}, {on.told}"
+    return f"a run is active since {since}, {on.told}"
 
 
 def warnings_of(lab: Lab) -> list[str]:
@@ -75,7 +70,6 @@ def warnings_of(lab: Lab) -> list[str]:
     return [f"warning: {warning}" for warning in found if warning]
 
 
-CHECKOUT = Path(scaling.__file__).resolve().parents[1]
 # names for --interconnect, by the card's name
 FAMILIES = {"ib": "ib", "eth": "ethernet"}
 
@@ -140,9 +134,5 @@ def agent_script(name: str, python: str) -> str:
 
 def mpirun_command(lab: Lab) -> list[str]:
     mpirun = str(CHECKOUT / "launch" / "mpirun")
-    options = {
-        "--agent": lab.folder / "agent",
-        "--interface": lab.nics[-1].name,
-        "--hostfile": lab.folder / "hostfile",
-    }
-    return [mpirun, *(str(word) for pair in options.items() for word in pair)]
+    agent, hosts = str(lab.folder / "agent"), str(lab.folder / "hostfile")
+    return [mpirun, "--agent", agent, "--interface", lab.nics[-1].name, "--hostfile", hosts]

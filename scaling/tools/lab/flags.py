@@ -11,6 +11,7 @@ import typer
 from scaling.command import command
 from scaling.errors import UsageError
 from scaling.tools.lab import files, lifecycle, shapes, state
+from scaling.tools.lab.state import Lab
 
 NAME = "scaling lab"
 ABOUT = (
@@ -19,26 +20,26 @@ ABOUT = (
 AFTER_RUN = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 app = typer.Typer(add_completion=False, help=ABOUT)
-_NAME = typer.Option("--name", help="Several labs can be up at a time, by name.", metavar="NAME")
+_NAME = typer.Option("--name", help="The lab's name; several labs can be up at the same time.", metavar="NAME")
 _NODES = typer.Option("--nodes", help="How many nodes.", metavar="N")
-_SLOTS = typer.Option("--slots", help="Ranks that mpirun puts on each.", metavar="N")
+_SLOTS = typer.Option("--slots", help="Ranks that mpirun puts on each node.", metavar="N")
 _NIC = typer.Option(
     "--nic",
-    help="A card of every node, repeated for each: ib0=10gbit or ib0=10gbit,10.10.0.0/24. "
-    f"MPI's own traffic takes the last. Default: {' and '.join(shapes.DEFAULT_NICS)}.",
+    help="A network card of every node; repeat it for more: ib0=10gbit or ib0=10gbit,10.10.0.0/24. "
+    f"MPI's own traffic uses the last. Default: {' and '.join(shapes.DEFAULT_NICS)}.",
     metavar="NAME=RATE[,SUBNET]",
     show_default=False,
 )
-_RATE = typer.Option("--rate", help="Reshape it once it is up, as the command `rate` does.", metavar="CARD=RATE")
-_FORCE = typer.Option("--force", help="Also while a run is on, which is ended.")
-_WHICH = typer.Option("--name", help="This lab alone.", metavar="NAME", show_default="all")
+_RATE = typer.Option("--rate", help="Reshape the lab once it is up, like the command `rate`.", metavar="CARD=RATE")
+_FORCE = typer.Option("--force", help="End an active run too.")
+_WHICH = typer.Option("--name", help="Only this lab.", metavar="NAME", show_default="all")
 _CHANGES = typer.Argument(
     help="ib0=1gbit (all nodes), node2.ib0=10% (one node's link), node2.ib0=down, node2.ib0=up.",
     metavar="[NODE.]CARD=RATE",
     show_default=False,
 )
 _WORDS = typer.Argument(
-    help="What mpirun is given: -np 16 python -m scaling.run", metavar="-- ARGUMENT...", show_default=False
+    help="Arguments of mpirun: -np 16 python -m scaling.run", metavar="-- ARGUMENT...", show_default=False
 )
 
 
@@ -50,20 +51,19 @@ def up(
     nic: Annotated[list[str] | None, _NIC] = None,
     rate_: Annotated[list[str] | None, _RATE] = None,
 ) -> int:
-    """Make a lab; one that is up already stays as it is."""
+    """Create a lab; one that is already up stays unchanged."""
     wanted = shapes.shape(name, nodes, slots, nic or ())
     changing = shapes.cards(wanted, rate_ or ())
     lab = lifecycle.up(wanted, say, changing=changing)
     if rate_:
         lab = lifecycle.change(name, rate_)
-    _warn(*files.warnings_of(lab))
-    _print(*files.described(lab), *files.how_to_use(lab))
+    _show(lab, *files.how_to_use(lab))
     return 0
 
 
 @app.command()
 def down(name: Annotated[str, _NAME] = "lab", force: Annotated[bool, _FORCE] = False) -> int:
-    """End a lab and all that runs in it; nothing is left of it."""
+    """End a lab and all its processes, and remove every trace of it."""
     shapes.check_name(name)
     existed = lifecycle.down(name, force=force, say=say)
     _print(f"lab {name} is down" if existed else f"there is no lab {name}")
@@ -72,7 +72,7 @@ def down(name: Annotated[str, _NAME] = "lab", force: Annotated[bool, _FORCE] = F
 
 @app.command()
 def status(name: Annotated[str, _WHICH] = "") -> int:
-    """Show nodes, cards, rates, and the run that is on."""
+    """Show nodes, cards, rates, and the active run."""
     if name:
         shapes.check_name(name)
         state.load(name)
@@ -85,20 +85,21 @@ def status(name: Annotated[str, _WHICH] = "") -> int:
 def rate(changed: Annotated[list[str] | None, _CHANGES] = None, name: Annotated[str, _NAME] = "lab") -> int:
     """Reshape a running lab: a network, one node's link, or a card down and up."""
     if not changed:
-        raise UsageError("rate: of what? write for example: python -m scaling lab rate ib0=1gbit")
+        raise UsageError("rate: nothing to change; write for example: python -m scaling lab rate ib0=1gbit")
     shapes.check_name(name)
     lifecycle.need_root("rate")
     lab = lifecycle.change(name, changed)
-    _warn(*files.warnings_of(lab))
-    _print(*files.described(lab))
+    _show(lab)
     return 0
 
 
 @app.command(context_settings=AFTER_RUN)
 def run(words: Annotated[list[str] | None, _WORDS] = None, name: Annotated[str, _NAME] = "lab") -> int:
-    """Run mpirun on the nodes; its exit code is this one's."""
+    """Run mpirun on the nodes, and return its exit code."""
     if not words:
-        raise UsageError("run: what? write for example: python -m scaling lab run -- -np 16 python -m scaling.run")
+        raise UsageError(
+            "run: nothing to run; write for example: python -m scaling lab run -- -np 16 python -m scaling.run"
+        )
     shapes.check_name(name)
     return lifecycle.run(name, words, say)
 
@@ -114,9 +115,10 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _warn(*lines: str) -> None:
-    for line in lines:
+def _show(lab: Lab, *more: str) -> None:
+    for line in files.warnings_of(lab):
         say(line)
+    _print(*files.described(lab), *more)
 
 
 def _print(*lines: str) -> None:

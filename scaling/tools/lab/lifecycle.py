@@ -39,7 +39,7 @@ def run(name: str, arguments: Sequence[str], say: Say) -> int:
     need_outside("run")
     command = mpirun_command(state.load(name))
     for path in lost(arguments):
-        say(f"warning: {path} will be in node1's own /tmp, which goes with the lab; write to a folder that exists")
+        say(f"warning: {path} will be in node1's own /tmp, which ends with the lab; write to a folder that exists")
     lab, begun = _begin(name, arguments)
     try:
         return _obeying_signals([*command, *arguments], environment(os.environ, lab, begun, arguments))
@@ -59,9 +59,11 @@ def _declared_again(name: str) -> None:
 
 def mpirun_command(lab: Lab) -> list[str]:
     """Build the call of mpirun on the first node. Raises LaunchError without launch/mpirun."""
-    mpirun = files.CHECKOUT / "launch" / "mpirun"
+    mpirun = remote.CHECKOUT / "launch" / "mpirun"
     if not mpirun.is_file():
-        raise LaunchError(f"no {mpirun}: `run` needs the repository that this package came from, and its launch/")
+        raise LaunchError(
+            f"{mpirun} is missing: `run` needs launch/ of the repository that this package came from"
+        )
     agent = str(lab.folder / "agent")
     return [agent, "--as-is", lab.nodes[0], str(mpirun), "--agent", agent, "--interface", lab.nics[-1].name]
 
@@ -72,8 +74,8 @@ def _begin(name: str, arguments: Sequence[str]) -> tuple[Lab, Run]:
         lab = state.load(name)
         if on := processes.run_on(lab):
             raise UsageError(
-                f"lab {name}: a run is on already ({on.told}), and two slow each other down: wait for it, or take "
-                "another lab by --name"
+                f"lab {name}: a run is active ({on.told}), and two slow each other down: wait for it, or use "
+                "another lab (--name)"
             )
         own = state.program(os.getpid())
         mark = f"{own.pid}-{own.start_ticks}"
@@ -138,11 +140,8 @@ def folders(arguments: Sequence[str]) -> list[str]:
 
 def lost(arguments: Sequence[str]) -> list[str]:
     """List paths under /tmp that the nodes cannot share, because their folder does not exist yet."""
-    return [str(path) for path in _named(arguments) if not path.is_dir() and not _is_shared(path.parent)]
-
-
-def _is_shared(folder: Path) -> bool:
-    return folder.is_dir() and str(folder) != remote.PRIVATE
+    unshared = (path for path in _named(arguments) if not path.is_dir())
+    return [str(path) for path in unshared if str(path.parent) == remote.PRIVATE or not path.parent.is_dir()]
 
 
 def _named(arguments: Sequence[str]) -> list[Path]:
@@ -179,9 +178,9 @@ def up(wanted: Shape, say: Say, *, changing: Collection[str] = ()) -> Lab:
             _must_be_alike(lab, wanted, changing)
             return lab
         if state.folder(wanted.name).exists():
-            say(f"clearing away what is left of a broken lab {wanted.name}")
+            say(f"removing what is left of the broken lab {wanted.name}")
             _clear(wanted.name, lab)
-        say(f"making lab {wanted.name}: {wanted.nodes} x {len(wanted.nics)} links")
+        say(f"creating lab {wanted.name}: {wanted.nodes} x {len(wanted.nics)} links")
         return _make(wanted)
 
 
@@ -190,7 +189,7 @@ def _must_be_alike(lab: Lab, wanted: Shape, changing: Collection[str]) -> None:
         name = f" --name {lab.name}" if lab.name != "lab" else ""
         raise UsageError(
             f"lab {lab.name} is up with {'; '.join(different)}: first `python -m scaling lab down{name}`, "
-            "or take another --name"
+            "or use another --name"
         )
 
 
@@ -216,7 +215,7 @@ def _make(wanted: Shape) -> Lab:
 def _holder(wanted: Shape) -> Iterator[Holder]:
     """Start the holder. It stays if the body succeeds, and ends with an exception or with this process."""
     command = [sys.executable, "-m", "scaling.tools.lab.holder", wanted.name, *wanted.node_names]
-    paths = [str(files.CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(remote.CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, env=environ) as process:
@@ -226,7 +225,7 @@ def _holder(wanted: Shape) -> Iterator[Holder]:
         opened = msgspec.json.decode(answer, type=Opened) if answer else Opened(error="the holder died")
         if opened.error:
             raise LaunchError(
-                f"this machine makes no namespaces for us ({opened.error}): it takes root with CAP_SYS_ADMIN, "
+                f"this machine refuses namespaces ({opened.error}): they need root with CAP_SYS_ADMIN, "
                 "outside of a container or in a privileged one"
             )
         program = state.program(opened.pid)
@@ -248,9 +247,8 @@ def change(name: str, texts: Sequence[str]) -> Lab:
             lab = shapes.switched(lab, one) if one.value else shapes.rated(lab, one)
         wires.apply(lab, lab.nics)
         for one in wanted:
-            for node in shapes.nodes_of(lab, one):
-                if one.value:
-                    wires.switch_card(lab, node, one.nic, one.value)
+            for node in shapes.nodes_of(lab, one) if one.value else ():
+                wires.switch_card(lab, node, one.nic, one.value)
         state.save(lab)
         files.write(lab)
         return lab
@@ -266,9 +264,9 @@ def down(name: str, *, force: bool, say: Say) -> bool:
         lab = state.find(name)
         run = processes.run_on(lab) if lab is not None else None
         if run is not None and not force:
-            raise UsageError(f"lab {name}: a run is on ({run.told}); wait, or end it with --force")
+            raise UsageError(f"lab {name}: a run is active ({run.told}); wait, or end it with --force")
         if run is not None:
-            say(f"ending the run that is on ({run.told})")
+            say(f"ending the active run ({run.told})")
         _clear(name, lab)
         return True
 

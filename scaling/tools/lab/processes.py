@@ -81,9 +81,7 @@ def end(find: Callable[[], list[int]]) -> None:
     while left := find():
         waited_s = time.monotonic() - began_s
         if waited_s > PATIENCE_S:
-            raise LaunchError(
-                f"process {left[0]} does not end, not even killed; see what it waits for (ps -o wchan)"
-            )
+            raise LaunchError(f"process {left[0]} survives SIGKILL; ps -o wchan shows what it waits for")
         if waited_s > GRACE_S:
             _signal(left, signal.SIGKILL)
         time.sleep(0.02)

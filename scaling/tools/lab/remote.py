@@ -14,7 +14,7 @@ import os
 import pwd
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,20 +56,14 @@ def parse(arguments: Sequence[str]) -> tuple[bool, str, list[str]]:
     while words and words[0].startswith("-"):
         words.pop(0)
     if not words or (as_is and len(words) == 1):
-        _fail("what to run, and where? write for example: python -m scaling.tools.lab.remote node1 hostname")
+        _fail("no node or no command; write for example: python -m scaling.tools.lab.remote node1 hostname")
     return as_is, words[0], words[1:]
 
 
 def enter(name: str, host: str) -> None:
-    with ExitStack() as stack:
-        for descriptor in [_opened(stack, path) for path in namespace_files(name, host)]:
-            ns.enter(descriptor)
-
-
-def _opened(stack: ExitStack, path: str) -> int:
-    descriptor = os.open(path, os.O_RDONLY)
-    stack.callback(os.close, descriptor)
-    return descriptor
+    """Open all namespaces before the last one hides /proc, then enter them. exec closes the descriptors."""
+    for descriptor in [os.open(path, os.O_RDONLY) for path in namespace_files(name, host)]:
+        ns.enter(descriptor)
 
 
 def namespace_files(name: str, host: str) -> list[str]:

@@ -69,10 +69,8 @@ def rated(lab: Lab, one: Change) -> Lab:
         links = {**lab.links, f"{one.node}.{nic.name}": share}
         return replace(lab, links={link: part for link, part in links.items() if part != 1.0})
     rate = one.rate_bits_per_s
-    nics = tuple(
-        replace(nic, rate_bits_per_s=rate, shaped_bits_per_s=rate) if nic.name == one.nic.name else nic
-        for nic in lab.nics
-    )
+    changed = replace(one.nic, rate_bits_per_s=rate, shaped_bits_per_s=rate)
+    nics = tuple(changed if nic.name == changed.name else nic for nic in lab.nics)
     links = {link: share for link, share in lab.links.items() if link.partition(".")[2] != one.nic.name}
     return replace(lab, nics=nics, links=links)
 
@@ -93,7 +91,7 @@ def parse_rate(text: str, source: str) -> float:
     """Parse `2.5gbit` as bits/s. Raises UsageError with `source`, the flag and its word."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]+)", text.strip().lower())
     if found is None or found[2] not in UNITS:
-        said = f"{text!r} is no rate" if text else "a rate is missing"
+        said = f"{text!r} is not a rate" if text else "a rate is missing"
         raise UsageError(f"{source}: {said}; write for example 10gbit (units: {', '.join(UNITS)})")
     rate_bits_per_s = float(found[1]) * UNITS[found[2]]
     if not LOWEST_BITS_PER_S <= rate_bits_per_s <= HIGHEST_BITS_PER_S:
@@ -115,9 +113,9 @@ def too_fast(name: str, rate_bits_per_s: float, nodes: int, cores: int | None = 
     if rate_bits_per_s <= carried:
         return ""
     return (
-        f"{name}={show_rate(rate_bits_per_s)} is shaped so, but {cores} cores carry about {show_rate(carried)} "
+        f"{name}={show_rate(rate_bits_per_s)} is set, but {cores} cores carry only about {show_rate(carried)} "
         f"a node between {nodes} nodes: measure with --device emulated, which scales rates down, "
-        "or take a lower rate"
+        "or set a lower rate"
     )
 
 
@@ -158,12 +156,10 @@ def check_name(name: str) -> None:
 
 def differences(lab: Lab, wanted: Shape, changing: Collection[str] = ()) -> list[str]:
     """List differences like `--nodes 2 (asked for: --nodes 4)`. Rates of cards in `changing` may differ."""
+    sides = (len(lab.nodes), lab.slots, lab.nics), (wanted.nodes, wanted.slots, wanted.nics)
     has, asked = (
         (f"--nodes {nodes}", f"--slots {slots}", " ".join(_flag(nic, nic.name not in changing) for nic in nics))
-        for nodes, slots, nics in (
-            (len(lab.nodes), lab.slots, lab.nics),
-            (wanted.nodes, wanted.slots, wanted.nics),
-        )
+        for nodes, slots, nics in sides
     )
     return [f"{one} (asked for: {other})" for one, other in zip(has, asked, strict=True) if one != other]
 
@@ -212,7 +208,7 @@ def _subnet(text: str, source: str) -> str:
     try:
         return str(IPv4Network(text.strip()))
     except ValueError as error:
-        raise UsageError(f"{source}: no subnet: {error}; write for example 10.10.0.0/24") from None
+        raise UsageError(f"{source}: not a subnet: {error}; write for example 10.10.0.0/24") from None
 
 
 def _check_subnet(nic: Nic, others: Sequence[Nic], nodes: int) -> None:
@@ -220,7 +216,9 @@ def _check_subnet(nic: Nic, others: Sequence[Nic], nodes: int) -> None:
     if subnet.num_addresses - 2 < nodes:
         raise UsageError(f"--nic {nic.name}: {nic.subnet} has no addresses for {nodes} nodes; write a /24")
     if subnet.is_loopback or subnet.is_multicast or subnet.is_unspecified or subnet[0].is_reserved:
-        raise UsageError(f"--nic {nic.name}: {nic.subnet} is no subnet for hosts; write for example 10.10.0.0/24")
+        raise UsageError(
+            f"--nic {nic.name}: {nic.subnet} is not a subnet for hosts; write for example 10.10.0.0/24"
+        )
     for other in others:
         if other.name == nic.name:
             raise UsageError(f"--nic {nic.name} was given twice; name cards ib0, ib1, ...")

@@ -81,12 +81,14 @@ class Lab(Record, frozen=True, kw_only=True):
         """Name the switch's end of a link; interface names have at most 15 characters."""
         return f"n{self.nodes.index(node) + 1}c{self.nics.index(nic)}"
 
+    def check_lives(self) -> None:
+        if not self.holder.program.lives:
+            gone = "its holder process is gone, and its nodes with it"
+            raise UsageError(f"lab {self.name}: {gone}; {_mend(self.name)}")
+
     @contextmanager
     def opened(self, room: str, kind: str = "net") -> Iterator[int]:
-        if not self.holder.program.lives:
-            raise UsageError(
-                f"lab {self.name}: its holder process is gone, and its nodes with it; {_mend(self.name)}"
-            )
+        self.check_lives()
         number = self.holder.namespaces[room][kind]
         descriptor = os.open(f"/proc/{self.holder.program.pid}/fd/{number}", os.O_RDONLY)
         try:
@@ -136,8 +138,7 @@ def load(name: str) -> Lab:
         others = ", ".join(lab.name for lab in living())
         others = f" (up are: {others})" if others else ""
         raise UsageError(f"no lab {name!r} is up{others}; {_mend(name)}")
-    if not lab.holder.program.lives:
-        raise UsageError(f"lab {name}: its holder process is gone, and its nodes with it; {_mend(name)}")
+    lab.check_lives()
     return lab
 
 
@@ -160,7 +161,7 @@ def locked() -> Iterator[None]:
             ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
             descriptor = os.open(ROOT, os.O_RDONLY)
         except OSError as error:
-            raise LaunchError(f"{ROOT}: {error.strerror}; labs are kept there, by root") from None
+            raise LaunchError(f"{ROOT}: {error.strerror}; labs are kept there and need root") from None
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             break

@@ -52,12 +52,9 @@ def shape(lab: Lab, rates_bits_per_s: Mapping[str, float]) -> Lab:
         lab = state.load(lab.name)
         for name in rates_bits_per_s:
             nic_of(lab, name, name)
-        nics = tuple(
-            replace(nic, shaped_bits_per_s=float(rates_bits_per_s.get(nic.name, nic.shaped_bits_per_s)))
-            for nic in lab.nics
-        )
-        lab = replace(lab, nics=nics)
-        apply(lab, [nic for nic in nics if nic.name in rates_bits_per_s])
+        rates = ((nic, rates_bits_per_s.get(nic.name, nic.shaped_bits_per_s)) for nic in lab.nics)
+        lab = replace(lab, nics=tuple(replace(nic, shaped_bits_per_s=float(rate)) for nic, rate in rates))
+        apply(lab, [nic for nic in lab.nics if nic.name in rates_bits_per_s])
         state.save(lab)
         return lab
 
@@ -81,14 +78,8 @@ def _set_rate(ip: Any, interface: str, rate_bits_per_s: float) -> None:
     tbf.register()
     found, link = bucket(rate_bits_per_s), index(interface)
     with needing(DISCIPLINE):
-        ip.tc(
-            "replace",
-            DISCIPLINE,
-            index=link,
-            rate=rate_bits_per_s / 8,
-            burst=found.burst_bytes,
-            limit=found.limit_bytes,
-        )
+        sizes = {"burst": found.burst_bytes, "limit": found.limit_bytes}
+        ip.tc("replace", DISCIPLINE, index=link, rate=rate_bits_per_s / 8, **sizes)
     ip.link("set", index=link, gso_max_size=found.offload_bytes)
 
 
@@ -107,7 +98,7 @@ def nic_of(lab: Lab, name: str, source: str) -> Nic:
 _LACKS = {
     errno.EOPNOTSUPP: "modprobe veth bridge",
     errno.ENOENT: "modprobe sch_tbf",
-    errno.EPERM: "it takes root with CAP_NET_ADMIN",
+    errno.EPERM: "root with CAP_NET_ADMIN is needed",
 }
 
 
@@ -135,7 +126,7 @@ def needing(what: str) -> Iterator[None]:
         yield
     except refusal as error:
         mend = _LACKS.get(error.code, f"error {error.code}")
-        raise LaunchError(f"this kernel makes no {what} ({error.args[1]}): {mend}") from None
+        raise LaunchError(f"this kernel provides no {what} ({error.args[1]}): {mend}") from None
 
 
 def index(name: str) -> int:

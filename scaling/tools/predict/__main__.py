@@ -23,9 +23,9 @@ from scaling.tools.predict.forecast import (
     measure_next,
 )
 
-HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
+HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "largest")
 CHECKED = (
-    "80 %: of one run on a healthy cluster; how often such held published ones: scaling/tools/predict/README.md"
+    "80 %: interval of one run on a healthy cluster, tested on published ones: scaling/tools/predict/README.md"
 )
 
 
@@ -36,10 +36,11 @@ def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str],
     cells = [head, *(_measured(one, case) for one in case.measured), *(_predicted(row, case) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
     lines += [_line(line, widths) for line in cells]
-    if any((row.high - row.low) / 2 > WIDEST for row in rows):
+    wide = [(row.high - row.low) / 2 > WIDEST for row in rows]
+    if any(wide):
         lines.append(f"not claimed: the interval is wider than ± {100 * WIDEST:.0f} points")
-    if any(not row.claimed and (row.high - row.low) / 2 <= WIDEST for row in rows):
-        lines.append(f"not claimed: fewer than {LEAST_DRAWS} even draws tell no interval")
+    if any(not row.claimed and not is_wide for row, is_wide in zip(rows, wide, strict=True)):
+        lines.append(f"not claimed: fewer than {LEAST_DRAWS} effective draws give no interval")
     if following is not None:
         lines.append(
             f"measure next: {following.what} (the interval at {following.asked:,} would be "
@@ -50,12 +51,9 @@ def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str],
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    placed = (_placed(word, width, at) for at, (word, width) in enumerate(zip(cells, widths, strict=True)))
+    sides = ["<" if column in (2, len(HEAD) - 1) else ">" for column in range(len(HEAD))]
+    placed = (f"{word:{side}{width}}" for word, side, width in zip(cells, sides, widths, strict=True))
     return "  ".join(placed).rstrip()
-
-
-def _placed(word: str, width: int, column: int) -> str:
-    return word.ljust(width) if column in (2, len(HEAD) - 1) else word.rjust(width)
 
 
 def _measured(one: Measured, case: Case) -> tuple[str, ...]:

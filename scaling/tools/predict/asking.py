@@ -37,7 +37,7 @@ from scaling.tools.predict.forecast import (
 from scaling.tools.predict.healthy import Relief
 from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
-from scaling.tools.predict.setting import At, Known, Setting
+from scaling.tools.predict.setting import At, Bus, Known, Setting
 
 # the ends of one-sided 80 % intervals
 LOWER, UPPER = 0.2, 0.8
@@ -71,26 +71,24 @@ def planned(asked: Asked, case: Case, priors: Priors) -> str:
     if not fitting:
         raise UsageError(
             f"--prices {asked.prices}: no price matches {case.device or 'a device without a name (--device)'}; "
-            "another device's rate is not predicted: measure one of it"
+            "another device's rate is not predicted: measure one such device"
         )
     look = outlook(case, priors)
     tried = list(_plans(asked, look, fitting))
     found = sorted((plan for plan in tried if isinstance(plan, Plan)), key=lambda one: (one.hourly, one.machines))
     if not found:
-        raise UsageError(f"--target {asked.target:g}: no world size that may be claimed reaches it by 80 %")
+        raise UsageError(f"--target {asked.target:g}: no claimed world size reaches it with 80 % probability")
     write = _plans_json if asked.format == "json" else _plans_table
     left_out = tuple(
-        f"{name}: no number of machines that may be claimed reaches it" for name in tried if isinstance(name, str)
+        f"{name}: no claimed number of machines reaches it" for name in tried if isinstance(name, str)
     )
     noted = case._replace(notes=(*case.notes, *look.doubts, *supposed(asked, case), *left_out))
     return write(asked, noted, file, found)
 
 
 def _is_ours(price: Price, case: Case) -> bool:
-    name = case.device
-    if case.emulated:
-        return price.match.holds(emulated=name)
-    return price.match.holds(gpu=name) or price.match.holds(cpu=name)
+    holds, name = price.match.holds, case.device
+    return holds(emulated=name) if case.emulated else holds(gpu=name) or holds(cpu=name)
 
 
 def _plans(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[Plan | str]:
@@ -110,9 +108,7 @@ def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) 
         link, line = network(word, emulated=case.emulated)
         setting = replace(setting, link=link, line_bytes_per_s=line)
     if setting.link == "none":
-        raise UsageError(
-            f"--prices: {price.name}: nothing is known between machines: give --network, such as tcp:25"
-        )
+        raise UsageError(f"--prices: {price.name}: its network is unknown: give --network, such as tcp:25")
     own = look._replace(posterior=carried(look.posterior, setting), rate=rate)
     return _first(own, _machines(target, rate, price, case), price, batch, word or "the run's", target)
 
@@ -163,12 +159,11 @@ def _first(
     index = tried.first(target)
     if index is None:
         return None
-    hopeful = int(np.flatnonzero(tried.upper >= target)[0])
-    fewest = tried.counts[hopeful]
+    fewest = counts[int(np.flatnonzero(tried.upper >= target)[0])]
     if index and counts[index] - counts[index - 1] > 1:  # the numbers that were skipped in between
         between = _Rates.of(look, price, range(counts[index - 1] + 1, counts[index]))
-        sooner = between.first(target)
-        tried, index = (tried, index) if sooner is None else (between, sooner)
+        if (sooner := between.first(target)) is not None:
+            tried, index = between, sooner
     machines, devices = tried.counts[index], tried.counts[index] * price.devices
     middle, lower, upper = (float(values[index]) for values in (tried.middle, tried.lower, tried.upper))
     return Plan(
@@ -185,15 +180,14 @@ def _tied_plans(found: Sequence[Plan]) -> list[Plan]:
 
 
 def _plans_table(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
-    lines = [f"PREDICTED, not measured: clusters that reach {asked.target:g} {case.unit}/s by 80 %: {case.title}"]
+    lines = [
+        f"PREDICTED, not measured: clusters that reach {asked.target:g} {case.unit}/s with 80 % probability: "
+        f"{case.title}"
+    ]
     lines += [f"note: {note}" for note in case.notes]
     lines += [_plan_line(plan, case, file.currency) for plan in found]
-    rivals = _tied_plans(found)
-    if rivals:
-        names = ", ".join(f"{plan.machines} x {plan.price}" for plan in rivals)
-        lines.append(
-            f"not distinguishable from the first: {names}; what would decide: an exchange on 2 machines of either"
-        )
+    if names := ", ".join(f"{plan.machines} x {plan.price}" for plan in _tied_plans(found)):
+        lines.append(f"tied with the first: {names}; to decide, measure an exchange on 2 machines of each")
     return "\n".join(map(printable, lines)) + "\n"
 
 
@@ -202,18 +196,17 @@ def _plan_line(plan: Plan, case: Case, currency: str) -> str:
     return (
         f"PREDICTED  {plan.machines} x {plan.price} ({plan.devices} devices, batch {plan.batch_size}, "
         f"{plan.network}): {plan.hourly:,.2f} {currency}/h, {each * plan.samples_per_s:,.0f} {case.unit}/s "
-        f"(80 % at least {each * plan.lower:,.0f}), efficiency {100 * plan.efficiency:.0f} %, "
+        f"(80 %: at least {each * plan.lower:,.0f}), efficiency {100 * plan.efficiency:.0f} %, "
         f"{plan.cost_of_a_million / each:,.2f} {currency} a million {case.unit}"
     )
 
 
 def _plans_json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
-    rivals = [plan.price for plan in _tied_plans(found)]
     plain = {
         "kind": "PREDICTED", "interval_percent": 80, "target": asked.target, "unit": case.unit,
         "units_per_sample": case.units_per_sample, "currency": file.currency,
         "title": case.title, "notes": list(case.notes), "plans": msgspec.to_builtins(found),
-        "not_distinguishable_from_first": rivals,
+        "not_distinguishable_from_first": [plan.price for plan in _tied_plans(found)],
     }  # fmt: skip
     return as_json(rounded(plain))
 
@@ -229,7 +222,10 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     if run is None:
         return _cold(asked)
     header, records = run
-    found = evidence.case(header, records, _wanted(asked))
+    wanted = Wanted(
+        asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size
+    )
+    found = evidence.case(header, records, wanted)
     if asked.devices_per_node:
         found = found._replace(devices_per_node=asked.devices_per_node)
     if asked.model not in ("", found.model):  # samples of another model may have another length
@@ -237,21 +233,17 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     return found
 
 
-def _wanted(asked: Asked) -> Wanted:
-    return Wanted(asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size)
-
-
 def _alike(asked: Asked) -> None:
     if asked.cold and asked.run is not None:
-        raise UsageError("--cold: predicts without a run; leave RUN or --cold out")
+        raise UsageError("--cold: predicts without a run; leave out RUN or --cold")
     if not asked.cold and asked.run is None:
         raise UsageError(
             "RUN: give a run's folder, or --cold --rate R --model NAME --batch-size B --network KIND:GBIT"
         )
     if asked.device and not asked.cold:
         raise UsageError(
-            "--device: names the device of --cold; a run's is its own, and another device must be measured: "
-            "mpirun -np 2 python -m scaling.run --world-sizes 1,2 on one of it"
+            "--device: only with --cold, because a run has its own device; measure another device: "
+            "mpirun -np 2 python -m scaling.run --world-sizes 1,2"
         )
     if not 1 <= asked.compress <= MOST_COMPRESSION:
         raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 to {MOST_COMPRESSION:,}")
@@ -265,7 +257,7 @@ def _alike(asked: Asked) -> None:
 
 def _planning(asked: Asked) -> None:
     if asked.prices is None:
-        raise UsageError("--target: needs --prices FILE; what it holds: scaling/tools/predict/README.md")
+        raise UsageError("--target: needs --prices FILE (scaling/tools/predict/README.md has its format)")
     flags: dict[str, object] = {"--world-sizes": asked.world_sizes, "--without": asked.without}
     if not asked.cold:
         flags |= {
@@ -274,7 +266,7 @@ def _planning(asked: Asked) -> None:
         }  # fmt: skip
     if given := [flag for flag, value in flags.items() if value]:
         raise UsageError(
-            f"--target: tries world sizes, the run's batches and machines of --prices itself: leave {given[0]} out"
+            f"--target: tries world sizes, the run's batches and machines of --prices itself: leave out {given[0]}"
         )
 
 
@@ -287,14 +279,15 @@ def _cold(asked: Asked) -> Case:
     if missing:
         raise UsageError(f"--cold: needs {', '.join(missing)} as well")
     if asked.without:
-        raise UsageError("--without: needs a run whose node can be left out; give RUN instead of --cold")
+        raise UsageError("--without: needs a run with that node; give RUN instead of --cold")
     rate, batch, each = asked.rate or 0.0, asked.batch_size or 1, asked.devices_per_node or 1
-    known = known_by_name(asked.model)
-    link, line = network(asked.network)
+    known, (link, line) = known_by_name(asked.model), network(asked.network)
+    bus: Bus = "nvlink" if each > 4 else "pcie"
+    name = {"nvlink": "NVLink", "pcie": "PCIe"}[bus]
     _step(batch, rate)
     setting = Setting(
         gradient_bytes=4.0 * known.parameters, tail=known.tail, tensors=known.tensors, step_s=batch / rate,
-        bus="nvlink" if each > 4 else "pcie", link=link, line_bytes_per_s=line, overlap="ddp", messages="buckets",
+        bus=bus, link=link, line_bytes_per_s=line, overlap="ddp", messages="buckets",
         compress=asked.compress,
     )  # fmt: skip
     return Case(
@@ -302,7 +295,7 @@ def _cold(asked: Asked) -> Case:
         setting=setting, known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, unit="samples",
         devices_per_node=each, model=known.name, cold=True, rates=((known.name, batch, rate),),
         device=asked.device,
-        notes=(f"nothing was measured; assumed: an all-reduce that overlaps as DDP's, float32, {_bus(each)}",),
+        notes=(f"nothing was measured; assumed: an all-reduce that overlaps like DDP's, float32, {name}",),
     )  # fmt: skip
 
 
@@ -314,15 +307,11 @@ def _step(batch: int, rate: float) -> None:
         )
 
 
-def _bus(each: int) -> str:
-    return "NVLink" if each > 4 else "PCIe"
-
-
 def known_by_name(name: str) -> KnownModel:
     """Find a model of the table. Raises UsageError with the nearest name."""
     names = {one.name: one for one in MODELS}
     if name not in names:
-        raise UsageError(f"--model {name}: its gradients are not known; {near(name, names)}")
+        raise UsageError(f"--model {name}: its gradient size is unknown; {near(name, names)}")
     return names[name]
 
 
@@ -347,8 +336,9 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
     if rate is None:
         command = re.sub(r"--model \S+", lambda _: f"--model {model}", case.command)
         raise UsageError(
-            f"--{'model ' + model if asked.model else f'batch-size {batch}'}: one device has not run it; measure "
-            f"mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its {case.unit}/s as --rate"
+            f"--{'model ' + model if asked.model else f'batch-size {batch}'}: no rate of one device is "
+            f"known; measure mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its "
+            f"{case.unit}/s as --rate"
         )
     _step(batch, rate)
     setting = replace(case.setting, step_s=batch / rate / case.accumulation)
@@ -361,30 +351,21 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
 
 def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[int, ...]:
     """Return the asked world sizes, ascending. Raises UsageError if one is too far from the measured ones."""
-    usual = (relief.world_size,) if relief else _beyond(case)
+    first = case.devices_per_node if case.cold else 2 * case.largest
+    usual = (relief.world_size,) if relief else tuple(first * 2**power for power in range(DOUBLINGS))
     sizes = _sizes(asked.world_sizes) if asked.world_sizes else usual
     most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
     if sizes[-1] > most:
-        why = "the largest that was ever published" if case.cold else f"{FARTHEST} times the largest measured"
-        mend = (
-            ""
-            if case.cold
-            else f"; measure a larger one: mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} "
-            f"--batch-size {case.batch_size}"
-        )
+        why = "the largest published" if case.cold else f"{FARTHEST} times the largest measured"
+        larger = f"mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} --batch-size {case.batch_size}"
+        mend = "" if case.cold else f"; measure a larger one: {larger}"
         raise UsageError(f"--world-sizes {sizes[-1]}: more than {most}, {why}{mend}")
-    crosses = sizes[-1] > case.devices_per_node
-    if crosses and not asked.network and case.setting.link in ("none", "unknown"):
+    if sizes[-1] > case.devices_per_node and not asked.network and case.setting.link in ("none", "unknown"):
         raise UsageError(
-            f"--world-sizes {sizes[-1]}: only one node was measured, and nodes have {case.devices_per_node} "
-            "devices: say what is between them, --network ib:100, or measure two nodes"
+            f"--world-sizes {sizes[-1]}: only one node of {case.devices_per_node} devices was measured: "
+            "give the network between nodes, --network ib:100, or measure two nodes"
         )
     return sizes
-
-
-def _beyond(case: Case) -> tuple[int, ...]:
-    first = case.devices_per_node if case.cold else 2 * case.largest
-    return tuple(first * 2**power for power in range(DOUBLINGS))
 
 
 def _sizes(words: str) -> tuple[int, ...]:
@@ -396,37 +377,28 @@ def _sizes(words: str) -> tuple[int, ...]:
         sizes = sorted({int(word) for word in words.split(",")})
         if sizes[0] > 0:
             return tuple(sizes)
-    raise UsageError(f"--world-sizes {words}: not 32,64,128 nor 32..1024")
+    raise UsageError(f"--world-sizes {words}: write 32,64,128 or 32..1024")
 
 
 def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
     asked = Asked(compress=asked.compress) if case.cold else asked  # --cold: all else is the case
-    spread = "" if asked.devices_per_node else _spread(case)
+    apart = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
+    spread = next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in apart), "")
     said = (
-        (relief, _relieved(relief)),
+        (relief, _relieved(relief) if relief else ""),
         (asked.network, f"over {asked.network}, which was not measured"),
         (asked.batch_size not in (None, case.batch_size), f"batch {asked.batch_size} per device"),
         (asked.model not in ("", case.model), f"model {asked.model}"),
         (asked.rate, f"{asked.rate or 0:g} {case.unit}/s on one device, as --rate says"),
-        (
-            asked.compress > 1,
-            f"gradients / {asked.compress:g}; what compressing them costs is not known, nor counted",
-        ),
+        (asked.compress > 1, f"gradients / {asked.compress:g}; the cost of compressing them is not counted"),
         (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
-        (spread, f"nodes are filled; {spread}"),
+        (spread and not asked.devices_per_node, f"nodes are filled; {spread}"),
     )
     return tuple(f"what if: {text}" for given, text in said if given)
 
 
-def _spread(case: Case) -> str:
-    found = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
-    return next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in found), "")
-
-
-def _relieved(relief: Relief | None) -> str:
-    if relief is None:
-        return ""
+def _relieved(relief: Relief) -> str:
     saved = f"{100 * relief.share:.1f} % of a step"
     apart = abs(relief.faster - 1) >= 0.001
-    alone = f"; alone the others' devices do {100 * (relief.faster - 1):+.1f} % of what all do" if apart else ""
-    return f"without {relief.node}, for whose ranks the others wait {saved}, as `together` tells{alone}"
+    alone = f"; alone, the other devices are {100 * (relief.faster - 1):+.1f} % faster than all" if apart else ""
+    return f"without {relief.node}: the others wait {saved} for its ranks (`together`){alone}"

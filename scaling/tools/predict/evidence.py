@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import hypot, log, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple, cast
@@ -128,8 +129,8 @@ def _known_way(row: Row) -> None:
         given = row.options.get(name, plain[0])
         if given.lower() not in plain:
             raise UsageError(
-                f"RUN: {row.strategy} with --option {name}={given}: what that exchanges is not in the model; "
-                "measure it without, or larger with it"
+                f"RUN: {row.strategy} with --option {name}={given}: the model does not cover it; "
+                "measure without it, or measure larger world sizes with it"
             )
 
 
@@ -146,7 +147,7 @@ def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
         return max(found) * row.hardware.shrink
     known = known_model(row.workload.model)
     if known is None:
-        raise UsageError(f"RUN: no worker told the gradients of {row.workload.model}: measure it anew")
+        raise UsageError(f"RUN: no worker reported the gradient size of {row.workload.model}: measure it again")
     return 4.0 * known.parameters
 
 
@@ -162,11 +163,6 @@ def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
 
 def _exchange(row: Row | Point) -> Declared:
     return frameworks.named(row.strategy).exchange(row.strategy.partition(":")[2])
-
-
-def _is_by_nccl(row: Row) -> bool:
-    """NCCL uses RDMA cards directly; everything else sends TCP."""
-    return row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl)
 
 
 def _bus(header: Header, row: Row) -> Bus:
@@ -189,7 +185,8 @@ def _link(header: Header, row: Row) -> tuple[Link, float]:
     if row.hardware.profile:
         return "tcp10", line
     cards = max((len(place.hca.split(",")) for place in network.places.values() if place.hca), default=0)
-    if cards and _is_by_nccl(row):
+    # NCCL uses RDMA cards directly; everything else sends TCP.
+    if cards and row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl):
         card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
         return ("rdma_several" if cards > 1 else "rdma"), card * cards
     return ("tcp10" if line <= 1.25e9 else "tcp"), line
@@ -237,7 +234,11 @@ def chosen(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
         raise _none_such(rows, wanted)
     same = [curve for curve in curves.values() if _has_asked_work(curve, wanted)]
     found = max(same or curves.values(), key=_curve_standing)
-    _weak(found[0])
+    if (work := found[0].workload).is_strong:
+        raise UsageError(
+            f"RUN: its batch rule is {work.batch_rule}, but only weak is predicted: "
+            f"{point_command(found[0])} --batch-rule weak --batch-size B"
+        )
     return found
 
 
@@ -259,14 +260,11 @@ def point_command(row: Row) -> str:
 
 
 def _is_wanted(row: Row, wanted: Wanted) -> bool:
-    if wanted.like is not None and not _is_of(wanted.like, row):
-        return False
+    if (like := wanted.like) is not None:
+        places = (like.placement, like.server_hosts) == (row.placement, row.server_hosts)
+        return places and same_exchange(like, row)
     asked = wanted.strategy or row.strategy, wanted.interconnect or row.interconnect
     return asked == (row.strategy, row.interconnect)
-
-
-def _is_of(point: Point, row: Row) -> bool:
-    return same_exchange(point, row) and (point.placement, point.server_hosts) == (row.placement, row.server_hosts)
 
 
 def _none_such(rows: Iterable[Row], wanted: Wanted) -> UsageError:
@@ -289,31 +287,17 @@ def _curve_standing(curve: Sequence[Row]) -> tuple[bool, int, float]:
     return last.synchronous, last.world_size, rate
 
 
-def _weak(row: Row) -> None:
-    if row.workload.is_strong:
-        raise UsageError(
-            f"RUN: its batch rule is {row.workload.batch_rule}, and only the weak one is predicted: "
-            f"{point_command(row)} --batch-rule weak --batch-size B"
-        )
-
-
 def _unsound(row: Row) -> str:
     marks = [mark for mark in MARKS if mark in row.flags]
     if marks or row.efficiency is None:
         return ", ".join(marks) or "no efficiency"
     if row.servers and row.servers != row.nodes:
-        return f"{row.servers} parameter servers on {row.nodes} nodes: one per node is predicted"
-    rest = _unexplained(row)
-    if rest > MOST_UNEXPLAINED:
-        return f"{100 * rest:.0f} points of its loss are unexplained"
-    return ""
-
-
-def _unexplained(row: Row) -> float:
-    """0 without `comm`, because the rest then includes the exchange."""
+        return f"{row.servers} parameter servers on {row.nodes} nodes: only one per node is predicted"
     lost = row.breakdown
-    told = lost is not None and (lost.exposed is not None or lost.waiting is not None)
-    return lost.unexplained if lost is not None and told else 0.0
+    if lost is None or (lost.exposed is None and lost.waiting is None):
+        return ""  # without `comm` the rest includes the exchange
+    large = lost.unexplained > MOST_UNEXPLAINED
+    return f"{100 * lost.unexplained:.0f} points of its loss are unexplained" if large else ""
 
 
 # ---------------------------------------------------------------- case
@@ -331,7 +315,8 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
     row = rows[0]
     known = [one for one in rows if wanted.up_to is None or one.world_size <= wanted.up_to]
     sound, left_out = sound_rows(known)
-    baseline = _baseline(analysis.baselines, row)
+    baselines = _of_one_device(analysis.baselines, row)
+    baseline = next((one for one in baselines if one.workload == row.workload.reference(1)), None)
     if baseline is None or baseline.samples_per_s is None or not sound:
         raise _too_little(row, wanted, left_out)
     alone = baseline.samples_per_s
@@ -340,19 +325,21 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
             At(world_size=1, nodes=1, accumulation=accumulation(row)),
             _observed(sound),
             _exchanges(records, row, wanted.up_to, _spread(alone)),
-            _shares(sound),
+            tuple(chain.from_iterable(map(_told, sound))),
         ),
         measured=_measured(rows, alone.mean),
         largest=sound[-1].world_size,
-        rates=_rates(analysis.baselines, row),
+        rates=_rates(baselines),
         notes=left_out,
     )
 
 
 def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Case:
     work, together = row.workload, accumulation(row)
+    emulated = f", EMULATED {row.hardware.profile}" if row.hardware.profile else ""
+    title = f"{row.strategy} over {row.interconnect}, {work.model}, batch {work.batch_size} per device{emulated}"
     return Case(
-        title=_title(row),
+        title=title,
         setting=setting_of(header, records, row, rate),
         known=Known(At(world_size=1, nodes=1, accumulation=together)),
         rate=rate,
@@ -375,7 +362,7 @@ def _too_little(row: Row, wanted: Wanted, left_out: Sequence[str]) -> UsageError
     again = f"mpirun -np 2 {point_command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
     why = f" ({'; '.join(left_out)})" if left_out else ""
     whose = "RUN" if wanted.up_to is None else f"--up-to {wanted.up_to}"
-    return UsageError(f"{whose}: one device alone and one sound exchange of several are needed{why}: {again}")
+    return UsageError(f"{whose}: needs one device alone and one usable exchange of several{why}: {again}")
 
 
 def _at(row: Row) -> At:
@@ -394,12 +381,6 @@ def _noise(row: Row) -> float:
 def _spread(one: Estimate) -> float:
     """Standard deviation of the logarithm, from the interval over rounds; 0 without an interval."""
     return 0.0 if one.half_width is None else min(one.half_width / one.mean / NORMAL_95, MOST_NOISE)
-
-
-def _title(row: Row) -> str:
-    emulated = f", EMULATED {row.hardware.profile}" if row.hardware.profile else ""
-    work = row.workload
-    return f"{row.strategy} over {row.interconnect}, {work.model}, batch {work.batch_size} per device{emulated}"
 
 
 def _observed(sound: Iterable[Row]) -> tuple[Observed, ...]:
@@ -422,26 +403,18 @@ def _measured(rows: Iterable[Row], rate: float) -> tuple[Measured, ...]:
     return alone, *several
 
 
-def _baseline(baselines: Iterable[Baseline], row: Row) -> Baseline | None:
-    framework, work = row.strategy.partition(":")[0], row.workload
-    return next(
-        (
-            one
-            for one in baselines
-            if one.strategy.partition(":")[0] == framework
-            and one.workload == work.reference(1)
-            and one.hardware == row.hardware
-        ),
-        None,
-    )
-
-
-def _rates(baselines: Iterable[Baseline], row: Row) -> tuple[tuple[str, int, float], ...]:
+def _of_one_device(baselines: Iterable[Baseline], row: Row) -> list[Baseline]:
+    """Return the baselines of the row's framework on its hardware."""
     framework = row.strategy.partition(":")[0]
+    same = (one for one in baselines if one.hardware == row.hardware)
+    return [one for one in same if one.strategy.partition(":")[0] == framework]
+
+
+def _rates(baselines: Iterable[Baseline]) -> tuple[tuple[str, int, float], ...]:
     return tuple(
         (one.workload.model, one.workload.batch_size, one.samples_per_s.mean)
         for one in baselines
-        if one.strategy.partition(":")[0] == framework and one.hardware == row.hardware and one.samples_per_s
+        if one.samples_per_s
     )
 
 
@@ -464,10 +437,6 @@ def _exchanges(
 def _comm_noise(seconds: Sequence[float]) -> float:
     own = stdev([log(one) for one in seconds]) / sqrt(len(seconds)) if len(seconds) > 1 else COMM_NOISE
     return max(COMM_NOISE, own)
-
-
-def _shares(rows: Iterable[Row]) -> tuple[Share, ...]:
-    return tuple(share for row in rows for share in _told(row))
 
 
 def _told(row: Row) -> Iterator[Share]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from scaling.command import command, output_flag
+from scaling.command import command, output_flag, with_fields
 from scaling.records.point import Record
 from scaling.tools.predict.priors import FILE
 
@@ -21,160 +22,115 @@ EPILOG = "Exit codes: 0 predicted, 2 a mistake in the call, a run that cannot be
 app = typer.Typer(add_completion=False)
 
 
-class Asked(Record, frozen=True, kw_only=True):
-    """The parsed command line. None and empty: not given."""
+_what_if = partial(Option, rich_help_panel="What if")
+_cold = partial(Option, rich_help_panel="Without a run")
+_plan = partial(Option, rich_help_panel="Planner")
+_RUN = Argument(help="A run's folder, or its run.jsonl.", metavar="RUN", show_default=False)
+_SIZES = Option(help="32,64, or 32..1024 for doublings.", metavar="N,...|A..B", show_default="beyond the run")
+_STRATEGY = Option(help="Which exchange, if the run has several.", metavar="NAME", show_default="fastest")
+_INTERCONNECT = Option(help="Which network, if the run has several.", metavar="NAME", show_default="fastest")
+_UP_TO = Option(help="Use measured world sizes up to this one; predict the larger ones.", min=2)
+_NETWORK = _what_if(
+    help="Between nodes: KIND:GBIT or KIND:GBITxCARDS of one node, such as ib:200 or tcp:25x2.", metavar="NET"
+)
+_BATCH = _what_if(help="Per device; one device must have run it.", min=1)
+_MODEL = _what_if(help="One device must have run it; else give --rate.", metavar="NAME")
+_COMPRESS = _what_if(
+    help="Divide the gradients' bytes by this; the cost of compressing is not counted.", metavar="K"
+)
+_EACH = _what_if(help="Of each further node.", min=1, show_default="the run's")
+_WITHOUT = _what_if(help="Predict the cluster without this node.", metavar="NODE")
+_RATE = _cold(help="Samples/s of one device (of a RUN of text: tokens/s).", metavar="R")
+_COLD = _cold("--cold", help="Use only --rate, --model, --batch-size, --devices-per-node and --network.")
+_DEVICE = _cold(help="Name of the device in --prices.", metavar="NAME")
+_TARGET = _plan(help="Find the cheapest cluster of at least these samples/s or tokens/s.", metavar="R")
+_PRICES = _plan(help="TOML file of prices.", metavar="FILE", envvar="SCALING_PRICES")
+_CHECK = Option(help="Output of python -m scaling check --json.", metavar="FILE")
+_PRIORS = Option(help="File of priors that scaling predict learn wrote.", show_default="the package's")
+_FORMAT = Option("--format", help="For people: table; for programs: json.")
 
-    run: Path | None = None
-    world_sizes: str = ""
-    strategy: str = ""
-    interconnect: str = ""
-    up_to: int | None = None
-    network: str = ""
-    batch_size: int | None = None
-    model: str = ""
-    compress: float = 1.0
-    devices_per_node: int | None = None
-    without: str = ""
-    rate: float | None = None
-    cold: bool = False
-    device: str = ""
-    target: float | None = None
-    prices: Path | None = None
-    check: Path | None = None
-    priors: Path = FILE
-    format: Format = "table"
-    output: Path | None = None
+
+class Asked(Record, frozen=True, kw_only=True):
+    """The parsed command line. Its fields are the flags; None and empty: not given."""
+
+    run: Annotated[Path | None, _RUN] = None
+    world_sizes: Annotated[str, _SIZES] = ""
+    strategy: Annotated[str, _STRATEGY] = ""
+    interconnect: Annotated[str, _INTERCONNECT] = ""
+    up_to: Annotated[int | None, _UP_TO] = None
+    network: Annotated[str, _NETWORK] = ""
+    batch_size: Annotated[int | None, _BATCH] = None
+    model: Annotated[str, _MODEL] = ""
+    compress: Annotated[float, _COMPRESS] = 1.0
+    devices_per_node: Annotated[int | None, _EACH] = None
+    without: Annotated[str, _WITHOUT] = ""
+    rate: Annotated[float | None, _RATE] = None
+    cold: Annotated[bool, _COLD] = False
+    device: Annotated[str, _DEVICE] = ""
+    target: Annotated[float | None, _TARGET] = None
+    prices: Annotated[Path | None, _PRICES] = None
+    check: Annotated[Path | None, _CHECK] = None
+    priors: Annotated[Path, _PRIORS] = FILE
+    format: Annotated[Format, _FORMAT] = "table"
+    output: Annotated[Path | None, output_flag("--output")] = None
+
+
+@app.command(epilog=EPILOG)
+@with_fields(Asked)
+def predict(**flags: Any) -> Asked:
+    """Predict images/s and efficiency of world sizes, networks, batches and models that were not measured."""
+    return Asked(**flags)
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
     """Parse the command line; None after printing help. Raises UsageError."""
-    asked = command(app, argv, NAME)
-    return asked if isinstance(asked, Asked) else None
-
-
-_WHAT_IF = "What if"
-_COLD = "Without a run"
-_PLAN = "Planner"
-_NETWORK = "Between nodes: KIND:GBIT or KIND:GBITxCARDS of one node, such as ib:200 or tcp:25x2."
-
-
-@app.command(epilog=EPILOG)
-def predict(
-    run: Annotated[
-        Path | None, typer.Argument(help="A run's folder, or its run.jsonl.", metavar="RUN", show_default=False)
-    ] = None,
-    world_sizes: Annotated[
-        str, Option(help="32,64 or doublings from 32..1024.", metavar="N,...|A..B", show_default="beyond the run")
-    ] = "",
-    strategy: Annotated[str, Option(help="Of a run with several.", metavar="NAME", show_default="fastest")] = "",
-    interconnect: Annotated[str, Option(help="The same.", metavar="NAME", show_default="fastest")] = "",
-    up_to: Annotated[
-        int | None,
-        Option(help="Learn from world sizes up to this one; larger ones are predicted beside measured.", min=2),
-    ] = None,
-    network: Annotated[str, Option(help=_NETWORK, metavar="NET", rich_help_panel=_WHAT_IF)] = "",
-    batch_size: Annotated[
-        int | None, Option(help="Per device; one device must have run it.", min=1, rich_help_panel=_WHAT_IF)
-    ] = None,
-    model: Annotated[
-        str, Option(help="One device must have run it, or --rate.", metavar="NAME", rich_help_panel=_WHAT_IF)
-    ] = "",
-    compress: Annotated[
-        float, Option(help="Divide gradients' bytes by this. What compressing costs is not known.",
-                      metavar="K", rich_help_panel=_WHAT_IF)
-    ] = 1.0,
-    devices_per_node: Annotated[
-        int | None, Option(help="Of nodes to come.", min=1, rich_help_panel=_WHAT_IF, show_default="the run's")
-    ] = None,
-    without: Annotated[
-        str, Option(help="What the other nodes would do.", metavar="NODE", rich_help_panel=_WHAT_IF)
-    ] = "",
-    rate: Annotated[
-        float | None, Option(help="Samples/s of one device (of a RUN of text: tokens/s).", metavar="R",
-                             rich_help_panel=_COLD)
-    ] = None,
-    cold: Annotated[
-        bool, Option("--cold", help="From --rate, --model, --batch-size, --devices-per-node and --network alone.",
-                     rich_help_panel=_COLD)
-    ] = False,
-    device: Annotated[
-        str, Option(help="What --prices calls the device of --cold.", metavar="NAME", rich_help_panel=_COLD)
-    ] = "",
-    target: Annotated[
-        float | None, Option(help="Samples/s or tokens/s that are wanted: find the cheapest cluster.", metavar="R",
-                             rich_help_panel=_PLAN)
-    ] = None,
-    prices: Annotated[
-        Path | None, Option(help="TOML file.", metavar="FILE", envvar="SCALING_PRICES", rich_help_panel=_PLAN)
-    ] = None,
-    check: Annotated[
-        Path | None,
-        Option(help="What python -m scaling check --json measured of the network.", metavar="FILE")
-    ] = None,
-    priors: Annotated[Path, Option(help="Of scaling predict learn.", show_default="the package's")] = FILE,
-    format_: Annotated[Format, Option("--format", help="For people: table; for programs: json.")] = "table",
-    output: Annotated[Path | None, output_flag("--output")] = None,
-) -> Asked:  # fmt: skip
-    """Predict images/s and efficiency of world sizes, networks, batches and models that were not measured."""
-    return Asked(
-        run=run, world_sizes=world_sizes, strategy=strategy, interconnect=interconnect, up_to=up_to,
-        network=network, batch_size=batch_size, model=model, compress=compress, devices_per_node=devices_per_node,
-        without=without, rate=rate, cold=cold, device=device, target=target, prices=prices, check=check,
-        priors=priors, format=format_, output=output,
-    )  # fmt: skip
+    asked: Asked | None = command(app, argv, NAME) or None
+    return asked
 
 
 # ---------------------------------------------------------------- register
 
 REGISTER = "scaling predict register"
-
-_RUN = typer.Argument(help="A run's folder, or its run.jsonl.", metavar="RUN", show_default=False)
-
 register_app = typer.Typer(add_completion=False)
 
 
-class RegisterAsked(Record, frozen=True, kw_only=True):
-    run: Path
-
-
-def parse_register(argv: Sequence[str]) -> RegisterAsked | None:
-    asked = command(register_app, argv, REGISTER)
-    return asked if isinstance(asked, RegisterAsked) else None
-
-
 @register_app.command()
-def register(run: Annotated[Path, _RUN]) -> RegisterAsked:
-    """Predict the points that stand as JSON on standard input; print a prediction of each as JSON.
+def register(run: Annotated[Path, _RUN]) -> Path:
+    """Read points as JSON from standard input, and print a prediction of each as JSON.
 
-    `scaling.run --predict-first` asks so, and keeps the answers in the run before it measures the points.
+    `scaling.run --predict-first` calls this, and stores the answers before it measures the points.
     """
-    return RegisterAsked(run=run)
+    return run
+
+
+def parse_register(argv: Sequence[str]) -> Path | None:
+    """Return the run; None after printing help. Raises UsageError."""
+    run: Path | None = command(register_app, argv, REGISTER) or None
+    return run
 
 
 # ---------------------------------------------------------------- learn
 
 LEARN = "scaling predict learn"
-
-_PUBLISHED = typer.Argument(help="A JSON array of published series.", metavar="PUBLISHED", show_default=False)
-_OUTPUT = typer.Option("--output", help="Where the priors go.", metavar="FILE", show_default="the package's own")
+_PUBLISHED = Argument(help="A JSON array of published series.", metavar="PUBLISHED", show_default=False)
+_OUTPUT = Option("--output", help="The file of priors to write.", metavar="FILE", show_default="the package's own")
 
 learn_app = typer.Typer(add_completion=False)
 
 
 class LearnAsked(Record, frozen=True, kw_only=True):
-    published: Path
-    output: Path = FILE
-
-
-def parse_learn(argv: Sequence[str]) -> LearnAsked | None:
-    asked = command(learn_app, argv, LEARN)
-    return asked if isinstance(asked, LearnAsked) else None
+    published: Annotated[Path, _PUBLISHED]
+    output: Annotated[Path, _OUTPUT] = FILE
 
 
 @learn_app.command()
-def learn(
-    published: Annotated[Path, _PUBLISHED],
-    output: Annotated[Path, _OUTPUT] = FILE,
-) -> LearnAsked:
+@with_fields(LearnAsked)
+def learn(**flags: Any) -> LearnAsked:
     """Learn the priors of scaling predict from published series of trust A and B, and write their file."""
-    return LearnAsked(published=published, output=output)
+    return LearnAsked(**flags)
+
+
+def parse_learn(argv: Sequence[str]) -> LearnAsked | None:
+    """Parse the command line; None after printing help. Raises UsageError."""
+    asked: LearnAsked | None = command(learn_app, argv, LEARN) or None
+    return asked

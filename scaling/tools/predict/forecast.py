@@ -72,14 +72,12 @@ def network(words: str, *, emulated: bool = False) -> tuple[Link, float]:
     """Parse `ib:200` or `tcp:25x2` into the link's kind and a node's bytes/s. Raises UsageError."""
     parsed = re.fullmatch(r"([a-z]+):(\d{1,6}(?:\.\d{1,6})?)(?:x(\d{1,3}))?", words.strip().lower())
     if not parsed:
-        raise UsageError(f"--network {words}: not KIND:GBIT or KIND:GBITxCARDS, such as ib:200 or tcp:25x2")
+        raise UsageError(f"--network {words}: write KIND:GBIT or KIND:GBITxCARDS, such as ib:200 or tcp:25x2")
     kind, gbit, cards = parsed[1], float(parsed[2]), int(parsed[3] or 1)
     if kind not in (*RDMA, *TCP):
-        raise UsageError(f"--network {words}: no series taught what {kind} does; {near(kind, (*RDMA, *TCP))}")
+        raise UsageError(f"--network {words}: unknown kind; {near(kind, (*RDMA, *TCP))}")
     if gbit < SLOWEST_GBIT or cards < 1:
-        raise UsageError(
-            f"--network {words}: the rate must be {SLOWEST_GBIT:g} Gb/s or more, and one card at least"
-        )
+        raise UsageError(f"--network {words}: give at least {SLOWEST_GBIT:g} Gb/s and one card")
     line = gbit * cards * GBIT_BYTES
     if emulated:
         return "tcp10", line
@@ -165,7 +163,7 @@ def _doubts(found: Posterior, without: str) -> tuple[str, ...]:
     said = []
     if found.even < FEW_DRAWS:
         said.append(
-            f"what was measured is far from all that taught the model: intervals rest on {found.even:.0f} draws"
+            f"the measurements are unlike all published clusters: intervals rest on {found.even:.0f} draws"
         )
     if not seen:
         return tuple(said)
@@ -176,8 +174,8 @@ def _doubts(found: Posterior, without: str) -> tuple[str, ...]:
             measured, says = f"{100 * one.value:.0f} %", f"{100 * low:.0f} to {100 * high:.0f} %"
             was = f"without {without} would be at" if without else "was measured at"
             said.append(
-                f"N={one.at.world_size} {was} {measured}, where the model says {says}: it lacks what "
-                "happened there, and may in what follows"
+                f"N={one.at.world_size} {was} {measured}, but the model says {says}: it lacks a "
+                "cause there, and perhaps also in predictions"
             )
     return tuple(said)
 
@@ -264,15 +262,12 @@ def measure_next(look: Outlook, asked: int) -> Next | None:
     goal = values[:, -1]
     ends = np.exp(infer.quantiles(values[:, [-1]], weights, [LOW, HIGH]))
     now = float(ends[1, 0] - ends[0, 0]) / 2
-    left = {
-        f"N={size}": _left(weights, values[:, index], goal, MEASURED_NOISE) for index, size in enumerate(sizes)
-    }
-    if not case.known.exchanges and not case.cold:
-        exchange = np.log(np.maximum(predicted.parts.exchange_s, 1e-9))
-        for index, size in enumerate(sizes[:1]):
-            left[f"comm at N={size}"] = _left(weights, exchange[:, index], goal, 0.05)
+    left = {f"N={size}": _left(weights, values[:, at], goal, MEASURED_NOISE) for at, size in enumerate(sizes)}
     if not left:
         return None
+    if not case.known.exchanges and not case.cold:
+        exchange = np.log(np.maximum(predicted.parts.exchange_s[:, 0], 1e-9))
+        left[f"comm at N={sizes[0]}"] = _left(weights, exchange, goal, 0.05)
     what = min(left, key=lambda name: left[name])
     return Next(what, asked, now, now * left[what]) if left[what] < 0.97 else None
 

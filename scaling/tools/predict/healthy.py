@@ -20,7 +20,6 @@ from scaling.analysis.table.comparisons import exchanges
 from scaling.errors import UsageError, near
 from scaling.records.run import PointRecord
 from scaling.tools.predict.forecast import Case
-from scaling.tools.predict.setting import Observed
 
 
 class Relief(NamedTuple):
@@ -44,7 +43,7 @@ def without(node: str, case: Case, records: Sequence[PointRecord]) -> tuple[Reli
     latest = kept(records)
     cells = {one.point.world_size: one for one in exchanges(latest) if _is_of(one, case)}
     if case.largest not in cells:
-        raise UsageError(f"--without {node}: no exchange of {case.largest} devices is left: {case.command}")
+        raise UsageError(f"--without {node}: the run has no exchange of {case.largest} devices: {case.command}")
     hosts = set(_hosts(cells[case.largest]).values())
     if node not in hosts:
         raise UsageError(f"--without {node}: the run has no such node; {near(node, hosts)}")
@@ -98,8 +97,11 @@ def _faster(seats: Mapping[int, float], ours: set[int]) -> float:
 def _healthy(case: Case, found: Mapping[int, Relief]) -> Case:
     """Controls of converted world sizes include the waiting, so they are dropped."""
     largest = found[case.largest]
-    observed = tuple(_relieved(one, found.get(one.at.world_size)) for one in case.known.observed)
-    waited = {size for size, one in found.items() if one.factor != 1}
+    factors = {size: one.factor for size, one in found.items()}
+    observed = tuple(
+        replace(one, value=one.value * factors.get(one.at.world_size, 1.0)) for one in case.known.observed
+    )
+    waited = {size for size, factor in factors.items() if factor != 1}
     shares = tuple(one for one in case.known.shares if one.at.world_size not in waited)
     return case._replace(
         known=case.known._replace(observed=observed, shares=shares),
@@ -108,7 +110,3 @@ def _healthy(case: Case, found: Mapping[int, Relief]) -> Case:
         rates=tuple((model, batch, rate * largest.faster) for model, batch, rate in case.rates),
         without=largest.node,
     )
-
-
-def _relieved(one: Observed, relief: Relief | None) -> Observed:
-    return one if relief is None else replace(one, value=one.value * relief.factor)

@@ -15,7 +15,7 @@ import numpy as np
 from scaling.tools.predict import model
 from scaling.tools.predict.model import Floats, Parts
 from scaling.tools.predict.priors import Priors, Walk
-from scaling.tools.predict.setting import At, Constant, Exchange, Known, Setting, Share
+from scaling.tools.predict.setting import At, Exchange, Known, Setting, Share
 
 
 def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]) -> Floats:
@@ -61,7 +61,6 @@ class Posterior(NamedTuple):
     z: Floats
     weights: Floats
     residuals: Floats
-    log_evidence: float
     likeness: float = 1.0
     widening: float = 1.0
 
@@ -89,8 +88,8 @@ def posterior(setting: Setting, known: Known, priors: Priors, draws: int = DRAWS
     def likelihood(z: Floats) -> tuple[Floats, Floats]:
         return _log_likelihood(setting, known, priors, names, z)
 
-    z, weights, residuals, evidence = _adapt(likelihood, size, rounds, draws // rounds, rng)
-    return Posterior(setting, names, priors, known, z, weights, residuals, evidence)
+    z, weights, residuals = _adapt(likelihood, size, rounds, draws // rounds, rng)
+    return Posterior(setting, names, priors, known, z, weights, residuals)
 
 
 def predict(found: Posterior, targets: Sequence[At], seed: int = SEED) -> Predicted:
@@ -179,12 +178,9 @@ def _log_likelihood(
         off = (_miss(one, parts) / one.noise) ** 2
         direct = isinstance(one, Exchange)
         total = total - (0.5 * off if direct else 0.5 * (CONTROL_FREEDOM + 1) * np.log1p(off / CONTROL_FREEDOM))
-    return total + _of_constants(known.constants, model.values(names, priors.constants, z)), residuals
-
-
-def _of_constants(measured: Sequence[Constant], values: model.Values) -> Floats:
-    off = [(np.log(values[one.role][:, 0] / one.value) / one.noise) ** 2 for one in measured]
-    return np.asarray(-0.5 * np.sum(off, axis=0))
+    values = model.values(names, priors.constants, z)
+    constants = [(np.log(values[one.role][:, 0] / one.value) / one.noise) ** 2 for one in known.constants]
+    return total - 0.5 * np.sum(constants, axis=0), residuals
 
 
 def _miss(one: Exchange | Share, parts: Parts) -> Floats:
@@ -243,7 +239,7 @@ Likelihood = Callable[[Floats], tuple[Floats, Floats]]
 
 def _adapt(
     likelihood: Likelihood, size: int, rounds: int, count: int, rng: np.random.Generator
-) -> tuple[Floats, Floats, Floats, float]:
+) -> tuple[Floats, Floats, Floats]:
     proposals: list[_Proposal | None] = [None]
     z = rng.standard_normal((count, size))
     target, residuals = likelihood(z)
@@ -256,9 +252,8 @@ def _adapt(
         z, target = np.concatenate([z, more]), np.concatenate([target, extra])
         residuals = np.concatenate([residuals, misses])
         logs = _log_weights(z, target, proposals)
-    most = float(np.max(logs))
-    weights = np.exp(logs - most)
-    return z, weights / weights.sum(), residuals, most + float(np.log(np.mean(weights)))
+    weights = np.exp(logs - np.max(logs))
+    return z, weights / weights.sum(), residuals
 
 
 def _too_few(logs: Floats) -> bool:

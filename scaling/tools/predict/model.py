@@ -54,13 +54,10 @@ def keys(setting: Setting) -> dict[str, str]:
     }
     if setting.link in ("none", "unknown"):
         found["network"] = "network.unknown"
-    return found | (_emulated(setting, family) if setting.emulated else {})
-
-
-def _emulated(setting: Setting, family: str) -> dict[str, str]:
-    found = dict(EMULATED)
-    if family == "ring" and setting.link == "tcp10":
-        found["network"] = "network.emulated"
+    if setting.emulated:
+        found |= EMULATED
+        if family == "ring" and setting.link == "tcp10":
+            found["network"] = "network.emulated"
     return found
 
 
@@ -222,10 +219,9 @@ def messages(setting: Setting, size: Floats, window_s: Floats) -> Floats | float
 
 def latency_s(setting: Setting, values: Values, at: Sizes) -> Floats:
     alpha, inside_s = values["alpha"], INSIDE_LATENCY_S[setting.bus]
-    if setting.method in ("servers_apart", "servers_beside", "servers_in_host"):
+    if setting.method in SERVERS:
         return np.where(at.nodes > 1, 2 * alpha, 2 * inside_s)
-    rings = 1 if setting.method != "hierarchical" else 0
-    ring = 2 * (at.nodes - 1) * alpha + 2 * (at.world - at.nodes) * inside_s * rings
+    ring = 2 * (at.nodes - 1) * alpha + 2 * (at.world - at.nodes) * inside_s * (setting.method != "hierarchical")
     if not setting.tree:
         return ring
     tree = 2 * np.log2(np.maximum(at.nodes, 1)) * TREE_STEPS * alpha + 2 * (at.each - 1) * inside_s

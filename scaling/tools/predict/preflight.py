@@ -54,7 +54,7 @@ class Findings(Record, frozen=True, kw_only=True):
 
 def read(path: Path) -> Facts:
     """Read the output of `check --json`. Raises UsageError with the command that writes it."""
-    again = "python -m scaling check --json > check.json makes such a file"
+    again = "python -m scaling check --json > check.json writes such a file"
     try:
         facts = msgspec.json.decode(files.read(path), type=Findings).facts
     except OSError as error:
@@ -77,22 +77,22 @@ def _wrong(facts: Facts) -> Iterator[str]:
         sides = [(one.everyone, nodes.get(one.network, 1))] if one.everyone else []
         for timed, fewest in (*sides, *((each, 1) for each in one.inside.values())):
             if timed.ranks < max(2, fewest) or timed.bytes < 1 or not fewest:
-                yield f"an all-reduce of {timed.bytes} bytes among {timed.ranks} ranks on {fewest} nodes is none"
+                yield f"no all-reduce of {timed.bytes} bytes among {timed.ranks} ranks on {fewest} nodes exists"
             if not timed.times_s or not 0 < min(timed.times_s) <= max(timed.times_s) < inf:
-                yield f"an all-reduce of {one.network}: times_s must be above 0, one at least"
+                yield f"an all-reduce of {one.network}: times_s needs values, all above 0"
 
 
 def added(case: Case, facts: Facts, networks: Sequence[Network] = ()) -> Case:
     """Add the evidence to the case; `networks` are the run's. Raises UsageError for an unknown network or emulated
     devices."""
     if case.emulated:
-        raise UsageError("--check: the run's links were shaped while it ran; only of real devices")
+        raise UsageError("--check: not for emulated devices, because the run shaped their links")
     found = _network(case, facts, networks)
     setting = case.setting
     exchanges = [] if setting.method in SERVERS else list(_exchanges(facts, found, setting))
     constants = list(_constants(facts, found, setting))
     if not exchanges and not constants:
-        raise UsageError(f"--check: nothing was measured of {found.word}: run the preflight on two nodes at least")
+        raise UsageError(f"--check: {found.word} was not measured: run the preflight on two or more nodes")
     known = case.known._replace(
         exchanges=(*case.known.exchanges, *exchanges), constants=(*case.known.constants, *constants)
     )
@@ -109,9 +109,9 @@ def _network(case: Case, facts: Facts, networks: Sequence[Network]) -> Network:
         same = list(facts.networks)
     if not same:
         words = ", ".join(one.word for one in facts.networks) or "no network"
-        wanted = case.interconnect or "one alone"
+        wanted = case.interconnect or "a single one"
         raise UsageError(
-            f"--check: it measured {words}, not {wanted}; again: python -m scaling check --json "
+            f"--check: it measured {words}, not {wanted}; run: python -m scaling check --json "
             f"--interconnect {case.interconnect or 'NAME'}"
         )
     return same[0]

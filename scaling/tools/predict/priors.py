@@ -6,7 +6,7 @@ Each entry is a normal distribution of the logarithm of a constant; of the logit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
 
@@ -67,31 +67,25 @@ class Priors(Record, frozen=True, kw_only=True):
 def read(path: Path = FILE) -> Priors:
     """Read a file of priors. Raises UsageError with the faulty entry."""
     try:
-        return _whole(path, msgspec.toml.decode(files.read(path), type=Priors))
+        priors = msgspec.toml.decode(files.read(path), type=Priors)
     except OSError as error:
         raise UsageError(f"--priors {path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--priors {path}: {error}; python -m scaling predict learn writes such a file") from None
+    if fault := next(_faults(priors), ""):
+        raise UsageError(f"--priors {path}: {fault}")
+    return priors
 
 
-def _whole(path: Path, priors: Priors) -> Priors:
-    missing = [name for name in NAMES if name not in priors.constants]
-    if missing:
-        raise UsageError(
-            f"--priors {path}: {missing[0]} is missing; python -m scaling predict learn writes them all"
-        )
-    wrong = [
-        name
-        for name, prior in priors.constants.items()
-        if not (0 <= prior.sd <= WIDEST_SD and abs(prior.mean) <= WIDEST_SD)
-    ]
-    if wrong:
-        raise UsageError(
-            f"--priors {path}: {wrong[0]}: sd must be 0 to {WIDEST_SD:g}, mean within ± {WIDEST_SD:g}"
-        )
+def _faults(priors: Priors) -> Iterator[str]:
+    for name in NAMES:
+        if name not in priors.constants:
+            yield f"{name} is missing; python -m scaling predict learn writes them all"
+    for name, prior in priors.constants.items():
+        if not (0 <= prior.sd <= WIDEST_SD and abs(prior.mean) <= WIDEST_SD):
+            yield f"{name}: sd must be 0 to {WIDEST_SD:g}, mean within ± {WIDEST_SD:g}"
     walk = priors.walk
     if not all(0 <= step <= 1 for step in (walk.inside, walk.leaving, walk.beyond)):
-        raise UsageError(f"--priors {path}: walk: inside, leaving and beyond must be 0 to 1")
+        yield "walk: inside, leaving and beyond must be 0 to 1"
     if not 1 <= walk.freedom < inf:
-        raise UsageError(f"--priors {path}: walk: freedom must be 1 or more, and finite")
-    return priors
+        yield "walk: freedom must be 1 or more, and finite"

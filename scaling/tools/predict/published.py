@@ -78,7 +78,9 @@ def read(path: Path) -> tuple[Published, ...]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}; an array of series as tests/published.json has them") from None
+        raise UsageError(
+            f"{path}: {error}; the file must be an array of series like tests/published.json"
+        ) from None
 
 
 def series(published: Sequence[Published]) -> list[Series]:

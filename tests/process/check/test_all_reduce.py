@@ -144,7 +144,7 @@ def test_a_rank_that_waits_for_others_ends_with_its_agent() -> None:
 def test_an_address_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     places = {name: Place(address="198.51.100.7", interface="ib0") for name in FOUR[:2]}
     (one,) = Cluster(monkeypatch, torches(FOUR[:2], 1)).measured([Network(word="ib", why="", places=places)])
-    assert one.error == "node1 has no port there: Cannot assign requested address"
+    assert one.error == "node1 cannot bind a port there: Cannot assign requested address"
 
 
 def test_a_signal_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

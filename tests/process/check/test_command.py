@@ -29,7 +29,7 @@ def test_this_process_alone(
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"scaling check: error: --fabric {tmp_path}/none.toml: No such file or directory\n")
     assert command.main(["--interconnect", "nonet9"]) == 2
-    assert capsys.readouterr().err.startswith("scaling check: error: --interconnect nonet9: on no host; ")
+    assert capsys.readouterr().err.startswith("scaling check: error: --interconnect nonet9: no host is on it; ")
 
 
 def test_output_that_nobody_takes() -> None:

@@ -129,5 +129,5 @@ def test_large_packets_that_vanish_leave_the_latency(monkeypatch: pytest.MonkeyP
     really = prober.drain
     monkeypatch.setattr(prober, "drain", lambda *given: 0.0 * really(*given))
     link = probe_link(order(listener.port))
-    assert link.error == "nothing came through"
+    assert link.error == "no data arrived"
     assert link.latency_s is not None and link.forth_bits_per_s is None

@@ -41,7 +41,7 @@ class Preflight:
             for number in range(hub.size)
         ]
         for prober, one in zip(self.probers, told, strict=True):
-            prober.enrol(one)
+            prober.say(one)
         self.said: list[str] = []
         self.lead = Lead(mailbox(hub, self.turn))
         self.lead.say = self.said.append
@@ -156,7 +156,7 @@ def test_a_pair_without_an_answer_is_recorded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("scaling.tools.check.lead.LATE_S", 0.0)
     preflight = Preflight(monkeypatch, on_loopback(FOUR[:2]))
     over = threading.Event()
-    monkeypatch.setattr(Prober, "_measure", lambda *_: over.wait(60))
+    monkeypatch.setattr("scaling.tools.check.prober.probe_link", lambda *_: over.wait(60))
     assert {link.error for link in preflight.run().links} == {"no answer"}
     over.set()
 

@@ -82,7 +82,7 @@ def test_up_after_a_killed_holder_makes_the_lab_anew() -> None:
     kill(first.holder.program.pid)
     done = labs.command("up", "--name", first.name, *UP)
     assert done.returncode == 0
-    assert "clearing away what is left" in done.stderr
+    assert "removing what is left" in done.stderr
     second = labs.load("again")
     assert second.holder.program != first.holder.program
     assert labs.send(second, "10.10.0.2", 1000) == 1000
@@ -109,7 +109,7 @@ def test_an_up_that_is_killed_leaves_nothing_running(step: str) -> None:
     done = subprocess.run(words, check=False, cwd=labs.ROOT, capture_output=True, timeout=60)
     assert done.returncode == -signal.SIGKILL
     eventually(lambda: not called(name))
-    assert "half-made" in labs.command("status").stdout
+    assert "incomplete" in labs.command("status").stdout
     assert labs.end("half")
     assert not state.folder(name).exists()
 
@@ -142,7 +142,7 @@ def test_an_up_that_fails_takes_everything_back(
 def test_a_kernel_without_tbf_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tcmsg.plugins, "nosuch", tbf.Tbf)
     monkeypatch.setattr(wires, "DISCIPLINE", "nosuch")
-    with pytest.raises(LaunchError, match=r"this kernel makes no nosuch .*modprobe sch_tbf"):
+    with pytest.raises(LaunchError, match=r"this kernel provides no nosuch .*modprobe sch_tbf"):
         labs.make("notbf")
     assert not state.folder(labs.name("notbf")).exists()
 
@@ -154,7 +154,7 @@ def test_a_machine_without_namespaces_is_told() -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=labs.ROOT, timeout=60)
     assert done.returncode == 2
     error = done.stderr.splitlines()[-1]
-    assert error.startswith("scaling lab: error: this machine makes no namespaces for us (")
+    assert error.startswith("scaling lab: error: this machine refuses namespaces (")
     assert "Operation not permitted" in error
     assert not state.folder(name).exists()
 
@@ -176,7 +176,7 @@ def test_two_ups_at_once_make_one_lab() -> None:
     pair = [subprocess.Popen(words, cwd=labs.ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=60)[1] for process in pair]
     assert [process.returncode for process in pair] == [0, 0]
-    assert sorted("making" in text for text in said) == [False, True]
+    assert sorted("creating" in text for text in said) == [False, True]
     lab = labs.load("both")
     assert labs.end("both")
     assert labs.traces(lab) == []

@@ -98,12 +98,12 @@ def test_a_lab_is_not_taken_down_under_a_run(tmp_path: Path) -> None:
         with waiting(lab, tmp_path) as process:
             told = f"pid {process.pid}: -np 4 python"
             shown = labs.command("status", "--name", lab.name).stdout
-            assert "a run is on since" in shown
+            assert "a run is active since" in shown
             assert told in shown
             for command in (["down", "--name", lab.name], ["run", "--name", lab.name, "--", "hostname"]):
                 refused = labs.command(*command)
                 assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-                assert f"a run is on{' already' if command[0] == 'run' else ''} ({told}" in refused.stderr
+                assert f"a run is active ({told}" in refused.stderr
             done = labs.command("down", "--name", lab.name, "--force")
             assert done.returncode == 0, done.stderr
             assert process.wait(120) != 0

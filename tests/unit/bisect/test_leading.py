@@ -86,11 +86,11 @@ SLOW_BROKEN_OFF = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0
 @pytest.mark.parametrize(
     ("at", "last"),
     [
-        ("comm", "broken off before a node could be blamed: what was measured is kept; start it again"),
-        ("solo", "broken off before the proof of node3 was whole: what was measured is kept; start it again"),
+        ("comm", "stopped before a slow node was found: the measured points are kept; start again"),
+        ("solo", "stopped before the proof of node3 was complete: the measured points are kept; start again"),
     ],
 )
-def test_ctrl_c_keeps_what_was_measured_and_says_how_far_it_came(
+def test_ctrl_c_keeps_the_measured_points_and_reports_the_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, at: str, last: str
 ) -> None:
     hosts = [host(f"node{number}", cores=1, nics=(nic(f"10.0.0.{number}"),)) for number in range(1, 5)]
@@ -132,7 +132,7 @@ def test_a_slow_node_is_found_promised_and_proved(tmp_path: Path) -> None:
     assert "slow: node3 (" in said
     assert re.search(r"PREDICTED without node3: efficiency [\d.]+ % \(80 %: \d+ to \d+\)", said), said
     # The scripted exchange grows with no world size: what it took of pairs is not what it takes of three.
-    assert re.search(r"of the promise -[\d.]+ points are unexplained, outside its 80 % interval", said), said
+    assert re.search(r"-[\d.]+ points from the prediction, outside its 80 % interval", said), said
     # A step of 10 ms and an exchange of 16 or 4: 38.5 and 71.4 %.
     assert "38.5 -> 71.4 % (+33.0 ± 0.0) without node3; without node" in said
     assert ": 38.5 %" in said
@@ -210,7 +210,7 @@ def test_a_group_that_fails_ends_the_search(tmp_path: Path) -> None:
     [
         (1, {}, "this launch has 1 node, a search needs 3"),
         (2, {}, "this launch has 2 nodes, a search needs 3"),
-        (3, {"strategy": ["fake:a", "fake:b"]}, "--strategy fake:a,fake:b: nodes are searched by one; name one"),
+        (3, {"strategy": ["fake:a", "fake:b"]}, "--strategy fake:a,fake:b: a search uses one; name one"),
         (3, {"strategy": ["nope:x"]}, "nope"),
     ],
 )

@@ -39,9 +39,7 @@ def test_being_last_by_chance() -> None:
 
 def test_without_evidence_nobody_is_suspected() -> None:
     assert suspects(None, None, 0.03) == ()
-    assert list(leading.evidence_lines(())) == [
-        "nothing points at any node: ranks beside each other are alike, and so are paths"
-    ]
+    assert list(leading.evidence_lines(())) == ["no suspect: ranks compute alike, and paths carry alike"]
 
 
 def proved(gains: list[float], of_control: float = 0.003) -> Proof:
@@ -54,7 +52,7 @@ def test_a_proof_says_the_gain_with_its_interval_and_the_control() -> None:
     promised = Promise(efficiency=0.95, low=0.93, high=0.97)
     first, unexplained, *_ = leading.proof_lines(proved([0.12, 0.128, 0.136]), ["node03"], ["node05"], promised)
     assert first == "81.2 -> 94.0 % (+12.8 ± 2.0) without node03; without node05: 81.5 %"
-    assert unexplained == "of the promise -1.0 points are unexplained, inside its 80 % interval"
+    assert unexplained == "-1.0 points from the prediction, inside its 80 % interval"
 
 
 def test_what_is_not_proved_is_said() -> None:
@@ -66,7 +64,7 @@ def test_what_is_not_proved_is_said() -> None:
 def test_what_is_not_settled_is_said() -> None:
     found = Found(frozenset(), frozenset({1}), 0.6)
     assert leading.outcome_line(found, [], ["node2"], 10, 4).startswith(
-        "no node is slow beyond doubt, by 10 points in 4 waves"
+        "no node is surely slow, by 10 points in 4 waves"
     )
 
 

@@ -30,7 +30,7 @@ def test_the_share_of_the_link_is_said() -> None:
     assert to_mend(found) == []
     assert ok(found, "all-reduce") == [
         "ib: 4 ranks by gloo, busbw 0.500 GB/s (4.00 Gb/s), 40 % of ib's 10 Gb/s, "
-        "43 % of its slowest link as measured"
+        "43 % of its slowest measured link"
     ]
 
 
@@ -38,7 +38,7 @@ def test_less_than_a_third_of_the_slowest_link_is_far_below() -> None:
     assert to_mend(with_one(facts(), everyone=timed(9.4e9 / 8 / 2.99))) == []
     verdict = only(with_one(facts(), everyone=timed(9.4e9 / 8 / 3.01)))
     assert (verdict.level, verdict.topic) == ("warning", "all-reduce")
-    assert verdict.text.endswith("33 % of its slowest link as measured (9.40 Gb/s)")
+    assert verdict.text.endswith("33 % of its slowest measured link (9.40 Gb/s)")
     assert "Gloo computes on the ranks' cores" in verdict.mend
 
 
@@ -54,7 +54,7 @@ def test_ranks_dealt_out_over_the_nodes_are_the_cause() -> None:
     dealt = replace(dealt, ranks=(*dealt.ranks[::2], *dealt.ranks[1::2]))
     assert crossings(dealt) == 2
     verdict = only(with_one(dealt, everyone=timed(0.2e9)))
-    assert "mpirun --map-by slot): each byte crosses a node's link 2 times" in verdict.mend
+    assert "mpirun --map-by slot): now each byte crosses a link 2 times" in verdict.mend
 
 
 def test_a_node_alone_is_compared_with_nothing() -> None:
@@ -79,15 +79,15 @@ def test_a_failure_of_gloo_advises_no_level_that_ends_ddp() -> None:
 
 def test_what_was_left_out_is_said() -> None:
     found = replace(
-        facts(), all_reduces=(AllReduce(network="", left_out="no torch in this environment on node1"),)
+        facts(), all_reduces=(AllReduce(network="", left_out="torch is missing in this environment on node1"),)
     )
-    assert ok(found, "all-reduce") == ["not measured: no torch in this environment on node1"]
+    assert ok(found, "all-reduce") == ["not measured: torch is missing in this environment on node1"]
 
 
 def test_a_node_whose_gpus_exchange_slowly_is_named() -> None:
     inside = {name: timed(2e11 if name != "node3" else 1e10) for name in FOUR}
     verdict = only(with_one(facts(), backend="nccl", everyone=timed(1e9), inside=inside))
-    assert verdict.text == "inside node3 10.0 GB/s (80.0 Gb/s); the others reach 200 GB/s (1600 Gb/s)"
+    assert verdict.text == "slow inside node3 10.0 GB/s (80.0 Gb/s); the others reach 200 GB/s (1600 Gb/s)"
     assert to_mend(with_one(facts(), backend="gloo", everyone=timed(1e9), inside=inside)) == []
 
 
@@ -101,7 +101,7 @@ IB = NcclChoice(
 SOCKET = NcclChoice(network="Socket", cards=("ib0",), transports={"NET/Socket": 4})
 
 
-def test_what_nccl_chose_stands_beside_the_busbw() -> None:
+def test_nccls_choices_are_in_the_verdict() -> None:
     found = with_one(facts(), backend="nccl", everyone=timed(1e9), nccl=IB)
     assert to_mend(found) == []
     (said,) = ok(found, "all-reduce")
@@ -122,7 +122,7 @@ def test_sockets_where_there_are_cards_are_a_warning(cards: str, chosen: NcclCho
         nccl=chosen,
     )
     texts = [verdict.text for verdict in to_mend(found) if verdict.topic == "all-reduce"]
-    assert texts == (["ib: NCCL took sockets, though there are cards for RDMA"] if warned else [])
+    assert texts == (["ib: NCCL used sockets although there are RDMA cards"] if warned else [])
 
 
 def test_the_choices_of_all_ranks_become_one() -> None:
@@ -181,8 +181,8 @@ def test_busbw_is_that_of_nccl_tests(members: int, size: int, seconds: float, bu
 
 def test_without_torch_nothing_is_timed() -> None:
     told = ranks(told={**TORCH, "node3": {}})
-    assert all_reduce.against(told) == "no torch in this environment on node3"
-    assert all_reduce.against(ranks(FOUR[:1], told=TORCH)) == "one rank has nobody to exchange with"
+    assert all_reduce.against(told) == "torch is missing in this environment on node3"
+    assert all_reduce.against(ranks(FOUR[:1], told=TORCH)) == "an exchange needs two ranks"
     assert all_reduce.against(ranks(told=TORCH)) == ""
 
 
@@ -193,7 +193,7 @@ def test_a_network_that_does_not_join_all_nodes_is_left_out() -> None:
         for node, one in sound.prepared.items()
     }
     sound = replace(sound, prepared=listening)
-    assert all_reduce.unreached(sound, "ib") == "not every node is on it: node2"
+    assert all_reduce.unreached(sound, "ib") == "nodes are not on it: node2"
     assert all_reduce.unreached(sound, "ethernet") == ""
     cut = tuple(
         replace(link, error="timed out") if {link.client, link.server} == {"node1", "node4"} else link
@@ -262,7 +262,7 @@ def test_gpus_are_those_of_the_rank() -> None:
     assert strategies.environ(found[0])["NCCL_SOCKET_IFNAME"] == "=lo"
 
 
-def test_what_ranks_told_becomes_one() -> None:
+def test_answers_of_ranks_become_one_all_reduce() -> None:
     told = ranks(FOUR[:2], each=2, told=TORCH)
     answers = {
         number: RankAllReduce(everyone=timed(1e9), inside=timed(1e9 * (number + 1), 2), library="torch 9, Gloo")
@@ -279,9 +279,9 @@ def test_a_process_that_is_over_is_not_started() -> None:
     asked = AskedAllReduce(task=task, largest_bytes=1, budget_s=1.0)
     exchanger = Exchanger()
     exchanger.end(3)
-    assert exchanger.measured(3, asked).error == "over before it began"
+    assert exchanger.measured(3, asked).error == "cancelled before it started"
     exchanger.end(FOR_GOOD)
-    assert exchanger.measured(4, asked).error == "over before it began"
+    assert exchanger.measured(4, asked).error == "cancelled before it started"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_words_of_interconnect(word: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("ib1", "--interconnect ib1: on no host; did you mean 'ib"),
+        ("ib1", "--interconnect ib1: no host is on it; did you mean 'ib"),
         ("10.10.0.1/24", "write for example 10.10.0.0/24"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_speed_that_no_card_has_is_not_believed() -> None:
 
 def test_silent_ranks_are_named() -> None:
     hub = Hub(3)
-    Prober(hub.rank(1)).enrol(rank(node("node1", 1)))
+    Prober(hub.rank(1)).say(rank(node("node1", 1)))
     clock = Clock()
     mailbox: Mailbox[ToRank, ToLead] = Mailbox(
         hub.rank(0), LEAD_DECODER, turn=lambda: None, wait=lambda: clock.sleep(0.5), clock=clock
@@ -233,8 +233,8 @@ def test_the_fabric_of_a_lab_comes_by_the_environment(monkeypatch: pytest.Monkey
     ("argv", "message"),
     [
         (["--interconect", "ib"], "--interconect"),
-        (["--interconnect", ","], "names no network"),
-        (["--interconnect", "ib,ib"], "names a network twice"),
+        (["--interconnect", ","], "no network is named"),
+        (["--interconnect", "ib,ib"], "a network is named twice"),
         (["ib"], "ib"),
     ],
 )

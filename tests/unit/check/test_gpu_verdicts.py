@@ -32,7 +32,7 @@ def test_what_nvml_does_not_tell_is_not_blamed() -> None:
     silent = {**unknown, "compute_mode": "", "compute_capability": ""}
     found = gpu_facts({(node, index): silent for node in FOUR for index in range(2)})
     assert to_mend(found) == []
-    assert ok(found, "gpu health") == ["NVML tells nothing on node1, node2, node3, node4"]
+    assert ok(found, "gpu health") == ["NVML reports nothing on node1, node2, node3, node4"]
     assert to_mend(gpu_facts({("node2", 1): silent})) == []
 
 
@@ -44,7 +44,7 @@ def test_gpus_that_do_not_answer_are_an_error_even_where_none_does() -> None:
     assert "dmesg" in verdict.mend
 
 
-def test_switches_that_do_not_redirect_are_told_where_root_could_look() -> None:
+def test_switches_without_redirects_are_reported() -> None:
     found = gpu_facts({(node, index): {"acs_redirects": ()} for node in FOUR for index in range(2)})
     assert to_mend(found) == []
     (text,) = ok(found, "gpu health")
@@ -54,10 +54,10 @@ def test_switches_that_do_not_redirect_are_told_where_root_could_look() -> None:
 PLANTED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"fabric": "in progress"}, "error", "NVLink's fabric is not set up", "nvidia-fabricmanager"),
     ({"fabric": "completed", "fabric_fault": "Unknown Error"}, "error", "NVLink's fabric", "nvidia-fabricmanager"),
-    ({"compute_mode": "Prohibited"}, "error", "the compute mode forbids all computing", "nvidia-smi -c DEFAULT"),
+    ({"compute_mode": "Prohibited"}, "error", "the compute mode forbids all processes", "nvidia-smi -c DEFAULT"),
     ({"is_repair_failed": True}, "error", "memory is broken", "replaced"),
     ({"uncorrected_errors": 7}, "error", "uncorrected memory errors", "nvidia-smi -r"),
-    ({"is_repair_pending": True}, "warning", "broken memory waits for a reset", "nvidia-smi -r"),
+    ({"is_repair_pending": True}, "warning", "broken memory is repaired at the next reset", "nvidia-smi -r"),
     ({"pcie_width": 8}, "warning", "the PCIe link has lost lanes: x8 of x16", "nvidia-smi -q -d PCIE"),
     (
         {"pcie_generation_max": 3},
@@ -68,13 +68,18 @@ PLANTED: list[tuple[dict[str, Any], str, str, str]] = [
     (
         {"acs_redirects": ("0000:3a:00.0",)},
         "warning",
-        "PCIe switches send it up to the root complex to reach GPUs and RDMA cards beside it (ACS): 0000:3a:00.0",
+        "ACS sends its traffic to other GPUs and RDMA cards through the root complex: 0000:3a:00.0",
         "setpci -s PORT ECAP_ACS+6.w=0000",
     ),
-    ({"processes": ("python3",)}, "warning", "others compute there: python3", "--exclusive"),
-    ({"compute_mode": "Exclusive_Process"}, "warning", "one process at a time", "nvidia-smi -c DEFAULT"),
-    ({"is_mig": True}, "warning", "MIG divides them", "nvidia-smi -mig 0"),
-    ({"application_sm_mhz": 1005}, "warning", "clocks were set: 1005 MHz, by default 1155", "nvidia-smi -rac"),
+    ({"processes": ("python3",)}, "warning", "other processes use the GPU: python3", "--exclusive"),
+    ({"compute_mode": "Exclusive_Process"}, "warning", "only one process at a time", "nvidia-smi -c DEFAULT"),
+    ({"is_mig": True}, "warning", "MIG divides the GPU", "nvidia-smi -mig 0"),
+    (
+        {"application_sm_mhz": 1005},
+        "warning",
+        "clocks differ from the default: 1005 MHz, by default 1155",
+        "nvidia-smi -rac",
+    ),
     ({"is_persistent": False}, "warning", "persistence mode is off", "nvidia-smi -pm 1"),
     ({"sm_mhz_max": 1200}, "warning", "GPUs of one kind differ in the highest clock: 1410 MHz on", "CLOCK"),
     ({"is_ecc": False}, "warning", "GPUs of one kind differ in ECC", "nvidia-smi -e 1"),
@@ -208,8 +213,8 @@ def test_a_driver_that_is_too_old_for_torch() -> None:
     found = gpu_facts(driver=new, told={node: {"built_for_cuda": "13.0"} for node in FOUR})
     verdict = only(found)
     assert (verdict.level, verdict.topic) == ("error", "gpu driver")
-    assert verdict.text == "too old for torch: torch for CUDA 13.0, driver 550.54 runs 12.2 on node2"
-    assert "a driver of 580 or newer" in verdict.mend
+    assert verdict.text == "too old for torch: torch needs CUDA 13.0, driver 550.54 supports 12.2 on node2"
+    assert "driver 580 or newer" in verdict.mend
     assert "./launch/install --cuda 12 torch" in verdict.mend
 
 
@@ -243,7 +248,7 @@ def test_rdma_cards_that_may_reach_the_gpus(driver: dict[str, Any], kernel: str,
     hosts = {node: {**CARD[node], "kernel": kernel} for node in FOUR}
     found = gpu_facts(driver=dict.fromkeys(FOUR, driver), hosts=hosts)
     assert to_mend(found) == []
-    said = [f"RDMA cards may reach the GPUs: {way} on node1, node2, node3, node4"] if way else []
+    said = [f"RDMA cards can reach the GPUs: {way} on node1, node2, node3, node4"] if way else []
     assert ok(found, "gpu direct") == said
 
 
@@ -294,5 +299,5 @@ def test_geforce_cards_without_peer_access_are_as_they_are_made() -> None:
     found = facts(each=4, hosts={name: {"gpus": apart} for name in FOUR})
     assert to_mend(found) == []
     assert ok(found, "gpu topology") == [
-        "no peer access between GeForce cards, as they are made: NCCL copies through host memory"
+        "GeForce cards have no peer access by design: NCCL copies through host memory"
     ]

@@ -54,7 +54,7 @@ def test_a_network_on_which_nothing_works_blames_no_node() -> None:
 
 
 def test_packets_that_vanish_once_they_are_large() -> None:
-    verdict = only(failing(facts(), "nothing came through", ("node1", "node2"), latency_s=20e-6))
+    verdict = only(failing(facts(), "no data arrived", ("node1", "node2"), latency_s=20e-6))
     assert "(mtu?)" in verdict.text
 
 
@@ -72,7 +72,7 @@ def test_a_node_that_cannot_listen() -> None:
 
 def test_pairs_that_there_was_no_time_for() -> None:
     verdict = only(replace(facts(), left_out=(("ib", "node1", "node2"),)))
-    assert (verdict.level, verdict.text) == ("warning", "no time for 1 pairs: node1-node2 (ib)")
+    assert (verdict.level, verdict.text) == ("warning", "no time to measure 1 pairs: node1-node2 (ib)")
 
 
 # ---------------------------------------------------------------- who is slow

@@ -30,7 +30,7 @@ NCCL = {"nvidia-nccl-cu13": "2.29.7", "nvidia-nccl-cu12": "2.27.7"}
     [
         ("torch", "error", "pip install torch==VERSION on every node"),
         ("nvidia-nccl-cu13", "error", "pip install nvidia-nccl-cu13==VERSION on every node"),
-        ("horovod (mxnet)", "error", "./launch/install anew on every node"),
+        ("horovod (mxnet)", "error", "run ./launch/install again on every node"),
         ("triton", "warning", "pip install triton==VERSION on every node"),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_sound_cluster_has_nothing_to_mend(nodes: tuple[str, ...], each: int) 
     assert to_mend(facts(nodes, each=each)) == []
 
 
-def test_one_node_is_told_that_it_has_no_pairs() -> None:
+def test_one_node_has_no_pairs() -> None:
     assert ok(facts(FOUR[:1]), "network") == ["one node: there are no pairs to measure"]
 
 
@@ -224,7 +224,7 @@ def test_other_processes() -> None:
     [
         ("node1", (), "warning", "node2 does not resolve, asked on node1"),
         ("node2", ("127.0.1.1",), "warning", "node2 resolves to 127.0.1.1, which no other node can reach"),
-        ("node1", ("127.0.1.1", "10.10.0.2"), "error", "node2 resolves to 127.0.1.1, which is whoever asks"),
+        ("node1", ("127.0.1.1", "10.10.0.2"), "error", "node2 resolves to 127.0.1.1, which is the asking node"),
         ("node1", ("10.10.0.3",), "error", "node2 resolves to 10.10.0.3, which is node3's"),
         ("node1", ("192.168.7.7",), "warning", "node2 resolves to 192.168.7.7, not one of its own addresses"),
     ],
@@ -248,7 +248,7 @@ def test_a_horovod_that_listens_at_the_hosts_name_is_an_error_on_the_network_ask
     assert "`10.20.0.1 node1` into /etc/hosts" in verdict.mend
     told["node3"] = {"name_addresses": {"torch:horovod": ""}}
     verdict = only(facts(told=told))
-    assert verdict.text == "torch:horovod: listens at the address of the host's name, which is none of node3"
+    assert verdict.text == "torch:horovod: listens at the address of the host's name, which is no address of node3"
 
 
 def test_a_name_on_a_network_of_its_own() -> None:
@@ -259,9 +259,7 @@ def test_a_name_on_a_network_of_its_own() -> None:
         for name, told in sound.prepared.items()
     }
     verdict = only(replace(sound, prepared=wrong))
-    assert (
-        verdict.text == "node2 resolves to 172.17.0.1, on a network that no other node is on, asked on every node"
-    )
+    assert verdict.text == "node2 resolves to 172.17.0.1, on a network without other nodes, asked on every node"
 
 
 def test_the_name_of_a_single_node_may_be_loopback() -> None:
@@ -434,7 +432,7 @@ def test_a_card_that_a_container_was_not_given() -> None:
         host = clouds.dgx(name, number)
         return replace(host, hcas=tuple(replace(hca, opens=False) for hca in host.hcas))
 
-    said = "ib0: mlx5_0 is not in /dev/infiniband, or not for this user on a, b, c"
+    said = "ib0: mlx5_0 is not in /dev/infiniband, or this user cannot open it on a, b, c"
     assert texts(links.rdma(routed_facts(ranks(without), ["ib0"]))) == [said]
 
 

@@ -134,7 +134,7 @@ def test_runs_of_other_versions_are_not_compared_unless_asked(
     assert "! compared although they differ: versions of torch" in capsys.readouterr().out
 
 
-def test_other_hosts_and_another_revision_are_what_a_ci_has(
+def test_other_hosts_and_another_revision_are_comparable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newer = changed(FINE, lambda one: one, hosts=(host("runner-2"),), code="beef", version="0.2.0")
@@ -218,14 +218,12 @@ def test_runs_against_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 # ---------------------------------------------------------------- formats
 
 
-def test_the_table_says_the_verdict_first_and_what_is_unknown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_has_the_verdict_first_and_notices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:3] == ["Comparison of runs", "  verdict         4 slower, 2 same"]
     assert "  geometric mean  digits-cnn: -3.4 % over 6 cells" in lines
-    assert "! launch-to-launch variation is unknown: run each three times, or a second" in lines
+    assert "! launch-to-launch variation is unknown, so another launch may differ: run each" in lines
     (two,) = [line.split() for line in lines if line.startswith("  fake:a N=2")]
     assert two == ["fake:a", "N=2", "slower", "97.1", "±", "0.0", "92.2", "±", "0.0", "-5.0", "%", "±", "0.0"]
 
@@ -246,7 +244,7 @@ def test_json_has_every_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert cell["change"]["mean"] == pytest.approx(-0.05) and cell["change"]["confidence"] > 0.95
 
 
-def test_junit_fails_what_is_slower_and_skips_what_cannot_be_told(
+def test_junit_fails_slower_cells_and_skips_undecided_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b, noisy = run(tmp_path, "a"), run(tmp_path, "b", SLOW), run(tmp_path, "c", NOISY)
@@ -262,7 +260,7 @@ def test_junit_fails_what_is_slower_and_skips_what_cannot_be_told(
     assert "fake:b N=4" in names
 
 
-def test_junit_says_what_is_not_what_its_name_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_junit_has_the_mark_of_mislabelled_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run(tmp_path, "a", SCENES["networks"]())
     assert command.main([path, path, "--format", "junit"]) == 0
     suite = ElementTree.fromstring(capsys.readouterr().out)
@@ -362,7 +360,7 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Exit codes: 0 nothing slower, 1 a cell slower" in text
 
 
-def test_found_is_what_its_type_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_found_decodes_as_its_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "json"])
     assert len(msgspec.json.decode(capsys.readouterr().out, type=Found).cells) == 6
 

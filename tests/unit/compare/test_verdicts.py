@@ -38,7 +38,7 @@ def test_a_planted_loss_of_5_percent_is_found_in_95_of_100_pairs(bases: list[lis
     assert sum(found) >= 0.95 * PAIRS
 
 
-def test_launches_that_differ_by_themselves_are_told_apart_no_more_often_with_three_runs_a_side() -> None:
+def test_three_runs_a_side_rarely_call_equal_launches_different() -> None:
     """Their rounds alone would call most of them slower: python -m tests.bench.gates prints it."""
     assert share_red(PAIRS, 0.0, runs=3, rounds=1, launch_sd=0.01) <= 5
 
@@ -96,14 +96,14 @@ def test_sides_without_noise() -> None:
     assert found[2].change and found[2].change.mean == close(-0.05)
 
 
-def test_too_much_noise_cannot_be_told_and_says_what_would() -> None:
+def test_too_much_noise_is_undecided_and_names_the_rounds_needed() -> None:
     found = by_size(launch(Random(1), sd=0.05)[1], launch(Random(2), sd=0.05)[1])[2]
     assert found.verdict == "cannot tell"
     assert found.needed and found.needed > 5
-    assert found.reason == f"about {found.needed} rounds a side would tell"
+    assert found.reason == f"about {found.needed} rounds a side would decide"
 
 
-def test_one_round_cannot_be_told() -> None:
+def test_one_round_is_undecided() -> None:
     found = by_size(without_noise(1)[1], without_noise(1, lost=0.2)[1])[4]
     assert (found.verdict, found.reason) == ("cannot tell", "a single round on one side has no interval")
     assert found.change and (found.change.mean, found.change.low) == (close(-0.2), None)
@@ -224,7 +224,7 @@ def test_a_launch_that_lost_a_cell_hides_no_loss_of_the_others(
     assert left_out in cell.reason
 
 
-def test_rounds_that_failed_are_told_beside_what_the_others_say() -> None:
+def test_failed_rounds_are_reported_with_the_verdict() -> None:
     flaky = of(2, lambda one: failed(one.point) if one.point.round in (1, 3) else one, FINE)
     found = by_size(FINE, flaky)
     assert "2 of 5 new rounds failed" in found[2].reason
@@ -273,7 +273,7 @@ def test_what_sets_the_launches_apart_holds_for_all_cells() -> None:
     assert {cell.reason for cell in found.values()} == {"versions of torch 2.12 | 2.13"}
 
 
-def test_cells_with_equal_names_are_matched_by_what_they_do() -> None:
+def test_cells_with_equal_names_are_matched_by_their_settings() -> None:
     """Two batch sizes in one sweep, in any order."""
     small, large = without_noise()[1], without_noise(batch_size=64, lost=0.05)[1]
     base, new = rows([*small, *large]), rows([*large, *small])

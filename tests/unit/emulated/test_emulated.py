@@ -149,7 +149,7 @@ def test_a_fit_to_many_batches_says_by_how_much_it_misses_them() -> None:
     found = profiles.fitted_rate(profiles.find("v100"), "resnet50")
     assert found is not None
     assert found.off == pytest.approx(0.028, abs=0.001)
-    assert str(found).endswith("which it misses by 2.8 % at most")
+    assert str(found).endswith("at most 2.8 % off")
     assert (found.least, found.most) == (2, 256)
 
 

@@ -81,7 +81,7 @@ def test_a_series_of_text_is_of_tokens() -> None:
     assert headline and (headline.unit, headline.units_per_sample) == ("tokens", 64)
 
 
-def test_the_newest_is_told_beside_the_median_of_those_before() -> None:
+def test_the_newest_value_is_compared_with_the_median_before() -> None:
     found, _ = figures([seen(sight("a", 100)), seen(sight("a", 120)), seen(sight("a", 99))])
     assert "a 99 in run 3, -10.0 % from the median of the 2 before" in found[0].says
     assert found[0].table.lines[0] == ("3", "99")

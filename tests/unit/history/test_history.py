@@ -70,7 +70,7 @@ def test_the_headline_is_the_reports(name: str) -> None:
     assert set(found.flags) == set(row.flags) - {"SUPERLINEAR", "DRIFTING"}
 
 
-def test_what_is_not_what_its_name_says_is_no_headline_while_there_is_another() -> None:
+def test_a_mislabelled_exchange_is_the_last_choice_for_the_headline() -> None:
     """Of the scene, 4 ranks over eth0 are faster, but their bytes went over ib0."""
     assert headline(SCENES["networks"]()).interconnect == "ib0"
 
@@ -259,9 +259,9 @@ def test_nothing_but_runs_that_cannot_be_read(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "RESULTS_DIR nowhere: No such file or directory; give the folder in which runs are"),
+        (["nowhere"], "RESULTS_DIR nowhere: No such file or directory; give the folder with the runs"),
         (["FILE"], "RESULTS_DIR FILE: Not a directory"),
-        (["EMPTY"], "RESULTS_DIR EMPTY: no run in it"),
+        (["EMPTY"], "RESULTS_DIR EMPTY: it has no run"),
         (["RUN"], "RESULTS_DIR RUN: it is a run itself: give RESULTS"),
         (["RESULTS", "--format", "pdf"], "'pdf' is not one of 'table'"),
         (["RESULTS", "--output", "RESULTS"], "--output RESULTS: is a folder; name a file in it"),

@@ -277,7 +277,7 @@ def test_an_infinite_speed_is_skipped_and_counted(tmp_path: Path) -> None:
 
 def test_a_broken_table_is_refused(tmp_path: Path) -> None:
     said = refusal(written(tmp_path, "num_gpus,img_per_sec\n1,100.0\n4,x\n"))
-    assert said == "line 3 is none of its table: 4,x"
+    assert said == "line 3 is not of its table: 4,x"
 
 
 def test_a_table_has_a_row_for_each_line(tmp_path: Path) -> None:

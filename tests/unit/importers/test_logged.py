@@ -94,7 +94,7 @@ def test_totals_of_several_launches_without_headers_are_not_their_middle(tmp_pat
     """As of `grep total *.log`."""
     totals = "total images/sec: 204.75\ntotal images/sec: 991.92\n"
     said = refusal(written(tmp_path, totals), Given(world_size=4))
-    assert said == "tells of totals from 204.75 to 991.92 images/sec, of several launches: split it"
+    assert said == "has totals from 204.75 to 991.92 images/sec, of several launches: split it"
     alike = written(tmp_path, totals.replace("204.75", "990.02"), "alike.log")
     assert only_row(alike, Given(world_size=4)).rate == 990.97
 
@@ -158,7 +158,7 @@ def test_dlrm_of_mlperf_says_one_average_of_all(benchmark: str, tmp_path: Path) 
     [
         (STDOUT, Given(), "add --world-size N"),
         (STDOUT.replace("train.total_ips", "val.total_ips"), TWO, "has no total_ips or compute_ips of a training"),
-        (STDOUT.partition("\n")[0] + "\n", TWO, "has its first iteration alone"),
+        (STDOUT.partition("\n")[0] + "\n", TWO, "has only its first iteration"),
         (STDOUT.replace("267.44 img/s", "267.44 tokens/s"), TWO, "says several units: images, tokens"),
         (DLBS.replace('"training"', '"inference"'), Given(), "is of phase inference: nothing was trained"),
         (DLBS.replace("throughput__=1380", "throughput__=2380"), Given(), "contradicts itself"),
@@ -174,12 +174,12 @@ def test_dlrm_of_mlperf_says_one_average_of_all(benchmark: str, tmp_path: Path) 
         (
             MLPERF.replace('"resnet"', '"llama31_405b"'),
             EIGHT,
-            "is of llama31_405b: whether its throughput counts sequences or tokens cannot be told",
+            "is of llama31_405b: whether its throughput counts sequences or tokens is unknown",
         ),
-        ("\n".join(MLPERF.splitlines()[:3]) + "\n", EIGHT, "has its first throughput alone"),
+        ("\n".join(MLPERF.splitlines()[:3]) + "\n", EIGHT, "has only its first throughput"),
         (MLPERF.replace("tracked_stats", "stats"), EIGHT, "has no tracked_stats with a throughput"),
         (HISTORY, Given(), "add --world-size N"),
-        (HISTORY.partition("\n")[0] + "\n", EIGHT, "has its first window alone"),
+        (HISTORY.partition("\n")[0] + "\n", EIGHT, "has only its first window"),
     ],
 )
 def test_what_is_refused(text: str, given: Given, said: str, tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_speed_of_all_as_awss_code_counts_it_or_of_a_worker() -> None:
     [
         (TITAN.replace("device mesh", "mesh"), "add --world-size N"),
         (TITAN.replace(OLDER, NEWER.replace("shard=4", "shard=-1")), "add --world-size N"),
-        ("\n".join(TITAN.splitlines()[:5]) + "\n", "has its first step alone"),
+        ("\n".join(TITAN.splitlines()[:5]) + "\n", "has only its first step"),
         (TITAN.replace("tps: ", "tps: x"), "no line of it is of a known tool"),
         (HF.replace("Total train", "Total of train"), "add --world-size N"),
         (

@@ -89,7 +89,7 @@ def test_mpirun_gets_the_callers_environment_and_the_labs() -> None:
     assert found["PRTE_MCA_prte_default_hostfile"] == "/run/scaling-lab/lab/hostfile"
 
 
-def test_who_is_not_outside_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_inside_a_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Path("/proc/self/ns/net").stat().st_ino
     here = Holder(program=state.program(1), namespaces={}, inodes={"node1": own})
     monkeypatch.setattr(state, "living", lambda: iter([msgspec.structs.replace(lab(), holder=here)]))
@@ -160,12 +160,12 @@ def test_cards_get_subnets_of_their_own() -> None:
         (["0ib=1gbit"], "'0ib' cannot name a card"),
         (["infiniband-card0=1gbit"], "1 to 15"),
         (["ib0="], "--nic ib0=: a rate is missing"),
-        (["ib0=1gbit,"], "--nic ib0=1gbit,: no subnet"),
+        (["ib0=1gbit,"], "--nic ib0=1gbit,: not a subnet"),
         (["ib0=1gbit,10.10.0.0"], "no addresses for 4 nodes"),
-        (["ib0=1gbit,10.10.0.1/24"], "--nic ib0=1gbit,10.10.0.1/24: no subnet: 10.10.0.1/24 has host bits set"),
-        (["ib0=1gbit,fd00::/64"], "no subnet"),
-        (["ib0=1gbit,127.0.0.0/24"], "no subnet for hosts"),
-        (["ib0=1gbit,224.0.0.0/24"], "no subnet for hosts"),
+        (["ib0=1gbit,10.10.0.1/24"], "--nic ib0=1gbit,10.10.0.1/24: not a subnet: 10.10.0.1/24 has host bits set"),
+        (["ib0=1gbit,fd00::/64"], "not a subnet"),
+        (["ib0=1gbit,127.0.0.0/24"], "not a subnet for hosts"),
+        (["ib0=1gbit,224.0.0.0/24"], "not a subnet for hosts"),
         (["ib0=1gbit", "ib0=2gbit"], "--nic ib0 was given twice"),
         (["ib0=1gbit", "ib1=2gbit,10.10.0.128/25"], "10.10.0.128/25 overlaps 10.10.0.0/24 of ib0"),
         ([f"ib{number}=1gbit" for number in range(9)], "no more than 8 cards"),
@@ -187,11 +187,11 @@ def test_wrong_cards_are_refused(nics: list[str], said: str) -> None:
         (["up", "--name", "../x"], "--name '../x': a lab's name is"),
         (["down", "--name", ""], "--name ''"),
         (["rate", "--name", ".", "ib0=1gbit"], "--name '.'"),
-        (["rate"], "rate: of what? write for example"),
-        (["run", "--"], "run: what? write for example"),
+        (["rate"], "rate: nothing to change; write for example"),
+        (["run", "--"], "run: nothing to run; write for example"),
         (["upp"], "upp"),
         (["up", "--rate", "ib7=1gbit"], "ib7=1gbit: lab lab has no card 'ib7'"),
-        (["up", "--nic", "ib0=fast"], "--nic ib0=fast: 'fast' is no rate; write for example 10gbit"),
+        (["up", "--nic", "ib0=fast"], "--nic ib0=fast: 'fast' is not a rate; write for example 10gbit"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(
@@ -224,7 +224,7 @@ def test_pyroute2_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert not state.folder("never").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told(
+def test_a_folder_that_cannot_be_made_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -232,7 +232,7 @@ def test_a_folder_that_cannot_be_made_is_told(
     monkeypatch.setattr(state, "ROOT", tmp_path / "file" / "labs")
     assert main(["up"]) == 2
     assert capsys.readouterr().err == (
-        f"scaling lab: error: {tmp_path}/file/labs: Not a directory; labs are kept there, by root\n"
+        f"scaling lab: error: {tmp_path}/file/labs: Not a directory; labs are kept there and need root\n"
     )
 
 
@@ -287,7 +287,7 @@ def test_a_card_goes_down_and_up() -> None:
         ("node1.ib0=0%", "0.01% to 100%"),
         ("node1.ib0=x%", "0.01% to 100%"),
         ("node1.ib0=nan%", "0.01% to 100%"),
-        ("node1.ib0=off", "'off' is no rate"),
+        ("node1.ib0=off", "'off' is not a rate"),
     ],
 )
 def test_wrong_changes_are_refused(text: str, said: str) -> None:

@@ -50,15 +50,15 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
     assert found.setting.gradient_bytes == 40
 
 
-def test_few_draws_are_told() -> None:
+def test_few_draws_are_reported() -> None:
     """An exchange of 40 bytes that takes 50 ms."""
     found = outlook(case(run()), priors.read())
     (said,) = found.doubts
-    assert said.startswith("what was measured is far from all that taught the model: intervals rest on 3 draws")
+    assert said.startswith("the measurements are unlike all published clusters: intervals rest on 3 draws")
     (row,) = forecasts(found, (8,))
     assert not row.claimed
     assert (row.high - row.low) / 2 < WIDEST
-    assert "not claimed: fewer than 10 even draws tell no interval" in __main__.prediction_table(
+    assert "not claimed: fewer than 10 effective draws give no interval" in __main__.prediction_table(
         found.case, (row,), (), None
     )
 
@@ -110,14 +110,14 @@ def test_a_loss_that_no_control_explains_is_no_input() -> None:
     assert "points of its loss are unexplained" in found.notes[0]
 
 
-def test_nothing_sound_is_refused_with_what_would_mend_it() -> None:
+def test_a_run_without_usable_rows_is_refused_with_the_fix() -> None:
     with pytest.raises(
-        UsageError, match=r"one sound exchange.*mpirun -np 2 python -m scaling.run .*--world-sizes 1,2"
+        UsageError, match=r"one usable exchange.*mpirun -np 2 python -m scaling.run .*--world-sizes 1,2"
     ):
         case(run({1: 0.1}))
-    with pytest.raises(UsageError, match="--up-to 3: one device alone"):
+    with pytest.raises(UsageError, match="--up-to 3: needs one device alone"):
         case([one for one in run() if one.point.world_size != 2], Wanted(up_to=3))
-    with pytest.raises(UsageError, match="RUN: one device alone"):
+    with pytest.raises(UsageError, match="RUN: needs one device alone"):
         case([one for one in run() if one.point.kind != "solo"])
 
 
@@ -174,7 +174,7 @@ def test_without_a_slow_node_nobody_beats_being_alone(tmp_path: Path, capsys: py
     assert row["samples_per_s"] / row["efficiency"] == pytest.approx(640)
 
 
-def test_what_a_slow_node_costs_is_told_by_its_own_curve() -> None:
+def test_the_cost_of_a_slow_node_is_of_its_own_curve() -> None:
     """Another batch, of which nobody waits for anybody, stands first in the file."""
     other = [
         placed(one)
@@ -230,7 +230,7 @@ def test_what_takes_a_card_by_its_verbs(strategy: str, device: Literal["cpu", "c
     assert (str(found.setting.link), found.setting.line_bytes_per_s) == (link, 12.5e9)
 
 
-def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
+def test_emulated_devices_have_priors_of_their_own() -> None:
     profile = Hardware(device="emulated", profile="p100")
     asleep = [replace(one, point=replace(one.point, hardware=profile)) for one in run()]
     assert (case(asleep).setting.emulated, case(run()).setting.emulated) == (True, False)
@@ -272,7 +272,7 @@ def test_how_a_strategy_exchanges(strategy: str, options: dict[str, str], method
 )
 def test_exchanges_that_the_model_does_not_have_are_refused(strategy: str, option: str) -> None:
     name, _, value = option.partition("=")
-    with pytest.raises(UsageError, match=f"{strategy} with --option {option}: what that exchanges is not in the"):
+    with pytest.raises(UsageError, match=f"{strategy} with --option {option}: the model does not cover it"):
         of_strategy(strategy, {name: value})
 
 
@@ -446,7 +446,7 @@ def test_the_planner_drops_no_flag_silently(
     folder = written(tmp_path / "run", (HEADER, run()))
     assert command.main([str(folder), "--target", "900", "--prices", str(tmp_path / "prices"), *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"leave {flags[0]} out" in line
+    assert f"leave out {flags[0]}" in line
 
 
 def test_a_batch_that_was_measured_is_predicted_from_its_own_curve(tmp_path: Path) -> None:

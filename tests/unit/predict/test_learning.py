@@ -87,7 +87,7 @@ def test_a_step_is_batch_over_rate_also_in_tokens() -> None:
     assert OURS["hvd288_rn50_c4140"].setting.step_spread > 0
 
 
-def test_what_cannot_be_told_is_left_out() -> None:
+def test_unusable_series_are_left_out() -> None:
     assert "mxnet4968_rn_b32" not in OURS
     assert "byteps29_rn50_hvd" not in OURS
 
@@ -134,7 +134,7 @@ def _some() -> list[Series]:
     return [one for one in OURS.values() if one.trust == "A"][::9]
 
 
-def test_predictions_of_what_taught_the_priors_miss_by_little() -> None:
+def test_predictions_of_learned_series_miss_by_little() -> None:
     """The ceilings of the benchmark, which leaves sources out; here nothing is left out."""
     priors = read()
     found = [miss for one in _some() for miss in misses(one, priors)]
@@ -186,7 +186,7 @@ def test_series_of_trust_c_teach_nothing() -> None:
     assert fitting.learn([odd], rounds=1).constants == fitting.beliefs_before().constants
 
 
-def test_the_shipped_file_is_what_learning_writes_of_these_beliefs() -> None:
+def test_the_shipped_file_equals_what_learning_writes() -> None:
     """Whoever repeats the learning gets the same words; figures take 10 s, and are compared by hand."""
     shipped = priors.read().constants
     assert list(shipped) == list(fitting.BELIEFS)

@@ -8,7 +8,7 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.records.run import Prediction, Question
-from scaling.tools.predict import asking, evidence, flags, priors
+from scaling.tools.predict import asking, evidence, priors
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.forecast import forecasts, outlook
 from scaling.tools.predict.register import __main__
@@ -38,7 +38,7 @@ def test_it_is_what_the_command_predicts_of_the_same_run() -> None:
 def test_what_a_prediction_notes_is_written_down_with_it() -> None:
     (found,) = asked(question(16, 8))
     assert found.notes == outlook(evidence.case(HEADER, run()), BELIEVED).doubts
-    assert found.notes[0].startswith("what was measured is far from all that taught the model")
+    assert found.notes[0].startswith("the measurements are unlike all published clusters")
 
 
 def test_the_nodes_are_those_that_the_sweep_will_use() -> None:
@@ -58,7 +58,7 @@ def test_each_point_is_of_its_own_curve() -> None:
     ("one", "said"),
     [
         (question(512, 256), "more than 256, 64 times the largest measured"),
-        (question(8, 4, servers=1), "1 parameter servers on 4 nodes: one per node is predicted"),
+        (question(8, 4, servers=1), "1 parameter servers on 4 nodes: only one per node is predicted"),
     ],
 )
 def test_what_may_not_be_claimed_is_refused(one: Question, said: str) -> None:
@@ -69,10 +69,10 @@ def test_what_may_not_be_claimed_is_refused(one: Question, said: str) -> None:
 
 def test_an_unsound_run_refuses_all_and_says_so_once_each() -> None:
     found = asked(question(8, 4), question(16, 8), step_s={1: 0.1})
-    assert ["one sound exchange" in one.refused for one in found] == [True, True]
+    assert ["one usable exchange" in one.refused for one in found] == [True, True]
 
 
 def test_questions_must_be_json(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", (HEADER, run()))
     with pytest.raises(UsageError, match="standard input: not a JSON array of points and their nodes"):
-        command.register(flags.RegisterAsked(run=folder), b"nonsense")
+        command.register(folder, b"nonsense")

@@ -13,7 +13,7 @@ from scaling.records.host import HostInfo
 from scaling.records.network import GBIT, Network
 from scaling.records.task import Timed
 from scaling.text import counted
-from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict, grouped, size, some
+from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict, error, grouped, ok, size, some, warning
 from scaling.tools.check.verdicts import gpus, links
 from scaling.tools.check.verdicts.links import gbit, slow_nodes
 
@@ -30,35 +30,26 @@ FRAMEWORK = frameworks.all_reducing().name
 def driver(facts: Facts) -> Iterator[Verdict]:
     ranks = {node: facts.of(node)[0] for node in facts.nodes if facts.of(node)[0].driver.gpus}
     built = {node: rank.built_for_cuda for node, rank in ranks.items()}
-    cpu_only = {node: "no CUDA" for node, release in built.items() if release == ""}
-    if cpu_only:
-        yield Verdict(
-            level="warning",
-            topic="gpu driver",
-            text=f"{FRAMEWORK} is built without CUDA, and there are GPUs: {grouped(cpu_only)}",
-            mend=f"./launch/install {FRAMEWORK} there, which takes the build for the driver and the GPUs",
-        )
-    old = {node: _too_old(rank) for node, rank in ranks.items()}
-    old = {node: text for node, text in old.items() if text}
-    if old:
+    if cpu_only := grouped({node: "no CUDA" for node, release in built.items() if release == ""}):
+        text = f"{FRAMEWORK} is built without CUDA on nodes with GPUs: {cpu_only}"
+        yield warning("gpu driver", text, f"run ./launch/install {FRAMEWORK} there: it fits driver and GPUs")
+    if old := grouped({node: _too_old(rank) for node, rank in ranks.items()}):
         major = max(_major(release) for release in built.values() if release)
-        yield Verdict(
-            level="error",
-            topic="gpu driver",
-            text=f"too old for {FRAMEWORK}: {grouped(old)}",
-            mend=f"a driver of {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or {FRAMEWORK} for the "
-            f"older CUDA: ./launch/install --cuda 12 {FRAMEWORK}",
+        mend = (
+            f"install driver {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or {FRAMEWORK} for "
+            f"the older CUDA: ./launch/install --cuda 12 {FRAMEWORK}"
         )
+        yield error("gpu driver", f"too old for {FRAMEWORK}: {old}", mend)
     known = {node: f"{facts.host(node).gpu_driver}, CUDA {rank.driver.cuda}" for node, rank in ranks.items()}
     if known and not cpu_only and not old and any(rank.driver.cuda for rank in ranks.values()):
-        yield Verdict(level="ok", topic="gpu driver", text=grouped(known))
+        yield ok("gpu driver", grouped(known))
 
 
 def _too_old(rank: RankFacts) -> str:
     wanted, runs = rank.built_for_cuda or "", rank.driver.cuda
     if not wanted or not runs or _major(wanted) <= _major(runs):
         return ""
-    return f"{FRAMEWORK} for CUDA {wanted}, driver {rank.host.gpu_driver} runs {runs}"
+    return f"{FRAMEWORK} needs CUDA {wanted}, driver {rank.host.gpu_driver} supports {runs}"
 
 
 def _major(release: str) -> int:
@@ -73,18 +64,16 @@ def direct(facts: Facts) -> Iterator[Verdict]:
     if len(facts.nodes) < 2:
         return
     ways = {node: _way(facts.of(node)[0]) for node in facts.nodes if _has_both(facts.of(node)[0])}
-    without = {node: why for node, (way, why) in ways.items() if not way and why}
-    if without:
-        yield Verdict(
-            level="warning",
-            topic="gpu direct",
-            text=f"RDMA cards cannot reach the GPUs, so NCCL copies through host memory: {grouped(without)}",
-            mend="modprobe nvidia_peermem (part of the driver, needs the RDMA stack at its installation), or the "
-            "driver's open kernel modules on Linux 5.12 or newer",
+    if without := grouped({node: why for node, (way, why) in ways.items() if not way}):
+        text = f"RDMA cards cannot reach the GPUs, so NCCL copies through host memory: {without}"
+        mend = (
+            "modprobe nvidia_peermem (part of the driver, needs the RDMA stack at its installation), or the "
+            "driver's open kernel modules on Linux 5.12 or newer"
         )
+        yield warning("gpu direct", text, mend)
     elif ways and all(way for way, _ in ways.values()):
         text = grouped({node: way for node, (way, _) in ways.items()})
-        yield Verdict(level="ok", topic="gpu direct", text=f"RDMA cards may reach the GPUs: {text}")
+        yield ok("gpu direct", f"RDMA cards can reach the GPUs: {text}")
 
 
 def _has_both(rank: RankFacts) -> bool:
@@ -122,7 +111,7 @@ BITS = 8
 def all_reduce(facts: Facts) -> Iterator[Verdict]:
     for one in facts.all_reduces:
         if one.left_out:
-            yield Verdict(level="ok", topic=TOPIC, text=f"{_over(one)}not measured: {one.left_out}")
+            yield ok(TOPIC, f"{_over(one)}not measured: {one.left_out}")
         elif one.error:
             yield _failed(one)
         elif one.everyone is not None:
@@ -136,13 +125,9 @@ def _over(one: AllReduce) -> str:
 
 
 def _failed(one: AllReduce) -> Verdict:
-    look = f"{NCCL_LOG} shows how far it came" if one.backend == "nccl" else "look at that rank's node first"
-    return Verdict(
-        level="error",
-        topic=TOPIC,
-        text=f"{_over(one)}{FRAMEWORK}:{one.backend} failed: {one.error}",
-        mend=f"{look}; what fails here fails in a sweep too",
-    )
+    look = f"{NCCL_LOG} shows where it stopped" if one.backend == "nccl" else "look at that rank's node first"
+    text = f"{_over(one)}{FRAMEWORK}:{one.backend} failed: {one.error}"
+    return error(TOPIC, text, f"{look}; a sweep would fail too")
 
 
 def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
@@ -152,13 +137,13 @@ def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
     network = next((network for network in facts.networks if network.word == one.network), None)
     measured = facts.bandwidths(one.network)
     if network is None or not measured:
-        return Verdict(level="ok", topic=TOPIC, text=said)
+        return ok(TOPIC, said)
     reached, slowest = BITS * timed.best_busbw_bytes_per_s, min(measured.values())
-    text = f"{said}, {_share(network, reached)}{100 * reached / slowest:.0f} % of its slowest link as measured"
+    text = f"{said}, {_share(network, reached)}{100 * reached / slowest:.0f} % of its slowest measured link"
     if reached >= FAR_BELOW * slowest:
-        return Verdict(level="ok", topic=TOPIC, text=text)
+        return ok(TOPIC, text)
     text += f" ({gbit(slowest)} Gb/s)"
-    return Verdict(level="warning", topic=TOPIC, text=text, mend=_mend(facts, one))
+    return warning(TOPIC, text, _mend(facts, one))
 
 
 def _without_rdma(facts: Facts, one: AllReduce) -> Iterator[Verdict]:
@@ -166,12 +151,8 @@ def _without_rdma(facts: Facts, one: AllReduce) -> Iterator[Verdict]:
     network = next((network for network in facts.networks if network.word == one.network), None)
     cards = network is not None and any(place.hca for place in network.places.values())
     if cards and one.nccl is not None and "NET/Socket" in one.nccl.transports:
-        yield Verdict(
-            level="warning",
-            topic=TOPIC,
-            text=f"{_over(one)}NCCL took sockets, though there are cards for RDMA",
-            mend=f"{NCCL_LOG} says why: it loads libibverbs (rdma-core), locks memory, opens /dev/infiniband",
-        )
+        mend = f"{NCCL_LOG} shows why: NCCL needs libibverbs (rdma-core), locked memory, /dev/infiniband"
+        yield warning(TOPIC, f"{_over(one)}NCCL used sockets although there are RDMA cards", mend)
 
 
 def _share(network: Network, bits_per_s: float) -> str:
@@ -186,12 +167,10 @@ def speed(bytes_per_s: float) -> str:
 def _mend(facts: Facts, one: AllReduce) -> str:
     times = crossings(facts)
     if one.backend != "nccl" and times > 1:
-        return (
-            f"neighbouring ranks on one node (mpirun --map-by slot): each byte crosses a node's link {times} times"
-        )
+        return f"neighbouring ranks on one node (mpirun --map-by slot): now each byte crosses a link {times} times"
     if one.backend == "nccl":
-        return f"{NCCL_LOG} shows the transport (NET/IB, NET/Socket), GDRDMA and the rings that it chose"
-    return "Gloo computes on the ranks' cores: look at the load and the binding; more: GLOO_SOCKET_IFNAME, mtu"
+        return f"{NCCL_LOG} shows the transport (NET/IB, NET/Socket), GDRDMA and the rings that NCCL chose"
+    return "Gloo computes on the ranks' cores: check their load and binding, then GLOO_SOCKET_IFNAME and mtu"
 
 
 def crossings(facts: Facts) -> int:
@@ -206,12 +185,8 @@ def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
     slow, usual = slow_nodes(rates)
     if slow and one.backend == "nccl":
         listed = some(f"{node} {speed(value)}" for node, value in slow.items())
-        yield Verdict(
-            level="warning",
-            topic=TOPIC,
-            text=f"inside {listed}; the others reach {speed(usual)}",
-            mend="nvidia-smi topo -m and nvidia-smi nvlink -s there, against a node that is well",
-        )
+        mend = "compare nvidia-smi topo -m and nvidia-smi nvlink -s with those of a healthy node"
+        yield warning(TOPIC, f"slow inside {listed}; the others reach {speed(usual)}", mend)
 
 
 # ---------------------------------------------------------------- software
@@ -227,31 +202,21 @@ def launch(facts: Facts) -> Iterator[Verdict]:
     if len(set(counts.values())) == 1:
         each = next(iter(counts.values()))
         many = "nodes" if len(counts) > 1 else "node"
-        yield Verdict(
-            level="ok", topic="launch", text=f"{len(counts)} {many} with {each} rank{'s'[: each > 1]} each"
-        )
+        yield ok("launch", f"{len(counts)} {many} with {each} rank{'s'[: each > 1]} each")
         return
     listed = grouped({node: f"{count} ranks" for node, count in counts.items()})
-    yield Verdict(
-        level="warning",
-        topic="launch",
-        text=f"the nodes have different numbers of ranks: {listed}",
-        mend="the same slots for every host in the hostfile, and -np a multiple of them",
-    )
+    mend = "give every host the same slots in the hostfile, and -np a multiple of them"
+    yield warning("launch", f"the nodes have different numbers of ranks: {listed}", mend)
 
 
 def code(facts: Facts) -> Iterator[Verdict]:
     hashes = {rank.host.hostname: rank.code for rank in facts.ranks}
     if len(set(hashes.values())) == 1:
         text = f"scaling {__version__}, the same files on every node ({facts.ranks[0].code})"
-        yield Verdict(level="ok", topic="code", text=text)
+        yield ok("code", text)
         return
-    yield Verdict(
-        level="error",
-        topic="code",
-        text=f"the nodes run different files of scaling: {grouped(hashes)}",
-        mend="install the same version everywhere, or on a file system that all nodes share",
-    )
+    mend = "install the same version everywhere, or on a file system that all nodes share"
+    yield error("code", f"the nodes run different files of scaling: {grouped(hashes)}", mend)
 
 
 def versions(facts: Facts) -> Iterator[Verdict]:
@@ -260,16 +225,12 @@ def versions(facts: Facts) -> Iterator[Verdict]:
     different = [name for name in names if len({one.get(name) for one in found.values()}) > 1]
     for name in different:
         essential = name.partition(" (")[0] in ESSENTIAL
-        yield Verdict(
-            level="error" if essential else "warning",
-            topic="versions",
-            text=f"{name}: {grouped({node: one.get(name, 'missing') for node, one in found.items()})}",
-            mend=_same_version(name),
-        )
+        text = f"{name}: {grouped({node: one.get(name, 'missing') for node, one in found.items()})}"
+        yield Verdict("error" if essential else "warning", "versions", text, _same_version(name))
     yield from _overwritten(facts)
     same = [f"{name} {found[facts.nodes[0]][name]}" for name in names if name not in different]
     where = "on every node" if len(found) > 1 else f"on {facts.nodes[0]}"
-    yield Verdict(level="ok", topic="versions", text=f"{where}: {', '.join(same)}")
+    yield ok("versions", f"{where}: {', '.join(same)}")
 
 
 def _overwritten(facts: Facts) -> Iterator[Verdict]:
@@ -280,12 +241,9 @@ def _overwritten(facts: Facts) -> Iterator[Verdict]:
             if len(names) > 1:
                 both[node] = " and ".join(f"{name} {versions[name]}" for name in names)
     if both:
-        yield Verdict(
-            level="warning",
-            topic="versions",
-            text=f"two packages install one libnccl.so.2, and frameworks load the last: {grouped(both)}",
-            mend="an environment for each framework, or frameworks built for one CUDA release",
-        )
+        text = f"two packages install libnccl.so.2, and frameworks load the last one: {grouped(both)}"
+        mend = "use an environment for each framework, or frameworks built for one CUDA release"
+        yield warning("versions", text, mend)
 
 
 def _environments(host: HostInfo) -> Iterator[Mapping[str, str]]:
@@ -305,8 +263,8 @@ def _same_version(name: str) -> str:
     if name in ("Python", "MPI", "GPU driver"):
         return f"install the same {name} on every node"
     if "(" in name:
-        return "./launch/install anew on every node, or one environment on a shared file system"
-    return f"pip install {name}==VERSION on every node, or one environment on a shared file system"
+        return "run ./launch/install again on every node, or use one environment on a shared file system"
+    return f"pip install {name}==VERSION on every node, or use one environment on a shared file system"
 
 
 # ---------------------------------------------------------------- limits
@@ -321,7 +279,7 @@ SHM_ADVISED_BYTES = 1 << 30
 # link_layer_show in the kernel: neither InfiniBand nor Ethernet
 EFA = "Unknown"
 BUSY_SHARE, BUSY_CORES = 0.1, 0.3
-LARGER = "a larger quota: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
+LARGER = "raise the quota: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
 
 
 def memlock(facts: Facts) -> Iterator[Verdict]:
@@ -333,20 +291,19 @@ def memlock(facts: Facts) -> Iterator[Verdict]:
     limits = {node: _tightest(facts.of(node)) for node in facts.nodes}
     if not cards:
         text = f"no active RDMA card, so no limit matters ({grouped({n: size(one) for n, one in limits.items()})})"
-        yield Verdict(level="ok", topic="memlock", text=text)
+        yield ok("memlock", text)
         return
     tight = {node: size(limits[node]) for node in cards if limits[node] is not None}
     if not tight:
-        yield Verdict(level="ok", topic="memlock", text="unlimited wherever there is an RDMA card")
+        yield ok("memlock", "unlimited on every node with an RDMA card")
         return
     is_fatal = any(card.link_layer in ("InfiniBand", EFA) for node in tight for card in cards[node])
-    yield Verdict(
-        level="error" if is_fatal else "warning",
-        topic="memlock",
-        text=f"limited where there is an RDMA card, which must lock its buffers: {grouped(tight)}",
-        mend="ulimit -l unlimited (limits.d: `* - memlock unlimited`; slurmd.service: LimitMEMLOCK=infinity; "
-        "docker: --ulimit memlock=-1)",
+    text = f"limited on nodes with an RDMA card, which must lock its buffers: {grouped(tight)}"
+    mend = (
+        "ulimit -l unlimited (limits.d: `* - memlock unlimited`; slurmd.service: LimitMEMLOCK=infinity; "
+        "docker: --ulimit memlock=-1)"
     )
+    yield Verdict("error" if is_fatal else "warning", "memlock", text, mend)
 
 
 def _tightest(ranks: tuple[RankFacts, ...]) -> int | None:
@@ -365,13 +322,13 @@ def shared_memory(facts: Facts) -> Iterator[Verdict]:
     mend += "else mount -o remount,size=50% /dev/shm"
     if short:
         text = f"/dev/shm has {grouped(short)} free; NCCL's buffers take {size(max(needed.values()))} a node"
-        yield Verdict(level="error", topic="shared memory", text=text, mend=mend)
+        yield error("shared memory", text, mend)
     if scarce:
         text = f"/dev/shm has {grouped(scarce)} free; NCCL's guide and data loaders want 1 GiB"
-        yield Verdict(level="warning", topic="shared memory", text=text, mend=mend)
+        yield warning("shared memory", text, mend)
     if not short and not scarce:
         text = f"/dev/shm has at least {size(min(free.values()))} free; 1 GiB is advised"
-        yield Verdict(level="ok", topic="shared memory", text=text)
+        yield ok("shared memory", text)
 
 
 def cores(facts: Facts) -> Iterator[Verdict]:
@@ -389,20 +346,18 @@ def cores(facts: Facts) -> Iterator[Verdict]:
             few[nodes] = (granted < usable, f"{share * len(ranks):.3g} of {every} cores")
     if starved:
         text = f"a cgroup's CPU quota, shared by its ranks, grants each {grouped(starved)}; on cpu such rows are "
-        yield Verdict(
-            level="warning", topic="cores", text=f"{text}OVERSUBSCRIBED", mend=f"{LARGER}; or fewer ranks"
-        )
+        yield warning("cores", f"{text}OVERSUBSCRIBED", f"{LARGER}; or start fewer ranks")
     if crowded:
         text = f"ranks share cores: {grouped(crowded)}; on cpu such rows are OVERSUBSCRIBED"
-        mend = "at most one rank per core; --device cuda or emulated needs less"
-        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+        mend = "start at most one rank per core; --device cuda or emulated needs less"
+        yield warning("cores", text, mend)
     yield from _few(few)
     if len(set(shares.values())) > 1:
-        text = f"cores per rank differ, and every rank gets what the poorest has: {grouped(shares)}"
-        mend = "equal nodes, or slots in proportion to cores"
-        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+        text = f"cores per rank differ, and every rank gets the smallest number: {grouped(shares)}"
+        mend = "use equal nodes, or slots in proportion to cores"
+        yield warning("cores", text, mend)
     elif not crowded and not starved and not few:
-        yield Verdict(level="ok", topic="cores", text=f"{next(iter(shares.values()))} per rank on every node")
+        yield ok("cores", f"{next(iter(shares.values()))} per rank on every node")
 
 
 def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
@@ -410,11 +365,11 @@ def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
     bound = {nodes: text for nodes, (is_quota, text) in found.items() if not is_quota}
     if granted:
         text = f"a cgroup's quota grants the ranks of a node the time of {grouped(granted)}"
-        yield Verdict(level="warning", topic="cores", text=text, mend=LARGER)
+        yield warning("cores", text, LARGER)
     if bound:
         text = f"the launcher binds the ranks of a node to {grouped(bound)}"
-        mend = "mpirun --bind-to none, or launch/mpirun, which knows each MPI's word; Slurm: --cpus-per-task"
-        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+        mend = "mpirun --bind-to none, or launch/mpirun, which adds the flag of each MPI; Slurm: --cpus-per-task"
+        yield warning("cores", text, mend)
 
 
 def _machines(facts: Facts) -> Iterator[tuple[str, list[RankFacts]]]:
@@ -434,15 +389,12 @@ def load(facts: Facts) -> Iterator[Verdict]:
             continue
         busy = True
         named = ", ".join(f"{name} {used:.1f}" for name, used in seen.by if used >= 0.05)
-        yield Verdict(
-            level="warning",
-            topic="load",
-            text=f"{nodes}: other processes use {seen.other_cores:.1f} of {ranks[0].machine_cores} cores"
-            + (f" ({named})" if named else " (none that this rank can see)"),
-            mend="end them, or take nodes for this job alone (Slurm: --exclusive)",
+        text = f"{nodes}: other processes use {seen.other_cores:.1f} of {ranks[0].machine_cores} cores" + (
+            f" ({named})" if named else " (none that this rank can see)"
         )
+        yield warning("load", text, "end them, or take nodes for this job alone (Slurm: --exclusive)")
     if not busy:
-        yield Verdict(level="ok", topic="load", text="no other process of weight")
+        yield ok("load", "no other busy process")
 
 
 # ---------------------------------------------------------------- verdicts

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import combinations
-from typing import NamedTuple
+from itertools import chain, combinations
+from typing import NamedTuple, TypeVar
 
 from scaling.records.host import Gpu, GpuHealth
-from scaling.tools.check.facts import Facts, Level, RankFacts, Verdict, grouped, some
+from scaling.tools.check.facts import Facts, Level, Verdict, error, grouped, ok, some, warning
 
 # ---------------------------------------------------------------- gpu health
 # Numbers are compared with the GPU's own maximum or default, or with GPUs of the same name.
@@ -19,6 +19,7 @@ class Seat(NamedTuple):
 
 
 Seats = Mapping[Seat, GpuHealth]
+G = TypeVar("G", Gpu, GpuHealth)
 
 
 class Fault(NamedTuple):
@@ -39,46 +40,35 @@ class Like(NamedTuple):
 
 
 def health(facts: Facts) -> Iterator[Verdict]:
-    gpus = {
-        Seat(node, index): gpu for node in facts.nodes for index, gpu in enumerate(_every_health(facts.of(node)))
-    }
+    every = {node: _distinct([rank.driver.gpus for rank in facts.of(node)]) for node in facts.nodes}
+    gpus = {Seat(node, index): gpu for node, own in every.items() for index, gpu in enumerate(own)}
     said = [*_lost(facts), *_faults(gpus), *_differences(gpus)]
     yield from said
     if gpus and not said:
         text = grouped(_places({seat: _summary(gpu) for seat, gpu in gpus.items()}))
-        yield Verdict(level="ok", topic="gpu health", text=text)
+        yield ok("gpu health", text)
 
 
 def _lost(facts: Facts) -> Iterator[Verdict]:
-    found = {
-        node: some(dict.fromkeys(each for one in facts.of(node) for each in one.driver.lost))
-        for node in facts.nodes
-    }
-    found = {node: text for node, text in found.items() if text}
-    if found:
-        yield Verdict(
-            level="error",
-            topic="gpu health",
-            text=f"the driver counts GPUs that do not answer: {grouped(found)}",
-            mend="dmesg there shows why (NVRM, Xid 79); reboot the node, and have a GPU replaced that goes again",
-        )
+    lost = {node: chain.from_iterable(rank.driver.lost for rank in facts.of(node)) for node in facts.nodes}
+    if found := grouped({node: some(dict.fromkeys(gpus)) for node, gpus in lost.items()}):
+        mend = "dmesg there shows why (NVRM, Xid 79); reboot the node; replace a GPU that fails again"
+        yield error("gpu health", f"the driver counts GPUs that do not answer: {found}", mend)
 
 
-def _every_health(ranks: Iterable[RankFacts]) -> Iterable[GpuHealth]:
-    lists = sorted((rank.driver.gpus for rank in ranks), key=len, reverse=True)
-    found: dict[str, GpuHealth] = {}
-    for gpu in (gpu for gpus in lists for gpu in gpus):
+def _distinct(lists: Iterable[tuple[G, ...]]) -> tuple[G, ...]:
+    """Return the GPUs of a node by UUID, from the lists of its ranks, in the order of the longest list."""
+    found: dict[str, G] = {}
+    longest_first = sorted(lists, key=len, reverse=True)
+    for gpu in chain.from_iterable(longest_first):
         found.setdefault(gpu.uuid, gpu)
-    return found.values()
+    return tuple(found.values())
 
 
 def _faults(gpus: Seats) -> Iterator[Verdict]:
     for fault in FAULTS:
-        having = {seat: fault.says(gpu) for seat, gpu in gpus.items()}
-        having = {seat: words for seat, words in having.items() if words}
-        if having:
-            text = f"{fault.text}: {grouped(_places(having, within=gpus))}"
-            yield Verdict(level=fault.level, topic="gpu health", text=text, mend=fault.mend)
+        if having := grouped(_places({seat: fault.says(gpu) for seat, gpu in gpus.items()})):
+            yield Verdict(fault.level, "gpu health", f"{fault.text}: {having}", fault.mend)
 
 
 def _differences(gpus: Seats) -> Iterator[Verdict]:
@@ -88,7 +78,7 @@ def _differences(gpus: Seats) -> Iterator[Verdict]:
             values = {seat: like.says(gpu) for seat, gpu in alike.items()}
             if len(set(values.values()) - {""}) > 1:
                 text = f"GPUs of one kind differ in {like.what}: {grouped(_places(values, within=gpus))}"
-                yield Verdict(level="warning", topic="gpu health", text=text, mend=like.mend)
+                yield warning("gpu health", text, like.mend)
 
 
 def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str, str]:
@@ -133,12 +123,12 @@ FAULTS = (
     Fault(
         "error",
         "NVLink's fabric is not set up, and CUDA does not start (error 802)",
-        "systemctl restart nvidia-fabricmanager, of the driver's very version",
+        "systemctl restart nvidia-fabricmanager; its version must be the driver's",
         _fabric,
     ),
     Fault(
         "error",
-        "the compute mode forbids all computing",
+        "the compute mode forbids all processes",
         "nvidia-smi -c DEFAULT",
         lambda gpu: gpu.compute_mode if gpu.compute_mode == "Prohibited" else "",
     ),
@@ -151,12 +141,12 @@ FAULTS = (
     Fault(
         "error",
         "uncorrected memory errors since the driver was loaded",
-        "nvidia-smi -q -d ECC; nvidia-smi -r resets the GPU, and its memory is repaired then",
+        "nvidia-smi -q -d ECC; nvidia-smi -r resets the GPU and repairs its memory",
         lambda gpu: str(gpu.uncorrected_errors or ""),
     ),
     Fault(
         "warning",
-        "broken memory waits for a reset to be repaired",
+        "broken memory is repaired at the next reset",
         "nvidia-smi -r, with nothing running on the GPU",
         lambda gpu: "repair pending" if gpu.is_repair_pending else "",
     ),
@@ -169,39 +159,39 @@ FAULTS = (
     ),
     Fault(
         "warning",
-        "PCIe switches send it up to the root complex to reach GPUs and RDMA cards beside it (ACS)",
-        "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or IO virtualisation off in the "
-        "BIOS, where no virtual machine needs it",
+        "ACS sends its traffic to other GPUs and RDMA cards through the root complex",
+        "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or no IO virtualisation in "
+        "the BIOS, if no virtual machine needs it",
         lambda gpu: some(gpu.acs_redirects or ()),
     ),
     Fault(
         "warning",
-        "others compute there",
+        "other processes use the GPU",
         "end them (nvidia-smi shows them), or take nodes for this job alone (Slurm: --exclusive)",
         lambda gpu: some(gpu.processes),
     ),
     Fault(
         "warning",
-        "one process at a time may compute there, and workers of several points wait side by side",
+        "only one process at a time may use the GPU, but workers of several points do",
         "nvidia-smi -c DEFAULT",
         lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive") else "",
     ),
     Fault(
         "warning",
-        "MIG divides them, and a process can use one part alone",
+        "MIG divides the GPU, and a process can use only one part",
         "nvidia-smi -mig 0, or a part for each rank by its UUID in CUDA_VISIBLE_DEVICES",
         lambda gpu: "MIG on" if gpu.is_mig else "",
     ),
-    Fault("warning", "clocks were set", "nvidia-smi -rac", _held_clock),
+    Fault("warning", "clocks differ from the default", "nvidia-smi -rac", _held_clock),
     Fault(
         "warning",
         "the power limit is below the default",
-        "nvidia-smi -pl WATTS, or say so beside the numbers",
+        "nvidia-smi -pl WATTS, or report the limit with the numbers",
         _capped,
     ),
     Fault(
         "warning",
-        "persistence mode is off: the first user of a GPU waits 1 to 3 s for it, and clocks set are forgotten",
+        "persistence mode is off: the first process waits 1 to 3 s for the GPU, and clock settings are lost",
         "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
         lambda gpu: "off" if gpu.is_persistent is False else "",
     ),
@@ -228,7 +218,7 @@ ALIKE = (
     Like("PCIe lanes", PCIE, _width),
     Like("the highest clock", "nvidia-smi -q -d CLOCK on each; the same VBIOS everywhere", _clock),
     Like("the power limit", "nvidia-smi -pl WATTS, the same everywhere", _power),
-    Like("ECC, which costs memory and bandwidth on some", "nvidia-smi -e 1 everywhere, and a reboot", _ecc),
+    Like("ECC, which costs memory and bandwidth on some GPUs", "nvidia-smi -e 1 everywhere, and a reboot", _ecc),
 )
 
 
@@ -239,7 +229,7 @@ def _summary(gpu: GpuHealth) -> str:
     persistence = "persistence on" if gpu.is_persistent else ""
     acs = "no ACS redirects" if gpu.acs_redirects == () else ""
     parts = (capability, slot, acs, _clock(gpu), _power(gpu), ecc, persistence)
-    return ", ".join(filter(None, parts)) or "NVML tells nothing"
+    return ", ".join(filter(None, parts)) or "NVML reports nothing"
 
 
 # ---------------------------------------------------------------- gpus
@@ -248,27 +238,18 @@ Gpus = Mapping[str, tuple[Gpu, ...]]  # by node
 
 
 def gpus(facts: Facts) -> Iterator[Verdict]:
-    found = {node: _every(facts.of(node)) for node in facts.nodes}
+    found = {node: _distinct([rank.host.gpus for rank in facts.of(node)]) for node in facts.nodes}
     drivers = {node: facts.host(node).gpu_driver for node in facts.nodes}
-    broken = {node: text for node, text in drivers.items() if text.startswith("unusable")}
+    broken = grouped({node: text for node, text in drivers.items() if text.startswith("unusable")})
     if broken:
-        text = f"the driver does not work: {grouped(broken)}"
-        yield Verdict(level="error", topic="gpus", text=text, mend="nvidia-smi on that node shows the cause")
+        yield error("gpus", f"the driver does not work: {broken}", "nvidia-smi on that node shows the cause")
     if any(found.values()):
         yield _alike(found)
         yield from _shared(facts, found)
         yield from _walled(facts, found)
         yield from _peers(found)
     elif not broken:
-        yield Verdict(level="ok", topic="gpus", text="none on any node")
-
-
-def _every(ranks: tuple[RankFacts, ...]) -> tuple[Gpu, ...]:
-    lists = sorted((rank.host.gpus for rank in ranks), key=len, reverse=True)
-    found: dict[str, Gpu] = {}
-    for gpu in (gpu for gpus in lists for gpu in gpus):
-        found.setdefault(gpu.uuid, gpu)
-    return tuple(found.values())
+        yield ok("gpus", "none on any node")
 
 
 def _alike(found: Gpus) -> Verdict:
@@ -276,15 +257,12 @@ def _alike(found: Gpus) -> Verdict:
     if len(set(kinds.values())) == 1:
         text = f"{next(iter(kinds.values()))} on every node"
         if len({gpu.name for every in found.values() for gpu in every}) == 1:
-            return Verdict(level="ok", topic="gpus", text=text)
-        mend = "CUDA_VISIBLE_DEVICES with GPUs of one kind: the slowest holds up all, the first is the baseline"
-        return Verdict(level="warning", topic="gpus", text=f"GPUs of several kinds: {text}", mend=mend)
-    return Verdict(
-        level="warning" if all(found.values()) else "error",
-        topic="gpus",
-        text=f"the nodes have different GPUs: {grouped(kinds)}",
-        mend="equal nodes, or a CUDA_VISIBLE_DEVICES that makes them equal",
-    )
+            return ok("gpus", text)
+        mend = "CUDA_VISIBLE_DEVICES with GPUs of one kind: all wait for the slowest, the first is the baseline"
+        return warning("gpus", f"GPUs of several kinds: {text}", mend)
+    text = f"the nodes have different GPUs: {grouped(kinds)}"
+    mend = "equal nodes, or a CUDA_VISIBLE_DEVICES that makes them equal"
+    return Verdict("warning" if all(found.values()) else "error", "gpus", text, mend)
 
 
 def _kinds(every: tuple[Gpu, ...]) -> str:
@@ -298,17 +276,15 @@ def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
     crowded = {node: text for node, text in crowded.items() if ranks[node] > len(found[node])}
     if crowded:
         text = f"ranks share GPUs: {grouped(crowded)}"
-        yield Verdict(
-            level="warning", topic="gpus", text=text, mend="one rank per GPU: -np and the hostfile's slots"
-        )
+        yield warning("gpus", text, "one rank per GPU: -np and the hostfile's slots")
     on: dict[str, list[str]] = {}
     for node, every in found.items():
         for gpu in every:
             on.setdefault(gpu.uuid, []).append(node)
     if same := dict.fromkeys(some(nodes) for uuid, nodes in on.items() if uuid and len(nodes) > 1):
-        text = f"nodes share GPUs, so that rows on them are OVERSUBSCRIBED: {'; '.join(same)}"
+        text = f"nodes share GPUs, so rows on them are OVERSUBSCRIBED: {'; '.join(same)}"
         mend = "give each node or container GPUs of its own, or measure on one of them"
-        yield Verdict(level="warning", topic="gpus", text=text, mend=mend)
+        yield warning("gpus", text, mend)
 
 
 def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
@@ -320,9 +296,11 @@ def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
         if len(facts.of(node)) > 1 and all(0 < rank.driver.reachable < len(every) for rank in facts.of(node))
     }
     if walled:
-        text = f"each rank reaches its own GPU alone; NCCL fails or copies through host memory: {grouped(walled)}"
+        text = (
+            f"each rank reaches only its own GPU, so NCCL fails or copies through host memory: {grouped(walled)}"
+        )
         mend = "Slurm: --gpus-per-node N with --gpu-bind=none, not --gpus-per-task (cgroups hide the others)"
-        yield Verdict(level="warning", topic="gpus", text=text, mend=mend)
+        yield warning("gpus", text, mend)
 
 
 def _peers(found: Gpus) -> Iterator[Verdict]:
@@ -331,19 +309,16 @@ def _peers(found: Gpus) -> Iterator[Verdict]:
     apart = {node: some(_strangers(every)) for node, every in several.items()}
     apart = {node: text for node, text in apart.items() if text}
     if apart and all("GeForce" in gpu.name for node in apart for gpu in several[node]):
-        text = "no peer access between GeForce cards, as they are made: NCCL copies through host memory"
-        yield Verdict(level="ok", topic="gpu topology", text=text)
+        text = "GeForce cards have no peer access by design: NCCL copies through host memory"
+        yield ok("gpu topology", text)
     elif apart:
-        yield Verdict(
-            level="warning",
-            topic="gpu topology",
-            text=f"no peer access, so that NCCL copies through host memory: GPUs {grouped(apart)}",
-            mend="nvidia-smi topo -m shows the wiring; PCIe ACS and the IOMMU off let peers reach each other",
-        )
+        text = f"no peer access, so NCCL copies through host memory: GPUs {grouped(apart)}"
+        mend = "nvidia-smi topo -m shows the wiring; turn PCIe ACS and the IOMMU off for peer access"
+        yield warning("gpu topology", text, mend)
     elif several:
         links = sorted({link for every in several.values() for gpu in every for link in gpu.links} - {"self"})
         text = f"every GPU reaches every other one of its node ({', '.join(links)})"
-        yield Verdict(level="ok", topic="gpu topology", text=text)
+        yield ok("gpu topology", text)
 
 
 def _strangers(every: tuple[Gpu, ...]) -> list[str]:

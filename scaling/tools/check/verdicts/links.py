@@ -17,7 +17,7 @@ from scaling import frameworks
 from scaling.plan import name_address
 from scaling.records.host import Hca
 from scaling.records.network import ANY, GBIT, Network
-from scaling.tools.check.facts import Facts, Level, Link, Matrix, Pair, Verdict, grouped, some
+from scaling.tools.check.facts import Facts, Level, Link, Matrix, Pair, Verdict, error, grouped, ok, some, warning
 
 # ---------------------------------------------------------------- names and clocks
 
@@ -37,13 +37,13 @@ def name_verdicts(facts: Facts) -> Iterator[Verdict]:
                 faults.setdefault((name, *fault), []).append(asker)
     for (name, level, text), askers in faults.items():
         where = "every node" if len(askers) == len(facts.nodes) > 1 else some(askers)
-        yield Verdict(level=level, topic="names", text=f"{name} {text}, asked on {where}", mend=HOSTS_FILE)
+        yield Verdict(level, "names", f"{name} {text}, asked on {where}", HOSTS_FILE)
     listening = list(_listening(facts))
     yield from listening
     if not faults and not listening:
-        several = "every node's name resolves on every node, to an address that they share a network with"
+        several = "every node's name resolves on every node, to an address of a shared network"
         text = several if len(facts.nodes) > 1 else f"{facts.nodes[0]} resolves"
-        yield Verdict(level="ok", topic="names", text=text)
+        yield ok("names", text)
 
 
 def _listening(facts: Facts) -> Iterator[Verdict]:
@@ -55,9 +55,9 @@ def _listening(facts: Facts) -> Iterator[Verdict]:
         obeying = frameworks.load(alike[0]).obeying
         of, strategies = dict(zip(facts.nodes, addresses, strict=True)), ", ".join(alike)
         if lost := [node for node in facts.nodes if of[node] == ""]:
-            text = f"{strategies}: listens at the address of the host's name, which is none of {some(lost)}"
+            text = f"{strategies}: listens at the address of the host's name, which is no address of {some(lost)}"
             mend = f"{HOSTS_FILE}; or {obeying}" if obeying else HOSTS_FILE
-            yield Verdict(level="error", topic="names", text=text, mend=mend)
+            yield error("names", text, mend)
             continue
         faults = {
             one.word: name_address.fault({node: of[node] for node in one.places}, one, "cpu", obeying)
@@ -67,7 +67,7 @@ def _listening(facts: Facts) -> Iterator[Verdict]:
         for word, fault in faults.items():
             if fault:
                 text = f"{strategies}: not measurable over {word}: {fault[0]}"
-                yield Verdict(level=level, topic="names", text=text, mend=fault[1])
+                yield Verdict(level, "names", text, fault[1])
 
 
 class _Addresses(NamedTuple):
@@ -100,14 +100,14 @@ def _fault(facts: Facts, addresses: _Addresses, asker: str, name: str) -> tuple[
     text, own = f"resolves to {resolved[0]}", addresses.of[name]
     if resolved[0].startswith("127."):
         itself = asker == name
-        why = "which no other node can reach" if itself else "which is whoever asks"
+        why = "which no other node can reach" if itself else "which is the asking node"
         return ("warning" if itself else "error"), f"{text}, {why}"
     if resolved[0] not in addresses.owner:
         return "warning", f"{text}, not one of its own addresses"
     if resolved[0] not in own:
         return "error", f"{text}, which is {addresses.owner[resolved[0]]}'s"
     if own[resolved[0]] not in addresses.shared and resolved[0] not in addresses.routed:
-        return "warning", f"{text}, on a network that no other node is on"
+        return "warning", f"{text}, on a network without other nodes"
     return None
 
 
@@ -123,11 +123,11 @@ def clock_verdicts(facts: Facts) -> Iterator[Verdict]:
             f"{node} is {abs(value):.2f} s {'ahead' if value > 0 else 'behind'}" for node, value in wrong.items()
         )
         mend = "chronyc makestep (or timedatectl set-ntp true) on those nodes"
-        yield Verdict(level="warning", topic="clocks", text=f"{text}: log times of the nodes mislead", mend=mend)
+        yield warning("clocks", f"{text}: times in their logs are not comparable", mend)
     elif len(ahead) > 1:
         spread_s = max(ahead.values()) - min(ahead.values())
         rest = f"; unknown on {some(unknown)}, which no link reaches" if unknown else ""
-        yield Verdict(level="ok", topic="clocks", text=f"within {1e3 * spread_s:.2f} ms of each other{rest}")
+        yield ok("clocks", f"within {1e3 * spread_s:.2f} ms of each other{rest}")
 
 
 def offsets_s(facts: Facts) -> dict[str, float]:
@@ -149,25 +149,22 @@ def offsets_s(facts: Facts) -> dict[str, float]:
 
 def membership(facts: Facts) -> Iterator[Verdict]:
     if len(facts.nodes) == 1:
-        yield Verdict(level="ok", topic="network", text="one node: there are no pairs to measure")
+        yield ok("network", "one node: there are no pairs to measure")
         return
     if not facts.networks:
-        mend = "addresses in one subnet on every node, or name the networks with --interconnect or --fabric"
+        mend = "give every node an address in one subnet, or name the networks with --interconnect or --fabric"
         text = f"{some(facts.nodes)} share no IPv4 network"
-        yield Verdict(level="error", topic="network", text=text, mend=mend)
+        yield error("network", text, mend)
     for network in facts.networks:
         missing = facts.absent.get(network.word, {})
         if missing:
-            yield Verdict(
-                level="error" if facts.named or len(network.places) < 2 else "warning",
-                topic="network",
-                text=f"{network.word} is not on every node: {grouped(missing)}",
-                mend="ip address and ip link set INTERFACE up there; a wrong name: --fabric, --interconnect",
-            )
+            text = f"{network.word} is not on every node: {grouped(missing)}"
+            mend = "there: ip address, ip link set INTERFACE up; if the name is wrong: --fabric, --interconnect"
+            yield Verdict("error" if facts.named or len(network.places) < 2 else "warning", "network", text, mend)
         else:
             rate = f", {network.rate_bits_per_s / GBIT:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
             text = f"{network.word}: {where(network)} on every node{rate}"
-            yield Verdict(level="ok", topic="network", text=text)
+            yield ok("network", text)
 
 
 def where(network: Network) -> str:
@@ -179,28 +176,21 @@ def mtu(facts: Facts) -> Iterator[Verdict]:
         sizes = {node: str(facts.nic(node, network).mtu) for node in network.places}
         if len(set(sizes.values())) > 1:
             largest = max(int(text) for text in sizes.values())
-            yield Verdict(
-                level="warning",
-                topic="mtu",
-                text=f"{network.word}: {grouped(sizes)}: large packets are cut, or lost without a trace",
-                mend=f"ip link set dev INTERFACE mtu {largest} on every node, and the switch no less",
-            )
+            mend = f"ip link set dev INTERFACE mtu {largest} on every node, and at least that on the switch"
+            yield warning("mtu", f"{network.word}: {grouped(sizes)}: large packets are cut or silently lost", mend)
         elif len(sizes) > 1:
-            yield Verdict(
-                level="ok", topic="mtu", text=f"{network.word}: {next(iter(sizes.values()))} on every node"
-            )
+            yield ok("mtu", f"{network.word}: {next(iter(sizes.values()))} on every node")
 
 
 def rdma(facts: Facts) -> Iterator[Verdict]:
     for network in facts.networks:
-        missing = {node: _without(facts, node, place.hca) for node, place in network.places.items()}
-        missing = {node: text for node, text in missing.items() if text}
+        missing = grouped({node: _without(facts, node, place.hca) for node, place in network.places.items()})
         if missing:
-            text = f"{network.word}: {grouped(missing)}"
+            text = f"{network.word}: {missing}"
             mend = (
                 "ibstat shows the cards; containers need /dev/infiniband (docker --device; Kubernetes: rdma/hca)"
             )
-            yield Verdict(level="error", topic="rdma", text=text, mend=mend)
+            yield error("rdma", text, mend)
 
 
 def _without(facts: Facts, node: str, wanted: str) -> str:
@@ -215,7 +205,7 @@ def _without(facts: Facts, node: str, wanted: str) -> str:
     said = (
         f"there is no {', '.join(absent)}" if absent else "",
         f"{', '.join(dead)} is not active" if dead else "",
-        f"{', '.join(closed)} is not in /dev/infiniband, or not for this user" if closed else "",
+        f"{', '.join(closed)} is not in /dev/infiniband, or this user cannot open it" if closed else "",
     )
     return " and ".join(filter(None, said))
 
@@ -289,55 +279,43 @@ def _median(values: Iterable[float]) -> float:
 
 def reached(facts: Facts) -> Iterator[Verdict]:
     for network in facts.networks:
-        for node, why in _deaf(facts, network).items():
+        refused = {node: one.refused.get(network.word, "") for node, one in facts.prepared.items()}
+        for node, why in ((node, why) for node, why in refused.items() if why):
             text = f"{network.word}: {node} cannot listen at {network.places[node].address}: {why}"
-            yield Verdict(level="error", topic="links", text=text, mend="ip address shows what the node has")
+            yield error("links", text, "ip address shows what the node has")
         yield from _broken(network.word, [link for link in facts.links if link.network == network.word])
     if facts.left_out:
         pairs = some(f"{a}-{b} ({network})" for network, a, b in facts.left_out)
-        text = f"no time for {len(facts.left_out)} pairs: {pairs}"
-        mend = "fewer nodes at once, or one network: --interconnect NAME"
-        yield Verdict(level="warning", topic="links", text=text, mend=mend)
-
-
-def _deaf(facts: Facts, network: Network) -> dict[str, str]:
-    refused = {node: one.refused.get(network.word, "") for node, one in facts.prepared.items()}
-    return {node: why for node, why in refused.items() if why}
+        text = f"no time to measure {len(facts.left_out)} pairs: {pairs}"
+        mend = "check fewer nodes at once, or one network: --interconnect NAME"
+        yield warning("links", text, mend)
 
 
 def _broken(network: str, links: Sequence[Link]) -> Iterator[Verdict]:
-    mend = "a firewall: open TCP between the nodes; ip route get ADDRESS; the card's and the switch port's state"
+    mend = "open TCP between the nodes in the firewall; ip route get ADDRESS; state of the card and switch port"
     failed = left = [link for link in links if link.error]
     if failed and len(failed) == len(links) > 1:
         text = f"{network}: no pair of nodes reaches each other: {some(map(_failure, failed))}"
-        yield Verdict(level="error", topic="links", text=text, mend=mend)
+        yield error("links", text, mend)
         return
     while left:
-        node = _worst(left)
+        counts = Counter(node for link in left for node in (link.client, link.server))
+        node = max(counts, key=counts.__getitem__)
         mine = [link for link in failed if node in (link.client, link.server)]
         if len(mine) < 2:
             text = f"{network}: {some(map(_failure, left))}"
-            yield Verdict(level="error", topic="links", text=text, mend=mend)
+            yield error("links", text, mend)
             return
         every = sum(node in (link.client, link.server) for link in links)
         lost = "cut off" if every == len(mine) else f"cut off from {len(mine)} of {every} nodes"
-        why = grouped({_other(link, node): link.error for link in mine})
+        why = grouped({link.server if link.client == node else link.client: link.error for link in mine})
         text = f"{network}: {node} is {lost} ({why})"
-        yield Verdict(level="error", topic="links", text=text, mend=mend)
+        yield error("links", text, mend)
         left = [link for link in left if node not in (link.client, link.server)]
 
 
-def _worst(failed: Sequence[Link]) -> str:
-    counts = Counter(node for link in failed for node in (link.client, link.server))
-    return max(counts, key=counts.__getitem__)
-
-
-def _other(link: Link, node: str) -> str:
-    return link.server if link.client == node else link.client
-
-
 def _failure(link: Link) -> str:
-    large = "" if link.latency_s is None else " once packets were large (mtu?)"
+    large = "" if link.latency_s is None else " with large packets (mtu?)"
     return f"{link.client}-{link.server}: {link.error}{large}"
 
 
@@ -350,11 +328,11 @@ def latency(facts: Facts) -> Iterator[Verdict]:
         usual = _median(value for pair, value in matrix.items() if late.keys().isdisjoint(pair))
         for node, value in late.items():
             text = f"{network.word}: {node} answers after {_us(value)} us, the others after {_us(usual)} us"
-            mend = "what keeps its processor busy or asleep: the load, cpupower frequency-set -g performance"
-            yield Verdict(level="warning", topic="latency", text=text, mend=mend)
+            mend = "lower its load, or keep its processor awake: cpupower frequency-set -g performance"
+            yield warning("latency", text, mend)
         if not late:
             text = f"{network.word}: {_us(usual)} us, {_us(min(matrix.values()))} to {_us(max(matrix.values()))}"
-            yield Verdict(level="ok", topic="latency", text=text)
+            yield ok("latency", text)
 
 
 def _us(seconds: float) -> str:
@@ -373,28 +351,26 @@ def bandwidth(facts: Facts) -> Iterator[Verdict]:
         text = f"{network.word}: {gbit(usual)} Gb/s, {gbit(min(matrix.values()))} to {gbit(max(matrix.values()))}"
         if usual < NOMINAL * expected:
             of = f"; {gbit(network.rate_bits_per_s or 0)} Gb/s {network.why} should carry {gbit(expected)}"
-            yield Verdict(level="warning", topic="bandwidth", text=text + of, mend=_look(network, *network.places))
+            yield warning("bandwidth", text + of, _look(network, *network.places))
         elif not slow:
             of = f", {100 * usual / network.rate_bits_per_s:.0f} % of the link" if network.rate_bits_per_s else ""
-            yield Verdict(level="ok", topic="bandwidth", text=text + of)
+            yield ok("bandwidth", text + of)
 
 
 def _slow(network: Network, matrix: Matrix) -> Iterator[Verdict]:
     senders, receivers = slow_senders(matrix), slow_senders(transposed(matrix))
     usual = _median(sound(matrix).values())
     for node in dict.fromkeys((*senders, *receivers)):
-        parts = [
-            f"{word} {gbit(of[node])}" for word, of in (("sends", senders), ("receives", receivers)) if node in of
-        ]
-        worst = min(of[node] for of in (senders, receivers) if node in of)
+        slow = {word: of[node] for word, of in (("sends", senders), ("receives", receivers)) if node in of}
+        parts, worst = [f"{word} {gbit(value)}" for word, value in slow.items()], min(slow.values())
         text = f"{network.word}: {node} is slow: it {' and '.join(parts)} Gb/s, the others carry {gbit(usual)}"
-        yield Verdict(level=_level(worst, usual), topic="bandwidth", text=text, mend=_look(network, node))
+        yield Verdict(_level(worst, usual), "bandwidth", text, _look(network, node))
     links = slow_links(matrix)
     if links:
         listed = some(f"{a} to {b} {gbit(value)}" for (a, b), value in links.items())
         text = f"{network.word}: slow links: {listed} Gb/s, the others carry {gbit(usual)}"
         mend = _look(network, *dict.fromkeys(node for pair in links for node in pair))
-        yield Verdict(level=_level(min(links.values()), usual), topic="bandwidth", text=text, mend=mend)
+        yield Verdict(_level(min(links.values()), usual), "bandwidth", text, mend)
 
 
 def _look(network: Network, *nodes: str) -> str:

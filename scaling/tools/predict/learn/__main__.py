@@ -69,7 +69,7 @@ def learn(asked: flags.LearnAsked) -> str:
         raise UsageError(f"{asked.published}: no series of trust A or B with two points and known gradients")
     priors = fitting.learn(taught)
     if wrong := [name for name, one in priors.constants.items() if not isfinite(one.mean + one.sd)]:
-        raise UsageError(f"{asked.published}: {wrong[0]} cannot be learned of these series; nothing was written")
+        raise UsageError(f"{asked.published}: {wrong[0]} cannot be learned from these series; nothing was written")
     try:
         asked.output.write_text(priors_toml(priors, asked.published.name), encoding="utf-8")
     except OSError as error:
@@ -77,7 +77,7 @@ def learn(asked: flags.LearnAsked) -> str:
     sources = len({one.source for one in taught})
     said = f"{len(priors.constants)} priors from {len(taught)} series of {sources} sources"
     rest = len(tables) - len(taught)
-    return f"{asked.output}: {said}{f'; {rest} taught nothing (trust C, or numbers missing)' if rest else ''}\n"
+    return f"{asked.output}: {said}{f'; {rest} not used (trust C, or numbers missing)' if rest else ''}\n"
 
 
 def _act(argv: Sequence[str]) -> None:

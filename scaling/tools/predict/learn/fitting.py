@@ -70,8 +70,8 @@ BELIEFS: dict[str, Belief] = {
     "network.emulated": Belief(0.949, 1.03, "share of the line", "TCP/IP framing of a link shaped to its line"),
     "fade.emulated": Belief(0.003, 3.0, "power of nodes / 2", "links are shaped one by one, and meet in a bridge"),
     "alpha.emulated": Belief(3e-6, 3.0, "s a message and step", "30 to 100 us between namespaces, over dilation"),
-    "hide.emulated": Belief(4.0, 1.0, "logit", "who sleeps loses nothing to an exchange"),
-    "tax.emulated": Belief(0.0005, 3.0, "share of a step of 0.3 s", "who sleeps shares nothing with a neighbour"),
+    "hide.emulated": Belief(4.0, 1.0, "logit", "a sleeping device loses nothing to an exchange"),
+    "tax.emulated": Belief(5e-4, 3.0, "share of a step of 0.3 s", "a sleeping device shares nothing with others"),
     "straggling.emulated": Belief(0.001, 2.0, "share of a step", "sleeps end late, by up to 0.5 % of a step"),
     "wire": Belief(0.0, 1.0, "above 0: full, below: half", "even: mixed precision sends either, rarely stated"),
 }
@@ -134,8 +134,7 @@ def _moments(found: Posterior) -> dict[str, tuple[float, float]]:
             continue
         prior = found.priors.constants[name]
         values = prior.mean + prior.sd * found.z[:, index]
-        mean = float(found.weights @ values)
-        told[name] = (mean, float(found.weights @ values**2))
+        told[name] = (float(found.weights @ values), float(found.weights @ values**2))
     return told
 
 
@@ -191,11 +190,10 @@ def _maximised(told: Sequence[_Told]) -> Priors:
 def _updated(prior: Prior, told: Sequence[tuple[float, float, float, str]]) -> Prior:
     if not told:
         return prior
-    strength = STRENGTH
-    total = strength + sum(weight for weight, _, _, _ in told)
-    mean = (strength * prior.mean + sum(w * m for w, m, _, _ in told)) / total
+    total = STRENGTH + sum(weight for weight, _, _, _ in told)
+    mean = (STRENGTH * prior.mean + sum(w * m for w, m, _, _ in told)) / total
     around = sum(w * (square - 2 * mean * m + mean**2) for w, m, square, _ in told)
-    own = strength * (prior.sd**2 + (prior.mean - mean) ** 2)
+    own = STRENGTH * (prior.sd**2 + (prior.mean - mean) ** 2)
     sources = tuple(sorted({source for _, _, _, source in told}))
     return replace(prior, mean=mean, sd=sqrt((own + around) / total), series=len(told), sources=sources)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -57,7 +58,7 @@ def _figures(one: Question, look: Outlook) -> Mapping[str, float | bool]:
     point = one.point
     asking.world_sizes(Asked(world_sizes=str(point.world_size)), look.case)
     if point.servers not in (0, one.nodes):
-        raise UsageError(f"{point.servers} parameter servers on {one.nodes} nodes: one per node is predicted")
+        raise UsageError(f"{point.servers} parameter servers on {one.nodes} nodes: only one per node is predicted")
     at = At(world_size=point.world_size, nodes=one.nodes, accumulation=look.case.accumulation)
     row = forecast(look, at)
     return {
@@ -71,19 +72,19 @@ def _figures(one: Question, look: Outlook) -> Mapping[str, float | bool]:
     }
 
 
-def register(asked: flags.RegisterAsked, given: bytes) -> str:
+def register(run: Path, given: bytes) -> str:
     try:
         questions = msgspec.json.decode(given, type=tuple[Question, ...])
     except msgspec.MsgspecError as error:
         raise UsageError(f"standard input: not a JSON array of points and their nodes: {error}") from None
-    header, records = load_measured(asked.run)
+    header, records = load_measured(run)
     found = answers(header, records, questions, priors.read(), time.time())
     return msgspec.json.encode(found).decode() + "\n"
 
 
 def _act(argv: Sequence[str]) -> None:
-    if asked := flags.parse_register(argv):
-        show(register(asked, sys.stdin.buffer.read()))
+    if run := flags.parse_register(argv):
+        show(register(run, sys.stdin.buffer.read()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
