@@ -314,7 +314,7 @@ class Training(Exchange):
 
     def mean_over_ranks(self, value: mx.nd.NDArray, name: str) -> mx.nd.NDArray:
         """Return the mean over ranks, for strategies with a collective for it. The plain loop has none."""
-        raise NotImplementedError(f"{self.task.point.strategy} averages nothing but gradients: {name}, {value}")
+        raise NotImplementedError(f"{self.task.point.strategy} only averages gradients: {name}, {value}")
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         assert isinstance(self.compute, RealCompute)

@@ -31,7 +31,7 @@ class MultiWorker(TensorFlowStrategy):
         "bytes_per_pack": Option(
             type=count_from_0,
             default=0,
-            help="gradients are joined to packs of so many bytes; 0: to one pack",
+            help="bytes of gradients that are exchanged as one pack; 0: all in one",
         ),
         **TensorFlowStrategy.options,
     }

@@ -140,7 +140,7 @@ def _gpu(index: int) -> tf.config.PhysicalDevice:
     gpus = tf.config.list_physical_devices("GPU")
     if index >= len(gpus):
         raise RuntimeError(
-            f"tensorflow {tf.__version__} finds {len(gpus)} GPUs and not number {index}: its log names "
-            "the library that it could not load; ./launch/install tensorflow-cuda into an environment of its own"
+            f"tensorflow {tf.__version__} finds {len(gpus)} GPUs, but not number {index}. Its log names "
+            "the library that it could not load: ./launch/install tensorflow-cuda into a new environment"
         )
     return gpus[index]
