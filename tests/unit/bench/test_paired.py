@@ -119,7 +119,6 @@ def test_the_heap_is_that_of_scalings_workers_and_not_a_copy(monkeypatch: pytest
 def test_what_the_environment_says_of_heap_and_threads_does_not_count() -> None:
     own = {"MALLOC_TOP_PAD_": "7", "OMP_NUM_THREADS": "2", "HOME": "/h"}
     assert with_heap(own) == {"HOME": "/h", **ONE_THREAD, **environment.KEPT_HEAP}
-    assert with_heap(own, kept=False) == {"HOME": "/h", **ONE_THREAD}
 
 
 # When forked workers count as fast as fresh ones.
