@@ -56,7 +56,7 @@ LOOP: Mapping[str, Option] = {
         type=positive_integer,
         default=1,
         help="micro-batches of a device's batch; gradients are exchanged after the last",
-    ),
+    )
 }
 
 

@@ -45,9 +45,7 @@ OPTIONS: Mapping[str, Option] = {
         help="gradients in the response cache; 0: ranks agree on names in every step",
     ),
     "compression": Option(
-        type=one_of("none", "fp16"),
-        default="none",
-        help="type of gradients when sent: none (unchanged) or fp16",
+        type=one_of("none", "fp16"), default="none", help="type of gradients when sent: none (unchanged) or fp16"
     ),
 }
 

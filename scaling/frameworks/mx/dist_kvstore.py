@@ -49,9 +49,7 @@ class DistKvstore(MXNetStrategy):
             type=positive_number, default=0.5, help="threshold of 2bit, for gradients summed over a device's batch"
         ),
         "update_on_kvstore": Option(
-            type=bool,
-            default=True,
-            help="true: servers update the weights; false: every rank does",
+            type=bool, default=True, help="true: servers update the weights; false: every rank does"
         ),
         **MXNetStrategy.options,
     }

@@ -268,10 +268,7 @@ class Exchange(MxnetRank):
         self.trainer.step(1, ignore_stale_grad=True)
 
     def _options(self) -> dict[str, Any]:
-        return {
-            "rescale_grad": 1.0 / self.update_samples(),
-            "multi_precision": self.dtype == "float16",
-        }
+        return {"rescale_grad": 1.0 / self.update_samples(), "multi_precision": self.dtype == "float16"}
 
 
 class Training(Exchange):
