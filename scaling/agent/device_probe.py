@@ -1,7 +1,6 @@
 """Readings of a child's process (/proc) and GPUs (NVML) during measured windows.
 
-If a process or GPU disappears, earlier readings are kept. tests/bench/agents.py measures the cost, so far not on
-GPUs.
+If a process or GPU disappears, earlier readings are kept.
 """
 
 from __future__ import annotations

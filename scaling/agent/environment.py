@@ -14,7 +14,7 @@ SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_
 MIB = 1 << 20
 LOGGING = frozenset({"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"})
 # mallopt(3). glibc's defaults return large buffers after each step and fault them in again: 9 to 11 ms in a step
-# of 66 ms of digits-cnn (python -m tests.bench.malloc). 32 MiB is the largest threshold.
+# of 66 ms of digits-cnn. 32 MiB is the largest threshold.
 KEPT_HEAP = {
     "MALLOC_TRIM_THRESHOLD_": "2000000000",
     "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),

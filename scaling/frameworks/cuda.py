@@ -24,7 +24,7 @@ def driver_too_old(build: str, cuda: Version, mend: Callable[[], str]) -> str | 
     newer = OLDEST_DRIVER.get(cuda[0])
     driver = f", or a driver of {newer} or newer" if newer else ""
     return (
-        f"{build} is built for CUDA {_dotted(cuda)}, and driver {found.driver} knows CUDA up to "
+        f"{build} is built for CUDA {_dotted(cuda)}, and driver {found.driver} has CUDA up to "
         f"{_dotted(found.cuda)}: {mend()}{driver}"
     )
 

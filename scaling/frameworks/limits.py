@@ -11,13 +11,13 @@ def refuse(point: Point) -> str | None:
     if point.hardware.device != "emulated":
         return None
     if point.workload.precision != "fp32":
-        return f"--precision {point.workload.precision}: the images/s of emulated devices are those of fp32"
+        return f"--precision {point.workload.precision}: emulated devices have the images/s of fp32; leave it out"
     if point.workload.memory_format != "contiguous":
         return f"--memory-format {point.workload.memory_format}: emulated devices compute nothing; leave it out"
     if point.workload.compile:
         return "--compile: emulated devices compute nothing; leave it out"
     if not point.workload.trains:
-        return f"--pass {point.workload.pass_}: emulated devices know whole steps alone; leave it out"
+        return f"--pass {point.workload.pass_}: emulated devices only do whole steps; leave it out"
     if (parts := options.accumulated(point)) != 1:
-        return f"--option accumulate={parts}: emulated devices take a batch as a whole; leave it out"
+        return f"--option accumulate={parts}: emulated devices do not split a batch; leave it out"
     return None

@@ -55,8 +55,8 @@ LOOP: Mapping[str, Option] = {
     "accumulate": Option(
         type=positive_integer,
         default=1,
-        help="micro-batches that a device's batch is computed in; gradients are exchanged after the last",
-    ),
+        help="micro-batches of a device's batch; gradients are exchanged after the last",
+    )
 }
 
 
@@ -70,7 +70,7 @@ def refuse(point: Point) -> str | None:
     their means is the batch's mean. Batch norm needs more than one value."""
     parts, work = accumulated(point), point.workload
     if parts > 1 and not work.trains:
-        return f"--option accumulate={parts}: --pass {work.pass_} is of a whole minibatch; leave it out"
+        return f"--option accumulate={parts}: --pass {work.pass_} needs the whole batch; leave it out"
     if point.workload.batch_size % parts:
         return f"--option accumulate={parts}: does not divide the batch of {point.workload.batch_size} per device"
     return _lone_value(point) if work.batch_size == parts else None
@@ -89,6 +89,6 @@ def _lone_value(point: Point) -> str | None:
         flag = f"--global-batch-size {point.global_batch_size} at world size {point.world_size}"
     parts = f" --option accumulate={work.batch_size}" if work.batch_size > 1 else ""
     return (
-        f"{flag}{parts}: layer {found.path} of {work.model}, batch norm, has one value per sample and channel, "
+        f"{flag}{parts}: batch norm, layer {found.path} of {work.model}, has one value per sample and channel "
         "and needs 2 samples at once; take a larger batch per device"
     )

@@ -2,18 +2,13 @@
 
 python -m tests.bench.overhead      workers of torch:gloo against a bare DDP script, taking turns by blocks
 python -m tests.bench.strategies    the same for every strategy, against its framework's plainest script (plain/)
-python -m tests.bench.malloc        the plain loop with the heap kept against the system's, faults and ms of a step
 python -m tests.bench.forks         workers that are forked against fresh ones: until they train, and their rates
-python -m tests.bench.networks      networks of our descriptions against torchvision's; what drawing weights takes
 python -m tests.bench.pace          how many windows a start, how long: this machine's own noise replayed
-python -m tests.bench.agents        CPU of 16 agents while their workers measure
 python -m tests.bench.turnaround    what a point costs beyond start-up and windows
 python -m tests.bench.startup       `--help` against importing what it stands on
-python -m tests.bench.emulated      emulated clusters in a lab against max(compute, exchange) with its tail
 python -m tests.bench.lab_links     what links of a lab deliver of the rate that they are shaped to
 python -m tests.bench.lab_gloo      the same for all-reduces of Gloo, 4 and 16 ranks
 python -m tests.bench.collector     events folded, records read and tabulated
-python -m tests.bench.history       a table and a page of 1,000 runs: seconds, and what most of them are
 python -m tests.bench.comparisons   false and missed differences in tables of equals, simulated
 python -m tests.bench.predict       errors of predictions on published series, one source left out at a time
 python -m tests.bench.bisect        how often slow nodes are found, and by how many points, simulated

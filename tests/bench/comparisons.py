@@ -14,8 +14,7 @@ from math import log
 import numpy as np
 
 from scaling.analysis.statistics.contrasts import Layout, Table
-from tests.support.noise import NOISES, SD, drawn
-from tests.support.vectorised_contests import told_apart, told_best, told_pair, told_slower
+from tests.support.simulated_contests import NOISES, SD, drawn, told_apart, told_best, told_pair, told_slower
 
 SEED = 9
 TABLES = 10_000

@@ -10,7 +10,6 @@ from scaling.agent.environment import KEPT_HEAP
 ONE_THREAD: Mapping[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-def with_heap(environ: Mapping[str, str], *, kept: bool = True) -> dict[str, str]:
-    """One thread, and the heap kept or as the system has it, whatever `environ` says of either."""
-    rest = {key: value for key, value in environ.items() if key not in KEPT_HEAP}
-    return {**rest, **ONE_THREAD, **(KEPT_HEAP if kept else {})}
+def with_heap(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with one thread and the kept heap."""
+    return {**environ, **ONE_THREAD, **KEPT_HEAP}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.support.simulated_gates import share_red
+from tests.support.compared_runs import share_red
 
 PAIRS = 400
 ROUNDS = 5

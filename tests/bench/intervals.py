@@ -15,8 +15,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from tests.support.simulated_alone import ALONE
 from tests.support.simulated_intervals import (
+    ALONE,
     NOISES,
     ROUNDS,
     SIDE_BY_SIDE,

@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic, process_time
+from typing import NamedTuple
 
-from scaling.tools.predict import __main__, evidence, published
-from scaling.tools.predict.forecast import forecasts, measure_next, outlook
+import numpy as np
+from msgspec.structs import asdict
+
+from scaling.tools.predict import __main__, evidence, infer, published
+from scaling.tools.predict.forecast import carried, forecasts, measure_next, outlook
 from scaling.tools.predict.learn import fitting
 from scaling.tools.predict.priors import Priors, read
 from scaling.tools.predict.published import Series
-from tests.support import what_ifs
+from scaling.tools.predict.setting import Known
 from tests.support.predicted_runs import HEADER, run
 from tests.support.prediction_errors import Miss, misses, of_each, table
 
@@ -74,6 +78,55 @@ def _speed() -> str:
     )
 
 
+STEP = {"step_s", "step_spread"}
+MODEL = STEP | {"gradient_bytes", "tail", "tensors", "sparse_bytes"}
+
+
+class Answer(NamedTuple):
+    """A point of the other series: points of efficiency off, and whether it fell inside the 80 % interval."""
+
+    what: str
+    error: float
+    inside: bool
+
+
+def answers(series: Sequence[Series], priors: Priors, every: int = 1) -> Iterator[Answer]:
+    """Of every so many pairs, all points at world sizes that both have."""
+    pairs = [(one, other, what) for one in series for other in series if (what := _asks(one, other))]
+    for one, other, what in pairs[::every]:
+        found = carried(infer.posterior(one.setting, Known(one.anchor, one.observed), priors), other.setting)
+        known = {seen.at for seen in one.observed}
+        for seen in other.observed:
+            if seen.at in known:
+                drawn = infer.predict(found, [seen.at])
+                ends = np.exp(infer.quantiles(drawn.log_efficiency, drawn.weights, [0.1, 0.5, 0.9]))[:, 0]
+                yield Answer(what, 100 * abs(float(ends[1]) - seen.value), bool(ends[0] <= seen.value <= ends[2]))
+
+
+def _asks(one: Series, other: Series) -> str:
+    """What differs between two series of one source; "" where that is not one of these."""
+    if one is other or one.source != other.source or len(one.observed) < 2:
+        return ""
+    if (one.anchor.world_size, other.anchor.world_size) != (1, 1):
+        return ""
+    ours, theirs = asdict(one.setting), asdict(other.setting)
+    differing = {name for name in ours if ours[name] != theirs[name]}
+    if differing and differing <= STEP:
+        return "batch"
+    return "model" if "gradient_bytes" in differing and differing <= MODEL else ""
+
+
+def what_if_table(found: Sequence[Answer]) -> str:
+    lines = []
+    for what in ("batch", "model"):
+        errors = np.array([one.error for one in found if one.what == what])
+        inside = float(np.mean([one.inside for one in found if one.what == what]))
+        median, ninth = np.median(errors), np.quantile(errors, 0.9)
+        off = f"off by {median:.1f} / {ninth:.1f}"
+        lines.append(f"another {what}: {len(errors)} points, {off}, 80 % covers {100 * inside:.0f} %")
+    return "\n".join(lines)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m tests.bench.predict")
     parser.add_argument("--by", choices=("publisher", "source"), default="publisher")
@@ -90,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if asked.what_if:
         taught = [one for one in published.series(published.read(asked.published)) if one.trust in ("A", "B")]
-        print(what_ifs.table(list(what_ifs.answers(taught, read(), asked.every))))
+        print(what_if_table(list(answers(taught, read(), asked.every))))
         return 0
     began_s = monotonic()
     found = _found(asked)

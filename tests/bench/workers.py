@@ -1,7 +1,6 @@
 """The project's own workers of one point on this machine, told blocks of steps.
 
-They are real children of agent/child.py with the tasks that rank 0 would hand out, without the agents: what those
-cost, `tests.bench.agents` shows.
+They are real children of agent/child.py with the tasks that rank 0 would hand out, without the agents.
 """
 
 from __future__ import annotations
@@ -30,42 +29,34 @@ _attempts = count(1)
 
 
 @contextmanager
-def program(
-    tasks: Sequence[Task],
-    folder: Path,
-    guard: Guard,
-    *,
-    kept: bool = True,
-    made: type[Program] = Program,
-    start: Start | None = None,
-) -> Iterator[Program]:
-    """The workers of a point, and its helpers; `tasks` are those of its ranks. `kept`: the heap; `start`: how they
-    start, if not fresh."""
+def program(tasks: Sequence[Task], folder: Path, guard: Guard, *, start: Start | None = None) -> Iterator[Program]:
+    """The workers of a point, and its helpers; `tasks` are those of its ranks. `start`: how they start, if not
+    fresh."""
     point, strategy = tasks[0].point, frameworks.load(tasks[0].point.strategy)
     traits = strategy.traits(point.strategy)
     asynchronous = point.kind in EXCHANGING and not traits.synchronous
-    started = made(f"scaling {point.strategy}", guard, asynchronous=asynchronous)
+    started = Program(f"scaling {point.strategy}", guard, asynchronous=asynchronous)
     attempt = next(_attempts)
     tasks = [replace(task, attempt=attempt, log=str(folder / f"{attempt} rank {task.rank}.log")) for task in tasks]
     with started:
         wanted = strategy.helpers(tasks[0]) if point.kind in EXCHANGING else []
-        helpers = [started.add(Member(helper_task(tasks, helper), kept=kept, start=start)) for helper in wanted]
+        helpers = [started.add(Member(helper_task(tasks, helper), start=start)) for helper in wanted]
         announced: dict[str, str] = {}
         for told in started.wait_for(helpers, Member.announced):
             announced.update(told)
         for task in worker_tasks(tasks, traits):
             told_all = replace(task, announced=announced)
-            started.add(Member(told_all, kept=kept, lingers=asynchronous, start=start))
+            started.add(Member(told_all, lingers=asynchronous, start=start))
         yield started
 
 
 class Member:
     """A worker or a helper (a `turns.Member`)."""
 
-    def __init__(self, task: Task, *, kept: bool, lingers: bool = False, start: Start | None = None) -> None:
+    def __init__(self, task: Task, *, lingers: bool = False, start: Start | None = None) -> None:
         strategy = frameworks.load(task.point.strategy)
         asked = strategy.environ(task, task.announced)
-        self._child = Child(task, with_heap(child_environ(os.environ, task, asked), kept=kept), start)
+        self._child = Child(task, with_heap(child_environ(os.environ, task, asked)), start)
         self._lingers = lingers
         self.name = f"{task.role} {task.rank}"
         self.measures = task.role == "worker"

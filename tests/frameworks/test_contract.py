@@ -132,7 +132,7 @@ def test_one_step_equals_the_plain_loop_on_the_joined_batch(name: str, size: int
 
 
 @pytest.mark.parametrize(("name", "size", "options"), WAYS)
-def test_whatever_its_options_a_step_equals_that_of_the_plain_loop(
+def test_with_any_options_a_step_equals_the_plain_loops(
     name: str, size: int, options: tuple[tuple[str, str], ...]
 ) -> None:
     found = exchanged(name, size, options)

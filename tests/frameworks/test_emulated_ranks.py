@@ -49,7 +49,7 @@ def test_two_emulated_devices_exchange_the_real_gradients_shrunken(strategy: str
 
 
 @pytest.mark.parametrize("strategy", ["torch:gloo", "mxnet:dist_sync", "mxnet:horovod", "tensorflow:ring"])
-def test_what_one_rank_does_alone_is_another_thing(strategy: str) -> None:
+def test_a_rank_without_exchange_has_another_digest(strategy: str) -> None:
     """The digest sees whether gradients were exchanged: each rank's own are others."""
     both = emulating(strategy, "exchange", 2)
     (alone,) = run([one_task(frameworks.load(strategy).baseline, "solo", **EMULATED)], steps=3)

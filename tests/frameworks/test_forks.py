@@ -185,7 +185,7 @@ LEAST_NS = 5_000_000
 
 
 @pytest.mark.parametrize("name", ["torch:plain", "mxnet:plain"])
-def test_threads_stay_on_the_cpus_of_their_rank_whatever_openmp_is_told(name: str, tmp_path: Path) -> None:
+def test_threads_stay_on_the_cpus_of_their_rank_despite_openmp_variables(name: str, tmp_path: Path) -> None:
     if reason := frameworks.load(name).missing(name):
         pytest.skip(reason)
     adopt_orphans()

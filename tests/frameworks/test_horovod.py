@@ -46,7 +46,7 @@ def test_horovod_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_binding
-def test_the_rendezvous_listens_where_it_is_told_and_ends_on_term(name: str, tmp_path: Path) -> None:
+def test_the_rendezvous_listens_at_its_address_and_ends_on_term(name: str, tmp_path: Path) -> None:
     """It answers before it announces itself, at that address alone, and has imported no framework."""
     need(name)
     of = [replace(task, log=f"{tmp_path}/{task.rank}.log") for task in ranks.tasks(name, "exchange", 2)]
@@ -73,7 +73,7 @@ def test_the_rendezvous_listens_where_it_is_told_and_ends_on_term(name: str, tmp
         pass
 
 
-def test_a_taken_port_is_told_as_such(tmp_path: Path) -> None:
+def test_a_taken_port_is_recognised(tmp_path: Path) -> None:
     need("torch:horovod")
     task = replace(one_task("torch:horovod", "exchange"), role="rendezvous", log=f"{tmp_path}/0.log")
     with socket.socket() as other:

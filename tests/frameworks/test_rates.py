@@ -35,7 +35,7 @@ for rate in (1e-3, 1e-9):
 
 
 @pytest.mark.parametrize("strategy", ["torch:plain", "tensorflow:plain", "mxnet:plain"])
-def test_momentum_is_not_of_the_rates_that_were(strategy: str) -> None:
+def test_momentum_is_rescaled_to_the_new_rate(strategy: str) -> None:
     """As torch and Goyal 2017 have it; where velocities have rates in them, nine tenths of a step follow it."""
     module = frameworks.load(strategy)
     if reason := module.missing(strategy):

@@ -68,7 +68,7 @@ def helper_kinds(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", cases(frameworks.NAMES, KINDS))
-def test_whoever_is_killed_is_the_cause_and_the_sweep_goes_on(name: str, tmp_path: Path) -> None:
+def test_a_killed_child_is_the_cause_and_the_sweep_goes_on(name: str, tmp_path: Path) -> None:
     module = frameworks.load(name)
     if reason := module.missing(name):
         pytest.skip(reason)

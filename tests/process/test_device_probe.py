@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from scaling.agent import device_probe
 from scaling.agent.device_probe import DeviceProbe
 from scaling.records.telemetry import Telemetry
-from tests.support import probe_clock
-from tests.support.probe_clock import ProbeClock
+from tests.support.inline_child import Clock
 
 # Once it is told to, uses half a second of CPU in a thread that is not its main thread, then waits.
 BURNER = """
@@ -30,9 +31,11 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def clock() -> Iterator[ProbeClock]:
-    with probe_clock.replaced() as clock:
-        yield clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The probe's clock, which moves only when told."""
+    clock = Clock(1000.0)
+    monkeypatch.setattr(device_probe, "time", SimpleNamespace(time=clock, monotonic=clock))
+    return clock
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def burner() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def measured(process: subprocess.Popen[str], clock: ProbeClock) -> DeviceProbe:
+def measured(process: subprocess.Popen[str], clock: Clock) -> DeviceProbe:
     """A probe that saw `process` use 0.5 s of CPU while its clock moved by 2 s: 25 %."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -64,13 +67,13 @@ def is_a_quarter(cpu_percent: float | None) -> bool:
     return cpu_percent is not None and 23 < cpu_percent < 35
 
 
-def test_cpu_percent_counts_all_threads(burner: subprocess.Popen[str], clock: ProbeClock) -> None:
+def test_cpu_percent_counts_all_threads(burner: subprocess.Popen[str], clock: Clock) -> None:
     telemetry = measured(burner, clock).stop()
     assert is_a_quarter(telemetry.cpu_percent), telemetry
     assert telemetry.load_1m is not None
 
 
-def test_a_worker_that_is_gone_leaves_what_is_known(burner: subprocess.Popen[str], clock: ProbeClock) -> None:
+def test_a_worker_that_is_gone_leaves_what_is_known(burner: subprocess.Popen[str], clock: Clock) -> None:
     probe = measured(burner, clock)
     burner.kill()
     burner.wait()

@@ -15,6 +15,7 @@ from scaling.records.task import Timed
 from scaling.tools.check import lead
 from scaling.tools.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
 from scaling.tools.check.verdicts import judge
+from tests.support.inline import host
 
 GBIT = 1e9
 Changes = Mapping[str, Mapping[str, Any]]
@@ -40,12 +41,7 @@ def node(name: str, number: int, **changes: Any) -> HostInfo:
     """Host `number` of a cluster with ib0 in 10.10.0.0/24 and eth0 in 10.20.0.0/24."""
     loopback = nic("lo", "127.0.0.1", netmask="255.0.0.0", mtu=65536)
     cards = (loopback, nic("ib0", f"10.10.0.{number}"), nic("eth0", f"10.20.0.{number}"))
-    fields: dict[str, Any] = {
-        "hostname": name, "os": "Debian 12", "kernel": "6.1", "cpu_model": "Test CPU", "sockets": 1,
-        "cores": tuple((core,) for core in range(16)), "memory_bytes": 1 << 34, "load_1m": 0.0, "python": "3.11",
-        "versions": {"scaling": "0.1.0"}, "nics": cards, "boot_id": f"boot-{name}",
-    }  # fmt: skip
-    made = HostInfo(**{**fields, **changes})
+    made = replace(host(name), **{"nics": cards, "boot_id": f"boot-{name}", **changes})
     return replace(made, gpus=tuple(_of_node(one, name) for one in made.gpus))
 
 

@@ -67,12 +67,7 @@ HEALTH: dict[str, Any] = {
     "nvmlDeviceGetComputeRunningProcesses": [],
     "nvmlDeviceGetGpuFabricInfo": (3, 0),
 }
-PLAIN = [
-    name
-    for name in HEALTH
-    if name not in {"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetGpuFabricInfo"}
-    and "ApplicationsClock" not in name
-]
+PLAIN = HEALTH.keys() - {"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetGpuFabricInfo"}
 
 
 def _reading(name: str) -> Readings:
@@ -91,8 +86,19 @@ READINGS: dict[str, Readings] = {
     "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=98, memory=40),
     "nvmlDeviceGetCudaComputeCapability": lambda gpu: gpu.capability,
     "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
+    "nvmlDeviceGetMaxClockInfo": lambda _: 1980,
+    "nvmlDeviceGetClockInfo": lambda _: 1755,
+    "nvmlDeviceGetTemperature": lambda _: 61,
     "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: gpu.throttle,
     "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: gpu.throttle,
+}
+# Of functions with one more argument, the argument that is allowed.
+ARGUMENT = {
+    **dict.fromkeys(
+        ("nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"), real.NVML_CLOCK_SM
+    ),
+    **dict.fromkeys(("nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetClockInfo"), real.NVML_CLOCK_SM),
+    "nvmlDeviceGetTemperature": real.NVML_TEMPERATURE_GPU,
 }
 
 
@@ -110,6 +116,8 @@ class FakeNvml(ModuleType):
         self.initialised = 0
 
     def __getattr__(self, name: str) -> Any:
+        if name in ARGUMENT:
+            return lambda gpu, kind: self._answer(name, gpu, {ARGUMENT[name]: READINGS[name](gpu)}[kind])
         if name in READINGS:
             return lambda gpu: self._answer(name, gpu, READINGS[name](gpu))
         if not hasattr(real, name):
@@ -138,20 +146,11 @@ class FakeNvml(ModuleType):
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
         return self.cuda
 
-    def nvmlSystemGetCudaDriverVersion(self) -> int:
-        return self.cuda
+    nvmlSystemGetCudaDriverVersion = nvmlSystemGetCudaDriverVersion_v2
 
     def nvmlDeviceGetTotalEccErrors(self, gpu: FakeGpu, kind: int, counter: int) -> Any:
         assert (kind, counter) == (real.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, real.NVML_VOLATILE_ECC)
         return self._healthy("nvmlDeviceGetTotalEccErrors", gpu)
-
-    def nvmlDeviceGetApplicationsClock(self, gpu: FakeGpu, kind: int) -> Any:
-        assert kind == real.NVML_CLOCK_SM
-        return self._healthy("nvmlDeviceGetApplicationsClock", gpu)
-
-    def nvmlDeviceGetDefaultApplicationsClock(self, gpu: FakeGpu, kind: int) -> Any:
-        assert kind == real.NVML_CLOCK_SM
-        return self._healthy("nvmlDeviceGetDefaultApplicationsClock", gpu)
 
     def nvmlDeviceGetGpuFabricInfo(self, gpu: FakeGpu, info: Any) -> Any:
         info._obj.state, info._obj.status = self._healthy("nvmlDeviceGetGpuFabricInfo", gpu)
@@ -195,15 +194,6 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetCpuAffinity(self, gpu: FakeGpu, words: int) -> Any:
         return self._answer("nvmlDeviceGetCpuAffinity", gpu, _masks(gpu, words))
-
-    def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, kind: int) -> Any:
-        return self._answer("nvmlDeviceGetMaxClockInfo", gpu, {real.NVML_CLOCK_SM: 1980}[kind])
-
-    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> Any:
-        return self._answer("nvmlDeviceGetClockInfo", gpu, {real.NVML_CLOCK_SM: 1755}[kind])
-
-    def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: int) -> Any:
-        return self._answer("nvmlDeviceGetTemperature", gpu, {real.NVML_TEMPERATURE_GPU: 61}[sensor])
 
     def nvmlDeviceGetNvLinkState(self, gpu: FakeGpu, link: int) -> Any:
         if not gpu.nvlinks:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from scaling.tools.predict import infer, model
 from scaling.tools.predict.forecast import Case, Measured
 from scaling.tools.predict.infer import Posterior
-from scaling.tools.predict.learn import fitting
 from scaling.tools.predict.model import Floats
-from scaling.tools.predict.priors import Prior, Priors
+from scaling.tools.predict.priors import Priors
 from scaling.tools.predict.setting import At, Known, Observed, Setting
 
 ONE = At(world_size=1, nodes=1)
@@ -30,13 +28,6 @@ def at(world_size: int, each: int = 4) -> At:
 def exact(setting: Setting, **known: float) -> dict[str, Floats]:
     """Constants of a cluster as one draw; what is not said is 0."""
     return {role: np.array([[known.get(role, 0.0)]]) for role in model.keys(setting)}
-
-
-def certain(**means: float) -> Priors:
-    """Beliefs of which these are nearly certain, on their own scale: a logarithm, a logit."""
-    before = fitting.beliefs_before()
-    changed = {name.replace("__", "."): Prior(mean=mean, sd=1e-3) for name, mean in means.items()}
-    return replace(before, constants={**before.constants, **changed})
 
 
 def truth(setting: Setting, priors: Priors, points: list[At], seed: int) -> list[float]:

@@ -8,28 +8,19 @@ from typing import Any
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.rows import Row
 from scaling.records.events import Failed, Finished, Hello, Ready, Window
-from scaling.records.host import HostInfo
 from scaling.records.messages import Report
 from scaling.records.point import Kind, Point
 from scaling.records.run import SCHEMA, Header, PointRecord, PointWarning, RankRecord
 from scaling.records.task import Run, Task
 from scaling.sweep.state import PointState, RankState, commanded, fold
 from scaling.sweep.view.base import View
+from tests.support.inline import host
+from tests.support.inline_child import Clock
 from tests.support.points import make_point
 
 BATCH = 32
 WINDOW_S = 0.2
 READY = Ready(import_s=1.0, build_s=0.1, parameters=1, gradient_bytes=4, device_name="cpu")
-
-
-class Clock:
-    """A clock that moves only when told."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def point(world_size: int, kind: Kind = "exchange", number: int = 0, strategy: str = "torch:gloo") -> Point:
@@ -51,15 +42,8 @@ def header(world_size: int = 2, hosts: int = 1) -> Header:
         launch_size=world_size, mpi="Open MPI", seed=1,
         config={"strategy": ["torch:gloo"], "model": "digits-cnn", "data": "digits", "batch_size": BATCH,
                 "global_batch_size": None, "world_sizes": [1, world_size]},
-        hosts=tuple(_host(name) for name in dict.fromkeys(names)),
+        hosts=tuple(host(name, 2, cpu_model="Xeon") for name in dict.fromkeys(names)),
         host_of_rank=names, device="cpu", why_default="no NVIDIA GPU on node1", estimate_s=90.0,
-    )  # fmt: skip
-
-
-def _host(name: str) -> HostInfo:
-    return HostInfo(
-        hostname=name, os="Debian 12", kernel="6.1", cpu_model="Xeon", sockets=1, cores=((0,), (1,)),
-        memory_bytes=1, load_1m=0.0, python="3.10", versions={},
     )  # fmt: skip
 
 

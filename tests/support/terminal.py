@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 from typing import TextIO, cast
 
 import pyte
+
+from scaling.sweep.view.base import View
+from tests.support.inline_child import Clock
 
 
 class Terminal:
@@ -79,21 +83,5 @@ def _lines(screen: pyte.Screen) -> list[str]:
     return ["".join(row[x].data for x in range(max(row, default=-1) + 1)).rstrip() for row in rows]
 
 
-class Halting:
-    """A stream on which a write is interrupted halfway, once: at write number `at`."""
-
-    encoding = "utf-8"
-
-    def __init__(self, stream: TextIO, at: int) -> None:
-        self._stream = stream
-        self._at = at
-
-    def write(self, text: str) -> int:
-        self._at -= 1
-        if self._at == 0:
-            self._stream.write(text[: len(text) // 2])
-            raise KeyboardInterrupt
-        return self._stream.write(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
+# Opens a live view in a terminal of a size.
+Open = Callable[..., tuple[Terminal, View, Clock]]

@@ -17,6 +17,7 @@ from tests.support.inline import Launch, Run
 from tests.support.inline_child import Told
 
 STEADY_S = 0.006
+
 # Five points of one epoch of three blocks.
 BLOCKS = 3
 CELLS = ("exchange N=1", "exchange N=2", "comm N=2", "each N=2", "together N=2")

@@ -11,48 +11,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from scaling.records.task import Task
 
-SERVER = ("server",)
-LEAVING = ("hang-leaving", "raise-leaving", "abort-leaving")
-IN_LOOP = (
-    "raise", "exit-0", "segfault", "bus", "kill", "oom", "eat", "print", "hang", "fork", "nan", "digest", "trace",
-)  # fmt: skip
 # Above the limit of a test's cgroup, below the memory of any machine.
 EATEN_BYTES = 1 << 30
-EARLY = ("hang-before-ready", "port", "port-always")
 
 
 def fault(name: str) -> str:
     """Check a fault's name. Raises ValueError for any other word."""
-    if name and name not in IN_LOOP + EARLY + SERVER + LEAVING:
+    if name and name not in (*FAULTS, *LEAVING_FAULTS, *EARLY_FAULTS, *ELSEWHERE):
         raise ValueError(name)
     return name
 
 
 def _raise(task: Task) -> None:
     raise RuntimeError(f"scripted failure of rank {task.rank}")
-
-
-def _exit_0(_: Task) -> None:
-    os._exit(0)
-
-
-def _segfault(_: Task) -> None:
-    ctypes.string_at(0)
-
-
-def _abort(_: Task) -> None:
-    os.abort()
-
-
-def _bus(_: Task) -> None:
-    os.kill(os.getpid(), signal.SIGBUS)
-
-
-def _kill(_: Task) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _out_of_memory(_: Task) -> None:
@@ -93,25 +68,24 @@ def _port_always(_: Task) -> None:
     raise OSError(errno.EADDRINUSE, "Address already in use")
 
 
-FAULTS: dict[str, Callable[[Task], None]] = {
+Fault: TypeAlias = Callable[[Task], object]
+FAULTS: dict[str, Fault] = {
     "raise": _raise,
-    "exit-0": _exit_0,
-    "segfault": _segfault,
-    "bus": _bus,
-    "kill": _kill,
+    "exit-0": lambda _: os._exit(0),
+    "segfault": lambda _: ctypes.string_at(0),
+    "bus": lambda _: os.kill(os.getpid(), signal.SIGBUS),
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "oom": _out_of_memory,
     "eat": _eat,
     "print": _print,
     "hang": _hang,
     "fork": _fork,
 }
-LEAVING_FAULTS: dict[str, Callable[[Task], None]] = {
+LEAVING_FAULTS: dict[str, Fault] = {
     "hang-leaving": _hang,
     "raise-leaving": _raise,
-    "abort-leaving": _abort,
+    "abort-leaving": lambda _: os.abort(),
 }
-EARLY_FAULTS: dict[str, Callable[[Task], None]] = {
-    "hang-before-ready": _hang,
-    "port": _port,
-    "port-always": _port_always,
-}
+EARLY_FAULTS: dict[str, Fault] = {"hang-before-ready": _hang, "port": _port, "port-always": _port_always}
+# The trainer, its tracer and the server have these.
+ELSEWHERE = ("nan", "digest", "trace", "server")

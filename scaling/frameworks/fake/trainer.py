@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer, read_options
 from scaling.frameworks.evaluating import Learnt
-from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS, LEAVING_FAULTS
+from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS, LEAVING_FAULTS, Fault
 from scaling.frameworks.fake.strategy import OPTIONS, STRATEGY
 from scaling.frameworks.tracing import Tracer
 from scaling.records.point import BESIDE, EXCHANGING, Pass
@@ -117,10 +117,7 @@ class FakeTrainer:
     device_name = "fake"
 
     def __init__(
-        self,
-        task: Task,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.versions: dict[str, str] = {}
         self.notes: tuple[str, ...] = ()
@@ -143,7 +140,8 @@ class FakeTrainer:
         """Sleep until the scripted end. It is an absolute time, so delays do not add up."""
         self._steps += 1
         self._stepped = True
-        self._fail_if_due()
+        if self._steps == self._script["fail_step"]:
+            self._plant(FAULTS)
         now_s = self._clock()
         begin_s = self._due_s if 0 <= now_s - self._due_s < 0.5 * self._step_s else now_s
         self._due_s = begin_s + self._step_s * self._deviation("noise")
@@ -196,9 +194,7 @@ class FakeTrainer:
 
     def close(self) -> None:
         """Close the connections. The faults that follow the result are planted here."""
-        for planted, act in LEAVING_FAULTS.items():
-            if self._fails(planted):
-                act(self._task)
+        self._plant(LEAVING_FAULTS)
         if self.star is not None:
             self.star.close()
 
@@ -220,14 +216,11 @@ class FakeTrainer:
     def _due(self, fault: str) -> bool:
         return self._fails(fault) and self._steps >= self._script["fail_step"]
 
-    def _fail_if_due(self) -> None:
-        if self._steps == self._script["fail_step"]:
-            for fault, act in FAULTS.items():
-                if self._fails(fault):
-                    act(self._task)
-
     def fail_early(self) -> None:
-        for planted, act in EARLY_FAULTS.items():
+        self._plant(EARLY_FAULTS)
+
+    def _plant(self, faults: Mapping[str, Fault]) -> None:
+        for planted, act in faults.items():
             if self._fails(planted):
                 act(self._task)
 

@@ -28,24 +28,24 @@ RENDEZVOUS = "rendezvous"
 # In a build whose process sets obey HOROVOD_GLOO_IFACE (launch/horovod_project.cmake). In Horovod's own build they
 # listen at the address of the host's name, and end in SIGSEGV or SIGABRT if this host lacks it.
 OBEYS = b"Gloo of a process set is on interface"
-BUILD = "pip uninstall horovod and ./launch/install horovod, whose build obeys --interconnect"
+BUILD = "pip uninstall horovod and ./launch/install horovod: its build obeys --interconnect"
 MIB = 1 << 20
 
 # Horovod's defaults (horovod/common/operations.cc, BackgroundThreadLoop).
 OPTIONS: Mapping[str, Option] = {
     "fusion_threshold_mb": Option(
-        type=number_from_0, default=128.0, help="MiB of gradients that are exchanged as one; 0: each alone"
+        type=number_from_0, default=128.0, help="MiB of gradients fused into one exchange; 0: each alone"
     ),
     "cycle_time_ms": Option(
-        type=number_from_0, default=1.0, help="ms between two looks for gradients that all ranks have"
+        type=number_from_0, default=1.0, help="ms between two checks for gradients that all ranks have"
     ),
     "cache_capacity": Option(
         type=count_from_0,
         default=1024,
-        help="gradients whose turn is agreed on by a bit; 0: by name each time",
+        help="gradients in the response cache; 0: ranks agree on names in every step",
     ),
     "compression": Option(
-        type=one_of("none", "fp16"), default="none", help="of gradients on their way: none or fp16"
+        type=one_of("none", "fp16"), default="none", help="type of gradients when sent: none (unchanged) or fp16"
     ),
 }
 
@@ -80,13 +80,11 @@ class Horovod(Strategy):
             return f"horovod is built without {self.framework}: ./launch/install horovod"
         # A build without NCCL's all-reduce does not contain this symbol.
         if device == "cuda" and not _any_holds(bindings, b"ncclAllReduce"):
-            return (
-                "horovod is built without NCCL, and takes no gradients on GPUs: ./launch/install horovod with nvcc"
-            )
+            return "horovod is built without NCCL, which it needs on GPUs: ./launch/install horovod with nvcc"
         if self.name_address(name) == "":
             return (
-                f"horovod listens at the address of the host's name, and {socket.gethostname()} resolves to none "
-                f"of this host: write a line `ADDRESS {socket.gethostname()}` into its /etc/hosts, or {BUILD}"
+                f"horovod listens at the address of the host's name, and {socket.gethostname()} is no address of "
+                f"this host: add a line `ADDRESS {socket.gethostname()}` to /etc/hosts, or {BUILD}"
             )
         return None
 

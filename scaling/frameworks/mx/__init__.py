@@ -34,7 +34,7 @@ FRAMEWORK = Framework(
     # For ps-lite. Kubernetes sets PORT=tcp://... for a service of that name.
     own_variables=r"DMLC_|PORT$",
     explained={
-        "batch": "per device in every row. MXNet counts it per process: where one process drives N devices, its "
-        "own batch size is N times as much."
+        "batch": "per device in every row. MXNet counts it per process: if one process drives N devices, its "
+        "own batch size is N times this."
     },
 )

@@ -38,7 +38,7 @@ class DistKvstore(MXNetStrategy):
         "bigarray_bound": Option(
             type=positive_integer,
             default=1_000_000,
-            help="elements from which on an array is spread over all servers",
+            help="arrays of at least so many elements are split over all servers",
         ),
         "compression": Option(
             type=one_of("none", "2bit"),
@@ -46,10 +46,10 @@ class DistKvstore(MXNetStrategy):
             help="2bit sends each gradient as -threshold, 0 or threshold and keeps the rest for the next step",
         ),
         "compression_threshold": Option(
-            type=positive_number, default=0.5, help="of 2bit, for gradients summed over a device's batch"
+            type=positive_number, default=0.5, help="threshold of 2bit, for gradients summed over a device's batch"
         ),
         "update_on_kvstore": Option(
-            type=bool, default=True, help="servers update the weights; if not, they sum and every rank updates"
+            type=bool, default=True, help="true: servers update the weights; false: every rank does"
         ),
         **MXNetStrategy.options,
     }
@@ -63,12 +63,12 @@ class DistKvstore(MXNetStrategy):
     def refuse(self, point: Point) -> str | None:
         options, precision = read_options(self.options, point.options), point.workload.precision
         if point.strategy == ASYNCHRONOUS and not options["update_on_kvstore"]:
-            return "--option update_on_kvstore=false: mxnet:dist_async updates on its servers only"
+            return "--option update_on_kvstore=false: mxnet:dist_async only updates on its servers; leave it out"
         optimizer = models.of(point.workload).recipe.optimizer
         if point.strategy == ASYNCHRONOUS and optimizer != "sgd" and point.hardware.device != "emulated":
             return f"--optimizer {optimizer}: the servers of {ASYNCHRONOUS} update by SGD; add --optimizer sgd"
         if options["compression"] != "none" and precision != "fp32":
-            return f"--option compression=2bit: mxnet compresses fp32 gradients only, not {precision}"
+            return f"--option compression=2bit: mxnet only compresses fp32 gradients, not {precision}"
         return super().refuse(point)
 
     def helpers(self, task: Task) -> list[Helper]:

@@ -268,10 +268,7 @@ class Exchange(MxnetRank):
         self.trainer.step(1, ignore_stale_grad=True)
 
     def _options(self) -> dict[str, Any]:
-        return {
-            "rescale_grad": 1.0 / self.update_samples(),
-            "multi_precision": self.dtype == "float16",
-        }
+        return {"rescale_grad": 1.0 / self.update_samples(), "multi_precision": self.dtype == "float16"}
 
 
 class Training(Exchange):
@@ -314,7 +311,7 @@ class Training(Exchange):
 
     def mean_over_ranks(self, value: mx.nd.NDArray, name: str) -> mx.nd.NDArray:
         """Return the mean over ranks, for strategies with a collective for it. The plain loop has none."""
-        raise NotImplementedError(f"{self.task.point.strategy} averages nothing but gradients: {name}, {value}")
+        raise NotImplementedError(f"{self.task.point.strategy} only averages gradients: {name}, {value}")
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         assert isinstance(self.compute, RealCompute)

@@ -174,12 +174,7 @@ class Gated(Learnt):
         self._width, self._inside = shape[-1], layer.width
 
     def hybrid_forward(
-        self,
-        F: ModuleType,
-        x: Value,
-        gate_weight: Value,
-        up_weight: Value,
-        down_weight: Value,
+        self, F: ModuleType, x: Value, gate_weight: Value, up_weight: Value, down_weight: Value
     ) -> Value:
         gate, up = _linear(F, x, gate_weight, self._inside), _linear(F, x, up_weight, self._inside)
         return _linear(F, gate * F.sigmoid(gate) * up, down_weight, self._width)
@@ -309,10 +304,6 @@ def empty(spec: ModelSpec, contexts: Sequence[mx.Context]) -> Network:
     net = Network(spec)
     net.initialize(mx.initializer.Zero(), ctx=list(contexts))
     return net
-
-
-def notes(_spec: ModelSpec) -> tuple[str, ...]:
-    return ()
 
 
 # ---------------------------------------------------------------- weights

@@ -48,9 +48,9 @@ class MXNetStrategy(Strategy):
         if work.precision != "fp32" and (work.precision, point.hardware.device) != ("fp16", "cuda"):
             return f"--precision {work.precision}: mxnet computes in fp32 (fp16 with CUDA)"
         if work.memory_format != "contiguous":
-            return f"--memory-format {work.memory_format}: mxnet has its models in contiguous (NCHW)"
+            return f"--memory-format {work.memory_format}: mxnet's models are contiguous (NCHW); leave it out"
         if work.compile:
-            return "--compile: mxnet runs hybridized graphs always; leave it out"
+            return "--compile: mxnet always runs hybridized graphs; leave it out"
         return options.refuse(point)
 
     def contexts(self, _task: Task) -> int:

@@ -53,7 +53,7 @@ class MxnetRank:
         self.spec = models.at(task.point)
         self.dtype = "float16" if task.point.workload.precision == "fp16" else "float32"
         self.versions = self._versions()
-        self.notes: tuple[str, ...] = network.notes(self.spec)
+        self.notes: tuple[str, ...] = ()
 
     def find_contexts(self) -> list[mx.Context]:
         return [mx.gpu(self.task.device_index) if self.cuda else mx.cpu()]

@@ -35,13 +35,13 @@ class DDP(TorchDistributed):
             help="MiB of a gradient bucket; at 25 the first is 1 MiB",
         ),
         "gradient_as_bucket_view": Option(
-            type=bool, default=False, help="gradients live in the buckets: less memory, one copy less"
+            type=bool, default=False, help="keep gradients in the buckets: less memory, one copy less"
         ),
         "static_graph": Option(type=bool, default=False, help="the same parameters are used in every step"),
         "compress": Option(
             type=one_of(UNCOMPRESSED, "fp16", "bf16"),
             default=UNCOMPRESSED,
-            help="of gradients on their way: none, fp16, or on NCCL bf16 (DDP's hooks)",
+            help="type of gradients when sent, by DDP's hooks: none (unchanged), fp16, or on NCCL bf16",
         ),
         "shard_optimizer": Option(
             type=bool,
@@ -76,7 +76,7 @@ class DDP(TorchDistributed):
         if point.hardware.device == "emulated" and options["shard_optimizer"]:
             return "--option shard_optimizer=true: emulated devices have no optimizer's state; leave it out"
         if options["static_graph"] and options["accumulate"] > 1:
-            return "--option static_graph=true: DDP holds back no micro-batches then; leave it or accumulate out"
+            return "--option static_graph=true: DDP exchanges after each micro-batch then; leave out one option"
         return super().refuse(point)
 
     def updates_all(self, point: Point) -> bool:

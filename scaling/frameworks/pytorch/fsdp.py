@@ -38,7 +38,7 @@ class FSDP2(TorchDistributed):
         "hsdp": Option(
             type=count_from_0,
             default=0,
-            help="so many ranks share the parameters, others repeat them (HSDP: a node's ranks); 0: all share",
+            help="ranks that share the parameters; each group has a copy (HSDP: a node's ranks); 0: all",
         ),
         "param_dtype": Option(
             type=one_of("fp32", "bf16"),
@@ -73,16 +73,18 @@ class FSDP2(TorchDistributed):
         if options["param_dtype"] != "fp32" and _has_batch_norm(point):
             return (
                 f"--option param_dtype={options['param_dtype']}: the batch norm of {point.workload.model} keeps "
-                "its means in fp32; leave it out, or take a model without"
+                "its means in fp32; leave it out, or take a model without batch norm"
             )
         if options["param_dtype"] != "fp32" and point.workload.precision != "bf16":
             return f"--option param_dtype={options['param_dtype']}: needs --precision bf16"
         group = options["hsdp"]
         if group == 1:
-            return "--option hsdp=1: one rank shares with nobody; take 2 or more, or torch:gloo or torch:nccl"
+            return "--option hsdp=1: one rank shares nothing; take 2 or more, or torch:gloo or torch:nccl"
         if group and ranks % group:
             n = "one rank" if ranks == 1 else f"{ranks} ranks"
-            return f"--option hsdp={group}: {n} cannot be groups of {group}; choose --world-sizes of its multiples"
+            return (
+                f"--option hsdp={group}: {n} cannot form groups of {group}; use --world-sizes that are multiples"
+            )
         return super().refuse(point)
 
     def updates_all(self, _point: Point) -> bool:

@@ -293,7 +293,7 @@ class Training(TorchRank):
 
     def mean_over_ranks(self, values: Tensor) -> Tensor:
         """Return the mean over ranks, for strategies with a collective for it. The plain loop has none."""
-        raise NotImplementedError(f"{self.task.point.strategy} averages nothing but gradients")
+        raise NotImplementedError(f"{self.task.point.strategy} only averages gradients")
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         """Return each sample's class, without the wrapper: only parameters are exchanged."""

@@ -32,9 +32,7 @@ class ParameterServer(TorchStrategy):
 
     names = ("torch:ps-sync", "torch:ps-async")
     options: Mapping[str, Option] = {
-        "bucket_cap_mb": Option(
-            type=positive_number, default=2.0, help="MiB of parameters that travel as one message"
-        ),
+        "bucket_cap_mb": Option(type=positive_number, default=2.0, help="MiB of parameters per message"),
         "compression": Option(
             type=one_of("none", "fp16"),
             default="none",
@@ -56,7 +54,7 @@ class ParameterServer(TorchStrategy):
         if point.workload.precision == "fp16":
             return "--precision fp16: parameter servers take fp32, tf32 or bf16"
         if (optimizer := models.of(point.workload).recipe.optimizer) != "sgd":
-            return f"--optimizer {optimizer}: these servers update by SGD; add --optimizer sgd"
+            return f"--optimizer {optimizer}: torch's servers only update by SGD; add --optimizer sgd"
         return super().refuse(point)
 
     def helpers(self, task: Task) -> list[Helper]:

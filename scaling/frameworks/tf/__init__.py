@@ -7,13 +7,7 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="tensorflow",
-    strategies={
-        "ring": "multiworker",
-        "nccl": "multiworker",
-        "ps": "ps",
-        "horovod": "hvd",
-        "plain": "plain",
-    },
+    strategies={"ring": "multiworker", "nccl": "multiworker", "ps": "ps", "horovod": "hvd", "plain": "plain"},
     distributions={
         "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
         "keras": ("keras",),

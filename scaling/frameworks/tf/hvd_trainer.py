@@ -16,7 +16,7 @@ from scaling.frameworks.horovod.strategy import await_rendezvous, options_of
 from scaling.frameworks.horovod.timeline import timelines
 from scaling.frameworks.tf import evaluation
 from scaling.frameworks.tf.loop import Training
-from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.frameworks.tf.rank import AllReduces, TensorFlowRank
 from scaling.frameworks.tracing import Tracer
 from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
@@ -52,32 +52,15 @@ class Distributed(Training):
         horovod.shutdown()
 
 
-class GradientExchange(TensorFlowRank):
+class GradientExchange(AllReduces):
     """The all-reduces of one training step alone, fused by Horovod as in training."""
 
-    samples = 0
+    def join(self) -> None:
+        self._exchange = Exchange(self)
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        exchange = Exchange(self)
-        shapes = self.describe(self.build())
-        with tf.device(self.device):
-            self._gradients = [tf.ones(shape) for shape in shapes]
-
-        def step(*gradients: tf.Tensor) -> list[tf.Tensor]:
-            # TensorFlow prunes what a graph does not return: Horovod's operations have no visible effect.
-            return exchange.mean(gradients)
-
-        self._step = tf.function(step, autograph=False).get_concrete_function(*self._gradients)
-
-    def step(self) -> None:
-        self._step(*self._gradients)
-
-    def loss(self) -> None:
-        """Return None: nothing is trained."""
-
-    def digest(self) -> None:
-        """Return None: nothing is trained."""
+    def exchange(self, *gradients: tf.Tensor) -> list[tf.Tensor]:
+        """Return the means: TensorFlow would prune Horovod's operations, which have no visible effect."""
+        return self._exchange.mean(gradients)
 
     def close(self) -> None:
         horovod.shutdown()

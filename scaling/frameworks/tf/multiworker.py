@@ -29,9 +29,7 @@ class MultiWorker(TensorFlowStrategy):
     # The default of tf.distribute.experimental.CommunicationOptions.
     options: Mapping[str, Option] = {
         "bytes_per_pack": Option(
-            type=count_from_0,
-            default=0,
-            help="gradients are joined to packs of so many bytes; 0: to one pack",
+            type=count_from_0, default=0, help="bytes of gradients that are exchanged as one pack; 0: all in one"
         ),
         **TensorFlowStrategy.options,
     }

@@ -11,7 +11,7 @@ import tensorflow as tf
 from scaling.frameworks.base import Trainer, read_options, timeout_s
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.multiworker import STRATEGY
-from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.frameworks.tf.rank import AllReduces
 from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 
@@ -39,36 +39,19 @@ class Mirrored(Training):
         return replica
 
 
-class GradientExchange(TensorFlowRank):
+class GradientExchange(AllReduces):
     """The all-reduce of one step alone, for this model's gradients."""
 
-    samples = 0
+    def join(self) -> None:
+        self._strategy = _mirrored(self.task)
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        strategy = _mirrored(task)
-        shapes = self.describe(self.build())
-        with tf.device(self.device):
-            self._gradients = [tf.ones(shape) for shape in shapes]
-
+    def exchange(self, *gradients: tf.Tensor) -> None:
         def reduce(*gradients: tf.Tensor) -> None:
             # As in Keras's optimiser, with its packs. The strategy needs tensors with a device.
             placed = list(map(tf.identity, gradients))
             tf.group(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed))
 
-        def step(*gradients: tf.Tensor) -> None:
-            strategy.run(reduce, gradients)
-
-        self._step = tf.function(step, autograph=False).get_concrete_function(*self._gradients)
-
-    def step(self) -> None:
-        self._step(*self._gradients)
-
-    def loss(self) -> None:
-        """Return None: nothing is trained."""
-
-    def digest(self) -> None:
-        """Return None: nothing is trained."""
+        self._strategy.run(reduce, gradients)
 
 
 def _mirrored(task: Task) -> tf.distribute.Strategy:

@@ -213,10 +213,6 @@ def empty(spec: ModelSpec) -> keras.Model:
     return model
 
 
-def notes(_spec: ModelSpec) -> tuple[str, ...]:
-    return ("TensorFlow computes in channels_last",)
-
-
 # ---------------------------------------------------------------- weights
 
 

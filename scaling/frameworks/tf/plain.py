@@ -55,11 +55,7 @@ def distribution() -> str:
 # ---------------------------------------------------------------- plain
 
 # A user's `keras.json` would change the measurement. Keras ignores a home that it cannot create.
-ENVIRON: Mapping[str, str] = {
-    "KERAS_BACKEND": "tensorflow",
-    "KERAS_HOME": os.devnull,
-    "TF_CPP_MIN_LOG_LEVEL": "1",
-}
+ENVIRON: Mapping[str, str] = {"KERAS_BACKEND": "tensorflow", "KERAS_HOME": os.devnull, "TF_CPP_MIN_LOG_LEVEL": "1"}
 
 
 class TensorFlowStrategy(Strategy):

@@ -29,7 +29,7 @@ class ParameterServer(TensorFlowStrategy):
         "partition_min_bytes": Option(
             type=count_from_0,
             default=0,
-            help="variables are cut over the servers into parts of no fewer bytes; 0: they stay whole",
+            help="smallest part, in bytes, of a variable that is split over the servers; 0: none is split",
         ),
         **TensorFlowStrategy.options,
     }
@@ -47,9 +47,7 @@ class ParameterServer(TensorFlowStrategy):
 
     def refuse(self, point: Point) -> str | None:
         if point.workload.compile:
-            return (
-                "--compile: TensorFlow's XLA cannot read variables of another process; tensorflow:ps runs without"
-            )
+            return "--compile: TensorFlow's XLA cannot read variables of another process; leave it out"
         return super().refuse(point)
 
     def helpers(self, task: Task) -> list[Helper]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from scaling.frameworks.base import Trainer, read_options
 from scaling.frameworks.tf.loop import Learning, sources
 from scaling.frameworks.tf.ps import STRATEGY, TRAINER
-from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.frameworks.tf.rank import Untrained
 from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads.specs import Images, MaskedTokens, ModelSpec, NextToken
@@ -78,11 +78,10 @@ class Coordinator(Learning):
         return loss
 
 
-class GradientExchange(TensorFlowRank):
+class GradientExchange(Untrained):
     """A step's pull of all variables and push of as many bytes, alone."""
 
     computes = False
-    samples = 0
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -99,12 +98,6 @@ class GradientExchange(TensorFlowRank):
 
     def sync(self) -> None:
         self._cluster.join()
-
-    def loss(self) -> None:
-        """Return None: nothing is trained."""
-
-    def digest(self) -> None:
-        """Return None: nothing is trained."""
 
     def _one(self, *gradients: tf.Tensor) -> None:
         pulled = [tf.identity(each) for each in self._variables]

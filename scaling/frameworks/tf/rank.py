@@ -63,7 +63,7 @@ class TensorFlowRank:
         self.cuda = self._gpu is not None and self.computes
         self.device = "/GPU:0" if self.cuda else "/CPU:0"
         self.spec = models.at(task.point)
-        self.notes: tuple[str, ...] = network.notes(self.spec)
+        self.notes: tuple[str, ...] = ("TensorFlow computes in channels_last",)
         self.is_done_on_return = task.point.hardware.device == "cpu"
         self._configure()
         self.device_name = self._name_device()
@@ -135,12 +135,47 @@ class TensorFlowRank:
         return found
 
 
+class Untrained(TensorFlowRank):
+    """A rank that exchanges gradients and trains nothing."""
+
+    samples = 0
+
+    def loss(self) -> None:
+        """Return None: nothing is trained."""
+
+    def digest(self) -> None:
+        """Return None: nothing is trained."""
+
+
+class AllReduces(Untrained):
+    """The exchange of one step alone, of gradients of ones. A strategy has `join` and `exchange`."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.join()
+        shapes = self.describe(self.build())
+        with tf.device(self.device):
+            self._gradients = [tf.ones(shape) for shape in shapes]
+        self._step = tf.function(self.exchange, autograph=False).get_concrete_function(*self._gradients)
+
+    def join(self) -> None:
+        """Join the exchange. TensorFlow is configured and has no variables yet."""
+        raise NotImplementedError
+
+    def exchange(self, *gradients: tf.Tensor) -> list[tf.Tensor] | None:
+        """Add the exchange to the step's graph. What has no effect that TensorFlow sees must be returned."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        self._step(*self._gradients)
+
+
 def _gpu(index: int) -> tf.config.PhysicalDevice:
     """Return a GPU by its number. TensorFlow lists none if it lacks a CUDA library, and only logs that."""
     gpus = tf.config.list_physical_devices("GPU")
     if index >= len(gpus):
         raise RuntimeError(
-            f"tensorflow {tf.__version__} finds {len(gpus)} GPUs and not number {index}: its log names "
-            "the library that it could not load; ./launch/install tensorflow-cuda into an environment of its own"
+            f"tensorflow {tf.__version__} finds {len(gpus)} GPUs, but not number {index}. Its log names "
+            "the library that it could not load: ./launch/install tensorflow-cuda into a new environment"
         )
     return gpus[index]

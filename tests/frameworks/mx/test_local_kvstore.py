@@ -47,7 +47,7 @@ except RuntimeError as error:
 
 @needs_mxnet
 @pytest.mark.parametrize("name", ["mxnet:local", "mxnet:device"])
-def test_a_context_that_differs_is_told(name: str) -> None:
+def test_a_context_that_differs_is_an_error(name: str) -> None:
     """Contexts see different images, hold the same weights, and digest() is no hash when they do not."""
     command = [sys.executable, "-c", EACH_CONTEXT, json.encode(node(name)).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

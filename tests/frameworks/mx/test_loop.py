@@ -145,7 +145,7 @@ except FeedError as error:
 
 
 @needs_mxnet
-def test_a_rank_whose_part_has_no_pictures_is_told(tmp_path: Path) -> None:
+def test_a_part_without_pictures_is_an_error(tmp_path: Path) -> None:
     native_feeds.write(tmp_path, "recordio")
     records = tmp_path / "train.rec"
     records.write_bytes(records.read_bytes()[: records.stat().st_size // native_feeds.PICTURES])
@@ -160,7 +160,7 @@ def unfed(folder: Path) -> str:
 
 @needs_mxnet
 @pytest.mark.parametrize("label", [-1, 0.5, 10])
-def test_labels_that_are_no_classes_are_told(
+def test_labels_outside_the_classes_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: float
 ) -> None:
     monkeypatch.setattr(native_feeds, "of_class", lambda _picture: label)

@@ -53,9 +53,7 @@ def test_a_reserved_port_is_no_server(held: socket.socket) -> None:
 
 @needs_mxnet
 @pytest.mark.parametrize("role", ["scheduler", "server-0"])
-def test_a_helper_listens_where_it_is_told_and_ends_on_term(
-    role: str, tmp_path: Path, held: socket.socket
-) -> None:
+def test_a_helper_listens_at_its_address_and_ends_on_term(role: str, tmp_path: Path, held: socket.socket) -> None:
     """Announced once it can be reached, at its address alone, though the other roles are not there."""
     address, port = held.getsockname()
     (alone,) = ranks.tasks("mxnet:dist_sync", "exchange", 1)

@@ -89,7 +89,7 @@ def test_rows_are_padded_to_the_ranks(shape: tuple[int, ...], ranks: int, elemen
     ("trainer", "has_one"),
     [(ddp_trainer.Distributed, True), (ddp_trainer.ShardedOptimizer, False), (fsdp_trainer.FullySharded, False)],
 )
-def test_a_step_without_exchange_is_had_where_it_is_honest(trainer: type, has_one: bool) -> None:
+def test_a_step_without_exchange_exists_if_nothing_else_changes(trainer: type, has_one: bool) -> None:
     """FSDP gathers whatever is held back, and ZeRO's update is an exchange."""
     assert issubclass(trainer, Unsynced) == has_one
 

@@ -190,7 +190,7 @@ def test_staleness_counts_the_others_steps_between_pull_and_push() -> None:
         assert one.digest() != other.digest()
 
 
-def test_rank_0s_weights_are_everybodys() -> None:
+def test_all_ranks_get_the_weights_of_rank_0() -> None:
     def reseed(made: World) -> None:
         made.tasks[1] = replace(made.tasks[1], seed=99)
 

@@ -46,7 +46,7 @@ def test_a_client_is_made_when_the_store_listens(reserved: socket.socket, monkey
     assert did == ["look"] * 3 + ["client"]
 
 
-def test_who_is_never_there_is_left_to_torch(reserved: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_rank_is_left_to_torch(reserved: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(store, "TCPStore", lambda *where, **how: made.append(how["timeout"]))

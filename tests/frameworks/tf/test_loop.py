@@ -185,7 +185,7 @@ def test_images_come_in_the_order_of_the_feed(make: Any) -> None:
     np.testing.assert_array_equal(labels.numpy(), classes)
 
 
-def test_a_rank_whose_files_have_no_pictures_is_told(here: None, tmp_path: Path) -> None:
+def test_files_without_pictures_are_an_error(here: None, tmp_path: Path) -> None:
     from scaling.frameworks.tf import native_feed
 
     native_feeds.write(tmp_path, "tfrecord")
@@ -208,7 +208,7 @@ def test_pictures_need_no_names_in_utf_8(here: None, tmp_path: Path) -> None:
     assert len(native_feed.Dataset(fed, models.of(fed.point.workload)).next()[1]) == fed.point.workload.batch_size
 
 
-def test_a_label_below_the_first_class_is_told(
+def test_a_label_below_the_first_class_is_an_error(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0 in the file, whose format counts from 1."""
@@ -234,12 +234,12 @@ def test_tf32_is_on_only_where_it_was_asked_for(precision: str, here: None) -> N
 
 
 @pytest.mark.usefixtures("here")
-def test_gpus_that_tensorflow_does_not_list_are_told_with_what_to_look_at() -> None:
+def test_an_unlisted_gpu_is_an_error_that_names_the_log() -> None:
     """Where it lacks a library it only logs so, and lists none."""
     from scaling.frameworks.tf.loop import Training
 
     task = replace(plain_task(device="cuda"), device_index=7)
     with pytest.raises(
-        RuntimeError, match=r"^tensorflow \S+ finds \d GPUs and not number 7: its log names the lib"
+        RuntimeError, match=r"^tensorflow \S+ finds \d GPUs, but not number 7. Its log names the lib"
     ):
         Training(task)

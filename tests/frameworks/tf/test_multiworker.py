@@ -84,7 +84,7 @@ os._exit(0)
 """
 
 
-def test_a_rank_ends_when_it_is_told_to() -> None:
+def test_a_rank_ends_on_term() -> None:
     (task,) = ranks.tasks("tensorflow:ring", "exchange", 1)
     done = run(STOPPED, task)
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, "")

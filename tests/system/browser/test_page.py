@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +13,41 @@ import pytest
 from scaling.report.formats import csv
 from scaling.report.formats.html import page as pages
 from scaling.report.material import Material
-from tests.support import browser, hostile
+from tests.support import debian, hostile
 from tests.support.emulated_records import emulated_run
 from tests.support.histories import history_page
 from tests.support.report_scenes import SCENES, cluster_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Route
+
+PACKAGES = ("chromium", "fonts-dejavu-core")
+
+
+def missing() -> str | None:
+    """Why there is no browser, after trying to install one; None where there is."""
+    if why := _lacks("playwright"):
+        return why
+    if shutil.which("chromium") is None and (why := debian.install(*PACKAGES)):
+        return why
+    return None if shutil.which("chromium") else "no chromium on PATH after installing it"
+
+
+def missing_axe() -> str | None:
+    """Why nobody looks for what WCAG forbids; None where axe-core is there, which one test alone needs."""
+    return _lacks("axe_core_python")
+
+
+def _lacks(module: str) -> str | None:
+    return None if importlib.util.find_spec(module) else f"no {module}: pip install -e '.[test]'"
+
+
+def axe() -> str:
+    """Deque's axe-core, which looks for what WCAG forbids."""
+    spec = importlib.util.find_spec("axe_core_python")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+
 
 # What Jenkins sends with every file that a job publishes.
 JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self'"
@@ -53,10 +83,18 @@ COLOURS = """() => [...new Set([...document.querySelectorAll("figure svg path")]
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    if why := browser.missing():
+    if why := missing():
         pytest.skip(why)
-    with browser.chromium() as found:
-        yield found
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +160,13 @@ def test_without_scripts_figures_and_rows_are_the_same(opened: Callable[..., Pag
     assert with_.locator("#filter").is_visible() and not without.locator("#filter").is_visible()
 
 
-@pytest.mark.skipif(browser.missing_axe() is not None, reason=str(browser.missing_axe()))
+@pytest.mark.skipif(missing_axe() is not None, reason=str(missing_axe()))
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_that_wcag_forbids(opened: Callable[..., Page], scheme: str) -> None:
     for run in ("cluster", HISTORY):
         page = opened(run, color_scheme=scheme, bypass_csp=True)
         page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-        page.evaluate(browser.axe())
+        page.evaluate(axe())
         found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})")
         assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]] == []
         assert found["passes"]

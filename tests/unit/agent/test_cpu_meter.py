@@ -6,19 +6,18 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
+from scaling.agent import device_probe
 from scaling.agent.device_probe import DeviceProbe, integral_j
 from scaling.agent.watch import TICKS_PER_S, CpuMeter
 from scaling.records.telemetry import MAIN, CpuTime, Sample, ThreadTime
-from tests.support import probe_clock
 from tests.support.fake_nvml import FakeGpu, Install
-from tests.support.probe_clock import ProbeClock
+from tests.support.inline_child import Clock
 
 # CPU time by thread, faults, stolen time and what others ran, read from trees like /proc and of this process.
 
@@ -260,16 +259,18 @@ ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 
 
 @pytest.fixture
-def clock() -> Iterator[ProbeClock]:
-    with probe_clock.replaced() as clock:
-        yield clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The probe's clock, which moves only when told."""
+    clock = Clock(1000.0)
+    monkeypatch.setattr(device_probe, "time", SimpleNamespace(time=clock, monotonic=clock))
+    return clock
 
 
 def cuda(index: int = 0) -> DeviceProbe:
     return DeviceProbe.open("cuda", (index,), os.getpid())
 
 
-def test_samples_and_the_energy_counter(install: Install, clock: ProbeClock) -> None:
+def test_samples_and_the_energy_counter(install: Install, clock: Clock) -> None:
     gpu = FakeGpu(energy_mj=7_000_000, power_mw=650_500)
     fake = install(gpu)
     probe = cuda()
@@ -290,7 +291,7 @@ def test_samples_and_the_energy_counter(install: Install, clock: ProbeClock) -> 
 
 @pytest.mark.parametrize("lacking", [{ENERGY}, {ENERGY, "nvmlDeviceGetTemperature"}])
 def test_without_a_counter_the_energy_is_the_integral_of_power(
-    install: Install, clock: ProbeClock, lacking: set[str]
+    install: Install, clock: Clock, lacking: set[str]
 ) -> None:
     gpu = FakeGpu(power_mw=100_000, lacks=frozenset(lacking))
     install(gpu)
@@ -302,7 +303,7 @@ def test_without_a_counter_the_energy_is_the_integral_of_power(
     assert probe.stop().energy_j == pytest.approx(2 * 200 + 1 * 250)
 
 
-def test_a_counter_that_went_back_is_not_believed(install: Install, clock: ProbeClock) -> None:
+def test_a_counter_that_went_back_is_not_believed(install: Install, clock: Clock) -> None:
     gpu = FakeGpu(power_mw=100_000)
     install(gpu)
     probe = cuda()
@@ -311,7 +312,7 @@ def test_a_counter_that_went_back_is_not_believed(install: Install, clock: Probe
     assert probe.stop().energy_j == pytest.approx(1000)
 
 
-def test_energy_is_unknown_without_counter_and_power(install: Install, clock: ProbeClock) -> None:
+def test_energy_is_unknown_without_counter_and_power(install: Install, clock: Clock) -> None:
     install(FakeGpu(lacks=frozenset({ENERGY, "nvmlDeviceGetPowerUsage"})))
     probe = cuda()
     probe.start()
@@ -356,7 +357,7 @@ def test_each_task_reads_its_own_gpu(install: Install, monkeypatch: pytest.Monke
     assert [probe.stop().samples[0].power_w for probe in probes] == [4.0, 2.0]
 
 
-def test_a_gpu_that_is_lost_leaves_what_is_known(install: Install, clock: ProbeClock) -> None:
+def test_a_gpu_that_is_lost_leaves_what_is_known(install: Install, clock: Clock) -> None:
     gpu = FakeGpu(power_mw=100_000)
     install(gpu)
     probe = cuda()

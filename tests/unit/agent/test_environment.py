@@ -24,6 +24,7 @@ from scaling.records.task import CHILD_MARK, Server
 from scaling.records.telemetry import MachineEnergy
 from scaling.run import listing
 from tests.support.inline import host
+from tests.support.inline_child import Clock
 from tests.support.points import TASK, changed
 from tests.support.powercap import COUNTED, DOMAINS, RANGE_UJ, Powercap
 from tests.support.scripted_records import close
@@ -275,17 +276,9 @@ def test_the_list_is_silent_where_all_run_in_the_agents_own() -> None:
 # Energy of a machine: packages and DRAM alone, over counters that begin anew; what cannot be read is never 0.
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

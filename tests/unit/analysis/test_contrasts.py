@@ -11,8 +11,7 @@ from scipy.stats import studentized_range  # type: ignore[import-untyped]
 
 from scaling.analysis.statistics.contrasts import Layout, Table, range_quantile
 from scaling.analysis.statistics.intervals import Estimate, is_distinguishable
-from tests.support.noise import NOISES, drawn
-from tests.support.vectorised_contests import told_apart, told_pair
+from tests.support.simulated_contests import NOISES, drawn, told_apart, told_pair
 
 # Logarithms of three rivals in three rounds.
 A, B, C = (0.0, 0.0, 0.0), (0.02, 0.03, 0.04), (0.10, 0.10, 0.13)

@@ -62,7 +62,7 @@ def test_the_interval_is_over_starts() -> None:
     assert found.half_width == pytest.approx(0.0497, abs=1e-3)
 
 
-def test_two_programs_alike_but_for_their_starts_are_told_to_be_so() -> None:
+def test_intervals_over_starts_cover_the_ratio() -> None:
     """Intervals over starts cover, though the blocks of a start share an error of their own."""
     chance, covered = random.Random(1), 0
     for _ in range(400):
@@ -119,7 +119,6 @@ def test_the_heap_is_that_of_scalings_workers_and_not_a_copy(monkeypatch: pytest
 def test_what_the_environment_says_of_heap_and_threads_does_not_count() -> None:
     own = {"MALLOC_TOP_PAD_": "7", "OMP_NUM_THREADS": "2", "HOME": "/h"}
     assert with_heap(own) == {"HOME": "/h", **ONE_THREAD, **environment.KEPT_HEAP}
-    assert with_heap(own, kept=False) == {"HOME": "/h", **ONE_THREAD}
 
 
 # When forked workers count as fast as fresh ones.
@@ -157,7 +156,7 @@ def test_the_bar_is_one_percent_to_either_side(mean: float, half: float | None, 
         (["10", "1", "2"], "unrecognized arguments: 2"),
     ],
 )
-def test_what_it_cannot_simulate_is_told_in_one_line(
+def test_a_plan_that_it_cannot_simulate_is_refused_in_one_line(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -15,9 +15,8 @@ from scaling.records.run import PointRecord
 from scaling.tools.compare import verdicts
 from scaling.tools.compare.found import METRICS, Cell, Name
 from scaling.tools.compare.verdicts import Rule
-from tests.support.compared_runs import launch, without_noise
+from tests.support.compared_runs import Rows, is_red, launch, share_red, side, without_noise
 from tests.support.scripted_records import carried, close, failed, point, record, sweep
-from tests.support.simulated_gates import Rows, is_red, share_red, side
 
 PAIRS = 200
 

@@ -161,7 +161,12 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
         ("2.13.0+cu130", H100, (13, 0), None),
         ("2.13.0+cu130", GB10, (13, 0), None),
         ("2.13.0+cu130", T4, (13, 1), None),
-        ("2.13.0+cu130", H100, (12, 4), "is built for CUDA 13.0, and driver 550.54 knows CUDA up to 12.4: {12}"),
+        (
+            "2.13.0+cu130",
+            H100,
+            (12, 4),
+            "is built for CUDA 13.0, and driver 550.54 has CUDA up to 12.4: {12}",
+        ),
         ("2.13.0+cu130", V100, (13, 0), "none for Tesla V100-PCIE-32GB (7.0): {12}"),
         ("2.14.1+cu130", P100, (13, 0), "none for Tesla P100-PCIE-16GB (6.0): {12}"),
         ("2.14.1+cu130", NEXT, (13, 0), "none for NVIDIA Next (14.0): {13}"),
@@ -174,7 +179,12 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
         ("2.9.1+cu128", V100, (12, 8), None),
         ("2.9.1+cu128", P100, (12, 8), "none for Tesla P100-PCIE-16GB (6.0): {12}"),
         ("2.12.0+cu128", V100, (12, 8), "none for Tesla V100-PCIE-32GB (7.0): {12}"),
-        ("2.13.0+cu126", A100, (11, 8), "driver 550.54 knows CUDA up to 11.8: {12}, or a driver of 525 or newer"),
+        (
+            "2.13.0+cu126",
+            A100,
+            (11, 8),
+            "driver 550.54 has CUDA up to 11.8: {12}, or a driver of 525 or newer",
+        ),
         ("2.3.1+cu118", V100, (11, 4), None),
         ("2.3.1+cu118", B200, (12, 8), None),  # compiles PTX anew
         ("2.13.0+cpu", H100, (13, 0), "torch 2.13.0+cpu is built without CUDA: {13}"),
@@ -262,7 +272,7 @@ def test_one_gpu_of_several_that_it_does_not_run_on(builds: Builds) -> None:
         (TF_CUDA, H100, (12, 4), None),
         (TF_CUDA, B200, (12, 8), None),  # compiles PTX anew, for minutes
         (TF_CUDA, ("Tesla M40", (5, 2)), (12, 4), "none for Tesla M40 (5.2): use another framework"),
-        (TF_CUDA, V100, (11, 4), "is built for CUDA 12.5, and driver 470.1 knows CUDA up to 11.4"),
+        (TF_CUDA, V100, (11, 4), "is built for CUDA 12.5, and driver 470.1 has CUDA up to 11.4"),
         (TF_CPU, H100, (13, 0), "is built without CUDA: ./launch/install tensorflow-cuda"),
     ],
 )

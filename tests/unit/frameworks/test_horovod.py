@@ -89,7 +89,7 @@ def test_frameworks_have_their_own_settings_beside() -> None:
 
 @every_binding
 @pytest.mark.parametrize("kind", ["solo", "together"])
-def test_the_plain_loop_is_not_told_of_horovod(name: str, kind: Kind) -> None:
+def test_the_plain_loop_has_no_variables_of_horovod(name: str, kind: Kind) -> None:
     asked = STRATEGIES[name].environ(replace(one_task(), point=on_two_hosts(name, kind=kind)[0].point), {})
     assert not [key for key in asked if key.startswith(("HOROVOD", "NCCL"))]
 

@@ -42,6 +42,7 @@ from scaling.tools.predict import __main__ as predict
 from tests.support import scripted_points as points
 from tests.support.check_facts import facts
 from tests.support.gpu_records import gpus_run
+from tests.support.inline_child import Clock
 from tests.support.report_scenes import SCENES, cluster_run, default_run
 from tests.support.scripted_records import host, written
 from tests.support.spoilt import HOSTILE, mixed, shown, spoil, spoilt
@@ -381,7 +382,7 @@ def test_a_prediction_has_the_names_of_its_run(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("view", [PlainView, LiveView])
 def test_views_show_what_ran(view: Any) -> None:
-    stream, clock = io.StringIO(), points.Clock()
+    stream, clock = io.StringIO(), Clock(1000.0)
     screen = view(stream, clock)
     header, records = spoilt(*default_run())
     screen.opened(header, len(records))

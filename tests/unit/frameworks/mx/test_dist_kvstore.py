@@ -69,7 +69,7 @@ def test_the_bound_for_big_arrays_reaches_all_roles() -> None:
         assert STRATEGY.environ(replace(task, role=role), {})["MXNET_KVSTORE_BIGARRAY_BOUND"] == "77"
 
 
-def test_a_bound_that_no_array_reaches_is_told_as_mxnet_can_read_it() -> None:
+def test_a_bound_above_all_arrays_is_lowered_to_an_int_of_mxnet() -> None:
     """MXNet's is an int: of more it said "Invalid Parameter format", and every cell failed."""
     task = on_two_hosts(options={"bigarray_bound": "99999999999"})[0]
     assert STRATEGY.environ(task, {})["MXNET_KVSTORE_BIGARRAY_BOUND"] == str(2**31 - 1)
@@ -118,11 +118,11 @@ def test_a_wrong_value_is_refused(key: str, text: str, wanted: str) -> None:
 def test_refuses_combinations_that_mxnet_does_not_have() -> None:
     on_workers = one_task("mxnet:dist_async", options={"update_on_kvstore": "false"}).point
     assert STRATEGY.refuse(on_workers) == (
-        "--option update_on_kvstore=false: mxnet:dist_async updates on its servers only"
+        "--option update_on_kvstore=false: mxnet:dist_async only updates on its servers; leave it out"
     )
     assert STRATEGY.refuse(replace(on_workers, strategy="mxnet:dist_sync")) is None
     half = one_task("mxnet:dist_sync", options={"compression": "2bit"}, precision="fp16", device="cuda").point
-    assert STRATEGY.refuse(half) == ("--option compression=2bit: mxnet compresses fp32 gradients only, not fp16")
+    assert STRATEGY.refuse(half) == ("--option compression=2bit: mxnet only compresses fp32 gradients, not fp16")
     assert STRATEGY.refuse(changed(half, precision="fp32")) is None
 
 

@@ -24,7 +24,7 @@ every_name = pytest.mark.parametrize("name", NAMES)
 
 
 @pytest.mark.parametrize("kind", ["solo", "together"])
-def test_the_plain_loop_is_told_of_no_server(kind: Kind) -> None:
+def test_the_plain_loop_has_no_variables_of_servers(kind: Kind) -> None:
     """But that it is a worker: a shell's DMLC_ROLE=server would make of its import a server."""
     assert STRATEGY.environ(one_task("mxnet:plain", kind), {}) == {
         "DMLC_ROLE": "worker",
@@ -57,8 +57,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"precision": "fp16"}, "--precision fp16: mxnet computes in fp32 (fp16 with CUDA)"),
     ({"precision": "tf32", "device": "cuda"}, "--precision tf32: mxnet computes in fp32 (fp16 with CUDA)"),
     ({"memory_format": "channels_last"},
-     "--memory-format channels_last: mxnet has its models in contiguous (NCHW)"),
-    ({"compile": True}, "--compile: mxnet runs hybridized graphs always; leave it out"),
+     "--memory-format channels_last: mxnet's models are contiguous (NCHW); leave it out"),
+    ({"compile": True}, "--compile: mxnet always runs hybridized graphs; leave it out"),
     ({"options": {"accumulate": "3"}}, "--option accumulate=3: does not divide the batch of 4 per device"),
 ]  # fmt: skip
 

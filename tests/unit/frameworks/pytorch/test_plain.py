@@ -86,7 +86,7 @@ def test_micro_batches_are_counted(text: str) -> None:
 
 
 @every_strategy
-def test_what_emulated_devices_cannot_do(strategy: Strategy) -> None:
+def test_emulated_devices_refuse_what_they_cannot_do(strategy: Strategy) -> None:
     emulated: dict[str, Any] = {"device": "emulated", "profile": "p100", "model": "resnet50", "batch_size": 32}
     assert strategy.refuse(one_task(**emulated).point) is None
     assert (strategy.refuse(one_task(**emulated, precision="bf16").point) or "").startswith("--precision bf16: ")
@@ -274,7 +274,7 @@ def test_a_broadcast_to_nodes_of_one_rank_is_known_exactly() -> None:
 
 FSDP_STRATEGY = fsdp.STRATEGY
 HOSTS = ("a", "a", "b", "b")
-MULTIPLES = "; choose --world-sizes of its multiples"
+MULTIPLES = "; use --world-sizes that are multiples"
 REPEATS = ", or torch:gloo or torch:nccl"
 HSDP, KEPT = {"hsdp": "2"}, {"reshard": "false"}
 
@@ -302,10 +302,10 @@ def test_it_goes_over_nccl_on_gpus_and_over_gloo_else() -> None:
     [
         (4, {"hsdp": "2"}, ""),
         (4, {"hsdp": "4"}, ""),
-        (4, {"hsdp": "3"}, "--option hsdp=3: 4 ranks cannot be groups of 3" + MULTIPLES),
-        (2, {"hsdp": "4"}, "--option hsdp=4: 2 ranks cannot be groups of 4" + MULTIPLES),
-        (1, {"hsdp": "2"}, "--option hsdp=2: one rank cannot be groups of 2" + MULTIPLES),
-        (4, {"hsdp": "1"}, "--option hsdp=1: one rank shares with nobody; take 2 or more" + REPEATS),
+        (4, {"hsdp": "3"}, "--option hsdp=3: 4 ranks cannot form groups of 3" + MULTIPLES),
+        (2, {"hsdp": "4"}, "--option hsdp=4: 2 ranks cannot form groups of 4" + MULTIPLES),
+        (1, {"hsdp": "2"}, "--option hsdp=2: one rank cannot form groups of 2" + MULTIPLES),
+        (4, {"hsdp": "1"}, "--option hsdp=1: one rank shares nothing; take 2 or more" + REPEATS),
         (4, {"param_dtype": "bf16"}, "--option param_dtype=bf16: needs --precision bf16"),
         (4, {"accumulate": "3"}, "--option accumulate=3: does not divide the batch of 4 per device"),
     ],

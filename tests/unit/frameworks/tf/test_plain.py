@@ -92,7 +92,7 @@ def test_the_addresses_choose_the_network(kind: Kind) -> None:
     assert asked == plain.ENVIRON
 
 
-def test_nccl_is_told_the_interface() -> None:
+def test_nccl_gets_the_interface() -> None:
     (task,) = paper_tasks.tasks("tensorflow:nccl", "exchange", 1, ports=(5001,), device="cuda")
     asked = MULTIWORKER_STRATEGY.environ(placed(task, ["10.0.0.1"], "ib0"), {})
     assert asked["NCCL_SOCKET_IFNAME"] == "=ib0"

@@ -12,7 +12,6 @@ from scaling.records.events import Ended, Error, Hello
 from scaling.sweep.state import failing
 from scaling.sweep.view import live as view
 from scaling.sweep.view.plain import PlainView
-from tests.support.live_views import Open
 from tests.support.scripted_points import (
     CRASH,
     READY,
@@ -30,7 +29,7 @@ from tests.support.scripted_points import (
     window,
 )
 from tests.support.supervised import ended_by_agent
-from tests.support.terminal import Halting
+from tests.support.terminal import Open
 
 # The live view as a terminal shows it, read by pyte from a pseudo-terminal.
 
@@ -272,6 +271,26 @@ def test_closing_before_opening_writes_nothing(live: Open) -> None:
     terminal, screen, _ = live(80)
     screen.closed()
     assert terminal.look() == [""] * 24
+
+
+class Halting:
+    """A stream on which a write is interrupted halfway, once: at write number `at`."""
+
+    encoding = "utf-8"
+
+    def __init__(self, stream: TextIO, at: int) -> None:
+        self._stream = stream
+        self._at = at
+
+    def write(self, text: str) -> int:
+        self._at -= 1
+        if self._at == 0:
+            self._stream.write(text[: len(text) // 2])
+            raise KeyboardInterrupt
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 @pytest.mark.parametrize("at", [2, 3, 4])

@@ -17,10 +17,10 @@ from scaling.sweep.view import live
 from scaling.sweep.view.frame import rank_gauges
 from scaling.sweep.view.plain import PlainView, number, phase, speed
 from scaling.text import duration
+from tests.support.inline_child import Clock
 from tests.support.points import changed
 from tests.support.scripted_points import (
     CRASH,
-    Clock,
     everything,
     header,
     measuring,
@@ -42,7 +42,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def plain(utc: None) -> tuple[io.StringIO, PlainView, Clock]:
-    stream, clock = io.StringIO(), Clock()
+    stream, clock = io.StringIO(), Clock(1000.0)
     return stream, PlainView(stream, clock, unix_clock=lambda: 43424.0), clock
 
 
@@ -183,7 +183,7 @@ def test_number(value: float, words: str) -> None:
 def test_none_prints_nothing() -> None:
     stream = io.StringIO()
     screen = live.make("none", stream)
-    everything(screen, Clock())
+    everything(screen, Clock(1000.0))
     assert stream.getvalue() == ""
 
 
