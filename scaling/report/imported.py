@@ -38,8 +38,8 @@ def sections(header: Header, notes: Notes) -> tuple[Section, ...]:
 def notices(header: Header) -> Iterator[str]:
     if header.is_import:
         yield (
-            f"IMPORTED: what {several(_tools(header))} printed; nothing of it was measured or checked here. No "
-            "interval comes from one log, and no row is ranked or compared with those of scaling.run"
+            f"IMPORTED: values printed by {several(_tools(header))}; nothing was measured or checked here. One "
+            "log gives no interval. No row is ranked or compared with rows of scaling.run"
         )
 
 

@@ -36,7 +36,7 @@ def _samples(record: PointRecord) -> Iterator[str]:
     timed = round(record.point.global_batch_size * done)
     fed = sum(window.samples for rank in record.ranks for window in rank.windows)
     if abs(fed - timed) > TOLERANCE * timed:
-        yield f"audit: {record.point.workload.unit}/s x time is {timed} samples, the ranks fed {fed}"
+        yield f"audit: {record.point.workload.unit}/s x time gives {timed} samples, but the ranks fed {fed}"
 
 
 def _unchanged(record: PointRecord) -> Iterator[str]:

@@ -130,7 +130,9 @@ def stall_notes(records: Sequence[PointRecord]) -> Iterator[str]:
         asleep[rank.host] = max(rank.telemetry.suspended_s, asleep.get(rank.host, 0.0))
     for host, seconds in asleep.items():
         if seconds:
-            yield f"{host} was suspended for {seconds:.1f} s while windows were measured, which no window counts"
+            yield (
+                f"{host} was suspended for {seconds:.1f} s during measured windows; windows do not count that time"
+            )
 
 
 def _found(records: Iterable[PointRecord]) -> Iterator[Stall]:
@@ -160,8 +162,8 @@ def _told(stall: Stall) -> str:
     whose = f"all {len(ranks)} ranks" if len(ranks) == len(record.ranks) > 1 else several(list(map(_name, ranks)))
     verb = "took" if len(ranks) == 1 else "each took"
     return (
-        f"{whose} {verb} {seconds:.2g} s for one of round {record.point.round + 1}, {usual_s:.2g} s is the median "
-        f"of its others{_stood_still(stall)}"
+        f"{whose} {verb} {seconds:.2g} s in round {record.point.round + 1}; the median of the other windows is "
+        f"{usual_s:.2g} s{_stood_still(stall)}"
     )
 
 
@@ -180,7 +182,7 @@ def _stood_still(stall: Stall) -> str:
         return ""
     whose = "the whole job" if len(stopped) == len(hosts) else several(stopped)
     seconds = max(still_s[host] for host in stopped)
-    return f"; {whose} stood still for {seconds:.1f} s: it was stopped, or its machine was (a checkpoint)"
+    return f"; {whose} stood still for {seconds:.1f} s: the job or its machine was stopped (a checkpoint)"
 
 
 # ---------------------------------------------------------------- feeds
@@ -235,7 +237,7 @@ def feed_notes(records: Sequence[PointRecord]) -> Iterator[str]:
 def _kept(records: Iterable[PointRecord]) -> str:
     known = [ready.cached_fraction for ready in _ready(records) if ready.read_from == "disk"]
     if not known or None in known:
-        return ", as far as the kernel obeys, which it does not tell this user"
+        return "; this user cannot see whether all of them were"
     most = max(part for part in known if part is not None)
     return f"; up to {100 * most:.0f} % stayed there" if most > STILL_CACHED else ""
 

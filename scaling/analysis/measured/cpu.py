@@ -264,7 +264,7 @@ LEAST, LARGE = 0.01, 0.03
 # Measured on plain steps with about 5,000 faults and 10 ms of kernel time each.
 FAULT_S = 2e-6
 # 32 MiB is the largest buffer that glibc keeps.
-MALLOC = "in CPU workers --malloc keep, the default, spares those of buffers up to 32 MiB"
+MALLOC = "--malloc keep, the default for CPU workers, avoids faults of buffers up to 32 MiB"
 
 
 class _Asked(NamedTuple):
@@ -309,9 +309,9 @@ def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
     if large and _is_plain(records[0]):
         one, whose = _worst(large, told)
         yield (
-            f"kernel: {whose}{_percent(one.kernel)} {one.of_step} is the kernel's time, of which "
-            f"{one.faults / one.steps:,.0f} minor faults per step explain {_percent(one.paging)} as single pages; "
-            "the rest is of huge pages or other calls"
+            f"kernel: {whose}{_percent(one.kernel)} {one.of_step} is kernel time; {one.faults / one.steps:,.0f} "
+            f"minor faults per step explain {_percent(one.paging)} if each is of a single page; the rest is huge "
+            "pages or other calls"
         )
 
 

@@ -144,7 +144,7 @@ def difference(found: Clocks) -> str:
         return ""
     apart = f"{abs(found.of_baseline - 1):.1%}".replace("%", " %")
     which = "below" if found.of_baseline < 1 else "above"
-    flattered = ", so that the efficiency is too good" if which == "above" else ""
+    flattered = ", so efficiency looks too good" if which == "above" else ""
     return f"{describe(found)}; the clock is {apart} {which} its baseline's{flattered}"
 
 

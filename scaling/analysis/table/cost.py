@@ -222,7 +222,7 @@ def _old(price: Price, header: Header) -> str:
 
 def why_not(row: Row) -> str:
     """Return why costs cannot be relative to this row; "" if they can."""
-    less = "its samples taught less" if row.learnt_less else ""
+    less = "its samples teach less" if row.learnt_less else ""
     return next((why for flag, why in UNPRICED.items() if flag in row.flags), less)
 
 

@@ -109,4 +109,4 @@ def _unknown(cell: Imported) -> str:
     if not lacking:
         return ""
     flags = " and ".join(lacking)
-    return f"no efficiency: whether one device did the same work is not in the logs; import with {flags}"
+    return f"no efficiency: the logs do not say whether one device did the same work; import with {flags}"

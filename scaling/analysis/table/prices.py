@@ -95,7 +95,7 @@ def _decoded(text: bytes) -> Prices:
 
 def _sound(path: Path, prices: Prices) -> Prices:
     if not prices.currency.strip():
-        raise UsageError(f'{_named(path)}: currency is empty; currency = "USD"')
+        raise UsageError(f'{_named(path)}: currency is empty; use currency = "USD"')
     for price in prices.price:
         if wrong := next(_wrong(price), ""):
             raise UsageError(f"{_named(path)}: {price.name}: {wrong}")
@@ -105,17 +105,17 @@ def _sound(path: Path, prices: Prices) -> Prices:
 def _wrong(price: Price) -> Iterator[str]:
     for how, value in price.per_hour.items():
         if not 0 <= value < inf:
-            yield f"{how} = {value:g}: a price is 0 or more"
+            yield f"{how} = {value:g}: must be 0 or more"
     if not price.per_hour:
-        yield "per_hour is empty; per_hour = { on_demand = 3.06 }"
+        yield "per_hour is empty; use per_hour = { on_demand = 3.06 }"
     if price.devices < 1:
-        yield f"devices = {price.devices}; 1 or more"
+        yield f"devices = {price.devices}: must be 1 or more"
     if not any(asdict(price.match).values()):
-        yield 'match is empty and means no machine; match = { gpu = "Tesla V100*" }'
+        yield 'match is empty and matches no machine; use match = { gpu = "Tesla V100*" }'
     if not 0 <= price.minimum_s < inf:
-        yield f"minimum_s = {price.minimum_s:g}; 0 or more"
+        yield f"minimum_s = {price.minimum_s:g}: must be 0 or more"
     if price.seen and not _is_day(price.seen):
-        yield f"seen = {price.seen}: a day, like 2018-02-01"
+        yield f"seen = {price.seen}: not a day; use one like 2018-02-01"
 
 
 def _is_day(text: str) -> bool:

@@ -155,7 +155,7 @@ def timeline(material: Material) -> Iterator[Figure]:
             ("round", "points", "from", "to", "failed"), tuple(map(_timeline_line, lanes, by_round.values()))
         ),
         stamps=serious(_flags(records) | ({"FAILED"} if failures else set())),
-        left_out="" if by_window else "points as a whole, start-up included; their windows have no room",
+        left_out="" if by_window else "windows, for lack of room: bars are whole points with their start-up",
     )
 
 
@@ -261,7 +261,7 @@ MOST_HOSTS = 48
 SLOWEST = 16
 MOST_COLUMNS = 240
 _SAYS = {
-    "together": "plain loops at once, no exchange: nobody waits, so a line that is dark is a slow rank",
+    "together": "plain loops at once, no exchange: no rank waits, so a dark line is a slow rank",
     "exchange": "the exchange: all ranks wait for the slowest, so columns are dark and not lines",
 }
 
@@ -321,7 +321,7 @@ def _heat(grid: Grid, breaks: tuple[int, ...]) -> tuple[Heat, str]:
     lines, left_out = {f"rank {rank}": line for (rank, _), line in grid.items()}, ""
     if len(grid) > MOST_RANKS:
         lines = _by_host(grid)
-        left_out = f"of {len(grid)} ranks the worst of each host, and the {SLOWEST} slowest ranks"
+        left_out = f"of {len(grid)} ranks all but the worst of each host and the {SLOWEST} slowest"
     every = -(-max(map(len, lines.values())) // MOST_COLUMNS)
     heat = Heat(
         lines=tuple(lines),
@@ -355,7 +355,7 @@ def _lines(grid: Grid) -> Iterator[tuple[str, str]]:
 
 def _worst(grid: Grid) -> str:
     rank, host = max(grid, key=lambda who: _mean(grid[who]))
-    return f"Slowest on the whole: rank {rank} on {host}, {_mean(grid[rank, host]):.3f} times the median"
+    return f"Slowest overall: rank {rank} on {host}, {_mean(grid[rank, host]):.3f} times the median"
 
 
 # ---------------------------------------------------------------- devices

@@ -38,7 +38,7 @@ def speedup(material: Material) -> Iterator[Figure]:
                 upright=f"{unit}/s", ideal=None,
             )  # fmt: skip
             shown = partial(quantities.rate, workload=work)
-            yield _figure("speedup", f"{unit}/s, nothing is known of one device{title}", body, rows, shown)
+            yield _figure("speedup", f"{unit}/s, without a rate of one device{title}", body, rows, shown)
 
 
 def _units_per_s(row: Row) -> Estimate | None:

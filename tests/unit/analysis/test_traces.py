@@ -347,7 +347,7 @@ def test_copies_and_fills_are_among_what_computes() -> None:
     assert found["Memset (Device)"] == (1, 2)
 
 
-def test_who_comes_last_to_a_collective_does_not_wait_in_it() -> None:
+def test_the_last_rank_of_a_collective_does_not_wait_in_it() -> None:
     """The two ranks share a machine's clock, which shows who came last; the code compares no clocks."""
     ranks = [excerpt(LAYER_0), excerpt(LAYER_1)]
     pairs = list(zip(*(one.on(COMMUNICATING) for one in ranks), strict=True))
