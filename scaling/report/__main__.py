@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.analysis.table import prices
+from scaling.analysis.table import cost
 from scaling.analysis.table.analyse import join, joinable
 from scaling.analysis.table.cost import Base, Pricing, base, why_not
 from scaling.analysis.table.rows import Row
@@ -104,7 +104,7 @@ def _imported(paths: Sequence[Path], headers: Sequence[Header]) -> dict[str, Any
 def report(asked: Asked) -> None:
     if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
         raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
-    told = prices.read(asked.prices) if asked.prices else None
+    told = cost.read_prices(asked.prices) if asked.prices else None
     material = joined(asked.runs, although_different=asked.join)
     if told or asked.base:
         base = bases_found(asked.base, material) if asked.base else None

@@ -7,13 +7,11 @@ from itertools import chain
 
 from scaling import text
 from scaling.analysis.measured.cpu import ServerUse
-from scaling.analysis.measured.rounds import DataWait
-from scaling.analysis.measured.traces import GpuSplit, Traced
+from scaling.analysis.measured.device_use import GpuSplit, Traced
 from scaling.analysis.measured.traffic import Path, Receipt, nccl_text
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.cost import relative
-from scaling.analysis.table.entries import PERCENT
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import PERCENT, DataWait, Row
 from scaling.records.run import Emulation
 from scaling.report import devices, labels, quantities
 from scaling.report.labels import Context

@@ -12,9 +12,8 @@ from scaling.analysis.table import rows as analysed
 from scaling.analysis.table.analyse import Analysis, analyse, kept
 from scaling.analysis.table.catalogue import explanations
 from scaling.analysis.table.cost import Pricing
-from scaling.analysis.table.entries import Report
-from scaling.analysis.table.predictions import judged
-from scaling.analysis.table.rows import Minibatch, Resolution, Row
+from scaling.analysis.table.rows import Minibatch, Report, Resolution, Row
+from scaling.analysis.table.unmeasured import judged
 from scaling.records.point import Hardware, Unit, Workload
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report import imported, labels, quantities, sections
@@ -351,20 +350,11 @@ def document(
     joined: Sequence[str] = (),
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
+    analysis: Analysis | None = None,
 ) -> Document:
     """Make the document of a run. `joined`: lines about runs in one table. With `pricing`, it has costs; with
-    `predictions`, their comparison."""
-    return said(header, records, analyse(records), joined, pricing, predictions)
-
-
-def said(
-    header: Header,
-    records: Sequence[PointRecord],
-    analysis: Analysis,
-    joined: Sequence[str] = (),
-    pricing: Pricing | None = None,
-    predictions: Sequence[Prediction] = (),
-) -> Document:
+    `predictions`, their comparison. `analysis`: of these records, if it is known."""
+    analysis = analysis or analyse(records)
     notes = Notes()
     rows = analysis.rows
     context = labels.context(rows)
@@ -388,7 +378,7 @@ def said(
         comparisons=compared,
         sections=(
             *swept,
-            *_curves(curved(analysis), context, planned, notes, stale),
+            *(curve(of, context, planned, notes, stale) for of in by_curve(curved(analysis))),
             *sections.predicted(judged(predictions, rows), notes),
             *(sections.costs(rows, header, context, pricing, notes) if pricing else ()),
             *imported.sections(header, notes),
@@ -403,13 +393,6 @@ def said(
 def curved(analysis: Analysis) -> list[Row]:
     """Return the rows of curves: all but plain loops that are listed among the minibatches."""
     return [row for row in analysis.rows if not (row.is_plain and _is_swept(row, analysis.minibatches))]
-
-
-def _curves(
-    rows: Sequence[Row], context: Context, planned: int, notes: Notes, stale: frozenset[tuple[int, int]]
-) -> Iterator[Section]:
-    for of_curve in by_curve(rows):
-        yield curve(of_curve, context, planned, notes, stale)
 
 
 def _is_swept(row: Row, found: Iterable[Minibatch]) -> bool:

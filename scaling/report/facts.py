@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from scaling.analysis.measured import device_use
@@ -224,12 +224,7 @@ def _heap(header: Header) -> str:
     if not has_cpu_workers or kept is None:
         return ""
     own = "kept by CPU workers (--malloc keep)" if kept == "keep" else "unchanged (--malloc system)"
-    said: dict[str, list[str]] = {}
-    for host in header.hosts:
-        said.setdefault(_allocated(host, own), []).append(host.hostname)
-    if len(said) < 2:
-        return next(iter(said), own)
-    return "; ".join(f"{text} on {several(names)}" for text, names in said.items())
+    return _by_hosts(header.hosts, lambda host: (_allocated(host, own),)) or own
 
 
 def _allocated(host: HostInfo, own: str) -> str:
@@ -240,10 +235,15 @@ def _allocated(host: HostInfo, own: str) -> str:
 
 def _variables(hosts: Sequence[HostInfo]) -> str:
     """Return `NCCL_ALGO=Ring; NCCL_DEBUG=INFO on node1`: variables of workers that change rates."""
+    return _by_hosts(hosts, lambda host: (f"{name}={value}" for name, value in (host.variables or {}).items()))
+
+
+def _by_hosts(hosts: Sequence[HostInfo], texts: Callable[[HostInfo], Iterable[str]]) -> str:
+    """Join the texts of all hosts; a text that some hosts lack names its hosts."""
     said: dict[str, list[str]] = {}
     for host in hosts:
-        for name, value in (host.variables or {}).items():
-            said.setdefault(f"{name}={value}", []).append(host.hostname)
+        for text in texts(host):
+            said.setdefault(text, []).append(host.hostname)
     return "; ".join(
         text if len(names) == len(hosts) else f"{text} on {several(names)}" for text, names in said.items()
     )

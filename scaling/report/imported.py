@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.table.catalogue import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.imported import Imported, cells, curves
+from scaling.analysis.table.rows import Column
+from scaling.analysis.table.unmeasured import Imported, cells, curves
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
 from scaling.report.parts import Cell, Entry, Line, Notes, Quantity, Section

@@ -8,12 +8,11 @@ from time import gmtime, strftime
 
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.table import accuracy, catalogue
 from scaling.analysis.table.cost import Bill, Pricing, bill, knee
-from scaling.analysis.table.entries import PERCENT, Column
-from scaling.analysis.table.predictions import Judged, score
-from scaling.analysis.table.rows import Baseline, Minibatch, OverCpu, Row, Training
+from scaling.analysis.table.rows import PERCENT, Baseline, Column, Minibatch, OverCpu, Row, Training
+from scaling.analysis.table.unmeasured import Judged, score
 from scaling.records.run import Header
 from scaling.report import labels, quantities
 from scaling.report.curves import by_curve

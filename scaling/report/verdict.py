@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless, mark_named, serious
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Column, Row
 from scaling.records.point import Record
 from scaling.report import imported, quantities, words
 from scaling.report.headline import headline

@@ -10,7 +10,7 @@ import math
 
 from msgspec.structs import replace
 
-from scaling.analysis.statistics import intervals
+from scaling.analysis import intervals
 from scaling.plan import defaults
 from scaling.records.point import Point, Record
 from scaling.records.task import Run

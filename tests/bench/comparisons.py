@@ -1,4 +1,4 @@
-"""Comparisons of equals and of a true difference of 5 %, simulated with a seed (statistics/contrasts.py).
+"""Comparisons of equals and of a true difference of 5 %, simulated with a seed (analysis/contrasts.py).
 
 A/A: tables of 8 strategies x 5 world sizes, all equal: the share with a "slower" (so also a "best") anywhere must
 be at most 5 %. Power: the share that finds 5 % at 1.5 % noise must be at least 80 %. Rounds are process starts.
@@ -13,7 +13,7 @@ from math import log
 
 import numpy as np
 
-from scaling.analysis.statistics.contrasts import Layout, Table
+from scaling.analysis.contrasts import Layout, Table
 from tests.support.noise import NOISES, SD, drawn
 from tests.support.vectorised_contests import told_apart, told_best, told_pair, told_slower
 

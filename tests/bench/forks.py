@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.agent.forks import Starter
-from scaling.analysis.statistics import intervals
+from scaling.analysis import intervals
 from scaling.hosts.parents import adopt_orphans
 from tests.bench import paired, turns, workers
 from tests.bench.paired import Side

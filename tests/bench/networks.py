@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from scaling.analysis.statistics.intervals import geometric
+from scaling.analysis.intervals import geometric
 from scaling.frameworks import FOLDER_OF
 from scaling.workloads import models, weights
 

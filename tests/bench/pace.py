@@ -22,7 +22,7 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.analysis.statistics import intervals
+from scaling.analysis import intervals
 from scaling.quiet import agent
 
 WATCH_S = float(os.environ.get("WATCH_S", "300"))

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from scipy.stats import trim_mean  # type: ignore[import-untyped]
 
-from scaling.analysis.statistics import intervals
+from scaling.analysis import intervals
 
 # The ratio is that of the first over the second.
 Side = Literal["subject", "reference"]

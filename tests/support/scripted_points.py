@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.table.rows import Row
 from scaling.records.events import Failed, Finished, Hello, Ready, Window
 from scaling.records.host import HostInfo

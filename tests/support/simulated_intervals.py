@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from scaling.analysis.statistics.intervals import CONTRAST, FLOOR, GUARD, OWN_SHARE, SLACK
+from scaling.analysis.intervals import CONTRAST, FLOOR, GUARD, OWN_SHARE, SLACK
 
 Array = NDArray[np.float64]
 SIZES = (2, 1)

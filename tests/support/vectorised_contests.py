@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from scaling.analysis.statistics.contrasts import CONFIDENCE, ENOUGH, SLACK, range_quantile
+from scaling.analysis.contrasts import CONFIDENCE, ENOUGH, SLACK, range_quantile
 from tests.support.noise import Logs
 
 

@@ -9,10 +9,10 @@ from math import exp, log
 from statistics import fmean
 from typing import Any
 
+from scaling.analysis.intervals import Layout, additive
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.cpu import CpuStep, Use, mean_of
 from scaling.analysis.measured.step_time import Blocks, StepTime, by_rate, harmonic, lock_step, step_time
-from scaling.analysis.statistics.intervals import Layout, additive
 from scaling.records.events import Failed
 from scaling.records.network import NcclChoice
 from scaling.records.point import BESIDE, Kind, Point, Record

@@ -228,8 +228,7 @@ def _mean_span(ranks: Iterable[RankRecord]) -> _Span:
 
 
 def _is_spare(rank: RankRecord, record: PointRecord) -> bool:
-    driven = record.hosts.count(rank.host) if len(record.ranks) < record.point.world_size else 1
-    return len(rank.cpus) > rank.threads * max(1, driven)
+    return len(rank.cpus) > rank.threads * _driven(rank, record)
 
 
 # ---------------------------------------------------------------- servers

@@ -10,11 +10,11 @@ from math import exp, log
 from statistics import fmean
 from typing import NamedTuple
 
+from scaling.analysis.intervals import variance
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import AloneTime, Control, Controls
 from scaling.analysis.measured.cpu import CpuStep, Growth, Use, growth
 from scaling.analysis.measured.step_time import Blocks, StepTime, mean_s
-from scaling.analysis.statistics.intervals import variance
 from scaling.records.point import Point, Record
 
 # ---------------------------------------------------------------- data wait
@@ -39,17 +39,6 @@ class DataTimes(Record, frozen=True, kw_only=True):
         if self.most_s is None or self.most_alone_s is None:
             return found
         return {**found, "feed": self.most_s, "feed_alone": self.most_alone_s}
-
-
-class DataWait(Record, frozen=True, kw_only=True):
-    """Fractions of a step that plain loops wait for data: of a row's step, and of one device's (in the baseline).
-
-    `feed_samples_per_s` is the rate of all feeds alone, which no row can exceed; None if not measured.
-    """
-
-    of_step: float
-    of_alone: float
-    feed_samples_per_s: float | None = None
 
 
 def bounded(waits: Sequence[float], most: Sequence[float] | None) -> float:

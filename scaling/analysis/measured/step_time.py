@@ -19,7 +19,7 @@ from statistics import fmean, median
 
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.intervals import quantile, variance
+from scaling.analysis.intervals import quantile, variance
 from scaling.records.events import Failed, Finished, Window
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord

@@ -1,6 +1,6 @@
 """The catalogue of the report: every column, mark and explanation is declared here, once.
 
-All formats are made from these entries. `entries.py` documents their fields.
+All formats are made from these entries. `rows.py` documents their fields.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured import audit
-from scaling.analysis.measured.cell import Cell
+from scaling.analysis.intervals import Estimate
+from scaling.analysis.measured.cell import Cell, oversubscribed, superlinear
 from scaling.analysis.measured.device_use import DeviceUse, MachineUse
 from scaling.analysis.measured.traffic import Verdict, nccl_text
-from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.entries import (
+from scaling.analysis.table.rows import (
     BASES,
     ENDS,
     PERCENT,
@@ -25,6 +24,7 @@ from scaling.analysis.table.entries import (
     Found,
     Mark,
     Report,
+    Row,
     Table,
     Value,
     always,
@@ -32,7 +32,6 @@ from scaling.analysis.table.entries import (
     known,
     tera_digits,
 )  # fmt: skip
-from scaling.analysis.table.rows import Row
 
 # ---------------------------------------------------------------- marks
 
@@ -58,10 +57,10 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="AUDIT", of_cell=lambda cell: bool(cell.audits or cell.less_work), harmless_in=("comm",),
          claimless="its own counts disagree", is_wrong=True, serious=3, drawn=5, line="--",
          about="rate, samples and clocks of these rows disagree"),
-    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: audit.oversubscribed(cell.records),
+    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: oversubscribed(cell.records),
          claimless="ranks share cores or a GPU", serious=4, drawn=4, hollow=True, line=None,
          about="ranks shared cores or a GPU: neither speedup nor efficiency is claimed"),
-    Mark(name="SUPERLINEAR", of_row=lambda found: audit.superlinear(found.efficiency)),
+    Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency)),
     Mark(name="UNSETTLED", of_cell=lambda cell: any(not record.settled for record in cell.records)),
     Mark(name="THROTTLED", of_cell=lambda cell: bool(cell.throttle_reasons),
          of_row=lambda found: found.clocks is not None and found.clocks.differ),

@@ -7,18 +7,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from math import exp, log, sqrt
 from statistics import median
 
+from scaling.analysis.intervals import Estimate, Layout, additive, differences, interval, quantile
 from scaling.analysis.measured import traffic
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Alone, Controls
 from scaling.analysis.measured.device_use import Clocks, difference
-from scaling.analysis.measured.lasting import Lasting
-from scaling.analysis.measured.pools import Drift
 from scaling.analysis.measured.rounds import Round
 from scaling.analysis.measured.step_time import NO_RESULT
 from scaling.analysis.measured.traffic import Receipt
-from scaling.analysis.statistics.intervals import Estimate, Layout, additive, interval, quantile
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
+from scaling.analysis.table.rows import Drift, Lasting
 from scaling.quiet.notes import notes
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
@@ -55,7 +54,7 @@ def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
     how = "when alone" if known else "when all run"
     yield from _apart(odd(each if known else beside), where, how, waits=cell.synchronous)
     if known:
-        shared = {seat: _difference(beside[seat], column) for seat, column in each.items() if seat in beside}
+        shared = {seat: differences(beside[seat], column) for seat, column in each.items() if seat in beside}
         more = odd({seat: column for seat, column in shared.items() if column})
         yield from _contention([one for one in more if one.apart > 0], where)
 
@@ -90,10 +89,6 @@ def _by_seat(control: Cell) -> dict[str, dict[int, float]]:
     return found
 
 
-def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
-    return {number: one[number] - other[number] for number in sorted(one.keys() & other.keys())}
-
-
 def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: bool) -> Iterator[str]:
     """Report `slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer than the others when alone`."""
     if not found:
@@ -110,16 +105,17 @@ def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: b
 def _contention(found: Sequence[Odd], where: Mapping[int, str]) -> Iterator[str]:
     """Report `contention: rank 3 on node2 (CPU 3) loses 15.0 % more than the others when all run`."""
     if found:
-        listed = _worst(found, where, lambda one: f"loses {_lost(one)} more than the others when all run", _lost)
+        listed = _worst(
+            found,
+            where,
+            lambda one: f"loses {_percent(one.apart)} more than the others when all run",
+            lambda one: _percent(one.apart),
+        )
         yield f"contention: {listed}"
 
 
-def _lost(one: Odd) -> str:
-    return f"{100 * one.apart:.1f} %"
-
-
 def _size(one: Odd) -> str:
-    return f"{100 * abs(one.apart):.1f} % {'longer' if one.apart > 0 else 'less'}"
+    return f"{_percent(abs(one.apart))} {'longer' if one.apart > 0 else 'less'}"
 
 
 def _worst(

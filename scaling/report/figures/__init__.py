@@ -9,8 +9,7 @@ from typing import get_args
 
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import drawn, serious
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Column, Row
 from scaling.records.events import Failed
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord, RankRecord

@@ -7,10 +7,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.table.catalogue import drawn, mark_named, serious
-from scaling.analysis.table.predictions import Judged
 from scaling.analysis.table.rows import Row
+from scaling.analysis.table.unmeasured import Judged
 from scaling.report import labels, quantities, words
 from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table
 from scaling.report.material import Material

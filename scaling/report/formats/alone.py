@@ -7,7 +7,7 @@ from scaling.report import words
 from scaling.report.figures import FIGURES
 from scaling.report.formats.plots import draw
 from scaling.report.formats.plots.draw import Kind
-from scaling.report.formats.plots.style import Theme
+from scaling.report.formats.plots.sheet import Theme
 from scaling.report.material import Material
 
 _WHY = {

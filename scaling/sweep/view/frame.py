@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.table.analyse import Row
 from scaling.records.events import Failed
 from scaling.sweep.state import PointState, RankState

@@ -13,8 +13,8 @@ from typing import NamedTuple, TextIO
 import numpy as np
 from msgspec.structs import replace
 
+from scaling.analysis.intervals import Estimate, interval
 from scaling.analysis.measured.step_time import lock_step, step_time
-from scaling.analysis.statistics.intervals import Estimate, interval
 from scaling.errors import Interrupted, UsageError
 from scaling.plan.groups import Group
 from scaling.plan.plan import Plan

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.table.analyse import EXPECTED, HOSTS, differing, join, rows
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError

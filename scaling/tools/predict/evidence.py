@@ -13,9 +13,9 @@ from statistics import fmean, stdev
 from typing import NamedTuple, cast
 
 from scaling import frameworks
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.measured.controls import Controls
 from scaling.analysis.measured.rounds import rounds
-from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import analyse, kept
 from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.comparisons import exchanges

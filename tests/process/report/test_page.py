@@ -25,7 +25,7 @@ from scaling.report.figures import FIGURES
 from scaling.report.formats import alone, csv
 from scaling.report.formats.html import page, shell
 from scaling.report.formats.plots.draw import Kind
-from scaling.report.formats.plots.style import CURRENT, RED
+from scaling.report.formats.plots.sheet import CURRENT, RED
 from scaling.report.material import Material, source_of
 from tests.support import hostile
 from tests.support.emulated_records import emulated_run

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.intervals import Estimate, Layout
 from scaling.analysis.measured import cell, device_use
-from scaling.analysis.statistics.intervals import Estimate, Layout
 from scaling.analysis.table.analyse import Change, analyse, changes
 from scaling.analysis.table.footnotes import odd
 from scaling.analysis.table.rows import Row

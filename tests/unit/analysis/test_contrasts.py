@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import studentized_range  # type: ignore[import-untyped]
 
-from scaling.analysis.statistics.contrasts import Layout, Table, range_quantile
-from scaling.analysis.statistics.intervals import Estimate, is_distinguishable
+from scaling.analysis.contrasts import Layout, Table, range_quantile
+from scaling.analysis.intervals import Estimate, is_distinguishable
 from tests.support.noise import NOISES, drawn
 from tests.support.vectorised_contests import told_apart, told_pair
 

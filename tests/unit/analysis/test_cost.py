@@ -11,13 +11,24 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.measured import device_use
 from scaling.analysis.measured.device_use import MachineUse
-from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table import cell_rows, cost, prices
+from scaling.analysis.table import cell_rows, cost
 from scaling.analysis.table.analyse import analyse, rows
-from scaling.analysis.table.cost import Base, Bill, Pricing, bill, knee, paid, relative, why_not
-from scaling.analysis.table.prices import Match, Price, Prices
+from scaling.analysis.table.cost import (
+    Base,
+    Bill,
+    Match,
+    Price,
+    Prices,
+    Pricing,
+    bill,
+    knee,
+    paid,
+    relative,
+    why_not,
+)
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
 from scaling.records.host import Gpu
@@ -229,10 +240,10 @@ source = "seeds/000 (Domino)"
 """
 
 
-def read(tmp_path: Path, text: str) -> prices.Prices:
+def read(tmp_path: Path, text: str) -> cost.Prices:
     path = tmp_path / "FILE.toml"
     path.write_text(text)
-    return prices.read(path)
+    return cost.read_prices(path)
 
 
 def test_a_file_as_it_should_be(tmp_path: Path) -> None:
@@ -272,7 +283,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, said: str) -
 
 
 def test_a_match_without_patterns_means_nobody() -> None:
-    assert not prices.Match().holds(gpu="any")
+    assert not cost.Match().holds(gpu="any")
 
 
 # Energy of processors and memory: power over rate, of all of a row's machines or none, and of nobody else.

@@ -10,11 +10,10 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.lasting import LATE, Lasting, lasting
-from scaling.analysis.measured.pools import Drift, drifts, slope
+from scaling.analysis.measured.pools import LATE, drifts, lasting, slope
 from scaling.analysis.measured.step_time import Blocks, step_time, truncation
 from scaling.analysis.table.analyse import rows
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Drift, Lasting, Row
 from scaling.plan import defaults
 from scaling.records.events import Window
 from scaling.records.point import Kind

@@ -8,7 +8,7 @@ from math import exp, inf, nan
 import pytest
 
 from scaling.agent import environment
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.intervals import Estimate
 from tests.bench import forks, intervals, paired
 from tests.bench.environment import ONE_THREAD, with_heap
 from tests.bench.paired import Answer, Start

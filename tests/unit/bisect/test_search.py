@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scaling.analysis.statistics.intervals import interval
+from scaling.analysis.intervals import interval
 from scaling.tools.bisect import leading
 from scaling.tools.bisect.leading import Promise, Proof, promise
 from scaling.tools.bisect.searching import (

@@ -17,8 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table.catalogue import CAUSES
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Column, Row
 from scaling.command import complain
 from scaling.errors import UsageError
 from scaling.records import store

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.measured.traffic import Receipt
-from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import analyse
-from scaling.analysis.table.entries import Column
+from scaling.analysis.table.rows import Column
 from scaling.hosts.networks import choose
 from scaling.records.host import HostInfo
 from scaling.report import curves, labels, quantities, words

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.table import predictions as analysis
+from scaling.analysis.table import unmeasured as analysis
 from scaling.report import __main__ as command
 from scaling.report.document import document
 from scaling.report.figures.scaling import efficiency, speedup

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.intervals import Estimate
 from scaling.analysis.table.analyse import Change
 from scaling.errors import StoreError, UsageError
 from scaling.plan import config, plan

@@ -9,7 +9,7 @@ import pytest
 
 from scaling.analysis.table import analyse
 from scaling.analysis.table.analyse import Row
-from scaling.analysis.table.incremental import Analyser
+from scaling.analysis.table.cell_rows import Analyser
 from scaling.report.formats import terminal
 from tests.support.inline import Launch, Run
 from tests.support.scripted_records import loss_of

@@ -21,7 +21,7 @@ from math import expm1, pi, prod, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-from scaling.analysis.statistics.intervals import Estimate, quantile, satterthwaite
+from scaling.analysis.intervals import Estimate, quantile, satterthwaite
 
 # ---------------------------------------------------------------- studentized range
 

@@ -1,1 +1,0 @@
-"""Estimates and tests: intervals, comparisons of several rivals, differences between launches."""
