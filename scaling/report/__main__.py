@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.analysis.table import prices
+from scaling.analysis.table import cost
 from scaling.analysis.table.analyse import join, joinable
 from scaling.analysis.table.cost import Base, Pricing, base, why_not
 from scaling.analysis.table.rows import Row
@@ -39,11 +39,11 @@ def bases_found(text: str, material: Material) -> Base:
     rows = [row for row in material.rows if asked and _is_meant(row, asked["name"], material)]
     rows = [row for row in rows if asked and row.world_size == int(asked["world_size"])]
     if len(rows) != 1:
-        said = "several rows are called so" if rows else "no such row"
+        said = "several rows have this name" if rows else "no such row"
         names = "; ".join(_name(row, material) for row in rows or material.rows) or "none"
         raise UsageError(f"--base {one_line(text)}: {said}; give one of: {names}")
     if why := why_not(rows[0]):
-        raise UsageError(f"--base {one_line(text)}: nothing can be relative to it: {why}")
+        raise UsageError(f"--base {one_line(text)}: costs cannot be relative to it: {why}")
     return base(_name(rows[0], material), rows[0], material.rows, material.cells)
 
 
@@ -72,13 +72,13 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     ours = [header for header in headers if not header.is_import] or headers[:1]
     reasons = joinable(ours)
     if reasons and not although_different:
-        raise UsageError(f"these runs are not alike: {'; '.join(reasons)}; --join tabulates them all the same")
+        raise UsageError(f"these runs differ: {'; '.join(reasons)}; add --join to put them into one table anyway")
     hosts = {host.hostname: host for header in headers for host in header.hosts}
     names = ", ".join(readable(folder_of(path).name) for path in paths)
     several: tuple[str, ...] = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
     told = [one for _, _, predictions in runs for one in predictions]
     if told and several:  # rows of several runs contain rounds from before the prediction
-        several, told = (*several, "what was PREDICTED stands in the report of each run alone"), []
+        several, told = (*several, "predictions (PREDICTED) are only in the report of a single run"), []
     return Material(
         replace(ours[0], hosts=tuple(hosts.values()), **_imported(paths, headers)),
         join([records for _, records, _ in runs]),
@@ -104,7 +104,7 @@ def _imported(paths: Sequence[Path], headers: Sequence[Header]) -> dict[str, Any
 def report(asked: Asked) -> None:
     if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
         raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
-    told = prices.read(asked.prices) if asked.prices else None
+    told = cost.read_prices(asked.prices) if asked.prices else None
     material = joined(asked.runs, although_different=asked.join)
     if told or asked.base:
         base = bases_found(asked.base, material) if asked.base else None

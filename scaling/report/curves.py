@@ -7,13 +7,11 @@ from itertools import chain
 
 from scaling import text
 from scaling.analysis.measured.cpu import ServerUse
-from scaling.analysis.measured.rounds import DataWait
-from scaling.analysis.measured.traces import GpuSplit, Traced
+from scaling.analysis.measured.device_use import GpuSplit, Traced
 from scaling.analysis.measured.traffic import Path, Receipt, nccl_text
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.cost import relative
-from scaling.analysis.table.entries import PERCENT
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import PERCENT, DataWait, Row
 from scaling.records.run import Emulation
 from scaling.report import devices, labels, quantities
 from scaling.report.labels import Context
@@ -104,7 +102,7 @@ def _causes(row: Row) -> Phrase:
 
 
 def _data(row: Row, found: DataWait) -> Phrase:
-    """Return `31.0 % of the step, 12.0 % of one device's alone; feeds by themselves 1,234 images/s; ...`."""
+    """Return `31.0 % of the step, 12.0 % of one device's alone; feeds alone 1,234 images/s; ...`."""
     feed = quantities.rate_of(found.feed_samples_per_s, row.workload)
     blocked = None if row.waited_s is None else quantities.milliseconds(row.waited_s)
     return (
@@ -112,7 +110,7 @@ def _data(row: Row, found: DataWait) -> Phrase:
         " of the step, ",
         quantities.fraction(found.of_alone),
         " of one device's alone",
-        *(() if feed is None else ("; feeds by themselves ", feed)),
+        *(() if feed is None else ("; feeds alone ", feed)),
         *(() if blocked is None else ("; blocked in the feed ", blocked, " a step")),
     )
 
@@ -176,9 +174,9 @@ def _late(row: Row, found: Emulation) -> Phrase:
     if row.world_size == 1:
         return ()
     if found.error_fraction is None:
-        return ("not known: the bound is of DDP's default buckets over a ring",)
+        return ("unknown: the bound is for DDP's default buckets over a ring",)
     if (row.machine_cpu_percent or 0.0) > MOST_BUSY_PERCENT:
-        return ("not known, the machine was busy",)
+        return ("unknown, the machine was busy",)
     on_links: Phrase = (", on the links ", quantities.milliseconds(found.wire_s)) if found.wire_s else ()
     took = quantities.milliseconds(found.tail_s)
     return "up to ", quantities.fraction(found.error_fraction), " (last bucket ", took, *on_links, ")"

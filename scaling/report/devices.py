@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import floor, log10
 
 from scaling.analysis.measured.device_use import DeviceUse, MachineUse
-from scaling.analysis.table.entries import PERCENT
+from scaling.analysis.table.rows import PERCENT
 from scaling.records.network import NcclChoice
 from scaling.records.point import Workload
 from scaling.records.run import PointRecord

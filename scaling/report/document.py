@@ -12,9 +12,8 @@ from scaling.analysis.table import rows as analysed
 from scaling.analysis.table.analyse import Analysis, analyse, kept
 from scaling.analysis.table.catalogue import explanations
 from scaling.analysis.table.cost import Pricing
-from scaling.analysis.table.entries import Report
-from scaling.analysis.table.predictions import judged
-from scaling.analysis.table.rows import Minibatch, Resolution, Row
+from scaling.analysis.table.rows import Minibatch, Report, Resolution, Row
+from scaling.analysis.table.unmeasured import judged
 from scaling.records.point import Hardware, Unit, Workload
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report import imported, labels, quantities, sections
@@ -116,7 +115,7 @@ _NODE_BATCH = "small batch, a device's part of a node's batch costs more than it
 def _of_windows(rows: Iterable[Row]) -> str:
     several = (row for row in rows if row.synchronous and row.world_size > 1)
     late = {row.strategy.partition(":")[0] for row in several if _returns_early(row)}
-    why = "of a window, a lower bound, since no step is timed by itself"
+    why = "of windows, a lower bound, because single steps are not timed"
     return f" ({', '.join(sorted(late))}: {why})" if late else ""
 
 
@@ -136,7 +135,9 @@ def _breakdown(rows: Iterable[Row]) -> str:
         texts["small_batch"] = _NODE_BATCH
     shown = (quantities.cell(cause, row) for cause in causes for row in lost)
     noise = any(isinstance(cell, Quantity) and cell.is_noise for cell in shown)
-    return f"{'; '.join(texts.values())}{' In parentheses: what no interval tells from zero.' if noise else ''}"
+    return (
+        f"{'; '.join(texts.values())}{' In parentheses: not significantly different from zero.' if noise else ''}"
+    )
 
 
 # ---------------------------------------------------------------- comparison
@@ -212,11 +213,11 @@ class Comparisons:
                 yield replace(line, says="", flags=())
 
     def _details(self, group: int) -> tuple[Detail, ...]:
-        """Return `3 rounds tell  N=2 6.1 % (--rounds 8: 3.0 %)`: the smallest difference that is detected."""
+        """Return `3 rounds detect  N=2 6.1 % (--rounds 8: 3.0 %)`: the smallest difference that is detected."""
         values: dict[str, list[Value]] = {}
         for one in self._resolutions:
             if one.group == group:
-                label = f"{one.rounds} rounds tell{'' if one.synchronous else ', asynchronous'}"
+                label = f"{one.rounds} rounds detect{'' if one.synchronous else ', asynchronous'}"
                 values.setdefault(label, []).append(_told(one))
         return tuple(Detail(label=label, values=tuple(of)) for label, of in values.items())
 
@@ -349,20 +350,11 @@ def document(
     joined: Sequence[str] = (),
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
+    analysis: Analysis | None = None,
 ) -> Document:
     """Make the document of a run. `joined`: lines about runs in one table. With `pricing`, it has costs; with
-    `predictions`, their comparison."""
-    return said(header, records, analyse(records), joined, pricing, predictions)
-
-
-def said(
-    header: Header,
-    records: Sequence[PointRecord],
-    analysis: Analysis,
-    joined: Sequence[str] = (),
-    pricing: Pricing | None = None,
-    predictions: Sequence[Prediction] = (),
-) -> Document:
+    `predictions`, their comparison. `analysis`: of these records, if it is known."""
+    analysis = analysis or analyse(records)
     notes = Notes()
     rows = analysis.rows
     context = labels.context(rows)
@@ -386,7 +378,7 @@ def said(
         comparisons=compared,
         sections=(
             *swept,
-            *_curves(curved(analysis), context, planned, notes, stale),
+            *(curve(of, context, planned, notes, stale) for of in by_curve(curved(analysis))),
             *sections.predicted(judged(predictions, rows), notes),
             *(sections.costs(rows, header, context, pricing, notes) if pricing else ()),
             *imported.sections(header, notes),
@@ -403,13 +395,6 @@ def curved(analysis: Analysis) -> list[Row]:
     return [row for row in analysis.rows if not (row.is_plain and _is_swept(row, analysis.minibatches))]
 
 
-def _curves(
-    rows: Sequence[Row], context: Context, planned: int, notes: Notes, stale: frozenset[tuple[int, int]]
-) -> Iterator[Section]:
-    for of_curve in by_curve(rows):
-        yield curve(of_curve, context, planned, notes, stale)
-
-
 def _is_swept(row: Row, found: Iterable[Minibatch]) -> bool:
     return any(
         (one.contender.strategy, one.contender.options, one.workload, one.hardware)
@@ -420,14 +405,14 @@ def _is_swept(row: Row, found: Iterable[Minibatch]) -> bool:
 
 def _too_little(rows: Sequence[Row]) -> Iterable[str]:
     if not rows:
-        yield "no exchange of this run has ended: there is nothing to tabulate"
+        yield "no exchange of this run has ended: the table is empty"
     elif max(row.rounds for row in rows) == 1:
-        yield "one round: no interval, and nothing can be compared"
+        yield "one round: no intervals and no comparisons"
 
 
 def _apart(records: Sequence[PointRecord]) -> Iterable[str]:
     if count := sum(bool(record.point.hosts) for record in records):
-        yield f"{counted(count, 'point')} of scaling bisect on some of the nodes alone stand in no table"
+        yield f"{counted(count, 'point')} of scaling bisect on some of the nodes: in no table"
 
 
 def _emulated(rows: Sequence[Row]) -> Iterable[str]:
@@ -435,6 +420,6 @@ def _emulated(rows: Sequence[Row]) -> Iterable[str]:
     if emulated:
         which = "; ".join(dict.fromkeys(row.hardware.label for row in emulated))
         yield (
-            f"EMULATED: no device computed anything; times and {labels.rates(emulated)} are those of the cluster "
-            f"that is emulated: {which}"
+            f"EMULATED: no device computed anything; times and {labels.rates(emulated)} are those of the "
+            f"emulated cluster: {which}"
         )

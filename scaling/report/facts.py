@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from scaling.analysis.measured import device_use
@@ -35,7 +35,7 @@ def revision_facts(records: Sequence[PointRecord]) -> Iterator[Entry]:
 def _said(revision: str, of: Sequence[Change]) -> str:
     is_outside = any("." in change.point.strategy.partition(":")[0] for change in of)
     workers = "with that revision of the strategy's own code" if is_outside else "of that revision of scaling"
-    rest = "all else, and the plain loops behind every efficiency, is the launch's own"
+    rest = "everything else, with all baselines, is from the launch"
     return f"@{revision}: workers {workers}; {rest}"
 
 
@@ -124,7 +124,7 @@ def _batch(point: Point) -> Phrase:
     if point.workload.batch_rule == "strong":
         return whole, " in all, ", whole, " / N per device (strong scaling)"
     if point.workload.batch_rule == "node":
-        return whole, " per node, shared by those of its devices that take part (node rule)"
+        return whole, " per node, shared by its participating devices (node rule)"
     size = quantities.integer(point.workload.batch_size)
     return size, " per device, ", size, " x N in all (weak scaling)"
 
@@ -138,7 +138,7 @@ def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:
         listed = quantities.distinct(("cuda: ", number, f" x {name}") for name, number in numbers.items())
         return *listed, *_cpu_beside(header, records)
     if header.device == "emulated":
-        return (f"{header.config.get('device')}: none is there, each sleeps as long as it would compute",)
+        return (f"{header.config.get('device')}: not present; each device sleeps as long as it would compute",)
     cores = sorted({_cores(record, rank) for record in records for rank in record.ranks if rank.cpus})
     per_rank: Phrase = (", ", *quantities.spread(cores, "core"), " per rank") if cores else ()
     return f"cpu: {_each(host.cpu_model for host in header.hosts)}", *per_rank
@@ -149,7 +149,7 @@ def _cpu_beside(header: Header, records: Iterable[PointRecord]) -> Phrase:
     if beside is None:
         return ()
     name = next((host.cpu_model for host in header.hosts if host.hostname in beside.hosts), "a CPU")
-    return (f"; beside them {name}, all {beside.point.hardware.cores} cores",)
+    return (f"; also {name}, all {beside.point.hardware.cores} cores",)
 
 
 def _cores(record: PointRecord, rank: RankRecord) -> int:
@@ -223,13 +223,8 @@ def _heap(header: Header) -> str:
     has_cpu_workers = header.device != "cuda" or header.config.get("baseline_device")
     if not has_cpu_workers or kept is None:
         return ""
-    own = "kept by CPU workers (--malloc keep)" if kept == "keep" else "as the system has it (--malloc system)"
-    said: dict[str, list[str]] = {}
-    for host in header.hosts:
-        said.setdefault(_allocated(host, own), []).append(host.hostname)
-    if len(said) < 2:
-        return next(iter(said), own)
-    return "; ".join(f"{text} on {several(names)}" for text, names in said.items())
+    own = "kept by CPU workers (--malloc keep)" if kept == "keep" else "unchanged (--malloc system)"
+    return _by_hosts(header.hosts, lambda host: (_allocated(host, own),)) or own
 
 
 def _allocated(host: HostInfo, own: str) -> str:
@@ -240,10 +235,15 @@ def _allocated(host: HostInfo, own: str) -> str:
 
 def _variables(hosts: Sequence[HostInfo]) -> str:
     """Return `NCCL_ALGO=Ring; NCCL_DEBUG=INFO on node1`: variables of workers that change rates."""
+    return _by_hosts(hosts, lambda host: (f"{name}={value}" for name, value in (host.variables or {}).items()))
+
+
+def _by_hosts(hosts: Sequence[HostInfo], texts: Callable[[HostInfo], Iterable[str]]) -> str:
+    """Join the texts of all hosts; a text that some hosts lack names its hosts."""
     said: dict[str, list[str]] = {}
     for host in hosts:
-        for name, value in (host.variables or {}).items():
-            said.setdefault(f"{name}={value}", []).append(host.hostname)
+        for text in texts(host):
+            said.setdefault(text, []).append(host.hostname)
     return "; ".join(
         text if len(names) == len(hosts) else f"{text} on {several(names)}" for text, names in said.items()
     )
@@ -261,7 +261,7 @@ def _wandering(records: Sequence[PointRecord]) -> Phrase:
     return (
         "their speed varied by ",
         quantities.fraction(worst, digits=0),
-        " between windows; --rounds narrows the intervals",
+        " between windows; more --rounds narrow the intervals",
     )
 
 

@@ -30,16 +30,16 @@ _FORMAT = typer.Option(
     "csv, json.",
 )
 _FIGURE = typer.Option("--figure", help="Which figure svg, png and pdf show.", show_default=False)
-_THEME = typer.Option("--theme", help="Of svg, png and pdf. A page follows its reader's.")
-_SCALE = typer.Option("--scale", help="Of png: times 100 dots per inch.", metavar="X")
-_JOIN = typer.Option("--join", help="Put runs into one table although hosts, devices, versions or code differ.")
+_THEME = typer.Option("--theme", help="Theme of svg, png and pdf. A page follows its reader's theme.")
+_SCALE = typer.Option("--scale", help="Scale of png: times 100 dots per inch.", metavar="X")
+_JOIN = typer.Option("--join", help="Put runs into one table even if hosts, devices, versions or code differ.")
 _PRICES = typer.Option(
-    "--prices", help="What machines cost: adds what rows cost.", metavar="FILE", envvar="SCALING_PRICES"
+    "--prices", help="A file of machine prices; adds what rows cost.", metavar="FILE", envvar="SCALING_PRICES"
 )
 _EPOCH = typer.Option(
     "--epoch-samples", help="Samples of an epoch, for its price.", metavar="N", show_default="known data's own"
 )
-_KNEE = typer.Option("--knee", help="The most that added samples may cost, in means of all, to be worth it.")
+_KNEE = typer.Option("--knee", help="Limit of the cost of added samples, as a multiple of the mean cost.")
 _BASE = typer.Option(
     "--base",
     help="The row that costs are relative to; without prices all devices cost the same.",
@@ -119,19 +119,17 @@ def _validate(asked: Asked) -> None:
     """Raises UsageError for flags that do not go together, and for wrong numbers."""
     names = ", ".join(get_args(FigureName))
     if asked.format in PICTURES and asked.figure is None:
-        raise UsageError(f"--format {asked.format}: which figure? Add --figure, one of {names}")
+        raise UsageError(f"--format {asked.format}: --figure is missing; give one of {names}")
     if asked.figure is not None and asked.format not in PICTURES:
         raise UsageError(
-            f"--figure {asked.figure}: only with --format {', '.join(PICTURES)}; html has all of them"
+            f"--figure {asked.figure}: only with --format {', '.join(PICTURES)}; html has all figures"
         )
     if not 0.1 <= asked.scale <= MOST_SCALE:
-        raise UsageError(f"--scale {asked.scale:g}: not from 0.1 to {MOST_SCALE:g}")
+        raise UsageError(f"--scale {asked.scale:g}: must be from 0.1 to {MOST_SCALE:g}")
     if not 1 <= asked.knee < inf:
-        raise UsageError(
-            f"--knee {asked.knee:g}: how many times the mean added samples may cost; 1 or more, like 1.5"
-        )
+        raise UsageError(f"--knee {asked.knee:g}: must be 1 or more, like 1.5, as a multiple of the mean cost")
     if asked.epoch_samples < 0:
-        raise UsageError(f"--epoch-samples {asked.epoch_samples}: a number of samples, like 1281167")
+        raise UsageError(f"--epoch-samples {asked.epoch_samples}: must be a number of samples, like 1281167")
     _refuse_idle(asked)
 
 
@@ -140,8 +138,10 @@ def _refuse_idle(asked: Asked) -> None:
     if asked.theme != "light" and asked.format not in PICTURES:
         raise UsageError(f"--theme {asked.theme}: only with --format {', '.join(PICTURES)}")
     if asked.scale != USUAL_SCALE and asked.format != "png":
-        raise UsageError(f"--scale {asked.scale:g}: only with --format png, the others have no dots")
+        raise UsageError(f"--scale {asked.scale:g}: only with --format png; the other formats have no dots")
     if asked.epoch_samples > 0 and asked.prices is None:
-        raise UsageError(f"--epoch-samples {asked.epoch_samples}: for the price of an epoch; add --prices FILE")
+        raise UsageError(
+            f"--epoch-samples {asked.epoch_samples}: only for the price of an epoch; add --prices FILE"
+        )
     if asked.knee != KNEE and asked.prices is None and not asked.base:
-        raise UsageError(f"--knee {asked.knee:g}: of costs; add --prices FILE or --base")
+        raise UsageError(f"--knee {asked.knee:g}: only for costs; add --prices FILE or --base")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.catalogue import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.imported import Imported, cells, curves
+from scaling.analysis.table.rows import Column
+from scaling.analysis.table.unmeasured import Imported, cells, curves
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
 from scaling.report.parts import Cell, Entry, Line, Notes, Quantity, Section
@@ -38,8 +38,8 @@ def sections(header: Header, notes: Notes) -> tuple[Section, ...]:
 def notices(header: Header) -> Iterator[str]:
     if header.is_import:
         yield (
-            f"IMPORTED: what {several(_tools(header))} printed; nothing of it was measured or checked here. No "
-            "interval comes from one log, and no row is ranked or compared with those of scaling.run"
+            f"IMPORTED: values printed by {several(_tools(header))}; nothing was measured or checked here. One "
+            "log gives no interval. No row is ranked or compared with rows of scaling.run"
         )
 
 

@@ -14,12 +14,12 @@ from scaling.analysis.measured.controls import Controls
 from scaling.analysis.table.analyse import Analysis, analyse, kept
 from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.cost import Pricing
-from scaling.analysis.table.predictions import Judged, judged
 from scaling.analysis.table.rows import Row
+from scaling.analysis.table.unmeasured import Judged, judged
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
 from scaling.report import labels
-from scaling.report.document import said
+from scaling.report.document import document
 from scaling.report.labels import Context
 from scaling.report.parts import Document
 from scaling.text import readable
@@ -67,7 +67,7 @@ class Material:
 
     @cached_property
     def doc(self) -> Document:
-        return said(self.header, self.records, self.analysis, self.joined, self.pricing, self.predictions)
+        return document(self.header, self.records, self.joined, self.pricing, self.predictions, self.analysis)
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:

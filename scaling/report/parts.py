@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import force_setattr
 
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.rows import Verdict
+from scaling.analysis.table.rows import Column, Verdict
 from scaling.records.point import Record
 from scaling.text import legible
 

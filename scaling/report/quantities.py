@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import RATE, SPEEDUP
-from scaling.analysis.table.entries import PERCENT, Basis, Column
-from scaling.analysis.table.rows import Row, Standing
+from scaling.analysis.table.rows import PERCENT, Basis, Column, Row, Standing
 from scaling.records.events import Failed
 from scaling.records.network import GBIT
 from scaling.records.point import Workload

@@ -19,8 +19,6 @@ from msgspec.structs import FieldInfo, fields
 
 from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill
-from scaling.analysis.table.imported import Imported
-from scaling.analysis.table.predictions import Judged
 from scaling.analysis.table.rows import (
     Baseline,
     Comparison,
@@ -32,6 +30,7 @@ from scaling.analysis.table.rows import (
     Training,
     Verdict,
 )
+from scaling.analysis.table.unmeasured import Imported, Judged
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.text import as_json

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy, catalogue
 from scaling.analysis.table.cost import Bill, Pricing, bill, knee
-from scaling.analysis.table.entries import PERCENT, Column
-from scaling.analysis.table.predictions import Judged, score
-from scaling.analysis.table.rows import Baseline, Minibatch, OverCpu, Row, Training
+from scaling.analysis.table.rows import PERCENT, Baseline, Column, Minibatch, OverCpu, Row, Training
+from scaling.analysis.table.unmeasured import Judged, score
 from scaling.records.run import Header
 from scaling.report import labels, quantities
 from scaling.report.curves import by_curve
@@ -95,7 +94,7 @@ def _training_line(one: Training, shown: Sequence[int], notes: Notes) -> Line:
     }
     if not one.seeds and one.failed is not None:
         diverged = one.failed.cause == "nan-loss"
-        says = "diverged: the loss is no number" if diverged else quantities.outcome(one.failed)
+        says = "diverged: the loss is not a number" if diverged else quantities.outcome(one.failed)
         return Line(cells=found, says=says, flags=one.flags, marks=notes.marks(_training_failures(one)))
     for number in shown:
         found[f"top1_{number}"] = _at(one, number)
@@ -159,9 +158,12 @@ def _of_target(one: Training) -> str:
     if not one.reached:
         return f"{goal} was not reached in {counted(one.regime.epochs, 'epoch')}"
     if len(one.seeds) == 1:
-        return f"seconds to {goal} of one seed: another may take one epoch or several more or less; --seeds 0,1,2"
+        return (
+            f"seconds to {goal} are of one seed; another seed may need several epochs more or less; use "
+            "--seeds 0,1,2"
+        )
     if one.reached < len(one.seeds):
-        return f"{goal} was reached by {one.reached} of {len(one.seeds)} seeds: the seconds are theirs"
+        return f"{goal} was reached by {one.reached} of {len(one.seeds)} seeds: the seconds are their mean"
     return ""
 
 
@@ -251,7 +253,9 @@ def _cost_line(row: Row, of: Bill | str, notes: Notes) -> Line:
 
 def _cost_notes(row: Row, of: Bill) -> tuple[str, ...]:
     count = row.world_size
-    unused = f"{of.devices_paid} devices are paid, {count} used" if of.price and count < of.devices_paid else ""
+    unused = (
+        f"{of.devices_paid} devices are paid for, {count} used" if of.price and count < of.devices_paid else ""
+    )
     old = f"{of.price}: price of {of.price_is_old}" if of.price_is_old else ""
     excluded = f"cost: {EXCLUDED}" if of.price else ""
     return tuple(filter(None, (unused, old, excluded)))
@@ -267,7 +271,7 @@ def _knee(rows: Sequence[Row], header: Header, pricing: Pricing) -> list[Detail]
     found = knee(rows, header, pricing)
     if found is None:
         return []
-    said = f"added samples cost up to {pricing.knee:g} times the mean up to here"
+    said = f"up to here added samples cost at most {pricing.knee:g} times the mean"
     return [Detail(label="knee", values=(Value(world_size=found, phrase=(said,)),))]
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless, mark_named, serious
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Column, Row
 from scaling.records.point import Record
 from scaling.report import imported, quantities, words
 from scaling.report.headline import headline
@@ -50,7 +49,7 @@ def verdict(material: Material) -> Verdict:
     if row is None and material.header.is_import:
         return _imported(material)
     if row is None:
-        return Verdict(sentence="No exchange of this run has ended: there is nothing to tell.")
+        return Verdict(sentence="No exchange of this run has ended: there is no result.")
     name, on = material.label(row), counted(row.world_size, "device")
     stamps = serious(row.flags)
     if row.failed is not None:
@@ -61,7 +60,7 @@ def verdict(material: Material) -> Verdict:
     sentence = f"On {on} {name} trains {words.text((rate,)) if rate else words.NONE}"
     speedup, efficiency = quantities.speedup(row.speedup), _efficiency(row)
     if speedup is None or efficiency is None:
-        sentence += f". Nothing is claimed of its efficiency: {_why_none(row)}."
+        sentence += f". No efficiency is claimed: {_why_none(row)}."
     else:
         sentence += f", {words.mean(speedup)} times one device: {words.mean(efficiency)} of the ideal."
         sentence += _lost(row) + _ranked(row)
@@ -74,9 +73,9 @@ def _efficiency(row: Row) -> Quantity | None:
 
 def _why_none(row: Row) -> str:
     if row.learnt_less:
-        return "its samples taught less than those of synchronous ranks (ASYNC)"
+        return "its samples teach less than those of synchronous ranks (ASYNC)"
     if row.is_plain:
-        return "it is the plain loop itself"
+        return "it is the plain loop"
     mark = claimless(row)
     return f"{mark_named(mark).claimless} ({mark})" if mark else "its plain loop is missing"
 
@@ -84,13 +83,13 @@ def _why_none(row: Row) -> str:
 def _imported(material: Material) -> Verdict:
     cell = imported.headline(material.header)
     if cell is None or cell.rate is None:
-        return Verdict(sentence="What was imported says no rate of a training.", stamps=("IMPORTED",))
+        return Verdict(sentence="The imported logs have no rate of a training.", stamps=("IMPORTED",))
     rate = f"{cell.rate.mean:,.{decimals(cell.rate.mean)}f} {cell.unit}/s"
     sentence = f"{cell.tool} says: {rate} on {counted(cell.world_size, 'device')}"
     if cell.speedup is not None and cell.efficiency is not None:
         share = _percent(cell.efficiency)
         sentence += f", {cell.speedup:.2f} times its own rate on one: {share} of the ideal"
-    return Verdict(sentence=f"{sentence}. Nothing of it was measured here.", stamps=("IMPORTED",))
+    return Verdict(sentence=f"{sentence}. It was not measured here.", stamps=("IMPORTED",))
 
 
 def _losses(row: Row) -> list[tuple[Column, float]]:
@@ -111,13 +110,13 @@ def _lost(row: Row) -> str:
 def _ranked(row: Row) -> str:
     verdicts = {one.verdict for one in (row.standing, row.framework_standing) if one}
     if verdicts == {"best"}:
-        return " It is the best of its rivals."
-    return " Not all of its rivals can be told from it." if "leading" in verdicts else ""
+        return " It is significantly faster than its rivals."
+    return " It is tied with at least one rival." if "leading" in verdicts else ""
 
 
 def _called(cause: Column) -> str:
     if cause.key == "unexplained":
-        return "what no control explains"
+        return "the rest, which no control explains"
     return cause.title.replace("comm.", "communication")
 
 
@@ -127,7 +126,7 @@ def _percent(value: float) -> str:
 
 def _advice(row: Row) -> str:
     if "MISLABELLED" in row.flags:
-        return "The bytes took another network than its name says: no advice rests on that."
+        return "The bytes took another network than its name says, so there is no advice."
     losses = _losses(row)
     if not losses or row.world_size == 1:
         return ""
@@ -150,7 +149,7 @@ def _below(material: Material) -> str:
     if row is None:
         return "No other row has a result."
     on = counted(row.world_size, "device")
-    return f"The largest that was measured: {on}, {material.label(row)}, {_rate(row)}."
+    return f"The largest measured row: {on}, {material.label(row)}, {_rate(row)}."
 
 
 def _rate(row: Row) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from scaling.analysis.table.entries import Column
+from scaling.analysis.table.rows import Column
 from scaling.report.parts import Against, Baseline, Cell, Line, Phrase, Quantity, Value
 
 NONE = "-"

@@ -42,7 +42,7 @@ from scaling.sweep.warmup import pace_of
 
 # ---------------------------------------------------------------- soak
 #
-# The first seconds of a process do not show its speed ten seconds later. `analysis/measured/lasting.py` compares
+# The first seconds of a process do not show its speed ten seconds later. `analysis/measured/pools.py` compares
 # the windows of the soak with the measured ones. No figure counts them.
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.analysis.table.incremental import Analyser
+from scaling.analysis.table.cell_rows import Analyser
 from scaling.errors import Interrupted, SilentRanks
 from scaling.plan import defaults, placement
 from scaling.plan.groups import Group

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import rows
-from scaling.analysis.table.incremental import Analyser
+from scaling.analysis.table.cell_rows import Analyser
 from scaling.records import store
 from scaling.records.events import Ready, Window
 from scaling.records.messages import Report

@@ -25,7 +25,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from scaling.analysis.table.analyse import analyse
-from scaling.analysis.table.predictions import judged
+from scaling.analysis.table.unmeasured import judged
 from scaling.records import store
 from scaling.records.point import Record
 from tests.support import labs

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import files
-from scaling.analysis.table import prices
+from scaling.analysis.table import cost
 from scaling.errors import UsageError
 from scaling.hosts import hostfile, networks
 from scaling.plan import config
@@ -25,7 +25,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "run.toml": config.read_file,
     "fabric.toml": lambda path: networks.read_fabric(str(path)),
     "hostfile": hostfile.read,
-    "prices.toml": prices.read,
+    "prices.toml": cost.read_prices,
     "priors.toml": priors.read,
     "published.json": published.read,
     "check.json": preflight.read,

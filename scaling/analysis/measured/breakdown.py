@@ -30,26 +30,7 @@ from msgspec.structs import replace
 from scaling.analysis.measured.cpu import CpuStep, Use, new_seconds
 from scaling.analysis.measured.rounds import Round, bounded
 from scaling.analysis.statistics.intervals import Estimate, Residual, contrast, interval
-from scaling.records.point import Record
-
-
-class Breakdown(Record, frozen=True, kw_only=True):
-    """Causes of lost efficiency as fractions of the exchange's step time, means over rounds.
-
-    With `unexplained` they add up to 1 - efficiency. A cause is None if the controls do not show it; `straggling`
-    also in asynchronous modes. `exposed` needs unknown CPU time; `exchange_cpu`, `servers` and `waiting` known.
-    """
-
-    contention: float | None
-    straggling: float | None
-    exposed: float | None
-    small_batch: float | None
-    unexplained: float
-    exchange_cpu: float | None = None
-    servers: float | None = None
-    waiting: float | None = None
-    data_wait: float | None = None
-
+from scaling.analysis.table.rows import Breakdown
 
 CAUSES = tuple(name for name in Breakdown.__struct_fields__ if name != "unexplained")
 

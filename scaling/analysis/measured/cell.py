@@ -1,4 +1,4 @@
-"""One cell of a sweep, exchange or control, over its rounds: loss, stalls, feeds, and all facts of its records."""
+"""One cell of a sweep, exchange or control, over its rounds: loss, stalls, feeds, audit, facts of its records."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
-from scaling.analysis.measured import audit, cpu, device_use, traces, traffic
+from scaling.analysis.measured import cpu, device_use, traffic
 from scaling.analysis.measured.cpu import CpuStep, ServerUse, cpu_step
-from scaling.analysis.measured.device_use import Clocks, DeviceUse, MachineUse, clocks
+from scaling.analysis.measured.device_use import Clocks, DeviceUse, MachineUse, Traced, clocks
 from scaling.analysis.measured.step_time import NO_RESULT, StepTime, beside_s, step_time, unsynced_s
-from scaling.analysis.measured.traces import Traced
 from scaling.analysis.measured.traffic import Path, Receipt
+from scaling.analysis.statistics.intervals import Estimate
 from scaling.quiet import notes as quiet
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.network import NcclChoice
@@ -130,7 +130,9 @@ def stall_notes(records: Sequence[PointRecord]) -> Iterator[str]:
         asleep[rank.host] = max(rank.telemetry.suspended_s, asleep.get(rank.host, 0.0))
     for host, seconds in asleep.items():
         if seconds:
-            yield f"{host} was suspended for {seconds:.1f} s while windows were measured, which no window counts"
+            yield (
+                f"{host} was suspended for {seconds:.1f} s during measured windows; windows do not count that time"
+            )
 
 
 def _found(records: Iterable[PointRecord]) -> Iterator[Stall]:
@@ -157,16 +159,16 @@ def _far(rank: RankRecord) -> Iterator[tuple[int, float, float]]:
 
 def _told(stall: Stall) -> str:
     record, ranks, seconds, usual_s = stall
-    whose = f"all {len(ranks)} ranks" if len(ranks) == len(record.ranks) > 1 else several(list(map(_name, ranks)))
+    whose = (
+        f"all {len(ranks)} ranks"
+        if len(ranks) == len(record.ranks) > 1
+        else several([f"rank {rank.rank} on {rank.host}" for rank in ranks])
+    )
     verb = "took" if len(ranks) == 1 else "each took"
     return (
-        f"{whose} {verb} {seconds:.2g} s for one of round {record.point.round + 1}, {usual_s:.2g} s is the median "
-        f"of its others{_stood_still(stall)}"
+        f"{whose} {verb} {seconds:.2g} s in round {record.point.round + 1}; the median of the other windows is "
+        f"{usual_s:.2g} s{_stood_still(stall)}"
     )
-
-
-def _name(rank: RankRecord) -> str:
-    return f"rank {rank.rank} on {rank.host}"
 
 
 def _stood_still(stall: Stall) -> str:
@@ -180,7 +182,7 @@ def _stood_still(stall: Stall) -> str:
         return ""
     whose = "the whole job" if len(stopped) == len(hosts) else several(stopped)
     seconds = max(still_s[host] for host in stopped)
-    return f"; {whose} stood still for {seconds:.1f} s: it was stopped, or its machine was (a checkpoint)"
+    return f"; {whose} stood still for {seconds:.1f} s: the job or its machine was stopped (a checkpoint)"
 
 
 # ---------------------------------------------------------------- feeds
@@ -235,13 +237,94 @@ def feed_notes(records: Sequence[PointRecord]) -> Iterator[str]:
 def _kept(records: Iterable[PointRecord]) -> str:
     known = [ready.cached_fraction for ready in _ready(records) if ready.read_from == "disk"]
     if not known or None in known:
-        return ", as far as the kernel obeys, which it does not tell this user"
+        return "; this user cannot see whether all of them were"
     most = max(part for part in known if part is not None)
     return f"; up to {100 * most:.0f} % stayed there" if most > STILL_CACHED else ""
 
 
 def _ready(records: Iterable[PointRecord]) -> Iterator[Ready]:
     return (rank.ready for record in records for rank in record.ranks if rank.ready)
+
+
+# ---------------------------------------------------------------- audit
+#
+# Audit of a row's numbers by two independent counts.
+
+
+TOLERANCE = 0.01
+SUPERLINEAR = 1.02
+# In a shorter span, adjustments of the wall clock may exceed the tolerance.
+CLOCK_SPAN_S = 1.0
+
+
+def audit(record: PointRecord) -> tuple[str, ...]:
+    """Return what is off by more than 1 % in a finished exchange, by two independent counts.
+
+    Samples per second x time must be the samples fed; monotonic and wall clocks must agree.
+    """
+    if not isinstance(record.outcome, Finished):
+        return ()
+    return (
+        *_samples(record),
+        *_unchanged(record),
+        *(text for rank in record.ranks for text in (*_clock(rank), *_device_clock(rank))),
+    )
+
+
+def _samples(record: PointRecord) -> Iterator[str]:
+    steps = [sum(window.steps for window in rank.windows) for rank in record.ranks]
+    waits = record.synchronous and record.point.kind != "each"
+    done = max(steps, default=0) if waits else fmean(steps or [0])
+    timed = round(record.point.global_batch_size * done)
+    fed = sum(window.samples for rank in record.ranks for window in rank.windows)
+    if abs(fed - timed) > TOLERANCE * timed:
+        yield f"audit: {record.point.workload.unit}/s x time gives {timed} samples, but the ranks fed {fed}"
+
+
+def _unchanged(record: PointRecord) -> Iterator[str]:
+    """Training steps must change the parameters."""
+    results = [rank.result for rank in record.ranks if rank.result]
+    if any(one.first_digest is not None and one.first_digest == one.digest for one in results):
+        yield "audit: the parameters never changed"
+
+
+def _clock(rank: RankRecord) -> Iterator[str]:
+    if len(rank.windows) < 2:
+        return
+    first, last = min(rank.windows, key=_end_s), max(rank.windows, key=_end_s)
+    steady_s, wall_s = last.end_s - first.end_s, last.end_unix_s - first.end_unix_s
+    if steady_s > CLOCK_SPAN_S and abs(wall_s - steady_s) > TOLERANCE * steady_s:
+        yield (
+            f"audit: rank {rank.rank} on {rank.host} measured {steady_s:.2f} s "
+            f"while its wall clock moved by {wall_s:.2f} s"
+        )
+
+
+def _device_clock(rank: RankRecord) -> Iterator[str]:
+    """Compare the clocks over whole turns: single edges are known by the device's clock alone."""
+    turns = [(one.turn_s, one.turn_device_s) for one in rank.windows if one.turn_s and one.turn_device_s]
+    host_s, device_s = sum(host_s for host_s, _ in turns), sum(device_s for _, device_s in turns)
+    if abs(device_s - host_s) > TOLERANCE * host_s:
+        yield (
+            f"audit: rank {rank.rank} on {rank.host} measured {device_s:.2f} s by its device's clock, "
+            f"{host_s:.2f} s by its host's"
+        )
+
+
+def _end_s(window: Window) -> float:
+    return window.end_s
+
+
+def superlinear(efficiency: Estimate | None) -> bool:
+    """Return whether an efficiency is over 102 % and its interval over 100 %; False without an interval."""
+    if efficiency is None or efficiency.low is None:
+        return False
+    return efficiency.mean > SUPERLINEAR and efficiency.low > 1
+
+
+def oversubscribed(records: Sequence[PointRecord]) -> bool:
+    """Return whether workers shared cores or a GPU in any round."""
+    return any(record.oversubscribed for record in records)
 
 
 # ---------------------------------------------------------------- cell
@@ -354,7 +437,7 @@ class Cell:
     @cached_property
     def audits(self) -> tuple[tuple[int, str], ...]:
         """(round, finding) of the audit."""
-        return tuple((record.point.round, text) for record in self.records for text in audit.audit(record))
+        return tuple((record.point.round, text) for record in self.records for text in audit(record))
 
     @cached_property
     def fed(self) -> Fed:
@@ -438,12 +521,12 @@ class Cell:
     @cached_property
     def traced(self) -> Traced | None:
         """Its profiled steps; None without any."""
-        return traces.traced(self.records)
+        return device_use.traced(self.records)
 
     @cached_property
     def gpu_times(self) -> tuple[GpuTime, ...]:
         """GPU times of the profiled steps, by rank."""
-        return traces.gpu_times(self.records)
+        return device_use.gpu_times(self.records)
 
     @cached_property
     def staleness(self) -> float | None:

@@ -388,7 +388,7 @@ def _said(cell: Cell, controls: Controls) -> str:
     what = "CPU time of a step" if on_cpu else "time of a step"
     return (
         f"audit: the {what} is at most {100 * max(parts):.0f} % of the plain loop's in all rounds: it computes "
-        "less than its samples take, or by other code than its baseline"
+        "less than its samples need, or uses other code than its baseline"
     )
 
 

@@ -228,8 +228,7 @@ def _mean_span(ranks: Iterable[RankRecord]) -> _Span:
 
 
 def _is_spare(rank: RankRecord, record: PointRecord) -> bool:
-    driven = record.hosts.count(rank.host) if len(record.ranks) < record.point.world_size else 1
-    return len(rank.cpus) > rank.threads * max(1, driven)
+    return len(rank.cpus) > rank.threads * _driven(rank, record)
 
 
 # ---------------------------------------------------------------- servers
@@ -264,7 +263,7 @@ LEAST, LARGE = 0.01, 0.03
 # Measured on plain steps with about 5,000 faults and 10 ms of kernel time each.
 FAULT_S = 2e-6
 # 32 MiB is the largest buffer that glibc keeps.
-MALLOC = "in CPU workers --malloc keep, the default, spares those of buffers up to 32 MiB"
+MALLOC = "--malloc keep, the default for CPU workers, avoids faults of buffers up to 32 MiB"
 
 
 class _Asked(NamedTuple):
@@ -309,9 +308,9 @@ def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
     if large and _is_plain(records[0]):
         one, whose = _worst(large, told)
         yield (
-            f"kernel: {whose}{_percent(one.kernel)} {one.of_step} is the kernel's time, of which "
-            f"{one.faults / one.steps:,.0f} minor faults per step explain {_percent(one.paging)} as single pages; "
-            "the rest is of huge pages or other calls"
+            f"kernel: {whose}{_percent(one.kernel)} {one.of_step} is kernel time; {one.faults / one.steps:,.0f} "
+            f"minor faults per step explain {_percent(one.paging)} if each is of a single page; the rest is huge "
+            "pages or other calls"
         )
 
 

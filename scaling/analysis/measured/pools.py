@@ -1,4 +1,4 @@
-"""Cells that share a work: their pooled variance, and drift of their windows.
+"""Cells that share a work: their pooled variance, drift of their windows, and whether an efficiency lasts.
 
 A pool is the exchanges of one framework's work on one kind of device at all world sizes, and the plain loops
 behind them. `comm` is not in it, because it does another work.
@@ -8,15 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from math import log, sqrt
+from math import expm1, log, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls, Key
-from scaling.analysis.measured.step_time import Blocks
-from scaling.analysis.statistics.intervals import Residual, quantile, residual, variance
-from scaling.records.point import Kind, Point, Record
+from scaling.analysis.measured.step_time import Blocks, step_time
+from scaling.analysis.statistics.intervals import (
+    Estimate,
+    Residual,
+    differences,
+    quantile,
+    residual,
+    satterthwaite,
+    trimmed_df,
+    trimmed_mean,
+    trimmed_variance,
+    variance,
+)
+from scaling.analysis.table.rows import Drift, Lasting
+from scaling.quiet import notes as quiet
+from scaling.records.events import Window
+from scaling.records.point import Kind, Point
+from scaling.records.run import PointRecord
 
 # ---------------------------------------------------------------- drift
 #
@@ -28,30 +43,6 @@ ERROR = 0.01
 LEAST_UNITS = 3
 # Least change over the measured windows worth a stamp, as a fraction of a step.
 LEAST = 0.005
-
-
-class Drift(Record, frozen=True, kw_only=True):
-    """Drift of points of one kind: mean change per window (fraction of a step), and `t` over units."""
-
-    kind: Kind
-    per_window: float
-    windows: int
-    points: int
-    units: int
-    t: float
-
-    @property
-    def whole(self) -> float:
-        """Change from the first to the last measured window."""
-        return self.per_window * (self.windows - 1)
-
-    def t_is_beyond(self, confidence: float) -> bool:
-        return abs(self.t) > quantile(self.units - 1, confidence)
-
-    def __str__(self) -> str:
-        change = "faster" if self.per_window < 0 else "slower"
-        size = f"{100 * abs(self.per_window):.2f} % {change} from window to window"
-        return f"{self.kind} became {size}, {100 * abs(self.whole):.1f} % in all ({self.points} points)"
 
 
 def drifts(by_kind: Mapping[Kind, Iterable[Sequence[Blocks]]]) -> tuple[Drift, ...]:
@@ -168,3 +159,88 @@ def _took_turns(cell: Cell, controls: Controls, batch_size: int) -> bool:
 
 def _logs(cell: Cell) -> dict[int, float]:
     return {number: log(time.step_s) for number, time in cell.times.items()}
+
+
+# ---------------------------------------------------------------- soak
+#
+# Whether an efficiency lasts while the same processes train on (soak).
+#
+# The ratio of plain loop and exchange, which take turns (sweep/epoch.py), is tested block by block for a trend by
+# rank (Mann, "Nonparametric tests against trend", Econometrica 13, 1945; Kendall's tau). The change is the trimmed
+# mean of the last blocks less that of the measured ones of all rounds, with Welch's degrees of freedom (Yuen &
+# Dixon, "The approximate behaviour and performance of the two-sample trimmed t", Biometrika 60, 1973).
+
+
+LEAST_BLOCKS = 3
+# Blocks after this part of the extra time show the changed efficiency.
+LATE = 2 / 3
+
+
+def lasting(exchanges: Sequence[PointRecord], plain_loops: Sequence[PointRecord]) -> Lasting | None:
+    """Return the change of an exchange in the round that was soaked with its plain loop; None without one."""
+    pairs = [(exchange, plain) for exchange in exchanges for plain in plain_loops if _is_beside(exchange, plain)]
+    found = (_compared(*pair, pairs) for pair in pairs if all(any(r.soaked for r in one.ranks) for one in pair))
+    return next((one for one in found if one), None)
+
+
+def _is_beside(exchange: PointRecord, plain: PointRecord) -> bool:
+    return (plain.point.round, plain.epoch) == (exchange.point.round, exchange.epoch)
+
+
+def _compared(
+    exchange: PointRecord, plain: PointRecord, pairs: Iterable[tuple[PointRecord, PointRecord]]
+) -> Lasting | None:
+    """Uses the seat of the soaked plain loop; `pairs` are of all rounds."""
+    after = step_time(quiet.later(plain))
+    if after is None:
+        return None
+    seat, late_s = min(after.seats), _late_s(exchange.ranks[0].later)
+    measured, later = _measured(exchange, plain, seat), _followed(exchange, after.blocks)
+    late = [ratio for index, ratio in later.items() if index in late_s]
+    if min(len(measured), len(late)) < LEAST_BLOCKS:
+        return None
+    by_round = [trimmed_mean(found) for pair in pairs if (found := _measured(*pair, seat))]
+    change = _change(by_round if len(by_round) > 1 else measured, late)
+    p = _trend_p((*measured, *later.values()), change.mean)
+    return Lasting(change=change, after_s=min(late_s.values()), p=p)
+
+
+def _measured(exchange: PointRecord, plain: PointRecord, seat: int) -> Sequence[float]:
+    """Logarithms of plain loop over exchange, block by block; empty if one failed."""
+    both = step_time(exchange), step_time(plain)
+    if not (both[0] and both[1]) or seat not in both[1].seats:
+        return ()
+    return list(differences(both[1].seats[seat].blocks, both[0].blocks).values())
+
+
+def _followed(exchange: PointRecord, plain: Blocks) -> dict[int, float]:
+    own = step_time(quiet.later(exchange))
+    return differences(plain, own.blocks) if own else {}
+
+
+def _trend_p(values: Sequence[float], change: float) -> float:
+    """p-value of Kendall's tau; 1 if the trend is against the change."""
+    from scipy.stats import kendalltau  # type: ignore[import-untyped]
+
+    found = kendalltau(range(len(values)), values)
+    return float(found.pvalue) if found.statistic * change > 0 else 1.0
+
+
+def _late_s(later: Iterable[Window]) -> dict[int, float]:
+    """Window index -> seconds of training before it, for the last third of the extra time."""
+    ages_s, age_s = {}, 0.0
+    for window in later:
+        age_s += window.seconds * window.uncounted_samples / window.samples if window.samples else 0.0
+        ages_s[window.index] = age_s
+        age_s += window.seconds
+    return {index: before_s for index, before_s in ages_s.items() if before_s >= LATE * age_s}
+
+
+def _change(before: Sequence[float], late: Sequence[float]) -> Estimate:
+    """Welch's difference of trimmed means."""
+    mean, n = trimmed_mean(late) - trimmed_mean(before), min(len(before), len(late))
+    parts = [((trimmed_variance(values) or 0.0), trimmed_df(len(values))) for values in (before, late)]
+    variance = sum(part for part, _ in parts)
+    df = max(1, int(satterthwaite(parts))) if variance else n - 1
+    half = quantile(df) * sqrt(variance)
+    return Estimate(mean=expm1(mean), low=expm1(mean - half), high=expm1(mean + half), n=n, df=df)

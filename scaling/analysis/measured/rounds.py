@@ -41,17 +41,6 @@ class DataTimes(Record, frozen=True, kw_only=True):
         return {**found, "feed": self.most_s, "feed_alone": self.most_alone_s}
 
 
-class DataWait(Record, frozen=True, kw_only=True):
-    """Fractions of a step that plain loops wait for data: of a row's step, and of one device's (in the baseline).
-
-    `feed_samples_per_s` is the rate of all feeds alone, which no row can exceed; None if not measured.
-    """
-
-    of_step: float
-    of_alone: float
-    feed_samples_per_s: float | None = None
-
-
 def bounded(waits: Sequence[float], most: Sequence[float] | None) -> float:
     """Return the mean over rounds, from 0 up to the mean of `most`, if given."""
     found = max(fmean(waits), 0.0)

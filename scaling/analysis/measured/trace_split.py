@@ -5,8 +5,8 @@ In the span of the traced steps, each moment counts once (union of intervals on 
     span = computing + communication that no computing hides + idle
 
 Communication is the kernels of NCCL, RCCL and MSCCL. Computing is all other kernels, copies and fills. A
-collective's kernel also waits for other ranks: `traces.py` separates the two. Fields are those of Kineto's Chrome
-trace events: `ts` and `dur` are in microseconds.
+collective's kernel also waits for other ranks: `device_use.py` separates the two. Fields are those of Kineto's
+Chrome trace events: `ts` and `dur` are in microseconds.
 """
 
 from __future__ import annotations

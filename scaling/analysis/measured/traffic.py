@@ -105,9 +105,9 @@ def nccl_notes(records: Sequence[PointRecord]) -> Iterator[str]:
     if found is None:
         return
     if lost := _without_rdma(ranks):
-        yield f"NCCL took sockets on {several(lost)}, where RDMA was to be had"
+        yield f"NCCL used sockets on {several(lost)} although RDMA is available"
     if found.provider == "tcp" and found.over_network:
-        yield f"NCCL's plugin {found.network} took libfabric's provider tcp, which is no RDMA"
+        yield f"NCCL's plugin {found.network} used libfabric's provider tcp, which is not RDMA"
     for text in found.warnings[:1]:
         yield f"NCCL warned: {text}"
 
@@ -324,10 +324,10 @@ def _judged(
     if silent:
         return "UNVERIFIED", f"no counters of {', '.join(sorted(silent))}"
     if expected is None:
-        return "UNVERIFIED", f"the counters saw {total / 1e6:.1f} MB; what must have moved is not known"
+        return "UNVERIFIED", f"the counters saw {total / 1e6:.1f} MB; the expected bytes are not known"
     if total < LEAST_SEEN * expected:
-        why = f"the counters saw {total / 1e6:.1f} MB of the {expected / 1e6:.1f} MB that must have moved"
-        other = "and no node has an RDMA card; a strategy that sends less says so by bytes_per_step"
+        why = f"the counters saw {total / 1e6:.1f} MB of the {expected / 1e6:.1f} MB that must be sent"
+        other = "and no node has an RDMA card; a strategy that sends less must define bytes_per_step"
         return ("UNSENT", f"{why}, {other}") if sees_all else ("UNVERIFIED", why)
     if not total:
         return "UNVERIFIED", "the counters saw nothing"

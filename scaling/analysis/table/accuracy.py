@@ -19,7 +19,7 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured import audit
+from scaling.analysis.measured.cell import oversubscribed
 from scaling.analysis.table.rows import Contender, Training
 from scaling.records.events import Evaluated, Failed
 from scaling.records.point import Point
@@ -107,7 +107,7 @@ def _training(records: Sequence[PointRecord]) -> Training:
 def _flags(records: Sequence[PointRecord], *, synchronous: bool) -> tuple[str, ...]:
     flags = {
         "FAILED": any(isinstance(record.outcome, Failed) for record in records),
-        "OVERSUBSCRIBED": audit.oversubscribed(records),
+        "OVERSUBSCRIBED": oversubscribed(records),
         "ASYNC": not synchronous,
     }
     return tuple(flag for flag, holds in flags.items() if holds)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import exp, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,6 +32,7 @@ from scaling.analysis.table.comparisons import (
     Contest,
     beside,
     comparable,
+    contender,
     contests,
     curve_keys,
     difference,
@@ -135,13 +136,11 @@ def join(runs: Sequence[Sequence[PointRecord]]) -> tuple[PointRecord, ...]:
     joined: list[PointRecord] = []
     first = 0
     for records in runs:
-        joined += [_in_round(record, first + record.point.round) for record in records]
+        joined += [
+            replace(record, point=replace(record.point, round=first + record.point.round)) for record in records
+        ]
         first += 1 + max((record.point.round for record in records), default=-1)
     return tuple(joined)
-
-
-def _in_round(record: PointRecord, number: int) -> PointRecord:
-    return replace(record, point=replace(record.point, round=number))
 
 
 # ---------------------------------------------------------------- GPUs against a CPU
@@ -156,49 +155,35 @@ Rates = Mapping[int, float]
 def over_cpu(cells: Sequence[Cell], rows: Sequence[Row], controls: Controls) -> Iterator[OverCpu]:
     """Yield for each CPU the plain loops of one GPU, then the exchanges, as ratios of rates."""
     for alone in controls.baselines():
-        if alone.whole.point.hardware.cores:
-            cpu = baseline(alone)
-            yield from _of_plain_loops(alone, cpu, controls)
-            yield from _of_exchanges(alone, cpu, cells, rows, controls)
+        if not alone.whole.point.hardware.cores:
+            continue
+        cpu, of_cpu = baseline(alone), _alone(alone)
+        for other in controls.baselines():
+            point = other.whole.point
+            if point.hardware.device == "cuda" and _is_same(point.strategy, point.workload, cpu):
+                yield OverCpu(**_facts(baseline(other)), ratio=_cpu_ratio(_alone(other), of_cpu), cpu=cpu)
+        for cell, row in zip(cells, rows, strict=True):
+            point = cell.point
+            if point.hardware.device == "cuda" and _is_same(controls.plain(point.strategy), point.reference, cpu):
+                yield OverCpu(**_facts(row), ratio=_cpu_ratio(_own(cell, point), of_cpu), cpu=cpu)
 
 
-def _of_plain_loops(alone: Alone, cpu: Baseline, controls: Controls) -> Iterator[OverCpu]:
-    for other in controls.baselines():
-        point = other.whole.point
-        if point.hardware.device == "cuda" and _is_same(point.strategy, point.workload, cpu):
-            made = baseline(other)
-            yield OverCpu(
-                contender=Contender(strategy=made.strategy, interconnect="auto", options={}),
-                alone=True,
-                workload=made.workload,
-                hardware=made.hardware,
-                world_size=1,
-                samples_per_s=made.samples_per_s,
-                ratio=_cpu_ratio(_alone(other), _alone(alone)),
-                cpu=cpu,
-                failed=made.failed,
-                footnotes=made.footnotes,
-            )
-
-
-def _of_exchanges(
-    alone: Alone, cpu: Baseline, cells: Sequence[Cell], rows: Sequence[Row], controls: Controls
-) -> Iterator[OverCpu]:
-    for cell, row in zip(cells, rows, strict=True):
-        point = cell.point
-        if point.hardware.device == "cuda" and _is_same(controls.plain(point.strategy), point.reference, cpu):
-            yield OverCpu(
-                contender=Contender(**{name: getattr(row, name) for name in Contender.__struct_fields__}),
-                alone=False,
-                workload=row.workload,
-                hardware=row.hardware,
-                world_size=row.world_size,
-                samples_per_s=row.samples_per_s,
-                ratio=_cpu_ratio(_own(cell, point), _alone(alone)),
-                cpu=cpu,
-                failed=row.failed,
-                footnotes=row.footnotes,
-            )
+def _facts(of: Row | Baseline) -> dict[str, Any]:
+    """Return the fields that `OverCpu` and `Minibatch` share."""
+    who: dict[str, Any]
+    if isinstance(of, Baseline):
+        who = {"contender": Contender(strategy=of.strategy, interconnect="auto", options={}), "world_size": 1}
+    else:
+        who = {"contender": contender(of), "world_size": of.world_size}
+    return {
+        **who,
+        "alone": isinstance(of, Baseline),
+        "workload": of.workload,
+        "hardware": of.hardware,
+        "samples_per_s": of.samples_per_s,
+        "failed": of.failed,
+        "footnotes": of.footnotes,
+    }
 
 
 def _is_same(plain: str, work: Workload, cpu: Baseline) -> bool:
@@ -285,45 +270,19 @@ def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
     for cell, row in zip(cells, rows, strict=True):
         if row.workload.batch_rule == "weak":
             logs = {number: log(time.step_s) for number, time in cell.times.items()}
-            yield Entry(
-                Minibatch(
-                    contender=Contender(**{name: getattr(row, name) for name in Contender.__struct_fields__}),
-                    alone=False,
-                    workload=row.workload,
-                    hardware=row.hardware,
-                    world_size=row.world_size,
-                    step_s=_mean(logs),
-                    samples_per_s=row.samples_per_s,
-                    failed=row.failed,
-                    footnotes=row.footnotes,
-                    placement=row.placement,
-                    flags=tuple(flag for flag in row.flags if flag in unranked_marks()),
-                ),
-                logs if competes(cell) else {},
-            )
+            flags = tuple(flag for flag in row.flags if flag in unranked_marks())
+            batch = Minibatch(**_facts(row), step_s=_mean(logs), placement=row.placement, flags=flags)
+            yield Entry(batch, logs if competes(cell) else {})
 
 
 def _plain_loops(controls: Controls) -> Iterator[Entry]:
     """Weak rule only: under other rules baselines have several batches anyway."""
     for alone in controls.baselines():
-        if alone.whole.point.workload.batch_rule != "weak":
-            continue
-        made, times = baseline(alone), alone.times(alone.seats(0), 0)
-        logs = {number: log(time.harmonic_s) for number, time in times.items()}
-        yield Entry(
-            Minibatch(
-                contender=Contender(strategy=made.strategy, interconnect="auto", options={}),
-                alone=True,
-                workload=made.workload.alone(made.workload.batch_size),
-                hardware=made.hardware,
-                world_size=1,
-                step_s=_mean(logs),
-                samples_per_s=made.samples_per_s,
-                failed=made.failed,
-                footnotes=made.footnotes,
-            ),
-            logs,
-        )
+        if alone.whole.point.workload.batch_rule == "weak":
+            logs = {number: log(time.harmonic_s) for number, time in alone.times(alone.seats(0), 0).items()}
+            made = baseline(alone)
+            made = replace(made, workload=made.workload.alone(made.workload.batch_size))
+            yield Entry(Minibatch(**_facts(made), step_s=_mean(logs)), logs)
 
 
 def _mean(logs: Mapping[int, float]) -> Estimate | None:

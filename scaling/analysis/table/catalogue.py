@@ -1,6 +1,6 @@
 """The catalogue of the report: every column, mark and explanation is declared here, once.
 
-All formats are made from these entries. `entries.py` documents their fields.
+All formats are made from these entries. `rows.py` documents their fields.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured import audit
-from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.cell import Cell, oversubscribed, superlinear
 from scaling.analysis.measured.device_use import DeviceUse, MachineUse
 from scaling.analysis.measured.traffic import Verdict, nccl_text
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.entries import (
+from scaling.analysis.table.rows import (
     BASES,
     ENDS,
     PERCENT,
@@ -25,6 +24,7 @@ from scaling.analysis.table.entries import (
     Found,
     Mark,
     Report,
+    Row,
     Table,
     Value,
     always,
@@ -32,7 +32,6 @@ from scaling.analysis.table.entries import (
     known,
     tera_digits,
 )  # fmt: skip
-from scaling.analysis.table.rows import Row
 
 # ---------------------------------------------------------------- marks
 
@@ -46,11 +45,11 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="FAILED", of_row=lambda found: found.cell.failure is not None, about="these have no result",
          serious=5, drawn=1),
     Mark(name="EMULATED",
-         meaning="devices sleep as long as published ones compute; gradients, exchange and network are real. "
-                 "Bytes were divided and times multiplied as said above, links slowed by both; all of it is "
-                 "undone in the figures. FITTED: images/s at that batch follow from others, nobody published "
-                 "them. The emulator's own error: how far this machine moves the last bucket, which nothing "
-                 "hides, more slowly than the links would.",
+         meaning="a device sleeps as long as the published one computes; gradients, exchange and network are "
+                 "real. Sizes are divided, times multiplied and links slowed, as said above; all figures are "
+                 "scaled back. FITTED: images/s at this batch are not published, they follow from other "
+                 "batches. The emulator's own error: how much slower this machine moves the last bucket than "
+                 "the links would; compute does not hide that bucket.",
          of_cell=lambda cell: any(record.point.hardware.device == "emulated" for record in cell.records),
          harmless_in=("solo", "each", "together", "comm", "held", "feed"), serious=6, drawn=6, hollow=True,
          line="--", across=True, is_complaint=False),
@@ -58,38 +57,39 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="AUDIT", of_cell=lambda cell: bool(cell.audits or cell.less_work), harmless_in=("comm",),
          claimless="its own counts disagree", is_wrong=True, serious=3, drawn=5, line="--",
          about="rate, samples and clocks of these rows disagree"),
-    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: audit.oversubscribed(cell.records),
+    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: oversubscribed(cell.records),
          claimless="ranks share cores or a GPU", serious=4, drawn=4, hollow=True, line=None,
          about="ranks shared cores or a GPU: neither speedup nor efficiency is claimed"),
-    Mark(name="SUPERLINEAR", of_row=lambda found: audit.superlinear(found.efficiency)),
+    Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency)),
     Mark(name="UNSETTLED", of_cell=lambda cell: any(not record.settled for record in cell.records)),
     Mark(name="THROTTLED", of_cell=lambda cell: bool(cell.throttle_reasons),
          of_row=lambda found: found.clocks is not None and found.clocks.differ),
     Mark(name="DRIFTING",
          of_row=lambda found: bool(found.drifts) or (found.later is not None and found.later.is_told)),
     Mark(name="ASYNC",
-         meaning="ranks do not wait for each other. {rates} is the sum of their own rates; staleness is the "
-                 "steps of other ranks between a step's pull of the parameters and its push; straggling has no "
-                 "meaning. Judge them by the loss after equal samples; where it is above that of all "
-                 "synchronous rows, the efficiency is not comparable, and no speedup is claimed.",
+         meaning="ranks do not wait for each other. {rates} is the sum of the ranks' rates. Staleness: steps of "
+                 "other ranks between a step's pull of the parameters and its push. Straggling has no meaning. "
+                 "Compare these rows by the loss after equal samples. If it is above that of all synchronous "
+                 "rows, efficiency is not comparable and no speedup is claimed.",
          of_row=lambda found: not found.cell.synchronous, drawn=8, line=":", is_complaint=False),
     Mark(name="UNSENT", of_row=_proves("UNSENT"), claimless="the gradients did not cross the network",
          is_wrong=True, serious=1, drawn=2, line="--",
          about="the counters saw less than half of the bytes that these rows must send"),
-    Mark(name="MISLABELLED", of_row=_proves("MISLABELLED"), unranked="another network carried it", is_wrong=True,
-         serious=2, drawn=3, line="--", about="the bytes took another network than these rows asked for"),
+    Mark(name="MISLABELLED", of_row=_proves("MISLABELLED"), unranked="its bytes took another network",
+         is_wrong=True, serious=2, drawn=3, line="--",
+         about="the bytes took another network than these rows requested"),
     Mark(name="UNVERIFIED", of_row=_proves("UNVERIFIED")),
     Mark(name="VERIFIED",
-         meaning="while windows ran, the kernel's counters on all nodes saw at least 95 % of the bytes on the "
-                 "network that was asked for. MISLABELLED: they went elsewhere. UNSENT: no counter saw half of "
-                 "them. UNVERIFIED: nobody can tell.",
+         meaning="the kernel's counters on all nodes saw at least 95 % of the bytes on the requested network "
+                 "during windows. MISLABELLED: the bytes went elsewhere. UNSENT: the counters saw less than "
+                 "half of them. UNVERIFIED: not known.",
          of_row=_proves("VERIFIED"), is_complaint=False),
     # Rows that were not measured here.
     Mark(name="PREDICTED",
-         meaning="medians and 80 % intervals of efficiency that stood in the run's file before any of these "
-                 "points was measured, from its smaller world sizes alone; never ranked. Error: predicted less "
-                 "measured. Inside: the measured mean lies in the interval, as it should in 8 of 10.",
-         about="nobody measured these rows", serious=7, drawn=7, hollow=True, line="--",
+         meaning="medians and 80 % intervals of efficiency, predicted from smaller world sizes and written into "
+                 "the run's file before these points were measured; never ranked. Error: predicted minus "
+                 "measured. Inside: the measured mean is in the interval; 8 of 10 should be.",
+         about="these rows are not measured", serious=7, drawn=7, hollow=True, line="--",
          across=True),
     Mark(name="IMPORTED", is_complaint=False),
 )  # fmt: skip
@@ -293,11 +293,11 @@ def _cause(
 # Bars show them in this order.
 CAUSES = (
     _cause(11, "contention", "contention", ("conten-", "tion"), "#e69f00",
-           "contention, devices at work slow each other",
+           "contention, devices slow each other while all compute",
            "devices slow each other without any exchange: look at memory bandwidth, power and shared cores"),
     _cause(12, "straggling", "straggling", ("strag-", "gling"), "#cc79a7",
            "straggling, the slowest rank of a step against the mean",
-           "one rank is later than the others: the heat map of plain loops at once shows which"),
+           "one rank is slower than the others: the heat map of plain loops at once shows which"),
     _cause(13, "exchange_cpu", "exchange's CPU", ("exch.'s", "CPU"), "#56b4e9",
            "exchange's CPU, its own work on the cores that compute",
            "the exchange works on cores that compute: fewer and larger messages, or cores of its own"),
@@ -305,20 +305,20 @@ CAUSES = (
            "servers, parameter servers on these cores",
            "parameter servers take cores from the training: nodes of their own (--server-hosts dedicated)"),
     _cause(15, "waiting", "waiting", None, "#d55e00",
-           "waiting, exposed communication and all else that ranks wait for",
+           "waiting, exposed communication and other waits of ranks",
            "ranks wait for gradients: a faster network, a larger batch per device, fewer bytes"),
     _cause(16, "data_wait", "data wait", ("data", "wait"), "#7b4fa3",
            "data wait, ranks wait longer for samples than one device alone does",
            "ranks wait for samples: a faster feed"),
     _cause(17, "exposed", "exposed comm.", ("exposed", "comm."), "#d55e00",
-           "exposed comm., exchange that compute does not hide",
-           "compute does not hide it all: a faster network, a larger batch per device, fewer bytes"),
+           "exposed comm., the exchange that compute does not hide",
+           "compute does not hide the whole exchange: a faster network, a larger batch per device, fewer bytes"),
     _cause(18, "small_batch", "small batch", ("small", "batch"), "#0072b2",
            "small batch, 1/N of the batch costs more than 1/N of the time",
            "a device's part of the batch is too small to keep it busy: a larger global batch"),
     _cause(19, "unexplained", "rest", None, "#8a8f98",
-           "rest, also when negative. With the efficiency they add up to 100 %.",
-           "measure all kinds of points in more rounds, since no control explains most of it"),
+           "rest, what is left, possibly negative. Causes and efficiency add up to 100 %.",
+           "no control run explains most of it: measure all kinds of points in more rounds"),
 )  # fmt: skip
 _OLD_CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
 _NEW_CAUSES = ("exchange_cpu", "servers", "waiting", "data_wait")
@@ -454,56 +454,57 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(label="loss", applies=lambda report: any(row.breakdown is not None for row in report.rows),
         text="{causes}"),
     Explanation(label="soak", applies=lambda report: any(row.lasting for row in report.rows),
-        text="the efficiency once processes of the first round had trained on for so long, against the plain "
-             "loop that did so too: whether what was measured in the first seconds of all rounds lasts. ± is of "
-             "that start's end and of the rounds."),
+        text="efficiency after several more seconds of training in the first round, against a plain loop that "
+             "trained on as long. It shows whether the efficiency of the first seconds lasts. ± covers the end "
+             "of that training and the rounds."),
     Explanation(label="slower cores", applies=lambda report: report.has_slower_cores,
-        text="a fixed piece of work on the ranks' own cores took longer than it mostly does, and nobody was "
-             "seen there: heat, the clock, another hyperthread or virtual machine. The windows just after it "
-             "were measured again, and those just before it only if another program used the cores."),
+        text="the canary, a fixed piece of work on the ranks' own cores, took longer than usual, and no program "
+             "was seen there. Possible reasons: heat, the clock, another hyperthread or virtual machine. The "
+             "windows just after it were repeated. The windows just before it were repeated only if another "
+             "program used the cores."),
     Explanation(label="data wait", applies=lambda report: any(row.data_wait for row in report.rows),
-        text="what plain loops take beyond the same loops on one batch that stays on the device, at most what "
-             "the feeds take by themselves. What one device waits alone is in the baseline: as a cause of loss "
-             "it counts only as far as it grows. Files come from the page cache, warm or cold as it was, unless "
-             "--drop-caches drops them from it before each point."),
+        text="time of plain loops beyond the same loops on one batch that stays on the device, at most the time "
+             "of the feeds alone. The wait of one device alone is in the baseline: only what exceeds it is a "
+             "cause of loss. Files come from the page cache, warm or cold, unless --drop-caches drops them "
+             "before each point."),
     Explanation(label="best, leading", applies=lambda report: report.compares,
-        text="{rates} against {rivals}, over the rounds that both have; ± is half the 95 % interval, which "
-             "holds for all differences of this report at once. best: told from each of the others; leading: "
-             "the fastest as measured, and those that cannot be told from it.{unranked}"),
+        text="{rates} against {rivals}, over common rounds; ± is half the 95 % interval, which holds for all "
+             "differences of this report at once. best: significantly faster than every rival; leading: "
+             "statistically tied for fastest.{unranked}"),
     Explanation(label="PREDICTED", applies=lambda report: report.predicts, text=mark_named("PREDICTED").meaning),
     Explanation(label="minibatch",
         applies=lambda report: any(one.efficiency for one in report.analysis.minibatches),
-        text="efficiency is the rate of a batch over that of the fastest of its sweep; x the smaller's time, "
-             "what it takes over the batch above it: beyond 2 for twice the batch, two of the smaller are "
-             "faster. Intervals hold for all batches of this report at once."),
+        text="efficiency is a batch's rate over the fastest rate of its sweep; x the smaller's time is its time "
+             "over that of the next smaller batch. Above 2 for twice the batch, two smaller batches are faster. "
+             "Intervals hold for all batches of this report at once."),
     Explanation(label="passes", applies=lambda report: any(not row.workload.trains for row in report.rows),
-        text="of one minibatch, in training mode and with what the gradients need kept; forward and backward "
-             "pass is both, so that the backward one alone is their difference, and what a whole step adds is "
-             "the update."),
+        text="time of one minibatch in training mode, which keeps what gradients need. Forward and backward "
+             "pass is both: its difference from the forward pass is the backward pass alone. The rest of a "
+             "whole step is the update."),
     Explanation(label="OOM", applies=lambda report: report.has_oom,
-        text="out of memory: the batch does not fit, in the framework's words or the kernel's (see the note)."),
+        text="out of memory: the batch does not fit, as the framework or the kernel reported (see the note)."),
     Explanation(label="top-1", applies=lambda report: bool(report.analysis.trainings),
-        text="of all held-out samples, each counted once on one of the ranks, the part whose highest logit is "
-             "right, after batch norm's statistics were averaged over ranks; mean over the seeds that came to "
-             "the epoch, since one that reaches the target ends there. An epoch has every sample once, rounded "
-             "up to whole batches. Seconds are of epochs alone, by the longest rank, the first with what a "
-             "framework does once; evaluation is timed apart. Points of a few tenths are few samples: never an "
-             "order."),
+        text="the share of held-out samples whose highest logit is right, after batch norm's statistics were "
+             "averaged over ranks. Each sample is counted once, on one rank. It is the mean over the seeds that "
+             "trained for so many epochs; a seed that reaches the target ends. An epoch has every sample once, "
+             "rounded up to whole batches. Seconds are of epochs alone, by the longest rank; the first includes "
+             "the framework's one-time work. Evaluation is timed apart. Differences of a few tenths of a point "
+             "are few samples: they show no order."),
     Explanation(label="learns less",
         applies=lambda report: any(one.less_than_samples for one in report.analysis.trainings),
-        text="every seed ended below every seed of that smaller batch of the same training, by more than 3 "
-             "standard errors of the held-out samples: at this rate the batch is past the largest useful one, "
-             "or the rate too low for it."),
+        text="every seed ended below every seed of that smaller batch of the same training, and the means "
+             "differ by more than 3 standard errors of the held-out samples. At this rate the batch is past the "
+             "largest useful one, or the rate is too low for it."),
     Explanation(label="ASYNC accuracy",
         applies=lambda report: any(not one.synchronous for one in report.analysis.trainings),
-        text="ranks do not wait for each other: what they learnt is of their own last parameters and not "
-             "comparable with that of synchronous rows; the batch of an update is one rank's."),
+        text="ranks do not wait for each other. Each rank's accuracy is of its own last parameters and not "
+             "comparable with synchronous rows. The batch of an update is one rank's."),
     Explanation(label="x the CPU", applies=lambda report: bool(report.analysis.over_cpu),
-        text="{rates} over those of the plain loop of the same framework on all cores of the first host, in "
-             "fp32 and at the batch of one GPU; ± is half the 95 % interval over rounds."),
-    Explanation(label="rounds tell", applies=lambda report: bool(report.analysis.resolutions),
-        text="the smallest true difference between two rivals that 80 of 100 runs as noisy as this one would "
-             "find, and what more rounds would find. What is not told apart here may differ by that much."),
+        text="{rates} over that of the same framework's plain loop on all cores of the first host, in fp32 and "
+             "at the batch of one GPU; ± is half the 95 % interval over rounds."),
+    Explanation(label="rounds detect", applies=lambda report: bool(report.analysis.resolutions),
+        text="the smallest true difference between two rivals that is detected in 80 of 100 runs with this "
+             "noise, and by more rounds. Tied rivals may differ by that much."),
     Explanation(label="ASYNC", applies=lambda report: any(not row.synchronous for row in report.rows),
         text=mark_named("ASYNC").meaning),
     Explanation(label="EMULATED", applies=lambda report: any(row.hardware.profile for row in report.rows),
@@ -511,36 +512,37 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(label="VERIFIED", applies=lambda report: any(row.receipt for row in report.rows),
         text=mark_named("VERIFIED").meaning),
     Explanation(label="NCCL", applies=lambda report: any(row.nccl and nccl_text(row.nccl) for row in report.rows),
-        text="what NCCL's own log says that it took: over networks, inside nodes, and the algorithm and "
-             "protocol of most bytes of gradients, as the first round of comm tells. With GPUDirect cards read "
-             "and write the GPU's memory; without it bytes take the way through the host's."),
+        text="NCCL's choices by its own log: over networks, inside nodes, and the algorithm and protocol of "
+             "most bytes of gradients in the first round of comm. With GPUDirect, cards access GPU memory "
+             "directly; without it, bytes pass through host memory."),
     Explanation(label="device", applies=lambda report: any(row.device_use for row in report.rows),
-        text="means over GPUs, rounds and readings while windows ran: the clock of the multiprocessors (and its "
-             "highest reading), power, time with any kernel running; the most memory that one GPU had in use; "
-             "energy of the GPUs alone, by their counters, after ~ by readings of their power, which some "
+        text="means over GPUs, rounds and readings during windows: the clock of the multiprocessors (and its "
+             "highest reading), power, time with any kernel running; the most memory in use on one GPU; energy "
+             "of the GPUs alone, by their counters. After ~ energy is from readings of power, which some GPUs "
              "average over a part of the time."),
     Explanation(label="CPU and DRAM", applies=lambda report: any(row.machine_energy for row in report.rows),
-        text="power of all processor packages and memory of the row's machines while its windows ran, by the "
-             "kernel's counters (RAPL), whole however many ranks there are: not told where ranks share cores or "
-             "a machine, or other programs ran. GPUs, fans and power supplies are not in it."),
+        text="power of all processor packages and memory of the row's machines during windows, by the kernel's "
+             "counters (RAPL). It is of whole machines, however many ranks they have. It is missing if ranks "
+             "share cores or a machine, or if other programs ran. GPUs, fans and power supplies are not "
+             "included."),
     Explanation(label="J, W: -",
         applies=lambda report: any(row.machine_energy and row.machine_energy.unreadable for row in report.rows),
-        text="{unreadable}: cannot be read; only root may since Linux 5.10. On every node, as root: chgrp GROUP "
-             "and chmod g+r these files, for good by a udev rule: SUBSYSTEM==\"powercap\", ACTION==\"add\", "
+        text="{unreadable}: cannot be read; since Linux 5.10 only root may. On every node, as root: chgrp GROUP "
+             "and chmod g+r these files. A udev rule keeps that: SUBSYSTEM==\"powercap\", ACTION==\"add\", "
              "RUN+=\"/bin/sh -c 'chgrp GROUP /sys%p/energy_uj; chmod g+r /sys%p/energy_uj'\""),
     Explanation(label="busiest path", applies=lambda report: any(row.paths for row in report.rows),
-        text="from node to node, the part of the time in which it had bytes to send, and what it carried then, "
-             "by the kernel's account of each TCP connection. Near 100 % the network is the limit."),
+        text="from node to node: the share of the time with bytes to send, and the rate in that time, by the "
+             "kernel's counters of each TCP connection. Near 100 % the network is the limit."),
     Explanation(label="traced", applies=lambda report: any(row.traced for row in report.rows),
-        text="steps with profilers on, after the measured windows and in no figure above. Open the files, in "
-             "the run's folder on each rank's host, in https://ui.perfetto.dev."),
+        text="steps with profilers on, after the measured windows; not counted above. Open the files, in the "
+             "run's folder on each rank's host, in https://ui.perfetto.dev."),
     Explanation(label="traced, on the GPU",
         applies=lambda report: any(row.traced and row.traced.gpu for row in report.rows),
-        text="a traced step, mean over ranks: computing as without the exchange; slowed, what the same kernels "
-             "take longer beside it; other kernels, such as the wrapper's copies; transfer, each collective's "
-             "shortest run of all ranks, as far as no computing hides it; waiting, the rest of it; idle as "
-             "without the exchange; host, what it idles more. Shares of the step where profiling changed it by "
-             "more than 3 %."),
+        text="a traced step, mean over ranks. Computing, idle: as without the exchange. Slowed: how much longer "
+             "the same kernels take during it. Other kernels: such as the wrapper's copies. Transfer: each "
+             "collective's shortest run of all ranks, as far as compute does not hide it. Waiting: the rest of "
+             "the collectives. Host: additional idle time. If profiling changed the step by more than 3 %, "
+             "values are shares of the step."),
 )  # fmt: skip
 
 

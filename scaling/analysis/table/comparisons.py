@@ -20,9 +20,9 @@ from typing import NamedTuple
 from scaling.analysis.measured.cell import Cell, cells
 from scaling.analysis.measured.controls import Key
 from scaling.analysis.statistics.contrasts import Layout, Table
-from scaling.analysis.statistics.intervals import Estimate, interval
+from scaling.analysis.statistics.intervals import Estimate, differences, interval
 from scaling.analysis.table.catalogue import competes
-from scaling.analysis.table.rows import Comparison, Contender, Resolution, Standing
+from scaling.analysis.table.rows import Comparison, Contender, Resolution, Row, Standing
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 
@@ -242,16 +242,16 @@ def _comparisons(table: Table, contest: Contest, ranking: Ranking, framework: st
             world_size=point.world_size,
             placement=point.placement,
             synchronous=contest.synchronous,
-            best=_contender(point),
-            other=_contender(contest.rivals[other].point),
+            best=contender(point),
+            other=contender(contest.rivals[other].point),
             advantage=difference(table, contest, other, ranking.first),
             difference=difference(table, contest, ranking.first, other),
             framework=framework,
         )
 
 
-def _contender(point: Point) -> Contender:
-    return Contender(**{field: getattr(point, field) for field in Contender.__struct_fields__})
+def contender(of: Row | Point) -> Contender:
+    return Contender(**{field: getattr(of, field) for field in Contender.__struct_fields__})
 
 
 def resolutions(table: Table, found: Sequence[Contest], group_of: Mapping[Key, int]) -> Iterator[Resolution]:
@@ -289,7 +289,6 @@ def equal_losses(group: Sequence[Cell]) -> Mapping[str, Loss]:
 def _learnt_less(cell: Cell, worst: Cell | None, count: int) -> bool:
     if cell.synchronous or worst is None:
         return False
-    own, others = cell.losses_after(count), worst.losses_after(count)
-    shared = sorted(own.keys() & others.keys())
-    low = interval([own[number] - others[number] for number in shared]).low if shared else None
+    shared = differences(cell.losses_after(count), worst.losses_after(count))
+    low = interval(list(shared.values())).low if shared else None
     return low is not None and low > 0

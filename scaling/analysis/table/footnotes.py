@@ -11,14 +11,13 @@ from scaling.analysis.measured import traffic
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Alone, Controls
 from scaling.analysis.measured.device_use import Clocks, difference
-from scaling.analysis.measured.lasting import Lasting
-from scaling.analysis.measured.pools import Drift
 from scaling.analysis.measured.rounds import Round
 from scaling.analysis.measured.step_time import NO_RESULT
 from scaling.analysis.measured.traffic import Receipt
-from scaling.analysis.statistics.intervals import Estimate, Layout, additive, interval, quantile
+from scaling.analysis.statistics.intervals import Estimate, Layout, additive, differences, interval, quantile
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
+from scaling.analysis.table.rows import Drift, Lasting
 from scaling.quiet.notes import notes
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
@@ -52,10 +51,10 @@ def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
     each = alone.by_seat(cell.seats, size) if alone and len(cell.seats) > 1 else {}
     known = len(each) > 1
     where = {**cell.where, **(control.where if control else {})}
-    how = "alone" if known else "beside the others"
+    how = "when alone" if known else "when all run"
     yield from _apart(odd(each if known else beside), where, how, waits=cell.synchronous)
     if known:
-        shared = {seat: _difference(beside[seat], column) for seat, column in each.items() if seat in beside}
+        shared = {seat: differences(beside[seat], column) for seat, column in each.items() if seat in beside}
         more = odd({seat: column for seat, column in shared.items() if column})
         yield from _contention([one for one in more if one.apart > 0], where)
 
@@ -90,36 +89,33 @@ def _by_seat(control: Cell) -> dict[str, dict[int, float]]:
     return found
 
 
-def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
-    return {number: one[number] - other[number] for number in sorted(one.keys() & other.keys())}
-
-
 def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: bool) -> Iterator[str]:
-    """Report `slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer alone than its fellows`."""
+    """Report `slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer than the others when alone`."""
     if not found:
         return
     kinds = [kind for kind, sign in (("slow", 1), ("fast", -1)) if any(sign * one.apart > 0 for one in found)]
     ranks = "rank" if len(found) == 1 else "ranks"
     waiting = ""
     if waits and "fast" in kinds:
-        waiting = ", and waits for them" if len(found) == 1 else "; the fast ones wait"
-    listed = _worst(found, where, lambda one: f"takes {_size(one)} {how} than its fellows", _size)
+        waiting = "; it waits for the others" if len(found) == 1 else "; the fast ranks wait"
+    listed = _worst(found, where, lambda one: f"takes {_size(one)} than the others {how}", _size)
     yield f"{' and '.join(kinds)} {ranks}: {listed}{waiting}"
 
 
 def _contention(found: Sequence[Odd], where: Mapping[int, str]) -> Iterator[str]:
-    """Report `contention: rank 3 on node2 (CPU 3) loses 15.0 % more beside the others than they do`."""
+    """Report `contention: rank 3 on node2 (CPU 3) loses 15.0 % more than the others when all run`."""
     if found:
-        listed = _worst(found, where, lambda one: f"loses {_lost(one)} more beside the others than they do", _lost)
+        listed = _worst(
+            found,
+            where,
+            lambda one: f"loses {_percent(one.apart)} more than the others when all run",
+            lambda one: _percent(one.apart),
+        )
         yield f"contention: {listed}"
 
 
-def _lost(one: Odd) -> str:
-    return f"{100 * one.apart:.1f} %"
-
-
 def _size(one: Odd) -> str:
-    return f"{100 * abs(one.apart):.1f} % {'longer' if one.apart > 0 else 'less'}"
+    return f"{_percent(abs(one.apart))} {'longer' if one.apart > 0 else 'less'}"
 
 
 def _worst(
@@ -172,9 +168,9 @@ def _not_by_cpu(measured: Sequence[Round]) -> Iterator[str]:
         return
     if any(one.grown is not None for one in measured):
         count = f"{len(whose)} of {len(measured)} rounds"
-        yield f"no CPU time {whose[0]} in {count}; from the others: exchange's CPU and waiting"
+        yield f"no CPU time {whose[0]} in {count}; from the other rounds: exchange's CPU and waiting"
     else:
-        yield f"no CPU time {whose[0]}: the loss is split without, into exposed communication and the rest"
+        yield f"no CPU time {whose[0]}: the loss is split into exposed communication and the rest"
 
 
 def _not_held(point: Point, measured: Sequence[Round], controls: Controls) -> Iterator[str]:
@@ -182,11 +178,11 @@ def _not_held(point: Point, measured: Sequence[Round], controls: Controls) -> It
     if not count or not (cause := controls.why_missing("held", point, point.workload.batch_size)):
         return
     if count == len(measured):
-        yield f"no held control (failed: {cause}): what ranks wait for data counts as contention"
+        yield f"no held control (failed: {cause}): data wait counts as contention"
     else:
         yield (
-            f"no held control in {count} of {len(measured)} rounds (failed: {cause}); from the others: what ranks "
-            "wait for data"
+            f"no held control in {count} of {len(measured)} rounds (failed: {cause}); from the other rounds: "
+            "data wait"
         )
 
 
@@ -197,7 +193,7 @@ def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], co
     left = "contention and exposed communication" if is_async else LEFT_OVER[kind]
     if count == len(measured):
         return f"no {kind} control{failed}; counted in the rest: {left}"
-    return f"no {kind} control in {count} of {len(measured)} rounds{failed}; from the others: {left}"
+    return f"no {kind} control in {count} of {len(measured)} rounds{failed}; from the other rounds: {left}"
 
 
 # ---------------------------------------------------------------- emulated rows
@@ -219,7 +215,7 @@ def _of_the_device(found: Emulation, point: Point) -> Iterator[str]:
     if found.fitted:
         work = point.workload
         yield (
-            f"FITTED: nobody published {work.unit}/s of one device at batch {work.batch_size}; it sleeps by "
+            f"FITTED: {work.unit}/s of one device at batch {work.batch_size} are not published; their fit is "
             f"{found.fitted}"
         )
 
@@ -231,17 +227,17 @@ def _of_the_exchange(found: Emulation, point: Point, nodes: int) -> Iterator[str
     if found.error_fraction is not None and found.error_fraction > MOST_LATE * (1 + 1e-6):
         share = _percent(found.error_fraction)
         yield (
-            f"the last bucket takes {_ms(found.tail_s)} here, {_ms(found.wire_s)} on the links that are emulated: "
-            f"up to {share} of the step is the emulator's; give more --dilate, or leave it out"
+            f"the last bucket takes {_ms(found.tail_s)} here, {_ms(found.wire_s)} on the emulated links: the "
+            f"emulator's error is up to {share} of the step; raise --dilate, or leave it out"
         )
     if point.world_size > nodes and not found.inside:
-        yield "not emulated: the links inside a node, whose bandwidth its profile does not know"
+        yield "not emulated: the links inside a node; its profile has no bandwidth of them"
     elif found.inside_s > found.wire_s:
-        beside = f", {_ms(found.wire_s)} of it beside the links between nodes" if found.wire_s else ""
+        beside = f"; {_ms(found.wire_s)} of it run while bytes pass between nodes" if found.wire_s else ""
         bucket = "the last bucket" if found.error_fraction is not None else "DDP's last bucket"
         yield (
-            f"not emulated: {found.inside} inside a node, which takes {bucket} {_ms(found.inside_s)} at "
-            f"least, {_percent(found.inside_s / step_s)} of a step{beside}"
+            f"not emulated: {found.inside} inside a node; {bucket} takes at least {_ms(found.inside_s)} there, "
+            f"{_percent(found.inside_s / step_s)} of a step{beside}"
         )
 
 
@@ -318,8 +314,9 @@ def _later(later: Lasting | None) -> Iterator[str]:
     if later is not None and later.is_told:
         change = later.change.mean
         yield (
-            f"DRIFTING: after {later.after_s:.0f} s more of training its efficiency was {100 * abs(change):.1f} % "
-            f"of itself {'higher' if change > 0 else 'lower'}: what is measured in the first seconds does not last"
+            f"DRIFTING: after {later.after_s:.0f} s more of training its efficiency was {100 * abs(change):.1f} "
+            f"% {'higher' if change > 0 else 'lower'}, relative to the first seconds; the first seconds are not "
+            "typical"
         )
 
 
@@ -327,8 +324,8 @@ def _wide(efficiency: Estimate) -> Iterator[str]:
     low, high = efficiency.low, efficiency.high
     if low is not None and high is not None and high - low > 2 * WIDE:
         yield (
-            f"{efficiency.n} rounds do not tell its efficiency: 95 % interval {100 * low:.0f} to {100 * high:.0f} "
-            "%; more --rounds, or a machine without others, narrow it"
+            f"the efficiency of {efficiency.n} rounds is imprecise: 95 % interval {100 * low:.0f} to "
+            f"{100 * high:.0f} %; use more --rounds or an idle machine"
         )
 
 
@@ -394,7 +391,7 @@ def _counted(cell: Cell, said: Iterable[tuple[int, str]]) -> Iterator[str]:
 def _stamps(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
     warned = {warning.kind for record in cell.records for warning in record.warnings}
     if "UNSETTLED" in flags and "unsettled" not in warned:
-        yield "UNSETTLED: the windows were still drifting when they began to count"
+        yield "UNSETTLED: step times still drifted when the measured windows began"
     if cell.throttle_reasons and "throttled" not in warned:
         yield f"THROTTLED: {', '.join(cell.throttle_reasons)}"
 
@@ -408,7 +405,7 @@ def _comm_beside(rounds: Sequence[Round]) -> Iterator[str]:
     logs = [log(one.comm_beside_s / one.comm_s) for one in rounds if one.comm_beside_s and one.comm_s]
     found = interval(logs) if logs else None
     if found is not None and found.low is not None and found.low > log(SLOWER_BESIDE):
-        yield f"communication takes {exp(found.mean):.2g} times as long beside compute as alone"
+        yield f"communication takes {exp(found.mean):.2g} times as long during compute as alone"
 
 
 def _warnings(cell: Cell) -> Iterator[str]:
@@ -421,7 +418,7 @@ def _warnings(cell: Cell) -> Iterator[str]:
 
 def _warned(record: PointRecord, told: Collection[WarningKind]) -> Iterator[str]:
     yield from (warning.text for warning in record.warnings if warning.kind not in told)
-    yield from (f"tried again: {text}" for text in record.retries)
+    yield from (f"retried: {text}" for text in record.retries)
 
 
 # ---------------------------------------------------------------- baseline and controls
@@ -432,10 +429,10 @@ def _superlinear(cell: Cell, alone: Alone | None) -> str:
     if baseline is not None and baseline.throttle_reasons:
         return f"the baseline's device was throttled ({', '.join(baseline.throttle_reasons)})"
     if baseline is not None and baseline.devices and not cell.devices <= baseline.devices:
-        return f"the baseline ran on {_names(baseline.devices)}, the row on {_names(cell.devices)} as well"
+        return f"the baseline ran on {_names(baseline.devices)}, the row also on {_names(cell.devices)}"
     if point.workload.share(point.world_size) > 1:
         batch = point.workload.batch_size
-        return f"probably the smaller batch of {batch} per device, whose data fit the caches better"
+        return f"probably the smaller batch of {batch} per device: its data fit the caches better"
     return "probably the baseline's machine was busier or its clocks lower; measure on an idle machine"
 
 

@@ -9,8 +9,7 @@ from typing import get_args
 
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import drawn, serious
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Column, Row
 from scaling.records.events import Failed
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord, RankRecord
@@ -155,7 +154,7 @@ def timeline(material: Material) -> Iterator[Figure]:
             ("round", "points", "from", "to", "failed"), tuple(map(_timeline_line, lanes, by_round.values()))
         ),
         stamps=serious(_flags(records) | ({"FAILED"} if failures else set())),
-        left_out="" if by_window else "points as a whole, start-up included; their windows have no room",
+        left_out="" if by_window else "windows, for lack of room: bars are whole points with their start-up",
     )
 
 
@@ -261,7 +260,7 @@ MOST_HOSTS = 48
 SLOWEST = 16
 MOST_COLUMNS = 240
 _SAYS = {
-    "together": "plain loops at once, no exchange: nobody waits, so a line that is dark is a slow rank",
+    "together": "plain loops at once, no exchange: no rank waits, so a dark line is a slow rank",
     "exchange": "the exchange: all ranks wait for the slowest, so columns are dark and not lines",
 }
 
@@ -321,7 +320,7 @@ def _heat(grid: Grid, breaks: tuple[int, ...]) -> tuple[Heat, str]:
     lines, left_out = {f"rank {rank}": line for (rank, _), line in grid.items()}, ""
     if len(grid) > MOST_RANKS:
         lines = _by_host(grid)
-        left_out = f"of {len(grid)} ranks the worst of each host, and the {SLOWEST} slowest ranks"
+        left_out = f"of {len(grid)} ranks all but the worst of each host and the {SLOWEST} slowest"
     every = -(-max(map(len, lines.values())) // MOST_COLUMNS)
     heat = Heat(
         lines=tuple(lines),
@@ -355,7 +354,7 @@ def _lines(grid: Grid) -> Iterator[tuple[str, str]]:
 
 def _worst(grid: Grid) -> str:
     rank, host = max(grid, key=lambda who: _mean(grid[who]))
-    return f"Slowest on the whole: rank {rank} on {host}, {_mean(grid[rank, host]):.3f} times the median"
+    return f"Slowest overall: rank {rank} on {host}, {_mean(grid[rank, host]):.3f} times the median"
 
 
 # ---------------------------------------------------------------- devices

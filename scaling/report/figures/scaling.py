@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.catalogue import drawn, mark_named, serious
-from scaling.analysis.table.predictions import Judged
 from scaling.analysis.table.rows import Row
+from scaling.analysis.table.unmeasured import Judged
 from scaling.report import labels, quantities, words
 from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table
 from scaling.report.material import Material
@@ -38,7 +38,7 @@ def speedup(material: Material) -> Iterator[Figure]:
                 upright=f"{unit}/s", ideal=None,
             )  # fmt: skip
             shown = partial(quantities.rate, workload=work)
-            yield _figure("speedup", f"{unit}/s, nothing is known of one device{title}", body, rows, shown)
+            yield _figure("speedup", f"{unit}/s, without a rate of one device{title}", body, rows, shown)
 
 
 def _units_per_s(row: Row) -> Estimate | None:

@@ -7,15 +7,15 @@ from scaling.report import words
 from scaling.report.figures import FIGURES
 from scaling.report.formats.plots import draw
 from scaling.report.formats.plots.draw import Kind
-from scaling.report.formats.plots.style import Theme
+from scaling.report.formats.plots.sheet import Theme
 from scaling.report.material import Material
 
 _WHY = {
-    "cards": "no bytes of it crossed nodes",
-    "efficiency": "no row of it claims an efficiency",
-    "loss": "no row of it claims an efficiency",
+    "cards": "no bytes crossed nodes",
+    "efficiency": "no row has an efficiency",
+    "loss": "no row has an efficiency",
     "ranks": "its largest world size has no windows of several ranks",
-    "devices": "nothing was read of its devices",
+    "devices": "there are no readings of its devices",
 }
 
 

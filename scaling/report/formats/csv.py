@@ -13,10 +13,8 @@ from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import rows
 from scaling.analysis.table.cost import Bill, Pricing, bill
-from scaling.analysis.table.entries import ENDS, Column
-from scaling.analysis.table.imported import Imported, cells
-from scaling.analysis.table.predictions import of_row
-from scaling.analysis.table.rows import Row, Standing
+from scaling.analysis.table.rows import ENDS, Column, Row, Standing
+from scaling.analysis.table.unmeasured import Imported, cells, of_row
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.text import one_line, rounded
 

@@ -13,9 +13,8 @@ import msgspec
 from scaling.analysis.table.analyse import Analysis, analyse
 from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill, Pricing, bill
-from scaling.analysis.table.imported import cells
-from scaling.analysis.table.predictions import Judged, judged
 from scaling.analysis.table.rows import Baseline, Comparison, Minibatch, OverCpu, Row, Training
+from scaling.analysis.table.unmeasured import Judged, cells, judged
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import as_json, rounded

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from scaling.analysis.table.catalogue import EFFICIENCY, mark_named
 from scaling.analysis.table.cost import Pricing
-from scaling.analysis.table.entries import Column
+from scaling.analysis.table.rows import Column
 from scaling.records.run import Header, PointRecord
 from scaling.report import words
 from scaling.report.document import document

@@ -8,10 +8,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scaling.analysis.table import prices
 from scaling.analysis.table.analyse import CODE
-from scaling.analysis.table.cost import Bill, Pricing, bill
-from scaling.analysis.table.prices import ON_DEMAND
+from scaling.analysis.table.cost import ON_DEMAND, Bill, Pricing, bill, read_prices
 from scaling.analysis.table.rows import Row
 from scaling.command import deliver, obey
 from scaling.errors import UsageError
@@ -54,7 +52,7 @@ def compare(asked: Asked) -> Found:
 
 
 def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Metric:
-    pricing = Pricing(prices.read(path))
+    pricing = Pricing(read_prices(path))
     found = {
         id(row): of.per_million[how]
         for side, of_runs in zip(both, rows, strict=True)

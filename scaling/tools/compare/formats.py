@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from scaling.analysis.table.entries import PERCENT, Column
+from scaling.analysis.table.rows import PERCENT, Column
 from scaling.report import quantities, words
 from scaling.report.parts import Document, Entry, Line, Phrase, Quantity, Section
 from scaling.text import as_json, counted, decimals, one_line, rounded

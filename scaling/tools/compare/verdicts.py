@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from scaling.analysis.statistics import launches
-from scaling.analysis.statistics.intervals import Estimate, geometric, interval
-from scaling.analysis.statistics.launches import Difference
+from scaling.analysis.statistics import intervals
+from scaling.analysis.statistics.intervals import Difference, Estimate, geometric, interval
 from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.rows import Row
 from scaling.report import labels
@@ -143,7 +142,7 @@ def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rul
     judged = [_untested(pair, context, rule) for pair in found]
     differences = _differences([(at, found[at]) for at in range(len(found)) if judged[at].verdict == "same"], rule)
     tested = [at for at, one in differences.items() if one.se is not None]
-    levels = dict(zip(tested, launches.holm([differences[at] for at in tested]), strict=True))
+    levels = dict(zip(tested, intervals.holm([differences[at] for at in tested]), strict=True))
     for at, difference in differences.items():
         judged[at] = _tested(judged[at], difference, levels.get(at), rule)
     return tuple(judged)
@@ -238,21 +237,21 @@ def _differences(found: Sequence[tuple[int, Pair]], rule: Rule) -> dict[int, Dif
         row = pair.shown
         alike[row.workload, row.hardware, row.world_size].append(at)
     for places in alike.values() if rule.unit == "runs" else ():
-        differences.update(zip(places, launches.pooled([differences[at] for at in places]), strict=True))
+        differences.update(zip(places, intervals.pooled([differences[at] for at in places]), strict=True))
     return differences
 
 
 def _difference(pair: Pair, rule: Rule) -> Difference:
     """Gain of the new side, negative for a loss whatever the metric."""
     base, new = (_side(_estimates(rows, rule), rule) for rows in (pair.base, pair.new))
-    found = launches.welch(base, new)
+    found = intervals.welch(base, new)
     return found._replace(mean=rule.metric.sign * found.mean)
 
 
-def _side(estimates: Sequence[Estimate], rule: Rule) -> launches.Side:
+def _side(estimates: Sequence[Estimate], rule: Rule) -> intervals.Side:
     if rule.unit == "rounds":
-        return launches.of_estimate(estimates[0], logarithm=rule.metric.is_ratio)
-    return launches.of_values([log(one.mean) if rule.metric.is_ratio else one.mean for one in estimates])
+        return intervals.of_estimate(estimates[0], logarithm=rule.metric.is_ratio)
+    return intervals.of_values([log(one.mean) if rule.metric.is_ratio else one.mean for one in estimates])
 
 
 def _value(rows: Sequence[Row], rule: Rule) -> Value | None:
@@ -277,8 +276,8 @@ def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> C
         return replace(cell, verdict=verdict, change=change)
     loss = abs(found.mean)
     wanted = loss if loss > rule.bound else rule.bound - loss
-    needed = launches.units_needed(found, level, wanted)
-    count = f"over {launches.MOST_UNITS}" if needed is None else f"about {needed}"
+    needed = intervals.units_needed(found, level, wanted)
+    count = f"over {intervals.MOST_UNITS}" if needed is None else f"about {needed}"
     reason = "; ".join(filter(None, (f"{count} {rule.unit} a side would decide", cell.reason)))
     return replace(cell, verdict=verdict, change=change, needed=needed, reason=reason)
 

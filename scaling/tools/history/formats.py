@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from scaling import text
-from scaling.analysis.table.entries import PERCENT, Column
+from scaling.analysis.table.rows import PERCENT, Column
 from scaling.report import quantities
 from scaling.report.formats.csv import defused
 from scaling.report.parts import Cell, Document, Entry, Line, Quantity, Section

@@ -19,9 +19,8 @@ from scaling.analysis.measured.rounds import efficiencies
 from scaling.analysis.table.analyse import EXPECTED, kept, launch
 from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import exchanges
-from scaling.analysis.table.entries import Found
-from scaling.analysis.table.imported import Imported, cells
-from scaling.analysis.table.rows import Contender
+from scaling.analysis.table.rows import Contender, Found
+from scaling.analysis.table.unmeasured import Imported, cells
 from scaling.errors import UsageError
 from scaling.records.events import Failed
 from scaling.records.other_code import revision

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from scaling.analysis.table.catalogue import drawn, serious
-from scaling.analysis.table.entries import Column
+from scaling.analysis.table.rows import Column
 from scaling.report import labels, words
 from scaling.report.figures.parts import Figure, Table, Trend, Trends, Turn
 from scaling.report.formats.html import shell

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scaling.analysis.table import prices
-from scaling.analysis.table.prices import Price, Prices
+from scaling.analysis.table import cost
+from scaling.analysis.table.cost import Price, Prices
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
 from scaling.records.run import Header, PointRecord
@@ -66,7 +66,7 @@ def planned(asked: Asked, case: Case, priors: Priors) -> str:
     """List the clusters that reach the target, cheapest first. Raises UsageError if there is none."""
     if asked.prices is None or asked.target is None:
         raise UsageError("--target: needs --prices FILE")
-    file = prices.read(asked.prices)
+    file = cost.read_prices(asked.prices)
     fitting = [price for price in file.price if _is_ours(price, case)]
     if not fitting:
         raise UsageError(

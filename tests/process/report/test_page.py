@@ -25,7 +25,7 @@ from scaling.report.figures import FIGURES
 from scaling.report.formats import alone, csv
 from scaling.report.formats.html import page, shell
 from scaling.report.formats.plots.draw import Kind
-from scaling.report.formats.plots.style import CURRENT, RED
+from scaling.report.formats.plots.sheet import CURRENT, RED
 from scaling.report.material import Material, source_of
 from tests.support import hostile
 from tests.support.emulated_records import emulated_run
@@ -150,14 +150,14 @@ def test_the_answer_is_a_sentence_with_its_reason_and_a_way_out() -> None:
     assert (
         "On 16 devices torch:nccl over ib0 trains 3937 images/s ± 25, 12.31 times one device: 76.9 % of the "
         "ideal. Lost: 20.0 % to exposed communication, 1.6 % to contention, 1.4 % to straggling. "
-        "It is the best of its rivals." in said
+        "It is significantly faster than its rivals." in said
     )
-    assert "What would help: compute does not hide it all: a faster network" in said
+    assert "What would help: compute does not hide the whole exchange: a faster network" in said
 
 
-def test_who_cannot_be_told_from_others_says_so_with_the_answer() -> None:
+def test_a_tied_row_is_named_as_tied() -> None:
     said = Markup(made("frameworks")).text
-    assert "On 4 devices torch:gloo trains 1176 images/s" in said and "Not all of its rivals can be told" in said
+    assert "On 4 devices torch:gloo trains 1176 images/s" in said and "It is tied with at least one rival." in said
 
 
 def test_a_largest_world_size_that_failed_is_the_first_thing_said() -> None:
@@ -165,7 +165,7 @@ def test_a_largest_world_size_that_failed_is_the_first_thing_said() -> None:
     broken = [failed(one.point) if one.point.world_size == 4 else one for one in records]
     said = Markup(page.render(Material(head, broken))).text
     assert "On 4 devices fake:a over eth0 failed: oom." in said
-    assert "The largest that was measured: 2 devices, fake:a over ib0, 581.6 images/s" in said
+    assert "The largest measured row: 2 devices, fake:a over ib0, 581.6 images/s" in said
 
 
 def test_a_run_without_any_row_says_so() -> None:

@@ -16,8 +16,8 @@ from scaling.analysis.measured.controls import Controls
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import analyse
 from scaling.analysis.table.analyse import baselines, comparisons, join, joinable, rows
+from scaling.analysis.table.cell_rows import Analyser
 from scaling.analysis.table.comparisons import comparable, curve_keys
-from scaling.analysis.table.incremental import Analyser
 from scaling.records.events import Failed
 from scaling.records.host import Gpu
 from scaling.records.point import Hardware, Kind, Workload

@@ -47,7 +47,7 @@ def test_partial_failure() -> None:
     lost = [point("exchange", 2, 0).key, point("exchange", 2, 2).key]
     row = by_size([failed(one.point) if one.point.key in lost else one for one in records])[2]
     assert row.failed is None and row.rounds == 1 and row.flags == ()
-    slow = "slow rank: rank 1 on node1 (CPU 1) takes 2.0 % longer beside the others than its fellows"
+    slow = "slow rank: rank 1 on node1 (CPU 1) takes 2.0 % longer than the others when all run"
     assert row.footnotes == ("2 of 3 rounds failed: oom: out of memory (rank 1 on node1; log: logs/a.log)", slow)
     assert mean(row.efficiency) == close(0.8)
 
@@ -147,16 +147,16 @@ def test_noise_is_not_superlinear() -> None:
     assert "SUPERLINEAR" not in row.flags
 
 
-def test_an_interval_that_tells_little_has_its_ends_in_words() -> None:
+def test_a_wide_interval_has_its_ends_in_a_note() -> None:
     """Half its width does not tell them: it reaches farther up than down."""
     seconds = ((0.1, 0.12), (0.13, 0.11), (0.1, 0.16))
     row = by_size(one for n, (solo, step_s) in enumerate(seconds) for one in sweep(n, solo, {2: step_s}))[2]
     assert row.efficiency is not None and row.efficiency.low is not None and row.efficiency.high is not None
     low, high = (f"{100 * end:.0f}" for end in (row.efficiency.low, row.efficiency.high))
-    said = f"3 rounds do not tell its efficiency: 95 % interval {low} to {high} %;"
-    assert next(note for note in row.footnotes if "do not tell" in note).startswith(said)
+    said = f"the efficiency of 3 rounds is imprecise: 95 % interval {low} to {high} %;"
+    assert next(note for note in row.footnotes if "imprecise" in note).startswith(said)
     quiet = by_size(one for n in range(3) for one in sweep(n, 0.1, {2: 0.12 + n / 1000}))[2]
-    assert not [note for note in quiet.footnotes if "do not tell" in note]
+    assert not [note for note in quiet.footnotes if "imprecise" in note]
 
 
 def test_one_round_is_never_superlinear() -> None:
@@ -174,7 +174,7 @@ def test_superlinear_by_a_slower_baseline_device() -> None:
     assert ready is not None
     fast = replace(ready, device_name="Fast CPU")
     records[1] = replace(records[1], ranks=(records[1].ranks[0], replace(records[1].ranks[1], ready=fast)))
-    assert "the baseline ran on Test CPU, the row on Fast CPU, Test CPU" in superlinear_note(records)
+    assert "the baseline ran on Test CPU, the row also on Fast CPU, Test CPU" in superlinear_note(records)
 
 
 def test_superlinear_by_caches_and_by_a_busy_baseline() -> None:
@@ -227,7 +227,7 @@ def test_warnings_and_retries_become_footnotes() -> None:
     records = [*sweep(0, 0.1, {2: 0.125}), *sweep(1, 0.1, {2: 0.125})]
     warned = replace(records[1], warnings=(warning("rank 0 had 1 CPUs"),), retries=("port-taken",))
     row = by_size([records[0], warned, *records[2:]])[2]
-    assert row.footnotes[1:] == ("rank 0 had 1 CPUs (1 of 2 rounds)", "tried again: port-taken (1 of 2 rounds)")
+    assert row.footnotes[1:] == ("rank 0 had 1 CPUs (1 of 2 rounds)", "retried: port-taken (1 of 2 rounds)")
 
 
 # ---------------------------------------------------------------- audit
@@ -238,7 +238,7 @@ def test_audit_counts_the_samples() -> None:
     made = record(point("exchange", 2), 0.125)
     (row,) = rows([with_window(made, 0, 1, samples=300)])
     assert row.flags == ("AUDIT",)
-    assert "audit: images/s x time is 1920 samples, the ranks fed 1900" in row.footnotes
+    assert "audit: images/s x time gives 1920 samples, but the ranks fed 1900" in row.footnotes
     # 1910 is 0.5 % short
     assert rows([with_window(made, 0, 1, samples=310)])[0].flags == ()
 

@@ -72,7 +72,7 @@ def test_compute_that_slows_the_exchange_down_is_noted() -> None:
         beside_compute([numbered(one, number) for one in one_round(0.16, (0.11, 0.13), 0.01)], 0.014, 0.0141)
         for number in range(4)
     ]
-    note = "communication takes 1.4 times as long beside compute as alone"
+    note = "communication takes 1.4 times as long during compute as alone"
     assert note in by_size([one for records in rounds for one in records])[2].footnotes
     assert note not in by_size(rounds[0])[2].footnotes
 
@@ -162,9 +162,9 @@ def test_a_control_missing_in_one_round_is_told_by_the_others() -> None:
     assert loss_of(row).exposed == close(0.021 / 0.125)
     assert loss_of(row).unexplained == close(0.0)
     assert row.footnotes == (
-        "no comm control in 1 of 2 rounds (failed: oom); from the others: exposed communication",
+        "no comm control in 1 of 2 rounds (failed: oom); from the other rounds: exposed communication",
         "its comm control at n2: 1 of 2 rounds failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",
-        "slow rank: rank 1 on node1 (CPU 1) takes 2.0 % longer beside the others than its fellows",
+        "slow rank: rank 1 on node1 (CPU 1) takes 2.0 % longer than the others when all run",
     )
 
 
@@ -178,7 +178,7 @@ def test_the_parts_always_add_up() -> None:
         assert sum(parts) == pytest.approx(1 - mean(row.efficiency), abs=1e-12)
 
 
-def test_a_rest_that_only_means_leave_is_not_told_from_zero() -> None:
+def test_a_rest_within_noise_is_not_significant() -> None:
     # Efficiencies of 0.1 / 0.16 and 0.1 / 0.11: each round adds up, but efficiencies have a geometric mean.
     slow, fast = (one_round(step_s, (step_s - 0.01,) * 2, 0.1) for step_s in (0.16, 0.11))
     records = [
@@ -313,7 +313,7 @@ def test_servers_for_which_nobody_queued_take_nothing() -> None:
     assert found == pytest.approx({cause: 23.1 if cause == "waiting" else 0.0 for cause in found}, abs=WITHIN)
 
 
-def test_who_queues_behind_threads_of_its_own_is_not_delayed_by_servers_alone() -> None:
+def test_queueing_behind_own_threads_is_not_the_servers_delay() -> None:
     """8 ms behind communication threads, which ran as long, and a server on other cores that ran for 80: it is
     charged with its part of both, and no more than the ranks waited."""
     made = [_served(one) for one in run(Plan(steals_s=0.008, wire_s=0.02))]
@@ -365,7 +365,7 @@ def _served(made: PointRecord) -> PointRecord:
     return served(made, 80.0) if made.point.kind == "exchange" and made.point.world_size > 1 else made
 
 
-def test_rounds_without_cpu_time_are_left_out_where_others_have_it() -> None:
+def test_rounds_without_cpu_time_are_left_out_if_others_have_it() -> None:
     """All that the two tell would count the same waiting twice: as such, and as exposed communication."""
     made = [_silent(one) if one.point.round < 2 else one for one in run(Plan(wire_s=0.03, comm_s=0.09))]
     row, found = lost(made)
@@ -377,8 +377,8 @@ def _silent(made: PointRecord) -> PointRecord:
     return replace(made, ranks=tuple(replace(rank, telemetry=Telemetry()) for rank in made.ranks))
 
 
-SPLIT_WITHOUT = "the loss is split without, into exposed communication and the rest"
-FROM_OTHERS = "in 1 of 6 rounds; from the others: exchange's CPU and waiting"
+SPLIT_WITHOUT = "the loss is split into exposed communication and the rest"
+FROM_OTHERS = "in 1 of 6 rounds; from the other rounds: exchange's CPU and waiting"
 NO_COMM = "no comm control; counted in the rest: exposed communication"
 
 
@@ -397,7 +397,7 @@ def test_a_loss_that_is_split_without_cpu_time_says_whose_is_missing(kind: str, 
 @pytest.mark.parametrize(
     ("kind", "whose"), [("together", "its together control"), ("exchange", "its own processes")]
 )
-def test_where_other_rounds_tell_cpu_time_no_comm_is_missing(kind: str, whose: str) -> None:
+def test_no_comm_is_missing_if_other_rounds_have_cpu_time(kind: str, whose: str) -> None:
     made = [
         _untold(one) if (one.point.kind, one.point.round) == (kind, 1) else one for one in run(Plan(wire_s=0.03))
     ]
@@ -406,13 +406,13 @@ def test_where_other_rounds_tell_cpu_time_no_comm_is_missing(kind: str, whose: s
     assert found["waiting"] == pytest.approx(23.1, abs=WITHIN)
 
 
-def test_with_cpus_to_spare_cpu_time_that_no_thread_tells_is_none() -> None:
+def test_with_cpus_to_spare_cpu_time_without_threads_is_missing() -> None:
     row, found = lost([_with_spare_cpus(older(one)) for one in run(Plan(wire_s=0.03, comm_s=0.09))])
     assert f"no CPU time by thread, with CPUs to spare: {SPLIT_WITHOUT}" in row.footnotes
     assert found["exposed"] == pytest.approx(23.1, abs=WITHIN)
 
 
-def test_where_no_cpu_time_is_known_at_all_nothing_is_said_of_it() -> None:
+def test_unknown_cpu_time_has_no_note() -> None:
     """As of GPUs."""
     row, _ = lost(run(Plan(wire_s=0.03, comm_s=0.09, tells_cpu=False)))
     assert row.footnotes == ()

@@ -150,7 +150,7 @@ def test_rivals_by_their_number_of_servers_have_noise_of_their_own() -> None:
     assert shares[0] > 2 and max(shares[1:]) < 0.5
 
 
-def test_best_is_told_from_all_and_leading_is_not() -> None:
+def test_best_differs_from_all_and_leading_does_not() -> None:
     near = contest({"fake:a": 0.1, "fake:b": 0.1003, "fake:c": 0.12})
     assert {name: inside for name, (inside, _) in verdicts(near).items()} == {
         "fake:a": "leading", "fake:b": "leading", "fake:c": "slower",
@@ -263,7 +263,7 @@ def test_efficiency_and_speedup_follow_from_the_rates() -> None:
 
 @pytest.mark.parametrize(
     ("size", "said", "waiting"),
-    [(4, "fast rank: ", ", and waits for them"), (3, "slow and fast ranks: ", "; the fast ones wait")],
+    [(4, "fast rank: ", "; it waits for the others"), (3, "slow and fast ranks: ", "; the fast ranks wait")],
 )
 def test_a_fast_rank_waits_for_nobody(size: int, said: str, waiting: str) -> None:
     """Of three the slow ones, too, are apart from the median of the others."""
@@ -388,7 +388,7 @@ def test_a_single_worker_counts_for_all_devices(waits: bool) -> None:
 def test_audit_of_a_single_worker_that_feeds_one_device_alone() -> None:
     made = by_one_worker(record(point("exchange", 4), 0.125))
     (row,) = rows([with_window(made, 0, 0, samples=320)])  # 3 x 1280 less 960
-    assert "audit: images/s x time is 3840 samples, the ranks fed 2880" in row.footnotes
+    assert "audit: images/s x time gives 3840 samples, but the ranks fed 2880" in row.footnotes
 
 
 # ---------------------------------------------------------------- never ranked against synchronous ones

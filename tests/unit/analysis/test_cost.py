@@ -14,10 +14,21 @@ from msgspec.structs import replace
 from scaling.analysis.measured import device_use
 from scaling.analysis.measured.device_use import MachineUse
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table import cell_rows, cost, prices
+from scaling.analysis.table import cell_rows, cost
 from scaling.analysis.table.analyse import analyse, rows
-from scaling.analysis.table.cost import Base, Bill, Pricing, bill, knee, paid, relative, why_not
-from scaling.analysis.table.prices import Match, Price, Prices
+from scaling.analysis.table.cost import (
+    Base,
+    Bill,
+    Match,
+    Price,
+    Prices,
+    Pricing,
+    bill,
+    knee,
+    paid,
+    relative,
+    why_not,
+)
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
 from scaling.records.host import Gpu
@@ -104,7 +115,7 @@ def test_samples_that_taught_less_have_no_relative_cost_to_any_row() -> None:
     assert billed(four, asked).relative is not None
     stale = replace(four, learnt_less=True)
     assert billed(stale, asked).relative is None
-    assert why_not(stale) == "its samples taught less" and why_not(four) == ""
+    assert why_not(stale) == "its samples teach less" and why_not(four) == ""
 
 
 def test_relative_cost_on_machines_of_eight() -> None:
@@ -229,10 +240,10 @@ source = "seeds/000 (Domino)"
 """
 
 
-def read(tmp_path: Path, text: str) -> prices.Prices:
+def read(tmp_path: Path, text: str) -> cost.Prices:
     path = tmp_path / "FILE.toml"
     path.write_text(text)
-    return prices.read(path)
+    return cost.read_prices(path)
 
 
 def test_a_file_as_it_should_be(tmp_path: Path) -> None:
@@ -245,17 +256,21 @@ def test_a_file_as_it_should_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("on_demand = 3.06", "on_demand = -1", "p3.2xlarge: on_demand = -1: a price is 0 or more"),
-        ("on_demand = 3.06", "on_demand = nan", "on_demand = nan: a price is 0 or more"),
-        ("devices = 1", "devices = 0", "devices = 0; 1 or more"),
+        ("on_demand = 3.06", "on_demand = -1", "p3.2xlarge: on_demand = -1: must be 0 or more"),
+        ("on_demand = 3.06", "on_demand = nan", "on_demand = nan: must be 0 or more"),
+        ("devices = 1", "devices = 0", "devices = 0: must be 1 or more"),
         ("devices = 1", "device = 1", "unknown field `device`"),
         ("{ on_demand = 3.06, spot = 0.92 }", "{}", "per_hour is empty"),
         ("gpu =", "gpus =", "unknown field `gpus`"),
-        ('{ gpu = "Tesla V100-SXM2-16GB" }', "{}", "p3.2xlarge: match is empty and means no machine"),
-        ("minimum_s = 60", "minimum_s = -60", "p3.2xlarge: minimum_s = -60; 0 or more"),
-        ("seen = 2018-02-01", 'seen = "last year"', "p3.2xlarge: seen = last year: a day, like 2018-02-01"),
-        ("seen = 2018-02-01", "seen = 2018-02-01T12:00:00", "seen = 2018-02-01T12:00:00: a day"),
-        ('currency = "USD"', 'currency = " "', 'currency is empty; currency = "USD"'),
+        ('{ gpu = "Tesla V100-SXM2-16GB" }', "{}", "p3.2xlarge: match is empty and matches no machine"),
+        ("minimum_s = 60", "minimum_s = -60", "p3.2xlarge: minimum_s = -60: must be 0 or more"),
+        (
+            "seen = 2018-02-01",
+            'seen = "last year"',
+            "p3.2xlarge: seen = last year: not a day; use one like 2018-02-01",
+        ),
+        ("seen = 2018-02-01", "seen = 2018-02-01T12:00:00", "seen = 2018-02-01T12:00:00: not a day"),
+        ('currency = "USD"', 'currency = " "', 'currency is empty; use currency = "USD"'),
         ('currency = "USD"', "", "missing required field `currency`"),
         ("[[price]]", "[[price", "FILE.toml: "),
     ],
@@ -268,7 +283,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, said: str) -
 
 
 def test_a_match_without_patterns_means_nobody() -> None:
-    assert not prices.Match().holds(gpu="any")
+    assert not cost.Match().holds(gpu="any")
 
 
 # Energy of processors and memory: power over rate, of all of a row's machines or none, and of nobody else.
@@ -323,7 +338,7 @@ def test_a_part_is_not_the_whole() -> None:
 
 
 @pytest.mark.parametrize("how", ["oversubscribed", "disturbed", "emulated"])
-def test_nothing_is_claimed_where_the_machine_is_not_theirs_alone(how: str) -> None:
+def test_no_energy_is_claimed_on_a_shared_machine(how: str) -> None:
     made = two_nodes(BOTH)
     changed = {
         "oversubscribed": replace(made, oversubscribed=True),
@@ -366,7 +381,7 @@ def test_what_cannot_be_read_is_a_dash_and_its_cure_a_note() -> None:
     assert (told["machine_power_w"], told["machine_unreadable"]) == ("", FIRST)
 
 
-def test_where_nobody_counts_there_is_no_line_and_no_column() -> None:
+def test_without_counters_there_is_no_line_and_no_column() -> None:
     assert not {"CPU and DRAM", "J, W: -"} & details(two_nodes({})).keys()
     assert not [
         name for name in columns(two_nodes({})) if name.startswith("machine_") and name != "machine_cpu_percent"

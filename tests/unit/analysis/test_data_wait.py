@@ -64,7 +64,7 @@ def test_what_waiting_for_data_has_grown_by_is_lost_and_the_rest_of_it_is_in_the
     assert set(row.breakdown_intervals) >= {"data_wait", "contention"}
 
 
-def test_a_feed_by_itself_is_the_most_that_is_waited_for() -> None:
+def test_data_wait_is_at_most_the_feed_alone() -> None:
     # together 0.164 - held 0.104 = 0.06, of which feeds explain 0.05: 0.03 grown, and 0.014 is left as contention
     row = by_size(one_round(0.164, 0.18))[SIZE]
     assert loss_of(row).data_wait == close(0.03 / 0.18)
@@ -110,7 +110,7 @@ def test_where_a_held_control_failed_the_row_says_so(size: int) -> None:
     row = by_size([*made, failed(lacking)])[SIZE]
     assert loss_of(row).data_wait is None and row.data_wait is None
     assert loss_of(row).contention == close(0.024 / 0.16)
-    assert "no held control (failed: oom): what ranks wait for data counts as contention" in row.footnotes
+    assert "no held control (failed: oom): data wait counts as contention" in row.footnotes
 
 
 def test_a_held_control_that_failed_in_one_round_is_told_by_the_others() -> None:
@@ -123,10 +123,10 @@ def test_a_held_control_that_failed_in_one_round_is_told_by_the_others() -> None
     assert loss_of(row).data_wait == close(0.02 / 0.16)
     assert loss_of(row).contention == close(0.004 / 0.16)
     note, *_ = [note for note in row.footnotes if "held" in note]
-    assert note == "no held control in 1 of 2 rounds (failed: oom); from the others: what ranks wait for data"
+    assert note == "no held control in 1 of 2 rounds (failed: oom); from the other rounds: data wait"
 
 
-def test_where_no_round_tells_all_causes_each_is_the_mean_of_the_rounds_that_tell_it() -> None:
+def test_each_cause_is_the_mean_of_the_rounds_that_have_it() -> None:
     # data: 0.04 and 0.02 in round 0 alone; contention with it: 0.144 - 0.12 in both
     lacking = {(0, "comm"), (1, "held")}
     made = [
@@ -184,7 +184,7 @@ def test_where_its_files_came_from() -> None:
     assert list(cell.feed_notes(dropped[:1])) == ["files were dropped from the page cache before each point"]
     assert next(cell.feed_notes(dropped)).endswith("; up to 12 % stayed there")
     (unknown,) = cell.feed_notes([fed(record, 1.0, read_from="disk")])
-    assert "does not tell this user" in unknown
+    assert "cannot see" in unknown
 
 
 # What devices do alone: every seat, some of them in turn, or the first for all.

@@ -38,7 +38,7 @@ def notes(one: PointRecord) -> str:
 
 def test_a_fitted_rate_is_said_on_its_row_and_on_its_baseline() -> None:
     fitted = Emulation(samples_per_s=182.5, fitted=HOW)
-    assert f"FITTED: nobody published images/s of one device at batch 36; it sleeps by {HOW}" in notes(
+    assert f"FITTED: images/s of one device at batch 36 are not published; their fit is {HOW}" in notes(
         measured(1, fitted)
     )
     solo = replace(record(point("solo", **EMULATED), 20 * STEP_S), emulation=fitted)
@@ -51,21 +51,21 @@ def test_links_inside_a_node_are_left_out_and_the_row_says_how_much_that_is() ->
     inside = replace(GOOD, inside="PCIe 3.0 x16", inside_s=2.0e-3)
     text = notes(measured(4, replace(inside, wire_s=0.0)))
     assert "not emulated: PCIe 3.0 x16 inside a node" in text
-    assert "2.0 ms at least, 1.0 % of a step" in text
+    assert "at least 2.0 ms there, 1.0 % of a step" in text
     assert "not emulated" not in notes(measured(16, inside, ("node1", "node2", "node3", "node4"))), (
         "links take longer"
     )
     between = notes(measured(16, replace(inside, wire_s=1.5e-3), ("node1", "node2", "node3", "node4")))
-    assert "1.0 % of a step, 1.5 ms of it beside the links between nodes" in between
-    assert "whose bandwidth its profile does not know" in notes(measured(4, GOOD))
+    assert "1.0 % of a step; 1.5 ms of it run while bytes pass between nodes" in between
+    assert "its profile has no bandwidth of them" in notes(measured(4, GOOD))
     assert "not emulated" not in notes(measured(2, GOOD, ("node1", "node2")))
 
 
-def test_a_machine_that_is_too_late_is_told_with_the_size() -> None:
+def test_an_emulators_error_is_reported_with_its_size() -> None:
     late = replace(GOOD, tail_s=32.4e-3, error_fraction=0.044)
     text = notes(measured(2, late, ("node1", "node2")))
-    assert "the last bucket takes 32.4 ms here, 3.4 ms on the links" in text
-    assert "up to 4.4 % of the step is the emulator's; give more --dilate" in text
+    assert "the last bucket takes 32.4 ms here, 3.4 ms on the emulated links" in text
+    assert "the emulator's error is up to 4.4 % of the step; raise --dilate" in text
     assert "--dilate" not in notes(measured(2, replace(GOOD, error_fraction=0.005), ("node1", "node2")))
 
 
@@ -106,16 +106,16 @@ def test_the_error_is_bounded_for_the_exchange_that_the_model_is_of_alone(
     (told,) = [detail for detail in section.details if detail.label == "emulator's own error"]
     (value,) = map(words.value, told.values)
     assert value.startswith("N=2 up to 4.4 %") == bounded
-    assert (value == "N=2 not known: the bound is of DDP's default buckets over a ring") == (not bounded)
-    assert ("of the step is the emulator's" in notes(found)) == bounded
+    assert (value == "N=2 unknown: the bound is for DDP's default buckets over a ring") == (not bounded)
+    assert ("the emulator's error is up to" in notes(found)) == bounded
     (row,) = rows([found])
     assert row.emulation is not None and (row.emulation.error_fraction is not None) == bounded
 
 
-def test_what_is_left_out_inside_a_node_is_told_of_the_buckets_that_are_known() -> None:
+def test_links_left_out_inside_a_node_are_reported_for_known_buckets() -> None:
     inside = replace(GOOD, wire_s=0.0, inside="PCIe 3.0 x16", inside_s=2.0e-3)
-    assert "takes the last bucket 2.0 ms at least" in notes(measured(4, inside))
-    assert "takes DDP's last bucket 2.0 ms at least" in notes(measured(4, inside, strategy="mxnet:dist_sync"))
+    assert "; the last bucket takes at least 2.0 ms" in notes(measured(4, inside))
+    assert "; DDP's last bucket takes at least 2.0 ms" in notes(measured(4, inside, strategy="mxnet:dist_sync"))
 
 
 def test_a_busy_machine_bounds_nothing() -> None:
@@ -123,7 +123,7 @@ def test_a_busy_machine_bounds_nothing() -> None:
     busy = replace(one.ranks[0], telemetry=Telemetry(machine_cpu_percent=97.0))
     (section,) = document(header(), [replace(one, ranks=(busy, *one.ranks[1:]))]).sections
     (told,) = [detail for detail in section.details if detail.label == "emulator's own error"]
-    assert [words.value(value) for value in told.values] == ["N=2 not known, the machine was busy"]
+    assert [words.value(value) for value in told.values] == ["N=2 unknown, the machine was busy"]
 
 
 def test_real_devices_and_older_records_say_nothing_of_it() -> None:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import rows
-from scaling.analysis.table.incremental import Analyser
+from scaling.analysis.table.cell_rows import Analyser
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Telemetry
 from tests.support.report_scenes import SCENES

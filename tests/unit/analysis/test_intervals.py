@@ -13,8 +13,9 @@ from scipy import stats as reference  # type: ignore[import-untyped]
 
 from scaling.analysis.measured.controls import Controls
 from scaling.analysis.measured.pools import shared
-from scaling.analysis.statistics import intervals, launches
+from scaling.analysis.statistics import intervals
 from scaling.analysis.statistics.intervals import (
+    Difference,
     Estimate,
     Residual,
     additive,
@@ -26,7 +27,6 @@ from scaling.analysis.statistics.intervals import (
     trimmed_mean,
     trimmed_variance,
 )
-from scaling.analysis.statistics.launches import Difference
 from scaling.analysis.table.catalogue import claims
 from scaling.analysis.table.comparisons import exchanges
 from scaling.records.events import Finished, Window
@@ -302,7 +302,7 @@ ONE, OTHER = [1.0, 1.3, 0.9, 1.2], [1.5, 1.9, 1.4]
 
 
 def test_the_test_is_scipys() -> None:
-    found = launches.welch(launches.of_values(ONE), launches.of_values(OTHER))
+    found = intervals.welch(intervals.of_values(ONE), intervals.of_values(OTHER))
     expected = reference.ttest_ind(OTHER, ONE, equal_var=False)
     interval = expected.confidence_interval(0.95)
     assert found.p == pytest.approx(expected.pvalue)
@@ -312,25 +312,25 @@ def test_the_test_is_scipys() -> None:
 
 def test_an_estimate_gives_back_the_variance_that_its_interval_was_formed_of() -> None:
     values = [0.9, 0.93, 0.91, 0.88]
-    side = launches.of_estimate(intervals.geometric(values))
+    side = intervals.of_estimate(intervals.geometric(values))
     logs = [log(value) for value in values]
     assert side.variance == pytest.approx(intervals.variance(logs) / 4)
     assert (side.df, side.n) == (3, 4)
 
 
 def test_an_estimate_with_pooled_degrees_of_freedom_keeps_them() -> None:
-    side = launches.of_estimate(intervals.student(0.5, 0.01**2, 4, 15), logarithm=False)
+    side = intervals.of_estimate(intervals.student(0.5, 0.01**2, 4, 15), logarithm=False)
     assert side.variance == pytest.approx(0.01**2) and side.df == 15
 
 
 def test_one_unit_tells_nothing() -> None:
-    found = launches.welch(launches.of_values([1.0]), launches.of_values(ONE))
+    found = intervals.welch(intervals.of_values([1.0]), intervals.of_values(ONE))
     assert (found.se, found.p, found.half(0.05)) == (None, 1.0, None)
 
 
 @pytest.mark.parametrize(("mean", "p"), [(0.0, 1.0), (0.1, 0.0)])
 def test_sides_without_any_noise(mean: float, p: float) -> None:
-    found = launches.welch(launches.of_values([1.0, 1.0]), launches.of_values([1.0 + mean, 1.0 + mean]))
+    found = intervals.welch(intervals.of_values([1.0, 1.0]), intervals.of_values([1.0 + mean, 1.0 + mean]))
     assert found.p == p and found.half(0.05) == 0.0
 
 
@@ -349,7 +349,7 @@ def of_p(p: float) -> Difference:
     ],
 )
 def test_holm(ps: list[float], levels: list[float]) -> None:
-    assert launches.holm([of_p(p) for p in ps]) == pytest.approx(levels)
+    assert intervals.holm([of_p(p) for p in ps]) == pytest.approx(levels)
 
 
 def test_an_interval_at_its_level_leaves_zero_where_holm_rejects() -> None:
@@ -358,7 +358,7 @@ def test_an_interval_at_its_level_leaves_zero_where_holm_rejects() -> None:
         ps = [dice.random() ** 4 for _ in range(6)]
         found = [of_p(p) for p in ps]
         rejected = _holm_by_the_book(ps)
-        for one, level, at in zip(found, launches.holm(found), range(6), strict=True):
+        for one, level, at in zip(found, intervals.holm(found), range(6), strict=True):
             assert (abs(one.mean) > (one.half(level) or 0)) == (at in rejected)
 
 
@@ -373,7 +373,7 @@ def _holm_by_the_book(ps: list[float]) -> set[int]:
 
 def test_the_units_that_are_needed_narrow_the_interval_to_what_is_wanted() -> None:
     found = Difference(0.0, 0.02, 8.0, 5)
-    needed = launches.units_needed(found, 0.05, 0.02)
+    needed = intervals.units_needed(found, 0.05, 0.02)
     assert needed is not None
     for units, narrow in ((needed, True), (needed - 1, False)):
         half = intervals.quantile(8.0 * (units - 1) / 4) * 0.02 * sqrt(5 / units)
@@ -382,16 +382,16 @@ def test_the_units_that_are_needed_narrow_the_interval_to_what_is_wanted() -> No
 
 @pytest.mark.parametrize(("se", "n", "half"), [(0.5, 5, 0.001), (None, 1, 0.02), (0.01, 5, 0.0)])
 def test_what_no_number_of_units_gives(se: float | None, n: int, half: float) -> None:
-    assert launches.units_needed(Difference(0.0, se, 8.0, n), 0.05, half) is None
+    assert intervals.units_needed(Difference(0.0, se, 8.0, n), 0.05, half) is None
 
 
 def test_quiet_cells_share_the_noise_of_all_and_noisy_ones_keep_their_own() -> None:
     quiet, noisy = Difference(0.1, 1.0, 4.0, 3), Difference(0.1, 3.0, 4.0, 3)
-    assert launches.pooled([quiet, noisy]) == [Difference(0.1, sqrt(5.0), 8.0, 3), noisy]
+    assert intervals.pooled([quiet, noisy]) == [Difference(0.1, sqrt(5.0), 8.0, 3), noisy]
 
 
 def test_a_cell_alone_and_one_without_an_error_stay_as_they_are() -> None:
     one, untold = Difference(0.1, 1.0, 4.0, 3), Difference(0.2, None, 0.0, 1)
-    assert launches.pooled([one]) == [one]
-    assert launches.pooled([one, untold]) == [one, untold]
-    assert launches.pooled([one, untold, one])[1] == untold
+    assert intervals.pooled([one]) == [one]
+    assert intervals.pooled([one, untold]) == [one, untold]
+    assert intervals.pooled([one, untold, one])[1] == untold

@@ -10,11 +10,10 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.lasting import LATE, Lasting, lasting
-from scaling.analysis.measured.pools import Drift, drifts, slope
+from scaling.analysis.measured.pools import LATE, drifts, lasting, slope
 from scaling.analysis.measured.step_time import Blocks, step_time, truncation
 from scaling.analysis.table.analyse import rows
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Drift, Lasting, Row
 from scaling.plan import defaults
 from scaling.records.events import Window
 from scaling.records.point import Kind
@@ -186,7 +185,7 @@ def test_a_row_is_stamped_and_says_by_how_much() -> None:
     one = row(sweep(0.3, 10.0, random.Random(6)))
     assert "DRIFTING" in one.flags and one.lasting is not None and one.lasting.is_told
     (note,) = [note for note in one.footnotes if "more of training" in note]
-    size = f"{100 * one.lasting.change.mean:.1f} % of itself higher"
+    size = f"{100 * one.lasting.change.mean:.1f} % higher"
     assert note.startswith(f"DRIFTING: after 9 s more of training its efficiency was {size}")
 
 
@@ -206,7 +205,7 @@ def test_each_exchange_that_goes_on_is_a_chance_for_noise() -> None:
 
 def test_a_plain_loop_that_still_warms_up_makes_it_lower() -> None:
     one = row(sweep(0.0, 10.0, random.Random(6), plain=0.3))
-    assert any("of itself lower" in note for note in one.footnotes)
+    assert any("% lower" in note for note in one.footnotes)
 
 
 def test_without_either_of_them_nothing_is_said() -> None:

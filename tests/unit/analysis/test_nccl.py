@@ -39,9 +39,9 @@ def test_algorithms_are_those_that_the_comm_control_wrote_down() -> None:
     assert alone.nccl is not None and alone.nccl.algorithms == {}
 
 
-def test_sockets_where_rdma_was_to_be_had_are_noted() -> None:
+def test_sockets_are_noted_if_rdma_is_available() -> None:
     (note,) = traffic.nccl_notes([chosen(IB, SOCKET, hca="any")])
-    assert note == "NCCL took sockets on node1, where RDMA was to be had"
+    assert note == "NCCL used sockets on node1 although RDMA is available"
     assert note in by_size([chosen(IB, SOCKET, hca="any")])[2].footnotes
     assert not list(traffic.nccl_notes([chosen(SOCKET, SOCKET)]))
     assert not list(traffic.nccl_notes([chosen(IB, IB, hca="any")]))
@@ -50,7 +50,7 @@ def test_sockets_where_rdma_was_to_be_had_are_noted() -> None:
 def test_libfabric_over_tcp_is_noted() -> None:
     over_tcp = NcclChoice(network="AWS Libfabric", provider="tcp", transports={"NET/AWS Libfabric": 2})
     (note,) = traffic.nccl_notes([chosen(over_tcp, over_tcp)])
-    assert note == "NCCL's plugin AWS Libfabric took libfabric's provider tcp, which is no RDMA"
+    assert note == "NCCL's plugin AWS Libfabric used libfabric's provider tcp, which is not RDMA"
     assert not list(traffic.nccl_notes([chosen(*[replace(over_tcp, provider="efa")] * 2)]))
 
 

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.measured.device_use import GpuSplit, split, traced
 from scaling.analysis.measured.trace_split import Event, gpu_time, union
-from scaling.analysis.measured.traces import GpuSplit, split, traced
 from scaling.analysis.table.analyse import rows
 from scaling.records.telemetry import TRACED, Collective, GpuTime, Kernels
 from tests.support.cuda_traces import ALL_REDUCE, COPY, GEMM, kernel, nccl, trace
@@ -347,7 +347,7 @@ def test_copies_and_fills_are_among_what_computes() -> None:
     assert found["Memset (Device)"] == (1, 2)
 
 
-def test_who_comes_last_to_a_collective_does_not_wait_in_it() -> None:
+def test_the_last_rank_of_a_collective_does_not_wait_in_it() -> None:
     """The two ranks share a machine's clock, which shows who came last; the code compares no clocks."""
     ranks = [excerpt(LAYER_0), excerpt(LAYER_1)]
     pairs = list(zip(*(one.on(COMMUNICATING) for one in ranks), strict=True))

@@ -125,7 +125,7 @@ def test_what_the_strategy_does_not_know_is_not_expected_whatever_its_options_ar
     """And proves nothing: a few MB of control traffic on the right card would look the same."""
     found = receipt(("a", "b"), {"a": carried(ib0=9e6), "b": carried(ib0=9e6)}, told=False, **{option: "fp16"})
     assert (found.expected_bytes, found.over_expected, found.verdict) == (None, None, "UNVERIFIED")
-    assert found.why == "the counters saw 18.0 MB; what must have moved is not known"
+    assert found.why == "the counters saw 18.0 MB; the expected bytes are not known"
 
 
 def test_an_option_of_that_name_that_makes_nothing_smaller_lets_the_bytes_be_expected() -> None:
@@ -166,14 +166,14 @@ def test_nineteen_parts_of_twenty_are_asked(eth0: float, verdict: str) -> None:
     assert found.verdict == verdict
 
 
-SEEN = "the counters saw 4.0 MB of the 20.0 MB that must have moved"
+SEEN = "the counters saw 4.0 MB of the 20.0 MB that must be sent"
 
 
 def test_bytes_that_no_counter_saw_were_not_sent_where_there_is_no_rdma_card() -> None:
     found = receipt(("a", "b"), both(ib0=0.2 * ENOUGH))
     assert (found.verdict, found.why) == (
         "UNSENT",
-        f"{SEEN}, and no node has an RDMA card; a strategy that sends less says so by bytes_per_step",
+        f"{SEEN}, and no node has an RDMA card; a strategy that sends less must define bytes_per_step",
     )
 
 

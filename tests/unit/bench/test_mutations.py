@@ -81,7 +81,7 @@ class Row:
         return stats.mean(self._values) / 2 + 2 / 2
 """
 MOVED = """
-from scaling.analysis.statistics.moments import mean
+from scaling.analysis.moments import mean
 
 class Row:
     def mean(self) -> float:

@@ -196,7 +196,7 @@ def test_the_report_reads_the_run_and_keeps_groups_out_of_its_tables(tmp_path: P
     rows = analyse(found.records).rows
     assert [row.world_size for row in rows] == [4]
     notices = document(found.header, found.records).notices
-    assert any("of scaling bisect on some of the nodes alone stand in no table" in line for line in notices)
+    assert any("of scaling bisect on some of the nodes: in no table" in line for line in notices)
 
 
 def test_a_group_that_fails_ends_the_search(tmp_path: Path) -> None:

@@ -482,7 +482,7 @@ def test_the_table_says_how_many_times_as_fast_gpus_are(tmp_path: Path) -> None:
     found = launch.sweep(tmp_path, device="cuda", baseline_device="cpu", option=option, batch_size=32)
     assert all(isinstance(record.outcome, Finished) for record in found.records)
     text = terminal.render(found.header, found.records, color=False)
-    assert "devices   cuda: 2 x NVIDIA H100; beside them Test CPU, all 8 cores" in text
+    assert "devices   cuda: 2 x NVIDIA H100; also Test CPU, all 8 cores" in text
     table = text.partition("GPUs over the CPU: fake")[2].partition("\n\n")[0]
     rows = [" ".join(line.split()) for line in table.splitlines() if line.strip()][2:]
     assert rows == [

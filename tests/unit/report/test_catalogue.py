@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.entries import EVERYWHERE, Column, Explanation, Mark, Table
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import EVERYWHERE, Column, Explanation, Mark, Row, Table
 from scaling.report import schema
 from scaling.report.figures.parts import Curves
 from scaling.report.figures.scaling import speedup

@@ -17,8 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table.catalogue import CAUSES
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Column, Row
 from scaling.command import complain
 from scaling.errors import UsageError
 from scaling.records import store
@@ -106,7 +105,7 @@ def test_unlike_runs_are_refused_unless_asked(tmp_path: Path, capsys: pytest.Cap
     other = replace(made, hosts=(host("node9"),), code="beef")
     runs = [str(written(tmp_path / "a", (made, records))), str(written(tmp_path / "b", (other, records)))]
     said = refusal(capsys, runs)
-    assert "hosts differ: node1 | node9; revisions of its code differ: c0de | beef; --join" in said
+    assert "hosts differ: node1 | node9; revisions of its code differ: c0de | beef; add --join" in said
     assert command.main([*runs, "--join"]) == 0
     text = capsys.readouterr().out
     assert "! 2 runs in one table: a, b" in text
@@ -121,13 +120,13 @@ def test_unlike_runs_are_refused_unless_asked(tmp_path: Path, capsys: pytest.Cap
         (["nowhere"], "nowhere: not a run"),
         (["RUN", "RUN/run.jsonl"], "the same run is given twice"),
         (["RUN", "--format", "pptx"], "'pptx' is not one of 'table', 'markdown', 'csv', 'json', 'html', 'svg'"),
-        (["RUN", "--format", "svg"], "--format svg: which figure? Add --figure, one of speedup, efficiency, loss"),
-        (["RUN", "--figure", "loss"], "--figure loss: only with --format svg, png, pdf; html has all of them"),
-        (["RUN", "--format", "png", "--figure", "loss", "--scale", "nan"], "--scale nan: not from 0.1 to 10"),
+        (["RUN", "--format", "svg"], "--format svg: --figure is missing; give one of speedup, efficiency, loss"),
+        (["RUN", "--figure", "loss"], "--figure loss: only with --format svg, png, pdf; html has all figures"),
+        (["RUN", "--format", "png", "--figure", "loss", "--scale", "nan"], "--scale nan: must be from 0.1 to 10"),
         (["RUN", "--theme", "dark"], "--theme dark: only with --format svg, png, pdf"),
         (["RUN", "--format", "svg", "--figure", "loss", "--scale", "3"], "--scale 3: only with --format png"),
-        (["RUN", "--epoch-samples", "9"], "--epoch-samples 9: for the price of an epoch; add --prices FILE"),
-        (["RUN", "--knee", "2"], "--knee 2: of costs; add --prices FILE or --base"),
+        (["RUN", "--epoch-samples", "9"], "--epoch-samples 9: only for the price of an epoch; add --prices FILE"),
+        (["RUN", "--knee", "2"], "--knee 2: only for costs; add --prices FILE or --base"),
         (["RUN", "--format", "csv", "--output", "RUN"], "/run: is a folder; name a file in it"),
         (["RUN", "--colour"], "--colour"),
         (["RUN", "--output", "RUN/none/report"], "--output RUN/none/report: No such file or directory"),
@@ -281,12 +280,12 @@ def test_marks_are_notes_below_their_table() -> None:
     assert rf"\textsuperscript{{3}} {latex.escaped(doc.footnotes[2])}" in text
 
 
-def test_what_a_comparison_can_tell_stands_below_it_and_the_details_of_a_curve_do_not() -> None:
+def test_a_comparisons_resolution_is_below_it_and_the_details_of_a_curve_are_not() -> None:
     doc = document(*SCENES["frameworks"]())
     text = latex.render(doc)
     compared = [section for section in doc.tables if isinstance(section, Section) and not section.is_curve]
     told = [detail.label for section in compared for detail in section.details]
-    assert any("rounds tell" in label for label in told)
+    assert any("rounds detect" in label for label in told)
     assert all(rf"\par\footnotesize {latex.escaped(label)}: N=" in text for label in told)
     curves = [section for section in doc.tables if isinstance(section, Section) and section.is_curve]
     assert curves and curves[0].details

@@ -95,7 +95,7 @@ def test_unequal_work_is_compared_apart() -> None:
 def test_one_round_has_a_difference_and_claims_nothing() -> None:
     text = text_of((header(), contenders(0, "fake:a", "fake:b", b=0.2)))
     assert [line.split()[2] for line in block(text, "N = 2")] == ["-", "-50.0"]
-    assert "rounds tell" not in text
+    assert "rounds detect" not in text
 
 
 def test_the_best_by_all_rounds_may_lose_in_those_it_shares() -> None:
@@ -229,7 +229,7 @@ def test_json_tells_asynchronous_rows_and_standings() -> None:
     assert all(0 < one["smallest_difference_then"] < one["smallest_difference"] for one in told)
 
 
-def test_what_does_not_fit_beside_a_row_stands_below_it() -> None:
+def test_text_that_does_not_fit_in_a_row_is_below_it() -> None:
     remark = "staleness 3.01, loss 2.154 after 2,048 images (synchronous: 0.576 to 0.920)"
     made: dict[str, Cell] = {
         "name": "mxnet:dist_async",

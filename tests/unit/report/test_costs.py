@@ -51,9 +51,9 @@ def test_the_table_tells_machines_prices_the_knee_and_what_is_not_used(
     (four,) = [line.split() for line in cost.partition("Cost of")[0].splitlines() if line.startswith("  4 ")]
     # 24.48 / 3600 x 1e6 / (4 x 32 / 0.109 s), one machine whatever N
     assert four[:5] == ["4", "1", "x", "p3.16xlarge", "5.79"] and "1.77" in four and "0.27" in four
-    assert "8 devices are paid, 4 used" in text
+    assert "8 devices are paid for, 4 used" in text
     assert "p3.16xlarge: price of 2018-02-01" in text
-    assert "knee  N=4 added samples cost up to 1.5 times the mean up to here" in text
+    assert "knee  N=4 up to here added samples cost at most 1.5 times the mean" in text
     assert "without storage, transfers" in " ".join(text.split())
 
 
@@ -143,7 +143,7 @@ def test_the_file_may_be_named_by_the_environment(
 @pytest.mark.parametrize(
     ("price", "said"),
     [
-        (PRICE.replace("24.48", "inf"), "on_demand = inf: a price is 0 or more"),
+        (PRICE.replace("24.48", "inf"), "on_demand = inf: must be 0 or more"),
         (PRICE.replace("24.48", '"much"'), "Expected `float`"),
         (PRICE.replace("devices = 8", 'devices = 8\ncurrency = "EUR"'), "unknown field `currency`"),
         (PRICE.replace('currency = "USD"', 'currency = ["USD", "EUR"]'), "Expected `str`"),
@@ -180,9 +180,9 @@ def test_a_file_that_a_variable_names_is_refused_by_the_variable(
     [
         (["--prices", "nowhere.toml"], "--prices nowhere.toml: No such file"),
         (["--prices", "FOLDER"], "--prices FOLDER: Is a directory"),
-        (["--knee", "nan"], "--knee nan: how many times"),
-        (["--knee", "0.5"], "--knee 0.5: how many times"),
-        (["--epoch-samples", "-1"], "--epoch-samples -1: a number of samples"),
+        (["--knee", "nan"], "--knee nan: must be 1 or more"),
+        (["--knee", "0.5"], "--knee 0.5: must be 1 or more"),
+        (["--epoch-samples", "-1"], "--epoch-samples -1: must be a number of samples"),
     ],
 )
 def test_flags_that_are_refused(
@@ -248,8 +248,8 @@ def test_a_base_that_is_no_row_is_refused_with_all_that_are(
 def test_a_base_must_be_one_row_that_has_a_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     networks = str(written(tmp_path / "networks", SCENES["networks"]()))
     for base, said in (
-        ("fake:a N=4", "several rows are called so; give one of: fake:a over"),
-        ("fake:a over eth0 N=4", "nothing can be relative to it: MISLABELLED"),
+        ("fake:a N=4", "several rows have this name; give one of: fake:a over"),
+        ("fake:a over eth0 N=4", "costs cannot be relative to it: MISLABELLED"),
     ):
         assert command.main([networks, "--base", base]) == 2
         assert said in capsys.readouterr().err

@@ -13,7 +13,7 @@ from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import analyse
-from scaling.analysis.table.entries import Column
+from scaling.analysis.table.rows import Column
 from scaling.hosts.networks import choose
 from scaling.records.host import HostInfo
 from scaling.report import curves, labels, quantities, words
@@ -245,7 +245,7 @@ def test_only_cards_that_were_not_asked_for_are_told_apart() -> None:
 # The block above the tables: whose heap CPU workers have, and which variables.
 
 KEPT = "kept by CPU workers (--malloc keep)"
-SYSTEM = "as the system has it (--malloc system)"
+SYSTEM = "unchanged (--malloc system)"
 
 
 def heap(*hosts: HostInfo, device: str = "cpu", **config: Any) -> list[str]:

@@ -59,7 +59,7 @@ def test_a_slow_device_is_told() -> None:
     )
 
 
-def test_what_no_gpu_tells_is_left_out() -> None:
+def test_values_that_no_gpu_reports_are_left_out() -> None:
     assert said(DeviceUse(power_w=70.0)) == "70 W"
     assert said(DeviceUse()) == ""
 

@@ -179,21 +179,21 @@ def test_the_last_line_has_the_seeds_that_ended_early_too() -> None:
 
 
 def test_seconds_to_a_target_of_one_seed_say_so() -> None:
-    assert "seconds to 95 % of one seed" in " ".join(drawn(RECORDS[0]).split())
+    assert "seconds to 95 % are of one seed" in " ".join(drawn(RECORDS[0]).split())
 
 
 def test_a_training_that_failed_and_one_that_diverged_are_rows() -> None:
     text = drawn(
         training_record([0.1], failed="nan-loss"), training_record([0.1], size=2, failed="crash(SIGKILL)")
     )
-    assert "diverged: the loss is no number" in text
+    assert "diverged: the loss is not a number" in text
     assert "failed: crash(SIGKILL)" in text
 
 
-def test_ranks_that_do_not_wait_are_marked_beside_those_that_do() -> None:
+def test_asynchronous_ranks_are_marked_among_synchronous_ones() -> None:
     text = drawn(RECORDS[0], training_record([0.9, 0.9], size=4, synchronous=False, target=0.95))
     assert "ASYNC" in text
-    assert "not comparable with that of synchronous rows" in " ".join(text.split())
+    assert "not comparable with synchronous rows" in " ".join(text.split())
 
 
 def test_confusion_has_a_line_for_each_class() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.table import predictions as analysis
+from scaling.analysis.table import unmeasured as analysis
 from scaling.report import __main__ as command
 from scaling.report.document import document
 from scaling.report.figures.scaling import efficiency, speedup
@@ -67,7 +67,7 @@ def test_what_is_too_wide_is_not_claimed_and_not_counted() -> None:
     assert row["predicted_inside"] == ""
 
 
-def test_what_was_noted_when_it_was_written_down_stands_below() -> None:
+def test_notes_of_a_prediction_are_below_it() -> None:
     doubted = prediction(4, 0.9, notes=("N=2 was measured at 50 %, where the model says 80 to 90 %",))
     text = " ".join(terminal.draw(document(HEADER, run(), predictions=[doubted]), color=False).split())
     assert "N=2 was measured at 50 %, where the model says 80 to 90 %" in text
@@ -90,7 +90,7 @@ def test_several_runs_in_one_table_judge_none(tmp_path: Path, capsys: pytest.Cap
     assert "1 of 1 inside" in capsys.readouterr().out
     assert command.main(runs) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "what was PREDICTED stands in the report of each run alone" in shown and "of 1 inside" not in shown
+    assert "predictions (PREDICTED) are only in the report of a single run" in shown and "of 1 inside" not in shown
 
 
 def test_a_prediction_is_of_its_own_curve_alone() -> None:

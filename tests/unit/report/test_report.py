@@ -253,7 +253,7 @@ def test_a_largest_world_size_that_failed_is_not_hidden() -> None:
     assert last_line(found) == "scaling: fake:a N=2 - images/s speedup - efficiency - flags FAILED"
 
 
-def test_who_does_not_wait_or_took_another_network_is_the_headline_only_where_nobody_else_is() -> None:
+def test_asynchronous_or_mislabelled_rows_are_the_headline_only_without_others() -> None:
     fast = asynchronous(record(point(world_size=2, strategy="fake:async"), 0.1))
     wrong = carried(record(point(world_size=2, interconnect="eth0"), 0.11, hosts=("a", "b")), "ib0")
     slow = record(point(world_size=2), 0.2)
@@ -294,7 +294,7 @@ def test_a_pass_is_named_and_gives_way_to_a_whole_step() -> None:
 
 # How a report is to be read: what its lines say of the rows that it has.
 
-LOWER_BOUND = "of a window, a lower bound, since no step is timed by itself"
+LOWER_BOUND = "of windows, a lower bound, because single steps are not timed"
 
 
 def loss(framework: str, **changes: Any) -> str:
@@ -356,8 +356,7 @@ def test_asynchronous_ranks_that_learnt_less_have_no_efficiency_there_either() -
         ]
     found = said(made)
     assert found.sentence.endswith(
-        "images/s ± 0.0. Nothing is claimed of its efficiency: its samples taught less than those of synchronous "
-        "ranks (ASYNC)."
+        "images/s ± 0.0. No efficiency is claimed: its samples teach less than those of synchronous ranks (ASYNC)."
     )
     assert not [tile for tile in found.tiles if "efficiency" in tile.says or "speedup" in tile.says]
 
@@ -371,9 +370,9 @@ def test_one_round_names_no_cause_and_gives_no_advice() -> None:
     assert "largest loss" not in " ".join(tile.says for tile in one.tiles)
 
 
-def test_a_plain_loop_by_itself_lacks_no_plain_loop() -> None:
+def test_a_plain_loop_alone_lacks_no_plain_loop() -> None:
     found = said([record(point("exchange", 1, number, strategy="torch:plain"), 0.1) for number in range(2)])
-    assert found.sentence.endswith("Nothing is claimed of its efficiency: it is the plain loop itself.")
+    assert found.sentence.endswith("No efficiency is claimed: it is the plain loop.")
 
 
 # Bars beside efficiencies: their lengths, and that no table gets wider than its terminal for them.
@@ -466,7 +465,7 @@ def test_the_report_says_the_rule_the_batches_and_the_cause() -> None:
     run = header([host(name) for name in NAMES], launch_size=16), list(records())
     made = document(*run)
     (batch,) = [words.text(fact.phrase) for fact in made.facts if fact.label == "batch"]
-    assert batch == "144 per node, shared by those of its devices that take part (node rule)"
+    assert batch == "144 per node, shared by its participating devices (node rule)"
     (section,) = made.sections
     assert {"batch_size", "small_batch"} <= {column.key for column in section.columns}
     (table,) = made.baselines

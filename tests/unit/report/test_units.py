@@ -57,14 +57,14 @@ def test_the_comparison_the_remarks_and_the_reading_name_tokens() -> None:
     assert "best, leading tokens/s against those of the fastest exchange" in said
     assert "a token trained on old parameters teaches less" in said
     assert "compare frameworks by tokens/s" in said
-    assert "tokens/s is the sum of their own rates" in said
+    assert "tokens/s is the sum of the ranks' rates" in said
 
 
 def test_an_audit_names_tokens() -> None:
     made, records = counted_in("tokens", default_run())
     fed = [replace(one, ranks=(by_one_worker(one).ranks[0], *one.ranks[1:])) for one in records]
     text = terminal.render(made, fed, color=False)
-    assert "audit: tokens/s x time is" in text and "image" not in text
+    assert "audit: tokens/s x time gives" in text and "image" not in text
 
 
 def test_no_table_mixes_units() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from scaling.analysis.table import analyse
 from scaling.analysis.table.analyse import Row
-from scaling.analysis.table.incremental import Analyser
+from scaling.analysis.table.cell_rows import Analyser
 from scaling.report.formats import terminal
 from tests.support.inline import Launch, Run
 from tests.support.scripted_records import loss_of
@@ -54,8 +54,8 @@ def test_a_feed_slowed_by_a_known_sleep_is_data_wait_within_a_tenth(tmp_path: Pa
 def test_the_report_names_it(tmp_path: Path) -> None:
     found = swept(tmp_path, "feed_contention=2", rounds=2, windows=3)
     said = " ".join(terminal.render(found.header, found.records, color=False).split())
-    assert "of one device's alone; feeds by themselves" in said
-    assert "data wait" in said and "what plain loops take beyond the same loops on one batch" in said
+    assert "of one device's alone; feeds alone" in said
+    assert "data wait" in said and "time of plain loops beyond the same loops on one batch" in said
 
 
 def test_the_table_of_a_running_sweep_is_that_of_its_end(tmp_path: Path) -> None:

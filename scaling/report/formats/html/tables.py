@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.entries import Column
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Column, Row
 from scaling.records.point import Record
 from scaling.report import document, words
 from scaling.report.material import Material

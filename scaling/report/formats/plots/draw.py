@@ -35,7 +35,7 @@ from scaling.report.figures.parts import (
     shortened,
 )
 from scaling.report.formats.plots import curves, fields
-from scaling.report.formats.plots.ends import (
+from scaling.report.formats.plots.curves import (
     LABEL_WIDTH,
     NAME_SIZE,
     End,
@@ -44,8 +44,22 @@ from scaling.report.formats.plots.ends import (
     name_ends,
     say_mark,
 )
-from scaling.report.formats.plots.sheet import WIDTH_IN, Sheet, grid_along_x, label_width, upright_labels
-from scaling.report.formats.plots.style import CAUSES, CURRENT, EFFICIENT, GREY, RED, Theme, color, drawing, shape
+from scaling.report.formats.plots.sheet import (
+    CAUSES,
+    CURRENT,
+    EFFICIENT,
+    GREY,
+    RED,
+    WIDTH_IN,
+    Sheet,
+    Theme,
+    color,
+    drawing,
+    grid_along_x,
+    label_width,
+    shape,
+    upright_labels,
+)
 from scaling.text import one_line
 
 # ---------------------------------------------------------------- svg

@@ -10,8 +10,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from scaling.report.figures.parts import Heat, Lanes, Strip, Strips
-from scaling.report.formats.plots.sheet import Sheet, label_width, upright_labels
-from scaling.report.formats.plots.style import KINDS, RED
+from scaling.report.formats.plots.sheet import KINDS, RED, Sheet, label_width, upright_labels
 
 # Highest ratio to the median of each colour: light to dark, distinguishable in grey too (after ColorBrewer's OrRd
 # by Cynthia Brewer, with a blue for faster ones).

@@ -189,7 +189,7 @@ def test_of_many_ranks_hosts_and_the_slowest_are_shown() -> None:
     assert isinstance(together.body, Heat)
     assert len(together.body.lines) == 16 + 16 and together.body.lines[16] == "rank 127"
     assert together.body.cells[together.body.lines.index("node15")] == pytest.approx([1.2] * 3)
-    assert "of 128 ranks the worst of each host" in together.left_out
+    assert "of 128 ranks all but the worst of each host" in together.left_out
 
 
 def test_gpus_have_strips_of_what_they_tell() -> None:
