@@ -24,7 +24,7 @@ RIVALS = {
     "mxnet": "mxnet-cu112",
     "mxnet-cuda": "mxnet",
 }
-NO_DRIVER = "cannot be built where there is no driver; where there is one: ./launch/install mxnet-cuda horovod"
+NO_DRIVER = "cannot be built without a driver; on a machine with one: ./launch/install mxnet-cuda horovod"
 PYTHON_WITHOUT_MXNET = (3, 13)  # numpy 1.26 ends at 3.12, see setup.cfg
 
 
@@ -62,7 +62,7 @@ def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[_table.Rows
     problems = install(extras, choice)
     found = _imports.examine(extras, problems)
     if "mxnet-cuda" in problems:
-        _install.say(f"mxnet-cuda: {problems['mxnet-cuda']}; the one for CPUs takes its place")
+        _install.say(f"mxnet-cuda: {problems['mxnet-cuda']}; the one for CPUs is installed instead")
         problems |= install(["mxnet"], choice)
         found = _imports.examine(["mxnet"], problems)
     parts, build = horovod(found, problems, choice) if "horovod" in extras else ({}, None)
@@ -79,7 +79,7 @@ def remind(extras: Sequence[str]) -> None:
     for name in FRAMEWORKS:
         folder = _environments.path(name)
         if folder.exists() and {name, f"{name}-cuda"}.intersection(extras):
-            _install.say(f"{name}'s workers run in {folder}, as long as it is there: rm -r {folder}")
+            _install.say(f"{name}'s workers run in {folder} while it exists; to remove it: rm -r {folder}")
 
 
 # ---------------------------------------------------------------- requested extras
@@ -93,7 +93,7 @@ def wanted(names: Sequence[str], choice: _cuda.Choice, *, alone: bool) -> tuple[
         extras += everything(choice, alone=alone) if name == "all" else [name]
     if "mxnet-cuda" in extras and (why := choice.without_mxnet()):
         extras = ["mxnet" if extra == "mxnet-cuda" else extra for extra in extras]
-        return list(dict.fromkeys(extras)), {"mxnet-cuda": f"{why}; the one for CPUs takes its place"}
+        return list(dict.fromkeys(extras)), {"mxnet-cuda": f"{why}; the one for CPUs is installed instead"}
     return list(dict.fromkeys(extras)), {}
 
 
@@ -195,7 +195,7 @@ def one_by_one(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
 
 def pip_reason(extra: str, output: str) -> str:
     if found := re.search(r"No matching distribution found for (\S+)", output):
-        return f"{found[1]} is not to be had for {_imports.this_python()}: {_imports.other_python()}"
+        return f"{found[1]} is not available for {_imports.this_python()}: {_imports.other_python()}"
     errors = re.findall(r"^ERROR: (.*)$", output, re.MULTILINE)
     return f"{errors[-1] if errors else 'pip failed'} (above); mend that, then ./launch/install {extra}"
 
@@ -250,7 +250,7 @@ def bring(build: Build) -> None:
         if known == noted(build):
             return
         if known is None and _imports.all_bindings(framework.name for framework in build.frameworks):
-            _install.say(f"Horovod {horovod_version()} was here already, and stays")
+            _install.say(f"Horovod {horovod_version()} was installed already and is kept")
             return
     path = _horovod.wheel(build)
     code, output = _install.try_pip("install", "--no-deps", "--force-reinstall", str(path))

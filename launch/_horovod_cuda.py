@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 
 NO_NCCL = (
-    "without NCCL, for want of nvcc or nccl.h: install the CUDA toolkit of your framework's release "
+    "without NCCL: nvcc or nccl.h is missing; install the CUDA toolkit of your framework's release "
     "(https://developer.nvidia.com/cuda-downloads), or set HOROVOD_CUDA_HOME and HOROVOD_NCCL_HOME to where they "
     "are; then ./launch/install horovod"
 )

@@ -36,11 +36,11 @@ def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]
         return (*USUAL, *OF_DATA) if found.format in data.DECODED and device != "emulated" else USUAL
     for kind in (kind for kind in OF_DATA if kind in given):
         if device == "emulated":
-            raise UsageError(f"--kinds {kind}: emulated devices are not fed; leave it out")
+            raise UsageError(f"--kinds {kind}: emulated devices read no data; leave it out")
         if found.format == "made":
             raise UsageError(
-                f"--kinds {kind}: {name} is one batch that stays on the device, so that nobody waits for data; "
-                "leave it out, or choose --data that is read"
+                f"--kinds {kind}: {name} is one batch that stays on the device, so no step waits for data; leave "
+                "it out, or choose --data that is read"
             )
     return given
 
@@ -52,7 +52,7 @@ def check_feed(config: SweepConfig, device: Device, name: str) -> None:
     """Raise UsageError for a native feed, --feed-workers or --drop-caches that would change nothing."""
     native = config.feed == "native"
     if config.feed_workers is not None and not native:
-        raise UsageError(f"--feed-workers {config.feed_workers}: of the native feed alone; add --feed native")
+        raise UsageError(f"--feed-workers {config.feed_workers}: only for the native feed; add --feed native")
     if config.drop_caches:
         _check_files("--drop-caches", device, name)
         if config.interleave:
@@ -70,7 +70,7 @@ def check_feed(config: SweepConfig, device: Device, name: str) -> None:
 
 def _check_files(flag: str, device: Device, name: str) -> None:
     if device == "emulated":
-        raise UsageError(f"{flag}: emulated devices are not fed; leave it out")
+        raise UsageError(f"{flag}: emulated devices read no data; leave it out")
     if data.spec(name).format not in data.DECODED:
         files = ", ".join(one.name for one in data.CATALOGUE.values() if one.format in data.DECODED)
         raise UsageError(
@@ -85,12 +85,12 @@ def feed_refusal(point: Point) -> str | None:
     strategy = frameworks.load(point.strategy)
     drives = strategy.traits(point.strategy).drives
     if work.drop_caches and drives == "point":
-        return "--drop-caches: what computes for it holds its samples in memory; leave it out"
+        return "--drop-caches: its helpers compute, and hold their samples in memory; leave it out"
     if work.feed != "native":
         return None
     read, found = strategy.native_formats, data.spec(work.data).format
     if not read:
-        return "--feed native: it has no pipeline of its own for its trainers; leave it out"
+        return "--feed native: its framework has no own pipeline; leave it out"
     if found in read:
         return None
     names = ", ".join(one.name for one in data.CATALOGUE.values() if one.format in read)
@@ -108,7 +108,7 @@ def check_baseline_device(config: SweepConfig, device: Device) -> None:
         return
     if device != "cuda":
         raise UsageError(
-            f"--baseline-device {config.baseline_device}: stands beside rows of GPUs, this launch measures on "
+            f"--baseline-device {config.baseline_device}: is compared with GPUs, and this launch measures on "
             f"{device}; leave it out"
         )
     for name in config.strategy or ():
@@ -148,11 +148,10 @@ def check_passes(config: SweepConfig) -> None:
         strategy = frameworks.load(name)
         if name != strategy.baseline:
             raise UsageError(
-                f"--pass {text}: {name} exchanges gradients, which passes do without; use --strategy "
-                f"{strategy.baseline}"
+                f"--pass {text}: {name} exchanges gradients, and passes do not; use --strategy {strategy.baseline}"
             )
         if lacking := [one for one in config.pass_ if one not in strategy.traits(name).passes]:
-            raise UsageError(f"--pass {text}: {name} has no {lacking[0]} pass by itself, only whole steps")
+            raise UsageError(f"--pass {text}: {name} has no {lacking[0]} pass alone, only whole steps")
 
 
 def is_own_baseline(config: SweepConfig, name: str) -> bool:
@@ -221,9 +220,7 @@ def image_size(config: SweepConfig, model: ModelSpec) -> int:
     if config.image_size is None:
         return 0
     if not isinstance(model.input, Images):
-        raise UsageError(
-            f"--image-size {config.image_size}: {model.name} reads tokens; --sequence-length is theirs"
-        )
+        raise UsageError(f"--image-size {config.image_size}: {model.name} reads tokens; use --sequence-length")
     return 0 if config.image_size == model.input.size else config.image_size
 
 
@@ -232,7 +229,7 @@ def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
         return config.sequence_length or model.input.length
     if config.sequence_length is not None:
         raise UsageError(
-            f"--sequence-length {config.sequence_length}: {model.name} reads images; --image-size is theirs"
+            f"--sequence-length {config.sequence_length}: {model.name} reads images; use --image-size"
         )
     return 0
 
@@ -270,7 +267,7 @@ def _node_devices(config: SweepConfig, size: int, slots: Sequence[Slot]) -> int:
         alike = [n for n in range(1, len(slots) + 1) if len(set(_by_node(config, n, slots).values())) == 1]
         raise UsageError(
             f"--world-sizes {size} with --batch-rule node: {counts[most]} devices of {most} and {counts[fewest]} "
-            f"of {fewest} cannot share a node's batch alike; {','.join(map(str, alike))} can"
+            f"of {fewest} cannot share a node's batch equally; {','.join(map(str, alike))} can"
         )
     return counts[most]
 

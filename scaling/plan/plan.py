@@ -37,10 +37,12 @@ def check_given(made: Plan, given: Collection[str]) -> None:
     # Workers on GPUs are no forks and keep the system's malloc.
     for field in (one.key for one in fields if one.flag.of == "cpu workers" and on_gpus):
         if field in given:
-            raise UsageError(f"{flag(field)}: is of workers on CPUs, and all of these are on GPUs; leave it out")
+            raise UsageError(
+                f"{flag(field)}: only for workers on CPUs, and all of these are on GPUs; leave it out"
+            )
     if "interleave" in given and made.config.interleave and _most_beside_each_other(made) < 2:
         raise UsageError(
-            "--interleave: no two points of a framework are there to take turns; leave it out, or ask for more "
+            "--interleave: no framework has two points that could take turns; leave it out, or ask for more "
             "--world-sizes or --kinds"
         )
 

@@ -246,7 +246,7 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
     known, later = [one for one in sizes if one <= first], [one for one in sizes if one > first]
     listed = ",".join(map(str, sizes))
     if config.target_ci is not None:
-        return "its rounds are counted beforehand: leave --target-ci out and give --rounds"
+        return "its number of rounds is fixed: leave --target-ci out and give --rounds"
     if config.has_passes or config.epochs is not None:
         return "only exchanges of whole steps are predicted: leave --pass and --epochs out"
     if config.rule != "weak":
@@ -254,9 +254,9 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
     # Emulated devices always have the same speed: `solo` is enough.
     baselines = {"each", "solo"} if config.device.startswith("emulated") else {"each"}
     if kinds and not baselines & set(kinds):
-        return "add each to --kinds: one device alone is measured again beside the larger sizes"
+        return "add each to --kinds: its baselines are repeated with the larger sizes"
     if not any(one > 1 for one in known):
-        return f"several devices must be measured first; of --world-sizes {listed} none is: raise it"
+        return f"no size above 1 of --world-sizes {listed} would be measured first: raise it"
     if not later:
         return f"nothing is left to predict of --world-sizes {listed}: lower it"
     return ""
@@ -359,7 +359,7 @@ def _doubts(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> Iterator[str]:
         )
     slices = [slot for slot in slots if slot.whole_gpu != slot.gpu]
     if slices:
-        yield f"{counted(len(slices), 'rank')} on slices of GPUs (MIG), each shown its own alone"
+        yield f"{counted(len(slices), 'rank')} on slices of GPUs (MIG), each sees only its own"
 
 
 def device(draft: Draft, launch: Launch) -> Draft:

@@ -40,7 +40,7 @@ def check(config: SweepConfig, device: Device, model: ModelSpec, feed: str) -> N
     if data.spec(feed).format == "made":
         raise UsageError(f"--epochs {config.epochs}: --data {feed} is noise, which has nothing to learn")
     if config.augment_epochs and not data.spec(feed).augments:
-        raise UsageError(f"--augment-epochs {config.augment_epochs}: nobody says how --data {feed} may be changed")
+        raise UsageError(f"--augment-epochs {config.augment_epochs}: --data {feed} has no augmentation")
     for split, count in parts(config).items():
         data.check_part(feed, split, count, data.spec(feed).splits.get(split))
 
@@ -95,14 +95,14 @@ def refusal(point: Point) -> str | None:
         return None
     skills, name = _traits(point).accuracy, point.strategy
     if "evaluate" not in skills:
-        return f"--epochs {regime.epochs}: {name} cannot evaluate what it has learnt; {_able()} can"
+        return f"--epochs {regime.epochs}: {name} cannot evaluate its model; {_able()} can"
     if schedule.varies(regime) and "rate" not in skills:
         flag = "--warmup-epochs" if regime.warmup_epochs else "--lr-steps"
-        return f"{flag}: {name} keeps the rate that it begins with; leave it out"
+        return f"{flag}: {name} has a constant learning rate; leave it out"
     if 0 < regime.train_samples < point.global_batch_size:
         return (
-            f"--train-samples {regime.train_samples}: less than one step takes, {point.global_batch_size} samples "
-            f"on {counted(point.world_size, 'device')}; take more, or a smaller --batch-size"
+            f"--train-samples {regime.train_samples}: fewer than one step of {point.global_batch_size} samples "
+            f"on {counted(point.world_size, 'device')}; use more, or a smaller --batch-size"
         )
     if not _has_batch_norm(point.workload):
         return None

@@ -39,10 +39,10 @@ def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol], data_dir: 
         options = frameworks.load(family).options.items()
         lines += [f"    {f'{key}={option.default}':<32}{option.help}" for key, option in options]
     lines.append("")
-    lines += ["models (--model), their trained parameters, and what one sample takes forward and backward"]
+    lines += ["models (--model): trained parameters; FLOP of one sample, forward and backward"]
     for spec in models.CATALOGUE.values():
         lines += _model(spec)
-    lines += ["", "emulated devices (--device emulated:PROFILE), and whose images/s they have"]
+    lines += ["", "emulated devices (--device emulated:PROFILE) and the source of their images/s"]
     lines += [f"  {name:<16}{_profile(one)}" for name, one in profiles.read().profiles.items()]
     lines += ["", "data (--data)"]
     lines += [line for spec in data.CATALOGUE.values() for line in _data(spec, data_dir)]
@@ -70,7 +70,7 @@ def _interpreters(enrolled: Sequence[Enrol]) -> list[str]:
     for (framework, text), names in sorted(hosts.items()):
         where = "" if len(names) == len(machines) else f" (on {', '.join(names)})"
         lines.append(f"  {framework + ':...':<24}{text}{where}")
-    return ["interpreters of strategies that do not run in the agent's own", *lines, ""] if lines else []
+    return ["interpreters of strategies that do not run in the agent's interpreter", *lines, ""] if lines else []
 
 
 def _had(one: Interpreter) -> str:
@@ -157,9 +157,11 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         if point.cell in made.refused
     ]
     if config.predict_first is not None:
-        lines.append(f"all rounds up to N={config.predict_first} first; then what the others will do is predicted")
+        lines.append(
+            f"all rounds up to N={config.predict_first} first; then the larger sizes are predicted and measured"
+        )
     count = len(made.cells) * made.rounds
-    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "whose epochs take as long as they take"
+    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
     lines.append(f"{counted(count, 'point')} in all, {about}; nothing was measured (--dry-run)")
     return "\n".join(map(printable, lines))
 

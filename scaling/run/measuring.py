@@ -70,7 +70,7 @@ class Asking:
         try:
             found = _ANSWERS.decode(self._out.read_bytes()) if code == 0 else ()
         except msgspec.MsgspecError as error:
-            return self._refused(f"no prediction came back: {error}")
+            return self._refused(f"the prediction is unreadable: {error}")
         return found if len(found) == len(self._asked) else self._refused(self._last_line(code))
 
     def _last_line(self, code: int) -> str:
@@ -197,7 +197,7 @@ def _conclude(
         why = str(error).removeprefix(f"{opened.folder}: ")
         last = _print_table(header, records, (), stream, f"not kept: {opened.folder}", color=ending.color)
         stream.write(f"{last}\n")
-        complain(StoreError(f"{opened.folder}: lost while the run went on ({why}); the table is all of it"), NAME)
+        complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"), NAME)
         return StoreError.exit_code
     last = _print_table(*read, stream, f"run: {opened.folder}", color=ending.color)
     opened.close()

@@ -60,10 +60,10 @@ def _alone(launch: Launch, library: str) -> str:
     started = f"{launch.launcher} started {launch.size or 'any number of'} ranks"
     if launch.launcher == "mpirun":
         return (
-            f"{started}, but mpi4py loaded another MPI ({library}) in which each is alone; "
+            f"{started}, but mpi4py loaded another MPI ({library}) in which each rank is alone; "
             "use the mpirun of that library, or set MPI4PY_LIBMPI to the libmpi.so of this mpirun"
         )
-    return f"{started}, and in mpi4py's MPI ({library}) each is alone; start them by: {launch.instead}"
+    return f"{started}, and in mpi4py's MPI ({library}) each rank is alone; start them by: {launch.instead}"
 
 
 def launcher_output() -> TextIO | None:

@@ -82,7 +82,7 @@ def _trained(spec: ModelSpec, found: Arrays) -> Iterator[Array | None]:
         pairs = [(name, found[name]) for name in wanted]
     elif spec.weights.endswith(SAFETENSORS):
         name = next(iter(sorted(set(wanted) ^ set(found))))
-        raise _refused(spec, f"safetensors keeps no order, and {name!r} is not in both it and {spec.name}")
+        raise _refused(spec, f"safetensors keeps no order, and {name!r} is not in both the file and {spec.name}")
     else:
         pairs = list(found.items())
     for (name, array), (path, parameter) in zip(pairs, wanted.items(), strict=False):
@@ -221,7 +221,7 @@ def _pth(path: Path) -> Arrays:
         is_zip = zipfile.is_zipfile(file)
     if not is_zip:
         again = "torch.save(torch.load(FILE, weights_only=True), FILE)"
-        raise ValueError(f"no zip file, as PyTorch writes since 1.6; an older one is turned by {again}")
+        raise ValueError(f"not a zip file, as PyTorch writes since 1.6; convert an older one with {again}")
     with zipfile.ZipFile(path) as file:
         (index,) = (name for name in file.namelist() if name.endswith("/data.pkl"))
         root = index.removesuffix("data.pkl")

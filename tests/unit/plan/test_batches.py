@@ -197,7 +197,7 @@ def test_where_a_batch_is_shared_one_device_has_each_part_of_it() -> None:
     [
         ("held", "cpu", "synthetic", "--kinds held: synthetic is one batch that stays on the device"),
         ("feed", "cpu", "synthetic-tokens", "--kinds feed: synthetic-tokens is one batch that"),
-        ("feed", "emulated", "imagenet", "--kinds feed: emulated devices are not fed; leave it out"),
+        ("feed", "emulated", "imagenet", "--kinds feed: emulated devices read no data; leave it out"),
     ],
 )
 def test_what_nobody_waits_for_is_refused(asked: Kind, device: Device, name: str, said: str) -> None:
@@ -236,17 +236,17 @@ def test_the_feed_is_of_what_is_measured() -> None:
     [
         (("--feed", "native", "--data", "cifar10"), "--feed native: --data cifar10 is held in memory"),
         (("--drop-caches", "--data", "synthetic"), "--drop-caches: --data synthetic is held in memory"),
-        (("--feed-workers", "2"), "--feed-workers 2: of the native feed alone; add --feed native"),
+        (("--feed-workers", "2"), "--feed-workers 2: only for the native feed; add --feed native"),
         (("--feed", "native", "--feed-workers", "-1"), "--feed-workers -1: must be a number above 0"),
         (("--feed", "native", "--feed-workers", "0"), "--feed-workers 0: must be a number above 0"),
         (("--feed", "nativ"), "feed: 'nativ' is not one of reference, native; did you mean 'native'"),
         (("--feed", "native", "--epochs", "1"), "--feed native: --epochs trains on the reference feed"),
         (("--feed", "native", "--strategy", "mxnet:dist_sync"), "which im2rec.py of MXNet packs a tree"),
         (("--feed", "native", "--strategy", "tensorflow:ring", "--data", "recordio"), "or take imagenet, "),
-        (("--feed", "native", "--strategy", "tensorflow:ps"), "--feed native: it has no pipeline of its own"),
+        (("--feed", "native", "--strategy", "tensorflow:ps"), "--feed native: its framework has no own pipeline"),
         (("--drop-caches", "--interleave"), "--interleave: points that take turns read the same pictures"),
-        (("--drop-caches", "--strategy", "tensorflow:ps"), "--drop-caches: what computes for it holds"),
-        (("--feed", "native", "--strategy", "fake:a"), "--strategy fake:a: --feed native: it has no pipeline"),
+        (("--drop-caches", "--strategy", "tensorflow:ps"), "--drop-caches: its helpers compute, and hold"),
+        (("--feed", "native", "--strategy", "fake:a"), "--strategy fake:a: --feed native: its framework has"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_fed_so_is_refused(argv: tuple[str, ...], message: str) -> None:
@@ -267,7 +267,7 @@ def test_workers_that_are_no_number() -> None:
 
 
 def test_emulated_devices_are_not_fed() -> None:
-    with pytest.raises(UsageError, match="--feed native: emulated devices are not fed"):
+    with pytest.raises(UsageError, match="--feed native: emulated devices read no data"):
         matrix.check_feed(SweepConfig(feed="native"), "emulated", "imagenet")
 
 

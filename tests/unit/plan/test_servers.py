@@ -400,12 +400,12 @@ def check(command: str, on: HostInfo, older: dict[str, Any] | None = None) -> pl
 @pytest.mark.parametrize(
     ("command", "on", "words"),
     [
-        ("--malloc system", ON_GPUS, "--malloc: is of workers on CPUs, and all of these are on GPUs; leave it"),
-        ("--malloc keep", ON_GPUS, "--malloc: is of workers on CPUs"),
-        ("--fresh-workers", ON_GPUS, "--fresh-workers: is of workers on CPUs"),
-        ("--interleave --world-sizes 1 --kinds exchange", ON_CPU, "--interleave: no two points of a framework"),
-        ("--interleave --world-sizes 1 --kinds exchange", ON_GPUS, "--interleave: no two points of a framework"),
-        ("--interleave --pass forward --strategy torch:plain", ON_CPU, "--interleave: no two points"),
+        ("--malloc system", ON_GPUS, "--malloc: only for workers on CPUs, and all of these are on GPUs; leave it"),
+        ("--malloc keep", ON_GPUS, "--malloc: only for workers on CPUs"),
+        ("--fresh-workers", ON_GPUS, "--fresh-workers: only for workers on CPUs"),
+        ("--interleave --world-sizes 1 --kinds exchange", ON_CPU, "--interleave: no framework has two points"),
+        ("--interleave --world-sizes 1 --kinds exchange", ON_GPUS, "--interleave: no framework has two points"),
+        ("--interleave --pass forward --strategy torch:plain", ON_CPU, "--interleave: no framework has"),
         ("--interleave --world-sizes 1 --kinds exchange --strategy torch:gloo,mxnet:dist_sync", ON_CPU, "--inter"),
     ],
 )  # fmt: skip

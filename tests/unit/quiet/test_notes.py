@@ -63,7 +63,7 @@ def test_a_quiet_machine_says_nothing() -> None:
 def test_a_plain_loop_alone_that_queued() -> None:
     # 3 s of which 0.15 behind somebody else
     solo, exchange = read(record(point("solo"), 0.1), cpu(queued_s=0.15)), record(point("exchange"), 0.1)
-    waited = "rank 0 waited 5.0 % of the time for CPUs that others used"
+    waited = "rank 0 waited 5.0 % of the time for CPUs that other programs used"
     assert notes(solo, exchange) == (f"its solo control: foreign load on node1: {waited}",)
     # In an exchange communication threads of the run itself are in the way.
     assert notes(record(point("solo"), 0.1), read(exchange, cpu(queued_s=0.15))) == ()
@@ -88,17 +88,17 @@ def test_waiting_for_a_quota_is_waiting_for_nobody_else() -> None:
 def test_who_queued_most_comes_first() -> None:
     each = read(record(point("each", 2), 0.1), cpu(queued_s=0.3), cpu(queued_s=1.5))
     (note,) = notes(each, record(point("exchange", 2), 0.1), size=2)
-    assert "rank 1 waited 50.0 % of the time for CPUs that others used, rank 0 10.0 %" in note
+    assert "rank 1 waited 50.0 % of the time for CPUs that other programs used, rank 0 10.0 %" in note
 
 
 def test_of_several_controls_a_ranks_worst_is_told() -> None:
     bad, good = (read(record(point("solo"), 0.1), cpu(queued_s=queued_s)) for queued_s in (1.5, 0.06))
     loads = [quiet.of([one]) for one in (bad, good)]
     (note,) = quiet.joined(loads).notes()
-    assert note == "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that others used"
+    assert note == "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that other programs used"
 
 
-BESIDE = "foreign load on node1: rank 0 shared its CPUs with others, who used {} of one"
+BESIDE = "foreign load on node1: rank 0 shared its CPUs with other programs, which used {} of one"
 
 
 def alone_beside(others_s: float, queued_s: float = 0.0, **changes: Any) -> list[str]:
@@ -115,11 +115,11 @@ def test_others_that_ran_beside_a_plain_loop_and_that_it_did_not_wait_for() -> N
 
 
 def test_others_that_a_rank_waited_for_are_told_once() -> None:
-    waited = "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that others used"
+    waited = "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that other programs used"
     assert alone_beside(1.5, queued_s=1.5) == [waited]
     # One on its own CPU, another on the other hyperthread.
     assert alone_beside(4.5, queued_s=1.5) == [
-        f"{waited}; rank 0 shared its CPUs with others, who used 150 % of one"
+        f"{waited}; rank 0 shared its CPUs with other programs, which used 150 % of one"
     ]
 
 
@@ -161,7 +161,7 @@ def test_what_the_hypervisor_kept() -> None:
 
 
 SLOW: dict[str, Any] = {"canaries_s": [0.006, USUAL_S, USUAL_S], "again_s": [0.010]}
-SIZES = "the core was 20 % slower in 1 of 3 windows; 1 measured again, 100 % slower"
+SIZES = "the core was 20 % slower in 1 of 3 windows; 1 repeated, 100 % slower"
 
 
 def test_windows_measured_again_and_slow_canaries_alone_are_nobodys_load() -> None:
@@ -171,7 +171,7 @@ def test_windows_measured_again_and_slow_canaries_alone_are_nobodys_load() -> No
 
 def test_slow_canaries_whose_core_others_had_are_foreign_load() -> None:
     (note,) = notes(read(record(point("exchange"), 0.1), **SLOW, queued=True))
-    assert note == f"foreign load on node1: {SIZES}; others had the core then"
+    assert note == f"foreign load on node1: {SIZES}; another program used the core"
 
 
 def test_one_canary_of_many_that_others_had_is_no_load_of_others() -> None:
@@ -179,15 +179,17 @@ def test_one_canary_of_many_that_others_had_is_no_load_of_others() -> None:
     slow = [read(record(point("exchange", number=number), 0.1), **SLOW) for number in range(3)]
     met = read(record(point("exchange", number=3), 0.1), canaries_s=3 * [USUAL_S], again_s=[0.010], queued=True)
     (note,) = notes(*slow, met)
-    sizes = "the core was 20 % slower in 3 of 12 windows; 4 measured again, 100 % slower"
-    assert note == f"slower cores on node1: {sizes}; others had the core in 1 of these 7"
+    sizes = "the core was 20 % slower in 3 of 12 windows; 4 repeated, 100 % slower"
+    assert note == f"slower cores on node1: {sizes}; another program used the core in 1 of these 7"
     (half,) = notes(slow[0], met, read(record(point("exchange", number=2), 0.1), **SLOW, queued=True))
-    assert half.startswith("foreign load on node1: ") and half.endswith("; others had the core in 3 of these 5")
+    assert half.startswith("foreign load on node1: ") and half.endswith(
+        "; another program used the core in 3 of these 5"
+    )
 
 
 def test_canaries_that_others_had_and_that_were_measured_again_before_any_was_known_to_be_slow() -> None:
     made = read(record(point("exchange"), 0.1), canaries_s=3 * [0.010], again_s=[0.010], queued=True)
-    assert notes(made) == ("foreign load on node1: 1 window measured again; others had the core then",)
+    assert notes(made) == ("foreign load on node1: 1 window repeated; another program used the core",)
 
 
 def test_canaries_of_ranks_that_share_a_core_queue_behind_each_other() -> None:
@@ -200,8 +202,8 @@ def test_canaries_of_ranks_that_share_a_core_queue_behind_each_other() -> None:
     [
         (Telemetry(foreign=(BURNER,)), "`burner` used 98 % of a core; {}"),
         (cpu(stolen_s=0.06), "{}; rank 0 lost 2.0 % of its CPUs' time to the hypervisor"),
-        (cpu(queued_s=0.15), "{}; rank 0 waited 5.0 % of the time for CPUs that others used"),
-        (cpu(others_s=1.5), "{}; rank 0 shared its CPUs with others, who used 50 % of one"),
+        (cpu(queued_s=0.15), "{}; rank 0 waited 5.0 % of the time for CPUs that other programs used"),
+        (cpu(others_s=1.5), "{}; rank 0 shared its CPUs with other programs, which used 50 % of one"),
     ],
     ids=["named", "stolen", "queued", "others"],
 )  # fmt: skip
@@ -221,7 +223,7 @@ def test_whoever_waited_for_a_burners_end_does_not_make_it_usual() -> None:
     made = read(record(point("exchange"), 0.1), canaries_s=[USUAL_S, USUAL_S, USUAL_S], again_s=slow_s)
     same = replace(made.ranks[0], disturbed=tuple(replace(one, index=2) for one in made.ranks[0].disturbed))
     (note,) = notes(replace(made, ranks=(same, *made.ranks[1:])))
-    assert note == "slower cores on node1: 5 windows measured again, 100 % slower"
+    assert note == "slower cores on node1: 5 windows repeated, 100 % slower"
 
 
 def test_windows_that_ran_in_one_go_have_one_canary() -> None:
@@ -230,9 +232,7 @@ def test_windows_that_ran_in_one_go_have_one_canary() -> None:
         record(point("exchange", number=3), 0.1), canaries_s=[0.006, None, None], again_s=[0.010, None, None]
     )
     (note,) = notes(*quiet, made)
-    assert note == (
-        "slower cores on node1: the core was 20 % slower in 3 of 12 windows; 3 measured again, 100 % slower"
-    )
+    assert note == ("slower cores on node1: the core was 20 % slower in 3 of 12 windows; 3 repeated, 100 % slower")
 
 
 def test_a_canary_a_little_slower_is_noise() -> None:
@@ -256,8 +256,8 @@ def test_the_controls_have_one_note_together() -> None:
     together = read(record(point("together", 2), 0.1), busy, QUIET, again_s=[0.009])
     said = notes(each, together, record(point("exchange", 2), 0.1), size=2)
     assert said == (
-        "its each and together controls: foreign load on node1: `burner` used 98 % of a core; 2 windows measured "
-        "again, 80 % slower",
+        "its each and together controls: foreign load on node1: `burner` used 98 % of a core; 2 windows "
+        "repeated, 80 % slower",
     )
 
 

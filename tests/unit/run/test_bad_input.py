@@ -270,11 +270,14 @@ def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) 
     )
     fewest, most, turns_s = defaults.FEWEST_TURNS, defaults.MOST_TURNS, defaults.TURNS_S
     assert rounds[0] == rounds[1] and rounds[2] == rounds[3]
-    assert f"[default: ({rounds[0]} side by side, else {rounds[3]})]" in shown
+    assert f"[default: ({rounds[0]} if points take turns, else {rounds[3]})]" in shown
     assert windows[:2] == (None, None) and windows[2] == windows[3]
-    assert f"[default: (side by side {fewest} to {most}, as many as last {turns_s} s, else {windows[3]})]" in shown
+    assert (
+        f"[default: ({fewest} to {most} (as many as last {turns_s} s) if points take turns, else {windows[3]})]"
+        in shown
+    )
     short, queues, gpus, else_ = window_s
-    told = f"side by side {short}, with MXNet or GPUs {queues}; else {else_}, on GPUs {gpus:g}"
+    told = f"{short} if points take turns, {queues} with MXNet or GPUs; else {else_}, on GPUs {gpus:g}"
     assert f"[default: ({told})]" in shown
     assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
 
@@ -311,9 +314,12 @@ def test_every_field_is_in_the_help(shown: str) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("--target-ci 1% --kinds exchange,comm", "--target-ci 1%: of efficiencies, which --kinds exchange,comm"),
+        (
+            "--target-ci 1% --kinds exchange,comm",
+            "--target-ci 1%: efficiencies need a baseline, which --kinds exchange,comm lacks",
+        ),
         ("--pass forward --kinds exchange,solo", "--kinds with --pass forward: passes have no controls"),
-        ("--memory-format channels_last --model gpt2-tiny", "gpt2-tiny reads tokens, and that is of images"),
+        ("--memory-format channels_last --model gpt2-tiny", "gpt2-tiny reads tokens, and this is for images"),
         ("--world-sizes 1 --seed 2 --world-sizes 2", "--world-sizes: given twice; write --world-sizes 1,2"),
     ],
 )
@@ -372,7 +378,7 @@ TRAIN = ("--epochs", "5", *FAKE)
         (("--test-samples", "361", *TRAIN), ("--test-samples 361", "digits has 360", "take fewer")),
         (
             ("--train-samples", "100", "--batch-size", "32", *TRAIN),
-            ("--train-samples 100", "less than one step takes, 128 samples on 4 devices", "--batch-size"),
+            ("--train-samples 100", "fewer than one step of 128 samples on 4 devices", "--batch-size"),
         ),
         (("--save-weights", "a.npz", *FAKE), ("--save-weights", "--epochs N")),
         (("--save-weights", "a.pth", *TRAIN), ("--save-weights a.pth", ".npz, .safetensors")),

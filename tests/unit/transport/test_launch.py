@@ -182,5 +182,5 @@ def test_the_limit_is_raised_and_never_lowered(soft: int, hard: int, allowed: in
 
 
 def test_too_few_are_refused() -> None:
-    with pytest.raises(LaunchError, match=r"ulimit -n 64: .* needs 256 at least"):
+    with pytest.raises(LaunchError, match=r"ulimit -n 64: .* needs at least 256 open files"):
         open_files_limit(20, 64)
