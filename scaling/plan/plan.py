@@ -139,12 +139,10 @@ class Plan(Record, frozen=True, kw_only=True):
         """Seconds of the longest step of an emulated device; 0 for real ones."""
         if self.device != "emulated":
             return 0.0
-        return max(
-            profiles.rate(point.hardware.profile, work.model, work.batch_size, work.image_size).step_s
-            * point.hardware.dilate
-            for point in self.cells
-            for work in (point.workload,)
-        )
+        works = {point.workload for point in self.cells}
+        profile, dilate = self.hardware.profile, self.hardware.dilate
+        rates = (profiles.rate(profile, one.model, one.batch_size, one.image_size) for one in works)
+        return dilate * max(rate.step_s for rate in rates)
 
     @property
     def estimate_s(self) -> float:
@@ -204,7 +202,8 @@ def make(
     resolved, how, missing, points = rules.resolve(
         config, rules.Launch(enrolled, slots, device, why, lab_bits_per_s)
     )
-    networks = _networks(config, enrolled, fabric or {})
+    words = dict.fromkeys(config.interconnect)
+    networks = tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)
     refused = matrix.refused(points, slots, lambda point: name_address.refusal(point, slots, enrolled, networks))
     wanted = matrix.kept(points, refused)
     stages = ([one for one in wanted if _is_later(resolved, one) == later] for later in (False, True))
@@ -247,8 +246,3 @@ def turns_of(point: Point, windows: int) -> int:
     if point.kind != "each":
         return windows
     return sum(len(seats(point.world_size, block, windows)) for block in range(windows))
-
-
-def _networks(config: SweepConfig, enrolled: Sequence[Enrol], fabric: Mapping[str, Entry]) -> tuple[Network, ...]:
-    words = dict.fromkeys(config.interconnect)
-    return tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)

@@ -211,7 +211,10 @@ def batch_size(draft: Draft, launch: Launch) -> Draft:
     if config.batch_size is not None or config.batch_sizes is not None or config.global_batch_size is not None:
         return draft
     size = _batch_size(config, _model(config), launch)
-    why = _why_batch(config, size, launch)
+    why = ""
+    if launch.device == "cuda" and config.model in BATCHES:
+        memory_gb = _least_memory_bytes(launch) / GB
+        why = f"batch {size}: " + (f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown")
     return draft.but(batch_size=size)._replace(why=(*draft.why, why))
 
 
@@ -220,17 +223,13 @@ def _batch_size(config: SweepConfig, model: ModelSpec, launch: Launch) -> int:
         size = matrix.image_size(config, model)
         return profiles.rate(profiles.name_of(config.device), model.name, image_size=size).batch_size
     if launch.device == "cuda" and model.name in BATCHES:
-        memory_bytes = min((gpu.memory_bytes for gpu in launch.gpus), default=0)
-        fitting = (size for least, size in BATCHES[model.name] if memory_bytes >= least)
+        fitting = (size for least, size in BATCHES[model.name] if _least_memory_bytes(launch) >= least)
         return next(fitting, model.batch_size[launch.device])
     return model.batch_size[launch.device]
 
 
-def _why_batch(config: SweepConfig, size: int, launch: Launch) -> str:
-    if launch.device != "cuda" or config.model not in BATCHES:
-        return ""
-    memory_gb = min((gpu.memory_bytes for gpu in launch.gpus), default=0) / GB
-    return f"batch {size}: " + (f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown")
+def _least_memory_bytes(launch: Launch) -> int:
+    return min((gpu.memory_bytes for gpu in launch.gpus), default=0)
 
 
 def timeouts(draft: Draft, launch: Launch) -> Draft:
@@ -288,7 +287,7 @@ def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence
     bare = {slot.host: enrolled[slot.launch_rank] for slot in slots if not slot.gpu}
     if not bare:
         return "cuda", "; ".join(("every host has GPUs", *_doubts(slots, enrolled)))
-    without = f"{several(list(bare))} {'has' if len(bare) == 1 else 'have'} no NVIDIA GPU{_because(bare.values())}"
+    without = f"{several(list(bare))} {_has(bare)} no NVIDIA GPU{_because(bare.values())}"
     if config.device == "cuda":
         raise UsageError(f"--device cuda: {without}; use --device cpu")
     if len(bare) < len({slot.host for slot in slots}) or any(slot.gpu for slot in slots):

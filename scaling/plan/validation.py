@@ -173,10 +173,6 @@ def _training(config: SweepConfig) -> None:
     _with_epochs(config)
     _numbers(config)
     _epochs(config)
-    _saving(config)
-
-
-def _saving(config: SweepConfig) -> None:
     path = config.save_weights
     if path is not None and not path.endswith(SAVED):
         raise UsageError(f"--save-weights {path}: not one of {', '.join(SAVED)}")
@@ -197,14 +193,12 @@ def _numbers(config: SweepConfig) -> None:
     if config.target_top1 is not None and not 1 <= config.target_top1 <= 100:
         raise UsageError(f"--target-top1 {config.target_top1:g}: in percent, from 1 to 100; write for example 98")
     seeds = config.seeds
-    if seeds is not None and (not seeds or len(set(seeds)) < len(seeds) or not all(map(_is_seed, seeds))):
+    if seeds is not None and (
+        not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < MAX_SEED for seed in seeds)
+    ):
         raise UsageError(
             f"--seeds {','.join(map(str, seeds))}: each once, from 0 to {MAX_SEED - 1}; write for example 0,1"
         )
-
-
-def _is_seed(seed: int) -> bool:
-    return 0 <= seed < MAX_SEED
 
 
 def _epochs(config: SweepConfig) -> None:

@@ -15,7 +15,6 @@ from scaling.errors import LaunchError, SilentRanks, UsageError
 from scaling.hosts.info import check_names
 from scaling.hosts.revision import code_hash
 from scaling.plan import training
-from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.host import HostInfo, joined_variables
 from scaling.records.messages import (
@@ -169,7 +168,8 @@ def locate(
         weights_file.weights(models.at(made.cells[0]))
     model, parts = models.of(made.cells[0].workload), training.parts(config)
     with files.loading(f"--data-dir {given}" if given else config.data):
-        place = feeds.check(config.data, given, model, _splits(config), parts)
+        splits: tuple[Split, ...] = ("train", "test") if config.epochs else TRAIN
+        place = feeds.check(config.data, given, model, splits, parts)
     if place:
         _ask_hosts(config.data, place, mailbox, enrolled, within_s)
     saved = _writable(config.save_weights, goes_on)
@@ -188,10 +188,6 @@ def _writable(path: str | None, goes_on: bool) -> str | None:
     if os.path.lexists(file) and not goes_on:
         raise UsageError(f"--save-weights {path}: exists already; name another file, or remove it first")
     return str(file)
-
-
-def _splits(config: SweepConfig) -> tuple[Split, ...]:
-    return ("train", "test") if config.epochs else TRAIN
 
 
 def _ask_hosts(

@@ -23,8 +23,6 @@ EPILOG = (
     "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
     "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
 )
-ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
-SUGAR = ("kv_store",)
 # Flag -> the flag that it follows in --help, if not in the order of the fields.
 PLACES = {"kv_store": "strategy", "against": "like"}
 

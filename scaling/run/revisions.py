@@ -89,16 +89,13 @@ def commit(of: Source, against: str) -> str:
 
 def archived(of: Source, commit_: str) -> bytes:
     """Return the code at a commit as a tar file. Raises UsageError if it did not exist then."""
-    if not git(of, commit_, "ls-tree", "--full-tree", "-r", commit_, "--", _in_tree(of)):
+    prefix = git(of, of.packed, "rev-parse", "--show-prefix").decode().removesuffix("\n")
+    in_tree = f"{prefix}{of.packed}".removesuffix("/.")
+    if not git(of, commit_, "ls-tree", "--full-tree", "-r", commit_, "--", in_tree):
         raise UsageError(
             f"--against {commit_}: this revision has no {of.about}: it was elsewhere or not yet written"
         )
     return git(of, commit_, "archive", "--format=tar", commit_, of.packed)
-
-
-def _in_tree(of: Source) -> str:
-    prefix = git(of, of.packed, "rev-parse", "--show-prefix").decode().removesuffix("\n")
-    return f"{prefix}{of.packed}".removesuffix("/.")
 
 
 def git(of: Source, against: str, *arguments: str) -> bytes:

