@@ -43,12 +43,8 @@ def read_routes(interfaces: Collection[str], root: Path = ROUTES) -> tuple[Route
 
 def _route(line: list[str]) -> Route:
     mask = int(line[7], 16).bit_count()
-    return Route(destination=f"{_route_address(line[1])}/{mask}", interface=line[0], metric=int(line[6]))
-
-
-def _route_address(text: str) -> IPv4Address:
-    """Return `0000F40A` as 10.244.0.0: bytes in this machine's order."""
-    return IPv4Address(struct.pack("=I", int(text, 16)))
+    address = IPv4Address(struct.pack("=I", int(line[1], 16)))  # 0000F40A: 10.244.0.0 in this machine's order
+    return Route(destination=f"{address}/{mask}", interface=line[0], metric=int(line[6]))
 
 
 def leads(host: HostInfo, address: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -26,6 +27,8 @@ USUAL: tuple[Kind, ...] = ("exchange", "solo", "each", "together", "comm")
 # These kinds measure the time lost waiting for data: the feed alone, and plain loops on a batch that stays on the
 # device.
 OF_DATA: tuple[Kind, ...] = ("feed", "held")
+# Plain loops on all devices of a point.
+ALL_DEVICES: tuple[Kind, ...] = ("each", "together")
 
 
 def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]:
@@ -152,11 +155,6 @@ def check_passes(config: SweepConfig) -> None:
             )
         if lacking := [one for one in config.pass_ if one not in strategy.traits(name).passes]:
             raise UsageError(f"--pass {text}: {name} has no {lacking[0]} pass alone, only whole steps")
-
-
-def is_own_baseline(config: SweepConfig, name: str) -> bool:
-    """Return whether a strategy is the plain loop itself in a sweep over passes or batches."""
-    return name == frameworks.load(name).baseline and (config.has_passes or config.batch_sizes is not None)
 
 
 def pass_world_sizes(config: SweepConfig, defaults: Sequence[int]) -> tuple[int, ...]:
@@ -298,49 +296,42 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
 
 
 def _points(config: SweepConfig, device: Device, name: str, size: int, slots: Sequence[Slot]) -> Iterator[Point]:
+    plain = frameworks.load(name).baseline
+    # A plain loop whose passes or batches are measured is its own baseline.
+    is_alone = name == plain and (config.has_passes or config.batch_sizes is not None)
     for one in each(config):
         work = workload(one, size, slots)
-        own = replace(one, kinds=("exchange",)) if is_own_baseline(config, name) else one
-        for serverless in _over_networks(config, _of_size(own, device, name, size, work)):
-            yield _with_servers(serverless, config, slots)
+        own = replace(one, kinds=("exchange",)) if is_alone else one
+        for point in _of_size(own, device, name, size, work):
+            for word in config.interconnect if point.kind in EXCHANGING else (point.interconnect,):
+                yield _with_servers(replace(point, interconnect=word), config, slots)
         if config.baseline_device is not None:
-            plain = _options(config, frameworks.load(name).baseline)
-            yield baseline(name, work.reference(size), plain, config.placement, slots)
+            yield baseline(name, work.reference(size), _options(config, plain), config.placement, slots)
 
 
 def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Workload) -> Iterable[Point]:
     plain = frameworks.load(name).baseline
     assert config.kinds is not None
-    wanted = config.kinds
-    own, shared = _options(config, name), _options(config, plain)
-    exchange = _point(config, device, name, "exchange", size, work, own)
+    wanted, point = config.kinds, partial(_point, config, device)
+    own, shared, part = _options(config, name), _options(config, plain), replace(work, node_devices=1)
+    exchange = point(name, "exchange", size, work, own)
     if config.epochs is not None:
         yield from training.points(config, exchange)
         return
     yield exchange
     if "comm" in wanted and size > 1:
-        yield _point(config, device, name, "comm", size, work, own)
+        yield point(name, "comm", size, work, own)
     if "solo" in wanted:
         # If a rule divides the batch, efficiency is against the whole batch on one device. The part alone shows
         # what smaller batches cost.
-        yield _point(config, device, plain, "solo", 1, work.reference(size), shared)
-        yield _point(config, device, plain, "solo", 1, replace(work, node_devices=1), shared)
-    if "each" in wanted and size > 1:
-        yield _point(config, device, plain, "each", size, work, shared)
-    if "together" in wanted and size > 1:
-        yield _point(config, device, plain, "together", size, work, shared)
+        yield point(plain, "solo", 1, work.reference(size), shared)
+        yield point(plain, "solo", 1, part, shared)
+    for kind in (kind for kind in ALL_DEVICES if kind in wanted and size > 1):
+        yield point(plain, kind, size, work, shared)
     for kind in (kind for kind in OF_DATA if kind in wanted):
-        yield _point(config, device, plain, kind, 1, replace(work, node_devices=1), shared)
+        yield point(plain, kind, 1, part, shared)
         if size > 1:
-            yield _point(config, device, plain, kind, size, work, shared)
-
-
-def _over_networks(config: SweepConfig, points: Iterable[Point]) -> Iterable[Point]:
-    for point in points:
-        if point.kind in EXCHANGING:
-            yield from (replace(point, interconnect=word) for word in config.interconnect)
-        else:
-            yield point
+            yield point(plain, kind, size, work, shared)
 
 
 def _point(
@@ -377,18 +368,14 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
             raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
         if target and target not in (*(config.strategy or ()), strategy.baseline):
             raise UsageError(f"--option {text}: {target} is not measured; {near(target, config.strategy or ())}")
-        concerned = target == whose if target else key in strategy.options or not _is_known(config, key)
-        if concerned:
+        is_known = any(key in frameworks.load(one).options for one in config.strategy or ())
+        if target == whose if target else key in strategy.options or not is_known:
             own[key] = value
     try:
         read_options(strategy.options, own)
     except UsageError as error:
         raise UsageError(f"{error} (of {name})") from None
     return own
-
-
-def _is_known(config: SweepConfig, key: str) -> bool:
-    return any(key in frameworks.load(name).options for name in config.strategy or ())
 
 
 # ---------------------------------------------------------------- nodes and servers

@@ -128,15 +128,11 @@ def _emulating() -> list[str]:
 
 def world_sizes(draft: Draft, launch: Launch) -> Draft:
     """Fill in world sizes: 1, 2, 4, ... and the launch's size."""
-    sizes = matrix.pass_world_sizes(draft.config, default_world_sizes(len(launch.slots)))
+    size = len(launch.slots)
+    powers = {1 << power for power in range(size.bit_length())}
+    sizes = matrix.pass_world_sizes(draft.config, sorted({*powers, size}))
     _check_sizes(sizes, launch.slots, launch.device)
     return draft.but(world_sizes=sizes)
-
-
-def default_world_sizes(size: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... and `size`."""
-    powers = [2**power for power in range(size.bit_length()) if 2**power <= size]
-    return tuple(sorted({*powers, size}))
 
 
 def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) -> None:

@@ -58,14 +58,14 @@ class Weights(NamedTuple):
 
 def weights(spec: ModelSpec) -> Weights:
     """Return the weights of the model's file. Raises UsageError with the first array whose shape differs."""
-    found = {name: array for name, array in _read(spec.weights).items() if not _is_left_out(name)}
+    found = {
+        name: array
+        for name, array in _read(spec.weights).items()
+        if not (name.endswith(COUNTS) or name.lower().startswith(BESIDE))
+    }
     means, variances = ([found[name] for name in found if name.endswith(ends)] for ends in STATISTICS)
     trained = {name: array for name, array in found.items() if not name.endswith(STATISTICS[0] + STATISTICS[1])}
     return Weights(tuple(_trained(spec, trained)), _statistics(spec, means, variances))
-
-
-def _is_left_out(name: str) -> bool:
-    return name.endswith(COUNTS) or name.lower().startswith(BESIDE)
 
 
 def _refused(spec: ModelSpec, why: str) -> UsageError:
@@ -144,10 +144,6 @@ def save(path: str, spec: ModelSpec, trained: Arrays, statistics: Sequence[tuple
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _to_npz(path: Path, arrays: Arrays) -> None:
-    np.savez(path, **arrays)
 
 
 def _to_safetensors(path: Path, arrays: Arrays) -> None:
@@ -278,4 +274,7 @@ READERS: Mapping[str, Callable[[Path], Arrays]] = {
     SAFETENSORS: _safetensors,
     ".npz": _npz,
 }
-WRITERS: Mapping[str, Callable[[Path, Arrays], None]] = {".npz": _to_npz, SAFETENSORS: _to_safetensors}
+WRITERS: Mapping[str, Callable[[Path, Arrays], None]] = {
+    ".npz": lambda path, arrays: np.savez(path, **arrays),
+    SAFETENSORS: _to_safetensors,
+}

@@ -88,7 +88,7 @@ def test_dealt_out_over_nodes_each_device_has_a_whole_batch_until_nodes_have_two
         (("--world-sizes", "1,3", "--batch-size", "2"), ("--batch-size 2", "3 devices", "; 3 would be")),
     ],
 )
-def test_what_cannot_be_shared_alike_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_batches_that_nodes_cannot_share_get_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as caught:
         planned(*NODE[:2], "--batch-size", "144", *FAKE, *argv)
     message = str(caught.value)
@@ -200,7 +200,7 @@ def test_where_a_batch_is_shared_one_device_has_each_part_of_it() -> None:
         ("feed", "emulated", "imagenet", "--kinds feed: emulated devices read no data; leave it out"),
     ],
 )
-def test_what_nobody_waits_for_is_refused(asked: Kind, device: Device, name: str, said: str) -> None:
+def test_kinds_without_a_data_wait_are_refused(asked: Kind, device: Device, name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         matrix.kinds_of(SweepConfig(kinds=("exchange", asked)), device, name)
 
@@ -249,7 +249,7 @@ def test_the_feed_is_of_what_is_measured() -> None:
         (("--feed", "native", "--strategy", "fake:a"), "--strategy fake:a: --feed native: its framework has"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_fed_so_is_refused(argv: tuple[str, ...], message: str) -> None:
+def test_feeds_that_cannot_work_are_refused(argv: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError) as refused:
         feeding_planned(*argv)
     assert message in str(refused.value)

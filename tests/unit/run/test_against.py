@@ -61,7 +61,7 @@ def test_what_is_no_run_is_named_with_its_flag(tmp_path: Path) -> None:
     assert refusal(tmp_path / "nowhere").startswith(f"--against {tmp_path}/nowhere: not a run: ")
 
 
-def test_a_folder_that_is_called_as_a_branch_is_told_from_it(
+def test_a_folder_with_the_name_of_a_branch_is_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,7 +98,7 @@ def test_one_older_run_at_a_time(tmp_path: Path, argv: tuple[str, ...], words: s
     assert words.format(tmp_path) in str(error.value)
 
 
-def test_what_is_no_path_is_a_revision_which_a_run_that_goes_on_knows_already() -> None:
+def test_a_word_that_is_no_path_is_a_revision() -> None:
     assert flags.parse(("--like", "A", "--against", "HEAD~1")).given == {"against": "HEAD~1"}
     with pytest.raises(
         UsageError, match="--resume: it continues with the settings of that run; leave out --against"

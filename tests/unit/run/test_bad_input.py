@@ -344,7 +344,7 @@ def test_what_has_its_use_is_taken(command: str) -> None:
     invocation.resolve(flags.parse(command.split()))
 
 
-def test_what_an_older_run_says_beyond_need_is_no_mistake() -> None:
+def test_unneeded_settings_of_an_older_run_are_allowed() -> None:
     assert invocation.resolve(flags.parse(["--rounds", "2"]), {"max_rounds": 9}).max_rounds == 9
 
 

@@ -44,7 +44,7 @@ def test_it_waits_until_its_words_are_read(pipe: tuple[int, int], monkeypatch: p
     assert len(slept) == 3
 
 
-def test_it_waits_for_nobody_for_ever(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_never_waits_for_ever(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     os.write(pipe[1], WORDS)
@@ -156,7 +156,7 @@ def test_mpiruns_own_word_counts_where_srun_started_its_daemons() -> None:
     ],
     ids=["srun", "torchrun", "flux", "PALS"],
 )
-def test_the_line_that_works_is_told(environ: dict[str, str], way: str) -> None:
+def test_the_working_command_is_printed(environ: dict[str, str], way: str) -> None:
     found = launched(environ, "python -m scaling check")
     assert found is not None
     assert found.instead.startswith(way)
