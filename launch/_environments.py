@@ -41,7 +41,7 @@ def bring(framework: str, extras: Sequence[str], cuda: str) -> tuple[list[str], 
     folder = path(framework)
     python = folder / "bin/python"
     if not python.exists():
-        _install.say(f"making {folder}: {framework} with CUDA shares no environment")
+        _install.say(f"making {folder}: {framework} with CUDA needs an environment of its own")
         if subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=False).returncode:
             return [], {extras[0]: f"{sys.executable} -m venv {folder} failed (above)"}
     command = [str(python), "-m", "launch._frameworks", PART, "--cuda", cuda, *extras]

@@ -10,11 +10,12 @@ import configparser
 import difflib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distributions, version
+from itertools import zip_longest
 from typing import NoReturn
 
-from launch import _cuda, _environments, _horovod, _imports, _install, _table
+from launch import _cuda, _environments, _horovod, _imports, _install
 from launch._horovod import FRAMEWORKS, Build, Framework, NoHorovod
 
 # Extra -> distribution to remove first, because both have the same files.
@@ -24,7 +25,10 @@ RIVALS = {
     "mxnet": "mxnet-cu112",
     "mxnet-cuda": "mxnet",
 }
-NO_DRIVER = "cannot be built where there is no driver; where there is one: ./launch/install mxnet-cuda horovod"
+NO_DRIVER = "cannot be built without a driver; on a machine with one: ./launch/install mxnet-cuda horovod"
+MISSING = "-"
+# by framework: version, CUDA, features of its Horovod binding, its separate environment if any
+Rows = dict[str, list[str]]
 PYTHON_WITHOUT_MXNET = (3, 13)  # numpy 1.26 ends at 3.12, see setup.cfg
 
 
@@ -49,27 +53,27 @@ def main(arguments: Sequence[str]) -> int:
     if stranger := _environments.namesake(distributions()):
         problems["scaling"] = stranger
     remind(own)
-    sys.stdout.write(_table.render(rows, extras, horovod_version()))
+    sys.stdout.write(render(rows, extras, horovod_version()))
     for name, reason in (refused | problems).items():
         _install.say(f"{name}: {reason}")
     return 1 if refused | problems else 0
 
 
-def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[_table.Rows, dict[str, str]]:
+def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[Rows, dict[str, str]]:
     """Install into this environment. Return the table's rows and the problems, which the stamp keeps too."""
     if (rows := remembered(extras, choice)) is not None:
         return rows, {}
     problems = install(extras, choice)
     found = _imports.examine(extras, problems)
     if "mxnet-cuda" in problems:
-        _install.say(f"mxnet-cuda: {problems['mxnet-cuda']}; the one for CPUs takes its place")
+        _install.say(f"mxnet-cuda: {problems['mxnet-cuda']}; the one for CPUs is installed instead")
         problems |= install(["mxnet"], choice)
         found = _imports.examine(["mxnet"], problems)
     parts, build = horovod(found, problems, choice) if "horovod" in extras else ({}, None)
     if shared := _environments.told(_environments.shared_files()):
         problems["CUDA's libraries"] = shared
     earlier = _install.read_stamp().get("rows") or {}
-    rows = {one.name: _table.row(one, parts.get(one.name), earlier.get(one.name)) for one in found}
+    rows = {one.name: table_row(one, parts.get(one.name), earlier.get(one.name)) for one in found}
     built = {"horovod": noted(build)} if build else {}
     _install.stamp([], rows=rows, problems=problems, **built)
     return rows, problems
@@ -79,7 +83,7 @@ def remind(extras: Sequence[str]) -> None:
     for name in FRAMEWORKS:
         folder = _environments.path(name)
         if folder.exists() and {name, f"{name}-cuda"}.intersection(extras):
-            _install.say(f"{name}'s workers run in {folder}, as long as it is there: rm -r {folder}")
+            _install.say(f"{name}'s workers run in {folder} while it exists; to remove it: rm -r {folder}")
 
 
 # ---------------------------------------------------------------- requested extras
@@ -93,7 +97,7 @@ def wanted(names: Sequence[str], choice: _cuda.Choice, *, alone: bool) -> tuple[
         extras += everything(choice, alone=alone) if name == "all" else [name]
     if "mxnet-cuda" in extras and (why := choice.without_mxnet()):
         extras = ["mxnet" if extra == "mxnet-cuda" else extra for extra in extras]
-        return list(dict.fromkeys(extras)), {"mxnet-cuda": f"{why}; the one for CPUs takes its place"}
+        return list(dict.fromkeys(extras)), {"mxnet-cuda": f"{why}; the one for CPUs is installed instead"}
     return list(dict.fromkeys(extras)), {}
 
 
@@ -127,7 +131,7 @@ def everything(choice: _cuda.Choice, *, alone: bool) -> list[str]:
 # ---------------------------------------------------------------- the stamp
 
 
-def remembered(extras: Sequence[str], choice: _cuda.Choice) -> _table.Rows | None:
+def remembered(extras: Sequence[str], choice: _cuda.Choice) -> Rows | None:
     """Return the rows of an earlier successful run if nothing has changed, else None."""
     stamp = _install.read_stamp()
     asked = choice.wheels if choice.is_asked else None
@@ -135,7 +139,7 @@ def remembered(extras: Sequence[str], choice: _cuda.Choice) -> _table.Rows | Non
         return None
     if "horovod" in extras and stamp.get("horovod") != noted_again(stamp.get("horovod"), choice):
         return None
-    rows: _table.Rows = stamp["rows"]
+    rows: Rows = stamp["rows"]
     return rows
 
 
@@ -195,7 +199,7 @@ def one_by_one(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
 
 def pip_reason(extra: str, output: str) -> str:
     if found := re.search(r"No matching distribution found for (\S+)", output):
-        return f"{found[1]} is not to be had for {_imports.this_python()}: {_imports.other_python()}"
+        return f"{found[1]} is not available for {_imports.this_python()}: {_imports.other_python()}"
     errors = re.findall(r"^ERROR: (.*)$", output, re.MULTILINE)
     return f"{errors[-1] if errors else 'pip failed'} (above); mend that, then ./launch/install {extra}"
 
@@ -250,7 +254,7 @@ def bring(build: Build) -> None:
         if known == noted(build):
             return
         if known is None and _imports.all_bindings(framework.name for framework in build.frameworks):
-            _install.say(f"Horovod {horovod_version()} was here already, and stays")
+            _install.say(f"Horovod {horovod_version()} was installed already and is kept")
             return
     path = _horovod.wheel(build)
     code, output = _install.try_pip("install", "--no-deps", "--force-reinstall", str(path))
@@ -268,6 +272,28 @@ def bindings(build: Build, problems: dict[str, str]) -> dict[str, str]:
             again = f"rm -r {_horovod.cache() / build.key()}; ./launch/install horovod"
             problems[f"{framework.name}:horovod"] = f"does not import: {error}; build anew: {again}"
     return parts
+
+
+# ---------------------------------------------------------------- the table
+
+
+def table_row(framework: Framework, binding: str | None, earlier: Sequence[str] | None) -> list[str]:
+    """Return a framework's row; the binding is the `earlier` one if it was not examined now."""
+    bound = binding or (earlier[2] if earlier else MISSING)
+    return [framework.version, "yes" if framework.cuda else "no", bound]
+
+
+def render(found: Mapping[str, Sequence[str]], extras: Sequence[str], horovod: str | None) -> str:
+    is_bound = any(cells[2] != MISSING for cells in found.values())
+    if horovod is None and is_bound:
+        horovod = _horovod.VERSION
+    rows = [["", "version", "CUDA", f"Horovod {horovod or ''}".strip(), "environment"]]
+    rows += [[name, *found.get(name, [MISSING] * 3)] for name in FRAMEWORKS]
+    width = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+    is_apart = any(len(cells) > 4 for cells in rows[1:])
+    kept = [0, 1, 2, *([3] if is_bound or "horovod" in extras else []), *([4] if is_apart else [])]
+    lines = ("  ".join(cells[at].ljust(width[at]) for at in kept if at < len(cells)) for cells in rows)
+    return "".join(line.rstrip() + "\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def download(page: str) -> bytes:
         raise LookupError(f"it has no {WHEEL}")
     content = fetch(urljoin(page, html.unescape(link[1])))
     if hashlib.sha256(content).hexdigest() != SHA256:
-        raise LookupError(f"its {WHEEL} is not the one known here")
+        raise LookupError(f"its {WHEEL} has another SHA-256 than expected")
     return content
 
 

@@ -25,7 +25,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from launch import _install
-from launch._horovod_cuda import NO_NCCL, gpu_settings, pypi_nccl
 
 HERE = Path(__file__).resolve().parent
 VERSION = "0.28.1"
@@ -42,6 +41,11 @@ BUILD_VARIABLES = re.compile(
 )
 ARCHITECTURE = {"f16c", "avx", "fma"}  # instructions that Horovod's CMakeLists.txt uses if available
 CORE_MINUTES = 10  # measured: 9.2 for three bindings with GCC 12
+NO_NCCL = (
+    "without NCCL: nvcc or nccl.h is missing; install the CUDA toolkit of your framework's release "
+    "(https://developer.nvidia.com/cuda-downloads), or set HOROVOD_CUDA_HOME and HOROVOD_NCCL_HOME to where they "
+    "are; then ./launch/install horovod"
+)
 JOB_BYTES = 2 << 30  # memory of one compiler with the headers of TensorFlow or torch
 SHIM_NUMPY = "import numpy\nnumpy.bool = bool  # MXNet 1.9.1 uses the name that numpy 1.24 removed\n"
 SHIM_TORCH = "import torch\ntorch.version.cuda = None  # else Horovod builds in what this machine has no use for\n"
@@ -135,6 +139,24 @@ def mpi_settings() -> dict[str, str]:
     own = str(Path(sys.prefix, "bin"))
     path = os.pathsep.join(at for at in os.environ.get("PATH", "").split(os.pathsep) if at != own)
     return {"HOROVOD_WITH_MPI" if shutil.which("mpicxx", path=path) else "HOROVOD_WITHOUT_MPI": "1"}
+
+
+def gpu_settings() -> dict[str, str]:
+    """Return variables for GPU operations over NCCL; empty without nvcc or nccl.h. NCCL is the framework's own
+    unless the user names another."""
+    nvcc = shutil.which("nvcc")
+    home = os.environ.get("HOROVOD_CUDA_HOME") or os.environ.get("CUDA_HOME")
+    home = home or (str(Path(nvcc).resolve().parent.parent) if nvcc else "/usr/local/cuda")
+    places = (os.environ.get("HOROVOD_NCCL_HOME"), pypi_nccl(), "/usr", home)
+    nccl = next((str(at) for at in places if at and Path(at, "include/nccl.h").is_file()), None)
+    if nccl is None or not Path(home, "bin/nvcc").is_file():
+        return {}
+    found = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": home, "HOROVOD_NCCL_HOME": nccl}
+    return found | {"CUDA_HOME": home, "HOROVOD_NCCL_LINK": "SHARED"}
+
+
+def pypi_nccl() -> Path:
+    return Path(sysconfig.get_path("purelib"), "nvidia/nccl")
 
 
 def releases(framework: str) -> list[str]:

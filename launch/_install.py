@@ -70,7 +70,7 @@ def brought_torch() -> str | None:
 def editable(extras: Sequence[str]) -> tuple[str, str]:
     """Return the arguments of `pip install` for this clone with `extras`. A user's own torch is kept."""
     if "torch" in extras and (found := brought_torch()):
-        say(f"torch {found} is here already, and stays; pip uninstall torch torchvision makes room for another")
+        say(f"torch {found} is installed already and is kept; for another: pip uninstall torch torchvision")
         extras = [extra for extra in extras if extra != "torch"]
     return "--editable", f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
 
@@ -142,7 +142,7 @@ def pip(*arguments: str) -> None:
     code, output = try_pip("install", "--progress-bar", "off", *arguments)
     if code:
         sys.stderr.write(output)
-        raise SystemExit(f"launch: pip install {' '.join(arguments)} failed; what it said stands above")
+        raise SystemExit(f"launch: pip install {' '.join(arguments)} failed (above)")
 
 
 def try_pip(verb: str, *arguments: str) -> tuple[int, str]:

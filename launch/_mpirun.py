@@ -140,7 +140,7 @@ def flags(arguments: list[str]) -> tuple[Flags, list[str]]:
 def asked_for(ours: Flags, mpi: str) -> dict[str, str]:
     given = [f"--{name}" for name in ("agent", "interface") if getattr(ours, name)]
     if given and mpi not in FORMATS:
-        _mpi.fail(f"{given[0]}: this mpirun is of no MPI that is known here: Open MPI 4 or 5, MPICH, Intel MPI")
+        _mpi.fail(f"{given[0]}: this mpirun belongs to no known MPI (Open MPI 4 or 5, MPICH, Intel MPI)")
     return network(ours.interface, mpi) | agent(ours.agent, mpi)
 
 

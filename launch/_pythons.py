@@ -53,7 +53,7 @@ def pythons() -> Iterator[tuple[str, str]]:
 
 def result(environment: Path, python: str, kind: str, requirements: Path) -> tuple[int, str]:
     """Return exit code and last line of the tests, or of the step that failed before them."""
-    _install.say(f"{environment.name}: installing, then testing; what is said goes to {environment}.log")
+    _install.say(f"{environment.name}: installing, then testing; the output goes to {environment}.log")
     inside = str(environment / "bin/python")
     packages = ("--python", inside, "--no-build", "--resolution", RESOLUTIONS[kind], "-r", str(requirements))
     with environment.with_name(f"{environment.name}.log").open("w") as log:

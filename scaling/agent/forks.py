@@ -104,7 +104,7 @@ class ForkServer:
         try:
             request = msgspec.json.encode(ForkRequest(environ=dict(environ)))
         except UnicodeEncodeError as error:  # a variable in another encoding
-            raise OSError(f"no message of this environment: {error}") from None
+            raise OSError(f"this environment cannot be sent to the fork server: {error}") from None
         pid = self._asked(request, fds)
         return Started(pid, partial(self._reaped, pid))
 

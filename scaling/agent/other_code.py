@@ -47,17 +47,17 @@ def tried(order: Try) -> Tried:
         ours = _asked("", ())
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
         said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
-        why = (str(said).strip().splitlines() or ["it says nothing"])[-1][:200]
+        why = (str(said).strip().splitlines() or ["no output"])[-1][:200]
         return Tried(error=f"its workers do not start: {why}")
     if why := _misplaced(order, other):
         return Tried(error=why)
     if other.protocol != ours.protocol:
         return Tried(
-            error=f"its workers understand other tasks (scaling {other.version}, protocol {other.protocol}; "
+            error=f"its workers use another protocol (scaling {other.version}, protocol {other.protocol}; "
             f"this is {ours.version}, protocol {ours.protocol}); compare two runs: --against RUN"
         )
     lacking = "; ".join(other.lacking.values())
-    return Tried(error=lacking and f"it lacks what is measured: {lacking}")
+    return Tried(error=lacking and f"this revision lacks what is measured: {lacking}")
 
 
 def _misplaced(order: Try, other: Protocol) -> str:
@@ -65,12 +65,12 @@ def _misplaced(order: Try, other: Protocol) -> str:
     inside = [name for name in order.strategies if not frameworks.is_outside(name)]
     place = Path(order.code, PACKAGE.name)
     if not Path(order.code).is_dir():
-        return f"{order.code} is not seen here: give --results on a file system that all hosts share"
+        return f"{order.code} is not visible here: give --results on a file system that all hosts share"
     if inside and Path(other.package).resolve() != place.resolve():
-        return f"it lacks what is measured: {', '.join(inside)}: no folder {PACKAGE.name}"
+        return f"this revision lacks what is measured: {', '.join(inside)}: no folder {PACKAGE.name}"
     strays = [name for name, file in other.files.items() if not _lies_in(file, order.code)]
     found = "; ".join(f"{name}: {other.files[name]} would be taken" for name in strays)
-    return found and f"it lacks what is measured: {found}"
+    return found and f"this revision lacks what is measured: {found}"
 
 
 def _lies_in(file: str, folder: str) -> bool:

@@ -31,7 +31,11 @@ def in_use() -> str:
 
 def brought_by(environ: Mapping[str, str]) -> str:
     """Return `LD_PRELOAD` if that loaded the library in use, else ""."""
-    words = filter(_exists, re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")))
+    words = (
+        word
+        for word in re.split(r"[\s:]+", environ.get("LD_PRELOAD", ""))
+        if "/" not in word or "$" in word or Path(word).exists()
+    )
     return "LD_PRELOAD" if in_use() and in_use() in map(named, words) else ""
 
 
@@ -67,7 +71,3 @@ def _path() -> str:
         return holder(MAPS.read_text(errors="replace"), address or 0)
     except OSError:
         return ""
-
-
-def _exists(word: str) -> bool:
-    return "/" not in word or "$" in word or Path(word).exists()

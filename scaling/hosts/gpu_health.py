@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from scaling.hosts import proc
 from scaling.hosts.gpus import ask, lost, nvml_text, reachable, session, visible
 from scaling.records.host import GpuHealth, GpuHost
 
@@ -196,14 +197,8 @@ def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:
 def _processes(nvml: Any, handle: Any, root: Path) -> tuple[str, ...]:
     """Name the processes on a GPU. NVML uses the host's process numbers, which are wrong in a container."""
     running = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or []
-    named = _link(root / "proc/self/ns/pid") == HOSTS_OWN
+    named = proc.link(root / "proc/self/ns/pid") == HOSTS_OWN
     return tuple(_process_name(one.pid) if named else f"process {one.pid}" for one in running)
-
-
-def _link(path: Path) -> str:
-    with suppress(OSError):
-        return str(path.readlink())
-    return ""
 
 
 def _process_name(pid: int) -> str:

@@ -101,7 +101,7 @@ def check(hosts: tuple[Host, ...], wanted: Format, file: str) -> None:
             raise UsageError(f"{where}: {READERS[wanted]} take a comment only on a line of its own")
         if host.open_comment and wanted == "openmpi":
             raise UsageError(
-                f"{file}:{host.open_comment}: a comment without an end of line ends the file, which "
+                f"{file}:{host.open_comment}: the last line is a comment without a line end, which "
                 f"{READERS[wanted]} refuses; echo >> {file} ends it"
             )
 

@@ -43,12 +43,8 @@ def read_routes(interfaces: Collection[str], root: Path = ROUTES) -> tuple[Route
 
 def _route(line: list[str]) -> Route:
     mask = int(line[7], 16).bit_count()
-    return Route(destination=f"{_route_address(line[1])}/{mask}", interface=line[0], metric=int(line[6]))
-
-
-def _route_address(text: str) -> IPv4Address:
-    """Return `0000F40A` as 10.244.0.0: bytes in this machine's order."""
-    return IPv4Address(struct.pack("=I", int(text, 16)))
+    address = IPv4Address(struct.pack("=I", int(line[1], 16)))  # 0000F40A: 10.244.0.0 in this machine's order
+    return Route(destination=f"{address}/{mask}", interface=line[0], metric=int(line[6]))
 
 
 def leads(host: HostInfo, address: str) -> str:
@@ -244,8 +240,8 @@ def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entr
     nics = _nics(by_name, {name: _fitting(host, word, entry, entries) for name, host in by_name.items()})
     if (same := _same_address(nics)) and not _is_one_machine(by_name[one] for one in same):
         raise UsageError(
-            f"--interconnect {word}: {' and '.join(same)} have one address there, {nics[same[0]].address}, so it "
-            "leads to no other host; name the network that does"
+            f"--interconnect {word}: {' and '.join(same)} have the same address there, {nics[same[0]].address}, "
+            "so it reaches no other host; name another network"
         )
     wide = entry.subnet
     if word not in entries:  # the file may know it by another name
@@ -305,8 +301,8 @@ def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entr
         )
     if entry.interface in host.ipv6_only:
         raise UsageError(
-            f"--interconnect {word}: {entry.interface} on {host.hostname} has IPv6 addresses alone, and "
-            "scaling uses IPv4; give it an IPv4 address"
+            f"--interconnect {word}: {entry.interface} on {host.hostname} has only IPv6 addresses, and scaling "
+            "uses IPv4; give it an IPv4 address"
         )
     names = [*entries, *dict.fromkeys(nic.name for nic in usable)]
     listed = ", ".join(f"{nic.name} {nic.address}" for nic in usable) or "none with an IPv4 address"
@@ -339,16 +335,14 @@ def _hca(hosts: Hosts, nics: Nics, entry: Entry, source: str) -> dict[str, str]:
 
 def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
     if len(hosts) == 1:
-        return Network(
-            word=AUTO, why="one host: its ranks meet on the loopback", places=dict.fromkeys(hosts, ALONE)
-        )
+        return Network(word=AUTO, why="one host: its ranks use the loopback", places=dict.fromkeys(hosts, ALONE))
     shared = _shared(hosts)
     routed = _routed(hosts, shared)
     found = [*shared, *routed]
     if not found:
         raise LaunchError(
             f"the hosts {', '.join(sorted(hosts))} share no IPv4 network, and no interface of each leads to the "
-            "others; --interconnect NAME takes one all the same"
+            "others; --interconnect NAME chooses one anyway"
         )
     entered = [(nics, _entry_of(next(iter(nics.values())), entries)) for nics in found]
     rated = [(_rate(hosts, nics, entry), nics, entry) for nics, entry in entered]
@@ -365,7 +359,7 @@ def _why(shared: int, routed: int, rate_bits_per_s: float | None) -> str:
     count = shared + routed
     over = "that all hosts share" if shared else "that are routed between all hosts, which share no subnet"
     if shared and routed:
-        over = "between all hosts, whose subnet they share or that are routed"
+        over = "that all hosts share or that are routed between them"
     if count == 1:
         alone = "the hosts share no subnet; their routes to each other take this interface"
         return f"the only network {over}" if shared else alone

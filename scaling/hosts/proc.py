@@ -31,8 +31,8 @@ def physical_cores(cpus: Iterable[int], root: Path = ROOT) -> tuple[tuple[int, .
     while allowed:
         cpu = min(allowed)
         topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        threads = (_cpu_list(_read(topology / "thread_siblings_list")) & allowed) | {cpu}
-        package, core = _read(topology / "physical_package_id"), _read(topology / "core_id")
+        threads = (_cpu_list(text(topology / "thread_siblings_list")) & allowed) | {cpu}
+        package, core = text(topology / "physical_package_id"), text(topology / "core_id")
         cores.append((int(package or 0), int(core or cpu), tuple(sorted(threads))))
         allowed -= threads
     return tuple(threads for _, _, threads in sorted(cores))
@@ -41,7 +41,7 @@ def physical_cores(cpus: Iterable[int], root: Path = ROOT) -> tuple[tuple[int, .
 def core_ids(cores: Iterable[tuple[int, ...]], root: Path = ROOT) -> tuple[int, ...]:
     """Return the lowest hardware thread of each core, whether this process may use it or not."""
     siblings = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    return tuple(min({*core, *_cpu_list(_read(root / siblings.format(core[0])))}) for core in cores)
+    return tuple(min({*core, *_cpu_list(text(root / siblings.format(core[0])))}) for core in cores)
 
 
 def _cpu_list(text: str) -> set[int]:
@@ -55,20 +55,17 @@ def _cpu_list(text: str) -> set[int]:
 def sockets(root: Path = ROOT) -> int:
     """Return the number of processor packages of the host."""
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
-    return len({_read(file) for file in files}) or 1
+    return len({text(file) for file in files}) or 1
 
 
 def network_id() -> str:
     """Return the network namespace of this process; "" if unknown."""
-    try:
-        return str(Path("/proc/self/ns/net").readlink())
-    except OSError:
-        return ""
+    return link(Path("/proc/self/ns/net"))
 
 
 def boot_id(root: Path = ROOT) -> str:
     """Return the identifier of this kernel's boot, equal in all containers; "" if unknown."""
-    return _read(root / "proc/sys/kernel/random/boot_id").strip()
+    return text(root / "proc/sys/kernel/random/boot_id").strip()
 
 
 def asleep_s() -> float:
@@ -103,8 +100,8 @@ def cpu_model(cpuinfo: dict[str, str]) -> str:
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
     """Return the lowest memory limit of this process's cgroup (v2 or v1) and its ancestors; None without one."""
     files = _limit_files(root, "memory", "memory.max", "memory.limit_in_bytes")
-    texts = (_read(file) for file in files)
-    return min((int(text) for text in texts if text.isdigit()), default=None)
+    limits = (text(file) for file in files)
+    return min((int(limit) for limit in limits if limit.isdigit()), default=None)
 
 
 def cpu_quotas(root: Path = ROOT) -> dict[str, float]:
@@ -127,15 +124,15 @@ def throttling(root: Path = ROOT) -> dict[Path, Throttling]:
 
 
 def _throttling(folder: Path) -> Throttling:
-    counts = dict(line.split() for line in _read(folder / "cpu.stat").splitlines())
+    counts = dict(line.split() for line in text(folder / "cpu.stat").splitlines())
     seconds = int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
     return Throttling(int(counts.get("nr_periods", 0)), int(counts.get("nr_throttled", 0)), seconds)
 
 
 def _quotas(root: Path) -> Iterator[tuple[Path, float]]:
     for file in _limit_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
-        words = _read(file).split()
-        period = words[1] if len(words) == 2 else _read(file.with_name("cpu.cfs_period_us"))
+        words = text(file).split()
+        period = words[1] if len(words) == 2 else text(file.with_name("cpu.cfs_period_us"))
         if words and words[0].isdigit() and period.strip().isdigit():
             yield file.parent, int(words[0]) / int(period)
 
@@ -143,14 +140,14 @@ def _quotas(root: Path) -> Iterator[tuple[Path, float]]:
 def pids(root: Path = ROOT) -> Iterator[tuple[int, int]]:
     """Yield (limit, processes and threads in use) of this process's cgroup and its ancestors with a limit."""
     for file in _limit_files(root, "pids", "pids.max", "pids.max"):
-        most, used = _read(file), _read(file.with_name("pids.current"))
+        most, used = text(file), text(file.with_name("pids.current"))
         if most.isdigit() and used.isdigit():
             yield int(most), int(used)
 
 
 def _limit_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path]:
     mount = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             top, name = mount, v2
@@ -167,7 +164,7 @@ def oom_kills(root: Path = ROOT) -> tuple[int, str]:
     It is of this process's cgroup (v2, and v1 since Linux 4.13), else of the machine; (0, "") if unknown."""
     files = _limit_files(root, "memory", "memory.events", "memory.oom_control")
     for file in (*files, root / "proc/vmstat"):
-        for line in _read(file).splitlines():
+        for line in text(file).splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1]), file.name
     return 0, ""
@@ -179,7 +176,7 @@ def oom_kills(root: Path = ROOT) -> tuple[int, str]:
 def virtual(cpuinfo: Mapping[str, str], environ: Mapping[str, str], root: Path = ROOT) -> str:
     """Return the virtual machine and container of this process: `VM Amazon EC2 m5.xlarge, docker`, or ""."""
     dmi = root / "sys/class/dmi/id"
-    vendor, product = _read(dmi / "sys_vendor"), _read(dmi / "product_name")
+    vendor, product = text(dmi / "sys_vendor"), text(dmi / "product_name")
     flags = cpuinfo.get("flags", "").split()
     by_vendor = vendor.startswith(VIRTUAL_VENDORS) and not product.endswith("metal")
     is_virtual = "hypervisor" in flags if flags else by_vendor
@@ -203,15 +200,24 @@ def _container(environ: Mapping[str, str], root: Path) -> str:
 def is_over(pid: int, root: Path = ROOT) -> bool:
     """Return whether a process has ended, reaped or not; it need not be a child."""
     # The command may contain brackets too.
-    return _read(root / f"proc/{pid}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"], ["X"])
+    return text(root / f"proc/{pid}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"], ["X"])
 
 
 # ---------------------------------------------------------------- files and commands
 
 
-def _read(file: Path) -> str:
+def text(file: Path) -> str:
+    """Return a file's content; "" if it cannot be read."""
     try:
         return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def link(path: Path) -> str:
+    """Return where a symbolic link leads; "" if it cannot be read."""
+    try:
+        return str(path.readlink())
     except OSError:
         return ""
 

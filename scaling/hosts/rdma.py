@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from scaling.hosts.proc import text
 from scaling.records.host import Hca
 from scaling.records.network import GBIT
 
@@ -124,13 +125,6 @@ def _is_verbs(port: Path) -> bool:
 def _pair(files: Iterable[Path]) -> tuple[int, int] | None:
     received, sent = (count(file) for file in files)
     return None if received is None or sent is None else (received, sent)
-
-
-def text(path: Path) -> str:
-    """Return a file's content; "" if it cannot be read."""
-    with suppress(OSError):
-        return path.read_text().strip()
-    return ""
 
 
 def count(path: Path) -> int | None:

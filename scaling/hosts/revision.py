@@ -26,7 +26,7 @@ def code_hash(package: Path = PACKAGE) -> str:
 def revision(package: Path = PACKAGE) -> str:
     """Return the commit of the package's checkout (10 digits), else the stamp of its image, else "". `-dirty`
     follows if the package differs from the commit, `-unchecked` if git did not run."""
-    return _asked(package) or _read(package.parent / ".git") or _stamped(package)
+    return _asked(package) or _read(package.parent / ".git") or proc.text(package / STAMP)[:DIGITS]
 
 
 def _asked(package: Path) -> str:
@@ -53,9 +53,3 @@ def _reference(folder: Path, name: str) -> str:
         return (folder / name).read_text().strip()
     lines = (line.split() for line in (folder / "packed-refs").read_text().splitlines())
     return next((words[0] for words in lines if words[1:] == [name]), "")
-
-
-def _stamped(package: Path) -> str:
-    with suppress(OSError):
-        return (package / STAMP).read_text().strip()[:DIGITS]
-    return ""

@@ -60,7 +60,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     world_sizes: Annotated[
         tuple[int, ...] | None,
         _what(
-            "Devices that take part, ascending.",
+            "Numbers of devices to measure, ascending.",
             metavar="N,...",
             default="1, 2, 4, ... and the launch's size",
             example="1,2,4",
@@ -71,9 +71,9 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     kinds: Annotated[
         tuple[Kind, ...] | None,
         _what(
-            "Which runs: exchange is measured; solo, each, together, comm, feed and held are the controls that "
-            "explain it, the last two (the data pipelines alone, plain loops on a batch that stays on the "
-            "device) how long is waited for data.",
+            "What to run: exchange, and the controls that explain it: solo, each, together, comm, feed and held. "
+            "feed (the data pipelines alone) and held (plain loops on a batch that stays on the device) show the "
+            "time spent waiting for data.",
             metavar="KIND,...",
             default="all; feed and held with data that is decoded from files",
             choices=KINDS,
@@ -83,8 +83,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     pass_: Annotated[
         tuple[Pass, ...],
         _what(
-            "What a step does: forward, in training mode; backward, forward and backward; step, those with the "
-            "exchange and the update. Without exchange: on one device, by torch:plain, tensorflow:plain, "
+            "What to time: forward (in training mode), backward (forward and backward) or step (both, the "
+            "exchange and the update). The first two run on one device, by torch:plain, tensorflow:plain, "
             "mxnet:plain.",
             metavar="PASS,...",
             example="forward,backward",
@@ -94,7 +94,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     model: Annotated[
         str | None,
         _what(
-            "What is trained; see --list.",
+            "Model to train; see --list.",
             metavar="NAME",
             default="resnet50 with GPUs, else digits-cnn",
             displaces=("data", "data_dir", *_OF_DATA, "batch_size", "batch_sizes", "shrink", "dilate"),
@@ -103,7 +103,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     data: Annotated[
         str | None,
         _what(
-            "What it is fed with; see --list.",
+            "Data to train on; see --list.",
             metavar="NAME",
             default="the model's own",
             displaces=("data_dir", *_OF_DATA),
@@ -112,17 +112,17 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     data_dir: Annotated[
         str | None,
         _what(
-            "Where your copy of the data lies, on every host and in its published format; see --list. Nothing "
-            "is fetched.",
+            "Folder of your copy of the data, on every host, in its published format; see --list. Nothing is "
+            "downloaded.",
             metavar="DIR",
-            default="where packages of the system put it",
+            default="where the system's packages put it",
         ),
     ] = None
     feed: Annotated[
         Feed,
         _what(
-            "What decodes pictures in files: reference, one pipeline for all frameworks, or native, each "
-            "framework's own (torch's DataLoader, tf.data, MXNet's ImageRecordIter).",
+            "Pipeline that decodes picture files: reference (the same for all frameworks) or native (torch's "
+            "DataLoader, tf.data, MXNet's ImageRecordIter).",
             metavar="reference|native",
             displaces=("feed_workers",),
         ),
@@ -143,8 +143,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     device: Annotated[
         str,
         _what(
-            "cpu, cuda, auto (cuda where every host has GPUs), or emulated:PROFILE, which sleeps as long as a "
-            "published device computes; see --list.",
+            "cpu, cuda, auto (cuda if every host has GPUs), or emulated:PROFILE, which sleeps as long as a "
+            "published device would compute; see --list.",
             metavar="KIND",
             displaces=(
                 "model",
@@ -163,7 +163,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     baseline_device: Annotated[
         Literal["cpu"] | None,
         _what(
-            "cpu: beside GPUs train on all cores of the first host, and say how many times as fast GPUs are.",
+            "cpu: train on all cores of the first host too, and report how many times faster the GPUs are.",
             metavar="cpu",
             default="none",
             of="rates",
@@ -172,7 +172,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     shrink: Annotated[
         float | None,
         _how(
-            "Of emulated devices: divide bytes and link rates by this; undone in the table.",
+            "Divide bytes and link rates of emulated devices by K; the table multiplies them back.",
             metavar="K",
             default="chosen, so that most of this machine stays idle",
             of="emulated devices",
@@ -183,7 +183,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     dilate: Annotated[
         float | None,
         _how(
-            "Of emulated devices: multiply all times by this; undone in the table.",
+            "Multiply all times of emulated devices by D; the table divides them back.",
             metavar="D",
             default="chosen, so that most of this machine stays idle",
             of="emulated devices",
@@ -203,8 +203,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     batch_sizes: Annotated[
         tuple[int, ...] | None,
         _what(
-            "Measure each of these batches per device, against its own baselines; the table then says what a "
-            "larger batch gains, and which ran out of memory.",
+            "Measure each of these batches per device, against its own baselines. The table shows the gain of a "
+            "larger batch and which batches ran out of memory.",
             metavar="B,...",
             default="none",
             example="16,32,64",
@@ -224,8 +224,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     batch_rule: Annotated[
         BatchRule | None,
         _what(
-            "What stays as devices grow: the batch of a device (weak), of all (strong), or of a node, whose "
-            "devices in use share it (node).",
+            "What stays fixed as devices are added: the batch of a device (weak), of all devices (strong), or "
+            "of a node, shared by its devices in use (node).",
             metavar="NAME",
             default="weak; strong with --global-batch-size",
             displaces=("global_batch_size", "batch_sizes", "predict_first"),
@@ -242,7 +242,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     memory_format: Annotated[
         MemoryFormat | None,
         _what(
-            "Of images: contiguous or channels_last.",
+            "Memory format of images: contiguous or channels_last.",
             metavar="NAME",
             default="contiguous; channels_last with half precision on GPUs, where all strategies can",
         ),
@@ -265,8 +265,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     epochs: Annotated[
         int | None,
         _train(
-            "Train for so many epochs and tell top-1 on what is held out after each, in place of measuring "
-            "rates; for each strategy, world size, batch, rule and seed.",
+            "Train for N epochs and report top-1 on held-out data after each; rates are not measured. There is "
+            "one training per strategy, world size, batch, rule and seed.",
             metavar="N",
             default="none: measure rates",
             least=1,
@@ -277,7 +277,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     target_top1: Annotated[
         float | None,
         _train(
-            "Stop at this top-1, and tell how many seconds of training it took.",
+            "Stop at this top-1 and report the seconds of training until then.",
             metavar="PERCENT",
             default="none: all epochs",
         ),
@@ -293,7 +293,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     lr_scale: Annotated[
         tuple[LrScale, ...] | None,
         _train(
-            "How the rate grows with the batch of all devices: linear, sqrt, none; several are trained each.",
+            "How the rate grows with the batch of all devices: linear, sqrt, none; several rules mean several "
+            "trainings.",
             metavar="RULE,...",
             default="linear for sgd, none for adadelta, else sqrt",
             example="linear or linear,none",
@@ -301,17 +302,16 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     ] = None
     warmup_epochs: Annotated[
         int | None,
-        _train("Epochs in which the rate grows from that before scaling.", metavar="N", default="0", least=0),
+        _train("Epochs in which the rate grows from its unscaled value.", metavar="N", default="0", least=0),
     ] = None
     lr_steps: Annotated[
         tuple[int, ...] | None,
-        _train("Epochs at whose beginning the rate falls to a tenth.", metavar="N,...", default="none"),
+        _train("Epochs before which the rate is divided by 10.", metavar="N,...", default="none"),
     ] = None
     augment_epochs: Annotated[
         int | None,
         _train(
-            "The last so many of --epochs see images that are rotated, shifted, sheared, enlarged or mirrored, "
-            "as the data allows.",
+            "Rotate, shift, shear, enlarge or mirror the images of the last N epochs, as the data allows.",
             metavar="N",
             default="0",
             least=0,
@@ -320,8 +320,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     weights: Annotated[
         str | None,
         _train(
-            "Begin with these weights: .pth, .safetensors or .npz, on every host. Of a network with other "
-            "classes the last layer begins anew.",
+            "Start from these weights: .pth, .safetensors or .npz, on every host. If their classes differ, the "
+            "last layer is drawn by the seed.",
             metavar="FILE",
             default="drawn by the seed",
         ),
@@ -329,7 +329,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     seeds: Annotated[
         tuple[int, ...] | None,
         _train(
-            "Train from each of these seeds, of weights and order, and tell the mean.",
+            "Train once per seed (of weights and order) and report the mean.",
             metavar="N,...",
             default="--seed's",
         ),
@@ -337,7 +337,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     train_samples: Annotated[
         int | None,
         _train(
-            "Train on so many samples of the data, always the same, as many of each class as there can be.",
+            "Train on N samples of the data, always the same, with classes as equal as possible.",
             metavar="N",
             default="all",
             least=1,
@@ -345,13 +345,13 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     ] = None
     test_samples: Annotated[
         int | None,
-        _train("Tell top-1 of so many held-out samples, chosen likewise.", metavar="N", default="all", least=1),
+        _train("Evaluate on N held-out samples, chosen in the same way.", metavar="N", default="all", least=1),
     ] = None
     save_weights: Annotated[
         str | None,
         _train(
-            "Write what was learnt to this .npz or .safetensors, for --weights, on the host of the training's "
-            "rank 0. Of one training alone.",
+            "Save the trained weights to this .npz or .safetensors, for --weights, on the host of the "
+            "training's rank 0. Needs a run of one training.",
             metavar="FILE",
             default="not kept",
         ),
@@ -359,7 +359,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     option: Annotated[
         tuple[str, ...],
         _what(
-            "[STRATEGY.]KEY=VALUE: a knob of a strategy; repeat for more; see --list.",
+            "[STRATEGY.]KEY=VALUE: an option of a strategy; repeatable; see --list.",
             metavar="K=V",
             default="none",
             repeats=True,
@@ -382,15 +382,15 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     server_hosts: Annotated[
         ServerHosts,
         _how(
-            "shared with the training, or dedicated: nodes that a point leaves free, while it leaves any.",
+            "shared: servers run on training nodes; dedicated: on nodes that the point leaves free, if any.",
             metavar="HOW",
         ),
     ] = "shared"
     interconnect: Annotated[
         tuple[str, ...],
         _how(
-            "Networks to measure over: names of the fabric file, interfaces, subnets; auto: the fastest that "
-            "all nodes share.",
+            "Networks to measure: names in the fabric file, interfaces or subnets; auto: the fastest that all "
+            "nodes share.",
             metavar="NAME,...",
             example="ib0,eth0, or auto",
         ),
@@ -410,17 +410,17 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     interleave: Annotated[
         bool | None,
         _how(
-            "Points live side by side and take turns, window by window, which beats a machine that wanders; or "
+            "Points take turns, window by window, so that slow phases of the machine affect all equally; or run "
             "one after the other.",
-            default="side by side on CPUs, and on GPUs with PyTorch, as far as memory allows",
+            default="taking turns on CPUs, and on GPUs with PyTorch, as far as memory allows",
             of="measuring",
         ),
     ] = None
     rounds: Annotated[
         int | None,
         _how(
-            "Times that every point is started and measured, shuffled.",
-            default="6 side by side, on GPUs 3, of up to 4 points 4; else 5",
+            "How often every point is started and measured, in random order.",
+            default="6 if points take turns, on GPUs 3, of up to 4 points 4; else 5",
             above=0,
         ),
     ] = None
@@ -428,7 +428,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         int | None,
         _how(
             "Timed windows of each point and round.",
-            default="side by side 5 to 12, as many as last 1.15 s, on GPUs 3; else 5",
+            default="5 to 12 (as many as last 1.15 s) if points take turns, on GPUs 3; else 5",
             least=3,
             bound="at least 3 are needed",
             of="measuring",
@@ -437,8 +437,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     window_s: Annotated[
         float | None,
         _how(
-            "Seconds that a window lasts at least.",
-            default="side by side 0.1, with MXNet or GPUs 0.3; else 0.5",
+            "Least seconds of a window.",
+            default="0.1 if points take turns, 0.3 with MXNet or GPUs; else 0.5",
             above=0,
             of="measuring",
         ),
@@ -456,32 +456,33 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     soak_s: Annotated[
         float | None,
         _how(
-            "Seconds that exchanges train on after the first round's windows, to see whether these last.",
-            default="side by side a fifth of the time planned, at most 12; else 0",
+            "Seconds that exchanges train on after the first round's windows, to test whether the efficiency "
+            "lasts.",
+            default="a fifth of the planned time, at most 12, if points take turns; else 0",
             least=0,
             bound="must be a number from 0",
             of="measuring",
         ),
     ] = None
     trace: Annotated[
-        bool, _how("Profile five more steps of each cell, in no figure, into files for https://ui.perfetto.dev.")
+        bool, _how("Profile five more steps of each cell (not counted) into files for https://ui.perfetto.dev.")
     ] = False
     target_ci: Annotated[
         str | None,
         _how(
-            "Add rounds until half of every efficiency's 95 % interval is below this.",
+            "Add rounds until the half-width of every efficiency's 95 % interval is below this.",
             metavar="1%",
             default="none",
             of="rates",
             displaces=("predict_first",),
         ),
     ] = None
-    max_rounds: Annotated[int, _how("Rounds that --target-ci may reach.", above=0, of="measuring")] = 20
+    max_rounds: Annotated[int, _how("Most rounds that --target-ci may reach.", above=0, of="measuring")] = 20
     predict_first: Annotated[
         int | Literal["half"] | None,
         _how(
-            "Measure world sizes up to N in all rounds, write down what the larger ones will do, then measure "
-            "them: the report has both beside each other. half: of the largest.",
+            "Measure world sizes up to N, predict the larger ones, then measure them: the report compares both. "
+            "half: half of the largest.",
             metavar="N|half",
             default="none",
             least=2,
@@ -489,12 +490,12 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             words="a world size or half",
         ),
     ] = None
-    seed: Annotated[int, _how("Of the order, the weights and the data.")] = 1
+    seed: Annotated[int, _how("Seed of the order, the weights and the data.")] = 1
     malloc: Annotated[
         Malloc,
         _how(
-            "keep has the C library keep freed memory in CPU workers, which else fault it in again in each "
-            "step, or not, as it happens; system leaves it as it is.",
+            "keep: CPU workers keep freed memory, which they may otherwise fault in again in each step. system: "
+            "the C library decides.",
             metavar="keep|system",
             of="cpu workers",
         ),
@@ -502,14 +503,14 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     fresh_workers: Annotated[
         bool,
         _how(
-            "Start each worker from nothing, and not as a fork of a process that has imported its framework.",
+            "Start each worker fresh, not as a fork of a process that has imported its framework.",
         ),
     ] = False
     against: Annotated[
         str | None,
         _runs(
-            "RUN: a new run as --like, then compared with that one, cell by cell (scaling compare). REV, a git "
-            "revision of this package: each strategy a second time in the same launch, its workers from there.",
+            "RUN: start a new run as --like does, then compare both, cell by cell (scaling compare). REV, a git "
+            "revision of this package: measure each strategy a second time, with workers of that revision.",
             metavar="RUN|REV",
             default="none",
         ),
@@ -522,17 +523,17 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             above=0,
         ),
     ] = None
-    stall_timeout_s: Annotated[float, _limit("Seconds that a worker may say nothing.", above=0)] = 120.0
+    stall_timeout_s: Annotated[float, _limit("Seconds that a worker may be silent.", above=0)] = 120.0
     point_timeout_s: Annotated[
         float | None,
         _limit(
-            "Seconds that a point may take in all.",
-            default="1800, and what the start may take beyond 300",
+            "Seconds that a point may take in total.",
+            default="1800, plus --startup-timeout-s beyond 300",
             above=0,
         ),
     ] = None
     results: Annotated[str, _out("Folder of all runs.", metavar="DIR")] = "results"
-    name: Annotated[str, _out("Ends the run's folder name.")] = "sweep"
+    name: Annotated[str, _out("Last part of the run's folder name.")] = "sweep"
 
     @property
     def rule(self) -> BatchRule:

@@ -84,18 +84,18 @@ def _check_patience(config: SweepConfig) -> None:
     assert config.window_s is not None and config.point_timeout_s is not None
     if config.window_s >= config.stall_timeout_s:
         raise UsageError(
-            f"--window-s {config.window_s:g}: a worker says nothing in a window, and is ended when it said "
-            f"nothing for --stall-timeout-s {config.stall_timeout_s:g}; raise that, or take shorter windows"
+            f"--window-s {config.window_s:g}: a worker is silent in a window, and is ended after "
+            f"--stall-timeout-s {config.stall_timeout_s:g}; raise that, or shorten the windows"
         )
     if config.soak_s is not None and config.soak_s >= config.point_timeout_s:
         raise UsageError(
-            f"--soak-s {config.soak_s:g}: takes longer than a point may, --point-timeout-s "
-            f"{config.point_timeout_s:g}; raise that, or let it go on for less"
+            f"--soak-s {config.soak_s:g}: exceeds the time of a point, --point-timeout-s "
+            f"{config.point_timeout_s:g}; raise that, or shorten the soak"
         )
     windows = config.windows or MOST_TURNS
     if windows * config.window_s >= config.point_timeout_s:
         raise UsageError(
-            f"--windows {windows} of --window-s {config.window_s:g}: take longer than a point may, "
+            f"--windows {windows} of --window-s {config.window_s:g}: exceed the time of a point, "
             f"--point-timeout-s {config.point_timeout_s:g}; raise that"
         )
 

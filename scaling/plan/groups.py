@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scaling import frameworks
 from scaling.plan.placement import Slot, slots_of
@@ -34,13 +34,14 @@ class Group(Record, frozen=True, kw_only=True):
 
 def together(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> tuple[Group, ...]:
     """Group the points of a round. `memory_bytes` is by host."""
-    by_baseline: dict[str, list[Point]] = defaultdict(list)
-    for cell in cells:
-        by_baseline[frameworks.load(cell.strategy).baseline].append(cell)
     found: list[Group] = []
-    for family in by_baseline.values():
+
+    def batch_of(cell: Point) -> int:
+        return 0 if cell.workload.is_strong else cell.workload.batch_size
+
+    for family in _divided(cells, lambda cell: frameworks.load(cell.strategy).baseline):
         found += _fitting(without_doubles(family), slots, memory_bytes) or [
-            group for batch in _by_batch(family) for group in _of_batch(batch, slots, memory_bytes)
+            group for batch in _divided(family, batch_of) for group in _of_batch(batch, slots, memory_bytes)
         ]
     return tuple(found)
 
@@ -66,28 +67,19 @@ def _work(cell: Point) -> tuple[object, ...]:
     return cell.strategy, alone, cell.hardware, cell.placement, cell.sorted_options
 
 
-def _by_batch(cells: Iterable[Point]) -> list[list[Point]]:
-    by_batch: dict[int, list[Point]] = defaultdict(list)
+def _divided(cells: Iterable[Point], key: Callable[[Point], object]) -> Iterable[list[Point]]:
+    parts: dict[object, list[Point]] = defaultdict(list)
     for cell in cells:
-        by_batch[0 if cell.workload.is_strong else cell.workload.batch_size].append(cell)
-    return list(by_batch.values())
+        parts[key(cell)].append(cell)
+    return parts.values()
 
 
 def _of_batch(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:
+    sizes = sorted({cell.world_size for cell in cells})
+    by_size = [without_doubles([cell for cell in cells if cell.world_size == size]) for size in sizes]
     return _fitting(without_doubles(cells), slots, memory_bytes) or [
-        group for size in _by_size(cells) for group in _of_size(size, slots, memory_bytes)
+        group for one in by_size for group in _fitting(one, slots, memory_bytes) or apart(one)
     ]
-
-
-def _by_size(cells: Iterable[Point]) -> list[list[Point]]:
-    by_size: dict[int, list[Point]] = defaultdict(list)
-    for cell in cells:
-        by_size[cell.world_size].append(cell)
-    return [without_doubles(by_size[size]) for size in sorted(by_size)]
-
-
-def _of_size(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:
-    return _fitting(cells, slots, memory_bytes) or list(apart(cells))
 
 
 def _fitting(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -26,6 +27,8 @@ USUAL: tuple[Kind, ...] = ("exchange", "solo", "each", "together", "comm")
 # These kinds measure the time lost waiting for data: the feed alone, and plain loops on a batch that stays on the
 # device.
 OF_DATA: tuple[Kind, ...] = ("feed", "held")
+# Plain loops on all devices of a point.
+ALL_DEVICES: tuple[Kind, ...] = ("each", "together")
 
 
 def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]:
@@ -36,11 +39,11 @@ def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]
         return (*USUAL, *OF_DATA) if found.format in data.DECODED and device != "emulated" else USUAL
     for kind in (kind for kind in OF_DATA if kind in given):
         if device == "emulated":
-            raise UsageError(f"--kinds {kind}: emulated devices are not fed; leave it out")
+            raise UsageError(f"--kinds {kind}: emulated devices read no data; leave it out")
         if found.format == "made":
             raise UsageError(
-                f"--kinds {kind}: {name} is one batch that stays on the device, so that nobody waits for data; "
-                "leave it out, or choose --data that is read"
+                f"--kinds {kind}: {name} is one batch that stays on the device, so no step waits for data; leave "
+                "it out, or choose --data that is read"
             )
     return given
 
@@ -52,7 +55,7 @@ def check_feed(config: SweepConfig, device: Device, name: str) -> None:
     """Raise UsageError for a native feed, --feed-workers or --drop-caches that would change nothing."""
     native = config.feed == "native"
     if config.feed_workers is not None and not native:
-        raise UsageError(f"--feed-workers {config.feed_workers}: of the native feed alone; add --feed native")
+        raise UsageError(f"--feed-workers {config.feed_workers}: only for the native feed; add --feed native")
     if config.drop_caches:
         _check_files("--drop-caches", device, name)
         if config.interleave:
@@ -70,7 +73,7 @@ def check_feed(config: SweepConfig, device: Device, name: str) -> None:
 
 def _check_files(flag: str, device: Device, name: str) -> None:
     if device == "emulated":
-        raise UsageError(f"{flag}: emulated devices are not fed; leave it out")
+        raise UsageError(f"{flag}: emulated devices read no data; leave it out")
     if data.spec(name).format not in data.DECODED:
         files = ", ".join(one.name for one in data.CATALOGUE.values() if one.format in data.DECODED)
         raise UsageError(
@@ -85,12 +88,12 @@ def feed_refusal(point: Point) -> str | None:
     strategy = frameworks.load(point.strategy)
     drives = strategy.traits(point.strategy).drives
     if work.drop_caches and drives == "point":
-        return "--drop-caches: what computes for it holds its samples in memory; leave it out"
+        return "--drop-caches: its helpers compute, and hold their samples in memory; leave it out"
     if work.feed != "native":
         return None
     read, found = strategy.native_formats, data.spec(work.data).format
     if not read:
-        return "--feed native: it has no pipeline of its own for its trainers; leave it out"
+        return "--feed native: its framework has no own pipeline; leave it out"
     if found in read:
         return None
     names = ", ".join(one.name for one in data.CATALOGUE.values() if one.format in read)
@@ -108,7 +111,7 @@ def check_baseline_device(config: SweepConfig, device: Device) -> None:
         return
     if device != "cuda":
         raise UsageError(
-            f"--baseline-device {config.baseline_device}: stands beside rows of GPUs, this launch measures on "
+            f"--baseline-device {config.baseline_device}: is compared with GPUs, and this launch measures on "
             f"{device}; leave it out"
         )
     for name in config.strategy or ():
@@ -148,16 +151,10 @@ def check_passes(config: SweepConfig) -> None:
         strategy = frameworks.load(name)
         if name != strategy.baseline:
             raise UsageError(
-                f"--pass {text}: {name} exchanges gradients, which passes do without; use --strategy "
-                f"{strategy.baseline}"
+                f"--pass {text}: {name} exchanges gradients, and passes do not; use --strategy {strategy.baseline}"
             )
         if lacking := [one for one in config.pass_ if one not in strategy.traits(name).passes]:
-            raise UsageError(f"--pass {text}: {name} has no {lacking[0]} pass by itself, only whole steps")
-
-
-def is_own_baseline(config: SweepConfig, name: str) -> bool:
-    """Return whether a strategy is the plain loop itself in a sweep over passes or batches."""
-    return name == frameworks.load(name).baseline and (config.has_passes or config.batch_sizes is not None)
+            raise UsageError(f"--pass {text}: {name} has no {lacking[0]} pass alone, only whole steps")
 
 
 def pass_world_sizes(config: SweepConfig, defaults: Sequence[int]) -> tuple[int, ...]:
@@ -221,9 +218,7 @@ def image_size(config: SweepConfig, model: ModelSpec) -> int:
     if config.image_size is None:
         return 0
     if not isinstance(model.input, Images):
-        raise UsageError(
-            f"--image-size {config.image_size}: {model.name} reads tokens; --sequence-length is theirs"
-        )
+        raise UsageError(f"--image-size {config.image_size}: {model.name} reads tokens; use --sequence-length")
     return 0 if config.image_size == model.input.size else config.image_size
 
 
@@ -232,7 +227,7 @@ def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
         return config.sequence_length or model.input.length
     if config.sequence_length is not None:
         raise UsageError(
-            f"--sequence-length {config.sequence_length}: {model.name} reads images; --image-size is theirs"
+            f"--sequence-length {config.sequence_length}: {model.name} reads images; use --image-size"
         )
     return 0
 
@@ -270,7 +265,7 @@ def _node_devices(config: SweepConfig, size: int, slots: Sequence[Slot]) -> int:
         alike = [n for n in range(1, len(slots) + 1) if len(set(_by_node(config, n, slots).values())) == 1]
         raise UsageError(
             f"--world-sizes {size} with --batch-rule node: {counts[most]} devices of {most} and {counts[fewest]} "
-            f"of {fewest} cannot share a node's batch alike; {','.join(map(str, alike))} can"
+            f"of {fewest} cannot share a node's batch equally; {','.join(map(str, alike))} can"
         )
     return counts[most]
 
@@ -301,49 +296,42 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
 
 
 def _points(config: SweepConfig, device: Device, name: str, size: int, slots: Sequence[Slot]) -> Iterator[Point]:
+    plain = frameworks.load(name).baseline
+    # A plain loop whose passes or batches are measured is its own baseline.
+    is_alone = name == plain and (config.has_passes or config.batch_sizes is not None)
     for one in each(config):
         work = workload(one, size, slots)
-        own = replace(one, kinds=("exchange",)) if is_own_baseline(config, name) else one
-        for serverless in _over_networks(config, _of_size(own, device, name, size, work)):
-            yield _with_servers(serverless, config, slots)
+        own = replace(one, kinds=("exchange",)) if is_alone else one
+        for point in _of_size(own, device, name, size, work):
+            for word in config.interconnect if point.kind in EXCHANGING else (point.interconnect,):
+                yield _with_servers(replace(point, interconnect=word), config, slots)
         if config.baseline_device is not None:
-            plain = _options(config, frameworks.load(name).baseline)
-            yield baseline(name, work.reference(size), plain, config.placement, slots)
+            yield baseline(name, work.reference(size), _options(config, plain), config.placement, slots)
 
 
 def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Workload) -> Iterable[Point]:
     plain = frameworks.load(name).baseline
     assert config.kinds is not None
-    wanted = config.kinds
-    own, shared = _options(config, name), _options(config, plain)
-    exchange = _point(config, device, name, "exchange", size, work, own)
+    wanted, point = config.kinds, partial(_point, config, device)
+    own, shared, part = _options(config, name), _options(config, plain), replace(work, node_devices=1)
+    exchange = point(name, "exchange", size, work, own)
     if config.epochs is not None:
         yield from training.points(config, exchange)
         return
     yield exchange
     if "comm" in wanted and size > 1:
-        yield _point(config, device, name, "comm", size, work, own)
+        yield point(name, "comm", size, work, own)
     if "solo" in wanted:
         # If a rule divides the batch, efficiency is against the whole batch on one device. The part alone shows
         # what smaller batches cost.
-        yield _point(config, device, plain, "solo", 1, work.reference(size), shared)
-        yield _point(config, device, plain, "solo", 1, replace(work, node_devices=1), shared)
-    if "each" in wanted and size > 1:
-        yield _point(config, device, plain, "each", size, work, shared)
-    if "together" in wanted and size > 1:
-        yield _point(config, device, plain, "together", size, work, shared)
+        yield point(plain, "solo", 1, work.reference(size), shared)
+        yield point(plain, "solo", 1, part, shared)
+    for kind in (kind for kind in ALL_DEVICES if kind in wanted and size > 1):
+        yield point(plain, kind, size, work, shared)
     for kind in (kind for kind in OF_DATA if kind in wanted):
-        yield _point(config, device, plain, kind, 1, replace(work, node_devices=1), shared)
+        yield point(plain, kind, 1, part, shared)
         if size > 1:
-            yield _point(config, device, plain, kind, size, work, shared)
-
-
-def _over_networks(config: SweepConfig, points: Iterable[Point]) -> Iterable[Point]:
-    for point in points:
-        if point.kind in EXCHANGING:
-            yield from (replace(point, interconnect=word) for word in config.interconnect)
-        else:
-            yield point
+            yield point(plain, kind, size, work, shared)
 
 
 def _point(
@@ -380,18 +368,14 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
             raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
         if target and target not in (*(config.strategy or ()), strategy.baseline):
             raise UsageError(f"--option {text}: {target} is not measured; {near(target, config.strategy or ())}")
-        concerned = target == whose if target else key in strategy.options or not _is_known(config, key)
-        if concerned:
+        is_known = any(key in frameworks.load(one).options for one in config.strategy or ())
+        if target == whose if target else key in strategy.options or not is_known:
             own[key] = value
     try:
         read_options(strategy.options, own)
     except UsageError as error:
         raise UsageError(f"{error} (of {name})") from None
     return own
-
-
-def _is_known(config: SweepConfig, key: str) -> bool:
-    return any(key in frameworks.load(name).options for name in config.strategy or ())
 
 
 # ---------------------------------------------------------------- nodes and servers

@@ -37,10 +37,12 @@ def check_given(made: Plan, given: Collection[str]) -> None:
     # Workers on GPUs are no forks and keep the system's malloc.
     for field in (one.key for one in fields if one.flag.of == "cpu workers" and on_gpus):
         if field in given:
-            raise UsageError(f"{flag(field)}: is of workers on CPUs, and all of these are on GPUs; leave it out")
+            raise UsageError(
+                f"{flag(field)}: only for workers on CPUs, and all of these are on GPUs; leave it out"
+            )
     if "interleave" in given and made.config.interleave and _most_beside_each_other(made) < 2:
         raise UsageError(
-            "--interleave: no two points of a framework are there to take turns; leave it out, or ask for more "
+            "--interleave: no framework has two points that could take turns; leave it out, or ask for more "
             "--world-sizes or --kinds"
         )
 
@@ -137,12 +139,10 @@ class Plan(Record, frozen=True, kw_only=True):
         """Seconds of the longest step of an emulated device; 0 for real ones."""
         if self.device != "emulated":
             return 0.0
-        return max(
-            profiles.rate(point.hardware.profile, work.model, work.batch_size, work.image_size).step_s
-            * point.hardware.dilate
-            for point in self.cells
-            for work in (point.workload,)
-        )
+        works = {point.workload for point in self.cells}
+        profile, dilate = self.hardware.profile, self.hardware.dilate
+        rates = (profiles.rate(profile, one.model, one.batch_size, one.image_size) for one in works)
+        return dilate * max(rate.step_s for rate in rates)
 
     @property
     def estimate_s(self) -> float:
@@ -192,7 +192,8 @@ def make(
     resolved, how, missing, points = rules.resolve(
         config, rules.Launch(enrolled, slots, device, why, lab_bits_per_s)
     )
-    networks = _networks(config, enrolled, fabric or {})
+    words = dict.fromkeys(config.interconnect)
+    networks = tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)
     refused = matrix.refused(points, slots, lambda point: name_address.refusal(point, slots, enrolled, networks))
     wanted = matrix.kept(points, refused)
     stages = ([one for one in wanted if _is_later(resolved, one) == later] for later in (False, True))
@@ -242,8 +243,3 @@ def _keeps_memory(config: SweepConfig, cell: Point) -> bool:
 def _is_later(config: SweepConfig, point: Point) -> bool:
     first = config.predict_first
     return isinstance(first, int) and point.world_size > first
-
-
-def _networks(config: SweepConfig, enrolled: Sequence[Enrol], fabric: Mapping[str, Entry]) -> tuple[Network, ...]:
-    words = dict.fromkeys(config.interconnect)
-    return tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)

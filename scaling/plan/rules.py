@@ -128,15 +128,11 @@ def _emulating() -> list[str]:
 
 def world_sizes(draft: Draft, launch: Launch) -> Draft:
     """Fill in world sizes: 1, 2, 4, ... and the launch's size."""
-    sizes = matrix.pass_world_sizes(draft.config, default_world_sizes(len(launch.slots)))
+    size = len(launch.slots)
+    powers = {1 << power for power in range(size.bit_length())}
+    sizes = matrix.pass_world_sizes(draft.config, sorted({*powers, size}))
     _check_sizes(sizes, launch.slots, launch.device)
     return draft.but(world_sizes=sizes)
-
-
-def default_world_sizes(size: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... and `size`."""
-    powers = [2**power for power in range(size.bit_length()) if 2**power <= size]
-    return tuple(sorted({*powers, size}))
 
 
 def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) -> None:
@@ -211,7 +207,10 @@ def batch_size(draft: Draft, launch: Launch) -> Draft:
     if config.batch_size is not None or config.batch_sizes is not None or config.global_batch_size is not None:
         return draft
     size = _batch_size(config, _model(config), launch)
-    why = _why_batch(config, size, launch)
+    why = ""
+    if launch.device == "cuda" and config.model in BATCHES:
+        memory_gb = _least_memory_bytes(launch) / GB
+        why = f"batch {size}: " + (f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown")
     return draft.but(batch_size=size)._replace(why=(*draft.why, why))
 
 
@@ -220,17 +219,13 @@ def _batch_size(config: SweepConfig, model: ModelSpec, launch: Launch) -> int:
         size = matrix.image_size(config, model)
         return profiles.rate(profiles.name_of(config.device), model.name, image_size=size).batch_size
     if launch.device == "cuda" and model.name in BATCHES:
-        memory_bytes = min((gpu.memory_bytes for gpu in launch.gpus), default=0)
-        fitting = (size for least, size in BATCHES[model.name] if memory_bytes >= least)
+        fitting = (size for least, size in BATCHES[model.name] if _least_memory_bytes(launch) >= least)
         return next(fitting, model.batch_size[launch.device])
     return model.batch_size[launch.device]
 
 
-def _why_batch(config: SweepConfig, size: int, launch: Launch) -> str:
-    if launch.device != "cuda" or config.model not in BATCHES:
-        return ""
-    memory_gb = min((gpu.memory_bytes for gpu in launch.gpus), default=0) / GB
-    return f"batch {size}: " + (f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown")
+def _least_memory_bytes(launch: Launch) -> int:
+    return min((gpu.memory_bytes for gpu in launch.gpus), default=0)
 
 
 def timeouts(draft: Draft, launch: Launch) -> Draft:
@@ -246,7 +241,7 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
     known, later = [one for one in sizes if one <= first], [one for one in sizes if one > first]
     listed = ",".join(map(str, sizes))
     if config.target_ci is not None:
-        return "its rounds are counted beforehand: leave --target-ci out and give --rounds"
+        return "its number of rounds is fixed: leave --target-ci out and give --rounds"
     if config.has_passes or config.epochs is not None:
         return "only exchanges of whole steps are predicted: leave --pass and --epochs out"
     if config.rule != "weak":
@@ -254,9 +249,9 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
     # Emulated devices always have the same speed: `solo` is enough.
     baselines = {"each", "solo"} if config.device.startswith("emulated") else {"each"}
     if kinds and not baselines & set(kinds):
-        return "add each to --kinds: one device alone is measured again beside the larger sizes"
+        return "add each to --kinds: its baselines are repeated with the larger sizes"
     if not any(one > 1 for one in known):
-        return f"several devices must be measured first; of --world-sizes {listed} none is: raise it"
+        return f"no size above 1 of --world-sizes {listed} would be measured first: raise it"
     if not later:
         return f"nothing is left to predict of --world-sizes {listed}: lower it"
     return ""
@@ -288,7 +283,7 @@ def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence
     bare = {slot.host: enrolled[slot.launch_rank] for slot in slots if not slot.gpu}
     if not bare:
         return "cuda", "; ".join(("every host has GPUs", *_doubts(slots, enrolled)))
-    without = f"{several(list(bare))} {'has' if len(bare) == 1 else 'have'} no NVIDIA GPU{_because(bare.values())}"
+    without = f"{several(list(bare))} {_has(bare)} no NVIDIA GPU{_because(bare.values())}"
     if config.device == "cuda":
         raise UsageError(f"--device cuda: {without}; use --device cpu")
     if len(bare) < len({slot.host for slot in slots}) or any(slot.gpu for slot in slots):
@@ -359,7 +354,7 @@ def _doubts(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> Iterator[str]:
         )
     slices = [slot for slot in slots if slot.whole_gpu != slot.gpu]
     if slices:
-        yield f"{counted(len(slices), 'rank')} on slices of GPUs (MIG), each shown its own alone"
+        yield f"{counted(len(slices), 'rank')} on slices of GPUs (MIG), each sees only its own"
 
 
 def device(draft: Draft, launch: Launch) -> Draft:

@@ -32,7 +32,8 @@ def rank_tasks(
     servers = tuple(
         Server(launch_rank=slot.launch_rank, host=slot.host, place=place_of[slot.host]) for slot in server_slots
     )
-    log = f"{logs}/{attempt:04d}-{_slug(point)}"
+    strategy = point.strategy.replace(":", "-").replace("/", "-")[:80]
+    log = f"{logs}/{attempt:04d}-{strategy}-{point.kind}-n{point.world_size}-r{point.round}"
     shared |= {"attempt": attempt, "servers": servers}
     return tuple(
         _task(rank, point, slots, place_of, crosses=not alone, log=f"{log}.{rank}.log", **shared)
@@ -103,8 +104,3 @@ def helper_task(tasks: Sequence[Task], helper: Helper) -> Task:
         place=server.place,
         counts_traffic=server.host not in task.hosts,
     )
-
-
-def _slug(point: Point) -> str:
-    strategy = point.strategy.replace(":", "-").replace("/", "-")
-    return f"{strategy[:80]}-{point.kind}-n{point.world_size}-r{point.round}"

@@ -40,7 +40,7 @@ def check(config: SweepConfig, device: Device, model: ModelSpec, feed: str) -> N
     if data.spec(feed).format == "made":
         raise UsageError(f"--epochs {config.epochs}: --data {feed} is noise, which has nothing to learn")
     if config.augment_epochs and not data.spec(feed).augments:
-        raise UsageError(f"--augment-epochs {config.augment_epochs}: nobody says how --data {feed} may be changed")
+        raise UsageError(f"--augment-epochs {config.augment_epochs}: --data {feed} has no augmentation")
     for split, count in parts(config).items():
         data.check_part(feed, split, count, data.spec(feed).splits.get(split))
 
@@ -64,7 +64,8 @@ def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regi
     recipe = models.of(point.workload).recipe
     base_rate = recipe.rate if config.lr is None else config.lr
     base_batch = recipe.at_batch if config.lr is None else point.reference.batch_size
-    times = _update_samples(point) / base_batch
+    update_samples = point.global_batch_size if _traits(point).synchronous else point.workload.batch_size
+    times = update_samples / base_batch
     return Regime(
         epochs=config.epochs,
         seed=seed,
@@ -84,10 +85,6 @@ def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regi
     )
 
 
-def _update_samples(point: Point) -> int:
-    return point.global_batch_size if _traits(point).synchronous else point.workload.batch_size
-
-
 def refusal(point: Point) -> str | None:
     """Return why a strategy cannot train this point to an accuracy, naming the flag; None if it can."""
     regime = point.regime
@@ -95,14 +92,15 @@ def refusal(point: Point) -> str | None:
         return None
     skills, name = _traits(point).accuracy, point.strategy
     if "evaluate" not in skills:
-        return f"--epochs {regime.epochs}: {name} cannot evaluate what it has learnt; {_able()} can"
+        able = [one for one in frameworks.NAMES if "evaluate" in frameworks.load(one).traits(one).accuracy]
+        return f"--epochs {regime.epochs}: {name} cannot evaluate its model; {', '.join(able)} can"
     if schedule.varies(regime) and "rate" not in skills:
         flag = "--warmup-epochs" if regime.warmup_epochs else "--lr-steps"
-        return f"{flag}: {name} keeps the rate that it begins with; leave it out"
+        return f"{flag}: {name} has a constant learning rate; leave it out"
     if 0 < regime.train_samples < point.global_batch_size:
         return (
-            f"--train-samples {regime.train_samples}: less than one step takes, {point.global_batch_size} samples "
-            f"on {counted(point.world_size, 'device')}; take more, or a smaller --batch-size"
+            f"--train-samples {regime.train_samples}: fewer than one step of {point.global_batch_size} samples "
+            f"on {counted(point.world_size, 'device')}; use more, or a smaller --batch-size"
         )
     if not _has_batch_norm(point.workload):
         return None
@@ -114,11 +112,6 @@ def refusal(point: Point) -> str | None:
     if point.workload.batch_size < 2:
         return f"--batch-size {point.workload.batch_size}: batch norm needs 2 samples per device to learn from"
     return None
-
-
-def _able() -> str:
-    names = (name for name in frameworks.NAMES if "evaluate" in frameworks.load(name).traits(name).accuracy)
-    return ", ".join(names)
 
 
 def _has_batch_norm(work: Workload) -> bool:

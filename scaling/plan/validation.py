@@ -89,7 +89,7 @@ def _of_its_kind(config: SweepConfig) -> None:
             raise UsageError(f"{flag(name)} {value:g}: only for emulated devices; add --device emulated:PROFILE")
     if config.epochs is None:
         for name, _ in _of(config, "training"):
-            raise UsageError(f"{flag(name)}: is of a training to an accuracy; add --epochs N")
+            raise UsageError(f"{flag(name)}: only for a training to an accuracy; add --epochs N")
         return
     for name, _ in _of(config, "rates"):
         raise UsageError(
@@ -142,9 +142,9 @@ def check_max_rounds(config: SweepConfig, rounds: int) -> None:
 
 def _kinds(config: SweepConfig) -> None:
     if config.kinds is not None and "exchange" not in config.kinds:
-        raise UsageError("--kinds: 'exchange' is what the table is about; leave it in")
+        raise UsageError("--kinds: 'exchange' is missing, and the table is about it; add it")
     if config.epochs is None and "train" in (config.kinds or ()):
-        raise UsageError("--kinds train: is what --epochs N asks for; give that instead")
+        raise UsageError("--kinds train: give --epochs N instead")
 
 
 def _name_and_seed(config: SweepConfig) -> None:
@@ -173,10 +173,6 @@ def _training(config: SweepConfig) -> None:
     _with_epochs(config)
     _numbers(config)
     _epochs(config)
-    _saving(config)
-
-
-def _saving(config: SweepConfig) -> None:
     path = config.save_weights
     if path is not None and not path.endswith(SAVED):
         raise UsageError(f"--save-weights {path}: not one of {', '.join(SAVED)}")
@@ -188,7 +184,7 @@ def _with_epochs(config: SweepConfig) -> None:
         raise UsageError(f"--rounds {config.rounds} with --epochs: a training is repeated by --seeds 0,1,2")
     if config.has_passes or config.trace:
         given = "--pass" if config.has_passes else "--trace"
-        raise UsageError(f"{given} with --epochs: a training to an accuracy has whole steps alone; leave it out")
+        raise UsageError(f"{given} with --epochs: a training to an accuracy has only whole steps; leave it out")
 
 
 def _numbers(config: SweepConfig) -> None:
@@ -197,21 +193,19 @@ def _numbers(config: SweepConfig) -> None:
     if config.target_top1 is not None and not 1 <= config.target_top1 <= 100:
         raise UsageError(f"--target-top1 {config.target_top1:g}: in percent, from 1 to 100; write for example 98")
     seeds = config.seeds
-    if seeds is not None and (not seeds or len(set(seeds)) < len(seeds) or not all(map(_is_seed, seeds))):
+    if seeds is not None and (
+        not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < MAX_SEED for seed in seeds)
+    ):
         raise UsageError(
             f"--seeds {','.join(map(str, seeds))}: each once, from 0 to {MAX_SEED - 1}; write for example 0,1"
         )
-
-
-def _is_seed(seed: int) -> bool:
-    return 0 <= seed < MAX_SEED
 
 
 def _epochs(config: SweepConfig) -> None:
     assert config.epochs is not None
     for field in ("warmup_epochs", "augment_epochs"):
         if (getattr(config, field) or 0) > config.epochs:
-            raise UsageError(f"{flag(field)} {getattr(config, field)}: of --epochs {config.epochs}, at most all")
+            raise UsageError(f"{flag(field)} {getattr(config, field)}: at most --epochs {config.epochs}")
     steps = config.lr_steps or ()
     if list(steps) != sorted(set(steps)) or not all(0 < step < config.epochs for step in steps):
         raise UsageError(
@@ -233,26 +227,25 @@ def check_given(config: SweepConfig, given: Collection[str]) -> None:
     _check_with_epochs(config, given)
     if "max_rounds" in given and config.target_ci is None:
         raise UsageError(
-            f"--max-rounds {config.max_rounds}: says how far --target-ci may go; add --target-ci 1%, or give "
-            "--rounds"
+            f"--max-rounds {config.max_rounds}: limits --target-ci; add --target-ci 1%, or give --rounds"
         )
     if "soak_s" in given and config.soak_s and config.interleave is False:
         raise UsageError(
-            f"--soak-s {config.soak_s:g} with --no-interleave: of points that take turns with their plain loops; "
-            "leave it out"
+            f"--soak-s {config.soak_s:g} with --no-interleave: only points that take turns are soaked; leave it "
+            "out"
         )
     if config.kinds is not None and config.target_ci is not None and not BASELINES & set(config.kinds):
         raise UsageError(
-            f"--target-ci {config.target_ci}: of efficiencies, which --kinds {','.join(config.kinds)} leaves "
-            "without a baseline; add each to --kinds"
+            f"--target-ci {config.target_ci}: efficiencies need a baseline, which --kinds "
+            f"{','.join(config.kinds)} lacks; add each to --kinds"
         )
     if "kinds" in given and config.has_passes and config.kinds != ("exchange",):
         raise UsageError(f"--kinds with --pass {','.join(config.pass_)}: passes have no controls; leave it out")
     tokens = config.model is not None and not models.spec(config.model).reads_images
     if "memory_format" in given and config.memory_format != "contiguous" and tokens:
         raise UsageError(
-            f"--memory-format {config.memory_format}: {config.model} reads tokens, and that is of images; "
-            "leave it out"
+            f"--memory-format {config.memory_format}: {config.model} reads tokens, and this is for images; leave "
+            "it out"
         )
 
 
@@ -260,6 +253,5 @@ def _check_with_epochs(config: SweepConfig, given: Collection[str]) -> None:
     for name, value in _of(config, "measuring") if config.epochs is not None else ():
         if name in given and value is not False:
             raise UsageError(
-                f"{flag(name)} with --epochs: a training to an accuracy has whole epochs alone, one training "
-                "after the other; leave it out"
+                f"{flag(name)} with --epochs: trainings run one after the other, in whole epochs; leave it out"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from statistics import median_low
 from typing import NamedTuple
 
 # A canary is slow if it takes SLOWER times its usual time, and is over FENCE times as far above the lower quartile
@@ -46,16 +47,12 @@ class Canaries:
         """Queueing counts for the first canaries, because the usual time is not known yet."""
         seen = self._seen[key]
         seen.append(one.seconds)
-        found = self._stands_out(seen, one)
+        is_slow = len(seen) > LEAST_SEEN and one.seconds > slow_above_s(seen)
+        found = is_slow or (len(seen) <= YOUNG and one.is_shared)
         if found and again:
             seen.pop()  # else a burner's slowness becomes usual
         del seen[:-NEWEST]
         return found
-
-    def _stands_out(self, seen: Sequence[float], one: Canary) -> bool:
-        if len(seen) <= YOUNG and one.is_shared:
-            return True
-        return len(seen) > LEAST_SEEN and one.seconds > slow_above_s(seen)
 
 
 def slow_above_s(canaries_s: Sequence[float]) -> float:
@@ -76,9 +73,5 @@ def spread(canaries_s: Sequence[float]) -> float:
     """Return the relative standard deviation of the normal distribution of the faster half; 0 for too few."""
     if len(canaries_s) < LEAST:
         return 0.0
-    median_s = _median_s(canaries_s)
+    median_s = median_low(canaries_s)
     return (median_s - usual_s(canaries_s)) / (QUARTILE_SD * median_s)
-
-
-def _median_s(canaries_s: Sequence[float]) -> float:
-    return sorted(canaries_s)[(len(canaries_s) - 1) // 2]

@@ -43,7 +43,7 @@ def notes(*cells: Cell) -> Iterator[str]:
 def warnings(used: Iterable[tuple[str, tuple[Foreign, ...]]], again: int) -> Iterator[PointWarning]:
     """Yield a warning that names the programs on a point's hosts; `again` is the number of repeated windows."""
     if named := who(used):
-        aside = f"; {counted(again, 'window')} measured again" if again else ""
+        aside = f"; {counted(again, 'window')} repeated" if again else ""
         yield PointWarning(kind="foreign-load", text=f"{FOREIGN_LOAD}: {named}{aside}")
 
 
@@ -98,9 +98,9 @@ class Load(Record, frozen=True, kw_only=True):
 
     def _shared(self) -> Iterator[str]:
         if self.shared >= self._slow_windows and self.shared:
-            yield "others had the core then"
+            yield "another program used the core"
         elif self.shared:
-            yield f"others had the core in {self.shared} of these {self._slow_windows}"
+            yield f"another program used the core in {self.shared} of these {self._slow_windows}"
 
     def _slower(self) -> Iterator[str]:
         if self.slower:
@@ -109,11 +109,13 @@ class Load(Record, frozen=True, kw_only=True):
         if self.again:
             size = f", {_percent(fmean(self.slower_again))} slower" if self.slower_again else ""
             again = str(self.again) if self.slower else counted(self.again, "window")
-            yield f"{again} measured again{size}"
+            yield f"{again} repeated{size}"
 
     def _taken(self) -> Iterator[str]:
-        yield _listed(self._worst(self.queued), "waited {} of the time for CPUs that others used")
-        yield _listed(self._worst(self.others), "shared its CPUs with others, who used {} of one", decimals=0)
+        yield _listed(self._worst(self.queued), "waited {} of the time for CPUs that other programs used")
+        yield _listed(
+            self._worst(self.others), "shared its CPUs with other programs, which used {} of one", decimals=0
+        )
         yield _listed(self._worst(self.stolen), "lost {} of its CPUs' time to the hypervisor")
 
     def _worst(self, parts: Mapping[Seat, float]) -> list[tuple[str, float]]:

@@ -39,7 +39,8 @@ def bytes_per_step(
     if pattern == "ring" and hosts:
         exactly = gradient_bytes * parts[0] * ring_crossings(hosts)
     elif pattern == "servers" and server_hosts:
-        exactly = gradient_bytes * server_crossings(hosts, server_hosts, parts)
+        crossings = sum(at != host for host in hosts for at in server_hosts)
+        exactly = gradient_bytes * (sum(parts) * crossings / len(server_hosts))
     elif pattern == "inside":
         exactly = 0.0
     else:
@@ -52,12 +53,6 @@ def ring_crossings(hosts: Sequence[str]) -> float:
     count = len(hosts)
     crossings = sum(host != hosts[(rank + 1) % count] for rank, host in enumerate(hosts))
     return crossings * 2 * (count - 1) / count
-
-
-def server_crossings(hosts: Sequence[str], server_hosts: Sequence[str], parts: Parts = WHOLE) -> float:
-    """Return how many times S crosses nodes: gradients to the servers and parameters back."""
-    crossings = sum(at != host for host in hosts for at in server_hosts)
-    return sum(parts) * crossings / len(server_hosts)
 
 
 def nccl_bounds(gradient_bytes: float, hosts: Sequence[str]) -> Bounds:

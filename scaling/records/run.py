@@ -139,14 +139,11 @@ class Emulation(Record, frozen=True, kw_only=True):
 
     def of(self, point: Point) -> Emulation:
         """Return it without the bound if the model is of another exchange than the point's."""
-        return self if _is_modelled(point) else replace(self, error_fraction=None)
-
-
-def _is_modelled(point: Point) -> bool:
-    if point.kind != "exchange" or point.world_size == 1:
-        return True
-    buckets_mb = point.options.get("bucket_cap_mb", _DEFAULT_BUCKETS_MB[0])
-    return own(point.strategy) == _MODELLED and buckets_mb in _DEFAULT_BUCKETS_MB
+        buckets_mb = point.options.get("bucket_cap_mb", _DEFAULT_BUCKETS_MB[0])
+        is_modelled = own(point.strategy) == _MODELLED and buckets_mb in _DEFAULT_BUCKETS_MB
+        if is_modelled or point.kind != "exchange" or point.world_size == 1:
+            return self
+        return replace(self, error_fraction=None)
 
 
 # ---------------------------------------------------------------- run

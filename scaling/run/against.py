@@ -34,14 +34,14 @@ def read(run: Path) -> Header:
         header, records = store.load_measured(run)
     except UsageError as error:
         no_run = not run.is_absolute() and not (store.folder_of(run) / store.FILE).exists()
-        mend = f"; is it a revision, and {run} only a folder here? --against {run}^0" if no_run else ""
+        mend = f"; for the revision of this name write --against {run}^0" if no_run else ""
         raise UsageError(f"--against {error}{mend}") from None
     if store.is_being_written(run):
         raise UsageError(f"--against {run}: is still being written; wait until its sweep has ended")
     if header.config.get("epochs") is not None:
-        raise UsageError(f"--against {run}: trains to an accuracy, which is not compared; --like measures it anew")
+        raise UsageError(f"--against {run}: a training to an accuracy cannot be compared; repeat it with --like")
     if not any(one.point.kind in WANTED and isinstance(one.outcome, Finished) for one in records):
-        raise UsageError(f"--against {run}: no exchange of it was measured: there is nothing to compare with")
+        raise UsageError(f"--against {run}: it has no measured exchange to compare with")
     return header
 
 

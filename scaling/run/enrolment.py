@@ -15,7 +15,6 @@ from scaling.errors import LaunchError, SilentRanks, UsageError
 from scaling.hosts.info import check_names
 from scaling.hosts.revision import code_hash
 from scaling.plan import training
-from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.host import HostInfo, joined_variables
 from scaling.records.messages import (
@@ -114,7 +113,7 @@ def _fault(host: HostInfo, peer: str, way: Way, network: Network) -> str:
     address, wanted = network.places[peer].address, network.places[host.hostname].interface
     if way.error:
         return f"{host.hostname} to {peer} at {address}: {way.error}"
-    left = next(_interfaces(host, way.source), "no interface that it told of")
+    left = next(_interfaces(host, way.source), "an interface that it did not report")
     if not network.routed or left == wanted or wanted in _interfaces(host, way.source):
         return ""  # on a common subnet, the byte counters show it
     return f"{host.hostname} goes to {peer} at {address} by {left} ({way.source}), not by {wanted}"
@@ -127,14 +126,14 @@ def _interfaces(host: HostInfo, address: str) -> Iterator[str]:
 def _said(network: Network) -> str:
     interfaces = ", ".join(dict.fromkeys(place.interface for place in network.places.values()))
     if network.word == AUTO:
-        return f"--interconnect auto takes {interfaces}, over which the hosts do not all meet: "
-    return f"--interconnect {network.word}: the hosts do not all meet there: "
+        return f"--interconnect auto takes {interfaces}, but not all hosts can connect there: "
+    return f"--interconnect {network.word}: not all hosts can connect there: "
 
 
 def _mend(network: Network) -> str:
     if network.word == AUTO:
-        return "name another network by --interconnect, or open the way (firewall, NetworkPolicy, routes)"
-    return "open the way (firewall, NetworkPolicy, routes: ip route get ADDRESS), or take another network"
+        return "name another network with --interconnect, or open the path (firewall, NetworkPolicy, routes)"
+    return "open the path (firewall, NetworkPolicy, routes: ip route get ADDRESS), or take another network"
 
 
 # ---------------------------------------------------------------- data
@@ -160,7 +159,8 @@ def locate(
     given = absolute(config.data_dir)
     if not data.spec(config.data).is_read and given:
         raise UsageError(
-            f"--data-dir {given}: --data {config.data} lies in no files; leave it out, or name the data"
+            f"--data-dir {given}: --data {config.data} is not read from files; leave --data-dir out, or name the "
+            "data"
         )
     if made.device == "emulated":
         return made
@@ -168,7 +168,8 @@ def locate(
         weights_file.weights(models.at(made.cells[0]))
     model, parts = models.of(made.cells[0].workload), training.parts(config)
     with files.loading(f"--data-dir {given}" if given else config.data):
-        place = feeds.check(config.data, given, model, _splits(config), parts)
+        splits: tuple[Split, ...] = ("train", "test") if config.epochs else TRAIN
+        place = feeds.check(config.data, given, model, splits, parts)
     if place:
         _ask_hosts(config.data, place, mailbox, enrolled, within_s)
     saved = _writable(config.save_weights, goes_on)
@@ -185,12 +186,8 @@ def _writable(path: str | None, goes_on: bool) -> str | None:
     if file.is_dir() or not os.access(file.parent, os.W_OK):
         raise UsageError(f"--save-weights {path}: cannot be written there; name another file")
     if os.path.lexists(file) and not goes_on:
-        raise UsageError(f"--save-weights {path}: is there already; name another file, or remove it first")
+        raise UsageError(f"--save-weights {path}: exists already; name another file, or remove it first")
     return str(file)
-
-
-def _splits(config: SweepConfig) -> tuple[Split, ...]:
-    return ("train", "test") if config.epochs else TRAIN
 
 
 def _ask_hosts(
@@ -277,13 +274,13 @@ def check_same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> N
     if hosts != header.host_of_rank:
         raise UsageError(
             f"--resume {run}: was started on {', '.join(header.host_of_rank)}, this launch is on "
-            f"{', '.join(hosts)}; start it the same way, or a new run with --like"
+            f"{', '.join(hosts)}; start it on the same hosts, or start a new run with --like"
         )
     before, now = joined_variables(header.hosts), joined_variables(by_name(enrolled).values())
     if before != now and all(host.variables is not None for host in header.hosts):
         raise UsageError(
-            f"--resume {run}: environment variables have changed: {_changes(before, now)}; set them as they were, "
-            "or start a new run with --like"
+            f"--resume {run}: environment variables have changed: {_changes(before, now)}; restore them, or "
+            "start a new run with --like"
         )
     if enrolled[0].code != header.code:
         raise UsageError(

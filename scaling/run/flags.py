@@ -23,8 +23,6 @@ EPILOG = (
     "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
     "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
 )
-ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
-SUGAR = ("kv_store",)
 # Flag -> the flag that it follows in --help, if not in the order of the fields.
 PLACES = {"kv_store": "strategy", "against": "like"}
 
@@ -138,20 +136,24 @@ View = Annotated[
 ]
 Page = Annotated[
     bool,
-    _out("--page/--no-page", help="Write page.html beside run.jsonl when the run ends.", envvar="SCALING_PAGE"),
+    _out("--page/--no-page", help="Write page.html next to run.jsonl when the run ends.", envvar="SCALING_PAGE"),
 ]
 Config = Annotated[
     Path | None,
     _runs(
-        help="TOML file of these flags' names (world_sizes = [1, 2]); flags win.",
+        help="TOML file with these flags (world_sizes = [1, 2]); the command line wins.",
         metavar="FILE",
         show_default="none",
     ),
 ]
-Resume = Annotated[Path | None, _runs(help="Measure what a run still lacks.", metavar="RUN", show_default="none")]
+Resume = Annotated[
+    Path | None, _runs(help="Measure the points that a run still lacks.", metavar="RUN", show_default="none")
+]
 Like = Annotated[
     Path | None,
-    _runs(help="A new run with the settings of an older one; flags win.", metavar="RUN", show_default="none"),
+    _runs(
+        help="Start a new run with the settings of an older one; flags win.", metavar="RUN", show_default="none"
+    ),
 ]
 DryRun = Annotated[bool, _runs("--dry-run", help="Print the plan and what is missing; measure nothing.")]
 ListAll = Annotated[bool, _runs("--list", help="Print strategies, models and data, and what each lacks here.")]
@@ -226,12 +228,12 @@ def _check_runs(resume: Path | None, others: Mapping[str, Any], base: Path | Non
     with_it = [name for name, value in others.items() if value is not None]
     if resume is not None and base is not None:
         raise UsageError(
-            f"--resume, --against: one or the other; leave out --against, and when the run is whole: "
+            f"--resume and --against: give one; leave out --against, and once the run is complete: "
             f"python -m scaling compare {base} {resume}"
         )
     if resume is not None and with_it:
         raise UsageError(
-            f"--resume: goes on with the settings of that run; leave out --{with_it[0].replace('_', '-')}, "
+            f"--resume: it continues with the settings of that run; leave out --{with_it[0].replace('_', '-')}, "
             "or start a new run with --like"
         )
     if others["like"] is not None and base is not None:

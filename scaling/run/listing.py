@@ -12,7 +12,6 @@ from scaling.hosts.info import describe
 from scaling.plan import placement, plan, rules
 from scaling.plan.config import SweepConfig
 from scaling.records import network
-from scaling.records.host import Interpreter
 from scaling.records.messages import Enrol
 from scaling.records.other_code import own
 from scaling.records.point import EXCHANGING, Device, Point
@@ -22,7 +21,7 @@ from scaling.tools.emulated import profiles
 from scaling.tools.emulated.profiles import Profile
 from scaling.workloads import data, models, walk
 from scaling.workloads.data import DataSpec
-from scaling.workloads.specs import ModelSpec, Recipe, Tokens
+from scaling.workloads.specs import ModelSpec, Tokens
 
 
 def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol], data_dir: str = "") -> str:
@@ -39,10 +38,10 @@ def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol], data_dir: 
         options = frameworks.load(family).options.items()
         lines += [f"    {f'{key}={option.default}':<32}{option.help}" for key, option in options]
     lines.append("")
-    lines += ["models (--model), their trained parameters, and what one sample takes forward and backward"]
+    lines += ["models (--model): trained parameters; FLOP of one sample, forward and backward"]
     for spec in models.CATALOGUE.values():
         lines += _model(spec)
-    lines += ["", "emulated devices (--device emulated:PROFILE), and whose images/s they have"]
+    lines += ["", "emulated devices (--device emulated:PROFILE) and the source of their images/s"]
     lines += [f"  {name:<16}{_profile(one)}" for name, one in profiles.read().profiles.items()]
     lines += ["", "data (--data)"]
     lines += [line for spec in data.CATALOGUE.values() for line in _data(spec, data_dir)]
@@ -65,17 +64,14 @@ def _interpreters(enrolled: Sequence[Enrol]) -> list[str]:
     hosts: dict[tuple[str, str], list[str]] = {}
     for name, host in machines.items():
         for one in host.interpreters:
-            hosts.setdefault((one.framework, f"{one.path}: {_had(one)}"), []).append(name)
+            packages = [f"Python {one.python}", *(f"{package} {text}" for package, text in one.versions.items())]
+            found = ", ".join(packages) if one.python else "does not work"
+            hosts.setdefault((one.framework, f"{one.path}: {found}"), []).append(name)
     lines = []
     for (framework, text), names in sorted(hosts.items()):
         where = "" if len(names) == len(machines) else f" (on {', '.join(names)})"
         lines.append(f"  {framework + ':...':<24}{text}{where}")
-    return ["interpreters of strategies that do not run in the agent's own", *lines, ""] if lines else []
-
-
-def _had(one: Interpreter) -> str:
-    packages = [f"{package} {version}" for package, version in one.versions.items()]
-    return ", ".join([f"Python {one.python}", *packages]) if one.python else "does not work"
+    return ["interpreters of strategies that do not run in the agent's interpreter", *lines, ""] if lines else []
 
 
 def _families() -> dict[str, list[str]]:
@@ -90,10 +86,11 @@ def _model(spec: ModelSpec) -> list[str]:
     batches = ", ".join(
         f"{_batch_on(spec.name, kind, least)} on {kind}" for kind, least in spec.batch_size.items()
     )
-    gflop = walk.training_operations(spec.layers, spec.input.shape) / 1e9
+    gflop, recipe = walk.training_operations(spec.layers, spec.input.shape) / 1e9, spec.recipe
     return [
         f"  {spec.name:<18}{spec.parameters:>13,}  {_input(spec)}; {gflop:,.3g} GFLOP; {spec.source}",
-        f"  {'':<33}batch {batches}; {_recipe(spec.recipe)}; counts {spec.unit}; data {spec.data}",
+        f"  {'':<33}batch {batches}; {recipe.optimizer} {recipe.rate:g} at batch {recipe.at_batch}; "
+        f"counts {spec.unit}; data {spec.data}",
     ]
 
 
@@ -101,10 +98,6 @@ def _input(spec: ModelSpec) -> str:
     if isinstance(spec.input, Tokens):
         return f"{spec.input.length} of {spec.input.words:,} words"
     return f"{'x'.join(map(str, spec.input.shape))}, {spec.outputs:,} classes"
-
-
-def _recipe(recipe: Recipe) -> str:
-    return f"{recipe.optimizer} {recipe.rate:g} at batch {recipe.at_batch}"
 
 
 def _data(spec: DataSpec, data_dir: str) -> Iterator[str]:
@@ -125,13 +118,12 @@ def _profile(one: Profile) -> str:
     batches: dict[str, list[str]] = {}
     for rate in one.rates:
         batches.setdefault(rate.model, []).append(f"{rate.batch_size}{profiles.pixels(rate.image_size)}")
-    listed = (f"{model} at batch {', '.join(found)}{_fit(one, model)}" for model, found in batches.items())
+    listed = []
+    for model, sizes in batches.items():
+        fit = profiles.fitted_rate(one, model)
+        others = f" (at others from {fit.least} to {fit.most} {fit})" if fit else ""
+        listed.append(f"{model} at batch {', '.join(sizes)}{others}")
     return f"{one.device}: {'; '.join(listed)}"
-
-
-def _fit(one: Profile, model: str) -> str:
-    found = profiles.fitted_rate(one, model)
-    return f" (at others from {found.least} to {found.most} {found})" if found else ""
 
 
 def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
@@ -157,9 +149,11 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         if point.cell in made.refused
     ]
     if config.predict_first is not None:
-        lines.append(f"all rounds up to N={config.predict_first} first; then what the others will do is predicted")
+        lines.append(
+            f"all rounds up to N={config.predict_first} first; then the larger sizes are predicted and measured"
+        )
     count = len(made.cells) * made.rounds
-    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "whose epochs take as long as they take"
+    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
     lines.append(f"{counted(count, 'point')} in all, {about}; nothing was measured (--dry-run)")
     return "\n".join(map(printable, lines))
 

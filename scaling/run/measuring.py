@@ -70,12 +70,11 @@ class Asking:
         try:
             found = _ANSWERS.decode(self._out.read_bytes()) if code == 0 else ()
         except msgspec.MsgspecError as error:
-            return self._refused(f"no prediction came back: {error}")
-        return found if len(found) == len(self._asked) else self._refused(self._last_line(code))
-
-    def _last_line(self, code: int) -> str:
+            return self._refused(f"the prediction is unreadable: {error}")
+        if len(found) == len(self._asked):
+            return found
         lines = self._err.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"scaling predict register ended with exit code {code}"
+        return self._refused(lines[-1] if lines else f"scaling predict register ended with exit code {code}")
 
     def _refused(self, why: str) -> tuple[Prediction, ...]:
         now = time.time()
@@ -146,9 +145,7 @@ def measure(
     mpirun_output: TextIO | None = None
     width = config.target_half_width(made.config)
     predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
-    sweep = Sweep(
-        made, mailbox, opened, screen, records=records, target_half_width=width, predictor=predictor
-    )  # fmt: skip
+    sweep = Sweep(made, mailbox, opened, screen, records=records, target_half_width=width, predictor=predictor)
     try:
         screen.opened(header, len(made.cells) * made.rounds)
         for line in listing.open_servers(made.cells):
@@ -197,13 +194,16 @@ def _conclude(
         why = str(error).removeprefix(f"{opened.folder}: ")
         last = _print_table(header, records, (), stream, f"not kept: {opened.folder}", color=ending.color)
         stream.write(f"{last}\n")
-        complain(StoreError(f"{opened.folder}: lost while the run went on ({why}); the table is all of it"), NAME)
+        complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"), NAME)
         return StoreError.exit_code
     last = _print_table(*read, stream, f"run: {opened.folder}", color=ending.color)
     opened.close()
     try:
         if ending.page:
-            _write_page(opened.folder, stream, ending.look)
+            try:
+                stream.write(f"page: {write_page(opened.folder, ending.look)}\n")
+            except StoreError as error:
+                complain(error, NAME)
         return 0 if ending.base is None else _compare(ending.base, opened.folder, stream, ending.look)
     finally:
         stream.write(f"{last}\n")
@@ -227,13 +227,6 @@ def _print_table(
     stream.write(f"{terminal.draw(doc, color=color)}\n{where}\n")
     stream.flush()
     return doc.last_line
-
-
-def _write_page(folder: Path, stream: Stream, look: Callable[[], None]) -> None:
-    try:
-        stream.write(f"page: {write_page(folder, look)}\n")
-    except StoreError as error:
-        complain(error, NAME)
 
 
 def _compare(base: Path, new: Path, stream: Stream, look: Callable[[], None]) -> int:

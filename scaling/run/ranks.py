@@ -161,8 +161,8 @@ def _settings(asked: Invocation) -> dict[str, Any] | None:
 def _known(older: Header, given: str) -> dict[str, Any]:
     if unknown := ", ".join(field for field in older.config if field not in config.FIELDS):
         raise UsageError(
-            f"{given}: was measured by scaling {older.version} ({older.code}) with settings that this one "
-            f"does not know: {unknown}; take that version, or name the settings by flags"
+            f"{given}: was measured by scaling {older.version} ({older.code}) with settings that this version "
+            f"does not know: {unknown}; use that version, or give the settings as flags"
         )
     return older.config
 

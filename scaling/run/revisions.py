@@ -59,7 +59,9 @@ def source(strategies: Iterable[str], against: str) -> Source:
             found[one.folder] = one
     if len(found) > 1:
         places = " and ".join(str(one.about) for one in found.values())
-        raise UsageError(f"--against {against}: {places} lie in different folders: measure them in a run each")
+        raise UsageError(
+            f"--against {against}: {places} are in different folders; measure each in a run of its own"
+        )
     return next(iter(found.values()), PACKAGE_SOURCE)
 
 
@@ -68,7 +70,7 @@ def _of_module(name: str) -> Source:
     frameworks.load(name)  # raises UsageError
     spec = find_spec(module)
     if spec is None or not spec.has_location or spec.origin is None:
-        raise UsageError(f"--strategy {name}: {module} lies in no file")
+        raise UsageError(f"--strategy {name}: {module} has no file")
     file = Path(spec.origin).resolve()
     is_package = file.stem == "__init__"
     return Source(file.parents[module.count(".") + is_package], ".", file)
@@ -78,8 +80,8 @@ def commit(of: Source, against: str) -> str:
     """Return the hash of a revision. Raises UsageError if there is none, or git does not track the code."""
     if not git(of, against, "ls-files", "--", str(of.file)):
         raise UsageError(
-            f"--against {against}: is no run, and no revision either: git does not keep {of.about}; start "
-            "from a checkout of it (PYTHONPATH), or give an older run"
+            f"--against {against}: is neither a run nor a revision: git does not track {of.about}; use a git "
+            "checkout (PYTHONPATH), or give an older run"
         )
     asked = f"{against}^{{commit}}"
     return git(of, against, "rev-parse", "--verify", "--end-of-options", asked).decode().strip()
@@ -87,14 +89,13 @@ def commit(of: Source, against: str) -> str:
 
 def archived(of: Source, commit_: str) -> bytes:
     """Return the code at a commit as a tar file. Raises UsageError if it did not exist then."""
-    if not git(of, commit_, "ls-tree", "--full-tree", "-r", commit_, "--", _in_tree(of)):
-        raise UsageError(f"--against {commit_}: it lacks what is measured: {of.about} was elsewhere or not yet")
-    return git(of, commit_, "archive", "--format=tar", commit_, of.packed)
-
-
-def _in_tree(of: Source) -> str:
     prefix = git(of, of.packed, "rev-parse", "--show-prefix").decode().removesuffix("\n")
-    return f"{prefix}{of.packed}".removesuffix("/.")
+    in_tree = f"{prefix}{of.packed}".removesuffix("/.")
+    if not git(of, commit_, "ls-tree", "--full-tree", "-r", commit_, "--", in_tree):
+        raise UsageError(
+            f"--against {commit_}: this revision has no {of.about}: it was elsewhere or not yet written"
+        )
+    return git(of, commit_, "archive", "--format=tar", commit_, of.packed)
 
 
 def git(of: Source, against: str, *arguments: str) -> bytes:
@@ -106,10 +107,10 @@ def git(of: Source, against: str, *arguments: str) -> bytes:
             env={**environ, "LC_ALL": "C"}, capture_output=True, timeout=GIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"--against {against}: is no run, and git does not answer: {error}") from None
+        raise UsageError(f"--against {against}: is not a run, and git does not answer: {error}") from None
     if done.returncode:
         why = (done.stderr.decode(errors="replace").strip().splitlines() or ["nothing said"])[-1]
-        raise UsageError(f"--against {against}: is no run, and no revision that git knows of {of.about}: {why}")
+        raise UsageError(f"--against {against}: is neither a run nor a revision of {of.about}: {why}")
     return done.stdout
 
 
@@ -121,7 +122,9 @@ def settled(config: SweepConfig) -> SweepConfig:
     if config.against is None:
         return config
     if ":" in config.against:
-        raise UsageError(f"--against {config.against}: is no revision; measure two strategies with --strategy A,B")
+        raise UsageError(
+            f"--against {config.against}: is not a revision; measure two strategies with --strategy A,B"
+        )
     for given, what in ((config.epochs, "--epochs"), (config.has_passes or None, "--pass")):
         if given is not None:
             raise UsageError(f"--against {config.against}: compares exchanges; leave out {what}")

@@ -107,7 +107,7 @@ def _cause(seen: Exit) -> Failed | None:
     if code < 0:
         name = signal_name(-code)
         # Writing to shared memory without room ends so: containers have 64 MB of it.
-        hint = ", as where /dev/shm is full" if -code == signal.SIGBUS else ""
+        hint = ", for example because /dev/shm is full" if -code == signal.SIGBUS else ""
         return Failed(cause=f"crash({name})", message=f"ended by {name}{hint}{seen.limit}")
     return Failed(cause=f"exit({code})", message=f"exited with code {code}{seen.limit}")
 

@@ -21,7 +21,7 @@ MOST_BUSY_PERCENT = 80
 RETRIED = ("port-taken",)
 UNCHECKED = PointWarning(
     kind="other",
-    text="the run was broken off after the measured windows: whether ranks have equal parameters is not known",
+    text="the run was ended after the measured windows: the parameters of the ranks were not compared",
 )
 
 
@@ -171,7 +171,7 @@ def _of_rank(rank: RankState) -> Iterator[PointWarning]:
     for note in rank.inspected.notes if rank.inspected else ():
         yield PointWarning(kind="other", text=f"rank {rank.task.rank}: {note}")
     if rank.result is not None and rank.result.unsaved:
-        yield PointWarning(kind="other", text=f"what was learnt is not saved: {rank.result.unsaved}")
+        yield PointWarning(kind="other", text=f"the weights are not saved: {rank.result.unsaved}")
     if rank.ending.after_result:
         where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
         yield PointWarning(kind="other", text=f"{where}, once its result was in: {rank.ending.after_result}")
@@ -239,8 +239,8 @@ def _too_busy(state: PointState) -> Iterator[PointWarning]:
     if busy:
         of = f" of {', '.join(busy)}" if len(busy) < len(hosts) else ""
         text = (
-            f"CPUs{of} were over {MOST_BUSY_PERCENT} % busy while they emulated: times are too long; keep others "
-            "off them, or give more --dilate"
+            f"CPUs{of} were over {MOST_BUSY_PERCENT} % busy while they emulated: times are too long; "
+            "keep other programs off them, or raise --dilate"
         )
         yield PointWarning(kind="busy-cpus", text=text)
 

@@ -42,8 +42,8 @@ def open_files_limit(soft: int, hard: int) -> int:
     endless = resource.RLIM_INFINITY
     if endless not in (soft, hard) and hard < LEAST_OPEN_FILES:
         raise LaunchError(
-            f"ulimit -n {hard}: so many files may be open at once, a rank needs {LEAST_OPEN_FILES} at least; "
-            "raise the limit (ulimit -Hn, /etc/security/limits.conf, LimitNOFILE of the service that starts it)"
+            f"ulimit -n {hard}: a rank needs at least {LEAST_OPEN_FILES} open files; raise the limit (ulimit "
+            "-Hn, /etc/security/limits.conf, LimitNOFILE of the service that starts it)"
         )
     if soft == endless:
         return soft

@@ -28,8 +28,14 @@ def launched(environ: Mapping[str, str], command: str = "python -m scaling.run .
     """Return the launcher of several processes, this among them; None without one. Open MPI's variable comes
     first: its mpirun may start ranks by srun, which leaves both. The shell of a Slurm allocation has no
     SLURM_PROCID."""
-    found = _mpi(environ, "OMPI_COMM_WORLD") or _srun(environ) or _torchrun(environ) or _flux(environ)
-    found = found or _pals(environ) or _mpi(environ, "PMI")
+    found = (
+        _mpi(environ, "OMPI_COMM_WORLD")
+        or _srun(environ)
+        or _counted(environ, "torchrun", "TORCHELASTIC_RUN_ID", "WORLD_SIZE", "RANK", MPIRUN)
+        or _counted(environ, "flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", FLUX)
+        or _pals(environ)
+        or _mpi(environ, "PMI")
+    )
     if found is None:
         return None
     count = found.size or "N"
@@ -42,26 +48,17 @@ def _mpi(environ: Mapping[str, str], prefix: str) -> Launch | None:
     return Launch("mpirun", size, _number(environ, f"{prefix}_RANK"), MPIRUN) if size else None
 
 
+def _counted(
+    environ: Mapping[str, str], launcher: str, marker: str, size_name: str, rank_name: str, instead: str
+) -> Launch | None:
+    size = _number(environ, size_name)
+    return Launch(launcher, size, _number(environ, rank_name), instead) if marker in environ and size > 1 else None
+
+
 def _srun(environ: Mapping[str, str]) -> Launch | None:
     """None if another launcher's daemon was the task: PMI then has another size."""
-    size = _number(environ, "SLURM_STEP_NUM_TASKS")
-    if "SLURM_PROCID" not in environ or size < 2 or _number(environ, "PMI_SIZE") not in (0, size):
-        return None
-    return Launch("srun", size, _number(environ, "SLURM_PROCID"), SLURM)
-
-
-def _torchrun(environ: Mapping[str, str]) -> Launch | None:
-    size = _number(environ, "WORLD_SIZE")
-    if "TORCHELASTIC_RUN_ID" not in environ or size < 2:
-        return None
-    return Launch("torchrun", size, _number(environ, "RANK"), MPIRUN)
-
-
-def _flux(environ: Mapping[str, str]) -> Launch | None:
-    size = _number(environ, "FLUX_JOB_SIZE")
-    if "FLUX_TASK_RANK" not in environ or size < 2:
-        return None
-    return Launch("flux", size, _number(environ, "FLUX_TASK_RANK"), FLUX)
+    found = _counted(environ, "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", SLURM)
+    return found if found and _number(environ, "PMI_SIZE") in (0, found.size) else None
 
 
 def _pals(environ: Mapping[str, str]) -> Launch | None:

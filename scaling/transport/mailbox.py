@@ -90,8 +90,8 @@ class Mailbox(Generic[Order, News]):
         silent = [rank for rank, heard_s in enumerate(self._heard_s) if self._awake_s - heard_s > self._silent_s]
         if silent:
             named = (f"rank {rank} on {self.hosts[rank]}" if self.hosts else f"rank {rank}" for rank in silent)
-            what = "the process, the node or its network stands still; mend it, then go on with --resume"
-            raise SilentRanks(f"no word from {several(list(named))} for {self._silent_s:g} s: {what}", silent)
+            what = "the process, its node or its network is stuck; mend it, then continue with --resume"
+            raise SilentRanks(f"no message from {several(list(named))} for {self._silent_s:g} s: {what}", silent)
 
     def answers(self, kind: type[Answer], ranks: Collection[int], within_s: float) -> dict[int, Answer]:
         """Return the newest message of this kind from each of `ranks` that answers in time; others are dropped.

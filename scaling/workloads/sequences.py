@@ -60,7 +60,7 @@ class Positions(Layer):
     def output(self, shape: Shape) -> Shape:
         need(shape, 2, SEQUENCE)
         if shape[0] > self.length:
-            raise ShapeError(f"knows {self.length} places, and the sequence has {shape[0]}")
+            raise ShapeError(f"has {self.length} positions, and the sequence has {shape[0]}")
         return shape
 
     def parameters(self, shape: Shape) -> tuple[Parameter, ...]:

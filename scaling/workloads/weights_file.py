@@ -58,14 +58,14 @@ class Weights(NamedTuple):
 
 def weights(spec: ModelSpec) -> Weights:
     """Return the weights of the model's file. Raises UsageError with the first array whose shape differs."""
-    found = {name: array for name, array in _read(spec.weights).items() if not _is_left_out(name)}
+    found = {
+        name: array
+        for name, array in _read(spec.weights).items()
+        if not (name.endswith(COUNTS) or name.lower().startswith(BESIDE))
+    }
     means, variances = ([found[name] for name in found if name.endswith(ends)] for ends in STATISTICS)
     trained = {name: array for name, array in found.items() if not name.endswith(STATISTICS[0] + STATISTICS[1])}
     return Weights(tuple(_trained(spec, trained)), _statistics(spec, means, variances))
-
-
-def _is_left_out(name: str) -> bool:
-    return name.endswith(COUNTS) or name.lower().startswith(BESIDE)
 
 
 def _refused(spec: ModelSpec, why: str) -> UsageError:
@@ -82,7 +82,7 @@ def _trained(spec: ModelSpec, found: Arrays) -> Iterator[Array | None]:
         pairs = [(name, found[name]) for name in wanted]
     elif spec.weights.endswith(SAFETENSORS):
         name = next(iter(sorted(set(wanted) ^ set(found))))
-        raise _refused(spec, f"safetensors keeps no order, and {name!r} is not in both it and {spec.name}")
+        raise _refused(spec, f"safetensors keeps no order, and {name!r} is not in both the file and {spec.name}")
     else:
         pairs = list(found.items())
     for (name, array), (path, parameter) in zip(pairs, wanted.items(), strict=False):
@@ -144,10 +144,6 @@ def save(path: str, spec: ModelSpec, trained: Arrays, statistics: Sequence[tuple
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _to_npz(path: Path, arrays: Arrays) -> None:
-    np.savez(path, **arrays)
 
 
 def _to_safetensors(path: Path, arrays: Arrays) -> None:
@@ -221,7 +217,7 @@ def _pth(path: Path) -> Arrays:
         is_zip = zipfile.is_zipfile(file)
     if not is_zip:
         again = "torch.save(torch.load(FILE, weights_only=True), FILE)"
-        raise ValueError(f"no zip file, as PyTorch writes since 1.6; an older one is turned by {again}")
+        raise ValueError(f"not a zip file, as PyTorch writes since 1.6; convert an older one with {again}")
     with zipfile.ZipFile(path) as file:
         (index,) = (name for name in file.namelist() if name.endswith("/data.pkl"))
         root = index.removesuffix("data.pkl")
@@ -278,4 +274,7 @@ READERS: Mapping[str, Callable[[Path], Arrays]] = {
     SAFETENSORS: _safetensors,
     ".npz": _npz,
 }
-WRITERS: Mapping[str, Callable[[Path, Arrays], None]] = {".npz": _to_npz, SAFETENSORS: _to_safetensors}
+WRITERS: Mapping[str, Callable[[Path, Arrays], None]] = {
+    ".npz": lambda path, arrays: np.savez(path, **arrays),
+    SAFETENSORS: _to_safetensors,
+}

@@ -85,9 +85,7 @@ def test_a_run_that_nothing_can_be_compared_with_is_refused_before_any_point(
     path.write_text(path.read_text().splitlines()[0] + "\n")
     done = start("--against", "base", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "scaling: error: --against base: no exchange of it was measured: there is nothing to compare with\n"
-    )
+    assert done.stderr == ("scaling: error: --against base: it has no measured exchange to compare with\n")
     assert not (tmp_path / "results").exists()
 
 
@@ -136,9 +134,9 @@ def test_each_side_runs_its_own_code_also_where_one_stands_in_the_other(checkout
 @pytest.mark.parametrize(
     ("revision", "words"),
     [
-        ("v9.9", "--against v9.9: is no run, and no revision that git knows of "),
-        ("HEAD~1", ": its workers understand other tasks (scaling 0.1.0, protocol "),
-        ("fake:b", "--against fake:b: is no revision; measure two strategies with --strategy A,B"),
+        ("v9.9", "--against v9.9: is neither a run nor a revision of "),
+        ("HEAD~1", ": its workers use another protocol (scaling 0.1.0, protocol "),
+        ("fake:b", "--against fake:b: is not a revision; measure two strategies with --strategy A,B"),
         ("--help", "--against"),
     ],
 )
@@ -156,7 +154,7 @@ def test_a_package_without_git_has_no_revisions(checkout: Path, tmp_path: Path) 
     shutil.copytree(checkout / "scaling", tmp_path / "plain" / "scaling")
     done = against_revision_start(tmp_path / "plain", "--against", "HEAD", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--against HEAD: is no run, and no revision that git knows of " in done.stderr
+    assert "--against HEAD: is neither a run nor a revision of " in done.stderr
     assert "not a git repository" in done.stderr
 
 
@@ -237,10 +235,14 @@ def test_each_side_runs_its_own_files(against_strategy_file_checkout: Path, tmp_
 @pytest.mark.parametrize(
     ("name", "revision", "words"),
     [
-        (NAME, "v9.9", "--against v9.9: is no run, and no revision that git knows of "),
-        (NAME, "HEAD~1", "it lacks what is measured: --strategy mine.ring:paper: cannot import mine.ring"),
+        (NAME, "v9.9", "--against v9.9: is neither a run nor a revision of "),
+        (
+            NAME,
+            "HEAD~1",
+            "this revision lacks what is measured: --strategy mine.ring:paper: cannot import mine.ring",
+        ),
         (NAME, "HEAD~2", "ring.py was elsewhere or not yet"),
-        (f"fake:a,{NAME}", "HEAD", "ring.py lie in different folders: measure them in a run each"),
+        (f"fake:a,{NAME}", "HEAD", "ring.py are in different folders; measure each in a run of its own"),
         ("mine.ring:paper,mine.moon:paper", "HEAD", "--strategy mine.moon:paper: cannot import mine.moon: "),
     ],
     ids=["unknown", "before", "no-folder", "two-repositories", "no-module"],
@@ -271,7 +273,7 @@ def test_a_file_found_elsewhere_is_not_taken_for_the_revision(
     commit(copy, "with it")
     done = against_strategy_file_start(copy / "src", "--against", "HEAD~1", cwd=tmp_path / "flat")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "it lacks what is measured: mine.ring:paper: " in done.stderr
+    assert "this revision lacks what is measured: mine.ring:paper: " in done.stderr
     assert "ring.py would be taken" in done.stderr
 
 
@@ -281,5 +283,5 @@ def test_a_file_that_git_does_not_keep_has_no_revisions(
     shutil.copytree(against_strategy_file_checkout / "src", tmp_path / "src")
     done = against_strategy_file_start(tmp_path / "src", "--against", "HEAD", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--against HEAD: is no run, and no revision that git knows of " in done.stderr
+    assert "--against HEAD: is neither a run nor a revision of " in done.stderr
     assert "not a git repository" in done.stderr

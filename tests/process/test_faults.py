@@ -66,7 +66,7 @@ def failed(found: Run, size: int = 2) -> tuple[PointRecord, Failed]:
         ("raise", "error", "RuntimeError: scripted failure of rank 1"),
         ("exit-0", "no-result", "exited 0 without a result"),
         ("segfault", "crash(SIGSEGV)", "ended by SIGSEGV"),
-        ("bus", "crash(SIGBUS)", "ended by SIGBUS, as where /dev/shm is full"),
+        ("bus", "crash(SIGBUS)", "ended by SIGBUS, for example because /dev/shm is full"),
         ("kill", "crash(SIGKILL)", "ended by SIGKILL"),
         ("oom", "oom", "MemoryError"),
         ("nan", "nan-loss", "NanLoss: the loss is nan after warm-up window"),

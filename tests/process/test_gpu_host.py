@@ -53,7 +53,7 @@ def test_a_worker_is_shown_its_own_slice(library: Path, tmp_path: Path) -> None:
     printed = start(library, "mig", "--strategy", "fake:a", "--dry-run", cwd=tmp_path)
     near = ranges(cpu for cpu in os.sched_getaffinity(0) if cpu % 2 == 0)
     assert f"GPU MIG-0-0, CPUs {near}" in printed
-    assert "1 rank on slices of GPUs (MIG), each shown its own alone" in printed
+    assert "1 rank on slices of GPUs (MIG), each sees only its own" in printed
 
 
 @pytest.mark.parametrize(

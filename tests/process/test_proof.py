@@ -72,11 +72,11 @@ def test_one_host_alone_proves_nothing() -> None:
     [
         (
             network("eth0"),
-            "--interconnect eth0: the hosts do not all meet there: a goes to b at "
+            "--interconnect eth0: not all hosts can connect there: a goes to b at "
             "127.0.0.2 by lo (127.0.0.1), not by eth0; a goes to c at 127.0.0.3 by lo (127.0.0.1), not by eth0; "
             "b goes to c at ",
         ),
-        (network("eth0", AUTO), "--interconnect auto takes eth0, over which the hosts do not all meet: a goes"),
+        (network("eth0", AUTO), "--interconnect auto takes eth0, but not all hosts can connect there: a goes"),
         (network(b="203.0.113.7"), "b does not listen at 203.0.113.7: Cannot assign requested address"),
     ],
 )

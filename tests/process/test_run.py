@@ -30,7 +30,10 @@ def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     ("argv", "words"),
     [
         (("--world-sizes", "1,2", *FAKE), "start it with mpirun -np 2 python -m scaling.run"),
-        (("--world-sizes", "1", "--kinds", "exchange", "--interleave", *FAKE), "--interleave: no two points"),
+        (
+            ("--world-sizes", "1", "--kinds", "exchange", "--interleave", *FAKE),
+            "--interleave: no framework has two points",
+        ),
         (("--resume", "nowhere"), "nowhere: not a run"),
         (("--like", "nowhere"), "nowhere: not a run"),
         (("--results", "/dev/null/results", *FAKE), "--results /dev/null/results"),

@@ -104,7 +104,7 @@ def test_hosts_that_do_not_meet_are_named_in_advance(two_networks: Lab, tmp_path
         ip.neigh("replace", dst="10.10.0.2", lladdr="02:00:00:00:00:99", ifindex=card, state="permanent")
     done = swept(two_networks, tmp_path, "--strategy", "fake:a", "--interconnect", "eth0")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "--interconnect eth0: the hosts do not all meet there: node1 to node2 at 10.10.0.2: " in done.stderr
+    assert "--interconnect eth0: not all hosts can connect there: node1 to node2 at 10.10.0.2: " in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

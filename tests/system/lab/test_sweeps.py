@@ -138,7 +138,7 @@ def test_a_network_on_which_packets_are_dropped_is_named_before_anything_is_meas
         with wires.inside(lab, "node1") as ip:
             ip.neigh("del", **wrong)
     assert (code, found) == (2, [])
-    said = "--interconnect ib0: the hosts do not all meet there: node1 to node2 at 10.10.0.2: timed out"
+    said = "--interconnect ib0: not all hosts can connect there: node1 to node2 at 10.10.0.2: timed out"
     assert said in (tmp_path / "said").read_text()
 
 
@@ -194,10 +194,10 @@ def test_a_node_that_falls_silent_ends_the_run_with_its_table_and_leaves_nothing
             lifecycle.change(lab.name, [f"node2.{card}=up" for card in ("ib0", "eth0")])
     assert code != 0
     said = (tmp_path / "said").read_text()
-    assert "no word from rank 1 on node2 for 8 s" in said
+    assert "no message from rank 1 on node2 for 8 s" in said
     assert "Scaling of data-parallel training" in said
     failed = [record.outcome for record in records(results) if isinstance(record.outcome, Failed)]
-    assert all("no word from rank 1 on node2" in outcome.message for outcome in failed)
+    assert all("no message from rank 1 on node2" in outcome.message for outcome in failed)
 
 
 @pytest.mark.timeout(3 * LIMIT_S)

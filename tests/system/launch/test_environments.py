@@ -118,7 +118,7 @@ def test_mxnet_for_such_gpus_is_refused_and_the_one_for_cpus_there(machine: Mach
     assert done.returncode == 1
     assert machine.installs() == [(".venv", "mxnet")]
     why = "MXNet 1.9.1 has no code for compute capability 9.0 (5.0 to 8.9)"
-    assert done.stderr.splitlines()[-1] == f"launch: mxnet-cuda: {why}; the one for CPUs takes its place"
+    assert done.stderr.splitlines()[-1] == f"launch: mxnet-cuda: {why}; the one for CPUs is installed instead"
 
 
 # Imports unless the last that pip installed is the one with CUDA.
@@ -150,7 +150,7 @@ def test_mxnet_with_cuda_can_be_installed_without_a_driver(machine: Machine) -> 
     assert re.search(r"^mxnet +1.9.1 +yes +\S+/.venv-mxnet$", done.stdout, re.MULTILINE)
     done = machine.run("launch/install", "--cuda", "12", "mxnet-cuda", "horovod")
     assert done.returncode == 1
-    assert "launch: mxnet:horovod: cannot be built where there is no driver; where there is one: " in done.stderr
+    assert "launch: mxnet:horovod: cannot be built without a driver; on a machine with one: " in done.stderr
 
 
 def test_an_environment_that_hides_the_one_just_installed_is_named(machine: Machine) -> None:
@@ -158,7 +158,10 @@ def test_an_environment_that_hides_the_one_just_installed_is_named(machine: Mach
     machine.run("launch/install")
     folder = machine.root / ".venv-tensorflow"
     done = machine.run("launch/install", "--cuda", "none")
-    assert f"launch: tensorflow's workers run in {folder}, as long as it is there: rm -r {folder}\n" in done.stderr
+    assert (
+        f"launch: tensorflow's workers run in {folder} while it exists; to remove it: rm -r {folder}\n"
+        in done.stderr
+    )
     shutil.rmtree(folder)
     assert "tensorflow's workers" not in machine.run("launch/install", "--cuda", "none").stderr
 

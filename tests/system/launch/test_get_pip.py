@@ -84,7 +84,7 @@ def test_pip_comes_from_the_index_of_the_configuration(machine: Machine, index: 
 def test_wheel_of_another_hash_is_refused(machine: Machine, index: str, tmp_path: Path) -> None:
     with (tmp_path / "index/open/pip" / _get_pip.WHEEL).open("ab") as wheel:
         wheel.write(b"!")
-    assert "is not the one known here" in failure(machine, PIP_INDEX_URL=f"{index}/open")
+    assert "has another SHA-256 than expected" in failure(machine, PIP_INDEX_URL=f"{index}/open")
     assert machine.pip_calls == []
 
 

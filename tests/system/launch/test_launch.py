@@ -60,7 +60,7 @@ def test_failed_install_shows_what_pip_said_and_is_tried_again(machine: Machine)
     done = machine.run("launch/local", PIP_EXIT="1")
     assert (done.returncode, done.stdout) == (1, "")
     assert "a line that only a failure shows" in done.stderr
-    assert done.stderr.splitlines()[-1].endswith("failed; what it said stands above")
+    assert done.stderr.splitlines()[-1].endswith("failed (above)")
     machine.launched()
     assert len(machine.pip_calls) == 2
 

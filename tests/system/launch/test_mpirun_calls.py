@@ -152,7 +152,7 @@ def test_a_subnet_is_for_open_mpi(machine: Machine) -> None:
 def test_an_unknown_mpi_is_started_as_it_is_but_takes_no_flags(machine: Machine) -> None:
     machine.mpirun("an MPI of tomorrow")
     assert launched(machine, "-np", MANY, "a")["argv"][1:] == ["-np", MANY, "a"]
-    assert "--interface: this mpirun is of no MPI that is known here" in refused(machine, "--interface", "lo", "a")
+    assert "--interface: this mpirun belongs to no known MPI" in refused(machine, "--interface", "lo", "a")
 
 
 def test_no_mpirun_at_all(machine: Machine, tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_a_rank_that_stands_still_ends_the_run_with_its_table(
         said = out.read()
     assert "Scaling of data-parallel training" in said
     if number is None:
-        assert f"scaling: error: no word from rank 1 on {os.uname().nodename} for 8 s" in said
+        assert f"scaling: error: no message from rank 1 on {os.uname().nodename} for 8 s" in said
 
 
 def rank_of(process: psutil.Process) -> str | None:

@@ -101,7 +101,7 @@ def test_windows_that_a_burner_disturbs_now_and_then_are_measured_again(
     assert any(rank.disturbed for record in records for rank in record.ranks)
     assert all(len(rank.windows) == 10 for record in records for rank in record.ranks)
     assert any(burner in name for name in foreign(records, rank=1))
-    assert any("measured again" in note and burner in note for note in notes(report)), notes(report)
+    assert any("repeated" in note and burner in note for note in notes(report)), notes(report)
 
 
 def test_whoever_has_the_second_core_of_a_rank_is_named_though_its_processes_live_briefly(

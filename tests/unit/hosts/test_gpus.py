@@ -364,7 +364,7 @@ def test_root_ports_are_no_switches(tmp_path: Path) -> None:
     assert gpu_health.redirecting(PCIE_GPU, tmp_path) == ()
 
 
-def test_who_is_not_root_is_not_told(tmp_path: Path) -> None:
+def test_without_root_it_is_unknown(tmp_path: Path) -> None:
     machine(tmp_path, config(ROOT_PORT, ON), config(DOWNSTREAM, ON, size=64))
     assert gpu_health.redirecting(PCIE_GPU, tmp_path) is None
     assert gpu_health.redirecting("0000:99:00.0", tmp_path) is None
@@ -491,7 +491,7 @@ def test_the_fabric(install: Install, answer: tuple[int, int], state: str, fault
 @pytest.mark.parametrize(
     ("namespace", "name"), [(gpu_health.HOSTS_OWN, "{process}"), ("pid:[4026532201]", "process {pid}")]
 )
-def test_who_computes_there(install: Install, tmp_path: Path, namespace: str, name: str) -> None:
+def test_processes_on_a_gpu_are_named(install: Install, tmp_path: Path, namespace: str, name: str) -> None:
     """A container has numbers of its own, and another process would be named."""
     name = name.format(process=psutil.Process().name(), pid=os.getpid())
     (tmp_path / "proc/self/ns").mkdir(parents=True)

@@ -192,7 +192,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (
             "a\nb\n# of us",
             "openmpi",
-            "my/hosts:3: a comment without an end of line ends the file, which Open MPI refuses; "
+            "my/hosts:3: the last line is a comment without a line end, which Open MPI refuses; "
             "echo >> my/hosts ends it",
         ),
     ],

@@ -68,7 +68,7 @@ def test_what_the_user_has_set_of_the_heap_is_in_it(monkeypatch: pytest.MonkeyPa
     assert "MALLOC_TRIM_THRESHOLD_=0" in gather(PACKAGES).heap_settings
 
 
-def test_variables_of_ranks_that_differ_stand_beside_each_other() -> None:
+def test_different_variables_of_ranks_are_listed_together() -> None:
     ranks = [described(variables=one) for one in ({"A": "1", "B": "1"}, {"A": "1"}, {"A": "1", "B": "2"})]
     assert joined(ranks).variables == {"A": "1", "B": "1 | unset | 2"}
     assert joined(ranks[:1]) == ranks[0]

@@ -239,7 +239,7 @@ def test_a_host_without_counters(tmp_path: Path) -> None:
     assert interfaces.read(tmp_path) == {}
 
 
-def test_the_speed_of_a_veth_is_nobodys(interfaces_host: Sysfs) -> None:
+def test_the_speed_of_a_veth_is_unknown(interfaces_host: Sysfs) -> None:
     for name in ("eth0", "veth0", "bond0"):
         interfaces_host.interface(
             name, uevent=f"{'DEVTYPE=bond' if name == 'bond0' else 'IFINDEX=4'}\nINTERFACE={name}"
@@ -278,7 +278,7 @@ def test_each_port_of_a_card_has_its_own_interface(sysfs: Sysfs) -> None:
     assert [(hca.port, hca.interfaces) for hca in rdma.hcas(sysfs.root)] == [(1, ("ib0",)), (2, ("ib1",))]
 
 
-def test_what_stands_on_an_interface_stands_on_its_card(sysfs: Sysfs) -> None:
+def test_an_interface_on_top_of_another_belongs_to_its_card(sysfs: Sysfs) -> None:
     sysfs.interface("ib0", master="bond0")
     sysfs.interface("bond0.7", on=["bond0"])
     sysfs.port(nets=["ib0"])

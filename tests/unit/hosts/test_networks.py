@@ -58,8 +58,8 @@ def test_what_is_routed_is_said_to_be_and_how_far_it_is_proved() -> None:
 def test_a_faster_network_is_taken_though_it_is_routed() -> None:
     found = choose(three(clouds.racks))
     assert describe(found) == (
-        "data0 (routed, not tried, 25 Gb/s): the fastest of 2 networks between all hosts, whose subnet they share "
-        "or that are routed"
+        "data0 (routed, not tried, 25 Gb/s): the fastest of 2 networks that all hosts share "
+        "or that are routed between them"
     )
     slow = {"data": Entry(interface="data0", rate_gbit=1)}
     assert set(interfaces_clouds(choose(three(clouds.racks), named=slow)).values()) == {"mgmt0"}
@@ -414,7 +414,7 @@ def test_an_interface_that_is_down_is_said_to_be() -> None:
 
 def test_a_bridge_is_no_network_even_if_it_is_named() -> None:
     docker = nic("docker0", "172.17.0.1")
-    with pytest.raises(UsageError, match=r"docker0: a and b have one address there, 172\.17\.0\.1, so it"):
+    with pytest.raises(UsageError, match=r"docker0: a and b have the same address there, 172\.17\.0\.1, so it"):
         choose([on("a", docker), on("b", docker)], "docker0")
 
 
@@ -464,6 +464,6 @@ def test_a_node_whose_card_the_file_forgot_is_named() -> None:
 def test_an_interface_without_ipv4_is_named_so() -> None:
     one = replace(on("a", nic("eth0", "10.0.0.1")), ipv6_only=("ib0",))
     with pytest.raises(
-        UsageError, match="--interconnect ib0: ib0 on a has IPv6 addresses alone, and scaling uses IPv4"
+        UsageError, match="--interconnect ib0: ib0 on a has only IPv6 addresses, and scaling uses IPv4"
     ):
         choose([one], "ib0")

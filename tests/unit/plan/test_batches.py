@@ -88,7 +88,7 @@ def test_dealt_out_over_nodes_each_device_has_a_whole_batch_until_nodes_have_two
         (("--world-sizes", "1,3", "--batch-size", "2"), ("--batch-size 2", "3 devices", "; 3 would be")),
     ],
 )
-def test_what_cannot_be_shared_alike_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_batches_that_nodes_cannot_share_get_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as caught:
         planned(*NODE[:2], "--batch-size", "144", *FAKE, *argv)
     message = str(caught.value)
@@ -197,10 +197,10 @@ def test_where_a_batch_is_shared_one_device_has_each_part_of_it() -> None:
     [
         ("held", "cpu", "synthetic", "--kinds held: synthetic is one batch that stays on the device"),
         ("feed", "cpu", "synthetic-tokens", "--kinds feed: synthetic-tokens is one batch that"),
-        ("feed", "emulated", "imagenet", "--kinds feed: emulated devices are not fed; leave it out"),
+        ("feed", "emulated", "imagenet", "--kinds feed: emulated devices read no data; leave it out"),
     ],
 )
-def test_what_nobody_waits_for_is_refused(asked: Kind, device: Device, name: str, said: str) -> None:
+def test_kinds_without_a_data_wait_are_refused(asked: Kind, device: Device, name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         matrix.kinds_of(SweepConfig(kinds=("exchange", asked)), device, name)
 
@@ -236,20 +236,20 @@ def test_the_feed_is_of_what_is_measured() -> None:
     [
         (("--feed", "native", "--data", "cifar10"), "--feed native: --data cifar10 is held in memory"),
         (("--drop-caches", "--data", "synthetic"), "--drop-caches: --data synthetic is held in memory"),
-        (("--feed-workers", "2"), "--feed-workers 2: of the native feed alone; add --feed native"),
+        (("--feed-workers", "2"), "--feed-workers 2: only for the native feed; add --feed native"),
         (("--feed", "native", "--feed-workers", "-1"), "--feed-workers -1: must be a number above 0"),
         (("--feed", "native", "--feed-workers", "0"), "--feed-workers 0: must be a number above 0"),
         (("--feed", "nativ"), "feed: 'nativ' is not one of reference, native; did you mean 'native'"),
         (("--feed", "native", "--epochs", "1"), "--feed native: --epochs trains on the reference feed"),
         (("--feed", "native", "--strategy", "mxnet:dist_sync"), "which im2rec.py of MXNet packs a tree"),
         (("--feed", "native", "--strategy", "tensorflow:ring", "--data", "recordio"), "or take imagenet, "),
-        (("--feed", "native", "--strategy", "tensorflow:ps"), "--feed native: it has no pipeline of its own"),
+        (("--feed", "native", "--strategy", "tensorflow:ps"), "--feed native: its framework has no own pipeline"),
         (("--drop-caches", "--interleave"), "--interleave: points that take turns read the same pictures"),
-        (("--drop-caches", "--strategy", "tensorflow:ps"), "--drop-caches: what computes for it holds"),
-        (("--feed", "native", "--strategy", "fake:a"), "--strategy fake:a: --feed native: it has no pipeline"),
+        (("--drop-caches", "--strategy", "tensorflow:ps"), "--drop-caches: its helpers compute, and hold"),
+        (("--feed", "native", "--strategy", "fake:a"), "--strategy fake:a: --feed native: its framework has"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_fed_so_is_refused(argv: tuple[str, ...], message: str) -> None:
+def test_feeds_that_cannot_work_are_refused(argv: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError) as refused:
         feeding_planned(*argv)
     assert message in str(refused.value)
@@ -267,7 +267,7 @@ def test_workers_that_are_no_number() -> None:
 
 
 def test_emulated_devices_are_not_fed() -> None:
-    with pytest.raises(UsageError, match="--feed native: emulated devices are not fed"):
+    with pytest.raises(UsageError, match="--feed native: emulated devices read no data"):
         matrix.check_feed(SweepConfig(feed="native"), "emulated", "imagenet")
 
 

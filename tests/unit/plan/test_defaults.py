@@ -121,7 +121,7 @@ def test_what_is_given_stays(given: dict[str, Any], expected: tuple[str, str]) -
     assert chosen(made(gpu(), **given)) == expected
 
 
-def test_what_is_given_and_cannot_be_is_refused() -> None:
+def test_given_values_that_cannot_run_are_refused() -> None:
     with pytest.raises(UsageError, match="--strategy mxnet:nccl: --precision bf16: mxnet computes in fp32"):
         made(gpu(), strategy=["mxnet:nccl"], precision="bf16")
 
@@ -156,7 +156,7 @@ def test_the_smallest_memory_of_all_decides() -> None:
     assert made(gpu(), gpu(memory_bytes=12 * GB, index=1)).config.batch_size == 64
 
 
-def test_a_gpu_whose_memory_nobody_tells_gets_the_batch_of_any() -> None:
+def test_a_gpu_of_unknown_memory_gets_the_default_batch() -> None:
     """Integrated ones share the host's."""
     found = made(gpu(memory_bytes=0))
     assert found.config.batch_size == 64

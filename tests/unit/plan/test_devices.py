@@ -91,7 +91,7 @@ def test_one_node_without_gpus_is_no_reason_to_measure_cpus(broken: str, said: s
     assert "nvidia-smi says on n4" in message and message.endswith("use --device cpu")
 
 
-def test_who_asks_for_cpus_gets_them_whatever_gpus_there_are() -> None:
+def test_device_cpu_is_obeyed_on_hosts_with_gpus() -> None:
     found = made(cluster(broken=MISMATCH), device="cpu")
     assert (found.device, found.why) == ("cpu", "--device cpu")
 
@@ -120,7 +120,7 @@ def test_hosts_without_any_gpu_measure_cpus_and_say_why(driver: str, others: str
     assert (found.device, found.why) == ("cpu", why)
 
 
-def test_what_needs_gpus_is_refused_with_what_the_driver_says() -> None:
+def test_strategies_that_need_gpus_are_refused_with_the_drivers_state() -> None:
     message = refused([node("n1", driver=MISMATCH)], strategy="torch:nccl")
     because = f"no NVIDIA GPU on n1 (NVML is {MISMATCH})"
     assert message == f"--strategy torch:nccl: needs cuda, this launch runs on cpu ({because})"
@@ -131,7 +131,7 @@ def test_gpus_on_every_host() -> None:
     assert (found.device, found.why.partition("; ")[0]) == ("cuda", "every host has GPUs")
 
 
-def test_gpus_of_different_kinds_are_told() -> None:
+def test_gpus_of_different_kinds_are_reported() -> None:
     slow = host("n2", gpus=devices_gpus("GPU-b", name="Tesla V100-PCIE-32GB"), boot_id="n2", nics=card("n2"))
     assert f"they differ (1 x {NAME}, 1 x Tesla V100-PCIE-32GB)" in made([node("n1", "0"), slow]).why
 
@@ -152,7 +152,7 @@ def test_gpus_that_ranks_cannot_open_may_hinder_peer_access(reachable: int, *, t
     assert ("each rank on n1 may open one GPU alone" in why) is told
 
 
-def test_one_gpu_and_one_rank_hinder_nobody() -> None:
+def test_one_gpu_and_one_rank_are_fine() -> None:
     assert made([node("n1", "0")]).why.partition("; ")[0] == "every host has GPUs"
 
 
@@ -234,7 +234,7 @@ def test_each_worker_is_shown_its_own_slice_alone() -> None:
     assert "2 ranks on slices of GPUs (MIG)" in found.why
 
 
-def test_whole_gpus_stay_visible_as_they_were() -> None:
+def test_whole_gpus_stay_visible() -> None:
     found = made([node("n1", "0", "1")] * 2)
     tasks = rank_tasks(found.cells[-1], found.slots, (), {}, attempt=1, seed=1, logs="logs")
     assert [(task.device_index, task.shown_gpu) for task in tasks] == [(0, ""), (1, "")]
@@ -360,7 +360,7 @@ def test_more_ranks_than_cores_share_them_all() -> None:
 
 
 @pytest.mark.parametrize("machine", ["8 x H100"], indirect=True)
-def test_cpus_of_one_socket_alone_pin_nobody(machine: HostInfo) -> None:
+def test_cpus_of_one_socket_pin_no_rank(machine: HostInfo) -> None:
     """As where a batch system grants eight cores and eight GPUs: those on the other socket are near none of
     them."""
     granted = tuple(replace(gpu, cores=tuple(core for core in gpu.cores if core[0] < 8)) for gpu in machine.gpus)

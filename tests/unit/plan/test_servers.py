@@ -89,7 +89,7 @@ def test_without_a_node_left_servers_share_and_the_row_says_so(tmp_path: Path) -
         ({"strategy": ["fake:node"], "world_sizes": [4]}, "4 devices are on 2 nodes"),
     ],
 )
-def test_what_no_launch_could_run_is_refused(asked: dict[str, Any], words: str) -> None:
+def test_settings_that_no_launch_could_run_are_refused(asked: dict[str, Any], words: str) -> None:
     wanted = config.build({"device": "cpu", **asked}, source="test")
     with pytest.raises(UsageError, match=words):
         plan.make(wanted, four_nodes().enrolled)
@@ -180,7 +180,7 @@ def test_every_rank_and_server_has_its_port_on_its_own_host() -> None:
     assert {one.launch_rank for one in ports.wanted(tasks, Traits(rank_ports=True))} == {0, 1, 2, 3}
 
 
-def test_who_needs_no_ports_gets_none() -> None:
+def test_a_strategy_without_ports_gets_none() -> None:
     tasks = made(Traits())
     assert (tasks[0].ports, tasks[0].rank_ports, tasks[0].servers) == ((), (), ())
 
@@ -400,11 +400,11 @@ def check(command: str, on: HostInfo, older: dict[str, Any] | None = None) -> pl
 @pytest.mark.parametrize(
     ("command", "on", "words"),
     [
-        ("--malloc system", ON_GPUS, "--malloc: is of workers on CPUs, and all of these are on GPUs; leave it"),
-        ("--malloc keep", ON_GPUS, "--malloc: is of workers on CPUs"),
-        ("--interleave --world-sizes 1 --kinds exchange", ON_CPU, "--interleave: no two points of a framework"),
-        ("--interleave --world-sizes 1 --kinds exchange", ON_GPUS, "--interleave: no two points of a framework"),
-        ("--interleave --pass forward --strategy torch:plain", ON_CPU, "--interleave: no two points"),
+        ("--malloc system", ON_GPUS, "--malloc: only for workers on CPUs, and all of these are on GPUs; leave it"),
+        ("--malloc keep", ON_GPUS, "--malloc: only for workers on CPUs"),
+        ("--interleave --world-sizes 1 --kinds exchange", ON_CPU, "--interleave: no framework has two points"),
+        ("--interleave --world-sizes 1 --kinds exchange", ON_GPUS, "--interleave: no framework has two points"),
+        ("--interleave --pass forward --strategy torch:plain", ON_CPU, "--interleave: no framework has"),
         ("--interleave --world-sizes 1 --kinds exchange --strategy torch:gloo,mxnet:dist_sync", ON_CPU, "--inter"),
     ],
 )  # fmt: skip
@@ -437,7 +437,7 @@ def test_what_memory_keeps_apart_is_no_mistake() -> None:
     assert not check("--interleave --world-sizes 1,2 --kinds exchange", small).side_by_side
 
 
-def test_what_a_file_or_an_older_run_says_beyond_need_is_no_mistake(tmp_path: Path) -> None:
+def test_unneeded_settings_of_a_file_or_an_older_run_are_allowed(tmp_path: Path) -> None:
     older = {"malloc": "system", "fresh_workers": True, "interleave": True}
     check("--world-sizes 1 --kinds exchange", ON_GPUS, older)
     file = tmp_path / "run.toml"

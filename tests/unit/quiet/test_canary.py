@@ -38,7 +38,7 @@ def test_the_first_ones_are_judged_by_nothing() -> None:
     assert canaries.disturbed([(0, "", Canary(9 * STEADY_S))])
 
 
-def test_the_first_ones_are_disturbed_where_others_had_the_core() -> None:
+def test_first_canaries_are_disturbed_if_another_program_used_the_core() -> None:
     """Else a burner that was there first would be what the core mostly does."""
     shared = Canary(2 * STEADY_S, STEADY_S)
     canaries = Canaries()
@@ -93,7 +93,7 @@ def test_a_run_that_began_beside_a_burner_finds_it_when_it_is_back() -> None:
     assert all(canaries.disturbed([(0, "", one)]) for one in slow[6:])
 
 
-def test_whoever_waits_for_a_burners_end_does_not_make_it_usual() -> None:
+def test_waiting_for_a_burner_does_not_make_it_usual() -> None:
     """Of the first tries half are beside it, and each is tried thrice until it has gone."""
     canaries = Canaries()
     slow, quick = Canary(2 * STEADY_S), Canary(STEADY_S)
@@ -104,7 +104,7 @@ def test_whoever_waits_for_a_burners_end_does_not_make_it_usual() -> None:
         assert not canaries.disturbed([(0, "", quick)], again=True)
 
 
-def test_a_core_that_wanders_by_itself_is_not_disturbed_all_the_time() -> None:
+def test_a_core_of_varying_speed_is_not_always_disturbed() -> None:
     """As some virtual machines': 14 % from one look to the next. What stands out of it is still found."""
     noise = random.Random(3)
     canaries = Canaries()
@@ -146,7 +146,7 @@ def test_a_cpu_that_is_forbidden_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
     ("waited_s", "shared"), [(0.0, False), (0.0005, False), (0.003, True), (0.02, True)],
     ids=["not", "a tick", "half of it", "on its way there too"],
 )  # fmt: skip
-def test_a_core_that_others_had_meanwhile(waited_s: float, shared: bool) -> None:
+def test_a_core_that_another_program_used(waited_s: float, shared: bool) -> None:
     assert Canary(STEADY_S, waited_s).is_shared is shared
 
 

@@ -61,7 +61,7 @@ def test_a_disturbed_window_is_measured_again_on_record(
     assert again == {found}
 
 
-def test_what_came_just_before_is_measured_again_if_others_have_its_cores(
+def test_the_turn_before_is_repeated_if_another_program_uses_its_cores(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited_s = [7.0]

@@ -56,7 +56,7 @@ def spent(walls_s: Iterable[float], quiet_s: Iterable[float], seconds: Iterable[
 
 
 @pytest.mark.usefixtures("planned")
-def test_what_is_disturbed_for_good_is_measured_within_the_budget(
+def test_a_lasting_disturbance_is_repeated_within_the_budget(
     tmp_path: Path, canaries: list[float], quiet_s: list[float]
 ) -> None:
     """Who comes first may spend what all have, up to twice what it was planned to take, and all ends. Nothing is
@@ -90,7 +90,7 @@ def is_complete(record: PointRecord) -> bool:
 
 @pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize(("rounds", "part"), [(1, 1.0), (2, 2.0), (4, 2.0)])
-def test_what_quiet_epochs_leave_of_the_budget_the_last_one_may_spend(
+def test_the_last_epoch_may_spend_the_unused_budget(
     tmp_path: Path, canaries: list[float], quiet_s: list[float], rounds: int, part: float
 ) -> None:
     canaries_of_round = 12 * 5  # an exchange has one of each rank

@@ -41,7 +41,7 @@ def seen(root: Path, at_s: float, used_s: dict[int, float], children_s: Mapping[
     return agent.census(root)._replace(at_s=at_s)
 
 
-def test_who_is_none_of_the_launch_and_was_busy(tmp_path: Path) -> None:
+def test_busy_processes_outside_the_launch(tmp_path: Path) -> None:
     before = seen(tmp_path, 100.0, {LAUNCHER: 5.0, RANK: 50.0, BURNER: 7.0, IDLE: 3.0})
     now = seen(tmp_path, 102.0, {LAUNCHER: 5.0, RANK: 52.0, BURNER: 9.0, IDLE: 3.1})
     (found,) = agent.busiest(before, now, LAUNCHER)
@@ -60,12 +60,12 @@ def used(before: Census, now: Census) -> dict[str, float]:
     return {one.name: round(one.run_s, 6) for one in agent.busiest(before, now, LAUNCHER)}
 
 
-def test_who_came_meanwhile_has_used_all_of_it_since(tmp_path: Path) -> None:
+def test_a_new_process_has_used_all_its_time_since(tmp_path: Path) -> None:
     before = seen(tmp_path, 0.0, {IDLE: 0.0})
     assert used(before, seen(tmp_path, 1.0, {IDLE: 0.0, BURNER: 0.8})) == {"a (b) c": 0.8}
 
 
-def test_who_has_gone_meanwhile_and_whom_nobody_waited_for_is_unknown(tmp_path: Path) -> None:
+def test_a_process_that_ended_unreaped_is_unknown(tmp_path: Path) -> None:
     before = seen(tmp_path, 0.0, {IDLE: 0.0, BURNER: 5.0})
     assert used(before, seen(tmp_path, 1.0, {IDLE: 0.0})) == {}
 
@@ -90,7 +90,7 @@ def test_children_that_are_still_there_are_their_own(tmp_path: Path) -> None:
     assert used(before, now) == {"gcc": 0.6}
 
 
-def test_whoever_waits_for_what_others_left_behind_has_not_used_it(tmp_path: Path) -> None:
+def test_time_of_adopted_children_is_not_counted(tmp_path: Path) -> None:
     """A driver ended before the compiler, which an ancestor waits for; it had computed for an hour."""
     before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, DRIVER: 0.2, COMPILER: 3600.0, IDLE: 0.0})
     now = seen(tmp_path, 1.0, {SHELL: 1.0, MAKE: 1.0, IDLE: 0.0}, {SHELL: 3600.0, MAKE: 0.2})

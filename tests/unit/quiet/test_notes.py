@@ -63,13 +63,13 @@ def test_a_quiet_machine_says_nothing() -> None:
 def test_a_plain_loop_alone_that_queued() -> None:
     # 3 s of which 0.15 behind somebody else
     solo, exchange = read(record(point("solo"), 0.1), cpu(queued_s=0.15)), record(point("exchange"), 0.1)
-    waited = "rank 0 waited 5.0 % of the time for CPUs that others used"
+    waited = "rank 0 waited 5.0 % of the time for CPUs that other programs used"
     assert notes(solo, exchange) == (f"its solo control: foreign load on node1: {waited}",)
     # In an exchange communication threads of the run itself are in the way.
     assert notes(record(point("solo"), 0.1), read(exchange, cpu(queued_s=0.15))) == ()
 
 
-def test_a_thread_that_queued_behind_its_own_rank_waited_for_nobody_else() -> None:
+def test_queueing_behind_the_own_rank_is_no_foreign_load() -> None:
     telemetry = cpu(queued_s=0.015)
     assert telemetry.cpu is not None
     awake = ThreadTime(name="python", threads=1, run_s=0.001, queued_s=0.3)
@@ -77,7 +77,7 @@ def test_a_thread_that_queued_behind_its_own_rank_waited_for_nobody_else() -> No
     assert notes(read(record(point("solo"), 0.1), beside), record(point("exchange"), 0.1)) == ()
 
 
-def test_waiting_for_a_quota_is_waiting_for_nobody_else() -> None:
+def test_waiting_for_a_quota_is_no_foreign_load() -> None:
     telemetry = cpu(queued_s=2.2)
     assert telemetry.cpu is not None
     held_up = replace(telemetry.cpu, periods=366, throttled_periods=330, throttled_s=2.2)
@@ -85,20 +85,20 @@ def test_waiting_for_a_quota_is_waiting_for_nobody_else() -> None:
     assert notes(solo, record(point("exchange"), 0.1)) == ()
 
 
-def test_who_queued_most_comes_first() -> None:
+def test_the_rank_that_queued_most_comes_first() -> None:
     each = read(record(point("each", 2), 0.1), cpu(queued_s=0.3), cpu(queued_s=1.5))
     (note,) = notes(each, record(point("exchange", 2), 0.1), size=2)
-    assert "rank 1 waited 50.0 % of the time for CPUs that others used, rank 0 10.0 %" in note
+    assert "rank 1 waited 50.0 % of the time for CPUs that other programs used, rank 0 10.0 %" in note
 
 
-def test_of_several_controls_a_ranks_worst_is_told() -> None:
+def test_of_several_controls_a_ranks_worst_is_reported() -> None:
     bad, good = (read(record(point("solo"), 0.1), cpu(queued_s=queued_s)) for queued_s in (1.5, 0.06))
     loads = [quiet.of([one]) for one in (bad, good)]
     (note,) = quiet.joined(loads).notes()
-    assert note == "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that others used"
+    assert note == "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that other programs used"
 
 
-BESIDE = "foreign load on node1: rank 0 shared its CPUs with others, who used {} of one"
+BESIDE = "foreign load on node1: rank 0 shared its CPUs with other programs, which used {} of one"
 
 
 def alone_beside(others_s: float, queued_s: float = 0.0, **changes: Any) -> list[str]:
@@ -114,12 +114,12 @@ def test_others_that_ran_beside_a_plain_loop_and_that_it_did_not_wait_for() -> N
     assert alone_beside(0.03) == []  # agents wake, and ticks are coarse
 
 
-def test_others_that_a_rank_waited_for_are_told_once() -> None:
-    waited = "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that others used"
+def test_programs_that_a_rank_waited_for_are_reported_once() -> None:
+    waited = "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that other programs used"
     assert alone_beside(1.5, queued_s=1.5) == [waited]
     # One on its own CPU, another on the other hyperthread.
     assert alone_beside(4.5, queued_s=1.5) == [
-        f"{waited}; rank 0 shared its CPUs with others, who used 150 % of one"
+        f"{waited}; rank 0 shared its CPUs with other programs, which used 150 % of one"
     ]
 
 
@@ -127,7 +127,7 @@ def test_others_that_a_rank_waited_for_are_told_once() -> None:
     "changes", [{"kind": "exchange"}, {"kind": "together"}, {"device": "cuda"}, {"feed": "native"}],
     ids=["an exchange's own", "other ranks", "beside a GPU", "a feed's processes"],
 )  # fmt: skip
-def test_what_may_be_the_runs_own_is_nobody_elses(changes: dict[str, Any]) -> None:
+def test_processes_that_may_be_the_runs_own_are_not_foreign(changes: dict[str, Any]) -> None:
     assert alone_beside(3.0, **changes) == []
 
 
@@ -139,7 +139,7 @@ def test_others_on_the_cpus_of_a_rank_with_many_cores() -> None:
     assert list(quiet.of([wide]).notes()) == []
 
 
-def test_in_older_records_nobody_was_there() -> None:
+def test_older_records_have_no_foreign_load() -> None:
     """They do not tell what CPUs ran."""
     solo = read(record(point("solo"), 0.1), cpu())
     older = msgspec.to_builtins(solo)
@@ -155,39 +155,41 @@ def test_ranks_of_several_hosts_have_theirs() -> None:
     assert note.endswith(", rank 0 on node1 10.0 %")
 
 
-def test_what_the_hypervisor_kept() -> None:
+def test_cpu_time_that_the_hypervisor_stole() -> None:
     (note,) = notes(read(record(point("exchange"), 0.1), cpu(stolen_s=0.06)))
     assert note == "foreign load on node1: rank 0 lost 2.0 % of its CPUs' time to the hypervisor"
 
 
 SLOW: dict[str, Any] = {"canaries_s": [0.006, USUAL_S, USUAL_S], "again_s": [0.010]}
-SIZES = "the core was 20 % slower in 1 of 3 windows; 1 measured again, 100 % slower"
+SIZES = "the core was 20 % slower in 1 of 3 windows; 1 repeated, 100 % slower"
 
 
-def test_windows_measured_again_and_slow_canaries_alone_are_nobodys_load() -> None:
+def test_repeated_windows_and_slow_canaries_alone_are_slower_cores() -> None:
     (note,) = notes(read(record(point("exchange"), 0.1), **SLOW))
     assert note == f"slower cores on node1: {SIZES}"
 
 
-def test_slow_canaries_whose_core_others_had_are_foreign_load() -> None:
+def test_slow_canaries_on_a_shared_core_are_foreign_load() -> None:
     (note,) = notes(read(record(point("exchange"), 0.1), **SLOW, queued=True))
-    assert note == f"foreign load on node1: {SIZES}; others had the core then"
+    assert note == f"foreign load on node1: {SIZES}; another program used the core"
 
 
-def test_one_canary_of_many_that_others_had_is_no_load_of_others() -> None:
+def test_one_shared_canary_of_many_is_no_foreign_load() -> None:
     """It may have met one of the run's own agents."""
     slow = [read(record(point("exchange", number=number), 0.1), **SLOW) for number in range(3)]
     met = read(record(point("exchange", number=3), 0.1), canaries_s=3 * [USUAL_S], again_s=[0.010], queued=True)
     (note,) = notes(*slow, met)
-    sizes = "the core was 20 % slower in 3 of 12 windows; 4 measured again, 100 % slower"
-    assert note == f"slower cores on node1: {sizes}; others had the core in 1 of these 7"
+    sizes = "the core was 20 % slower in 3 of 12 windows; 4 repeated, 100 % slower"
+    assert note == f"slower cores on node1: {sizes}; another program used the core in 1 of these 7"
     (half,) = notes(slow[0], met, read(record(point("exchange", number=2), 0.1), **SLOW, queued=True))
-    assert half.startswith("foreign load on node1: ") and half.endswith("; others had the core in 3 of these 5")
+    assert half.startswith("foreign load on node1: ") and half.endswith(
+        "; another program used the core in 3 of these 5"
+    )
 
 
-def test_canaries_that_others_had_and_that_were_measured_again_before_any_was_known_to_be_slow() -> None:
+def test_shared_canaries_that_were_repeated_before_any_was_slow() -> None:
     made = read(record(point("exchange"), 0.1), canaries_s=3 * [0.010], again_s=[0.010], queued=True)
-    assert notes(made) == ("foreign load on node1: 1 window measured again; others had the core then",)
+    assert notes(made) == ("foreign load on node1: 1 window repeated; another program used the core",)
 
 
 def test_canaries_of_ranks_that_share_a_core_queue_behind_each_other() -> None:
@@ -200,12 +202,12 @@ def test_canaries_of_ranks_that_share_a_core_queue_behind_each_other() -> None:
     [
         (Telemetry(foreign=(BURNER,)), "`burner` used 98 % of a core; {}"),
         (cpu(stolen_s=0.06), "{}; rank 0 lost 2.0 % of its CPUs' time to the hypervisor"),
-        (cpu(queued_s=0.15), "{}; rank 0 waited 5.0 % of the time for CPUs that others used"),
-        (cpu(others_s=1.5), "{}; rank 0 shared its CPUs with others, who used 50 % of one"),
+        (cpu(queued_s=0.15), "{}; rank 0 waited 5.0 % of the time for CPUs that other programs used"),
+        (cpu(others_s=1.5), "{}; rank 0 shared its CPUs with other programs, which used 50 % of one"),
     ],
     ids=["named", "stolen", "queued", "others"],
 )  # fmt: skip
-def test_slow_canaries_of_whom_more_is_known_are_foreign_load(telemetry: Telemetry, seen: str) -> None:
+def test_slow_canaries_with_a_known_program_are_foreign_load(telemetry: Telemetry, seen: str) -> None:
     made = read(record(point("solo"), 0.1), telemetry, **SLOW)
     assert list(quiet.of([made]).notes()) == [f"foreign load on node1: {seen.format(SIZES)}"]
 
@@ -216,12 +218,12 @@ def test_of_several_controls_one_whose_load_is_known_is_enough() -> None:
     assert note.startswith("foreign load on node1: the core was 20 % slower in 1 of 6 windows;")
 
 
-def test_whoever_waited_for_a_burners_end_does_not_make_it_usual() -> None:
+def test_tries_that_waited_for_a_burner_are_not_usual() -> None:
     slow_s = 5 * [0.010]
     made = read(record(point("exchange"), 0.1), canaries_s=[USUAL_S, USUAL_S, USUAL_S], again_s=slow_s)
     same = replace(made.ranks[0], disturbed=tuple(replace(one, index=2) for one in made.ranks[0].disturbed))
     (note,) = notes(replace(made, ranks=(same, *made.ranks[1:])))
-    assert note == "slower cores on node1: 5 windows measured again, 100 % slower"
+    assert note == "slower cores on node1: 5 windows repeated, 100 % slower"
 
 
 def test_windows_that_ran_in_one_go_have_one_canary() -> None:
@@ -230,16 +232,14 @@ def test_windows_that_ran_in_one_go_have_one_canary() -> None:
         record(point("exchange", number=3), 0.1), canaries_s=[0.006, None, None], again_s=[0.010, None, None]
     )
     (note,) = notes(*quiet, made)
-    assert note == (
-        "slower cores on node1: the core was 20 % slower in 3 of 12 windows; 3 measured again, 100 % slower"
-    )
+    assert note == ("slower cores on node1: the core was 20 % slower in 3 of 12 windows; 3 repeated, 100 % slower")
 
 
 def test_a_canary_a_little_slower_is_noise() -> None:
     assert notes(read(record(point("exchange"), 0.1), canaries_s=[1.1 * USUAL_S, USUAL_S, USUAL_S])) == ()
 
 
-def test_who_it_was_in_all_rounds_in_one_note_without_the_warning_of_each() -> None:
+def test_programs_of_all_rounds_are_in_one_note() -> None:
     other = Foreign(name="other", run_s=0.25, over_s=1.0)
     idle = Foreign(name="idle", run_s=0.15, over_s=1.0)
     warned = (PointWarning(kind="foreign-load", text="foreign load: of one round"),)
@@ -256,12 +256,12 @@ def test_the_controls_have_one_note_together() -> None:
     together = read(record(point("together", 2), 0.1), busy, QUIET, again_s=[0.009])
     said = notes(each, together, record(point("exchange", 2), 0.1), size=2)
     assert said == (
-        "its each and together controls: foreign load on node1: `burner` used 98 % of a core; 2 windows measured "
-        "again, 80 % slower",
+        "its each and together controls: foreign load on node1: `burner` used 98 % of a core; 2 windows "
+        "repeated, 80 % slower",
     )
 
 
-def test_processes_of_several_hosts_are_told_apart() -> None:
+def test_processes_of_several_hosts_are_distinguished() -> None:
     used = {"node1": [BURNER], "node2": [Foreign(name="burner", run_s=0.5, over_s=1.0)]}
     assert quiet.who(used.items()) == "`burner` on node1 used 98 % of a core, `burner` on node2 50 %"
     assert quiet.who([("node1", [Foreign(name="idle", run_s=0.1, over_s=1.0)])]) == ""

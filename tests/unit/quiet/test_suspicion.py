@@ -37,7 +37,7 @@ def queueing(monkeypatch: pytest.MonkeyPatch, times_s: Iterator[float]) -> None:
     monkeypatch.setattr(agent, "queued_s", lambda: next(times_s))
 
 
-def test_a_soak_whose_cores_somebody_else_has(
+def test_a_soak_on_cores_that_another_program_uses(
     tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks, since these windows are in no figure."""
@@ -62,7 +62,7 @@ def test_a_core_that_somebody_else_has_for_half_of_the_time_from_the_first_windo
     assert len(suspected) == 8 * (1 + 2 + 1)
 
 
-def test_a_core_that_is_slower_than_it_mostly_is_though_nobody_queued(
+def test_a_core_that_is_slower_than_usual_without_queueing(
     tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As beside a load on its other hardware thread."""

@@ -48,7 +48,7 @@ def test_fields_are_given_by_keyword() -> None:
     assert positional("class Bad(Record, frozen=True):\n    a: int\n") == ["Bad"]
 
 
-def test_positions_are_refused_and_fields_stay_as_they_are() -> None:
+def test_positions_are_refused_and_fields_are_unchanged() -> None:
     with pytest.raises(TypeError):
         Hardware("cpu")  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
@@ -108,7 +108,7 @@ def test_a_file_system_without_locks_takes_runs_all_the_same(
     assert len(store.load(run.folder)[1]) == len(run.records) + 1
 
 
-def test_a_folder_that_ranks_cannot_be_told_of_is_refused(tmp_path: Path, run: Run) -> None:
+def test_a_folder_whose_path_is_not_utf8_is_refused(tmp_path: Path, run: Run) -> None:
     results = tmp_path / os.fsdecode(b"caf\xe9")
     with pytest.raises(UsageError, match=r"--results .*caf\\udce9' is not UTF-8; give --results"):
         Launch(1).sweep(results, rounds=1)

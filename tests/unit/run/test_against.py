@@ -61,12 +61,12 @@ def test_what_is_no_run_is_named_with_its_flag(tmp_path: Path) -> None:
     assert refusal(tmp_path / "nowhere").startswith(f"--against {tmp_path}/nowhere: not a run: ")
 
 
-def test_a_folder_that_is_called_as_a_branch_is_told_from_it(
+def test_a_folder_with_the_name_of_a_branch_is_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "main").mkdir()
-    assert refusal(Path("main")).endswith("; is it a revision, and main only a folder here? --against main^0")
+    assert refusal(Path("main")).endswith("; for the revision of this name write --against main^0")
     assert flags.parse(("--against", "main")).against == Path("main")
     assert flags.parse(("--against", "main^0")).given == {"against": "main^0"}
 
@@ -80,9 +80,9 @@ def test_a_run_still_being_written_is_refused(tmp_path: Path) -> None:
 
 def test_trainings_and_runs_without_any_exchange_have_nothing_to_compare(tmp_path: Path) -> None:
     train = Path(on_disk(tmp_path / "train", (replace(header(), config={"epochs": 2}), [])))
-    assert "trains to an accuracy" in refusal(train)
+    assert "a training to an accuracy" in refusal(train)
     none = Path(on_disk(tmp_path / "none", (header(), [failed(point())])))
-    assert "no exchange of it was measured" in refusal(none)
+    assert "it has no measured exchange" in refusal(none)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,11 @@ def test_one_older_run_at_a_time(tmp_path: Path, argv: tuple[str, ...], words: s
     assert words.format(tmp_path) in str(error.value)
 
 
-def test_what_is_no_path_is_a_revision_which_a_run_that_goes_on_knows_already() -> None:
+def test_a_word_that_is_no_path_is_a_revision() -> None:
     assert flags.parse(("--like", "A", "--against", "HEAD~1")).given == {"against": "HEAD~1"}
-    with pytest.raises(UsageError, match="--resume: goes on with the settings of that run; leave out --against"):
+    with pytest.raises(
+        UsageError, match="--resume: it continues with the settings of that run; leave out --against"
+    ):
         flags.parse(("--resume", "A", "--against", "HEAD~1"))
 
 
@@ -374,9 +376,7 @@ def test_a_run_that_cannot_be_written_anew_ends_in_its_table_and_says_so(
     rows = [line.split()[0] for line in out.splitlines() if line.strip()[:1].isdigit()]
     assert {"1", "2"} <= set(rows), out
     (line,) = err.splitlines()
-    assert line.startswith(
-        f"scaling: error: {folder}: lost while the run went on (was removed or moved and cannot "
-    )
+    assert line.startswith(f"scaling: error: {folder}: lost during the run (was removed or moved and cannot ")
 
 
 def test_a_cell_that_became_slower_than_with_another_revision_is_exit_1(

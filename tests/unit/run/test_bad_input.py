@@ -267,11 +267,11 @@ def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) 
     few, fewest, most = defaults.FEW_POINTS, defaults.FEWEST_TURNS, defaults.MOST_TURNS
     assert in_turns[0] == queues[0]
     on_gpus = f"on GPUs {gpus[0]}, of up to {few} points {defaults.ROUNDS_OF_FEW_POINTS}"
-    assert f"[default: ({in_turns[0]} side by side, {on_gpus}; else {alone[0]})]" in shown
-    fitting = f"side by side {fewest} to {most}, as many as last {defaults.TURNS_S} s"
-    assert f"[default: ({fitting}, on GPUs {gpus[1]}; else {alone[1]})]" in shown
+    fitting = f"{fewest} to {most} (as many as last {defaults.TURNS_S} s)"
+    assert f"[default: ({in_turns[0]} if points take turns, {on_gpus}; else {alone[0]})]" in shown
+    assert f"[default: ({fitting} if points take turns, on GPUs {gpus[1]}; else {alone[1]})]" in shown
     assert queues[2] == gpus[2]
-    lasting = f"side by side {in_turns[2]}, with MXNet or GPUs {queues[2]}; else {alone[2]}"
+    lasting = f"{in_turns[2]} if points take turns, {queues[2]} with MXNet or GPUs; else {alone[2]}"
     assert f"[default: ({lasting})]" in shown
     assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
 
@@ -290,7 +290,8 @@ def test_the_flags_are_the_fields() -> None:
     app = typer.Typer(add_completion=False)
     app.command()(flags.sweep)
     names = {param.name for param in typer.main.get_command(app).params}
-    assert {str(name).rstrip("_") for name in names} - {"help"} == {*config.FIELDS, *flags.ACTIONS, *flags.SUGAR}
+    others = {"config", "resume", "like", "dry_run", "list_all", "view", "page", "version", "kv_store"}
+    assert {str(name).rstrip("_") for name in names} - {"help"} == {*config.FIELDS, *others}
 
 
 def test_every_field_is_in_the_help(shown: str) -> None:
@@ -308,9 +309,12 @@ def test_every_field_is_in_the_help(shown: str) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("--target-ci 1% --kinds exchange,comm", "--target-ci 1%: of efficiencies, which --kinds exchange,comm"),
+        (
+            "--target-ci 1% --kinds exchange,comm",
+            "--target-ci 1%: efficiencies need a baseline, which --kinds exchange,comm lacks",
+        ),
         ("--pass forward --kinds exchange,solo", "--kinds with --pass forward: passes have no controls"),
-        ("--memory-format channels_last --model gpt2-tiny", "gpt2-tiny reads tokens, and that is of images"),
+        ("--memory-format channels_last --model gpt2-tiny", "gpt2-tiny reads tokens, and this is for images"),
         ("--world-sizes 1 --seed 2 --world-sizes 2", "--world-sizes: given twice; write --world-sizes 1,2"),
     ],
 )
@@ -334,7 +338,7 @@ def test_what_has_its_use_is_taken(command: str) -> None:
     invocation.resolve(flags.parse(command.split()))
 
 
-def test_what_an_older_run_says_beyond_need_is_no_mistake() -> None:
+def test_unneeded_settings_of_an_older_run_are_allowed() -> None:
     assert invocation.resolve(flags.parse(["--rounds", "2"]), {"max_rounds": 9}).max_rounds == 9
 
 
@@ -369,7 +373,7 @@ TRAIN = ("--epochs", "5", *FAKE)
         (("--test-samples", "361", *TRAIN), ("--test-samples 361", "digits has 360", "take fewer")),
         (
             ("--train-samples", "100", "--batch-size", "32", *TRAIN),
-            ("--train-samples 100", "less than one step takes, 128 samples on 4 devices", "--batch-size"),
+            ("--train-samples 100", "fewer than one step of 128 samples on 4 devices", "--batch-size"),
         ),
         (("--save-weights", "a.npz", *FAKE), ("--save-weights", "--epochs N")),
         (("--save-weights", "a.pth", *TRAIN), ("--save-weights a.pth", ".npz, .safetensors")),

@@ -70,7 +70,7 @@ def test_a_file_for_what_is_learnt_can_be_written_before_anything_starts(
     assert locate(made, mailbox, launch.enrolled).config.save_weights == f"{tmp_path}/b.npz"
     # What another run has learnt is kept; a run that goes on may have written it itself.
     (tmp_path / "b.npz").touch()
-    with pytest.raises(UsageError, match=r"--save-weights b\.npz: is there already; name another file"):
+    with pytest.raises(UsageError, match=r"--save-weights b\.npz: exists already; name another file"):
         locate(made, mailbox, launch.enrolled)
     found = locate(made, mailbox, launch.enrolled, goes_on=True)
     assert found.config.save_weights == f"{tmp_path}/b.npz"
@@ -132,7 +132,7 @@ def test_a_host_that_does_not_answer_is_named(tmp_path: Path) -> None:
 def test_a_folder_for_data_that_lies_in_no_files(tmp_path: Path) -> None:
     launch = Launch(1)
     made, mailbox = planned(launch, model="digits-cnn", data_dir=str(tmp_path))
-    with pytest.raises(UsageError, match=rf"--data-dir {tmp_path}: --data digits lies in no files; "):
+    with pytest.raises(UsageError, match=rf"--data-dir {tmp_path}: --data digits is not read from files; "):
         locate(made, mailbox, launch.enrolled)
     made, mailbox = planned(launch, model="digits-cnn")
     assert locate(made, mailbox, launch.enrolled) == made

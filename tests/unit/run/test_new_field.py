@@ -114,7 +114,7 @@ def test_it_is_a_key_of_files(tmp_path: Path, text: str, words: str) -> None:
         ({"tea_times": ()}, "--tea-times: empty; write for example 4,5"),
         ({"tea_times": (5, 4), "epochs": 1}, "--tea-times 5,4: not ascending; write 4,5"),
         ({"tea_times": (0,), "epochs": 1}, "--tea-times 0: an hour is at least 1"),
-        ({"tea_times": (4, 5)}, "--tea-times: is of a training to an accuracy; add --epochs N"),
+        ({"tea_times": (4, 5)}, "--tea-times: only for a training to an accuracy; add --epochs N"),
     ],
 )
 def test_its_values_are_checked(fields: dict[str, Any], words: str) -> None:

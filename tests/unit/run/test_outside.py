@@ -74,7 +74,9 @@ def test_what_a_strategy_lacks_is_its_cells_cause(tmp_path: Path) -> None:
     assert "no licence: buy one" in " ".join(terminal.render(run.header, run.records, color=False).split())
 
 
-def test_what_only_another_rank_lacks_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_only_another_rank_lacks_counts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(faulty, "ANSWERS", [None, "no licence"])
     _, failed = beside(tmp_path, "sometimes")
     assert failed == Failed(cause="missing", message="no licence (on node1)")

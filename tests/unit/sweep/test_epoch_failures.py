@@ -201,7 +201,7 @@ def test_an_agent_that_stands_still_fails_its_points_and_ends_the_run(tmp_path: 
             if state.phase == phase:
                 launch.frozen = launch.agents[1:]
 
-    with pytest.raises(SilentRanks, match="no word from rank 1 on node2 for 120 s") as raised:
+    with pytest.raises(SilentRanks, match="no message from rank 1 on node2 for 120 s") as raised:
         sweep(tmp_path, launch, view=Freezing(lambda _: None))
     assert raised.value.exit_code == 1
     (folder,) = tmp_path.iterdir()
@@ -213,7 +213,7 @@ def test_an_agent_that_stands_still_fails_its_points_and_ends_the_run(tmp_path: 
     for record in found:
         assert isinstance(record.outcome, Failed)
         assert (record.outcome.cause, record.outcome.host, record.outcome.rank) == ("hang", "node2", 1)
-        assert record.outcome.message.startswith("no word from rank 1 on node2 for 120 s")
+        assert record.outcome.message.startswith("no message from rank 1 on node2 for 120 s")
 
 
 def test_resume_measures_the_epochs_that_are_lacking(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_who_used_a_hosts_cores_meanwhile_is_warned_of_once() -> None:
     ranks = [replace(rank, task=replace(rank.task, hosts=("node1", "node1"))) for rank in state.ranks]
     (found,) = record_of(replace(state, ranks=tuple(ranks)), ended_s=11.0).warnings
     assert found.kind == "foreign-load"
-    assert found.text == "foreign load: `burner` used 95 % of a core; 2 windows measured again"
+    assert found.text == "foreign load: `burner` used 95 % of a core; 2 windows repeated"
 
 
 def test_a_throttled_helper_that_computes_is_warned_of_by_its_rank() -> None:
@@ -372,7 +372,7 @@ def of(role: str = "worker", **known: object) -> Evidence:
         (Exit(code=1, limit=FULL), "exit(1)", f"exited with code 1{FULL}"),
         (ENDED_ABORTED, "crash(SIGABRT)", "ended by SIGABRT"),
         (replace(ENDED_ABORTED, limit=FULL), "crash(SIGABRT)", f"ended by SIGABRT{FULL}"),
-        (Exit(code=-SIGBUS), "crash(SIGBUS)", "ended by SIGBUS, as where /dev/shm is full"),
+        (Exit(code=-SIGBUS), "crash(SIGBUS)", "ended by SIGBUS, for example because /dev/shm is full"),
         (Exit(code=-(SIGRTMIN + 6)), f"crash(signal {SIGRTMIN + 6})", f"ended by signal {SIGRTMIN + 6}"),
         (ENDED_KILLED, "crash(SIGKILL)", "ended by SIGKILL"),
         (replace(ENDED_KILLED, oom_kills=2, oom_file="memory.events"), "oom", OOM),

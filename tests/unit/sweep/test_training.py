@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> Non
     (row,) = analyse(run.records).trainings
     assert row.top1
     (warning,) = record.warnings
-    assert "what was learnt is not saved" in warning.text
+    assert "the weights are not saved" in warning.text
     assert "none/learnt.npz: No such file or directory" in warning.text
 
 
@@ -233,13 +233,13 @@ def test_nothing_is_predicted_once_a_later_point_was_tried(tmp_path: Path) -> No
         ({"predict_first": 4}, "--predict-first 4: nothing is left to predict of --world-sizes 1,2,4: lower it"),
         (
             {"world_sizes": [1, 2], "predict_first": "half"},
-            "--predict-first half: several devices must be measured",
+            "--predict-first half: no size above 1 of --world-sizes",
         ),
-        ({"target_ci": "1%"}, "--predict-first 2: its rounds are counted beforehand: leave --target-ci out"),
+        ({"target_ci": "1%"}, "--predict-first 2: its number of rounds is fixed: leave --target-ci out"),
         ({"global_batch_size": 8}, "--predict-first 2: only weak scaling is predicted, not the batch rule"),
         (
             {"kinds": ["exchange", "solo", "comm"]},
-            "--predict-first 2: add each to --kinds: one device alone is measured again beside the larger sizes",
+            "--predict-first 2: add each to --kinds: its baselines are repeated with the larger sizes",
         ),
     ],
 )

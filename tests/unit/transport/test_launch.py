@@ -44,7 +44,7 @@ def test_it_waits_until_its_words_are_read(pipe: tuple[int, int], monkeypatch: p
     assert len(slept) == 3
 
 
-def test_it_waits_for_nobody_for_ever(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_never_waits_for_ever(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     os.write(pipe[1], WORDS)
@@ -156,7 +156,7 @@ def test_mpiruns_own_word_counts_where_srun_started_its_daemons() -> None:
     ],
     ids=["srun", "torchrun", "flux", "PALS"],
 )
-def test_the_line_that_works_is_told(environ: dict[str, str], way: str) -> None:
+def test_the_working_command_is_printed(environ: dict[str, str], way: str) -> None:
     found = launched(environ, "python -m scaling check")
     assert found is not None
     assert found.instead.startswith(way)
@@ -182,5 +182,5 @@ def test_the_limit_is_raised_and_never_lowered(soft: int, hard: int, allowed: in
 
 
 def test_too_few_are_refused() -> None:
-    with pytest.raises(LaunchError, match=r"ulimit -n 64: .* needs 256 at least"):
+    with pytest.raises(LaunchError, match=r"ulimit -n 64: .* needs at least 256 open files"):
         open_files_limit(20, 64)

@@ -89,7 +89,7 @@ def test_an_order_to_all_reaches_all() -> None:
 def test_a_rank_that_says_nothing_is_named_with_its_host() -> None:
     box = Box(3, silent_s=120.0)
     box.mailbox.hosts = ("node1", "node1", "node2")
-    with pytest.raises(SilentRanks, match=r"^no word from rank 2 on node2 for 120 s") as raised:
+    with pytest.raises(SilentRanks, match=r"^no message from rank 2 on node2 for 120 s") as raised:
         while box.now_s < 1000.0:
             for rank in (0, 1):
                 send_news(box.hub.rank(rank), Alive())

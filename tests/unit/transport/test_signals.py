@@ -67,4 +67,7 @@ def test_what_is_loaded_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     Signals()
     with files.loading("/nfs/resnet50.npz"):
         signal.raise_signal(signal.SIGINT)
-    assert capfd.readouterr().err == "scaling: SIGINT waits for /nfs/resnet50.npz; the next one does not\n"
+    assert (
+        capfd.readouterr().err
+        == "scaling: SIGINT waits for /nfs/resnet50.npz; the next one ends scaling at once\n"
+    )

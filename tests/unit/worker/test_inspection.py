@@ -173,7 +173,7 @@ def test_a_trace_that_says_nothing_of_the_gpu_costs_a_note(tmp_path: Path) -> No
     found, _ = inspect(tmp_path, Profiler([], kernels=0))
     assert found.gpu is None
     assert len(found.traces) == len(found.traced) == 1
-    assert found.notes == ("the trace says nothing of the GPU: may this user read its counters (CUPTI)?",)
+    assert found.notes == ("the trace has no GPU events: check that this user may read its counters (CUPTI)",)
 
 
 @pytest.mark.parametrize(

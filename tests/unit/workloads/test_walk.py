@@ -118,7 +118,7 @@ def test_parameters_of_words() -> None:
         ((Flatten(), Conv(8, 3)), (3, 12, 12), "layer 1, Conv: takes images, and gets 432"),
         ((Residual((Conv(8, 1),)),), (3, 4, 4), "layer 0, Residual: cannot add 8 x 4 x 4 and 3 x 4 x 4"),
         ((Branches(((Conv(8, 1),), (Conv(8, 3),))),), (3, 4, 4), "cannot put 8 x 2 x 2 beside 8 x 4 x 4"),
-        ((Embedding(9, 8), Positions(4)), (5,), "layer 1, Positions: knows 4 places, and the sequence has 5"),
+        ((Embedding(9, 8), Positions(4)), (5,), "layer 1, Positions: has 4 positions, and the sequence has 5"),
         ((Embedding(9, 8),), (3, 4, 4), "layer 0, Embedding: takes tokens, and gets 3 x 4 x 4"),
         ((Embedding(9, 10), Attention(4)), (5,), r"4 heads \(4 of keys\) cannot share a width of 10"),
         ((Dense(3),), (3, 4, 4), "layer 0, Dense: takes a vector, and gets 3 x 4 x 4"),
