@@ -412,7 +412,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         _how(
             "Points take turns, window by window, so that slow phases of the machine affect all equally; or run "
             "one after the other.",
-            default="taking turns on CPUs, and on GPUs with PyTorch, as far as memory allows",
+            default="taking turns on CPUs, and on GPUs whose workers give back memory, as far as it fits",
             of="measuring",
         ),
     ] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -175,7 +175,7 @@ def both(link: Link) -> tuple[Pair, Pair]:
     return (link.client, link.server), (link.server, link.client)
 
 
-class Verdict(Record, frozen=True):
+class Verdict(NamedTuple):
     """One line of the result. `mend` is a command or a setting, "" if nothing needs fixing."""
 
     level: Level

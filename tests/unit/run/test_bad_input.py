@@ -85,7 +85,7 @@ FAKE = ("--strategy", "fake:a")
         (("--placement", "packed", *FAKE), ("--placement: ", "'pack'")),
         (
             ("--model", "fashion-cnn", "--data", "digits", "--batch-size", "1", "--strategy", "torch:gloo"),
-            ("--batch-size 1", "layer 28 of fashion-cnn, batch norm", "one value", "larger batch per device"),
+            ("--batch-size 1", "batch norm, layer 28 of fashion-cnn", "one value", "larger batch per device"),
         ),
         (
             ("--model", "fashion-cnn", "--data", "digits", "--global-batch-size", "4", "--strategy", "torch:gloo"),
@@ -96,7 +96,7 @@ FAKE = ("--strategy", "fake:a")
                 "--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--option", "accumulate=2",
                 "--strategy", "mxnet:dist_sync",
             ),
-            ("--batch-size 2 --option accumulate=2", "of resnet50, batch norm"),
+            ("--batch-size 2 --option accumulate=2", "batch norm, layer"),
         ),
         (("--kinds", "solo", *FAKE), ("--kinds", "exchange")),
         (("--kinds", "exchange,sol", *FAKE), ("--kinds: ", "'sol'", "'solo'")),

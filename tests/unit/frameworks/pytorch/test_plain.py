@@ -55,7 +55,7 @@ def test_the_plain_loop_asks_for_nothing(kind: Kind) -> None:
 
 
 def test_its_options_are_those_of_every_strategy() -> None:
-    assert read_options(plain.STRATEGY.options, {}) == {"accumulate": 1}
+    assert read_options(plain.STRATEGY.options, {}) == {"accumulate": 1, "fused": False}
     for strategy in STRATEGIES:
         assert strategy.options.items() >= plain.STRATEGY.options.items()
         assert strategy.baseline == "torch:plain"
@@ -146,6 +146,7 @@ def test_options_are_read_from_words() -> None:
         "compress": "none",
         "shard_optimizer": False,
         "accumulate": 1,
+        "fused": False,
     }
     for text in ("big", "0", "nan", "1e300", "1e-300"):
         with pytest.raises(
@@ -416,3 +417,16 @@ def test_ddp_with_a_sharded_optimizer_sends_the_parameters_too() -> None:
     assert ddp.STRATEGY.bytes_per_step(task("torch:gloo", options=half), S) == pytest.approx((3.5 * S, 4.5 * S))
     on_gpus = task("torch:nccl", device="cuda", options=half)
     assert ddp.STRATEGY.bytes_per_step(on_gpus, S) == pytest.approx((2 * S, 3.5 * S))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "words"),
+    [
+        ("torch:plain", {"optimizer": "rmsprop"}, "torch has no fused rmsprop"),
+        ("torch:gloo", {"device": "emulated", "profile": "p100"}, "emulated devices compute nothing"),
+        ("torch:ps-sync", {}, "servers update the parameters"),
+    ],
+)
+def test_a_fused_update_is_refused_where_there_is_none(strategy: str, changes: dict[str, Any], words: str) -> None:
+    point = paper_tasks.one_task(strategy, "exchange", options={"fused": "true"}, **changes).point
+    assert words in (frameworks.load(strategy).refuse(point) or "")
