@@ -195,7 +195,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         int | None,
         _what(
             "Samples per device and step: weak scaling; with --batch-rule node, per node.",
-            default="the model's; 32 for digits-cnn, on GPUs 256, 128 or 64 for resnet50, by their memory",
+            default="the model's; on GPUs 256, 128 or 64 for resnet50 by memory, for text by a trial step",
             above=0,
             displaces=("global_batch_size", "batch_sizes"),
         ),

@@ -24,6 +24,7 @@ from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record
 from scaling.records.run import Emulation
+from scaling.records.task import BatchFit
 from scaling.tools.emulated import profiles
 
 # ---------------------------------------------------------------- flags without effect
@@ -184,13 +185,17 @@ def make(
     fabric: Mapping[str, Entry] | None = None,
     *,
     lab_bits_per_s: Sequence[float] = (),
+    fit: BatchFit | str = "",
 ) -> Plan:
     """Resolve the configuration on these hosts and list the points. Raises UsageError.
-    `fabric` has the networks of the fabric file, `lab_bits_per_s` the declared rates of a lab's networks."""
+
+    `fabric` has the networks of the fabric file, `lab_bits_per_s` the declared rates of a lab's networks, `fit`
+    the result of a trial of larger batches.
+    """
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = rules.choose_device(config, slots, enrolled)
     resolved, how, missing, points = rules.resolve(
-        config, rules.Launch(enrolled, slots, device, why, lab_bits_per_s)
+        config, rules.Launch(enrolled, slots, device, why, lab_bits_per_s, fit)
     )
     words = dict.fromkeys(config.interconnect)
     networks = tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)

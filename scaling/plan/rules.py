@@ -23,6 +23,7 @@ from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, Kind, MemoryFormat, Point, Precision, Workload
 from scaling.records.run import Emulation
+from scaling.records.task import BatchFit
 from scaling.text import counted, several
 from scaling.tools.emulated import layers, profiles, scale
 from scaling.tools.emulated.scale import Load
@@ -37,13 +38,15 @@ GB = 1e9
 
 
 class Launch(NamedTuple):
-    """The facts that rules use; `why` is the reason for the device."""
+    """The facts that rules use. `why`: the reason for the device. `fit`: the result of a trial of larger batches,
+    or why there is none."""
 
     enrolled: Sequence[Enrol]
     slots: Sequence[Slot]
     device: Device
     why: str
     lab_bits_per_s: Sequence[float] = ()
+    fit: BatchFit | str = ""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -207,17 +210,34 @@ def batch_size(draft: Draft, launch: Launch) -> Draft:
     if config.batch_size is not None or config.batch_sizes is not None or config.global_batch_size is not None:
         return draft
     size = _batch_size(config, _model(config), launch)
-    why = ""
-    if launch.device == "cuda" and config.model in BATCHES:
-        memory_gb = _least_memory_bytes(launch) / GB
-        why = f"batch {size}: " + (f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown")
-    return draft.but(batch_size=size)._replace(why=(*draft.why, why))
+    why = _why_batch(config, launch)
+    return draft.but(batch_size=size)._replace(why=(*draft.why, why and f"batch {size}: {why}"))
+
+
+def _why_batch(config: SweepConfig, launch: Launch) -> str:
+    if grows_batch(config, launch.device):
+        if isinstance(launch.fit, BatchFit):
+            return f"a step uses {launch.fit.used_bytes / GB:.0f} GB"
+        return launch.fit or "a trial before the run chooses the largest that fits"
+    if launch.device != "cuda" or config.model not in BATCHES:
+        return ""
+    memory_gb = _least_memory_bytes(launch) / GB
+    return f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown"
+
+
+def grows_batch(config: SweepConfig, device: Device) -> bool:
+    """Return whether a trial on a GPU chooses the batch: none is given, and the model has no list of batches."""
+    given = (config.batch_size, config.batch_sizes, config.global_batch_size)
+    model = models.spec(config.model or models.default_model(device))
+    return device == "cuda" and not any(given) and not model.reads_images and model.name not in BATCHES
 
 
 def _batch_size(config: SweepConfig, model: ModelSpec, launch: Launch) -> int:
     if launch.device == "emulated":
         size = matrix.image_size(config, model)
         return profiles.rate(profiles.name_of(config.device), model.name, image_size=size).batch_size
+    if grows_batch(config, launch.device) and isinstance(launch.fit, BatchFit):
+        return launch.fit.batch_size
     if launch.device == "cuda" and model.name in BATCHES:
         fitting = (size for least, size in BATCHES[model.name] if _least_memory_bytes(launch) >= least)
         return next(fitting, model.batch_size[launch.device])

@@ -212,6 +212,23 @@ class RankAllReduce(Record, frozen=True, kw_only=True):
     nccl: NcclChoice | None = None
 
 
+# ---------------------------------------------------------------- a batch that fills a GPU
+
+
+class BatchTrial(Record, frozen=True, kw_only=True):
+    """Try batches from the task's own, on a GPU of `memory_bytes`."""
+
+    task: Task
+    memory_bytes: int
+
+
+class BatchFit(Record, frozen=True, kw_only=True):
+    """The largest batch whose step fits, and the device memory that it uses (0 if unknown)."""
+
+    batch_size: int
+    used_bytes: int
+
+
 # ---------------------------------------------------------------- the server that forks children
 
 

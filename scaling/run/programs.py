@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from scaling.agent.environment import outside_of_mpi
 
@@ -23,33 +23,49 @@ def output(
 ) -> subprocess.CompletedProcess[str]:
     """Run `scaling COMMAND`; return its output and exit code. Calls `look` meanwhile; if it raises (Ctrl-C), the
     program is killed. Raises OSError or subprocess.TimeoutExpired."""
+    environ = {**outside_of_mpi(os.environ), "PYTHONIOENCODING": "utf-8"}
+    return awaited([sys.executable, "-m", "scaling", command, *arguments], environ, look)
+
+
+def awaited(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    look: Callable[[], None],
+    *,
+    given: str = "",
+    within_s: float = PATIENCE_S,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program with `given` on its stdin, as `output` does."""
     with subprocess.Popen(
-        [sys.executable, "-m", "scaling", command, *arguments],
-        stdin=subprocess.DEVNULL,
+        argv,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         errors="replace",
-        env={**outside_of_mpi(os.environ), "PYTHONIOENCODING": "utf-8"},
+        env=environ,
         start_new_session=True,
     ) as process:
         try:
-            return _awaited(process, look)
+            return _awaited(process, look, given, within_s)
         except BaseException:
             process.kill()
             raise
 
 
-def _awaited(process: subprocess.Popen[str], look: Callable[[], None]) -> subprocess.CompletedProcess[str]:
-    end_s = time.monotonic() + PATIENCE_S
+def _awaited(
+    process: subprocess.Popen[str], look: Callable[[], None], given: str, within_s: float
+) -> subprocess.CompletedProcess[str]:
+    end_s = time.monotonic() + within_s
     while True:
         look()
         try:
-            out, err = process.communicate(timeout=LOOK_S)
+            out, err = process.communicate(given, timeout=LOOK_S)
         except subprocess.TimeoutExpired:
+            given = ""  # communicate takes the input once
             if time.monotonic() > end_s:
-                raise subprocess.TimeoutExpired(process.args, PATIENCE_S) from None
+                raise subprocess.TimeoutExpired(process.args, within_s) from None
         else:
             return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from scaling.agent.agent import Agent
 from scaling.command import complain, show
 from scaling.errors import Interrupted, ScalingError, SilentRanks, UsageError
 from scaling.hosts import networks, parents
-from scaling.plan import config, plan
+from scaling.plan import config, plan, rules
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
 from scaling.records.point import Device
 from scaling.records.run import Header
-from scaling.run import NAME, against, enrolment, listing, measuring, revisions
+from scaling.run import NAME, against, batch_fit, enrolment, listing, measuring, revisions
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
 from scaling.tools.lab import slowdown
@@ -96,7 +97,7 @@ class Lead:
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
         wanted = resolve(asked, _settings(asked))
-        made = self.planned(wanted)
+        made = self.planned(wanted, tries=not asked.dry_run)
         plan.check_given(made, asked.given)
         if asked.dry_run:
             return self._show(made)
@@ -135,12 +136,16 @@ class Lead:
                 self.proved(whole), self.mailbox, opened, header, records, asked.view, page=asked.page
             )
 
-    def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False) -> plan.Plan:
-        """Make the plan on the hosts of this launch, for a new run or one that `goes_on`. Raises UsageError."""
+    def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False, tries: bool = False) -> plan.Plan:
+        """Make the plan on the hosts of this launch, for a new run or one that `goes_on`. Raises UsageError.
+        `tries`: a GPU may try how large a batch fits."""
         wanted = revisions.settled(wanted)
         self.enrolled = enrolment.ask_of_outside(self.mailbox, self.enrolled, wanted.strategy or ())
         named = networks.read_fabric(wanted.fabric or os.environ.get(networks.VARIABLE))
-        made = plan.make(wanted, self.enrolled, named, lab_bits_per_s=slowdown.declared())
+        make = partial(plan.make, wanted, self.enrolled, named, lab_bits_per_s=slowdown.declared())
+        made = make()
+        if tries and rules.grows_batch(wanted, made.device):
+            made = make(fit=batch_fit.tried(made, self.mailbox.look))
         return enrolment.locate(made, self.mailbox, self.enrolled, goes_on=goes_on)
 
     def proved(self, made: plan.Plan) -> plan.Plan:

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.plan import config, defaults, estimates, groups, plan, validation
+from scaling.plan import config, defaults, estimates, groups, plan, rules, validation
 from scaling.plan.groups import Group
 from scaling.plan.placement import crowding, first_slots, place_ranks
 from scaling.plan.plan import Plan
 from scaling.records.host import Gpu, HostInfo, Nic
 from scaling.records.point import Placement
+from scaling.records.task import BatchFit
 from scaling.run import listing
+from scaling.workloads import models
 from tests.support.inline import enrol, host
+from tests.support.plans import GB, gpu, made
 from tests.support.points import POINT, TASK, changed
 
 # What is chosen for the devices at hand where nothing is given, and that what is given stays.
 
-GB = 10**9
-MODERN = (9, 0)
 # As NVML tells them: an H100 of 80 GB, an A100 of 40, a V100 of 16, a T4 (nominally 16 GB), a card of 12.
 MEMORY = {
     "h100": 85_520_809_984,
@@ -34,20 +33,6 @@ MEMORY = {
     "t4": 15_843_721_216,
     "12": 12 * GB,
 }
-
-
-def gpu(capability: tuple[int, int] | None = MODERN, memory_bytes: int = 80 * GB, index: int = 0) -> Gpu:
-    return Gpu(
-        index=index, name="GPU", uuid=f"GPU-{index}", memory_bytes=memory_bytes, compute_capability=capability
-    )
-
-
-def made(*gpus: Gpu, **fields: Any) -> Plan:
-    ranks = [enrol(host(cores=16, memory_bytes=1 << 40, gpus=gpus))] * max(1, len(gpus))
-    given = {"strategy": ["torch:nccl"], **fields} if gpus else fields
-    wanted = config.build(given, source="test")
-    validation.validate(wanted)
-    return plan.make(wanted, ranks)
 
 
 def chosen(found: Plan) -> tuple[str | None, str | None]:
@@ -186,6 +171,27 @@ def test_a_run_that_goes_on_has_what_it_began_with() -> None:
     assert (chosen(again), again.config.batch_size) == (("bf16", "channels_last"), 256)
 
 
+@pytest.mark.parametrize(
+    ("fields", "fit", "batch", "why"),
+    [
+        ({}, BatchFit(batch_size=64, used_bytes=55 * GB), 64, "batch 64: a step uses 55 GB"),
+        ({}, "the trial failed", None, "the trial failed"),
+        ({}, "", None, "a trial before the run chooses the largest that fits"),
+        ({"batch_size": 4}, BatchFit(batch_size=64, used_bytes=55 * GB), 4, None),
+    ],
+)
+def test_transformers_take_the_batch_that_a_trial_found(
+    fields: dict[str, Any], fit: BatchFit | str, batch: int | None, why: str | None
+) -> None:
+    wanted = config.build({"strategy": ["torch:nccl"], "model": "gpt2", **fields}, source="test")
+    ranks = [enrol(host(cores=16, memory_bytes=1 << 40, gpus=(gpu(),)))]
+    found = plan.make(wanted, ranks, fit=fit)
+    assert found.config.batch_size == (batch or models.spec("gpt2").batch_size["cuda"])
+    assert (why or "") in found.why
+    assert rules.grows_batch(wanted, "cuda") == ("batch_size" not in fields)
+    assert not rules.grows_batch(wanted, "cpu")
+
+
 # ---------------------------------------------------------------- clocks
 
 
@@ -206,58 +212,6 @@ def test_the_start_has_time_to_compile(gpus: tuple[Gpu, ...], fields: dict[str, 
     assert found.startup_timeout_s == startup_s
     assert found.point_timeout_s == 1800 + max(0, startup_s - 300)
     assert made(*gpus, **fields, point_timeout_s=7).config.point_timeout_s == 7
-
-
-RECORDED = Path(__file__).parents[2] / "recorded"
-# How the runs in `recorded` were made: each worker was fresh, warm-up had 16 windows.
-AS_RECORDED: dict[str, Any] = {"fresh_workers": True, "soak_s": 0.0, "kinds": ["exchange", "solo"]}
-
-
-def test_the_estimate_is_near_what_a_run_on_an_h200_took() -> None:
-    _, *records = (RECORDED / "h200-default.jsonl").read_text().splitlines()
-    took_s = sum(json.loads(record)["wall_s"] for record in records)
-    found = made(
-        gpu(), **AS_RECORDED, interleave=False, rounds=2, windows=3, window_s=0.5, warm_up_s=8.0, trace=True
-    )
-    assert took_s == pytest.approx(89.7, abs=0.1)
-    assert found.estimate_s == pytest.approx(took_s, rel=0.3)
-
-
-def test_the_estimate_is_near_what_points_in_turn_took_on_an_h200() -> None:
-    """A printed run: 26 s for the first round, 17 and 17 s for the others."""
-    found = made(gpu(), **AS_RECORDED, interleave=True, rounds=3, windows=5, window_s=0.3, warm_up_s=0.0)
-    assert found.estimate_s == pytest.approx(26 + 17 + 17, rel=0.3)
-
-
-GPUS = tuple(gpu(index=index) for index in range(8))
-LAN = [
-    Nic(name="eth0", address=f"10.0.0.{number + 1}", netmask="255.255.255.0", up=True, mtu=1500)
-    for number in range(2)
-]
-
-
-@pytest.mark.parametrize(("hosts", "most_s"), [(1, 4 * 60), (2, 5 * 60)])
-def test_eight_gpus_answer_in_minutes(hosts: int, most_s: float) -> None:
-    ranks = [
-        enrol(host(f"n{number}", cores=96, memory_bytes=2 << 40, gpus=GPUS, nics=(LAN[number],)))
-        for number in range(hosts)
-        for _ in range(8)
-    ]
-    found = plan.make(config.build({"strategy": ["torch:nccl"]}, source="test"), ranks)
-    assert found.side_by_side
-    assert found.estimate_s < most_s
-
-
-def test_workers_that_compile_or_import_take_longer_to_start() -> None:
-    plain = made(gpu()).estimate_s
-    assert plain < made(gpu(), fresh_workers=True).estimate_s < made(gpu(), compile=True).estimate_s
-
-
-def test_points_take_turns_on_gpus_if_their_framework_gives_back_memory() -> None:
-    assert made(gpu()).side_by_side
-    assert not made(gpu(), interleave=False).side_by_side
-    assert not made(gpu(), strategy=["tensorflow:ring"]).side_by_side
-    assert made(gpu(), strategy=["tensorflow:ring"], interleave=True).side_by_side
 
 
 def test_a_dry_run_names_each_host_once() -> None:

@@ -1,0 +1,104 @@
+"""Find how large a batch the memory of a GPU holds, by single steps of the plain loop at growing batches.
+
+python -m scaling.worker.batch_fit        (rank 0 starts it before it makes the plan; a BatchTrial on stdin)
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NoReturn, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.frameworks.abilities import Sharing
+from scaling.frameworks.answers import of_trainer
+from scaling.frameworks.base import TrainerModule
+from scaling.records.task import BatchFit, BatchTrial, Task
+from scaling.worker.run_task import cause_of, draw_nothing
+
+# The part of a GPU's memory that a step of the plain loop may use. An exchange needs buffers too, and points that
+# wait hold their weights.
+PART = 0.75
+# A batch is at most this many times the model's own.
+MOST = 1 << 8
+
+# The peak of device memory of a step at this batch, in bytes: 0 if unknown, None if memory ran out.
+Peak = Callable[[int], int | None]
+
+
+def largest(least: int, memory_bytes: int, peak: Peak) -> BatchFit | None:
+    """Return the largest batch, `least` times a power of two, whose step fits; None if not even `least` does.
+
+    Memory grows linearly with the batch. So two steps tell which batch to try next, and out of memory ends it.
+    """
+    found: BatchFit | None = None
+    batch, before = least, 0
+    while batch <= MOST * least:
+        used = peak(batch)
+        if used is None or used > PART * memory_bytes:
+            break
+        found = BatchFit(batch_size=batch, used_bytes=used)
+        growth = used - before if before else 0
+        before = used
+        # The next doubling adds twice what the last one has added.
+        if growth and used + 2 * growth > PART * memory_bytes:
+            break
+        batch *= 2
+    return found
+
+
+def peak_of(task: Task) -> Peak:
+    strategy = frameworks.load(task.point.strategy)
+    module = cast(TrainerModule, import_module(strategy.trainer_module))
+    prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
+    prepare()
+
+    def peak(batch_size: int) -> int | None:
+        work = replace(task.point.workload, batch_size=batch_size)
+        return _peak(module, replace(task, point=replace(task.point, workload=work)))
+
+    return peak
+
+
+def _peak(module: TrainerModule, task: Task) -> int | None:
+    trainer: Any = None
+    try:
+        trainer = module.connect(task)
+        for _ in range(2):  # the first step makes the optimizer's state
+            trainer.step()
+        trainer.sync()
+        return int(of_trainer(trainer, "peak_memory_bytes"))
+    except Exception as error:
+        if cause_of(error) != "oom":
+            raise
+        return None
+    finally:
+        _release(trainer)
+
+
+def _release(trainer: Any) -> None:
+    sharing = trainer if isinstance(trainer, Sharing) else None
+    del trainer
+    gc.collect()
+    if sharing is not None:
+        sharing.release_memory()
+
+
+def main() -> NoReturn:
+    draw_nothing()
+    trial = msgspec.json.decode(sys.stdin.buffer.read(), type=BatchTrial)
+    found = largest(trial.task.point.workload.batch_size, trial.memory_bytes, peak_of(trial.task))
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+    sys.stdout.flush()
+    # Frameworks' threads may abort at the interpreter's exit.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
