@@ -67,6 +67,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     `config`: the given one, with every None that depends on the launch replaced.
     `missing`, `refused`: why a strategy, or a cell, is not measured. `why`: the reasons for device and defaults.
+    `filled`: the fields that each rule has filled in.
     `groups`: the points of one round, not shuffled.
     `cores`: those of the smallest host. `gpu_memory_bytes`: of the smallest GPU; 0 if unknown.
     `other_code`: the folder of the revision of `--against`.
@@ -79,6 +80,7 @@ class Plan(Record, frozen=True, kw_only=True):
     missing: dict[str, str]
     refused: dict[str, str]
     why: str
+    filled: tuple[rules.Filled, ...] = ()
     groups: tuple[Group, ...]
     cores: int = 1
     gpu_memory_bytes: int = 0
@@ -194,9 +196,8 @@ def make(
     """
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = rules.choose_device(config, slots, enrolled)
-    resolved, how, missing, points = rules.resolve(
-        config, rules.Launch(enrolled, slots, device, why, lab_bits_per_s, fit)
-    )
+    launch = rules.Launch(enrolled, slots, device, why, lab_bits_per_s, fit)
+    resolved, how, filled, missing, points = rules.resolve(config, launch)
     words = dict.fromkeys(config.interconnect)
     networks = tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)
     refused = matrix.refused(points, slots, lambda point: name_address.refusal(point, slots, enrolled, networks))
@@ -215,6 +216,7 @@ def make(
         networks=networks,
         missing=dict(missing),
         why="; ".join(filter(None, (why, *how))),
+        filled=filled,
         refused=refused,
         groups=grouped,
         cores=rules.emulated_cores(enrolled),

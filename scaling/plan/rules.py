@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from scaling import frameworks
 from scaling.errors import UsageError
@@ -54,11 +54,20 @@ class Launch(NamedTuple):
         return tuple(gpu for enrol in self.enrolled for gpu in enrol.host.gpus)
 
 
+class Filled(NamedTuple):
+    """The fields that a rule has filled in, with their values."""
+
+    rule: str
+    fields: Mapping[str, Any]
+
+
 class Draft(NamedTuple):
-    """A partly resolved configuration: reasons for its defaults, missing strategies, the points of a round."""
+    """A partly resolved configuration: reasons for its defaults, what each rule has filled in, missing strategies,
+    the points of a round."""
 
     config: SweepConfig
     why: tuple[str, ...] = ()
+    filled: tuple[Filled, ...] = ()
     missing: Mapping[str, str] = {}
     points: tuple[Point, ...] = ()
 
@@ -74,7 +83,10 @@ def resolve(config: SweepConfig, launch: Launch) -> Draft:
     """Apply every rule, in order. Raises UsageError if this launch cannot run the configuration."""
     draft = Draft(config)
     for rule in RULES:
-        draft = rule(draft, launch)
+        before, draft = draft.config, rule(draft, launch)
+        new = {name: value for name, value in asdict(draft.config).items() if value != getattr(before, name)}
+        if new:
+            draft = draft._replace(filled=(*draft.filled, Filled(rule.__name__.rstrip("_"), new)))
     return draft
 
 

@@ -138,6 +138,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     lines.append(f"model {config.model}, data {config.data}{place}, {_batch(config)}")
     if made.device == "emulated":
         lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
+    lines += ["not given, filled in by these rules of scaling/plan/rules.py:", *map(_filled, made.filled)]
     taking_turns = ", taking turns side by side" if made.side_by_side else ""
     lines.append(f"points of each of {made.rounds} rounds{taking_turns}:")
     lines += _points(made.cells, made)
@@ -156,6 +157,16 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
     lines.append(f"{counted(count, 'point')} in all, {about}; nothing was measured (--dry-run)")
     return "\n".join(map(printable, lines))
+
+
+def _filled(one: rules.Filled) -> str:
+    texts = {
+        name: ", ".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"
+        if isinstance(value, float) else str(value)
+        for name, value in one.fields.items()
+    }  # fmt: skip
+    alone = texts.get(one.rule) if len(texts) == 1 else None
+    return f"  {one.rule:<16}{alone or ', '.join(f'{name} {text}' for name, text in texts.items())}"
 
 
 def open_servers(cells: Iterable[Point]) -> list[str]:

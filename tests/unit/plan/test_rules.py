@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.plan import rules
+from scaling.plan import plan, rules
 from scaling.plan.config import FIELDS, SweepConfig
 from scaling.plan.placement import place_ranks
+from scaling.run import listing
 from tests.support.inline import enrol, host
 
 # Rules of several fields.
@@ -58,3 +59,14 @@ def test_rules_leave_what_they_have_settled(fields: dict[str, Any]) -> None:
     *_, (_, _, resolved) = applied(SweepConfig(**fields))
     *_, (_, _, again) = applied(resolved)
     assert again == replace(resolved) != SweepConfig(**fields)
+
+
+def test_a_dry_run_names_the_rule_of_each_field_that_was_not_given() -> None:
+    made = plan.make(SweepConfig(strategy=("fake:a",), batch_size=8, device="cpu"), ENROLLED)
+    lines = listing.dry_run(made, ENROLLED).splitlines()
+    begin = lines.index("not given, filled in by these rules of scaling/plan/rules.py:") + 1
+    found = dict(line.split(None, 1) for line in lines[begin : begin + len(made.filled)])
+    assert found["world_sizes"] == "1, 2, 4"
+    assert found["timeouts"] == "startup_timeout_s 300, point_timeout_s 1800"
+    assert not {"strategy", "batch_size", "device"} & found.keys()
+    assert found.keys() <= {rule.__name__.rstrip("_") for rule in rules.RULES}
