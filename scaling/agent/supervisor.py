@@ -146,7 +146,7 @@ class Supervisor:
         elif isinstance(command, Train):
             self._watch.begin(command.steps, now_s)
         elif command.measured:
-            self._watch.begin(command.windows * command.steps + 1, now_s)
+            self._watch.begin(command.windows * command.steps + command.lead, now_s)
 
     def pause(self, now_s: float) -> None:
         """Stop the child once all ranks are done, so that it takes nothing from the next point."""

@@ -103,6 +103,8 @@ class Run(Record, frozen=True, kw_only=True, tag="run"):
     `linger`: step on, unmeasured, until the next command, so that other devices see the same load.
     `first`: index of the first window; 0 for warm-up.
     `canary`: the agent runs a canary on the rank's cores first.
+    `lead`: uncounted steps before measured or later windows. They give ranks a common start, because commands
+      reach ranks at different times, and fill the queue of a GPU.
     """
 
     windows: int
@@ -111,6 +113,7 @@ class Run(Record, frozen=True, kw_only=True, tag="run"):
     linger: bool = False
     first: int = 0
     canary: bool = False
+    lead: int = 1
 
     @property
     def last(self) -> int:

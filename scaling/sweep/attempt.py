@@ -272,10 +272,18 @@ class Attempt:
 
     def measure(self, windows: int, *, first: int = 0, rank: int | None = None, canary: bool = False) -> None:
         """Have all ranks, or one alone, run measured windows, numbered from `first`."""
-        run = Run(
-            windows=windows, steps=self._steps, measured=True, linger=self.lingers, first=first, canary=canary
+        self._command(
+            Run(
+                windows=windows,
+                steps=self._steps,
+                measured=True,
+                linger=self.lingers,
+                first=first,
+                canary=canary,
+                lead=warmup.lead_of(self.state.point),
+            ),
+            rank,
         )
-        self._command(run, rank)
 
     def run_on(self, run: Run, rank: int | None) -> None:
         self._command(run, rank)

@@ -38,7 +38,7 @@ from scaling.sweep.gpu_sharing import ALONE, AT_ONCE, Sharing, at_first, fitting
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState
 from scaling.sweep.turns import Course, Turn, blocks_that_fit
-from scaling.sweep.warmup import pace_of
+from scaling.sweep.warmup import lead_of, pace_of
 
 # ---------------------------------------------------------------- soak
 #
@@ -114,7 +114,14 @@ def _is_behind(plain: Point, exchange: Point) -> bool:
 
 def _turn(one: Soaked, block: int, *, canary: bool) -> Run:
     first = LATER_WINDOWS * (block + 1)
-    return Run(windows=LATER_WINDOWS, steps=one.windows[-1].steps, measured=False, first=first, canary=canary)
+    return Run(
+        windows=LATER_WINDOWS,
+        steps=one.windows[-1].steps,
+        measured=False,
+        first=first,
+        canary=canary,
+        lead=lead_of(one.attempt.state.point),
+    )
 
 
 # ---------------------------------------------------------------- epoch

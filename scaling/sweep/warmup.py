@@ -57,6 +57,11 @@ def pace_of(
     return replace(SHORT, window_s=estimates.part_of_window(point) * window_s, floor_s=floor_s)
 
 
+def lead_of(point: Point) -> int:
+    """Return how many uncounted steps begin a turn: on GPUs a second one fills the device's queue."""
+    return 2 if point.hardware.device == "cuda" else 1
+
+
 class Warm(Record, frozen=True, kw_only=True):
     """The end of the warm-up: the steps of a window. `settled` is False if windows still drift."""
 

@@ -28,9 +28,6 @@ from scaling.worker.inspection import inspected
 from scaling.worker.training import Learner
 
 KIB = 1024
-# Uncounted steps before measured windows. They give ranks a common start, because commands reach ranks at
-# different times, and they fill the queue of a device that has a clock.
-LEAD_STEPS, LEAD_STEPS_OF_QUEUE = 1, 2
 
 
 class Send(Protocol):
@@ -97,14 +94,15 @@ class Worker:
                 self._run(command)
                 return True
             case Rest():
-                if isinstance(self.trainer, Sharing):
-                    self.trainer.release_memory()
+                self._release()
                 self._send(Rested())
                 return True
             case Inspect():
                 # Now: later steps change the parameters, and profilers take memory.
                 self._result = self._measured_result()
-                self._send(inspected(self, command, self._trace))
+                found = inspected(self, command, self._trace)
+                self._release()
+                self._send(found)
                 return True
             case Train():
                 self._send(self._epoch(command))
@@ -129,7 +127,7 @@ class Worker:
 
     def _by_host(self, run: Run) -> Iterator[Window]:
         trainer = self.trainer
-        self._lead(run, LEAD_STEPS)
+        self._lead(run)
         trainer.sync()
         start_s = self._clock()
         for index in range(run.first, run.last + 1):
@@ -143,7 +141,7 @@ class Worker:
         trainer.sync()
         device.mark()
         begun_s = self._edge_s = self._clock()  # the device is idle: it reaches the mark at once
-        self._lead(run, LEAD_STEPS_OF_QUEUE)
+        self._lead(run)
         device.mark()
         queued = self._queued(run.steps, run.first, device)
         for index in range(run.first + 1, run.last + 1):
@@ -154,8 +152,8 @@ class Worker:
         last = self._judged(self._reached(queued, device, marks), self._phase)
         yield replace(last, turn_s=took_s, turn_device_s=self._edge_s - begun_s)
 
-    def _lead(self, run: Run, steps: int) -> None:
-        for _ in range(steps if run.measured or run.is_later else 0):
+    def _lead(self, run: Run) -> None:
+        for _ in range(run.lead if run.measured or run.is_later else 0):
             self.trainer.step()
 
     def _queued(self, steps: int, index: int, device: Marking) -> Callable[..., Window]:
@@ -184,6 +182,10 @@ class Worker:
         unix_s = self._unix_clock() - (self._clock() - self._edge_s)
         step_s = passed_s[-marks:] if self._times_steps else ()
         return queued(start_s=start_s, end_s=self._edge_s, end_unix_s=unix_s, step_s=step_s)
+
+    def _release(self) -> None:
+        if isinstance(self.trainer, Sharing):
+            self.trainer.release_memory()
 
     def _judged(self, window: Window, phase: str) -> Window:
         """Add what is known after a device synchronisation. Raises NanLoss."""

@@ -123,7 +123,7 @@ def test_the_device_is_taken_before_anything_is_put_on_it(calls: list[str]) -> N
 
 
 def test_windows_begin_and_end_at_marks_in_a_queue_that_stays_filled(calls: list[str]) -> None:
-    work(calls, Run(windows=2, steps=2, measured=True))
+    work(calls, Run(windows=2, steps=2, measured=True, lead=2))
     told = [call for call in calls[calls.index("Ready") + 1 :] if call != "to"]
     window = ["step", "step", "mark"]
     # Two steps are not counted. The next window is in the queue while the host waits for the one before.

@@ -107,7 +107,7 @@ def on_device(**changes: Any) -> tuple[Worker, Device, list[Event], Clock]:
 
 def test_windows_of_a_turn_leave_the_devices_queue_filled() -> None:
     loop, trainer, said, clock = on_device()
-    loop.obey(Run(windows=3, steps=4, measured=True))
+    loop.obey(Run(windows=3, steps=4, measured=True, lead=2))
     found = windows(said)
     assert trainer.syncs == 2  # before the first step and after the last
     assert [w.seconds for w in found] == pytest.approx([1.0] * 3)
@@ -121,14 +121,14 @@ def test_windows_of_a_turn_leave_the_devices_queue_filled() -> None:
 
 def test_a_device_waits_for_a_host_that_is_slower() -> None:
     loop, _, said, _ = on_device(enqueue_s=0.5)
-    loop.obey(Run(windows=2, steps=4, measured=True))
+    loop.obey(Run(windows=2, steps=4, measured=True, lead=2))
     assert [w.seconds for w in windows(said)] == pytest.approx([2.0, 2.0])
 
 
 def test_short_windows_have_the_rate_of_long_ones() -> None:
     loop, _, said, _ = on_device()
-    loop.obey(Run(windows=1, steps=1, measured=True))
-    loop.obey(Run(windows=1, steps=20, measured=True))
+    loop.obey(Run(windows=1, steps=1, measured=True, lead=2))
+    loop.obey(Run(windows=1, steps=20, measured=True, lead=2))
     assert [w.steps / w.seconds for w in windows(said)] == pytest.approx([4.0, 4.0])
 
 
@@ -137,7 +137,7 @@ def test_a_report_arrives_while_the_next_window_runs() -> None:
     clock_at: list[float] = []
     loop, _, _, clock = on_device()
     loop._send = lambda event, hold=False: clock_at.append(clock())
-    loop.obey(Run(windows=3, steps=4, measured=True))
+    loop.obey(Run(windows=3, steps=4, measured=True, lead=2))
     assert clock_at == pytest.approx([1.51, 2.51, 3.51])
 
 
@@ -147,7 +147,7 @@ def test_steps_of_a_device_that_runs_behind_are_timed_by_its_own_clock(
 ) -> None:
     monkeypatch.setattr(Device, "has_device_clock", has_clock)
     loop, _, said, _ = on_device(is_beside=True)
-    loop.obey(Run(windows=2, steps=4, measured=True))
+    loop.obey(Run(windows=2, steps=4, measured=True, lead=2))
     assert [w.step_s for w in windows(said)] == [pytest.approx((0.25,) * 4) if has_clock else ()] * 2
 
 
