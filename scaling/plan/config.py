@@ -420,7 +420,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         int | None,
         _how(
             "How often every point is started and measured, in random order.",
-            default="6 if points take turns, on GPUs 3, of up to 4 points 4; else 5",
+            default="6 if points take turns, 5 of over 20 points; on GPUs 3, of up to 4 points 4; else 5",
             above=0,
         ),
     ] = None
@@ -438,7 +438,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         float | None,
         _how(
             "Least seconds of a window.",
-            default="0.1 if points take turns, 0.3 with MXNet or GPUs; else 0.5",
+            default="0.1 if points take turns, MXNet's and those on GPUs 0.3; else 0.5",
             above=0,
             of="measuring",
         ),

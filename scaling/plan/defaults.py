@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -11,14 +11,17 @@ from scaling.errors import UsageError
 from scaling.plan.config import SweepConfig
 from scaling.plan.validation import check_max_rounds
 from scaling.records.host import Gpu
-from scaling.records.point import Device
+from scaling.records.point import Device, Point
 
 # Defaults of (rounds, windows, seconds of a window). They were chosen by simulation for equal wall time
 # (python -m tests.bench.intervals). Where noise is as large over 1 s as over 0.1 s, as on many virtual machines,
 # many short windows give a narrower interval than few long ones (python -m tests.bench.pace).
 PACE_SIDE_BY_SIDE = (6, None, 0.1)
-# For frameworks that run ahead: the end of a window empties their queue, a large part of a short window.
-PACE_OF_QUEUES = (6, None, 0.3)
+# Windows of frameworks that run ahead: the end of a window empties their queue, a large part of a short window.
+WINDOW_OF_QUEUES_S = 0.3
+# Many points estimate their noise together: five rounds detect 5 % between two of eight exchanges in 81 % of
+# tables (python -m tests.bench.comparisons).
+MANY_POINTS, ROUNDS_OF_MANY_POINTS = 20, 5
 # On GPUs starts differ by 0.1 to 0.5 % and windows by less (H200): few windows for each start. With a standard
 # deviation of 0.26 % between starts, four rounds of two points give ± 0.54 % (95 %, Student). Three rounds of many
 # points give ± 0.45 %, because these estimate the deviation together.
@@ -30,7 +33,6 @@ TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.15, 5, 12
 # The soak, at most SOAK_PART of the planned time. It detects warm-up that lasts 20 s
 # (tests/unit/analysis/test_lasting.py).
 SOAK_S, SOAK_ON_GPUS_S, SOAK_PART = 12.0, 6.0, 1 / 5
-# Five rounds detect 5 % between two of eight exchanges in 81 % of tables (python -m tests.bench.comparisons).
 PACE_ALONE = (5, 5, 0.5)
 # Warm-up: least and most seconds, fewest windows. A GPU's clock settles to its power limit within 10 to 30 s.
 # Clock, power and temperature are read until they are steady.
@@ -43,11 +45,9 @@ COMPILING = 2
 
 
 def paced(config: SweepConfig, device: Device, *, side_by_side: bool, points: int) -> SweepConfig:
-    """Fill in rounds of so many points, windows and their length if not given. `windows` stays None for points
-    that take turns on CPUs."""
-    rounds, windows, window_s = _pace(config, device, side_by_side=side_by_side)
-    if side_by_side and device == "cuda" and points <= FEW_POINTS:
-        rounds = ROUNDS_OF_FEW_POINTS
+    """Fill in rounds of so many points, windows and their length if not given. `windows` and `window_s` stay None
+    for points that take turns on CPUs: the time of a step and the framework decide."""
+    rounds, windows, window_s = _pace(device, points, side_by_side=side_by_side)
     rounds = 1 if config.epochs else rounds
     check_max_rounds(config, config.rounds or rounds)
     settled = replace(
@@ -70,21 +70,32 @@ def turns_in_round(turn_s: float) -> int:
     return max(FEWEST_TURNS, min(MOST_TURNS, round(TURNS_S / turn_s)))
 
 
-def _pace(config: SweepConfig, device: Device, *, side_by_side: bool) -> tuple[int, int | None, float]:
+def _pace(device: Device, points: int, *, side_by_side: bool) -> tuple[int, int | None, float | None]:
     if not side_by_side:
         return PACE_ALONE
     if device == "cuda":
-        return PACE_OF_GPUS_IN_TURNS
-    baselines = (frameworks.load(name).baseline for name in config.strategy or ())
-    queues = any(device in frameworks.named(name).returns_early for name in baselines)
-    return PACE_OF_QUEUES if queues else PACE_SIDE_BY_SIDE
+        rounds, windows, window_s = PACE_OF_GPUS_IN_TURNS
+        return ROUNDS_OF_FEW_POINTS if points <= FEW_POINTS else rounds, windows, window_s
+    return ROUNDS_OF_MANY_POINTS if points > MANY_POINTS else PACE_SIDE_BY_SIDE[0], None, None
+
+
+def window_s(config: SweepConfig, points: Iterable[Point]) -> float:
+    """Return the least seconds of a window of these points, which take turns or are alone."""
+    if config.window_s is not None:
+        return config.window_s
+    queues = (
+        point.hardware.device in frameworks.named(frameworks.load(point.strategy).baseline).returns_early
+        for point in points
+    )
+    return WINDOW_OF_QUEUES_S if any(queues) else PACE_SIDE_BY_SIDE[2]
 
 
 def _check_patience(config: SweepConfig) -> None:
-    assert config.window_s is not None and config.point_timeout_s is not None
-    if config.window_s >= config.stall_timeout_s:
+    assert config.point_timeout_s is not None
+    longest_s = config.window_s or WINDOW_OF_QUEUES_S
+    if longest_s >= config.stall_timeout_s:
         raise UsageError(
-            f"--window-s {config.window_s:g}: a worker is silent in a window, and is ended after "
+            f"--window-s {longest_s:g}: a worker is silent in a window, and is ended after "
             f"--stall-timeout-s {config.stall_timeout_s:g}; raise that, or shorten the windows"
         )
     if config.soak_s is not None and config.soak_s >= config.point_timeout_s:
@@ -93,9 +104,9 @@ def _check_patience(config: SweepConfig) -> None:
             f"{config.point_timeout_s:g}; raise that, or shorten the soak"
         )
     windows = config.windows or MOST_TURNS
-    if windows * config.window_s >= config.point_timeout_s:
+    if windows * longest_s >= config.point_timeout_s:
         raise UsageError(
-            f"--windows {windows} of --window-s {config.window_s:g}: exceed the time of a point, "
+            f"--windows {windows} of --window-s {longest_s:g}: exceed the time of a point, "
             f"--point-timeout-s {config.point_timeout_s:g}; raise that"
         )
 

@@ -22,8 +22,7 @@ COMPILE_S, TRACE_S = 60.0, 2.5
 
 def group_s(group: Group, config: SweepConfig, slept_s: float = 0.0) -> float:
     """Estimate the seconds of a group in one round. `slept_s`: of the longest step of an emulated device."""
-    assert config.window_s is not None
-    window_s = max(config.window_s, slept_s)
+    window_s = max(defaults.window_s(config, group.points), slept_s)
     if group.points[0].hardware.device == "cuda":
         return _on_gpus_s(group, config, window_s)
     windows = config.windows or defaults.turns_in_round(window_s + UNCOUNTED_S)

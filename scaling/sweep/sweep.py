@@ -374,13 +374,12 @@ class Sweep:
 
     def _course(self, group: Group, index: int) -> Course:
         config, first = self.plan.config, group.points[0]
-        assert config.window_s is not None
         shared, canary = group.side_by_side, first.hardware.device == "cpu" and first.regime is None
         return Course(
             number=self._epoch(group, index) if shared else None,
             blocks=config.windows if shared else 1,
             windows=1 if shared else config.windows or defaults.MOST_TURNS,
-            window_s=config.window_s,
+            window_s=defaults.window_s(config, group.points),
             seed=f"{config.seed}/{first.round}/{index if shared else None}",
             canary=canary,
             planned_s=self.plan.seconds(group) if canary else 0.0,

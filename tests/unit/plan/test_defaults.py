@@ -341,11 +341,25 @@ def test_points_take_turns_on_cpus_and_gpus_by_default(fields: dict[str, Any], t
     gpus = tuple(Gpu(index=n, name="GPU", uuid=f"GPU-{n}", memory_bytes=80 * GIB) for n in range(4))
     found = groups_made(host(cores=64, memory_bytes=512 * GIB, gpus=gpus), **fields)
     assert found.side_by_side is turns
-    pace = (found.config.rounds, found.config.windows, found.config.window_s)
+    pace = (found.config.rounds, found.config.windows, defaults.window_s(found.config, found.cells))
     on_gpus, queues = fields.get("device") == "cuda", "mxnet:horovod" in fields.get("strategy", ())
-    in_turns = defaults.PACE_OF_QUEUES if queues else defaults.PACE_SIDE_BY_SIDE
+    rounds, windows, window_s = defaults.PACE_SIDE_BY_SIDE
+    in_turns = (rounds, windows, defaults.WINDOW_OF_QUEUES_S if queues else window_s)
     side_by_side = defaults.PACE_OF_GPUS_IN_TURNS if on_gpus else in_turns
     assert pace == (side_by_side if turns else defaults.PACE_ALONE)
+
+
+def test_windows_are_as_long_as_their_own_framework_needs() -> None:
+    found = groups_made(strategy=["torch:gloo", "mxnet:horovod"])
+    lengths = {group.points[0].strategy.partition(":")[0]: defaults.window_s(found.config, group.points)
+               for group in found.groups}  # fmt: skip
+    assert lengths == {"torch": defaults.PACE_SIDE_BY_SIDE[2], "mxnet": defaults.WINDOW_OF_QUEUES_S}
+
+
+def test_many_points_have_fewer_rounds() -> None:
+    few, many = groups_made(), groups_made(size=16, kinds=["exchange", "together", "comm"], strategy=FRAMEWORKS)
+    assert len(few.cells) <= defaults.MANY_POINTS < len(many.cells)
+    assert (few.rounds, many.rounds) == (defaults.PACE_SIDE_BY_SIDE[0], defaults.ROUNDS_OF_MANY_POINTS)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +371,7 @@ def test_windows_that_take_turns_are_as_many_as_fit(turn_s: float, turns: int) -
 
 def test_what_is_given_of_the_pace_stays() -> None:
     found = groups_made(rounds=2, window_s=0.1)
-    pace = (found.config.rounds, found.config.windows, found.config.window_s)
+    pace = (found.config.rounds, found.config.windows, defaults.window_s(found.config, found.cells))
     assert pace == (2, defaults.PACE_SIDE_BY_SIDE[1], 0.1)
 
 

@@ -261,17 +261,17 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) -> None:
     """The defaults depend on whether points take turns, on the framework and the device: the help has all."""
-    in_turns, queues, gpus, alone = (
-        defaults.PACE_SIDE_BY_SIDE, defaults.PACE_OF_QUEUES, defaults.PACE_OF_GPUS_IN_TURNS, defaults.PACE_ALONE
-    )  # fmt: skip
+    in_turns, gpus, alone = defaults.PACE_SIDE_BY_SIDE, defaults.PACE_OF_GPUS_IN_TURNS, defaults.PACE_ALONE
     few, fewest, most = defaults.FEW_POINTS, defaults.FEWEST_TURNS, defaults.MOST_TURNS
-    assert in_turns[0] == queues[0]
     on_gpus = f"on GPUs {gpus[0]}, of up to {few} points {defaults.ROUNDS_OF_FEW_POINTS}"
+    many = f"{defaults.ROUNDS_OF_MANY_POINTS} of over {defaults.MANY_POINTS} points"
+    on_cpus = f"{in_turns[0]} if points take turns, {many}"
     fitting = f"{fewest} to {most} (as many as last {defaults.TURNS_S} s)"
-    assert f"[default: ({in_turns[0]} if points take turns, {on_gpus}; else {alone[0]})]" in shown
+    assert f"[default: ({on_cpus}; {on_gpus}; else {alone[0]})]" in shown
     assert f"[default: ({fitting} if points take turns, on GPUs {gpus[1]}; else {alone[1]})]" in shown
-    assert queues[2] == gpus[2]
-    lasting = f"{in_turns[2]} if points take turns, {queues[2]} with MXNet or GPUs; else {alone[2]}"
+    queues_s = defaults.WINDOW_OF_QUEUES_S
+    assert queues_s == gpus[2]
+    lasting = f"{in_turns[2]} if points take turns, MXNet's and those on GPUs {queues_s}; else {alone[2]}"
     assert f"[default: ({lasting})]" in shown
     assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
 
