@@ -32,7 +32,7 @@ FEW_POINTS, ROUNDS_OF_FEW_POINTS = 4, 4
 TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.15, 5, 12
 # The soak, at most SOAK_PART of the planned time. It detects warm-up that lasts 20 s
 # (tests/unit/analysis/test_lasting.py).
-SOAK_S, SOAK_ON_GPUS_S, SOAK_PART = 12.0, 6.0, 1 / 5
+SOAK_S, SOAK_ON_GPUS_S, SOAK_PART = 12.0, 4.0, 1 / 5
 PACE_ALONE = (5, 5, 0.5)
 # Warm-up: least and most seconds, fewest windows. A GPU's clock settles to its power limit within 10 to 30 s.
 # Clock, power and temperature are read until they are steady.

@@ -41,6 +41,9 @@ def _on_gpus_s(group: Group, config: SweepConfig, window_s: float) -> float:
     start_s = ON_GPU_S + max(_import_s(point, config) for point in group.points)
     first_s = sum(_first_step_s(point) for point in group.points)
     warm_up_s = _warm_up_s(config, group.points[0], window_s)
+    if group.side_by_side and config.warm_up_s is None and config.rounds:  # later rounds find the GPUs warm
+        again_s = (defaults.WARM_UP_WINDOWS + 2) * window_s
+        warm_up_s = again_s + max(0.0, warm_up_s - again_s) / config.rounds
     turns_s = sum(
         (windows + 1) * (part_of_window(point) * window_s + UNCOUNTED_ON_GPU_S) if group.side_by_side
         else windows * window_s

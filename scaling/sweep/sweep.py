@@ -385,9 +385,14 @@ class Sweep:
             planned_s=self.plan.seconds(group) if canary else 0.0,
             soak_s=self.plan.soak_s if shared else 0.0,
             traced=inspection.traced(group.points, self.records) if config.trace else frozenset(),
-            warm_up_s=config.warm_up_s,
+            warm_up_s=self._warm_up_s(group),
             gpus=self._gpus.get(_cells(group), Sharing()) if shared and first.hardware.device == "cuda" else None,
         )
+
+    def _warm_up_s(self, group: Group) -> float | None:
+        """The least seconds of warm-up if given. GPUs that this group has warmed up before need only be steady."""
+        given = self.plan.config.warm_up_s
+        return 0.0 if given is None and _cells(group) in self._gpus else given
 
     def _epoch(self, group: Group, index: int) -> int:
         """The number of an epoch in its round; a new one if points of the group were measured before, in other

@@ -163,3 +163,7 @@ def test_gpus_are_warmed_up_once_for_all_points(cards: Any) -> None:
                   and record.point.world_size == 2)  # fmt: skip
     assert warm_s.pop(widest) >= 3.0
     assert max(warm_s.values()) < 2.0
+    again = next(
+        record for record in found.records if record.point.round == 1 and record.point.label[:-1] == widest[:-1]
+    )
+    assert 4 * 0.6 <= sum(window.seconds for window in again.ranks[0].warmup) < 5.0
