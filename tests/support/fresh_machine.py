@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,14 @@ class Machine:
         metadata = self.packages / f"{name}-0.dist-info" / "METADATA"
         metadata.parent.mkdir(exist_ok=True)
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def owns(self, name: str, files: Sequence[str]) -> None:
+        """Give a package these files. From Python 3.12 on, importlib.metadata lists only those that exist."""
+        for file in files:
+            path = self.packages / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        (self.packages / f"{name}-0.dist-info/RECORD").write_text("".join(f"{file},,\n" for file in files))
 
     def framework(self, name: str, version: str, distribution: str = "") -> None:
         """Install a framework that imports at once and has no CUDA."""

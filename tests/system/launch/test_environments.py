@@ -198,7 +198,7 @@ def test_libraries_of_one_wheel_each_are_fine() -> None:
 def test_what_is_overwritten_is_told_after_installing(machine: Machine) -> None:
     for name in ("nvidia_nccl_cu12", "nvidia_nccl_cu13"):
         machine.distribution(name, "2.29.7")
-        (machine.packages / f"{name}-0.dist-info/RECORD").write_text("".join(f"{file},,\n" for file in NCCL))
+        machine.owns(name, NCCL)
     done = machine.run("launch/install", "torch")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
@@ -211,7 +211,7 @@ def test_another_project_of_this_name_is_told_after_installing(machine: Machine)
     machine.distribution("scaling", "0.4")
     done = machine.run("launch/install", "torch")
     assert done.returncode == 0  # an editable install owns no file of the module
-    (machine.packages / "scaling-0.dist-info/RECORD").write_text("scaling/__init__.py,,\n")
+    machine.owns("scaling", ["scaling/__init__.py"])
     done = machine.run("launch/install", "torch")
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("launch: scaling: ")]
