@@ -84,6 +84,7 @@ def test_nccl_where_there_is_a_driver_and_all_to_build_with(
 ) -> None:
     home = cuda_toolkit(tmp_path)
     monkeypatch.setenv("CUDA_HOME", str(home))
+    monkeypatch.setattr(_horovod, "pypi_nccl", lambda: tmp_path / "no NCCL of PyPI")
     build, left_out = _horovod.plan((TORCH_CUDA, TENSORFLOW), driver=True)
     assert build.settings["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert build.settings["HOROVOD_CUDA_HOME"] == build.settings["HOROVOD_NCCL_HOME"] == str(home)
