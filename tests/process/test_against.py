@@ -241,7 +241,7 @@ def test_each_side_runs_its_own_files(against_strategy_file_checkout: Path, tmp_
             "HEAD~1",
             "this revision lacks what is measured: --strategy mine.ring:paper: cannot import mine.ring",
         ),
-        (NAME, "HEAD~2", "ring.py was elsewhere or not yet"),
+        (NAME, "HEAD~2", "ring.py: it was elsewhere or not yet"),
         (f"fake:a,{NAME}", "HEAD", "ring.py are in different folders; measure each in a run of its own"),
         ("mine.ring:paper,mine.moon:paper", "HEAD", "--strategy mine.moon:paper: cannot import mine.moon: "),
     ],
