@@ -24,8 +24,8 @@ SINGLE_STEPS = 2
 FLOOR_WINDOWS = defaults.WARM_UP_WINDOWS
 CEILING_WINDOWS = 16
 MAX_STEPS = 100_000
-# Most changes of a steady GPU within FLOOR_WINDOWS: fractions of clock and power, degrees of temperature.
-CLOCK_CHANGE, POWER_CHANGE, WARMING_C = 0.01, 0.05, 2.0
+# Most changes of a steady GPU from two windows to the next two: fractions of clock and power, degrees Celsius.
+CLOCK_CHANGE, POWER_CHANGE, WARMING_C = 0.01, 0.1, 2.0
 
 
 class Pace(Record, frozen=True, kw_only=True):
@@ -110,19 +110,22 @@ def _by_gpu(readings: Iterable[Sample]) -> Iterable[Sequence[Sample]]:
 
 
 def _is_steady(readings: Sequence[Sample]) -> bool:
-    """A power limit lowers the clock within 10 to 30 s; a GPU that warms up has not reached it yet."""
-    clocks_mhz = [one.sm_clock_mhz for one in readings if one.sm_clock_mhz]
-    powers_w = [one.power_w for one in readings if one.power_w]
-    temperatures_c = [one.temperature_c for one in readings if one.temperature_c]
+    """Compare the last two readings with the two before. The last one of each run finds the GPU idle, so single
+    readings of power differ. A power limit lowers the clock within 10 to 30 s."""
     return (
-        _spread(clocks_mhz) <= CLOCK_CHANGE * max(clocks_mhz, default=0)
-        and _spread(powers_w) <= POWER_CHANGE * max(powers_w, default=0)
-        and _spread(temperatures_c) <= WARMING_C
+        _change([one.sm_clock_mhz for one in readings]) <= CLOCK_CHANGE
+        and _change([one.power_w for one in readings]) <= POWER_CHANGE
+        and _change([one.temperature_c for one in readings], relative=False) <= WARMING_C
     )
 
 
-def _spread(values: Sequence[float]) -> float:
-    return max(values) - min(values) if values else 0.0
+def _change(values: Sequence[float | None], *, relative: bool = True) -> float:
+    """Return the change of the mean between the last two values and the two before; 0 if any is unknown."""
+    known = [value for value in values[-FLOOR_WINDOWS:] if value]
+    if len(known) < FLOOR_WINDOWS:
+        return 0.0
+    before, last = fmean(known[:2]), fmean(known[2:])
+    return abs(last - before) / (before if relative else 1.0)
 
 
 def drift_per_s(state: PointState) -> float:

@@ -116,8 +116,9 @@ def readings(*changes: dict[str, Any]) -> PointState:
 @pytest.mark.parametrize(
     ("name", "steady", "unsteady"),
     [
-        ("sm_clock_mhz", (1980, 1965, 1980, 1975), (1980, 1950, 1920, 1900)),
-        ("power_w", (600, 590, 605, 598), (400, 500, 550, 580)),
+        ("sm_clock_mhz", (1980, 1965, 1980, 1975), (1980, 1970, 1940, 1920)),
+        # Each run ends with a reading of an idle GPU.
+        ("power_w", (600, 180, 610, 170), (400, 180, 580, 190)),
         ("temperature_c", (60, 60, 61, 61), (50, 52, 54, 55)),
     ],
 )
@@ -126,8 +127,9 @@ def test_clock_power_and_temperature_must_be_steady(
 ) -> None:
     assert decide(readings(*({name: value} for value in steady)), PACE) == Warm(steps=2)
     assert decide(readings(*({name: value} for value in unsteady)), PACE) == more(2, 2)
-    settled = (*({name: value} for value in unsteady), *({name: steady[0]} for _ in range(4)))
+    settled = (*({name: value} for value in unsteady), *({name: value} for value in steady))
     assert decide(readings(*settled), PACE) == Warm(steps=2)
+    assert decide(readings(*({name: None} for _ in range(4))), PACE) == Warm(steps=2)
 
 
 def test_the_slope_of_windows_that_drift() -> None:
