@@ -68,6 +68,11 @@ check_environment() {
         fail "$environment has $("$python" --version 2>&1), 3.10 or newer is needed: deactivate that environment"
 }
 
+need_scaling() { # before a study starts: its first import would end in a traceback
+    "$python" -c 'import msgspec, mpi4py, typer' 2>/dev/null ||
+        fail "scaling is not installed for $python: ./launch/install torch installs it, or activate its environment"
+}
+
 # From the root, where Python finds the package `launch`.
 install_packages() { (cd "$root" && exec "$python" -m launch._install "$@"); }
 install_frameworks() { (cd "$root" && exec "$python" -m launch._frameworks "$@"); }

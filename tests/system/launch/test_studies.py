@@ -24,6 +24,7 @@ from scaling.workloads.data import folders
 from scaling.workloads.feeds.pictures import decode
 from scaling.workloads.specs import Images
 from tests.support import debian
+from tests.support.fresh_machine import Machine
 
 # Published studies beside what came out here: the table, and what a wrong call gets.
 
@@ -100,6 +101,14 @@ def test_a_row_that_failed_or_whose_machine_was_busy_claims_no_bound(
 def test_of_inception_speedups_alone_were_published() -> None:
     lines = dell.beside("inception_v3", []).splitlines()
     assert lines[-1].split() == ["16", "-", "14.70", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize("study", ["addfor", "beeva", "dell-p100", "domino", "minimaxir"])
+def test_a_study_without_an_installation_says_what_to_type(machine: Machine, study: str) -> None:
+    done = machine.run(f"launch/studies/{study}")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("./launch/install torch installs it, or activate its environment")
 
 
 @pytest.mark.parametrize(
