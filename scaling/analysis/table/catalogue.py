@@ -518,8 +518,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(label="device", applies=lambda report: any(row.device_use for row in report.rows),
         text="means over GPUs, rounds and readings during windows: the clock of the multiprocessors (and its "
              "highest reading), power, time with any kernel running; the most memory in use on one GPU, by points "
-             "that wait too; energy of the GPUs alone, by their counters. After ~ energy is from readings of power, "
-             "which some GPUs average over a part of the time."),
+             "that wait too; energy of the GPUs alone, by their counters. After ~ energy is from readings of "
+             "power, which some GPUs average over a part of the time."),
     Explanation(label="CPU and DRAM", applies=lambda report: any(row.machine_energy for row in report.rows),
         text="power of all processor packages and memory of the row's machines during windows, by the kernel's "
              "counters (RAPL). It is of whole machines, however many ranks they have. It is missing if ranks "
