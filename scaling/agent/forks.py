@@ -207,8 +207,7 @@ class Starter:
 
 
 def _is_forked(task: Task) -> bool:
-    framework = frameworks.named(_baseline(task))
-    return not task.fresh and bool(framework.preload) and task.point.hardware.device in framework.forks_on
+    return frameworks.named(_baseline(task)).forks(task.point.hardware.device, fresh=task.fresh)
 
 
 def _baseline(task: Task) -> str:

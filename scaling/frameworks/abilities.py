@@ -49,7 +49,7 @@ class Marking(Protocol):
 
 
 @runtime_checkable
-class Sharing(Protocol):
+class Releasing(Protocol):
     """A trainer that keeps device memory which it does not use, and can give it back."""
 
     def release_memory(self) -> None:

@@ -257,7 +257,7 @@ class Framework(Record, frozen=True, kw_only=True):
       preload: modules that a fork server imports; empty if workers cannot be forked
       forks_on: devices whose workers can be forks: importing these modules must not initialise such a device
       preload_environ: environment variables of the fork server and its forks
-      shares_gpus: its workers give back GPU memory while others have their turn (`abilities.Sharing`)
+      shares_gpus: its workers give back GPU memory while others have their turn (`abilities.Releasing`)
       returns_early: devices on which a step returns before it is done and no device clock times it
       resident_bytes: estimated memory of a worker without a model
       kernels_up_to: compute capability of the newest GPUs that its packages have kernels for
@@ -308,6 +308,10 @@ class Framework(Record, frozen=True, kw_only=True):
     corrected: dict[str, tuple[str, str, str]] = {}
     explained: dict[str, str] = {}
 
+    def forks(self, device: Device, *, fresh: bool) -> bool:
+        """Return whether workers on this device are forks; `fresh`: --fresh-workers forbids it."""
+        return not fresh and bool(self.preload) and device in self.forks_on
+
     def exchange(self, mode: str) -> Exchange:
         return self.exchanges.get(mode) or self.exchanges.get("", Exchange())
 
@@ -338,6 +342,11 @@ def read_options(known: Mapping[str, Option], given: Mapping[str, str]) -> dict[
     return {
         key: _parse(key, option, given[key]) if key in given else option.default for key, option in known.items()
     }
+
+
+def read_own_options(known: Mapping[str, Option], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of `known`, as `read_options` does; other options that a point carries are ignored."""
+    return read_options(known, {key: text for key, text in given.items() if key in known})
 
 
 def _parse(key: str, option: Option, text: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import TypeVar
 
-from scaling.frameworks.base import Option, read_options
+from scaling.frameworks.base import Option, read_own_options
 from scaling.records.point import Point
 from scaling.workloads import models
 from scaling.workloads.layers import BatchNorm
@@ -61,8 +61,7 @@ LOOP: Mapping[str, Option] = {
 
 
 def accumulated(point: Point) -> int:
-    known = {key: point.options[key] for key in LOOP if key in point.options}
-    return int(read_options(LOOP, known)["accumulate"])
+    return int(read_own_options(LOOP, point.options)["accumulate"])
 
 
 def refuse(point: Point) -> str | None:

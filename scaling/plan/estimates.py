@@ -14,9 +14,9 @@ GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
 # On GPUs: set up CUDA, cuDNN and NCCL and build the model; leave.
 ON_GPU_S, LEAVE_GPU_S = 5.3, 0.5
 # On GPUs: seconds of a first step with convolutions, for which cuDNN tries its algorithms (ResNet-50 took 2.9 to
-# 3.4 s), of another first step, and before a window that has its turn.
+# 3.4 s), of another first step (gpt2-tiny took 0.4 to 1.7 s), and before a window that has its turn: two steps.
 FIRST_CONVOLUTIONS_S, FIRST_STEP_S, UNCOUNTED_ON_GPU_S = 3.2, 0.6, 0.15
-# Seconds to compile a model; to profile steps and read the trace.
+# Seconds to compile a model, a guess; to profile steps and read the trace.
 COMPILE_S, TRACE_S = 60.0, 2.5
 
 
@@ -60,8 +60,7 @@ def _warm_up_s(config: SweepConfig, point: Point, window_s: float) -> float:
 def _import_s(point: Point, config: SweepConfig) -> float:
     """Seconds until a worker has imported its framework; 0 for a fork of a process that has."""
     framework = frameworks.named(frameworks.load(point.strategy).baseline)
-    is_forked = framework.preload and point.hardware.device in framework.forks_on and not config.fresh_workers
-    return 0.0 if is_forked else framework.startup_s
+    return 0.0 if framework.forks(point.hardware.device, fresh=config.fresh_workers) else framework.startup_s
 
 
 def _first_step_s(point: Point) -> float:

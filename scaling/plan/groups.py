@@ -20,8 +20,8 @@ MEMORY_PART = 0.5
 # Weights, gradients, momentum, buffers of the exchange.
 COPIES = 4
 FLOAT32_BYTES = 4
-# Host memory of a worker on a GPU: CUDA's libraries and pinned buffers. The GPU's memory is measured once workers
-# run (sweep/gpu_sharing.py).
+# Host memory of a worker on a GPU, a guess: CUDA's libraries and pinned buffers. The GPU's memory is measured once
+# workers run (sweep/gpu_sharing.py).
 ON_GPU_BYTES = 3 * 10**9
 
 

@@ -220,7 +220,7 @@ def make(
         refused=refused,
         groups=grouped,
         cores=rules.emulated_cores(enrolled),
-        gpu_memory_bytes=min((gpu.memory_bytes for enrol in enrolled for gpu in enrol.host.gpus), default=0),
+        gpu_memory_bytes=rules.least_memory_bytes(launch),
     )
 
 

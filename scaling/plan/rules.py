@@ -233,7 +233,7 @@ def _why_batch(config: SweepConfig, launch: Launch) -> str:
         return launch.fit or "a trial before the run chooses the largest that fits"
     if launch.device != "cuda" or config.model not in BATCHES:
         return ""
-    memory_gb = _least_memory_bytes(launch) / GB
+    memory_gb = least_memory_bytes(launch) / GB
     return f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown"
 
 
@@ -251,12 +251,13 @@ def _batch_size(config: SweepConfig, model: ModelSpec, launch: Launch) -> int:
     if grows_batch(config, launch.device) and isinstance(launch.fit, BatchFit):
         return launch.fit.batch_size
     if launch.device == "cuda" and model.name in BATCHES:
-        fitting = (size for least, size in BATCHES[model.name] if _least_memory_bytes(launch) >= least)
+        fitting = (size for least, size in BATCHES[model.name] if least_memory_bytes(launch) >= least)
         return next(fitting, model.batch_size[launch.device])
     return model.batch_size[launch.device]
 
 
-def _least_memory_bytes(launch: Launch) -> int:
+def least_memory_bytes(launch: Launch) -> int:
+    """Return the memory of the smallest GPU; 0 if unknown."""
     return min((gpu.memory_bytes for gpu in launch.gpus), default=0)
 
 

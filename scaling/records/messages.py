@@ -96,7 +96,8 @@ class Listened(Record, frozen=True, kw_only=True, tag="listened"):
 
 
 class Preloaded(Record, frozen=True, kw_only=True, tag="preloaded"):
-    """The answer to Preload: the fork servers are ready. `fresh`: why workers of a framework start fresh."""
+    """The answer to Preload: the fork servers are ready. `fresh`: frameworks whose import has initialised CUDA, so
+    that their workers start fresh."""
 
     fresh: tuple[str, ...] = ()
 

@@ -23,8 +23,8 @@ _FOUND = msgspec.json.Decoder(BatchFit | None)
 
 
 def tried(made: Plan, look: Callable[[], None]) -> BatchFit | str:
-    """Return the largest batch of the plan's model that fits, or why that is unknown. It takes 10 to 20 s; `look`
-    is called meanwhile."""
+    """Return the largest batch of the plan's model that fits, or why that is unknown. `look` is called
+    meanwhile."""
     plain = next((point for point in made.cells if point.kind in ("solo", "each")), made.cells[0])
     baseline = frameworks.load(plain.strategy).baseline
     point = replace(plain, strategy=baseline, kind="solo", world_size=1, options={})

@@ -34,7 +34,7 @@ from scaling.records.run import LATER_WINDOWS
 from scaling.records.task import Run
 from scaling.sweep.attempt import Attempt
 from scaling.sweep.bench import Bench
-from scaling.sweep.gpu_sharing import ALONE, AT_ONCE, Sharing, at_first, fitting, needs, slowed
+from scaling.sweep.gpu_sharing import ALONE, AT_ONCE, Sharing, fitting, memory_order, slowed, startable
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState
 from scaling.sweep.turns import Course, Turn, blocks_that_fit
@@ -159,7 +159,7 @@ class Epoch:
         self.gpus = course.gpus
         self._stopped: set[int] = set()
         # Points that GPUs have no room for yet.
-        self._waiting = list(points) if self.gpus is None else sorted(points, key=needs, reverse=True)
+        self._waiting = list(points) if self.gpus is None else sorted(points, key=memory_order, reverse=True)
         self.attempts: list[Attempt] = []
         self._most = 0  # points that were started together
         self._admit(self._room(self.gpus, points) if self.gpus else len(points))
@@ -167,7 +167,7 @@ class Epoch:
         self._way = self._run()
 
     def _room(self, gpus: Sharing, points: Sequence[Point]) -> int:
-        return gpus.fits or at_first(points, self._bench.plan.gpu_memory_bytes)
+        return gpus.fits or startable(points, self._bench.plan.gpu_memory_bytes)
 
     def _admit(self, count: int) -> None:
         admitted, self._waiting = self._waiting[:count], self._waiting[count:]
@@ -323,7 +323,7 @@ class Epoch:
             if self.gpus and self.gpus.fits is None and not cold[0].fails:
                 yield from self._make_room(self.gpus, cold[0])
         if self.gpus and self._running:
-            widest = max(self._running, key=lambda attempt: needs(attempt.state.point))
+            widest = max(self._running, key=lambda attempt: memory_order(attempt.state.point))
             yield from self._warm_up(widest, warms_gpus=True)
 
     def _make_room(self, gpus: Sharing, first: Attempt) -> Iterator[None]:

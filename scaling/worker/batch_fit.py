@@ -9,18 +9,16 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any, NoReturn, cast
+from typing import NoReturn
 
 import msgspec
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.frameworks.abilities import Sharing
 from scaling.frameworks.answers import of_trainer
 from scaling.frameworks.base import TrainerModule
 from scaling.records.task import BatchFit, BatchTrial, Task
-from scaling.worker.run_task import cause_of, draw_nothing
+from scaling.worker.run_task import cause_of, draw_nothing, trainer_module
 
 # The part of a GPU's memory that a step of the plain loop may use. An exchange needs buffers too, and points that
 # wait hold their weights.
@@ -54,40 +52,27 @@ def largest(least: int, memory_bytes: int, peak: Peak) -> BatchFit | None:
 
 
 def peak_of(task: Task) -> Peak:
-    strategy = frameworks.load(task.point.strategy)
-    module = cast(TrainerModule, import_module(strategy.trainer_module))
-    prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
-    prepare()
+    module = trainer_module(frameworks.load(task.point.strategy))
 
     def peak(batch_size: int) -> int | None:
+        gc.collect()  # the trainer of the batch before holds memory until its cycles are collected
         work = replace(task.point.workload, batch_size=batch_size)
-        return _peak(module, replace(task, point=replace(task.point, workload=work)))
+        try:
+            return _used_bytes(module, replace(task, point=replace(task.point, workload=work)))
+        except Exception as error:
+            if cause_of(error) != "oom":
+                raise
+            return None
 
     return peak
 
 
-def _peak(module: TrainerModule, task: Task) -> int | None:
-    trainer: Any = None
-    try:
-        trainer = module.connect(task)
-        for _ in range(2):  # the first step makes the optimizer's state
-            trainer.step()
-        trainer.sync()
-        return int(of_trainer(trainer, "peak_memory_bytes"))
-    except Exception as error:
-        if cause_of(error) != "oom":
-            raise
-        return None
-    finally:
-        _release(trainer)
-
-
-def _release(trainer: Any) -> None:
-    sharing = trainer if isinstance(trainer, Sharing) else None
-    del trainer
-    gc.collect()
-    if sharing is not None:
-        sharing.release_memory()
+def _used_bytes(module: TrainerModule, task: Task) -> int:
+    trainer = module.connect(task)
+    for _ in range(2):  # the first step makes the optimizer's state
+        trainer.step()
+    trainer.sync()
+    return int(of_trainer(trainer, "peak_memory_bytes"))
 
 
 def main() -> NoReturn:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from scaling.frameworks.abilities import Hashing, Immediate, Marking, Sharing, Shown, Stale
+from scaling.frameworks.abilities import Hashing, Immediate, Marking, Releasing, Shown, Stale
 from scaling.frameworks.answers import of_trainer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
@@ -76,7 +76,6 @@ class Worker:
         self._times_steps = times_steps
         self._is_immediate = isinstance(trainer, Immediate) and trainer.is_done_on_return
         self._marks = trainer if isinstance(trainer, Marking) and trainer.has_device_clock else None
-        self._edge_s = 0.0  # end of the last window by the device's clock
         self._reported = 0  # samples up to the end of the last window
         self._stale = trainer if isinstance(trainer, Stale) else None
         self._trace = trace
@@ -140,17 +139,19 @@ class Worker:
         trainer, marks = self.trainer, run.steps if self._times_steps else 1
         trainer.sync()
         device.mark()
-        begun_s = self._edge_s = self._clock()  # the device is idle: it reaches the mark at once
+        begun_s = edge_s = self._clock()  # the device is idle: it reaches the mark at once
         self._lead(run)
         device.mark()
         queued = self._queued(run.steps, run.first, device)
         for index in range(run.first + 1, run.last + 1):
             before, queued = queued, self._queued(run.steps, index, device)
-            yield self._reached(before, device, marks, ahead=marks)
+            window = self._reached(before, device, marks, edge_s, ahead=marks)
+            yield window
+            edge_s = window.end_s
         trainer.sync()
         took_s = self._clock() - begun_s
-        last = self._judged(self._reached(queued, device, marks), self._phase)
-        yield replace(last, turn_s=took_s, turn_device_s=self._edge_s - begun_s)
+        last = self._judged(self._reached(queued, device, marks, edge_s), self._phase)
+        yield replace(last, turn_s=took_s, turn_device_s=last.end_s - begun_s)
 
     def _lead(self, run: Run) -> None:
         for _ in range(run.lead if run.measured or run.is_later else 0):
@@ -158,33 +159,27 @@ class Worker:
 
     def _queued(self, steps: int, index: int, device: Marking) -> Callable[..., Window]:
         """Enqueue the steps of a window; return the window without its times."""
-        before, reported, waited_s = self._samples(), self._reported, self._waited_s()
+        before = self._counts()
         for number in range(steps):
             self.trainer.step()
             if self._times_steps or number + 1 == steps:
                 device.mark()
-        self._reported = self._samples()
-        return partial(
-            Window,
-            index=index,
-            measured=False,
-            steps=steps,
-            samples=self._reported - before,
-            uncounted_samples=before - reported,
-            waited_s=_since(waited_s, self._waited_s()),
-        )
+        return partial(Window, index=index, measured=False, steps=steps, **self._counted(before))
 
-    def _reached(self, queued: Callable[..., Window], device: Marking, marks: int, ahead: int = 0) -> Window:
-        """Wait until the device reaches the end of a window of `marks` marks; `ahead` more are in the queue."""
+    def _reached(
+        self, queued: Callable[..., Window], device: Marking, marks: int, edge_s: float, ahead: int = 0
+    ) -> Window:
+        """Wait until the device reaches the end of a window of `marks` marks; `ahead` more are in the queue.
+        `edge_s`: the end of the window before, or the begin of the turn."""
         passed_s: tuple[float, ...] = of_trainer(device, "between_marks_s", ahead)
-        start_s = self._edge_s + sum(passed_s[:-marks])  # the lead
-        self._edge_s = start_s + sum(passed_s[-marks:])
-        unix_s = self._unix_clock() - (self._clock() - self._edge_s)
+        start_s = edge_s + sum(passed_s[:-marks])  # the lead
+        end_s = start_s + sum(passed_s[-marks:])
+        unix_s = self._unix_clock() - (self._clock() - end_s)
         step_s = passed_s[-marks:] if self._times_steps else ()
-        return queued(start_s=start_s, end_s=self._edge_s, end_unix_s=unix_s, step_s=step_s)
+        return queued(start_s=start_s, end_s=end_s, end_unix_s=unix_s, step_s=step_s)
 
     def _release(self) -> None:
-        if isinstance(self.trainer, Sharing):
+        if isinstance(self.trainer, Releasing):
             self.trainer.release_memory()
 
     def _judged(self, window: Window, phase: str) -> Window:
@@ -200,27 +195,37 @@ class Worker:
 
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
         """Time the steps from `start_s`, or from now if the device is idle, to the device's end of them."""
-        before, reported, waited_s = self._samples(), self._reported, self._waited_s()
+        before = self._counts()
         begun_s = self._clock() if start_s is None else start_s
         step_s = self._steps(step, steps, begun_s)
         self.trainer.sync()
         end_s = self._clock()
-        self._reported = self._samples()
         return Window(
             index=index,
             measured=False,
             steps=steps,
-            samples=self._reported - before,
             start_s=begun_s,
             end_s=end_s,
             end_unix_s=self._unix_clock(),
-            uncounted_samples=before - reported,
             step_s=step_s,
-            waited_s=_since(waited_s, self._waited_s()),
+            **self._counted(before),
         )
 
     def timing(self, trainer: Trainer) -> Worker:
         return Worker(trainer, self._send, self._waiting, self._clock, self._unix_clock)
+
+    def _counts(self) -> tuple[int, float | None]:
+        return self._samples(), self._waited_s()
+
+    def _counted(self, before: tuple[int, float | None]) -> dict[str, Any]:
+        """Return the fields of a window that count what was fed since its counts at the start."""
+        samples, waited_s = before
+        reported, self._reported = self._reported, self._samples()
+        return {
+            "samples": self._reported - samples,
+            "uncounted_samples": samples - reported,
+            "waited_s": _since(waited_s, self._waited_s()),
+        }
 
     def _samples(self) -> int:
         fed = self._fed()

@@ -315,10 +315,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
     """Obey until the result is out; the trainer is not closed."""
     begun_s = time.monotonic()
     strategy = frameworks.load(task.point.strategy)
-    module = cast(TrainerModule, import_module(strategy.trainer_module))
-    # A file that the agent imports too cannot import its framework at its top.
-    prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
-    prepare()
+    module = trainer_module(strategy)
     tell_faults()
     imported_s = time.monotonic()
     read_from, cached_fraction = prepared(task)
@@ -353,6 +350,15 @@ def _work(task: Task, channel: Channel) -> Trainer:
     while worker.obey(channel.receive()):
         pass
     return trainer
+
+
+def trainer_module(strategy: Strategy) -> TrainerModule:
+    """Import the module of a strategy's trainer, and its framework."""
+    module = cast(TrainerModule, import_module(strategy.trainer_module))
+    # A file that the agent imports too cannot import its framework at its top.
+    prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
+    prepare()
+    return module
 
 
 def _connect(module: TrainerModule, task: Task) -> Trainer:

@@ -170,13 +170,13 @@ def over_cpu(cells: Sequence[Cell], rows: Sequence[Row], controls: Controls) -> 
 
 def _facts(of: Row | Baseline) -> dict[str, Any]:
     """Return the fields that `OverCpu` and `Minibatch` share."""
-    who: dict[str, Any]
+    identity: dict[str, Any]
     if isinstance(of, Baseline):
-        who = {"contender": Contender(strategy=of.strategy, interconnect="auto", options={}), "world_size": 1}
+        identity = {"contender": Contender(strategy=of.strategy, interconnect="auto", options={}), "world_size": 1}
     else:
-        who = {"contender": contender(of), "world_size": of.world_size}
+        identity = {"contender": contender(of), "world_size": of.world_size}
     return {
-        **who,
+        **identity,
         "alone": isinstance(of, Baseline),
         "workload": of.workload,
         "hardware": of.hardware,

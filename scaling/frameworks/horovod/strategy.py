@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.frameworks import network_env
-from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_options, timeout_s
+from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_own_options, timeout_s
 from scaling.frameworks.listening import until_it_listens
 from scaling.frameworks.options import count_from_0, number_from_0, one_of
 from scaling.records import crossing
@@ -52,7 +52,7 @@ OPTIONS: Mapping[str, Option] = {
 
 def options_of(point: Point) -> dict[str, Any]:
     """Return the values of Horovod's options. A point also carries those of its framework's loop."""
-    return read_options(OPTIONS, {key: text for key, text in point.options.items() if key in OPTIONS})
+    return read_own_options(OPTIONS, point.options)
 
 
 class Horovod(Strategy):

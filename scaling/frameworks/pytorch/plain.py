@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from scaling.frameworks import cuda, limits, options
-from scaling.frameworks.base import PASSES, Option, Strategy, Traits, read_options
+from scaling.frameworks.base import PASSES, Option, Strategy, Traits, read_own_options
 from scaling.frameworks.pytorch import installed
 from scaling.hosts import gpus
 from scaling.records.point import Device, Optimizer, Point
@@ -72,9 +72,7 @@ class TorchStrategy(Strategy):
 
 def fused(point: Point) -> bool:
     """Return whether one kernel updates all parameters."""
-    known = TorchStrategy.options
-    given = {key: text for key, text in point.options.items() if key in known}
-    return bool(read_options(known, given)["fused"])
+    return bool(read_own_options(TorchStrategy.options, point.options)["fused"])
 
 
 def _refuse_fused(point: Point) -> str | None:

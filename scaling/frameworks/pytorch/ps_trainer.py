@@ -51,7 +51,7 @@ class CopiesOut:
             self._begun.append((index, self._stream.record_event()))
 
     def done(self, *, wait: bool) -> Iterator[int]:
-        """Yield the buckets whose copies are done; with `wait` all, each as soon as it is."""
+        """Yield the buckets whose copies are done. With `wait`, wait for the others too."""
         while self._begun:
             index, event = self._begun[0]
             if event is not None and not wait and not event.query():

@@ -191,7 +191,7 @@ class Table(NamedTuple):
 
 
 class Figure(Record, frozen=True, kw_only=True):
-    """A figure with its heading, its table and the marks of its rows. `says`: text for readers who cannot see it.
+    """A figure with its heading, its table and the marks of its rows. `says`: the text of screen readers.
     `left_out`: what it does not show."""
 
     name: str
