@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -132,6 +133,11 @@ def open_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
         elif isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, or of COLUMNS; 80 if there is none."""
+    return shutil.get_terminal_size().columns
 
 
 def deliver(data: str | bytes, output: Path | None) -> None:

@@ -93,6 +93,18 @@ class Load(Record, frozen=True, kw_only=True):
             yield f"{FOREIGN_LOAD if is_load else SLOWER_CORES}{where}: {'; '.join((*slower, *self._shared()))}"
 
     @property
+    def programs(self) -> str:
+        """The busiest programs, `cc1plus, make`; "" if none was seen."""
+        found = sorted((one for of in self.used.values() for one in of), key=lambda one: -one.run_s)
+        return ", ".join(list(dict.fromkeys(one.name for one in found if one.cores >= LEAST_CORES))[:NAMED])
+
+    def summary(self) -> Iterator[str]:
+        """Yield `31 of 120 windows repeated while cc1plus used the cores`; nothing if no window was repeated."""
+        if self.again:
+            why = f" while {self.programs} used the cores" if self.programs else ": the cores were slower at times"
+            yield f"{self.again} of {self.windows + self.again} windows repeated{why}"
+
+    @property
     def _slow_windows(self) -> int:
         return len(self.slower) + len(self.slower_again)
 

@@ -16,14 +16,14 @@ from scaling.analysis.table import cost
 from scaling.analysis.table.analyse import join, joinable
 from scaling.analysis.table.cost import Base, Pricing, base, why_not
 from scaling.analysis.table.rows import Row
-from scaling.command import deliver, obey
+from scaling.command import deliver, obey, terminal_width
 from scaling.errors import UsageError
 from scaling.records.run import Header
 from scaling.records.store import folder_of, load_whole
 from scaling.report import flags, labels
 from scaling.report.flags import FOR_FILES, NAME, Asked
-from scaling.report.formats import csv, json, latex, markdown, terminal
-from scaling.report.material import Material, source_of
+from scaling.report.formats import csv, json, latex, markdown, screen, terminal
+from scaling.report.material import PAGE_FILE, Material, Place, source_of
 from scaling.text import one_line, readable
 
 # ---------------------------------------------------------------- the row of --base
@@ -117,6 +117,10 @@ def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
     match asked.format:
         case "html" | "svg" | "png" | "pdf":
             return _drawn(asked, material)
+        case "table" if asked.is_screen and material.rows:
+            place = _place(asked, material)
+            text = screen.render(material, place, width=terminal_width(), color=color)
+            text += f"{material.doc.last_line}\n"
         case "table":
             text = terminal.whole(material.doc, color=color)
         case "markdown":
@@ -130,6 +134,15 @@ def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
                 material.header, material.records, material.joined, material.pricing, material.predictions
             )
     return text
+
+
+def _place(asked: Asked, material: Material) -> Place:
+    """Return the place of a single run; of several runs together there is none."""
+    if len(asked.runs) > 1 or material.header.is_import:
+        return Place("")
+    folder = folder_of(asked.runs[0])
+    page = folder / PAGE_FILE
+    return Place(str(folder), str(page) if page.exists() else "", lacks=material.lacks)
 
 
 def _drawn(asked: Asked, material: Material) -> str | bytes:

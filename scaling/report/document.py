@@ -406,8 +406,6 @@ def _is_swept(row: Row, found: Iterable[Minibatch]) -> bool:
 def _too_little(rows: Sequence[Row]) -> Iterable[str]:
     if not rows:
         yield "no exchange of this run has ended: the table is empty"
-    elif max(row.rounds for row in rows) == 1:
-        yield "one round: no intervals and no comparisons"
 
 
 def _apart(records: Sequence[PointRecord]) -> Iterable[str]:

@@ -12,13 +12,13 @@ from scaling.analysis.table.analyse import Change, changes
 from scaling.analysis.table.rows import Row
 from scaling.quiet import canary
 from scaling.records import network
-from scaling.records.host import HostInfo
+from scaling.records.host import Gpu, HostInfo
 from scaling.records.point import WANTED, Point, Regime
 from scaling.records.run import Header, PointRecord, RankRecord
 from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
-from scaling.text import counted, date, several
+from scaling.text import counted, date, plural, several
 
 # ---------------------------------------------------------------- revisions
 
@@ -93,6 +93,41 @@ def facts(
     return (*imported.facts(header), *entries, *revision_facts(records))
 
 
+# ---------------------------------------------------------------- one line
+
+
+def setting(header: Header, records: Sequence[PointRecord]) -> tuple[str, ...]:
+    """Return the run in short: its work, devices, hosts and start."""
+    works = list(dict.fromkeys(_work(record.point) for record in records if record.point.kind in WANTED))
+    names = list(dict.fromkeys(host.hostname for host in header.hosts))
+    hosts = f"{plural(len(names), 'host')} {several(names, 4)}" if names else ""
+    more = f"and {counted(len(works) - 1, 'other')}" if len(works) > 1 else ""
+    return tuple(filter(None, (*works[:1], more, devices_of(header), hosts, date(header.created_unix_s))))
+
+
+def _work(point: Point) -> str:
+    """Return `digits-cnn, fp32, 32 a device (weak)`."""
+    share = {"weak": "a device", "strong": "in all", "node": "a node"}[point.workload.batch_rule]
+    size = point.reference.batch_size
+    return f"{point.workload.model}, {point.workload.precision}, {size} {share} ({point.workload.batch_rule})"
+
+
+def devices_of(header: Header) -> str:
+    """Return `4 x NVIDIA H100`, `2 x AMD EPYC core`, or the emulated device; "" without hosts."""
+    if header.device == "emulated":
+        return f"EMULATED {header.config.get('device')}"
+    if header.device == "cuda":
+        gpus = Counter(gpu.name for gpu in _gpus(header))
+        return ", ".join(f"{count} x {name}" for name, count in gpus.items())
+    models = dict.fromkeys(host.cpu_model for host in header.hosts)
+    return f"{header.launch_size} x {_each(models)} core" if models else ""
+
+
+def _gpus(header: Header) -> Iterable[Gpu]:
+    """Hosts that share a GPU list it twice, with the same UUID."""
+    return {gpu.uuid or (host.hostname, gpu.index): gpu for host in header.hosts for gpu in host.gpus}.values()
+
+
 def _each(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(texts))
 
@@ -131,9 +166,7 @@ def _batch(point: Point) -> Phrase:
 
 def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:
     if header.device == "cuda":
-        # Hosts that share a GPU list it twice, with the same UUID.
-        gpus = {gpu.uuid or (host.hostname, gpu.index): gpu for host in header.hosts for gpu in host.gpus}
-        names = Counter(gpu.name for gpu in gpus.values())
+        names = Counter(gpu.name for gpu in _gpus(header))
         numbers = {name: quantities.integer(count) for name, count in names.items()}
         listed = quantities.distinct(("cuda: ", number, f" x {name}") for name, number in numbers.items())
         return *listed, *_cpu_beside(header, records)

@@ -47,6 +47,7 @@ _BASE = typer.Option(
     show_default="the own plain loop",
 )
 _OUTPUT = output_flag("-o", "--output")
+VERBOSE = typer.Option("--verbose", help="Print all tables, notes and how to read them. Files have all.")
 
 app = typer.Typer(add_completion=False)
 
@@ -74,6 +75,12 @@ class Asked(Record, frozen=True, kw_only=True):
     epoch_samples: int = 0
     knee: float = KNEE
     base: str = ""
+    verbose: bool = False
+
+    @property
+    def is_screen(self) -> bool:
+        """Whether the last screen of a run is asked for: no file, no costs, not all."""
+        return self.format == "table" and not (self.output or self.verbose or self.prices or self.base)
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -95,6 +102,7 @@ def report(
     epoch_samples: Annotated[int, _EPOCH] = 0,
     knee: Annotated[float, _KNEE] = KNEE,
     base: Annotated[str, _BASE] = "",
+    verbose: Annotated[bool, VERBOSE] = False,
     schema_: Annotated[bool, _SCHEMA] = False,
 ) -> Asked:
     """Tabulate and draw runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
@@ -110,6 +118,7 @@ def report(
         epoch_samples=epoch_samples,
         knee=knee,
         base=base,
+        verbose=verbose,
     )
     _validate(asked)
     return asked

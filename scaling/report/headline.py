@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy
 from scaling.analysis.table.rows import Row, Training
 from scaling.records.other_code import revision
-from scaling.report import quantities
 from scaling.text import decimals
 
 NONE = "-"
@@ -37,22 +37,35 @@ def claims(row: Row) -> bool:
 
 
 def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:
-    """Return `scaling: torch:nccl N=16 3937.2 images/s speedup 12.31 efficiency 0.769 flags -`. The line is for
-    grep and awk: words keep their places, `-` is unknown, commas separate flags."""
+    """Return the line for programs, which grep and awk read:
+
+        scaling: torch:nccl N=16 3937.2 images/s speedup 12.31 efficiency 0.769 flags - ci95 25.1 0.08 0.005
+
+    Words keep their places, `-` is unknown, commas separate flags. After ci95 are half the 95 % intervals of the
+    rate, the speedup and the efficiency.
+    """
     row = headline(rows)
     if row is None:
         best = max(accuracy.best(list(trainings)).values(), key=accuracy.last_top1, default=None)
         return "scaling: nothing measured" if best is None else _accuracy(best)
-    found = quantities.rate(row.samples_per_s, row.workload)
-    rate = NONE if found is None else f"{found.value:.{_digits(found.value)}f}"
-    speedup = NONE if row.speedup is None or row.learnt_less else f"{row.speedup.mean:.2f}"
-    efficiency = NONE if row.efficiency is None or row.learnt_less else f"{row.efficiency.mean:.3f}"
+    rate = None if row.samples_per_s is None else row.samples_per_s.times(row.workload.units_per_sample)
+    speedup, efficiency = (None if row.learnt_less else one for one in (row.speedup, row.efficiency))
+    each = ((rate, _digits(rate.mean) if rate else 1), (speedup, 2), (efficiency, 3))
+    means, halves = zip(*(_words(estimate, digits) for estimate, digits in each), strict=True)
+    flags = ",".join(row.flags) or NONE
     passes = "" if row.workload.trains else f" pass {row.workload.pass_}"
     over = "" if row.interconnect == "auto" else f" over {row.interconnect}"
     return (
-        f"scaling: {row.strategy} N={row.world_size} {rate} {row.workload.unit}/s speedup {speedup} "
-        f"efficiency {efficiency} flags {','.join(row.flags) or NONE}{over}{passes}"
+        f"scaling: {row.strategy} N={row.world_size} {means[0]} {row.workload.unit}/s speedup {means[1]} "
+        f"efficiency {means[2]} flags {flags} ci95 {' '.join(halves)}{over}{passes}"
     )
+
+
+def _words(estimate: Estimate | None, digits: int) -> tuple[str, str]:
+    """Return the mean and half the interval, `-` if unknown."""
+    found = (None, None) if estimate is None else (estimate.mean, estimate.half_width)
+    mean, half = (NONE if one is None else f"{one:.{digits}f}" for one in found)
+    return mean, half
 
 
 def _accuracy(one: Training) -> str:

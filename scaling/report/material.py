@@ -24,6 +24,19 @@ from scaling.report.labels import Context
 from scaling.report.parts import Document
 from scaling.text import readable
 
+# The page in a run's folder.
+PAGE_FILE = "page.html"
+
+
+class Place(NamedTuple):
+    """Where a run is. `page`: "" if there is none; `lacks`: points can be resumed; `event`: how the run ended, if
+    early."""
+
+    run: str
+    page: str = ""
+    lacks: bool = False
+    event: str = ""
+
 
 class Source(NamedTuple):
     """A run: the name of its folder, and the digest of its file ("" if the file is gone)."""
@@ -77,6 +90,12 @@ class Material:
     def rows(self) -> tuple[Row, ...]:
         """Rows by curve, then by world size."""
         return self.analysis.rows
+
+    @property
+    def lacks(self) -> bool:
+        """Whether `--resume` has something to measure: a row failed, or has fewer rounds than the others."""
+        most = max((row.rounds_tried for row in self.rows), default=0)
+        return not self.rows or any(row.failed or row.rounds_tried < most for row in self.rows)
 
     @cached_property
     def context(self) -> Context:

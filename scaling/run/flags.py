@@ -138,6 +138,7 @@ Page = Annotated[
     bool,
     _out("--page/--no-page", help="Write page.html next to run.jsonl when the run ends.", envvar="SCALING_PAGE"),
 ]
+Verbose = Annotated[bool, _out("--verbose", help="End with all tables, notes and how to read them.")]
 Config = Annotated[
     Path | None,
     _runs(
@@ -177,6 +178,7 @@ def sweep(
     kv_store: KvStore = None,
     view: View = "plain",
     page: Page = True,
+    verbose: Verbose = False,
     config: Config = None,
     resume: Resume = None,
     like: Like = None,
@@ -204,6 +206,7 @@ def sweep(
         list_all=list_all,
         view=viewed,
         page=page,
+        verbose=verbose,
     )
 
 

@@ -30,6 +30,7 @@ class Invocation(Record, frozen=True, kw_only=True):
     list_all: bool = False
     view: ViewKind = "plain"
     page: bool = True
+    verbose: bool = False
 
 
 def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:

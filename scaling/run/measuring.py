@@ -17,7 +17,7 @@ import msgspec
 
 from scaling.agent.environment import outside_of_mpi
 from scaling.analysis.table.analyse import changes, kept
-from scaling.command import complain
+from scaling.command import complain, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.plan import config
 from scaling.plan.plan import Plan
@@ -25,11 +25,13 @@ from scaling.records import store
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord, Prediction, Question
+from scaling.report.material import PAGE_FILE, Material, Place
 from scaling.run import NAME, against, listing, programs
 from scaling.run.invocation import ViewKind
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
 from scaling.sweep.view.plain import Stream
+from scaling.text import counted
 from scaling.tools.lab import slowdown
 from scaling.transport.mailbox import Mailbox
 from scaling.transport.mpi import beyond_the_launcher, launcher_output
@@ -94,7 +96,6 @@ class Asking:
 # In a process of its own, so that drawing costs the run neither its exit code nor its memory.
 
 
-PAGE_FILE = "page.html"
 REPORT = "report"
 
 
@@ -119,12 +120,15 @@ NOTHING_COMPARED = 2
 
 
 class Ending(NamedTuple):
-    """The steps after the last table: a page, a comparison with `base`. `look` raises Interrupted on a signal."""
+    """The steps after the last point: the page, the screen (`verbose`: all tables), a comparison with `base`.
+    `look` raises Interrupted on a signal; `event`: how the run ended, if early."""
 
     color: bool
+    verbose: bool
     page: bool
     base: Path | None
     look: Callable[[], None]
+    event: str = ""
 
 
 def measure(
@@ -136,13 +140,15 @@ def measure(
     kind: ViewKind,
     *,
     page: bool,
+    verbose: bool = False,
     base: Path | None = None,
 ) -> int:
     """Measure the points that `records` lack, then compare with the run `base`; return the exit code.
-    An interrupted run writes no page and is not compared: there may be no time."""
+    An interrupted run is not compared."""
     _prepare()
     screen = live.make(kind, sys.stdout)
     mpirun_output: TextIO | None = None
+    event = ""
     width = config.target_half_width(made.config)
     predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
     sweep = Sweep(made, mailbox, opened, screen, records=records, target_half_width=width, predictor=predictor)
@@ -153,14 +159,14 @@ def measure(
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
     except (Interrupted, SilentRanks) as stop:
-        page, base = False, None
+        event, base = _event(stop, sweep, made), None
         if isinstance(stop, Interrupted) and stop.by_launcher:
             mpirun_output = launcher_output()
         raise
     finally:
         output = mpirun_output or sys.stdout
         screen.closed(output)
-        ending = Ending(color=kind == "live", page=page, base=base, look=mailbox.look)
+        ending = Ending(kind == "live", verbose, page, base, mailbox.look, event)
         conclude = partial(_conclude, opened, header, sweep.records, output, ending)
         code = beyond_the_launcher(conclude) if mpirun_output else conclude()
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
@@ -172,8 +178,15 @@ def measure(
 
 def _prepare() -> None:
     """Import what the last table needs; after Ctrl-C there is little time."""
-    for module in ("scipy.optimize", "scipy.special", "scaling.report.formats.terminal"):
+    for module in ("scipy.optimize", "scipy.special", "scaling.report.formats.screen"):
         import_module(module)
+
+
+def _event(stop: Interrupted | SilentRanks, sweep: Sweep, made: Plan) -> str:
+    """Return `interrupted after 5 of 15 points; all of them are kept`."""
+    kept_ = sum(isinstance(record.outcome, Finished) for record in kept(sweep.records))
+    why = f"{stop}; ended" if isinstance(stop, SilentRanks) else "interrupted"
+    return f"{why} after {kept_} of {counted(len(made.cells) * made.rounds, 'point')}; these are kept"
 
 
 def _conclude(
@@ -183,8 +196,8 @@ def _conclude(
     output: TextIO,
     ending: Ending,
 ) -> int:
-    """Print the table of the file, or of `records` if the file is lost, then the rest of `ending`.
-    Returns the exit code. Raises Interrupted on a signal after the table."""
+    """Write the page and print the screen of the file, or of `records` if the file is lost, then compare.
+    Returns the exit code. Raises Interrupted on a signal after the screen."""
     stream = Stream(output)
     try:
         if said := opened.secure():
@@ -192,41 +205,47 @@ def _conclude(
         read = store.load_whole(opened.folder)
     except (StoreError, UsageError) as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
-        last = _print_table(header, records, (), stream, f"not kept: {opened.folder}", color=ending.color)
-        stream.write(f"{last}\n")
+        material = Material(header, records)
+        _print(material, Place("", event=ending.event), stream, ending)
+        stream.write(f"{material.doc.last_line}\n")
         complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"), NAME)
         return StoreError.exit_code
-    last = _print_table(*read, stream, f"run: {opened.folder}", color=ending.color)
     opened.close()
+    header, records, predictions = read
+    material = Material(header, records, predictions=predictions)
+    early = bool(ending.event)
+    page = _page(opened.folder, ending) if ending.page and not early else ""
+    _print(material, Place(str(opened.folder), page, material.lacks or early, ending.event), stream, ending)
     try:
-        if ending.page:
-            try:
-                stream.write(f"page: {write_page(opened.folder, ending.look)}\n")
-            except StoreError as error:
-                complain(error, NAME)
         return 0 if ending.base is None else _compare(ending.base, opened.folder, stream, ending.look)
     finally:
-        stream.write(f"{last}\n")
+        stream.write(f"{material.doc.last_line}\n")
         stream.flush()
+        if ending.page and early:  # the answer comes first: there may be no time for a page
+            stream.write(f"page: {_page(opened.folder, ending)}\n")
 
 
-def _print_table(
-    header: Header,
-    records: Sequence[PointRecord],
-    predictions: Sequence[Prediction],
-    stream: Stream,
-    where: str,
-    *,
-    color: bool,
-) -> str:
-    """Print the table and the run's place; return the last line, for programs."""
-    from scaling.report.document import document
-    from scaling.report.formats import terminal
+def _page(folder: Path, ending: Ending) -> str:
+    """Write the page; return its path, "" if it cannot be written."""
+    try:
+        return str(write_page(folder, ending.look))
+    except StoreError as error:
+        complain(error, NAME)
+    return ""
 
-    doc = document(header, records, predictions=predictions)
-    stream.write(f"{terminal.draw(doc, color=color)}\n{where}\n")
+
+def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> None:
+    """Print the last screen, or all tables and the run's place, without the line for programs."""
+    from scaling.report.formats import screen, terminal
+
+    if ending.verbose:
+        text = f"{terminal.draw(material.doc, color=ending.color)}\n" + "".join(
+            f"{line}\n" for line in filter(None, (ending.event, *screen.footer(material, place)))
+        )
+    else:
+        text = screen.render(material, place, width=terminal_width(), color=ending.color)
+    stream.write(text)
     stream.flush()
-    return doc.last_line
 
 
 def _compare(base: Path, new: Path, stream: Stream, look: Callable[[], None]) -> int:

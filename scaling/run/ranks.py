@@ -118,7 +118,15 @@ class Lead:
             if warns:
                 self._warn_of_idle_devices(made.device)
             return measuring.measure(
-                made, self.mailbox, opened, header, (), asked.view, page=asked.page, base=asked.against
+                made,
+                self.mailbox,
+                opened,
+                header,
+                (),
+                asked.view,
+                page=asked.page,
+                verbose=asked.verbose,
+                base=asked.against,
             )
 
     def _resume(self, asked: Invocation, run: Path) -> int:
@@ -133,7 +141,14 @@ class Lead:
         ):
             records = store.load(run)[1]
             return measuring.measure(
-                self.proved(whole), self.mailbox, opened, header, records, asked.view, page=asked.page
+                self.proved(whole),
+                self.mailbox,
+                opened,
+                header,
+                records,
+                asked.view,
+                page=asked.page,
+                verbose=asked.verbose,
             )
 
     def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False, tries: bool = False) -> plan.Plan:

@@ -40,6 +40,17 @@ def _proves(verdict: Verdict) -> Callable[[Found], bool]:
     return lambda found: found.cell.receipt is not None and found.cell.receipt.verdict == verdict
 
 
+# Half an interval, as a fraction of 1, above which a row is NOISY, by the loss that it claims.
+NOISY_FROM, NOISY_UP_TO = 0.05, 0.10
+
+
+def _is_noisy(efficiency: Estimate | None, rate: Estimate | None) -> bool:
+    if efficiency is not None:
+        most = min(max(abs(1 - efficiency.mean), NOISY_FROM), NOISY_UP_TO)
+        return efficiency.half_width is not None and efficiency.half_width > most
+    return rate is not None and rate.half_width is not None and rate.half_width > NOISY_UP_TO * rate.mean
+
+
 # A row names its marks in this order.
 MARKS: tuple[Mark, ...] = (
     Mark(name="FAILED", of_row=lambda found: found.cell.failure is not None, about="these have no result",
@@ -60,6 +71,11 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: oversubscribed(cell.records),
          claimless="ranks share cores or a GPU", serious=4, drawn=4, hollow=True, line=None,
          about="ranks shared cores or a GPU: neither speedup nor efficiency is claimed"),
+    Mark(name="NOISY", of_row=lambda found: _is_noisy(found.efficiency, found.rate),
+         meaning="half the 95 % interval is larger than the loss of efficiency that the row claims (a loss "
+                 "counts as at least 5 and at most 10 points), or than 10 % of a rate without efficiency."),
+    Mark(name="ONE-ROUND", of_row=lambda found: len(found.cell.times) == 1,
+         meaning="measured in a single round: no interval, and no comparison."),
     Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency)),
     Mark(name="UNSETTLED", of_cell=lambda cell: any(not record.settled for record in cell.records)),
     Mark(name="THROTTLED", of_cell=lambda cell: bool(cell.throttle_reasons),
@@ -279,46 +295,37 @@ BREAKDOWN = "loss by cause"
 
 
 def _cause(
-    place: int, key: str, title: str, short: tuple[str, str] | None, color: str, explanation: str, advice: str
+    place: int, key: str, title: str, short: tuple[str, str] | None, color: str, explanation: str, phrase: str = ""
 ) -> Column:
     return Column(
         key=key, title=title, short=short, unit=PERCENT, digits=1, group=BREAKDOWN, shows_interval=False,
         brackets_noise=True, value=lambda row: getattr(row.breakdown, key, None),
         interval=lambda row: row.breakdown_intervals.get(key), basis="claim",
         tables={"curve": _is_told, "comparison": _is_told, "page": _is_told}, place=place,
-        csv=f"loss_{key}_fraction", ends=ENDS, explanation=explanation, advice=advice, color=color,
+        csv=f"loss_{key}_fraction", ends=ENDS, explanation=explanation, phrase=phrase or title, color=color,
     )  # fmt: skip
 
 
-# Bars show them in this order.
+# Bars show them in this order. report/advice.py has what to try against each.
 CAUSES = (
     _cause(11, "contention", "contention", ("conten-", "tion"), "#e69f00",
-           "contention, devices slow each other while all compute",
-           "devices slow each other without any exchange: look at memory bandwidth, power and shared cores"),
+           "contention, devices slow each other while all compute"),
     _cause(12, "straggling", "straggling", ("strag-", "gling"), "#cc79a7",
-           "straggling, the slowest rank of a step against the mean",
-           "one rank is slower than the others: the heat map of plain loops at once shows which"),
+           "straggling, the slowest rank of a step against the mean"),
     _cause(13, "exchange_cpu", "exchange's CPU", ("exch.'s", "CPU"), "#56b4e9",
-           "exchange's CPU, its own work on the cores that compute",
-           "the exchange works on cores that compute: fewer and larger messages, or cores of its own"),
+           "exchange's CPU, its own work on the cores that compute", "CPU time of the exchange"),
     _cause(14, "servers", "servers", ("ser-", "vers"), "#a89b00",
-           "servers, parameter servers on these cores",
-           "parameter servers take cores from the training: nodes of their own (--server-hosts dedicated)"),
+           "servers, parameter servers on these cores", "parameter servers on these cores"),
     _cause(15, "waiting", "waiting", None, "#d55e00",
-           "waiting, exposed communication and other waits of ranks",
-           "ranks wait for gradients: a faster network, a larger batch per device, fewer bytes"),
+           "waiting, exposed communication and other waits of ranks"),
     _cause(16, "data_wait", "data wait", ("data", "wait"), "#7b4fa3",
-           "data wait, ranks wait longer for samples than one device alone does",
-           "ranks wait for samples: a faster feed"),
+           "data wait, ranks wait longer for samples than one device alone does", "waiting for data"),
     _cause(17, "exposed", "exposed comm.", ("exposed", "comm."), "#d55e00",
-           "exposed comm., the exchange that compute does not hide",
-           "compute does not hide the whole exchange: a faster network, a larger batch per device, fewer bytes"),
+           "exposed comm., the exchange that compute does not hide", "exposed communication"),
     _cause(18, "small_batch", "small batch", ("small", "batch"), "#0072b2",
-           "small batch, 1/N of the batch costs more than 1/N of the time",
-           "a device's part of the batch is too small to keep it busy: a larger global batch"),
+           "small batch, 1/N of the batch costs more than 1/N of the time"),
     _cause(19, "unexplained", "rest", None, "#8a8f98",
-           "rest, what is left, possibly negative. Causes and efficiency add up to 100 %.",
-           "no control run explains most of it: measure all kinds of points in more rounds"),
+           "rest, what is left, possibly negative. Causes and efficiency add up to 100 %.", "no known cause"),
 )  # fmt: skip
 _OLD_CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
 _NEW_CAUSES = ("exchange_cpu", "servers", "waiting", "data_wait")

@@ -163,9 +163,10 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
     efficiency = _efficiency(claimed, pooled) if claimed else None
     clocks = _clocks(cell, controls)
     later = _lasting(cell, controls, pool) if claimed else None
-    flags = marks_of(Found(cell, efficiency, pool.drifts if claimed else (), clocks, later))
+    own = _own_row(cell)
+    flags = marks_of(Found(cell, efficiency, own.samples_per_s, pool.drifts if claimed else (), clocks, later))
     row = replace(
-        _own_row(cell),
+        own,
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
         efficiency=efficiency,
         strategy_efficiency=_strategy_efficiency(cell, single, pooled) if claims(cell) else None,

@@ -253,8 +253,6 @@ def _percent(fraction: float) -> str:
 
 # Smaller slowdowns of the exchange during compute are not reported.
 SLOWER_BESIDE = 1.05
-# An efficiency with a wider half interval gets a note with both ends.
-WIDE = 0.10
 # The row has a note of its own for this kind of warning.
 TOLD: WarningKind = "foreign-load"
 
@@ -283,7 +281,6 @@ def of_row(
     yield from _network(cell.receipt)
     yield from cell.nccl_notes
     if efficiency:
-        yield from _wide(efficiency)
         yield from missing_controls(point, rounds, controls)
     yield from _no_baseline(point, controls, measured - len(rounds), measured)
     yield from _failed_controls(controls, point)
@@ -317,15 +314,6 @@ def _later(later: Lasting | None) -> Iterator[str]:
             f"DRIFTING: after {later.after_s:.0f} s more of training its efficiency was {100 * abs(change):.1f} "
             f"% {'higher' if change > 0 else 'lower'}, relative to the first seconds; the first seconds are not "
             "typical"
-        )
-
-
-def _wide(efficiency: Estimate) -> Iterator[str]:
-    low, high = efficiency.low, efficiency.high
-    if low is not None and high is not None and high - low > 2 * WIDE:
-        yield (
-            f"the efficiency of {efficiency.n} rounds is imprecise: 95 % interval {100 * low:.0f} to "
-            f"{100 * high:.0f} %; use more --rounds or an idle machine"
         )
 
 

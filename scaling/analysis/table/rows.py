@@ -421,7 +421,8 @@ class Column(Record, frozen=True, kw_only=True):
     * `tables`: condition for each table that may have the column; `place`: position in a table.
     * `csv`: name in CSV, once for each of `ends`; `csv_if`: only in files with a row for which this holds.
     * `json`: type in JSON; fields of `Row` need none.
-    * `explanation`: text for How to read; `advice`, `color`: of a cause of loss, the colour for figures.
+    * `explanation`: text for How to read; `phrase`, `color`: of a cause of loss, its words in a sentence, and the
+      colour for figures.
     """
 
     key: str
@@ -445,7 +446,7 @@ class Column(Record, frozen=True, kw_only=True):
     csv_if: Callable[[Row], bool] | None = None
     json: Any = None
     explanation: str = ""
-    advice: str = ""
+    phrase: str = ""
     color: str = ""
 
     @property
@@ -499,6 +500,7 @@ class Found(NamedTuple):
 
     cell: Cell
     efficiency: Estimate | None = None
+    rate: Estimate | None = None
     drifts: Sequence[Drift] = ()
     clocks: Clocks | None = None
     later: Lasting | None = None

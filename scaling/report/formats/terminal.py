@@ -41,11 +41,12 @@ class Group(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Positions of the columns of a table: widths in characters, and the gap before each."""
+    """Positions of the columns of a table: widths in characters, and the gap before each; `room`: of a line."""
 
     columns: tuple[Column, ...]
     widths: tuple[int, ...]
     gaps: tuple[int, ...]
+    room: int = WIDTH
 
     def start(self, index: int) -> int:
         return len(INDENT) + sum(self.widths[:index]) + sum(self.gaps[: index + 1])
@@ -110,16 +111,17 @@ def _is_text(mean: str, half: str) -> bool:
 # ---------------------------------------------------------------- columns
 
 
-def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Layout:
+def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Layout:
     """Return the widest layout that fits; if none does, the longest names get lines of their own."""
-    layouts = _layouts(columns, rows)
-    found = next((layout for layout in layouts if layout.end <= WIDTH), None)
+    layouts = [layout._replace(room=width) for layout in _layouts(columns, rows)]
+    found = next((layout for layout in layouts if layout.end <= width), None)
     return found or (_without_names(layouts, rows) if columns[0].is_text else layouts[-1])
 
 
 def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout | None:
     """Return the widest layout that fits without cutting anything; None if none does."""
-    return next((layout for layout in _layouts(columns, rows)[:-1] if layout.end <= width), None)
+    layouts = (layout._replace(room=width) for layout in _layouts(columns, rows)[:-1])
+    return next((layout for layout in layouts if layout.end <= width), None)
 
 
 def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Layout]:
@@ -135,7 +137,7 @@ def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[L
 
 def _without_names(layouts: Sequence[Layout], rows: Sequence[Sequence[str]]) -> Layout:
     for layout in layouts[1:]:
-        room = WIDTH - layout.end + layout.widths[0]
+        room = layout.room - layout.end + layout.widths[0]
         short = [len(row[0]) for row in rows if len(row[0]) <= room]
         if room >= LEAST_NAME:
             break
@@ -206,19 +208,19 @@ def bar(percent: float, width: int) -> str:
 
 
 def with_bars(
-    lines: Sequence[Line], columns: Sequence[Column], cells: Sequence[tuple[str, ...]]
+    lines: Sequence[Line], columns: Sequence[Column], cells: Sequence[tuple[str, ...]], width: int = WIDTH
 ) -> tuple[Layout, list[tuple[str, ...]]]:
     """Add bars if they leave room for the marks of lines. A table that fits 80 columns still fits them with
     bars."""
-    layout = fitted(columns, cells)
+    layout = fitted(columns, cells, width)
     beside = 2 + max((len(stamps_of(line)) for line in lines if not _complains(line)), default=0)
-    limit = NARROW if layout.end + beside <= NARROW else WIDTH
+    limit = NARROW if layout.end + beside <= NARROW < width else width
     has_bars = EFFICIENCY in columns and any(_percent(line) is not None for line in lines)
-    for width in BAR_WIDTHS if has_bars else ():
-        wide_columns, wide = _barred(lines, columns, cells, width)
+    for length in BAR_WIDTHS if has_bars else ():
+        wide_columns, wide = _barred(lines, columns, cells, length)
         found = fitting(wide_columns, wide, limit - beside)
         if found is not None:
-            return found, wide
+            return found._replace(room=width), wide
     return layout, list(cells)
 
 
@@ -272,10 +274,23 @@ def whole(doc: Document, *, color: bool) -> str:
 
 def draw(doc: Document, *, color: bool) -> str:
     """Return the text of a document without its last line."""
-    out = StringIO()
+    console = _console(color=color)
+    _print(console, doc)
+    return _text(console)
+
+
+def styled(lines: Iterable[Text], *, color: bool) -> str:
+    """Return lines as text; none is cut or wrapped."""
+    console = _console(color=color)
+    for line in lines:
+        _whole(console, line)
+    return _text(console)
+
+
+def _console(*, color: bool) -> Console:
     # The environment is empty: COLUMNS, TERM and NO_COLOR must not change the text.
-    console = Console(
-        file=out,
+    return Console(
+        file=StringIO(),
         width=WIDTH,
         force_terminal=color,
         color_system="standard" if color else None,
@@ -285,8 +300,11 @@ def draw(doc: Document, *, color: bool) -> str:
         legacy_windows=False,
         _environ={},
     )
-    _print(console, doc)
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def _text(console: Console) -> str:
+    assert isinstance(console.file, StringIO)
+    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
 
 def _print(console: Console, doc: Document) -> None:
@@ -295,11 +313,11 @@ def _print(console: Console, doc: Document) -> None:
     for notice in doc.notices:
         console.print()
         console.print(Text(f"! {notice}", style="yellow"), width=TEXT_WIDTH)
-    for table in doc.tables:
-        if isinstance(table, Section):
-            _section(console, table)
+    for found in doc.tables:
+        if isinstance(found, Section):
+            _section(console, found)
         else:
-            _baselines(console, table)
+            _baselines(console, found)
     if doc.footnotes:
         _heading(console, "Notes")
         _pairs(console, [(words.mark_text([number]), text) for number, text in enumerate(doc.footnotes, 1)])
@@ -350,27 +368,37 @@ def _baseline(line: Baseline) -> Sequence[words.Parts]:
 # ---------------------------------------------------------------- a section's table
 
 
-def _section(console: Console, section: Section) -> None:
+def section_lines(section: Section, width: int = WIDTH) -> Iterator[Text]:
+    """Return the title and the table of a section, without its details."""
     own = line_cells(section.lines, section.columns)
-    layout, cells = with_bars(section.lines, section.columns, own)
-    _heading(console, section.title)
-    for text in headings(layout):
-        _whole(console, text, style="dim")
-    if not section.lines[0].above:
-        _whole(console, layout.rule(), style="dim")
-    for line, texts in zip(section.lines, cells, strict=True):
-        if line.above:
-            _whole(console, layout.rule(f" {line.above} "), style="dim")
-        for drawn in _drawn(line, texts, layout):
-            _whole(console, drawn)
+    layout, cells = with_bars(section.lines, section.columns, own, width)
+    yield Text()
+    yield Text(section.title, "bold")
+    yield from table(layout, section.lines, cells)
+
+
+def _section(console: Console, section: Section) -> None:
+    for text in section_lines(section):
+        _whole(console, text)
     if section.details:
         console.print()
         _pairs(console, [(detail.label, _values(detail)) for detail in section.details])
 
 
-def _whole(console: Console, line: str | Text, style: str | None = None) -> None:
+def table(layout: Layout, lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> Iterator[Text]:
+    """Return the lines of a table: headings, rules, cells and marks."""
+    yield from (Text(text, "dim") for text in headings(layout))
+    if not lines[0].above:
+        yield Text(layout.rule(), "dim")
+    for line, texts in zip(lines, cells, strict=True):
+        if line.above:
+            yield Text(layout.rule(f" {line.above} "), "dim")
+        yield from _drawn(line, texts, layout)
+
+
+def _whole(console: Console, line: Text) -> None:
     """Print a line of a table without cutting it: a missing number is worse than a long line."""
-    console.print(line, style=style, no_wrap=True, crop=False, overflow="ignore")
+    console.print(line, no_wrap=True, crop=False, overflow="ignore")
 
 
 def _values(detail: Detail) -> Columns:
@@ -381,7 +409,7 @@ def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
     """Draw a line with its marks; marks that are complaints follow below it."""
     first, *rest = cells
     if len(first) > layout.widths[0]:
-        yield from (Text(INDENT + name) for name in wrap(first, WIDTH - len(INDENT), break_on_hyphens=False))
+        yield from (Text(INDENT + name) for name in wrap(first, layout.room - len(INDENT), break_on_hyphens=False))
         first = ""
     text = Text(INDENT)
     for index, cell in enumerate((first, *rest)):
@@ -389,7 +417,7 @@ def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
     text.append("  ")
     stamps = stamps_of(line)
     together = words.stamped(line.says, stamps)
-    room = WIDTH - len(text) if line.says else WIDTH - layout.end - 2
+    room = layout.room - len(text) if line.says else layout.room - layout.end - 2
     beside = len(together) <= room and (bool(line.says) or not _complains(line))
     text.append(together if beside else line.says, style="red" if "FAILED" in line.flags else "yellow")
     yield text
@@ -399,7 +427,7 @@ def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
 
 def _below(stamps: str, layout: Layout) -> Iterable[Text]:
     start = layout.stamps
-    for index, text in enumerate(wrap(stamps, WIDTH - start - 2)):
+    for index, text in enumerate(wrap(stamps, layout.room - start - 2)):
         yield Text(" " * start + ("└ " if index == 0 else "  ") + text, style="yellow")
 
 

@@ -19,7 +19,7 @@ from scaling.report.figures.scaling import speedup
 from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.formats.html import page
 from scaling.report.material import Material
-from scaling.report.verdict import banners
+from scaling.report.answer import banners
 from tests.support.report_scenes import SCENES
 
 TITLE = "samples per node"

@@ -7,6 +7,7 @@ from typing import Any
 
 from scaling.analysis.table import catalogue
 from scaling.report import words
+from scaling.report.answer import answer, banners
 from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Figure
 from scaling.report.formats import csv
@@ -14,7 +15,6 @@ from scaling.report.formats.html import shell, tables
 from scaling.report.formats.html.shell import MOST_BYTES
 from scaling.report.material import Material
 from scaling.report.parts import TITLE
-from scaling.report.verdict import banners, verdict
 
 # A larger CSV is not embedded.
 MOST_CSV_BYTES = 400_000
@@ -43,7 +43,7 @@ def _page(material: Material, names: Collection[str]) -> str:
         "subject": " · ".join(subject),
         "doc": doc,
         "banners": banners(material),
-        "verdict": verdict(material),
+        "answer": answer(material),
         "left_out": f"To stay below 2 MB this page leaves out: {', '.join(names)}." if names else "",
         "drawn": drawn,
         "rows": tables.rows(material),

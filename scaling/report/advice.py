@@ -1,0 +1,189 @@
+"""What to try: one table from a cause, a mark or a note to a change, and to the flag that makes it.
+
+A strategy's options add their own changes (`Option.helps`). `python -m tests.bench.advice` measures every change
+of a cause that has a flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil
+from typing import NamedTuple
+
+from scaling import frameworks
+from scaling.analysis.table.catalogue import NOISY_FROM, NOISY_UP_TO, mark_named
+from scaling.analysis.table.rows import Column, Row
+from scaling.errors import ScalingError
+from scaling.quiet.notes import FOREIGN_LOAD, SLOWER_CORES
+from scaling.records.run import Header
+from scaling.text import counted
+
+# Lines that a report prints.
+MOST = 2
+MOST_ROUNDS = 30
+NOTHING = "nothing is known that helps"
+
+
+class Change(NamedTuple):
+    """A change for the rows that it `suits`. `flag` may contain `{batch}`, `{whole}` (twice the row's batch per
+    device, and in all) and `{rounds}`; "" if no flag makes the change."""
+
+    says: str
+    flag: str = ""
+    suits: Callable[[Row], bool] = lambda _: True
+
+    def text(self, row: Row) -> str:
+        """Return `--batch-size 64 (fewer exchanges per sample)`."""
+        if not self.flag:
+            return self.says
+        batch, whole = 2 * row.workload.batch_size, 2 * row.global_batch_size
+        return f"{self.flag.format(batch=batch, whole=whole, rounds=rounds_needed(row))} ({self.says})"
+
+
+def _is_weak(row: Row) -> bool:
+    return row.workload.batch_rule == "weak"
+
+
+def _is_cpu(row: Row) -> bool:
+    return row.hardware.device == "cpu"
+
+
+def _is_gpu(row: Row) -> bool:
+    return row.hardware.device == "cuda"
+
+
+def _has_nodes(row: Row) -> bool:
+    return row.nodes > 1
+
+
+_LARGER_BATCH = Change("fewer exchanges per sample", "--batch-size {batch}", _is_weak)
+_MORE_SERVERS = Change(
+    "each server has less to receive", "--servers per-node", lambda row: 0 < row.servers < row.nodes
+)
+_NETWORK = Change("a faster network: compare them by --interconnect", suits=_has_nodes)
+
+# By cause of loss, the best change first; every cause ends with a change that suits all rows.
+BY_CAUSE: Mapping[str, tuple[Change, ...]] = {
+    "contention": (
+        Change("fewer ranks on each node: they share memory bandwidth and caches", suits=_is_cpu),
+        Change("power limits and cooling: the GPUs of a node slow each other", suits=_is_gpu),
+        Change(NOTHING),
+    ),
+    "straggling": (
+        Change("python -m scaling bisect finds the slow node", suits=_has_nodes),
+        Change("the slow rank's core or GPU: the page's heat map of ranks shows which"),
+    ),
+    "exchange_cpu": (_LARGER_BATCH, Change("cores of its own for the exchange: fewer ranks on each node")),
+    "servers": (
+        Change(
+            "servers on nodes that do not train",
+            "--server-hosts dedicated",
+            lambda row: row.server_hosts == "shared",
+        ),
+        Change(NOTHING),
+    ),
+    "waiting": (_MORE_SERVERS, _LARGER_BATCH, _NETWORK, Change(NOTHING)),
+    "data_wait": (Change("a faster feed: smaller or fewer files, --feed native, more --feed-workers"),),
+    "exposed": (_MORE_SERVERS, _LARGER_BATCH, _NETWORK, Change(NOTHING)),
+    "small_batch": (Change("more samples per device", "--global-batch-size {whole}"),),
+    "unexplained": (Change("no control run explains it; --trace shows where a step's time goes"),),
+}
+
+# By mark; the marks that doubt a row are first. "" if the mark asks for nothing.
+BY_MARK: Mapping[str, Change] = {
+    "FAILED": Change("the row's note and log say why; then --resume"),
+    "UNSENT": Change("python -m scaling check: the gradients did not cross the network"),
+    "MISLABELLED": Change("python -m scaling check: the bytes took another network than the name says"),
+    "AUDIT": Change("report it with run.jsonl: this row's own counts disagree"),
+    "OVERSUBSCRIBED": Change("one rank per core or GPU: fewer ranks, or more nodes"),
+    "UNVERIFIED": Change("python -m scaling check says why the counters could not be read"),
+    "NOISY": Change("narrower intervals, on an idle machine", "--rounds {rounds}"),
+    "ONE-ROUND": Change("intervals and comparisons", "--rounds 3"),
+    "THROTTLED": Change("power limits and cooling: a clock was lowered"),
+    "UNSETTLED": Change("steps still changed when measuring began", "--warm-up-s 10"),
+    "DRIFTING": Change("whether the rate of the first seconds lasts", "--soak-s 60"),
+    "SUPERLINEAR": Change("an idle machine: the single device was probably disturbed"),
+    "ASYNC": Change(""),
+    "EMULATED": Change(""),
+    "VERIFIED": Change(""),
+    "PREDICTED": Change(""),
+    "IMPORTED": Change(""),
+}
+
+# By how a note begins: what helps against it. Notes of marks are in `BY_MARK`.
+BY_NOTE: Mapping[str, str] = {
+    FOREIGN_LOAD: "an idle machine: {programs} used the cores",
+    SLOWER_CORES: "a machine of your own: its cores were slower at times (heat, clock, another virtual machine)",
+    "slow rank": "the slow rank's core or GPU: the note names it",
+    "slow and fast ranks": "the slow rank's core or GPU: the note names it",
+    "slow link": "the slow node's cable, switch port or driver: python -m scaling check measures every pair",
+    "contention": "the rank that the note names shares its core, cache or power with others",
+}
+# Causes that programs outside the launch make larger.
+_OF_MACHINE = ("contention", "straggling", "waiting", "unexplained")
+
+
+def rounds_needed(row: Row) -> int:
+    """Return the rounds after which the row is probably not NOISY: half an interval shrinks with their root."""
+    found = row.efficiency or row.samples_per_s
+    if found is None or found.half_width is None:
+        return 2 * max(row.rounds, 1)
+    loss = abs(1 - found.mean) if row.efficiency else NOISY_UP_TO
+    most = min(max(loss, NOISY_FROM), NOISY_UP_TO) * (1 if row.efficiency else found.mean)
+    return min(max(ceil(row.rounds * (found.half_width / most) ** 2), row.rounds + 2), MOST_ROUNDS)
+
+
+def of_cause(row: Row, cause: str) -> str:
+    """Return what to try against a cause: an option of the strategy, else the first change that suits the row."""
+    option = next(_options(row, cause), "")
+    return option or next(change.text(row) for change in BY_CAUSE[cause] if change.suits(row))
+
+
+def _options(row: Row, cause: str) -> Iterator[str]:
+    """Yield the options of the row's strategy that help against a cause and are not set yet."""
+    try:
+        known = frameworks.load(row.strategy).options
+    except ScalingError:  # a strategy from outside whose file is not here
+        return
+    for name, option in known.items():
+        for key, value, why in option.helps:
+            if key == cause and name not in row.options:
+                yield f"--option {name}={value} ({why})"
+
+
+def of_mark(row: Row, mark: str) -> str:
+    return BY_MARK[mark].text(row)
+
+
+def of_note(note: str, programs: str) -> str:
+    """Return what to do about a note; "" if nothing is known. `programs`: those that used the cores."""
+    found = next((text for start, text in BY_NOTE.items() if note.startswith(start)), "")
+    return found.format(programs=programs or "another program")
+
+
+def tries(row: Row, losses: Sequence[Column], programs: str, header: Header) -> tuple[str, ...]:
+    """Return what to try, most important first: what makes the row doubtful, then its largest loss."""
+    return tuple(dict.fromkeys(filter(None, _tries(row, losses, programs, header))))[:MOST]
+
+
+def _tries(row: Row, losses: Sequence[Column], programs: str, header: Header) -> Iterator[str]:
+    doubts = [mark for mark in BY_MARK if mark in row.flags]
+    yield from (of_mark(row, mark) for mark in doubts if mark_named(mark).is_wrong or mark == "FAILED")
+    disturbed = next((note for note in row.footnotes if note.startswith((FOREIGN_LOAD, SLOWER_CORES))), "")
+    is_machine = bool(losses) and losses[0].key in _OF_MACHINE
+    if disturbed and (is_machine or "NOISY" in row.flags):
+        yield of_note(disturbed, programs)
+    yield from (of_mark(row, mark) for mark in doubts)
+    if header.launch_size == 1:
+        yield _more_ranks(header)
+    elif losses and not (disturbed and is_machine):
+        yield of_cause(row, losses[0].key)
+
+
+def _more_ranks(header: Header) -> str:
+    """Return the command that starts a rank on each device of this host."""
+    host = header.hosts[0]
+    count, what = (len(host.gpus), "GPU") if header.device == "cuda" else (len(host.cores), "core")
+    if count < 2:
+        return "more devices: a single one shows no scaling"
+    return f"mpirun -np {count} python -m scaling.run (one rank was started; this host has {counted(count, what)})"

@@ -1,0 +1,302 @@
+"""The answer of a run: how well it scales, what is lost, what to try, whether to trust it, what is fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from scaling.analysis.measured.cell import cells
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import claimless, is_wrong, mark_named, serious
+from scaling.analysis.table.rows import Column, Comparison, Contender, Row
+from scaling.quiet.notes import Load, joined
+from scaling.records.point import WANTED, Record
+from scaling.report import advice, imported, labels, quantities, words
+from scaling.report.headline import headline
+from scaling.report.material import Material
+from scaling.report.parts import Quantity
+from scaling.text import counted, decimals, one_line, several
+
+# Smaller losses are not named.
+LEAST = 0.01
+NAMED = 6
+MOST_LOSSES = 3
+
+
+class Tile(Record, frozen=True, kw_only=True):
+    """A number in large type, with its label."""
+
+    number: str
+    says: str
+
+
+class Banner(Record, frozen=True, kw_only=True):
+    """A serious mark, and the rows that have it."""
+
+    mark: str
+    says: str
+
+
+class Answer(Record, frozen=True, kw_only=True):
+    """The verdict on the headline row, and on the run. Empty texts are left out.
+
+    `stamps`: the row's serious marks and doubts, which the sentence begins with.
+    `faster`: networks, exchanges and frameworks compared at the largest world size.
+    `lost`, `tries`: the largest losses, and what to try. `trust`: rounds, disturbances and marks of all rows.
+    """
+
+    sentence: str
+    stamps: tuple[str, ...] = ()
+    faster: tuple[str, ...] = ()
+    lost: str = ""
+    tries: tuple[str, ...] = ()
+    trust: str = ""
+    tiles: tuple[Tile, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The sentence after its stamps: `NOISY: torch:gloo reaches ...`."""
+        return ": ".join(filter(None, (", ".join(self.stamps), self.sentence)))
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """The lines below the verdict, with their labels; further lines of a label have none."""
+        found = (
+            *_labelled("faster", self.faster),
+            ("lost", self.lost),
+            *_labelled("try", self.tries),
+            ("trust", self.trust),
+        )
+        return tuple(one for one in found if one[1])
+
+
+def _labelled(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for index, text in enumerate(texts):
+        yield ("" if index else label), text
+
+
+def answer(material: Material) -> Answer:
+    row = headline(material.rows)
+    if row is None:
+        return _without_rows(material)
+    load, losses = _load(material), _losses(row)
+    return Answer(
+        sentence=_sentence(row, material),
+        stamps=stamps(row),
+        faster=tuple(_faster(material, row.world_size)),
+        lost=_lost(row, losses),
+        tries=advice.tries(row, [cause for cause, _ in losses], load.programs, material.header),
+        trust="; ".join(_trust(material, load)),
+        tiles=tuple(_tiles(row)),
+    )
+
+
+# ---------------------------------------------------------------- verdict
+
+
+DOUBTS = ("NOISY", "ONE-ROUND")
+
+
+def stamps(row: Row) -> tuple[str, ...]:
+    """Return the marks that the verdict begins with."""
+    return (*serious(row.flags), *(mark for mark in DOUBTS if mark in row.flags and row.failed is None))
+
+
+def _without_rows(material: Material) -> Answer:
+    if material.header.is_import:
+        return _imported(material)
+    return Answer(
+        sentence="No exchange of this run has ended: there is no result.",
+        tries=("the log and the notes say why; then --resume",) if material.records else (),
+    )
+
+
+def _sentence(row: Row, material: Material) -> str:
+    name, on = material.label(row), counted(row.world_size, "device")
+    if row.failed is not None:
+        return f"{name} failed on {on}: {row.failed.cause}. {_below(material)}"
+    rate = _rate(row)
+    speedup, efficiency = quantities.speedup(row.speedup), _efficiency(row)
+    if speedup is None or efficiency is None:
+        return f"{name} trains {rate} on {on}. No efficiency is claimed: {_why_none(row)}."
+    share = words.text((efficiency,))
+    if row.world_size == 1:
+        return f"{name} on one device reaches {share} of its plain loop: {rate}."
+    return f"{name} reaches {share} of linear scaling on {on}: {rate}, {words.mean(speedup)}x."
+
+
+def _efficiency(row: Row) -> Quantity | None:
+    return None if row.learnt_less else quantities.percent(row.efficiency)
+
+
+def _why_none(row: Row) -> str:
+    if row.learnt_less:
+        return "its samples teach less than those of synchronous ranks (ASYNC)"
+    if row.is_plain:
+        return "it is the plain loop"
+    mark = claimless(row)
+    return f"{mark_named(mark).claimless} ({mark})" if mark else "its plain loop is missing"
+
+
+def _imported(material: Material) -> Answer:
+    cell = imported.headline(material.header)
+    if cell is None or cell.rate is None:
+        return Answer(sentence="The imported logs have no rate of a training.", stamps=("IMPORTED",))
+    rate = f"{cell.rate.mean:,.{decimals(cell.rate.mean)}f} {cell.unit}/s"
+    sentence = f"{cell.tool} says: {rate} on {counted(cell.world_size, 'device')}"
+    if cell.speedup is not None and cell.efficiency is not None:
+        share = _percent(cell.efficiency)
+        sentence += f", {cell.speedup:.2f}x its own rate on one: {share} of linear scaling"
+    return Answer(sentence=f"{sentence}. It was not measured here.", stamps=("IMPORTED",))
+
+
+def _below(material: Material) -> str:
+    """Name the largest world size that was measured, if a larger one failed."""
+    row = headline([row for row in material.rows if row.failed is None])
+    if row is None:
+        return "No other row has a result."
+    on = counted(row.world_size, "device")
+    return f"The largest measured row: {on}, {material.label(row)}, {_rate(row)}."
+
+
+def _rate(row: Row) -> str:
+    rate = quantities.rate(row.samples_per_s, row.workload)
+    return words.mean(rate) if rate else words.NONE
+
+
+# ---------------------------------------------------------------- lost
+
+
+def _losses(row: Row) -> list[tuple[Column, float]]:
+    """Return the significant losses, the largest first."""
+    found = [(cause, getattr(row.breakdown, cause.key)) for cause in catalogue.causes([row])]
+    known = [(cause, value) for cause, value in found if value >= LEAST and not _is_noise(row, cause, value)]
+    return sorted(known, key=lambda one: -one[1])
+
+
+def _is_noise(row: Row, cause: Column, value: float) -> bool:
+    return quantities.part(value, row.breakdown_intervals.get(cause.key)).is_noise
+
+
+def _lost(row: Row, losses: Sequence[tuple[Column, float]]) -> str:
+    if losses:
+        return ", ".join(loss(row, cause, cause.phrase) for cause, _ in losses[:MOST_LOSSES])
+    if row.breakdown is None or row.efficiency is None:
+        return ""
+    return f"no cause above {_percent(LEAST)} is significant"
+
+
+def loss(row: Row, cause: Column, name: str) -> str:
+    """Return `8.0 % ± 4.6 CPU time of the exchange`."""
+    value = getattr(row.breakdown, cause.key)
+    return f"{words.text((quantities.part(value, row.breakdown_intervals.get(cause.key)),))} {name}"
+
+
+def largest_loss(row: Row) -> str:
+    """Return `exchange's CPU 8.0 %`; "-" if no loss is significant."""
+    found = _losses(row)[:1]
+    return "".join(f"{cause.title} {_percent(value)}" for cause, value in found) or words.NONE
+
+
+def _percent(value: float) -> str:
+    return words.mean(quantities.fraction(value))
+
+
+# ---------------------------------------------------------------- trust
+
+
+def _load(material: Material) -> Load:
+    """Return what disturbed any point of the run."""
+    wanted = [record for record in material.records if record.point.kind in WANTED]
+    return joined(cell.load for cell in cells(wanted))
+
+
+def _trust(material: Material, load: Load) -> Iterator[str]:
+    rounds = max((row.rounds for row in material.rows), default=0)
+    yield counted(rounds, "round")
+    yield from load.summary()
+    for mark in catalogue.MARKS:
+        rows = [row for row in material.rows if mark.name in row.flags]
+        if rows and mark.is_complaint:
+            yield f"{mark.name}: {len(rows)} of {counted(len(material.rows), 'row')}"
+    if rows := [row for row in material.rows if "VERIFIED" in row.flags]:
+        yield f"bytes VERIFIED in {len(rows)} of {counted(len(material.rows), 'row')}"
+
+
+# ---------------------------------------------------------------- faster
+
+
+def _faster(material: Material, world_size: int) -> Iterator[str]:
+    """Compare networks, then exchanges, then frameworks, each with the fastest at this world size."""
+    at = f"at N={world_size}"
+    found = [one for one in material.analysis.comparisons if one.world_size == world_size]
+    for best, others in _by_best(found):
+        ranked = sorted(others, key=lambda one: one.difference.mean if one.difference else 0.0, reverse=True)
+        name = _namer(best, [one.other for one in others])
+        tied = ", ".join(name(one.other) for one in ranked if not one.distinguishable)
+        said = [f"tied with {tied}"] if tied else []
+        said += [f"{_ahead(one)} faster than {name(one.other)}" for one in ranked if one.distinguishable]
+        yield f"{name(best)} is {', '.join(said)} {at}"
+    for row in material.rows:
+        if row.world_size == world_size and is_wrong(row):
+            yield f"{material.label(row)} is not compared: {', '.join(serious(row.flags))}"
+
+
+def _by_best(found: Iterable[Comparison]) -> Iterator[tuple[Contender, list[Comparison]]]:
+    by_contest: dict[tuple[object, ...], list[Comparison]] = {}
+    for one in found:
+        contest = (one.workload, one.hardware, one.placement, one.synchronous, one.framework)
+        by_contest.setdefault(contest, []).append(one)
+    for of in by_contest.values():
+        yield of[0].best, of
+
+
+def _ahead(one: Comparison) -> str:
+    assert one.advantage is not None
+    return words.text((quantities.fraction(one.advantage.mean, one.advantage),))
+
+
+def _namer(best: Contender, others: Sequence[Contender]) -> Callable[[Contender], str]:
+    """Return what names contenders by: their network if nothing else differs."""
+    everyone = (best, *others)
+    shared = frozenset.intersection(*(frozenset(one.options.items()) for one in everyone))
+    names = {labels.exchange(replace(one, interconnect="auto"), shared) for one in everyone}
+    networks = {one.interconnect for one in everyone}
+    if len(names) == 1 and len(networks) == len(everyone):
+        return lambda one: one.interconnect
+    return lambda one: labels.exchange(one, shared)
+
+
+# ---------------------------------------------------------------- tiles
+
+
+def _tiles(row: Row) -> Iterator[Tile]:
+    rate, speedup = quantities.rate(row.samples_per_s, row.workload), quantities.speedup(row.speedup)
+    if rate:
+        half = f"± {words.half(rate)}, " if words.half(rate) else ""
+        yield Tile(number=words.mean(rate), says=f"{half}on {counted(row.world_size, 'device')}")
+    if speedup and not row.learnt_less:
+        half = f", ± {words.half(speedup)}" if words.half(speedup) else ""
+        yield Tile(number=f"{words.mean(speedup)} x", says=f"speedup of {row.world_size}{half}")
+    if efficiency := _efficiency(row):
+        half = words.half(efficiency)
+        yield Tile(number=words.mean(efficiency), says=f"efficiency{f', ± {half}' if half else ''}")
+    for cause, value in _losses(row)[:1]:
+        yield Tile(number=_percent(value), says=f"largest loss: {cause.title}")
+
+
+# ---------------------------------------------------------------- banners
+
+
+def banners(material: Material) -> tuple[Banner, ...]:
+    """Return a banner per serious mark, worst first. EMULATED has a notice in the document."""
+    marks = serious({flag for row in material.rows for flag in row.flags})
+    return tuple(Banner(mark=mark, says=_about(mark, material)) for mark in marks if mark_named(mark).about)
+
+
+def _about(mark: str, material: Material) -> str:
+    found = [row for row in material.rows if mark in row.flags]
+    names = several([f"{one_line(material.label(row))} N={row.world_size}," for row in found], NAMED).rstrip(",")
+    rows = counted(len(material.rows), "row")
+    return f"{len(found)} of {rows}: {mark_named(mark).about}: {names}"

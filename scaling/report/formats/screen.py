@@ -1,0 +1,173 @@
+"""The last screen of a run: the answer, a table that fits the terminal, and what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from msgspec.structs import replace
+from rich.text import Text
+
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import EFFICIENCY, NAME, RATE, SPEEDUP, WORLD_SIZE
+from scaling.analysis.table.footnotes import describe
+from scaling.analysis.table.rows import Column, Row
+from scaling.report import facts, quantities, words
+from scaling.report.answer import answer, largest_loss
+from scaling.report.formats import terminal
+from scaling.report.material import Material, Place
+from scaling.report.parts import Line, Section
+from scaling.text import counted
+
+NARROWEST, WIDEST = 60, 250
+INDENT = "  "
+LABEL = 9  # characters of a label, with the gap after it
+MOST_FAILURES = 3
+# Narrower terminals have the largest loss alone.
+ALL_CAUSES = 100
+# A longer table has the largest world size only.
+MOST_ROWS = 12
+LOSS = Column(key="largest_loss", title="largest loss", is_text=True)
+
+
+def render(material: Material, place: Place, *, width: int, color: bool) -> str:
+    """Return the last screen without its line for programs. Only paths and commands may be wider."""
+    width = min(max(width, NARROWEST), WIDEST)
+    lines = [
+        *(Text(line, "yellow") for line in _wrapped(place.event, width)),
+        *_answer(material, width),
+        Text(),
+        *_table(material, width),
+        *(line for section in _sections(material) for line in terminal.section_lines(section, width)),
+        Text(),
+        *(Text(line, "dim") for line in _setting(material, width)),
+        *map(Text, footer(material, place)),
+    ]
+    return terminal.styled(lines, color=color)
+
+
+def _sections(material: Material) -> Iterator[Section]:
+    """Yield the tables of what a run was asked for beyond its curves."""
+    return (section for section in material.doc.sections if not section.is_curve)
+
+
+# ---------------------------------------------------------------- answer
+
+
+def _answer(material: Material, width: int) -> Iterator[Text]:
+    found = answer(material)
+    yield from (Text(line, "bold") for line in _wrapped(found.verdict, width))
+    for label, text in (*found.lines, *_failures(material), *_changes(material)):
+        first = f"{INDENT}{label:<{LABEL}}"
+        for index, line in enumerate(_wrapped(text, width - len(first))):
+            yield Text.assemble((first if index == 0 else " " * len(first), "dim"), line)
+    for notice in material.doc.notices:
+        yield from (Text(f"{INDENT}{line}", "yellow") for line in _wrapped(f"! {notice}", width - len(INDENT)))
+
+
+def _failures(material: Material) -> Iterator[tuple[str, str]]:
+    """Yield each cause of failure once, with the rows that have it."""
+    by_cause: dict[str, list[str]] = {}
+    for row in material.rows:
+        if row.failed is not None:
+            by_cause.setdefault(describe(row.failed), []).append(f"{material.label(row)} N={row.world_size}")
+    for cause, rows in list(by_cause.items())[:MOST_FAILURES]:
+        yield "failed", f"{', '.join(rows)}: {cause}"
+
+
+def _changes(material: Material) -> Iterator[tuple[str, str]]:
+    return ((entry.label, words.text(entry.phrase)) for entry in facts.revision_facts(material.records))
+
+
+_GLUE = "\N{NO-BREAK SPACE}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Wrap at spaces; a number is not separated from its unit and interval."""
+    glued = text.replace(" %", f"{_GLUE}%").replace(" ± ", f"{_GLUE}±{_GLUE}")
+    lines = wrap(glued, width, break_on_hyphens=False, break_long_words=False)
+    return [line.replace(_GLUE, " ") for line in lines]
+
+
+# ---------------------------------------------------------------- table
+
+
+def _table(material: Material, width: int) -> Iterator[Text]:
+    rows = _shown(material.rows)
+    if rows:
+        lines = list(_lines(rows, material))
+        columns, cells = _columns(rows, lines, width)
+        layout, drawn = terminal.with_bars(lines, columns, cells, width)
+        yield from terminal.table(layout, lines, drawn)
+    if len(rows) < len(material.rows):
+        yield Text(f"{INDENT}{counted(len(material.rows) - len(rows), 'row')} of smaller N: --verbose", "dim")
+
+
+def _columns(
+    rows: Sequence[Row], lines: Sequence[Line], width: int
+) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """Return the most columns that fit; if none do, names get lines of their own."""
+    choices = [(columns, terminal.line_cells(lines, columns)) for columns in _choices(rows, width)]
+    for fit in (terminal.fitting, terminal.fitted):
+        for columns, cells in choices:
+            layout = fit(columns, cells, width)
+            if layout is not None and layout.end <= width:
+                return columns, cells
+    return choices[-1]
+
+
+def _lines(rows: Sequence[Row], material: Material) -> Iterator[Line]:
+    before = None
+    for row in rows:
+        name = "" if row.curve == before else material.label(row)
+        before = row.curve
+        line = quantities.line(row, name, above="", marks=())
+        yield replace(line, cells={**line.cells, LOSS.key: largest_loss(row)} if row.efficiency else line.cells)
+
+
+def _shown(rows: Sequence[Row]) -> Sequence[Row]:
+    if len(rows) <= MOST_ROWS:
+        return rows
+    largest = max(row.world_size for row in rows)
+    return sorted((row for row in rows if row.world_size == largest), key=_rate, reverse=True)
+
+
+def _rate(row: Row) -> float:
+    return row.samples_per_s.mean if row.samples_per_s else -1.0
+
+
+def _choices(rows: Sequence[Row], width: int) -> Iterator[tuple[Column, ...]]:
+    """Yield the columns, from wide to narrow terminals. Rates have the unit of their rows."""
+    name = (NAME,) if len({row.curve for row in rows}) > 1 else ()
+    rate = RATE.of_rows(rows)
+    if width >= ALL_CAUSES:
+        causes = catalogue.causes([row for row in rows if row.breakdown])
+        yield (*name, WORLD_SIZE, rate, SPEEDUP, EFFICIENCY, *causes)
+    yield (*name, WORLD_SIZE, rate, SPEEDUP, EFFICIENCY, LOSS)
+    yield (*name, WORLD_SIZE, rate, EFFICIENCY, LOSS)
+    yield (*name, WORLD_SIZE, rate, EFFICIENCY)
+
+
+# ---------------------------------------------------------------- setting, and what to type next
+
+
+def _setting(material: Material, width: int) -> list[str]:
+    """Return `digits-cnn, fp32 · 2 x AMD EPYC core · host vm · 26 Nov 2026 03:18 UTC`, cut between its parts."""
+    lines = [""]
+    for part in facts.setting(material.header, material.records):
+        longer = f"{lines[-1]} · {part}" if lines[-1] else part
+        lines = [*lines[:-1], longer] if len(longer) <= width - len(INDENT) else [*lines, part]
+    return [f"{INDENT}{line}" for line in lines if line]
+
+
+def footer(material: Material, place: Place) -> Iterator[str]:
+    """Yield the page, and the commands for all details and for the next run."""
+    run = shlex.quote(place.run)
+    if place.page:
+        yield f"{INDENT}{'page':<{LABEL}}{place.page}"
+    if place.run:
+        yield f"{INDENT}{'more':<{LABEL}}python -m scaling report {run} --verbose"
+        label, flag = ("resume", "--resume") if place.lacks else ("again", "--like")
+        size = material.header.launch_size
+        yield f"{INDENT}{label:<{LABEL}}mpirun -np {size} python -m scaling.run {flag} {run}"
