@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from scaling.analysis.measured.cell import cells
 from scaling.analysis.table import catalogue
@@ -16,7 +16,7 @@ from scaling.report import advice, imported, labels, quantities, words
 from scaling.report.headline import headline
 from scaling.report.material import Material
 from scaling.report.parts import Quantity
-from scaling.text import counted, decimals, one_line, several
+from scaling.text import counted, decimals, legible, one_line, several
 
 # Smaller losses are not named.
 LEAST = 0.01
@@ -53,6 +53,11 @@ class Answer(Record, frozen=True, kw_only=True):
     tries: tuple[str, ...] = ()
     trust: str = ""
     tiles: tuple[Tile, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Remove signs that are not printable, as a document does."""
+        for name in self.__struct_fields__:
+            force_setattr(self, name, legible(getattr(self, name)))
 
     @property
     def verdict(self) -> str:
@@ -237,7 +242,8 @@ def _faster(material: Material, world_size: int) -> Iterator[str]:
         tied = ", ".join(name(one.other) for one in ranked if not one.distinguishable)
         said = [f"tied with {tied}"] if tied else []
         said += [f"{_ahead(one)} faster than {name(one.other)}" for one in ranked if one.distinguishable]
-        yield f"{name(best)} is {', '.join(said)} {at}"
+        kind = "" if others[0].synchronous else "asynchronous: "
+        yield f"{kind}{name(best)} is {', '.join(said)} {at}"
     for row in material.rows:
         if row.world_size == world_size and is_wrong(row):
             yield f"{material.label(row)} is not compared: {', '.join(serious(row.flags))}"
@@ -258,7 +264,7 @@ def _ahead(one: Comparison) -> str:
 
 
 def _namer(best: Contender, others: Sequence[Contender]) -> Callable[[Contender], str]:
-    """Return what names contenders by: their network if nothing else differs."""
+    """Return the function that names strategies: by their network if nothing else differs."""
     everyone = (best, *others)
     shared = frozenset.intersection(*(frozenset(one.options.items()) for one in everyone))
     names = {labels.exchange(replace(one, interconnect="auto"), shared) for one in everyone}

@@ -71,7 +71,7 @@ def _ranked_apart(rows: Sequence[Row]) -> str:
     if all(row.synchronous for row in rows):
         return ""
     return (
-        " Asynchronous contenders are never ranked against synchronous ones: "
+        " Asynchronous strategies are never ranked against synchronous ones: "
         f"{labels.one_sample(rows)} trained on old parameters teaches less."
     )
 
@@ -79,7 +79,7 @@ def _ranked_apart(rows: Sequence[Row]) -> str:
 def _not_ranked(rows: Iterable[Row]) -> str:
     found = sorted({name for row in rows for name in row.flags if catalogue.mark_named(name).is_wrong})
     named = " and ".join(found)
-    return f" {named} contenders are not ranked: they are not what their names say." if found else ""
+    return f" {named} rows are not ranked: they are not what their names say." if found else ""
 
 
 def _freedom(rows: Iterable[Row]) -> str:

@@ -206,7 +206,7 @@ def _conclude(
     except (StoreError, UsageError) as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
         material = Material(header, records)
-        _print(material, Place("", event=ending.event), stream, ending)
+        _print(material, Place("", event=f"not kept: {opened.folder}"), stream, ending)
         stream.write(f"{material.doc.last_line}\n")
         complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"), NAME)
         return StoreError.exit_code

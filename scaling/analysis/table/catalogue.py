@@ -234,10 +234,10 @@ def _over_expected(row: Row, at: int) -> float | None:
 # ---------------------------------------------------------------- columns of tables
 
 NAME = Column(
-    key="name", title="contender", short=("", ""), is_text=True,
+    key="name", title="strategy", short=("", ""), is_text=True,
     tables={"comparison": always, "frameworks": always}, place=0,
 )  # fmt: skip
-CURVE = Column(key="curve", title="curve", is_text=True, tables={"page": always}, place=0)
+CURVE = Column(key="curve", title="strategy", is_text=True, tables={"page": always}, place=0)
 MARKED = Column(key="marks", title="marks", is_text=True, tables={"page": always}, place=2)
 WORLD_SIZE = Column(
     key="world_size", title="N", digits=0, value=lambda row: row.world_size, basis="plan",

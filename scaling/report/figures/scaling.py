@@ -187,9 +187,9 @@ def _figure(
         title=title,
         says=_says(title, drawn),
         body=drawn,
-        table=Table(("curve", "N", body.upright, "marks"), tuple(_lines(body, shown))),
+        table=Table(("strategy", "N", body.upright, "marks"), tuple(_lines(body, shown))),
         stamps=serious({flag for row in rows for flag in row.flags}),
-        left_out=f"{more} of {len(body.curves)} curves, those that end lowest, are in the table only"
+        left_out=f"{more} of {len(body.curves)} strategies, those that end lowest, are in the table only"
         if more
         else "",
     )

@@ -22,6 +22,7 @@ from scaling.report import words
 from scaling.report.document import document
 from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Quantity, Section
 from scaling.report.words import Parts
+from scaling.text import printable
 
 # ---------------------------------------------------------------- layout
 
@@ -280,9 +281,10 @@ def draw(doc: Document, *, color: bool) -> str:
 
 
 def styled(lines: Iterable[Text], *, color: bool) -> str:
-    """Return lines as text; none is cut or wrapped."""
+    """Return lines as text; none is cut or wrapped. Signs that are not printable become spaces."""
     console = _console(color=color)
     for line in lines:
+        line.plain = printable(line.plain)
         _whole(console, line)
     return _text(console)
 

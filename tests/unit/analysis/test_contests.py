@@ -252,7 +252,7 @@ def test_images_per_s_is_the_sum_of_the_ranks_own_rates() -> None:
     assert mean(rows([made])[0].samples_per_s) == close(320.0)
     (row,) = rows([asynchronous(made)])
     assert mean(row.samples_per_s) == close(480.0)
-    assert (row.synchronous, row.flags) == (False, ("ASYNC",))
+    assert (row.synchronous, row.flags) == (False, ("ONE-ROUND", "ASYNC"))
 
 
 def test_efficiency_and_speedup_follow_from_the_rates() -> None:
@@ -353,7 +353,7 @@ def test_its_controls_are_not_in_doubt_for_being_asynchronous() -> None:
 def test_lingering_is_no_defect() -> None:
     """The first rank is done in half of the time; what it goes on doing is in no window."""
     made = asynchronous(record(point("exchange", 2), 0.1, 0.2))
-    assert rows([made])[0].flags == ("ASYNC",)
+    assert rows([made])[0].flags == ("ONE-ROUND", "ASYNC")
 
 
 @pytest.mark.parametrize(("samples", "flagged"), [(310, False), (300, True)])
@@ -369,7 +369,7 @@ def test_audit_counts_the_steps_that_each_rank_did() -> None:
     for index in range(3):
         made = with_window(made, 1, index, steps=5, samples=160)
     assert "AUDIT" in rows([made])[0].flags
-    assert rows([asynchronous(made)])[0].flags == ("ASYNC",)
+    assert rows([asynchronous(made)])[0].flags == ("ONE-ROUND", "ASYNC")
 
 
 # ---------------------------------------------------------------- one worker for all devices
@@ -382,7 +382,7 @@ def test_a_single_worker_counts_for_all_devices(waits: bool) -> None:
     (row,) = rows([made if waits else asynchronous(made)])
     assert mean(row.samples_per_s) == close(1024.0)
     assert row.nodes == 2
-    assert row.flags == (() if waits else ("ASYNC",))
+    assert row.flags == ("ONE-ROUND", *(() if waits else ("ASYNC",)))
 
 
 def test_audit_of_a_single_worker_that_feeds_one_device_alone() -> None:

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.rows import EVERYWHERE, Column, Explanation, Mark, Row, Table
 from scaling.report import schema
+from scaling.report.answer import banners
 from scaling.report.figures.parts import Curves
 from scaling.report.figures.scaling import speedup
 from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.formats.html import page
 from scaling.report.material import Material
-from scaling.report.answer import banners
 from tests.support.report_scenes import SCENES
 
 TITLE = "samples per node"

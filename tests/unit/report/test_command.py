@@ -110,7 +110,7 @@ def test_unlike_runs_are_refused_unless_asked(tmp_path: Path, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert "! 2 runs in one table: a, b" in text
     assert "! joined although hosts differ: node1 | node9" in text
-    assert "node1 node9 (2 hosts" in text
+    assert "hosts node1 node9 ·" in text
 
 
 @pytest.mark.parametrize(

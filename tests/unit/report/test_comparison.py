@@ -54,7 +54,7 @@ def test_an_asynchronous_contender_is_never_ranked_against_synchronous_ones() ->
     assert [line.split()[2] for line in block(text, "N = 2")] == ["best", "9.1"]
     (line, *_) = block(text, "N = 2, asynchronous: ranked among themselves")
     assert line.split()[:3] == ["fake:async", "1280", "-"]
-    assert "Asynchronous contenders are never ranked against" in " ".join(text.split())
+    assert "Asynchronous strategies are never ranked against" in " ".join(text.split())
 
 
 def test_asynchronous_contenders_alone_are_said_to_be() -> None:

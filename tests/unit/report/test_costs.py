@@ -73,7 +73,7 @@ def test_a_million_tokens_are_not_a_million_sequences(tmp_path: Path, capsys: py
 
 
 def test_without_a_file_the_cost_is_told_of_one_devices(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([run]) == 0
+    assert command.main([run, "--verbose"]) == 0
     text = capsys.readouterr().out
     assert "relative cost N=2 1.03 N=4 1.09" in " ".join(text.split())
     assert "Cost of" not in text

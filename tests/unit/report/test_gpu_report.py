@@ -154,7 +154,7 @@ def rows(folder: Path, name: str) -> dict[int, Row]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_tables(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([str(run(tmp_path, name))]) == 0
+    assert command.main([str(run(tmp_path, name)), "--verbose"]) == 0
     check_golden(f"{name}.txt", capsys.readouterr().out)
 
 

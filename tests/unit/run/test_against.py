@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +26,8 @@ from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
-from scaling.records.run import Header, PointRecord
-from scaling.report.formats import terminal
+from scaling.report.formats import screen
+from scaling.report.material import Material, Place
 from scaling.run import against, flags, invocation, measuring, programs, ranks, revisions
 from scaling.run.invocation import Invocation
 from scaling.transport.mailbox import Mailbox
@@ -318,10 +318,11 @@ def measured(
         return code, opened.folder
 
 
-def ended(read: tuple[Header, Sequence[PointRecord]], where: str) -> str:
-    """The table, where the run is, and the line for programs, which is the report's last one too."""
-    table, _, last = terminal.render(*read, color=False).rstrip("\n").rpartition("\n\n")
-    return f"{table}\n\n{where}\n{last}\n"
+def ended(folder: Path) -> str:
+    """The last screen of a run, and the line for programs."""
+    material = Material(*store.load(folder))
+    text = screen.render(material, Place(str(folder), lacks=material.lacks), width=80, color=False)
+    return f"{text}{material.doc.last_line}\n"
 
 
 def test_the_last_table_is_the_files(
@@ -330,7 +331,7 @@ def test_the_last_table_is_the_files(
     code, folder = measured(tmp_path, monkeypatch, lambda _: None)
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
-    assert out == ended(store.load(folder), f"run: {folder}")
+    assert out == ended(folder)
     assert out.splitlines()[-1].startswith("scaling: fake:a N=2 ")
 
 
@@ -355,7 +356,7 @@ def test_a_run_whose_folder_is_removed_or_moved_is_written_anew_at_once(
     assert note.endswith(f"was removed or moved: the run was written anew to {folder}")
     assert folder.name.endswith("-2")
     assert len(store.load(folder)[1]) == 2
-    assert out == ended(store.load(folder), f"run: {folder}")
+    assert out == ended(folder)
 
 
 def test_a_run_that_cannot_be_written_anew_ends_in_its_table_and_says_so(
@@ -372,7 +373,7 @@ def test_a_run_that_cannot_be_written_anew_ends_in_its_table_and_says_so(
     code, folder = measured(tmp_path / "results", monkeypatch, replace_by_a_file)
     out, err = capsys.readouterr()
     assert code == 1
-    assert out.splitlines()[-2] == f"not kept: {folder}"
+    assert out.startswith(f"not kept:\n{folder}\n")
     rows = [line.split()[0] for line in out.splitlines() if line.strip()[:1].isdigit()]
     assert {"1", "2"} <= set(rows), out
     (line,) = err.splitlines()

@@ -290,7 +290,7 @@ def test_the_flags_are_the_fields() -> None:
     app = typer.Typer(add_completion=False)
     app.command()(flags.sweep)
     names = {param.name for param in typer.main.get_command(app).params}
-    others = {"config", "resume", "like", "dry_run", "list_all", "view", "page", "version", "kv_store"}
+    others = {"config", "resume", "like", "dry_run", "list_all", "view", "page", "verbose", "version", "kv_store"}
     assert {str(name).rstrip("_") for name in names} - {"help"} == {*config.FIELDS, *others}
 
 

@@ -114,7 +114,7 @@ def test_of_many_curves_the_highest_are_drawn_and_all_are_in_the_table() -> None
     (figure,) = FIGURES["speedup"](Material(header(), records))
     assert isinstance(figure.body, Curves)
     assert [curve.label for curve in figure.body.curves] == [f"fake:s{at:02}" for at in range(16)]
-    assert len(figure.table.lines) == 20 and figure.left_out.startswith("4 of 20 curves")
+    assert len(figure.table.lines) == 20 and figure.left_out.startswith("4 of 20 strategies")
 
 
 # ---------------------------------------------------------------- bars

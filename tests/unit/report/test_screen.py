@@ -1,0 +1,242 @@
+"""The last screen of a run: golden files, widths, and what its lines say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.analysis.table import catalogue
+from scaling.records import store
+from scaling.records.run import Header, PointRecord
+from scaling.records.telemetry import Foreign
+from scaling.report import advice
+from scaling.report.answer import answer
+from scaling.report.formats import screen
+from scaling.report.material import Material, Place
+from tests.support.golden import check_golden
+from tests.support.gpu_records import gpus_run
+from tests.support.report_scenes import SCENES, Run, default_run
+from tests.support.scripted_records import (
+    asynchronous,
+    carried,
+    failed,
+    header,
+    host,
+    point,
+    record,
+    sweep,
+)
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+
+
+def one_rank() -> Run:
+    """Started without mpirun on a host of two cores."""
+    records = [one for number in range(4) for one in sweep(number, 0.1, {1: 0.102 + 0.0002 * number})]
+    return header([host(cores=((0,), (1,)))], launch_size=1), records
+
+
+def crowded() -> Run:
+    """Two ranks while a compiler uses their cores: windows are repeated, rounds differ by a third."""
+    records = []
+    for number, factor in enumerate((1.0, 1.5, 1.1)):
+        records += sweep(number, 0.1, {1: 0.103, 2: 0.11 * factor})
+    return header(launch_size=2), [_disturbed(one) if one.point.kind == "exchange" else one for one in records]
+
+
+def _disturbed(one: PointRecord) -> PointRecord:
+    burner = (Foreign(name="cc1plus", run_s=2.0, over_s=3.0),)
+    ranks = (
+        replace(rank, disturbed=rank.windows[:1], telemetry=replace(rank.telemetry, foreign=burner))
+        for rank in one.ranks
+    )
+    return replace(one, ranks=tuple(ranks))
+
+
+def two_networks() -> Run:
+    """Four emulated nodes over two networks whose counters verify the names."""
+    emulated = {"device": "emulated", "profile": "p100"}
+    names = [f"node{index}" for index in range(1, 5)]
+    records = []
+    for number, drift in enumerate((0.999, 1.0, 1.002)):
+        records.append(record(point("solo", 1, number, **emulated), 0.1 * drift))
+        for network, slow in (("ib0", 1.0), ("eth0", 1.38)):
+            for n, step_s in ((2, 0.105), (4, 0.11)):
+                at = point("exchange", n, number, interconnect=network, **emulated)
+                made = record(at, step_s * (slow if n == 4 else 1.1) * drift, hosts=names[:n])
+                records.append(carried(made, network))
+    config = {**header().config, "device": "emulated:p100"}
+    return header([host(name) for name in names], launch_size=4, device="emulated", config=config), records
+
+
+def h200() -> Run:
+    with TemporaryDirectory() as folder:
+        shutil.copy(RECORDED / "h200-default.jsonl", Path(folder) / store.FILE)
+        return store.load(Path(folder))
+
+
+SCREENS = {
+    "one-rank": one_rank,
+    "quiet": default_run,
+    "crowded": crowded,
+    "exchanges": SCENES["frameworks"],
+    "networks": two_networks,
+    "h200": h200,
+    "gpus": gpus_run,
+    "one-round": SCENES["one_round"],
+    "failures": SCENES["cluster"],
+    "nothing": SCENES["nothing"],
+}
+PLACE = Place("results/20261126-031800-sweep", "results/20261126-031800-sweep/page.html")
+
+
+def drawn(run: Run, width: int = 80) -> str:
+    return screen.render(Material(*run), PLACE, width=width, color=False)
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_screen(name: str) -> None:
+    run = SCREENS[name]()
+    check_golden(f"screen-{name}.txt", f"{drawn(run)}{Material(*run).doc.last_line}\n")
+
+
+NUMBER = re.compile(r"^\s*(±|%)|±$")
+
+
+@pytest.mark.parametrize("name", SCREENS)
+@pytest.mark.parametrize("width", [60, 70, 79, 80, 81, 100, 120, 160, 250])
+def test_no_line_is_wider_and_none_breaks_a_number(name: str, width: int) -> None:
+    lines = drawn(SCREENS[name](), width).splitlines()
+    for line in lines[:-3]:  # the commands and paths of the footer are never cut
+        assert len(line) <= width, line
+        assert line == line.rstrip() and not NUMBER.search(line)
+
+
+def test_a_wide_terminal_has_the_causes_as_columns() -> None:
+    assert "largest loss" in drawn(default_run(), 80)
+    wide = drawn(default_run(), 120)
+    assert "largest loss" not in wide and "loss by cause" in wide
+
+
+def test_many_rows_leave_the_largest_world_size() -> None:
+    found = drawn(SCENES["frameworks"]())
+    assert "18 rows of smaller N: --verbose" in found
+    assert not re.search(r"^ +torch:gloo +[12] ", found, re.M)
+
+
+# ---------------------------------------------------------------- try
+
+
+def tries(records: Sequence[PointRecord], of: Header | None = None) -> tuple[str, ...]:
+    return answer(Material(of or header(launch_size=2), records)).tries
+
+
+@pytest.mark.parametrize("cause", [cause.key for cause in catalogue.CAUSES])
+def test_every_cause_has_a_change_for_every_row(cause: str) -> None:
+    assert advice.BY_CAUSE[cause][-1].suits(Material(*default_run()).rows[-1])
+    for run in (default_run(), gpus_run(), two_networks()):
+        for row in Material(*run).rows:
+            assert advice.of_cause(row, cause)
+
+
+def test_every_mark_has_an_entry() -> None:
+    assert set(advice.BY_MARK) == {mark.name for mark in catalogue.MARKS}
+
+
+def test_the_machine_is_named_if_it_is_the_cause() -> None:
+    """Not memory bandwidth, and not more rounds alone."""
+    run = crowded()
+    assert answer(Material(*run)).tries[0] == "an idle machine: cc1plus used the cores"
+
+
+def test_the_rounds_that_a_noisy_row_needs_grow_with_the_square_of_its_interval() -> None:
+    records = [one for n, s in enumerate((0.12, 0.16, 0.11)) for one in sweep(n, 0.1, {2: s})]
+    row = Material(header(), records).rows[-1]
+    assert row.efficiency is not None and row.efficiency.half_width is not None
+    wanted = 3 * (row.efficiency.half_width / 0.1) ** 2
+    assert advice.rounds_needed(row) == min(30, max(5, int(wanted) + 1))
+    assert any(text.startswith(f"--rounds {advice.rounds_needed(row)} ") for text in tries(records))
+
+
+def test_one_rank_says_what_to_type() -> None:
+    run = one_rank()
+    command = "mpirun -np 2 python -m scaling.run (one rank was started; this host has 2 cores)"
+    assert command in answer(Material(*run)).tries
+
+
+def test_a_flag_suits_its_row() -> None:
+    """A batch per device can grow under the weak rule only; the strong rule has another flag."""
+    weak = [one for n in range(3) for one in sweep(n, 0.1, {2: 0.14 + n / 1000})]
+    assert tries(weak) == ("--batch-size 64 (fewer exchanges per sample)",)
+
+
+# ---------------------------------------------------------------- faster
+
+
+def test_tied_networks_are_tied() -> None:
+    records = []
+    for number, drift in enumerate((0.99, 1.0, 1.02)):
+        records.append(record(point("solo", 1, number), 0.1))
+        for network in ("ib0", "eth0"):
+            at = point("exchange", 2, number, interconnect=network)
+            noise = drift if network == "ib0" else 2.005 - drift
+            records.append(carried(record(at, 0.11 * noise, hosts=("a", "b")), network))
+    (said,) = answer(Material(header(), records)).faster
+    assert re.fullmatch(r"(ib0|eth0) is tied with (ib0|eth0) at N=2", said)
+
+
+def test_a_mislabelled_row_is_not_compared() -> None:
+    (said,) = answer(Material(*SCENES["networks"]())).faster
+    assert said == "fake:a over eth0 is not compared: MISLABELLED"
+
+
+def test_asynchronous_rows_are_compared_among_themselves() -> None:
+    made = []
+    for number in range(3):
+        made += [record(point("solo", 1, number), 0.1), record(point("exchange", 2, number), 0.11)]
+        for name, step_s in (("fake:b", 0.12), ("fake:c", 0.2)):
+            made.append(asynchronous(record(point("exchange", 2, number, strategy=name), step_s + number / 1000)))
+    (said,) = answer(Material(header(), made)).faster
+    assert said.startswith("asynchronous: fake:b is ") and said.endswith(" faster than fake:c at N=2")
+
+
+# ---------------------------------------------------------------- trust, failures, footer
+
+
+def test_a_repeated_window_is_counted_in_trust() -> None:
+    made = [one for number in range(3) for one in sweep(number, 0.1, {2: 0.11})]
+    assert answer(Material(header(), made)).trust == "3 rounds"
+    made = [_disturbed(one) if one.point.kind == "exchange" else one for one in made]
+    said = answer(Material(header(), made)).trust
+    assert re.search(r"\d of \d+ windows repeated while cc1plus used the cores", said)
+
+
+def test_the_cause_of_a_failure_is_on_the_screen() -> None:
+    made = [*sweep(0, 0.1, {1: 0.11}), failed(point(world_size=2), "missing", "horovod is not installed")]
+    found = drawn((header(), made), 120)
+    assert found.startswith(
+        "FAILED: fake:a failed on 2 devices: missing. The largest measured row: 1 device, fake:a, "
+    )
+    assert "  failed   fake:a N=2: missing: horovod is not installed (rank 1 on node1; log:" in found
+
+
+def test_a_run_that_lacks_points_is_resumed_and_another_one_repeated() -> None:
+    whole = Material(*default_run())
+    assert "--like" in screen.render(whole, PLACE, width=80, color=False)
+    broken = PLACE._replace(lacks=True, event="interrupted after 5 of 15 points; these are kept")
+    text = screen.render(whole, broken, width=80, color=False)
+    assert text.startswith("interrupted after 5 of 15 points; these are kept\n")
+    assert f"resume   mpirun -np 2 python -m scaling.run --resume {PLACE.run}\n" in text
+
+
+def test_a_broken_off_round_lacks_points() -> None:
+    made, records = default_run()
+    assert not Material(made, records).lacks
+    last = point("exchange", 2, 2).key
+    assert Material(made, [one for one in records if one.point.key != last]).lacks
