@@ -237,13 +237,11 @@ def _faster(material: Material, world_size: int) -> Iterator[str]:
     at = f"at N={world_size}"
     found = [one for one in material.analysis.comparisons if one.world_size == world_size]
     for best, others in _by_best(found):
-        ranked = sorted(others, key=lambda one: one.difference.mean if one.difference else 0.0, reverse=True)
         name = _namer(best, [one.other for one in others])
-        tied = ", ".join(name(one.other) for one in ranked if not one.distinguishable)
-        said = [f"tied with {tied}"] if tied else []
-        said += [f"{_ahead(one)} faster than {name(one.other)}" for one in ranked if one.distinguishable]
+        ranked = sorted(others, key=lambda one: one.difference.mean if one.difference else 0.0, reverse=True)
+        said = (_ties(ranked, name), *(_ahead(one, name) for one in ranked), _unproven(ranked, name))
         kind = "" if others[0].synchronous else "asynchronous: "
-        yield f"{kind}{name(best)} is {', '.join(said)} {at}"
+        yield f"{kind}{name(best)} is {', '.join(filter(None, said))} {at}"
     for row in material.rows:
         if row.world_size == world_size and is_wrong(row):
             yield f"{material.label(row)} is not compared: {', '.join(serious(row.flags))}"
@@ -258,12 +256,34 @@ def _by_best(found: Iterable[Comparison]) -> Iterator[tuple[Contender, list[Comp
         yield of[0].best, of
 
 
-def _ahead(one: Comparison) -> str:
-    assert one.advantage is not None
-    return words.text((quantities.fraction(one.advantage.mean, one.advantage),))
+Namer = Callable[[Contender], str]
 
 
-def _namer(best: Contender, others: Sequence[Contender]) -> Callable[[Contender], str]:
+def _is_proven(one: Comparison) -> bool:
+    return one.difference is not None and one.difference.low is not None
+
+
+def _ties(ranked: Sequence[Comparison], name: Namer) -> str:
+    tied = [name(one.other) for one in ranked if _is_proven(one) and not one.distinguishable]
+    return f"tied with {', '.join(tied)}" if tied else ""
+
+
+def _ahead(one: Comparison, name: Namer) -> str:
+    """Return `4.2 % ± 1.1 faster than eth0`; "" if that is not significant."""
+    if one.advantage is None or not one.distinguishable:
+        return ""
+    size = quantities.fraction(one.advantage.mean, one.advantage)
+    if one.advantage.mean < 0:
+        return f"{words.text((quantities.fraction(-one.advantage.mean),))} slower than {name(one.other)}"
+    return f"{words.text((size,))} faster than {name(one.other)}"
+
+
+def _unproven(ranked: Sequence[Comparison], name: Namer) -> str:
+    found = [name(one.other) for one in ranked if not _is_proven(one)]
+    return f"not proven to be faster than {', '.join(found)}" if found else ""
+
+
+def _namer(best: Contender, others: Sequence[Contender]) -> Namer:
     """Return the function that names strategies: by their network if nothing else differs."""
     everyone = (best, *others)
     shared = frozenset.intersection(*(frozenset(one.options.items()) for one in everyone))

@@ -1,8 +1,8 @@
 """Does what "try" suggests lower the loss that it is said to lower?
 
-Runs each setting with and without the suggested flag, alternately in the same minutes, and prints the share of the
-cause in both with its 95 % interval. A suggestion of scaling/report/advice.py or of an option (`Option.helps`) whose
-cause does not become significantly smaller must go.
+Runs each setting with and without the suggested flag, alternately in the same minutes. Prints the share of the cause
+in both, with its 95 % interval. A suggestion of scaling/report/advice.py or of an option (`Option.helps`) must go if
+its cause does not become significantly smaller.
 
 python -m tests.bench.advice [NAME...]      (all; those in the lab need root)
 """
@@ -61,6 +61,10 @@ class Share(NamedTuple):
     low: float | None
     high: float | None
 
+    def is_below(self, other: Share) -> bool:
+        """Whether the whole interval is below the other's."""
+        return self.high is not None and other.low is not None and self.high < other.low
+
     def __str__(self) -> str:
         half = "" if self.low is None or self.high is None else f" ± {50 * (self.high - self.low):.1f}"
         return f"{100 * self.mean:5.1f} %{half}"
@@ -78,7 +82,9 @@ def main(names: Sequence[str]) -> None:
 
 def judged(pairs: Sequence[tuple[Share, Share]]) -> str:
     """Return `lower`, if in each pair the interval with the change is below the one without; else why not."""
-    apart = [after.high is not None and before.low is not None and after.high < before.low for before, after in pairs]
+    apart = [
+        after.high is not None and before.low is not None and after.high < before.low for before, after in pairs
+    ]
     if all(apart):
         return "lower: it stays"
     means = [after.mean < before.mean for before, after in pairs]
@@ -109,7 +115,7 @@ def launch(trial: Trial, command: Sequence[str]) -> None:
 
 
 def run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr[-2000:]}")
 

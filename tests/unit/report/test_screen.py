@@ -191,6 +191,12 @@ def test_tied_networks_are_tied() -> None:
     assert re.fullmatch(r"(ib0|eth0) is tied with (ib0|eth0) at N=2", said)
 
 
+def test_one_round_proves_nothing() -> None:
+    made = [record(point("solo"), 0.1)]
+    made += [record(point(world_size=2, strategy=name), s) for name, s in (("fake:a", 0.1), ("fake:b", 0.2))]
+    assert answer(Material(header(), made)).faster == ("fake:a is not proven to be faster than fake:b at N=2",)
+
+
 def test_a_mislabelled_row_is_not_compared() -> None:
     (said,) = answer(Material(*SCENES["networks"]())).faster
     assert said == "fake:a over eth0 is not compared: MISLABELLED"
