@@ -214,24 +214,24 @@ def _conclude(
     header, records, predictions = read
     material = Material(header, records, predictions=predictions)
     early = bool(ending.event)
-    page = _page(opened.folder, ending) if ending.page and not early else ""
+    if ending.page and not early:
+        _write_page(opened.folder, ending)
+    page = str(opened.folder / PAGE_FILE) if ending.page else ""
     _print(material, Place(str(opened.folder), page, material.lacks or early, ending.event), stream, ending)
     try:
         return 0 if ending.base is None else _compare(ending.base, opened.folder, stream, ending.look)
     finally:
         stream.write(f"{material.doc.last_line}\n")
         stream.flush()
-        if ending.page and early:  # the answer comes first: there may be no time for a page
-            stream.write(f"page: {_page(opened.folder, ending)}\n")
+        if ending.page and early:  # the answer is first: there may be no time for a page
+            _write_page(opened.folder, ending)
 
 
-def _page(folder: Path, ending: Ending) -> str:
-    """Write the page; return its path, "" if it cannot be written."""
+def _write_page(folder: Path, ending: Ending) -> None:
     try:
-        return str(write_page(folder, ending.look))
+        write_page(folder, ending.look)
     except StoreError as error:
         complain(error, NAME)
-    return ""
 
 
 def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> None:

@@ -1,8 +1,8 @@
 """Does what "try" suggests lower the loss that it is said to lower?
 
-Runs each setting with and without the suggested flag, alternately in the same minutes. Prints the share of the cause
-in both, with its 95 % interval. A suggestion of scaling/report/advice.py or of an option (`Option.helps`) must go if
-its cause does not become significantly smaller.
+Runs each setting with and without the suggested flag, alternately in the same minutes. Prints the share of the
+cause in both, with its 95 % interval. A suggestion of scaling/report/advice.py or of an option (`Option.helps`)
+must go if its cause does not become significantly smaller.
 
 python -m tests.bench.advice [NAME...]      (all; those in the lab need root)
 """

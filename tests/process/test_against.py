@@ -62,8 +62,9 @@ def test_against_measures_compares_and_says_so(
     (new,) = (tmp_path / "results").iterdir()
     assert store.load(new)[0].config == store.load(base)[0].config
     *above, ran, _, again, last = done.stdout.splitlines()
+    (more,) = (line for line in above if line.startswith("  more "))
     assert f"  verdict   {verdict}" in above
-    assert above.index(f"run: results/{new.name}") < above.index("Comparison of runs")
+    assert f" results/{new.name} " in more and above.index(more) < above.index("Comparison of runs")
     assert again == f"against: {base} (again: python -m scaling compare {base} results/{new.name})"
     assert ran.strip() and last.startswith("scaling: fake:a N=1 ")
 
@@ -228,7 +229,7 @@ def test_each_side_runs_its_own_files(against_strategy_file_checkout: Path, tmp_
     found = {one.point.strategy: one.ranks[0].ready for one in records}
     names = {strategy: ready.device_name for strategy, ready in found.items() if ready}
     assert names == {"fake:plain": "fake", NAME: "new and new", f"{NAME}@{head[:10]}": "old and old"}
-    said = done.stdout.replace("\n", " ")
+    said = " ".join(done.stdout.split())
     assert f"@{head[:10]}: workers with that revision of the strategy's own code; " in said
 
 

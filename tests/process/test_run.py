@@ -179,7 +179,7 @@ def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, enviro
         cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert b"Scaling of data-parallel training" in done.stdout
+    assert b"  more     python -m scaling report " in done.stdout
 
 
 def test_a_launcher_that_ignores_the_ends_of_children_loses_nothing(tmp_path: Path) -> None:

@@ -40,12 +40,12 @@ def test_a_run_ends_with_its_page_and_the_line_for_programs(tmp_path: Path) -> N
     done = start("scaling.run", *QUICK, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     run = run_in(tmp_path)
-    *_, where, page, last = done.stdout.splitlines()
+    *_, page, more, again, last = done.stdout.splitlines()
     name = run.relative_to(tmp_path)
-    assert (where, page) == (f"run: {name}", f"page: {name}/page.html")
+    assert page.split() == ["page", f"{name}/page.html"] and f" {name} " in more and again.endswith(f" {name}")
     assert last.startswith("scaling: fake:a N=1 ")
-    again = start("scaling", "report", str(run), "--format", "html", "--output", "again.html", cwd=tmp_path)
-    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    drawn = start("scaling", "report", str(run), "--format", "html", "--output", "again.html", cwd=tmp_path)
+    assert (drawn.returncode, drawn.stdout, drawn.stderr) == (0, "", "")
     assert (tmp_path / "again.html").read_bytes() == (run / "page.html").read_bytes()
     assert sorted(path.name for path in run.iterdir()) == ["logs", "page.html", "run.jsonl"]
 
@@ -55,7 +55,7 @@ def test_a_run_without_a_page(tmp_path: Path, flags: tuple[str, ...], environ: d
     done = start("scaling.run", *QUICK, *flags, cwd=tmp_path, **environ)
     assert (done.returncode, done.stderr) == (0, "")
     assert not (run_in(tmp_path) / "page.html").exists()
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[-2:]] == ["run", "scaling"]
+    assert [line.split()[0] for line in done.stdout.splitlines()[-3:]] == ["more", "again", "scaling:"]
 
 
 def test_a_page_that_cannot_be_made_is_a_line_on_stderr_and_no_failure(tmp_path: Path) -> None:
@@ -80,9 +80,8 @@ def test_a_page_that_cannot_be_made_is_a_line_on_stderr_and_no_failure(tmp_path:
 def test_the_command_prints_the_bytes_of_render(tmp_path: Path, end: str) -> None:
     made, records = default_run()
     run = written(tmp_path / "run", (made, records))
-    done = subprocess.run(
-        [sys.executable, "-m", "scaling", "report", str(run / end)], capture_output=True, check=True, timeout=60
-    )
+    command = [sys.executable, "-m", "scaling", "report", str(run / end), "--verbose"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
     assert done.stdout == terminal.render(made, records, color=False).encode()
     assert done.stderr == b""
 

@@ -44,8 +44,8 @@ def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ran
     assert len(records) == len(sizes) + 1 + (kinds - 1) * (len(sizes) - 1)
     for size in sizes:
         assert re.search(rf"^ +{size}  ", done.stdout, re.MULTILINE), done.stdout
-    table, _, last = reported(only_run(tmp_path)).rstrip("\n").rpartition("\n\n")
-    assert table in done.stdout
+    screen, _, last = reported(only_run(tmp_path)).rstrip("\n").rpartition("\n")
+    assert screen.partition("  more ")[0] in done.stdout
     assert done.stdout.splitlines()[-1] == last
     assert last.startswith(f"scaling: fake:a N={max(sizes)} ")
 
@@ -115,8 +115,8 @@ SLOW = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "50", "--window
 
 # The last table takes its time, as that of many points does.
 LONG_TABLE = (
-    "import sys, time\nfrom scaling.run import __main__ as run, measuring\nprint_table = measuring._print_table\n"
-    "measuring._print_table = lambda *a, **k: (time.sleep(1), print_table(*a, **k))[1]\n"
+    "import sys, time\nfrom scaling.run import __main__ as run, measuring\nprint_screen = measuring._print\n"
+    "measuring._print = lambda *a, **k: (time.sleep(1), print_screen(*a, **k))[1]\n"
     "sys.exit(run.main(sys.argv[3:]))\n"
 )
 
@@ -169,8 +169,8 @@ def test_a_signal_keeps_the_points_and_prints_the_table(tmp_path: Path, mpi: Mpi
     run = only_run(tmp_path)
     _, records = store.load(run)
     assert len(records) >= 2
-    assert f"run: {run.relative_to(tmp_path)}" in said
-    assert "Scaling of data-parallel training" in said
+    assert re.search(r"^interrupted after \d+ of 250 points; these are kept$", said, re.MULTILINE)
+    assert f"python -m scaling.run --resume {run.relative_to(tmp_path)}" in said
     # mpirun has an exit code of its own for signals to itself; USR1 it hands on, and the code is ours.
     assert code == 130 if number == signal.SIGUSR1 else code != 0
 
@@ -178,7 +178,7 @@ def test_a_signal_keeps_the_points_and_prints_the_table(tmp_path: Path, mpi: Mpi
 @on_mpi_each("number", {signal.SIGINT: "mpich", signal.SIGTERM: "openmpi5"})
 def test_a_table_that_takes_long_is_printed_all_the_same(tmp_path: Path, mpi: Mpi, number: int) -> None:
     _, said = interrupted(mpi, tmp_path, number, "-c", LONG_TABLE)
-    assert "Scaling of data-parallel training" in said
+    assert "interrupted after " in said and "\nscaling: fake:a N=" in said
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -192,7 +192,7 @@ def test_one_rank_alone_exits_as_shells_count(tmp_path: Path, number: int, code:
         process.kill()
         process.wait()
     assert process.returncode == code
-    assert "Scaling of data-parallel training" in said
+    assert "interrupted after " in said and "\nscaling: fake:a N=" in said
 
 
 def ranks_of(launcher: int) -> list[psutil.Process]:
@@ -247,7 +247,7 @@ def test_a_rank_that_stands_still_ends_the_run_with_its_table(
         nothing_left(tmp_path)
         out.seek(0)
         said = out.read()
-    assert "Scaling of data-parallel training" in said
+    assert f"--resume {only_run(tmp_path).relative_to(tmp_path)}\n" in said
     if number is None:
         assert f"scaling: error: no message from rank 1 on {os.uname().nodename} for 8 s" in said
 
