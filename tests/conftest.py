@@ -25,8 +25,8 @@ os.environ.setdefault("SCALING_PAGE", "0")
 FOLDERS = ("unit", "process", "frameworks", "system")
 # The longest first, so that at the end no process waits long for the other's last file.
 LONGEST_FIRST = ("system", "frameworks", "process", "", "unit")
-# Tests of a file share runs and fixtures, those of these folders even across files: an image that takes minutes.
-TOGETHER = ("system/containers",)
+# Tests of a file share runs and fixtures. Those of these folders change the machine, and run one after the other.
+TOGETHER = ("system/containers/", "system/lab/", "system/slurm/")
 # What a test of these sees must have been planted by itself: no other is beside it.
 ALONE = ("system/mpi/test_planted.py",)
 MEETING = pytest.StashKey[str]()
@@ -46,7 +46,7 @@ def watch(node: pytest.Item | pytest.Collector) -> AbstractContextManager[None]:
 
 def group(nodeid: str) -> str:
     name = nodeid.partition("::")[0].removeprefix(f"{HERE.name}/")
-    return next((together for together in TOGETHER if name.startswith(f"{together}/")), name)
+    return "machine" if name.startswith(TOGETHER) else name
 
 
 @pytest.hookimpl(optionalhook=True)

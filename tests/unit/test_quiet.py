@@ -28,11 +28,11 @@ def test_beside_one_that_is_alone_there_is_no_other(alone: bool, shared: bool, t
     assert is_free(tmp_path, fcntl.LOCK_EX)
 
 
-def test_a_folder_that_is_kept_together_is_one_group_and_others_are_files() -> None:
-    (together,) = conftest.TOGETHER
-    files = list((conftest.HERE / together).glob("test_*.py"))
-    assert len(files) > 1
-    assert {conftest.group(f"tests/{together}/{path.name}::test_a[x/y]") for path in files} == {together}
+def test_folders_that_change_the_machine_are_one_group_and_others_are_files() -> None:
+    files = [path for folder in conftest.TOGETHER for path in (conftest.HERE / folder).glob("test_*.py")]
+    assert len(files) > len(conftest.TOGETHER)
+    names = (path.relative_to(conftest.HERE).as_posix() for path in files)
+    assert len({conftest.group(f"tests/{name}::test_a[x/y]") for name in names}) == 1
     assert conftest.group("tests/unit/test_quiet.py::test_a[x::y]") == "unit/test_quiet.py"
 
 
