@@ -37,7 +37,7 @@ def test_help_of_an_installed_clone_ends_in_the_flags(machine: Machine) -> None:
     assert machine.pip_calls == []
 
 
-CHECKS = ["ruff check", "ruff format --check", "mypy", "pytest -q -n 3"]
+CHECKS = ["ruff check", "ruff format --check", "mypy", "pytest -q -n 2"]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ TORCH = "pytest -q tests/frameworks/pytorch tests/frameworks/test_contract.py -k
 
 def test_the_matrix_runs_what_the_default_leaves_out(checks: Machine, pythons: Machine) -> None:
     done = checks.run("launch/test", "--matrix", FAILING="nothing")
-    tests = "pytest -q -m matrix -n 3"
+    tests = "pytest -q -m matrix -n 2"
     passed = [f"{name}: passed: 9 passed" for name in NAMES]
     expected = [tests, *passed, TORCH, TORCH]
     assert (done.stdout.splitlines()[-len(expected) :], done.returncode) == (expected, 0)
