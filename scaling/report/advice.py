@@ -110,14 +110,26 @@ BY_MARK: Mapping[str, Change] = {
     "IMPORTED": Change(""),
 }
 
-# By how a note begins: what helps against it. Notes of marks are in `BY_MARK`.
+# By how a note begins; notes of marks are in `BY_MARK`. `{programs}`: those that used the cores.
 BY_NOTE: Mapping[str, str] = {
     FOREIGN_LOAD: "an idle machine: {programs} used the cores",
     SLOWER_CORES: "a machine of your own: its cores were slower at times (heat, clock, another virtual machine)",
-    "slow rank": "the slow rank's core or GPU: the note names it",
-    "slow and fast ranks": "the slow rank's core or GPU: the note names it",
-    "slow link": "the slow node's cable, switch port or driver: python -m scaling check measures every pair",
-    "contention": "the rank that the note names shares its core, cache or power with others",
+    "slow rank": "the core or GPU of the slow rank, which a note names",
+    "slow and fast ranks": "the core or GPU of the slow rank, which a note names",
+    "slow link": "the slow node's cable, port or driver: python -m scaling check measures every pair",
+    "contention:": "the rank that a note names shares its core, cache or power with others",
+    "CPU quota": "a larger CPU quota (cgroup, container or Slurm job)",
+    "NCCL": "the variables of NCCL that the note names; python -m scaling check tests them",
+    "no ": "the missing control run: --resume, or --kinds with it",
+    "its ": "the control run that the note names",
+    "retried": "",
+}
+# The notes that explain a cause, and so have the better advice.
+NOTES_OF: Mapping[str, tuple[str, ...]] = {
+    "straggling": ("slow rank", "slow and fast ranks"),
+    "contention": ("contention:",),
+    "waiting": ("slow link",),
+    "exposed": ("slow link",),
 }
 # Causes that programs outside the launch make larger.
 _OF_MACHINE = ("contention", "straggling", "waiting", "unexplained")
@@ -155,10 +167,16 @@ def of_mark(row: Row, mark: str) -> str:
     return BY_MARK[mark].text(row)
 
 
-def of_note(note: str, programs: str) -> str:
-    """Return what to do about a note; "" if nothing is known. `programs`: those that used the cores."""
-    found = next((text for start, text in BY_NOTE.items() if note.startswith(start)), "")
+def of_note(note: str, programs: str = "") -> str:
+    """Return what to do about a note, or that nothing is known."""
+    found = next((text for start, text in BY_NOTE.items() if note.startswith(start)), NOTHING)
     return found.format(programs=programs or "another program")
+
+
+def _of_loss(row: Row, cause: str) -> str:
+    starts = NOTES_OF.get(cause, ())
+    note = next((note for note in row.footnotes if starts and note.startswith(starts)), "")
+    return of_note(note) if note else of_cause(row, cause)
 
 
 def tries(row: Row, losses: Sequence[Column], programs: str, header: Header) -> tuple[str, ...]:
@@ -177,7 +195,7 @@ def _tries(row: Row, losses: Sequence[Column], programs: str, header: Header) ->
     if header.launch_size == 1:
         yield _more_ranks(header)
     elif losses and not (disturbed and is_machine):
-        yield of_cause(row, losses[0].key)
+        yield _of_loss(row, losses[0].key)
 
 
 def _more_ranks(header: Header) -> str:

@@ -149,6 +149,25 @@ def test_every_mark_has_an_entry() -> None:
     assert set(advice.BY_MARK) == {mark.name for mark in catalogue.MARKS}
 
 
+@pytest.mark.parametrize(
+    ("cause", "note", "said"),
+    [
+        ("straggling", "slow rank: rank 3 on node2 takes 20.0 % longer", "the core or GPU of the slow rank"),
+        ("exposed", "slow link: node2; node1 to node2 carried 1 Mb/s", "the slow node's cable"),
+        ("exposed", "slow rank: rank 3 on node2 takes 20.0 % longer", "--batch-size 64"),
+    ],
+)
+def test_a_note_that_explains_a_cause_has_the_better_advice(cause: str, note: str, said: str) -> None:
+    row = replace(Material(*default_run()).rows[-1], footnotes=(note,))
+    losses = [column for column in catalogue.CAUSES if column.key == cause]
+    (text,) = advice.tries(row, losses, "", header(launch_size=2))
+    assert text.startswith(said)
+
+
+def test_a_note_that_is_not_known_says_so() -> None:
+    assert advice.of_note("a planet is in the way") == advice.NOTHING
+
+
 def test_the_machine_is_named_if_it_is_the_cause() -> None:
     """Not memory bandwidth, and not more rounds alone."""
     run = crowded()
