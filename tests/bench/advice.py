@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from math import hypot
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -20,7 +21,8 @@ from typing import NamedTuple
 from tests.support import labs
 
 ROOT = Path(__file__).parents[2]
-TIMES = 2
+TIMES = 1
+QUICK = ("--soak-s", "0", "--no-page", "--view", "none")
 
 
 class Trial(NamedTuple):
@@ -62,11 +64,16 @@ class Share(NamedTuple):
     high: float | None
 
     def is_below(self, other: Share) -> bool:
-        """Whether the whole interval is below the other's."""
-        return self.high is not None and other.low is not None and self.high < other.low
+        """Whether the difference is larger than its interval: the root of the sum of both halves' squares."""
+        halves = self.half, other.half
+        return None not in halves and other.mean - self.mean > hypot(*(half or 0.0 for half in halves))
+
+    @property
+    def half(self) -> float | None:
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
     def __str__(self) -> str:
-        half = "" if self.low is None or self.high is None else f" ± {50 * (self.high - self.low):.1f}"
+        half = "" if self.half is None else f" ± {100 * self.half:.1f}"
         return f"{100 * self.mean:5.1f} %{half}"
 
 
@@ -95,7 +102,7 @@ def share(trial: Trial, change: str) -> Share:
     """Run the setting and return its cause at the largest world size."""
     with TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "scaling.run", *trial.flags.split(), *change.split()]
-        command += ["--results", folder, "--no-page", "--view", "none"]
+        command += ["--results", folder, *QUICK]
         launch(trial, command)
         (run,) = Path(folder).iterdir()
         report = [sys.executable, "-m", "scaling", "report", str(run), "--format", "json"]
