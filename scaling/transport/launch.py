@@ -72,10 +72,7 @@ def as_rank(work: Callable[[Cluster, Sequence[str]], int], name: str, argv: Sequ
         allow_open_files()
         asked = start.asked(argv)
         cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked)
-    except UsageError as error:
-        complain(error, name)
-        return error.exit_code
-    except LaunchError as error:
+    except (LaunchError, UsageError) as error:
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:  # once, for any number of ranks
             complain(error, name)

@@ -103,12 +103,9 @@ def start(wanted: Asked, environ: Mapping[str, str]) -> Start | None:
     if wanted.rank is not None and wanted.ranks is not None:
         return _placed(wanted.rank, wanted.ranks, wanted.coordinator or environ.get(COORDINATOR, ""), "hand")
     launch = launched(environ)
-    if (
-        launch is None
-        or launch.size < 2
-        or (launch.launcher == "mpirun" or _has_pmi(environ))
-        and not wanted.transport
-    ):
+    if launch is None or launch.size < 2:
+        return None
+    if wanted.transport is None and (launch.launcher == "mpirun" or _has_pmi(environ)):
         return None
     address = wanted.coordinator or environ.get(COORDINATOR, "") or _of_launcher(launch, environ)
     return _placed(launch.rank, launch.size, address, _job(environ))
@@ -122,9 +119,9 @@ def _has_pmi(environ: Mapping[str, str]) -> bool:
 def _placed(rank: int, ranks: int, address: str, name: str) -> Start:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        told = f" {address}:" if address else ""
         raise UsageError(
-            f"--coordinator{told} (or {COORDINATOR}): must be HOST:PORT, where all ranks reach rank 0, like node1:23456"
+            f"--coordinator {address} (or {COORDINATOR}): must be HOST:PORT, rank 0's address for all ranks, like "
+            "node1:23456"
         )
     return Start(rank, ranks, host, int(port), f"{name}-{port}" if name == "hand" else name)
 
@@ -166,7 +163,8 @@ class Secret:
 
     @property
     def missing(self) -> str:
-        return f"its secret is not at {self._path.absolute()}: set {SECRET} for all ranks, or start them in one shared folder"
+        where = self._path.absolute()
+        return f"its secret is not at {where}: set {SECRET} for all ranks, or start them in one shared folder"
 
     def made(self) -> str:
         """Return the secret; rank 0 writes a new one to the file, which only this user can read."""

@@ -1,8 +1,8 @@
 """The ranks of a launch without MPI, over ZeroMQ; the only file that imports zmq.
 
-Rank 0 binds a ROUTER, every other rank connects a DEALER. CURVE encrypts and authenticates: rank 0's key pair follows
-from the launch's secret. Without the secret nobody knows the public key, so no handshake ends, and no frame of a
-stranger is read.
+Rank 0 binds a ROUTER, every other rank connects a DEALER. CURVE encrypts and authenticates: rank 0's key pair
+follows from the launch's secret. Without the secret nobody knows the public key, so no handshake ends, and no
+frame of a stranger is read.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ def _refuse(router: Any, identities: Sequence[bytes], why: str) -> None:
 def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
     """Connect to rank 0. A secret of an earlier launch may lie in the file: it is read again for each try."""
     end_s = time.monotonic() + ENROL_S
+    address = _address(start)
     why = "it is not reachable: is rank 0 running, and the port open?"
     while time.monotonic() < end_s:
         text = secret.read()
@@ -160,7 +161,7 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
             continue
         dealer = _dealer(zmq, context, text)
         watch = dealer.get_monitor_socket(zmq.EVENT_ALL)
-        dealer.connect(f"tcp://{start.host}:{start.port}")
+        dealer.connect(f"tcp://{address}:{start.port}")
         hello = Hello(start.rank, start.ranks, __version__, socket.gethostname())
         dealer.send_multipart([HELLO, msgspec.msgpack.encode(hello)])
         answer, why = _answered(zmq, dealer, watch, end_s, why)
@@ -171,6 +172,16 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
         dealer.disable_monitor()
         dealer.close(linger=0)
     raise LaunchError(f"rank {start.rank} found no rank 0 at {start.coordinator} within {ENROL_S:g} s: {why}")
+
+
+def _address(start: Start) -> str:
+    try:
+        return socket.gethostbyname(start.host)
+    except OSError as error:
+        raise LaunchError(
+            f"rank {start.rank} on {socket.gethostname()} cannot resolve {start.host}, rank 0's host "
+            f"({error.strerror}); give its address: --coordinator ADDRESS:PORT"
+        ) from None
 
 
 def _dealer(zmq: Any, context: Any, secret: str) -> Any:

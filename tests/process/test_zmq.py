@@ -179,6 +179,13 @@ def test_no_coordinator_is_told(launch: Launch) -> None:
     assert "within 4 s: it is not reachable: is rank 0 running, and the port open?" in launch.said("1")
 
 
+def test_a_host_without_an_address_is_told(launch: Launch) -> None:
+    where = ("--coordinator", f"nowhere.invalid:{launch.port}")
+    launch.rank(1, (*where, *QUICK))
+    assert launch.codes() == {"1": 2}
+    assert "cannot resolve nowhere.invalid, rank 0's host" in launch.said("1")
+
+
 def test_a_port_that_is_taken_is_told(launch: Launch) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", launch.port))
