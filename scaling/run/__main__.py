@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = _shown(words)
     if code is None:
         signals = Signals()
-        code = as_rank(lambda cluster: _rank(cluster, signals, words), NAME)
+        code = as_rank(lambda cluster, rest: _rank(cluster, signals, rest), NAME, words)
     _let_go(sys.stdout)
     _let_go(sys.stderr)
     return code

@@ -13,11 +13,13 @@ import sys
 import termios
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from scaling.command import complain, open_streams
-from scaling.errors import LaunchError
+from scaling.errors import LaunchError, UsageError
+from scaling.transport import start, zmq
 from scaling.transport.base import Cluster, Hub
 from scaling.transport.launchers import launched
 from scaling.transport.mpi import connect
@@ -62,14 +64,15 @@ PMI_S = 2.0
 WORD_S, ENDING = 10.0, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
-def as_rank(work: Callable[[Cluster], int], name: str) -> int:
-    """Connect to the other ranks, do this rank's `work` and return the exit code. An uncaught exception is printed
-    and ends all ranks, which would hang. `name` is the command's, for a LaunchError."""
+def as_rank(work: Callable[[Cluster, Sequence[str]], int], name: str, argv: Sequence[str]) -> int:
+    """Connect to the other ranks, do this rank's `work` with the words that are left of `argv`, and return the
+    exit code. An uncaught exception is printed and ends all ranks, which would hang. `name` is the command's."""
     open_streams()
     try:
         allow_open_files()
-        cluster = _connected(f"python -m {NAMED.get(name, name)} ...")
-    except LaunchError as error:
+        asked = start.asked(argv)
+        cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked)
+    except (LaunchError, UsageError) as error:
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:  # once, for any number of ranks
             complain(error, name)
@@ -79,7 +82,7 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
             end_all(error.exit_code)
         return error.exit_code
     try:
-        code = work(cluster)
+        code = work(cluster, asked.rest)
         cluster.close()
     except BaseException:
         traceback.print_exc()
@@ -118,8 +121,11 @@ def rank_0_spoke() -> bool:
     return signal.sigtimedwait(ENDING, WORD_S) is not None
 
 
-def _connected(command: str) -> Cluster:
-    """The cluster of MPI; this process alone without a launcher and an MPI library."""
+def _connected(command: str, asked: start.Asked) -> Cluster:
+    """The cluster over ZeroMQ if the launch is without MPI, else of MPI; this process alone without a launcher and
+    an MPI library."""
+    if (found := start.start(asked, os.environ)) is not None:
+        return zmq.connect(found, start.Secret(os.environ, Path("results"), found.name))
     try:
         return connect(command)
     except LaunchError:

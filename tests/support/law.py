@@ -32,6 +32,7 @@ READ = frozenset({"errors", "files", "text", "command", "records"}) | READERS
 DECLARED = ("scaling.frameworks", "scaling.frameworks.base.Exchange")
 USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),
+    "zmq": frozenset({"transport/zmq.py"}),
     "rich": frozenset({"sweep/view/live.py", "report/formats/screen.py", "report/formats/terminal.py"}),
     "matplotlib": frozenset(
         f"report/formats/plots/{name}.py"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     signals = Signals()
-    return as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
+    return as_rank(lambda *given: _rank(given[0], signals, given[1]), NAME, sys.argv[1:] if argv is None else argv)
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:

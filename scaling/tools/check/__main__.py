@@ -148,7 +148,7 @@ WALL_S = 11.0  # from the process's start to the end of the links; keeps a check
 
 def main(argv: Sequence[str] | None = None) -> int:
     signals = Signals()
-    return as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
+    return as_rank(lambda *given: _rank(given[0], signals, given[1]), NAME, sys.argv[1:] if argv is None else argv)
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:

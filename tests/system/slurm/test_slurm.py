@@ -260,12 +260,23 @@ def test_srun_alone_starts_one_launch(cluster: Cluster, tmp_path: Path, plugin: 
     assert said.endswith("code 0\n"), said
 
 
-@pytest.mark.parametrize("plugin", ["none", "pmi2"])
-def test_srun_without_a_pmi_that_the_mpi_speaks_is_refused_once(
-    cluster: Cluster, tmp_path: Path, plugin: str
-) -> None:
+def test_srun_without_any_pmi_starts_one_launch_without_mpi(cluster: Cluster, tmp_path: Path) -> None:
+    """None of MPI can be imported: ranks talk over ZeroMQ, with the secret in a file."""
+    (tmp_path / "absent" / "mpi4py").mkdir(parents=True)
+    (tmp_path / "absent" / "mpi4py" / "__init__.py").write_text("raise ImportError('there is no MPI here')\n")
+    words = [sys.executable, "-m", "scaling.run", *FAKE[:2], *FAKE[4:], "--interconnect", CARDS[0], "--no-page"]
+    command = f"srun --mpi=none -N 2 -n 2 {shlex.join(words)} 2>&1; echo code $?"
+    path = f"{tmp_path / 'absent'}{os.pathsep}{REPOSITORY}"
+    said = cluster.run(
+        "sh", "-c", command, cwd=tmp_path, PYTHONPATH=path, SCALING_COORDINATOR=f"127.0.0.1:{free_ports(1)[0]}"
+    )
+    assert said.endswith("code 0\n") and re.search(r"^scaling: fake:a N=2 ", said, re.MULTILINE), said
+    assert "hosts slurm-a slurm-b" in said
+
+
+def test_srun_with_a_pmi_that_the_mpi_does_not_speak_is_refused_once(cluster: Cluster, tmp_path: Path) -> None:
     """Each task would write a table of its own, of one rank."""
-    said = bare(cluster, tmp_path, plugin, MPIS[1])
+    said = bare(cluster, tmp_path, "pmi2", MPIS[1])
     assert said.count("scaling: error: srun started 2 ranks, and in mpi4py's MPI (Open MPI v5") == 1, said
     assert "start them by: srun --mpi=pmix -n 2 python -m scaling.run ..." in said
     assert said.endswith("code 2\n"), said

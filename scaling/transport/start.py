@@ -1,0 +1,195 @@
+"""How ranks find each other without MPI: their rank, the number of ranks, rank 0's address, and the secret."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from scaling.errors import UsageError
+from scaling.transport.launchers import Launch, launched
+
+Transport = Literal["mpi", "zmq"]
+SECRET, COORDINATOR = "SCALING_SECRET", "SCALING_COORDINATOR"
+LEAST_SECRET = 16
+# Ports of jobs; torchrun's own store has MASTER_PORT.
+FIRST_PORT, PORTS, AFTER_MASTER = 23_000, 9_000, 11
+FLAGS = ("transport", "rank", "ranks", "coordinator")
+ABOUT = (
+    "Without MPI: ranks of srun, torchrun and flux talk over ZeroMQ (--transport mpi|zmq). By hand each rank has "
+    "--rank R --ranks N --coordinator HOST:PORT, and all have one SCALING_SECRET."
+)
+
+
+class Start(NamedTuple):
+    """Where a rank stands in a launch without MPI. `name`: of the launch, for the file of its secret."""
+
+    rank: int
+    ranks: int
+    host: str
+    port: int
+    name: str
+
+    @property
+    def coordinator(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Asked(NamedTuple):
+    """The flags of a start, and the words that are left for the command."""
+
+    transport: Transport | None
+    rank: int | None
+    ranks: int | None
+    coordinator: str
+    rest: tuple[str, ...]
+
+
+def asked(argv: Sequence[str]) -> Asked:
+    """Take the flags of a start from a command line. Raises UsageError."""
+    found: dict[str, str] = {}
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--")
+        if flag.startswith("--") and name in FLAGS:
+            given = value if equals else next(words, "")
+            if not given:
+                raise UsageError(f"{flag}: needs a value")
+            found[name] = given
+        else:
+            rest.append(word)
+    kind = found.get("transport")
+    if kind not in (None, "mpi", "zmq"):
+        raise UsageError(f"--transport {kind}: must be mpi or zmq")
+    numbers = {name: _number(name, found.get(name)) for name in ("rank", "ranks")}
+    _check(numbers["rank"], numbers["ranks"], found.get("coordinator", ""), kind)
+    return Asked(kind, numbers["rank"], numbers["ranks"], found.get("coordinator", ""), tuple(rest))  # type: ignore[arg-type]
+
+
+def _number(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"--{name} {text}: must be a number from 0")
+    return int(text)
+
+
+def _check(rank: int | None, ranks: int | None, coordinator: str, kind: str | None) -> None:
+    given = [
+        name
+        for name, value in (("rank", rank), ("ranks", ranks), ("coordinator", coordinator or None))
+        if value is not None
+    ]
+    if given and kind == "mpi":
+        raise UsageError(f"--{given[0]}: not with --transport mpi, whose launcher numbers the ranks")
+    if (rank is None) != (ranks is None):
+        raise UsageError("--rank and --ranks: give both, or none under a launcher")
+    if rank is not None and ranks is not None and not rank < ranks:
+        raise UsageError(f"--rank {rank}: must be below --ranks {ranks}")
+
+
+def start(wanted: Asked, environ: Mapping[str, str]) -> Start | None:
+    """Return this rank's place if the launch is without MPI; None if MPI is the transport, or the rank is alone.
+    Raises UsageError if rank 0's address is unknown."""
+    if wanted.transport == "mpi":
+        return None
+    if wanted.rank is not None and wanted.ranks is not None:
+        return _placed(wanted.rank, wanted.ranks, wanted.coordinator or environ.get(COORDINATOR, ""), "hand")
+    launch = launched(environ)
+    if launch is None or launch.size < 2:
+        return None
+    if wanted.transport is None and (launch.launcher == "mpirun" or _has_pmi(environ)):
+        return None
+    address = wanted.coordinator or environ.get(COORDINATOR, "") or _of_launcher(launch, environ)
+    return _placed(launch.rank, launch.size, address, _job(environ))
+
+
+def _has_pmi(environ: Mapping[str, str]) -> bool:
+    """Whether the launcher speaks a protocol by which an MPI library finds its ranks."""
+    return any(name in environ for name in ("PMIX_RANK", "PMI_RANK", "PMI_FD", "PMI_SIZE"))
+
+
+def _placed(rank: int, ranks: int, address: str, name: str) -> Start:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(
+            f"--coordinator {address} (or {COORDINATOR}): must be HOST:PORT, rank 0's address for all ranks, like "
+            "node1:23456"
+        )
+    return Start(rank, ranks, host, int(port), f"{name}-{port}" if name == "hand" else name)
+
+
+def _of_launcher(launch: Launch, environ: Mapping[str, str]) -> str:
+    """Return rank 0's address as srun and torchrun tell it; "" from others."""
+    if launch.launcher == "torchrun" and environ.get("MASTER_PORT", "").isdecimal():
+        return f"{environ.get('MASTER_ADDR', '127.0.0.1')}:{int(environ['MASTER_PORT']) + AFTER_MASTER}"
+    if launch.launcher == "srun":
+        nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", "")
+        number = sum(
+            int(environ.get(name, "0") or 0) * by for name, by in (("SLURM_JOB_ID", 16), ("SLURM_STEP_ID", 1))
+        )
+        return f"{first_node(nodes)}:{FIRST_PORT + number % PORTS}" if nodes else ""
+    return ""
+
+
+def first_node(nodes: str) -> str:
+    """Return the first host of Slurm's list: `gpu[003-007,9],login` is gpu003."""
+    found = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", nodes)
+    return "".join(part or "" for part in found.groups()) if found else nodes
+
+
+def _job(environ: Mapping[str, str]) -> str:
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
+    return re.sub(r"\W", "_", "-".join(environ[name] for name in names if environ.get(name))) or "launch"
+
+
+class Secret:
+    """The launch's secret: SCALING_SECRET, else a file that rank 0 writes where all ranks see it."""
+
+    def __init__(self, environ: Mapping[str, str], folder: Path, name: str) -> None:
+        self._given = environ.get(SECRET, "")
+        self._path = folder / f".secret-{name}"
+        if self._given and len(self._given) < LEAST_SECRET:
+            raise UsageError(
+                f"{SECRET}: has {len(self._given)} characters; take {LEAST_SECRET} or more, at random"
+            )
+
+    @property
+    def missing(self) -> str:
+        where = self._path.absolute()
+        return f"its secret is not at {where}: set {SECRET} for all ranks, or start them in one shared folder"
+
+    def made(self) -> str:
+        """Return the secret; rank 0 writes a new one to the file, which only this user can read."""
+        if self._given:
+            return self._given
+        text = secrets.token_hex(32)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        return text
+
+    def read(self) -> str | None:
+        """Return the secret on another rank; None while there is no file of this user alone."""
+        if self._given:
+            return self._given
+        try:
+            about = self._path.lstat()
+            is_ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
+            return self._path.read_text() or None if is_ours else None
+        except OSError:
+            return None
+
+    def forget(self) -> None:
+        """Delete the file: all ranks have come, or none will."""
+        if not self._given:
+            with suppress(OSError):
+                self._path.unlink()

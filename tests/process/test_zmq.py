@@ -1,0 +1,245 @@
+"""A launch without MPI: two or three processes started by hand, their failures, their signals, strangers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from scaling.records import store
+from scaling.records.events import Finished
+from tests.support.waiting import eventually
+
+QUICK = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--no-page")
+SLOW = ("--strategy", "fake:a", "--rounds", "50", "--windows", "3", "--window-s", "0.1", "--no-page")
+SECRET = "a secret of this test"
+IMPATIENT = (
+    "import sys\nfrom scaling.transport import zmq\nfrom scaling.run import __main__ as run\nzmq.ENROL_S = 4.0\n"
+    "sys.exit(run.main(sys.argv[1:]))\n"
+)
+WITHIN_S = 120
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Launch:
+    """Ranks that are started one by one in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._open = ExitStack()
+        self.ranks: dict[str, subprocess.Popen[str]] = {}
+
+    def rank(
+        self,
+        number: int,
+        flags: Sequence[str] = QUICK,
+        *,
+        of: int = 2,
+        name: str = "",
+        program: Sequence[str] = (),
+        **environ: str,
+    ) -> subprocess.Popen[str]:
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "SLURM_"))}
+        where = ("--rank", str(number), "--ranks", str(of), "--coordinator", f"127.0.0.1:{self.port}")
+        command = [sys.executable, *(program or ("-m", "scaling.run")), *where, *flags]
+        out = self._open.enter_context((self.folder / f"{name or number}.txt").open("w"))
+        made = subprocess.Popen(
+            command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True,
+            env={**env, "SCALING_SECRET": SECRET, **environ},
+        )  # fmt: skip
+        self.ranks[name or str(number)] = made
+        return made
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.txt").read_text()
+
+    def codes(self) -> dict[str, int]:
+        return {name: one.wait(WITHIN_S) for name, one in self.ranks.items()}
+
+    def close(self) -> None:
+        for one in self.ranks.values():
+            one.kill()
+            one.wait()
+        self._open.close()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    made = Launch(tmp_path)
+    yield made
+    made.close()
+
+
+def run_of(folder: Path) -> Path:
+    (run,) = (folder / "results").iterdir()
+    return run
+
+
+def points(folder: Path) -> int:
+    return max((len(run.read_bytes().splitlines()) for run in folder.glob("results/*/run.jsonl")), default=0)
+
+
+def test_two_ranks_end_in_the_answer(launch: Launch, tmp_path: Path) -> None:
+    launch.rank(1)
+    launch.rank(0)
+    assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
+    assert launch.said("1") == ""
+    header, records = store.load(run_of(tmp_path))
+    assert header.mpi.startswith("ZeroMQ ") and header.launch_size == 2
+    assert {record.point.world_size for record in records} == {1, 2}
+    assert all(isinstance(record.outcome, Finished) for record in records)
+    assert launch.said("0").splitlines()[-1].startswith("scaling: fake:a N=2 ")
+
+
+def test_the_secret_is_in_a_file_of_this_user_if_none_is_set(launch: Launch, tmp_path: Path) -> None:
+    for number in (1, 0):
+        launch.rank(number, SCALING_SECRET="")
+    assert launch.codes() == {"0": 0, "1": 0}, launch.said("0") + launch.said("1")
+    assert [path.name for path in (tmp_path / "results").iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_signal_to_any_rank_ends_the_launch_with_its_answer(launch: Launch, tmp_path: Path) -> None:
+    one = launch.rank(1, SLOW)
+    launch.rank(0, SLOW)
+    eventually(lambda: points(tmp_path) > 2, lambda: launch.said("0"), within_s=WITHIN_S)
+    one.send_signal(signal.SIGINT)
+    assert launch.codes()["0"] == 130
+    assert re.search(r"^interrupted after \d+ of 250 points", launch.said("0"), re.MULTILINE)
+
+
+def test_a_rank_that_is_killed_ends_the_launch_and_keeps_its_points(launch: Launch, tmp_path: Path) -> None:
+    one = launch.rank(1, SLOW)
+    launch.rank(0, SLOW)
+    eventually(lambda: points(tmp_path) > 2, lambda: launch.said("0"), within_s=WITHIN_S)
+    one.kill()
+    assert launch.ranks["0"].wait(WITHIN_S) == 1
+    assert "scaling: error: rank 1 ended, or its node or network is lost; " in launch.said("0")
+    assert "--resume results/" in launch.said("0") and len(store.load(run_of(tmp_path))[1]) >= 2
+
+
+def test_without_rank_0_the_others_end(launch: Launch, tmp_path: Path) -> None:
+    launch.rank(1, SLOW)
+    zero = launch.rank(0, SLOW)
+    eventually(lambda: points(tmp_path) > 2, lambda: launch.said("0"), within_s=WITHIN_S)
+    zero.kill()
+    assert launch.ranks["1"].wait(WITHIN_S) == 1
+    assert launch.said("1").endswith(f"rank 1: rank 0 at 127.0.0.1:{launch.port} has ended\n")
+
+
+# ---------------------------------------------------------------- what keeps a launch from starting
+
+
+def test_a_rank_that_never_comes_is_named(launch: Launch) -> None:
+    launch.rank(0, of=3, program=("-c", IMPATIENT))
+    launch.rank(1, of=3, program=("-c", IMPATIENT))
+    assert launch.codes() == {"0": 2, "1": 2}
+    assert f"ranks 2 of 3 did not come to 127.0.0.1:{launch.port} within 4 s" in launch.said("0")
+
+
+def test_a_rank_that_comes_twice_is_named(launch: Launch) -> None:
+    launch.rank(0, of=3)
+    launch.rank(1, of=3)
+    launch.rank(1, of=3, name="again")
+    assert launch.codes() == {"0": 2, "1": 2, "again": 2}
+    for name in launch.ranks:
+        assert " came twice, before from " in launch.said(name)
+
+
+def test_another_secret_is_told(launch: Launch) -> None:
+    launch.rank(0, program=("-c", IMPATIENT))
+    launch.rank(1, program=("-c", IMPATIENT), SCALING_SECRET="another secret of this test")
+    assert launch.codes() == {"0": 2, "1": 2}
+    assert "it has another secret" in launch.said("1") and launch.said("1").count("\n") == 1
+
+
+def test_another_number_of_ranks_is_told(launch: Launch) -> None:
+    launch.rank(0)
+    launch.rank(1, of=4)
+    assert launch.codes() == {"0": 2, "1": 2}
+    assert "was started with --ranks 4, rank 0 with 2; give all the same" in launch.said("1")
+
+
+def test_no_coordinator_is_told(launch: Launch) -> None:
+    launch.rank(1, program=("-c", IMPATIENT))
+    assert launch.codes() == {"1": 2}
+    assert "within 4 s: it is not reachable: is rank 0 running, and the port open?" in launch.said("1")
+
+
+def test_a_host_without_an_address_is_told(launch: Launch) -> None:
+    where = ("--coordinator", f"nowhere.invalid:{launch.port}")
+    launch.rank(1, (*where, *QUICK))
+    assert launch.codes() == {"1": 2}
+    assert "cannot resolve nowhere.invalid, rank 0's host" in launch.said("1")
+
+
+def test_a_port_that_is_taken_is_told(launch: Launch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", launch.port))
+        taken.listen()
+        launch.rank(0)
+        assert launch.codes() == {"0": 2}
+    assert f"port {launch.port} cannot be opened" in launch.said("0")
+
+
+# ---------------------------------------------------------------- strangers
+
+
+def test_strangers_change_nothing(launch: Launch, tmp_path: Path) -> None:
+    """They flood the port, send half frames, and speak ZeroMQ without and with a wrong key."""
+    import zmq
+
+    launch.rank(1, SLOW)
+    zero = launch.rank(0, SLOW)
+    eventually(lambda: points(tmp_path) > 1, lambda: launch.said("0"), within_s=WITHIN_S)
+    context, strangers = zmq.Context(), []
+    try:
+        for wrong in (None, zmq.curve_keypair()[0]):
+            one = context.socket(zmq.DEALER)
+            strangers.append(one)
+            one.setsockopt(zmq.LINGER, 0)
+            if wrong is not None:
+                one.curve_serverkey = wrong
+                one.curve_publickey, one.curve_secretkey = zmq.curve_keypair()
+            one.connect(f"tcp://127.0.0.1:{launch.port}")
+            for _ in range(100):
+                one.send_multipart([b"X", b"9"], zmq.NOBLOCK)
+        for text in (b"\xff\0\0\0\0\0\0\0\1\x7f\3\0CURVE", b"GET / HTTP/1.1\r\n\r\n", bytes(1 << 16)):
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", launch.port), timeout=10) as link:
+                    try:
+                        link.sendall(text)
+                    except OSError:
+                        continue
+        before = points(tmp_path)
+        eventually(lambda: points(tmp_path) > before, lambda: launch.said("0"), within_s=WITHIN_S)
+    finally:
+        for one in strangers:
+            one.close()
+        context.destroy(linger=0)
+    zero.send_signal(signal.SIGINT)
+    assert launch.codes()["0"] == 130
+
+
+def test_mpi4py_is_not_imported(launch: Launch) -> None:
+    code = (
+        "import sys\nfrom scaling.run import __main__ as run\ncode = run.main(sys.argv[1:])\n"
+        "print('mpi4py' in sys.modules, file=sys.stderr)\nsys.exit(code)\n"
+    )
+    for number in (1, 0):
+        launch.rank(number, program=("-c", code))
+    assert launch.codes() == {"0": 0, "1": 0}
+    assert launch.said("1") == "False\n" and launch.said("0").endswith("False\n")
