@@ -65,8 +65,9 @@ class Share(NamedTuple):
 
     def is_below(self, other: Share) -> bool:
         """Whether the difference is larger than its interval: the root of the sum of both halves' squares."""
-        halves = self.half, other.half
-        return None not in halves and other.mean - self.mean > hypot(*(half or 0.0 for half in halves))
+        if other.half is None or (self.half is None and self.mean > 0):
+            return False
+        return other.mean - self.mean > hypot(self.half or 0.0, other.half)
 
     @property
     def half(self) -> float | None:
