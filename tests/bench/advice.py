@@ -40,7 +40,7 @@ DIGITS = "--world-sizes 2"
 P100 = "--device emulated:p100 --interconnect eth0 --world-sizes"
 TRIALS = {
     "batch-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:gloo", "--batch-size 64"),
-    "batch-exposed": Trial("exposed", f"{P100} 4 --strategy torch:gloo", "--batch-size 64", 4, 4),
+    "batch-exposed": Trial("exposed", f"{P100} 4 --strategy torch:gloo --batch-size 32", "--batch-size 64", 4, 4),
     "fp16-exposed": Trial("exposed", f"{P100} 4 --strategy torch:gloo", "--option compress=fp16", 4, 4),
     "bucket-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:gloo", "--option bucket_cap_mb=100"),
     "cycle-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:horovod", "--option cycle_time_ms=5"),
@@ -102,7 +102,7 @@ def judged(pairs: Sequence[tuple[Share, Share]]) -> str:
 def share(trial: Trial, change: str) -> Share:
     """Run the setting and return its cause at the largest world size."""
     with TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "scaling.run", *trial.flags.split(), *change.split()]
+        command = [sys.executable, "-m", "scaling.run", *changed(trial.flags, change)]
         command += ["--results", folder, *QUICK]
         launch(trial, command)
         (run,) = Path(folder).iterdir()
@@ -111,6 +111,16 @@ def share(trial: Trial, change: str) -> Share:
     row = max(json.loads(done.stdout)["rows"], key=lambda one: one["world_size"])
     found = row["breakdown_intervals"].get(trial.cause) or {}
     return Share(row["breakdown"][trial.cause] or 0.0, found.get("low"), found.get("high"))
+
+
+def changed(flags: str, change: str) -> list[str]:
+    """Return the flags with the change; a flag that both have takes the change's value."""
+    flag, _, value = change.partition(" ")
+    words = flags.split()
+    if flag not in words or flag == "--option":
+        return [*words, *change.split()]
+    words[words.index(flag) + 1] = value
+    return words
 
 
 def launch(trial: Trial, command: Sequence[str]) -> None:
