@@ -95,7 +95,7 @@ SHIFT = 0.018
 
 def draw(sheet: Sheet, body: Curves) -> None:
     names = shortened(tuple(curve.label for curve in body.curves), LABEL_WIDTH)
-    axes = sheet.axes(left=0.62, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.48, top=0.28)
+    axes = sheet.axes(left=0.85, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.52, top=0.28)
     _scales(axes, body)
     _ideal(axes, body, sheet)
     if body.boundary is not None:

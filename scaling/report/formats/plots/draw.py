@@ -229,7 +229,7 @@ TREND_HEIGHT_IN = 3.0
 
 def draw_trends(sheet: Sheet, body: Trends) -> None:
     names = shortened(tuple(trend.label for trend in body.trends), LABEL_WIDTH)
-    axes = sheet.axes(left=0.72, right=0.25 + label_width(names, NAME_SIZE), bottom=0.48, top=0.28)
+    axes = sheet.axes(left=1.0, right=0.25 + label_width(names, NAME_SIZE), bottom=0.52, top=0.28)
     _scales(axes, body)
     for trend in body.trends:
         _trend(axes, trend, sheet)
@@ -306,7 +306,8 @@ def draw_bars(sheet: Sheet, body: Bars) -> None:
     lows = [sum(part for part in bar.parts if part is not None and part < 0) for bar in body.bars]
     highs = [sum(part for part in bar.parts if part is not None and part > 0) for bar in body.bars]
     most = max(1.0, *highs, 1.0)
-    axes.set_xlim(min(0.0, *lows, 0.0) * 1.08, most * 1.22)
+    told = label_width([_told(bar) for bar in body.bars]) / (WIDTH_IN - label_width(labels) - 0.25)
+    axes.set_xlim(min(0.0, *lows, 0.0) * 1.08, most / (1 - min(told, 0.7)))
     hues = [CAUSES.get(name, GREY) for name in body.names]
     for at, bar in enumerate(body.bars):
         _bar(axes, at, bar, hues, sheet, body.names)
@@ -330,12 +331,16 @@ def _bar(axes: Axes, at: int, bar: Bar, hues: list[str], sheet: Sheet, names: Se
         (drawn,) = axes.barh(at, part, left=start, height=0.72, color=hue, edgecolor=_edge(bar), linewidth=0.9)
         drawn.set_gid(sheet.named(f"bar-{at}-{len(sheet.titles)}", f"{bar.label}: {name} {part:.1f} %"))
         right, left = (right + part, left) if part > 0 else (right, left + part)
-    is_wrong = mark_named(bar.mark).is_wrong
-    said = bar.says or (f"{right + left:.1f} %" if bar.parts else "")
-    told = " ".join(filter(None, (said, bar.mark if is_wrong else "")))
-    hue = RED if is_wrong or bar.mark == "FAILED" else GREY if bar.says else sheet.ink
+    hue = RED if _edge(bar) == RED or bar.mark == "FAILED" else GREY if bar.says else sheet.ink
     room = 0.01 * (axes.get_xlim()[1] - axes.get_xlim()[0])
-    axes.text(right + room, at, told, color=hue, fontsize=SMALL, va="center")
+    axes.text(right + room, at, _told(bar), color=hue, fontsize=SMALL, va="center")
+
+
+def _told(bar: Bar) -> str:
+    """Return what a bar has at its end: the whole loss, or why there is none, and a mark of a wrong row."""
+    lost = sum(part for part in bar.parts if part)
+    said = bar.says or (f"{lost:.1f} %" if bar.parts else "")
+    return " ".join(filter(None, (said, bar.mark if mark_named(bar.mark).is_wrong else "")))
 
 
 def _edge(bar: Bar) -> str:

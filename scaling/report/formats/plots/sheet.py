@@ -35,7 +35,7 @@ CAUSES = {cause.title: cause.color for cause in catalogue.CAUSES}
 KINDS = {"exchange": "#0072b2", "solo": "#009e73", "each": "#a89b00", "together": "#e69f00", "comm": "#d55e00"}
 FONT = "DejaVu Sans"
 # The smallest text: 12 px on a page of two columns, 1280 px wide.
-SMALL = 10.8
+SMALL = 11.0
 
 
 def edge(mark: Mark, hue: str) -> str:
