@@ -14,7 +14,8 @@ from scaling.analysis.table.rows import Column
 from scaling.analysis.table.unmeasured import Imported, cells, curves
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
-from scaling.report.parts import Cell, Entry, Line, Notes, Quantity, Section
+from scaling.report.notes import Notes
+from scaling.report.parts import Cell, Entry, Line, Quantity, Section
 from scaling.text import counted, decimals, several
 
 TITLE = "Imported"
