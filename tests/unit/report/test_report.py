@@ -365,7 +365,6 @@ def test_asynchronous_ranks_that_learnt_less_have_no_efficiency_there_either() -
     assert found.sentence.endswith(
         " on 2 devices. No efficiency is claimed: its samples teach less than those of synchronous ranks (ASYNC)."
     )
-    assert not [tile for tile in found.tiles if "efficiency" in tile.says or "speedup" in tile.says]
 
 
 def test_one_round_names_no_cause_and_tries_more_rounds() -> None:
@@ -377,7 +376,6 @@ def test_one_round_names_no_cause_and_tries_more_rounds() -> None:
     )
     assert one.stamps == ("ONE-ROUND",) and one.tries == ("--rounds 3 (intervals and comparisons)",)
     assert one.lost == "no cause above 1.0 % is significant"
-    assert "largest loss" not in " ".join(tile.says for tile in one.tiles)
 
 
 def test_a_plain_loop_alone_lacks_no_plain_loop() -> None:
