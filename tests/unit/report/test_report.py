@@ -371,9 +371,7 @@ def test_one_round_names_no_cause_and_tries_more_rounds() -> None:
     """Its loss of a tenth has no interval; over two rounds the same is told."""
     made = [one for number in range(2) for one in sweep(number, 0.1, {2: 0.112 + 0.0001 * number})]
     one, two = said([each for each in made if each.point.round == 0]), said(made)
-    assert two.lost.startswith("7.2 % ± 0.5 exposed communication, ") and "largest loss" in " ".join(
-        tile.says for tile in two.tiles
-    )
+    assert two.lost.startswith("7.2 % ± 0.5 exposed communication, ")
     assert one.stamps == ("ONE-ROUND",) and one.tries == ("--rounds 3 (intervals and comparisons)",)
     assert one.lost == "no cause above 1.0 % is significant"
 
