@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec.structs import force_setattr, replace
 
 from scaling.analysis.measured.cell import cells
-from scaling.analysis.table import catalogue
+from scaling.analysis.table import accuracy, catalogue
 from scaling.analysis.table.catalogue import claimless, is_wrong, mark_named, serious
 from scaling.analysis.table.rows import Column, Comparison, Contender, Row
 from scaling.quiet.notes import Load, joined
@@ -102,10 +102,23 @@ def stamps(row: Row) -> tuple[str, ...]:
 def _without_rows(material: Material) -> Answer:
     if material.header.is_import:
         return _imported(material)
+    if material.analysis.trainings:
+        return _trained(material)
     return Answer(
         sentence="No exchange of this run has ended: there is no result.",
         tries=("the log and the notes say why; then --resume",) if material.records else (),
     )
+
+
+def _trained(material: Material) -> Answer:
+    """Return the training with the highest accuracy."""
+    best = max(accuracy.best(list(material.analysis.trainings)).values(), key=accuracy.last_top1, default=None)
+    if best is None:
+        return Answer(sentence="No training of this run has ended.")
+    name, on = labels.exchange(best.contender, material.context.shared), counted(best.world_size, "device")
+    top1 = f"{100 * accuracy.last_top1(best):.1f} % top-1 after {counted(len(best.top1), 'epoch')}"
+    seconds = "" if best.train_s is None else f", {best.train_s:.1f} s of training"
+    return Answer(sentence=f"{name} on {on} reaches {top1}{seconds}.", stamps=serious(best.flags))
 
 
 def _sentence(row: Row, material: Material) -> str:

@@ -113,7 +113,7 @@ def test_bytes_that_are_forced_to_the_other_card_are_found_there(lab: Lab, tmp_p
     assert code == 0, (tmp_path / "said").read_text()
     assert verdicts(found) == {"ib0": ("MISLABELLED", "100% of the bytes went over eth0")}
     text = (tmp_path / "said").read_text()
-    assert "MISLABELLED: asked for ib0; 100% of the bytes went over eth0" in " ".join(text.split())
+    assert "scaling check: the bytes took another network than the name says" in " ".join(text.split())
 
 
 def test_an_unknown_network_is_refused_with_those_that_there_are(lab: Lab, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from tests.support.scripted_records import (
     record,
     sweep,
 )
+from tests.support.training_records import training_record
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 
@@ -266,3 +267,8 @@ def test_a_broken_off_round_lacks_points() -> None:
     assert not Material(made, records).lacks
     last = point("exchange", 2, 2).key
     assert Material(made, [one for one in records if one.point.key != last]).lacks
+
+
+def test_a_run_of_trainings_has_its_best_accuracy_as_the_answer() -> None:
+    found = answer(Material(header(), [training_record(top1=(0.5, 0.9))]))
+    assert found.sentence.startswith("fake:a on ") and " reaches 90.0 % top-1 after 2 epochs, " in found.sentence
