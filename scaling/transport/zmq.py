@@ -38,7 +38,7 @@ BOX: dict[bytes, Box] = {kind: box for box, kind in KIND.items()}
 Frames = Sequence[bytes]
 
 
-class Hello(msgspec.Struct, frozen=True):
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """The first message of a rank."""
 
     rank: int
@@ -162,7 +162,7 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
         dealer = _dealer(zmq, context, text)
         watch = dealer.get_monitor_socket(zmq.EVENT_ALL)
         dealer.connect(f"tcp://{address}:{start.port}")
-        hello = Hello(start.rank, start.ranks, __version__, socket.gethostname())
+        hello = Hello(rank=start.rank, ranks=start.ranks, version=__version__, host=socket.gethostname())
         dealer.send_multipart([HELLO, msgspec.msgpack.encode(hello)])
         answer, why = _answered(zmq, dealer, watch, end_s, why)
         if answer == WELCOME:
