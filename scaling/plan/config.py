@@ -539,6 +539,10 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     ] = None
     results: Annotated[str, _out("Folder of all runs.", metavar="DIR")] = "results"
     name: Annotated[str, _out("Last part of the run's folder name.")] = "sweep"
+    anonymous: Annotated[
+        bool,
+        _out("Print and draw no names of hosts, other programs, users and folders; run.jsonl keeps them."),
+    ] = False
 
     @property
     def rule(self) -> BatchRule:

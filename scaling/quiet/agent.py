@@ -293,7 +293,9 @@ def _command(pid: int, name: str) -> str:
     """The program and its first arguments; the kernel's name without arguments (kernel threads)."""
     with suppress(ValueError):
         program, *arguments = _arguments(pid)
-        text = one_line(" ".join((Path(program).name, *arguments[:ARGUMENTS])))
+        # A title that a server gives itself, `sshd: user@pts/0`, is no path.
+        own = program if ": " in program else Path(program).name
+        text = one_line(" ".join((own, *arguments[:ARGUMENTS])))
         return text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…"
     return name
 

@@ -24,6 +24,7 @@ LEAST_CORES = 0.2
 # Least share of a CPU. Agents and the kernel's ticks of 10 ms make up to 2 % of a round on an idle CPU.
 LEAST_OTHERS = 0.05
 NAMED = 3
+ANOTHER = "another program"
 # Begin of a note; the second if only canaries were slow and no other program was seen.
 FOREIGN_LOAD, SLOWER_CORES = "foreign load", "slower cores"
 
@@ -45,6 +46,13 @@ def warnings(used: Iterable[tuple[str, tuple[Foreign, ...]]], again: int) -> Ite
     if named := who(used):
         aside = f"; {counted(again, 'window')} repeated" if again else ""
         yield PointWarning(kind="foreign-load", text=f"{FOREIGN_LOAD}: {named}{aside}")
+
+
+def warned(record: PointRecord) -> tuple[PointWarning, ...]:
+    """Return the record's warnings. Those about foreign load are made anew: older ones have command lines."""
+    others = (one for one in record.warnings if one.kind != "foreign-load")
+    used = ((rank.host, rank.telemetry.foreign) for rank in record.ranks)
+    return (*others, *warnings(used, again=sum(len(rank.disturbed) for rank in record.ranks)))
 
 
 class Seat(NamedTuple):
@@ -74,29 +82,49 @@ class Load(Record, frozen=True, kw_only=True):
     others: Mapping[Seat, float] = {}
     hosts: tuple[str, ...] = ()
 
-    def notes(self) -> Iterator[str]:
-        """Yield one note about all disturbances, if any.
+    @property
+    def kind(self) -> str:
+        """The begin of its note; "" if nothing disturbed it.
 
         Slow canaries alone mean foreign load if half of them shared the core; the run's own agents may disturb
         one.
         """
-        where = f" on {several(self.hosts)}" if self.hosts else ""
-        named, slower, taken = (
-            who(self.used.items()),
-            list(self._slower()),
-            [part for part in self._taken() if part],
+        if who(self.used.items()) or any(self._taken()):
+            return FOREIGN_LOAD
+        if not any(self._slower()):
+            return ""
+        return FOREIGN_LOAD if 2 * self.shared >= max(1, self._slow_windows) else SLOWER_CORES
+
+    def notes(self) -> Iterator[str]:
+        """Yield one note about all disturbances, if any."""
+        named, taken, slower = who(self.used.items()), list(self._taken()), list(self._slower())
+        parts = (named, *slower, *taken) if named or taken else (*slower, *self._shared())
+        if self.kind:
+            yield f"{self._head(self.kind)}: {'; '.join(filter(None, parts))}"
+
+    def brief(self, kind: str) -> str:
+        """Return a line: `foreign load on vm: cc1plus; 31 of 120 windows repeated, 12 to 37 % slower`."""
+        slower = (*self.slower, *self.slower_again)
+        repeated = f"{self.again} of {counted(self.windows + self.again, 'window')} repeated" if self.again else ""
+        where = "" if repeated else f" in {len(self.slower)} of {counted(self.windows, 'window')}"
+        sizes = f"{_span(slower)} slower{where}" if slower else ""
+        taken = {"CPU wait": self.queued, "hypervisor": self.stolen, "use by others": self.others}
+        parts = (
+            self.programs,
+            ", ".join(filter(None, (repeated, sizes))),
+            *(f"{what} up to {_percent(max(part.values()), 1)}" for what, part in taken.items() if part),
         )
-        if named or taken:
-            yield f"{FOREIGN_LOAD}{where}: {'; '.join(filter(None, (named, *slower, *taken)))}"
-        elif slower:
-            is_load = 2 * self.shared >= max(1, self._slow_windows)
-            yield f"{FOREIGN_LOAD if is_load else SLOWER_CORES}{where}: {'; '.join((*slower, *self._shared()))}"
+        return f"{self._head(kind, hosts=3)}: {'; '.join(filter(None, parts))}"
+
+    def _head(self, kind: str, hosts: int = 6) -> str:
+        return f"{kind} on {several(self.hosts, hosts)}" if self.hosts else kind
 
     @property
     def programs(self) -> str:
         """The busiest programs, `cc1plus, make`; "" if none was seen."""
         found = sorted((one for of in self.used.values() for one in of), key=lambda one: -one.run_s)
-        return ", ".join(list(dict.fromkeys(one.name for one in found if one.cores >= LEAST_CORES))[:NAMED])
+        names = dict.fromkeys(one.name or ANOTHER for one in found if one.cores >= LEAST_CORES)
+        return ", ".join(list(names)[:NAMED])
 
     def summary(self) -> Iterator[str]:
         """Yield `31 of 120 windows repeated while cc1plus used the cores`; nothing if no window was repeated."""
@@ -124,11 +152,12 @@ class Load(Record, frozen=True, kw_only=True):
             yield f"{again} repeated{size}"
 
     def _taken(self) -> Iterator[str]:
-        yield _listed(self._worst(self.queued), "waited {} of the time for CPUs that other programs used")
-        yield _listed(
-            self._worst(self.others), "shared its CPUs with other programs, which used {} of one", decimals=0
+        phrases = (
+            (self.queued, "waited {} of the time for CPUs that other programs used", 1),
+            (self.others, "shared its CPUs with other programs, which used {} of one", 0),
+            (self.stolen, "lost {} of its CPUs' time to the hypervisor", 1),
         )
-        yield _listed(self._worst(self.stolen), "lost {} of its CPUs' time to the hypervisor")
+        return (_listed(self._worst(of), phrase, decimals=digits) for of, phrase, digits in phrases if of)
 
     def _worst(self, parts: Mapping[Seat, float]) -> list[tuple[str, float]]:
         found = sorted(parts.items(), key=lambda item: -item[1])
@@ -159,6 +188,16 @@ def joined(loads: Iterable[Load]) -> Load:
     )
 
 
+def briefs(loads: Iterable[Load]) -> dict[str, str]:
+    """Return a line for each kind of note, over the loads of that kind; if there are none, over all disturbed."""
+    disturbed = [one for one in loads if one.kind]
+    found: dict[str, str] = {}
+    for kind in (FOREIGN_LOAD, SLOWER_CORES):
+        of_kind = [one for one in disturbed if one.kind == kind] or disturbed
+        found |= {kind: joined(of_kind).brief(kind)} if of_kind else {}
+    return found
+
+
 def _most(parts: Iterable[Mapping[Seat, float]]) -> dict[Seat, float]:
     found: dict[Seat, float] = {}
     for seat, part in chain.from_iterable(one.items() for one in parts):
@@ -167,22 +206,36 @@ def _most(parts: Iterable[Mapping[Seat, float]]) -> dict[Seat, float]:
 
 
 def who(used: Iterable[tuple[str, Iterable[Foreign]]]) -> str:
-    """Return the busiest processes, `` `make all` used 97 % of a core, `gcc` 45 % ``; empty if use is small."""
+    """Return the busiest programs, `make used 97 % of a core, gcc 45 %`; empty if use is small."""
     summed = _added(used)
     found = [(one, host) for host, processes in summed.items() for one in processes if one.cores >= LEAST_CORES]
     found.sort(key=lambda pair: -pair[0].run_s)
-    named = [(f"`{one.name}`{_on(host, summed)}", one.cores) for one, host in found]
+    named = [(f"{one.name or ANOTHER}{_on(host, summed)}", one.cores) for one, host in found]
     return _listed(named, "used {} of a core", decimals=0)
 
 
 def _added(found: Iterable[tuple[str, Iterable[Foreign]]]) -> dict[str, tuple[Foreign, ...]]:
+    """Add up the use of each program by host; its arguments are left out."""
     by_host: dict[str, dict[str, Foreign]] = {}
     for host, processes in found:
-        by_name = by_host.setdefault(host, {})
-        for one in processes:
-            old = by_name.get(one.name, Foreign(name=one.name, run_s=0.0, over_s=0.0))
-            by_name[one.name] = replace(old, run_s=old.run_s + one.run_s, over_s=old.over_s + one.over_s)
+        summed = by_host.setdefault(host, {})
+        for name, one in _by_program(processes).items():
+            old = summed.get(name, _unused(name))
+            summed[name] = replace(old, run_s=old.run_s + one.run_s, over_s=old.over_s + one.over_s)
     return {host: tuple(by_name.values()) for host, by_name in by_host.items()}
+
+
+def _by_program(processes: Iterable[Foreign]) -> dict[str, Foreign]:
+    """Add up what one rank saw. Command lines of one program are taken as seen at the same time."""
+    found: dict[str, Foreign] = {}
+    for one in processes:
+        old = found.get(one.program, _unused(one.program))
+        found[one.program] = replace(old, run_s=old.run_s + one.run_s, over_s=max(old.over_s, one.over_s))
+    return found
+
+
+def _unused(program: str) -> Foreign:
+    return Foreign(name=program, run_s=0.0, over_s=0.0)
 
 
 def _listed(found: Sequence[tuple[str, float]], phrase: str, *, decimals: int = 1) -> str:
@@ -193,6 +246,11 @@ def _listed(found: Sequence[tuple[str, float]], phrase: str, *, decimals: int = 
 
 def _on(host: str, hosts: Collection[str]) -> str:
     return f" on {host}" if len(hosts) > 1 else ""
+
+
+def _span(parts: Sequence[float]) -> str:
+    low, high = (_percent(part) for part in (min(parts), max(parts)))
+    return high if low == high else f"{low.removesuffix(' %')} to {high}"
 
 
 def _percent(part: float, decimals: int = 0) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from scaling.records.point import Amount, Count, Index, Record, Seconds, Signed, Size, UnixSeconds
 
 TRACED = "scaling: traced steps"
@@ -126,9 +128,14 @@ class CpuTime(Record, frozen=True, kw_only=True):
         return sum(thread.run_s for thread in self.threads)
 
 
+# Threads of the kernel have a slash in their names: kworker/u8:2, ksoftirqd/0.
+_OF_KERNEL = re.compile(r"(kworker|ksoftirqd|migration|cpuhp|watchdog|idle_inject|irq|rcu\w+)/")
+
+
 class Foreign(Record, frozen=True, kw_only=True, array_like=True):
     """CPU use of processes of one name that are not the launch's, while a rank's core was slow or shared.
 
+    `name`: the program with its first arguments, which no output shows; "" if unknown.
     `run_s`: CPU seconds; `over_s`: seconds of observation.
     """
 
@@ -140,6 +147,15 @@ class Foreign(Record, frozen=True, kw_only=True, array_like=True):
     def cores(self) -> float:
         """How many cores they kept busy."""
         return self.run_s / self.over_s if self.over_s else 0.0
+
+    @property
+    def program(self) -> str:
+        """The program alone: `python3` of `python3 -m train`, `kworker` of `kworker/u8:2`; "" if unknown."""
+        first = "".join(self.name.split(maxsplit=1)[:1])
+        if found := _OF_KERNEL.match(first):
+            return found[1]
+        # A login shell begins with "-", a title that a server gives itself ends with ":".
+        return first.rstrip("/:").rpartition("/")[2].lstrip("-")
 
 
 class MachineEnergy(Record, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from scaling.errors import UsageError
 from scaling.records.run import Header
 from scaling.records.store import folder_of, load_whole
 from scaling.report import flags, labels
+from scaling.report.anonymous import Disguise, disguise
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, screen, terminal
 from scaling.report.material import PAGE_FILE, Material, Place, source_of
@@ -106,19 +107,22 @@ def report(asked: Asked) -> None:
         raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
     told = cost.read_prices(asked.prices) if asked.prices else None
     material = joined(asked.runs, although_different=asked.join)
+    hidden = disguise(material.header, material.records) if asked.anonymous else None
+    material = hidden.material(material) if hidden else material
     if told or asked.base:
         base = bases_found(asked.base, material) if asked.base else None
         material.pricing = Pricing(told, asked.epoch_samples, asked.knee, base)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    deliver(rendered(asked, material, color=color), asked.output)
+    deliver(rendered(asked, material, color=color, hidden=hidden), asked.output)
 
 
-def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
+def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise | None = None) -> str | bytes:
     match asked.format:
         case "html" | "svg" | "png" | "pdf":
             return _drawn(asked, material)
         case "table" if asked.is_screen and material.rows:
             place = _place(asked, material)
+            place = hidden.place(place) if hidden else place
             text = screen.render(material, place, width=terminal_width(), color=color)
             text += f"{material.doc.last_line}\n"
         case "table":

@@ -24,13 +24,6 @@ NAMED = 6
 MOST_LOSSES = 3
 
 
-class Tile(Record, frozen=True, kw_only=True):
-    """A number in large type, with its label."""
-
-    number: str
-    says: str
-
-
 class Banner(Record, frozen=True, kw_only=True):
     """A serious mark, and the rows that have it."""
 
@@ -52,7 +45,6 @@ class Answer(Record, frozen=True, kw_only=True):
     lost: str = ""
     tries: tuple[str, ...] = ()
     trust: str = ""
-    tiles: tuple[Tile, ...] = ()
 
     def __post_init__(self) -> None:
         """Remove signs that are not printable, as a document does."""
@@ -93,7 +85,6 @@ def answer(material: Material) -> Answer:
         lost=_lost(row, losses),
         tries=advice.tries(row, [cause for cause, _ in losses], load.programs, material.header),
         trust="; ".join(_trust(material, load)),
-        tiles=tuple(_tiles(row)),
     )
 
 
@@ -292,24 +283,6 @@ def _namer(best: Contender, others: Sequence[Contender]) -> Namer:
     if len(names) == 1 and len(networks) == len(everyone):
         return lambda one: one.interconnect
     return lambda one: labels.exchange(one, shared)
-
-
-# ---------------------------------------------------------------- tiles
-
-
-def _tiles(row: Row) -> Iterator[Tile]:
-    rate, speedup = quantities.rate(row.samples_per_s, row.workload), quantities.speedup(row.speedup)
-    if rate:
-        half = f"± {words.half(rate)}, " if words.half(rate) else ""
-        yield Tile(number=words.mean(rate), says=f"{half}on {counted(row.world_size, 'device')}")
-    if speedup and not row.learnt_less:
-        half = f", ± {words.half(speedup)}" if words.half(speedup) else ""
-        yield Tile(number=f"{words.mean(speedup)} x", says=f"speedup of {row.world_size}{half}")
-    if efficiency := _efficiency(row):
-        half = words.half(efficiency)
-        yield Tile(number=words.mean(efficiency), says=f"efficiency{f', ± {half}' if half else ''}")
-    for cause, value in _losses(row)[:1]:
-        yield Tile(number=_percent(value), says=f"largest loss: {cause.title}")
 
 
 # ---------------------------------------------------------------- banners

@@ -15,7 +15,8 @@ from scaling.analysis.table.rows import PERCENT, DataWait, Row
 from scaling.records.run import Emulation
 from scaling.report import devices, labels, quantities
 from scaling.report.labels import Context
-from scaling.report.parts import Detail, Line, Notes, Phrase, Quantity, Section, Value
+from scaling.report.notes import Notes
+from scaling.report.parts import Detail, Line, Phrase, Quantity, Section, Value
 
 # ---------------------------------------------------------------- details
 
@@ -249,7 +250,7 @@ def curve(
         title=labels.title(rows, context),
         columns=catalogue.columns("curve", rows),
         lines=tuple(
-            _line(row, before, context, notes.marks(quantities.notes_of(row, planned)))
+            _line(row, before, context, notes.causes(quantities.notes_of(row, planned)))
             for row, before in zip(rows, (None, *rows[:-1]), strict=True)
         ),
         details=details(rows, stale),

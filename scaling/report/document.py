@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.analysis.measured.cell import cells
 from scaling.analysis.table import catalogue
 from scaling.analysis.table import rows as analysed
 from scaling.analysis.table.analyse import Analysis, analyse, kept
@@ -14,6 +15,7 @@ from scaling.analysis.table.catalogue import explanations
 from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Minibatch, Report, Resolution, Row
 from scaling.analysis.table.unmeasured import judged
+from scaling.quiet import notes as quiet
 from scaling.records.point import Hardware, Unit, Workload
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report import imported, labels, quantities, sections
@@ -21,6 +23,7 @@ from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
 from scaling.report.headline import last_line
 from scaling.report.labels import Context
+from scaling.report.notes import Notes
 from scaling.report.parts import (
     Baseline,
     Baselines,
@@ -28,7 +31,6 @@ from scaling.report.parts import (
     Document,
     Entry,
     Line,
-    Notes,
     Phrase,
     Quantity,
     Section,
@@ -200,7 +202,7 @@ class Comparisons:
             place = {name: index for index, name in enumerate(dict.fromkeys(row.framework for row in found))}
             found.sort(key=lambda row: place[row.framework])
             for row, above in zip(found, _above(found), strict=True):
-                marks = self._notes.marks(quantities.notes_of(row, self._planned))
+                marks = self._notes.causes(quantities.notes_of(row, self._planned))
                 line = quantities.line(row, labels.name(row, self._context), above=above, marks=marks)
                 yield replace(line, remark=_remark(row, waiting))
 
@@ -304,7 +306,7 @@ def _plain_loops(analysis: Analysis, notes: Notes) -> Iterator[Baseline]:
             says="" if measured.failed is None else quantities.outcome(measured.failed),
             efficiency=f"= 100 %{of}" if is_whole else "",
             flags=_flags(measured),
-            marks=notes.marks(measured.footnotes),
+            marks=notes.causes(measured.footnotes),
         )
 
 
@@ -355,7 +357,7 @@ def document(
     """Make the document of a run. `joined`: lines about runs in one table. With `pricing`, it has costs; with
     `predictions`, their comparison. `analysis`: of these records, if it is known."""
     analysis = analysis or analyse(records)
-    notes = Notes()
+    notes = Notes(quiet.briefs(cell.load for cell in cells(kept(records))))
     rows = analysis.rows
     context = labels.context(rows)
     planned = max((row.rounds_tried for row in rows), default=0)

@@ -123,6 +123,25 @@ def devices_of(header: Header) -> str:
     return f"{header.launch_size} x {_each(models)} core" if models else ""
 
 
+def heading(header: Header, rows: Sequence[Row]) -> str:
+    """Return `torch:nccl on 4 nodes x 4 NVIDIA H100, 2026-11-26`, the title of a page."""
+    names = list(dict.fromkeys(row.strategy for row in rows)) or list(header.config.get("strategy") or ())
+    what = ", ".join(names) if 0 < len(names) < 3 else f"{len(names)} strategies"
+    if header.is_import and not header.hosts:
+        what = f"Logs of {', '.join(imported.tools(header))}"
+    return f"{what}{_on(header)}, {date(header.created_unix_s).split()[0]}"
+
+
+def _on(header: Header) -> str:
+    nodes = len({host.hostname for host in header.hosts})
+    found = devices_of(header)
+    if nodes < 2 or header.device == "emulated":
+        return f" on {found}" if found else ""
+    per_node = Counter(gpu.name for gpu in _gpus(header)) if header.device == "cuda" else Counter()
+    each = ", ".join(f"{count // nodes} x {name}" for name, count in per_node.items())
+    return f" on {nodes} nodes x {each or counted(header.launch_size // nodes, 'core')}"
+
+
 def _gpus(header: Header) -> Iterable[Gpu]:
     """Hosts that share a GPU list it twice, with the same UUID."""
     return {gpu.uuid or (host.hostname, gpu.index): gpu for host in header.hosts for gpu in host.gpus}.values()

@@ -55,6 +55,7 @@ _BASE = typer.Option(
     show_default="the own plain loop",
 )
 _OUTPUT = output_flag("-o", "--output")
+_ANONYMOUS = typer.Option("--anonymous", help="Leave out names of hosts, other programs, users and folders.")
 VERBOSE = typer.Option("--verbose", help="Print all tables, notes and how to read them. Files have all.")
 
 app = typer.Typer(add_completion=False)
@@ -84,6 +85,7 @@ class Asked(Record, frozen=True, kw_only=True):
     knee: float = KNEE
     base: str = ""
     verbose: bool = False
+    anonymous: bool = False
 
     @property
     def is_screen(self) -> bool:
@@ -111,6 +113,7 @@ def report(
     knee: Annotated[float, _KNEE] = KNEE,
     base: Annotated[str, _BASE] = "",
     verbose: Annotated[bool, VERBOSE] = False,
+    anonymous: Annotated[bool, _ANONYMOUS] = False,
     schema_: Annotated[bool, _SCHEMA] = False,
 ) -> Asked:
     """Show runs of scaling.run: images/s, speedup, efficiency, and where the loss went.
@@ -134,6 +137,7 @@ def report(
         knee=knee,
         base=base,
         verbose=verbose,
+        anonymous=anonymous,
     )
     _validate(asked)
     return asked

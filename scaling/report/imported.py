@@ -14,7 +14,8 @@ from scaling.analysis.table.rows import Column
 from scaling.analysis.table.unmeasured import Imported, cells, curves
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
-from scaling.report.parts import Cell, Entry, Line, Notes, Quantity, Section
+from scaling.report.notes import Notes
+from scaling.report.parts import Cell, Entry, Line, Quantity, Section
 from scaling.text import counted, decimals, several
 
 TITLE = "Imported"
@@ -38,7 +39,7 @@ def sections(header: Header, notes: Notes) -> tuple[Section, ...]:
 def notices(header: Header) -> Iterator[str]:
     if header.is_import:
         yield (
-            f"IMPORTED: values printed by {several(_tools(header))}; nothing was measured or checked here. One "
+            f"IMPORTED: values printed by {several(tools(header))}; nothing was measured or checked here. One "
             "log gives no interval. No row is ranked or compared with rows of scaling.run"
         )
 
@@ -46,11 +47,11 @@ def notices(header: Header) -> Iterator[str]:
 def facts(header: Header) -> Iterator[Entry]:
     logs = list(dict.fromkeys([*(row.log for row in header.imported), *(one.log for one in header.bandwidths)]))
     if logs:
-        said = f"{counted(len(logs), 'log')}: {several(logs)} ({several(_tools(header))})"
+        said = f"{counted(len(logs), 'log')}: {several(logs)} ({several(tools(header))})"
         yield Entry(label="imported", phrase=(said,))
 
 
-def _tools(header: Header) -> list[str]:
+def tools(header: Header) -> list[str]:
     return list(dict.fromkeys([*(row.tool for row in header.imported), *(one.tool for one in header.bandwidths)]))
 
 

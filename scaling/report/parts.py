@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import force_setattr
 
 from scaling.analysis.table.rows import Column, Verdict
@@ -11,7 +9,6 @@ from scaling.records.point import Record
 from scaling.text import legible
 
 TITLE = "Scaling of data-parallel training"
-MOST_NOTES = 4
 
 
 class Quantity(Record, frozen=True, kw_only=True):
@@ -143,22 +140,3 @@ class Document(Record, frozen=True, kw_only=True):
         if self.comparisons:
             return (*self.comparisons, *self.baselines, *self.sections)
         return (*self.sections, *self.baselines)
-
-
-class Notes:
-    """Footnotes in the order of their first mark; equal texts share a number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def marks(self, texts: Sequence[str]) -> tuple[int, ...]:
-        """Return the numbers of `texts`. Beyond `MOST_NOTES`, one note replaces the rest."""
-        shown = list(texts)
-        if len(shown) > MOST_NOTES:
-            more = f"and {len(shown) - MOST_NOTES + 1} more notes, in --format json"
-            shown = [*shown[: MOST_NOTES - 1], more]
-        return tuple(self._numbers.setdefault(text, len(self._numbers) + 1) for text in shown)
-
-    def texts(self) -> tuple[str, ...]:
-        """Return all footnotes; the first has number 1."""
-        return tuple(self._numbers)

@@ -17,7 +17,8 @@ from scaling.records.run import Header
 from scaling.report import labels, quantities
 from scaling.report.curves import by_curve
 from scaling.report.labels import Context
-from scaling.report.parts import Cell, Detail, Line, Notes, Phrase, Quantity, Section, Value
+from scaling.report.notes import Notes, shortened
+from scaling.report.parts import Cell, Detail, Line, Phrase, Quantity, Section, Value
 from scaling.text import counted
 
 # ---------------------------------------------------------------- trainings
@@ -132,7 +133,7 @@ def _learns_less(one: Training) -> Phrase:
 
 
 def _training_failures(one: Training) -> tuple[str, ...]:
-    return () if one.failed is None else (f"{one.failed.cause}: {one.failed.message}",)
+    return () if one.failed is None else (shortened(f"{one.failed.cause}: {one.failed.message}"),)
 
 
 def _training_notes(one: Training) -> tuple[str, ...]:
@@ -379,7 +380,7 @@ def _cpu_line(cpu: Baseline, notes: Notes) -> Line:
         catalogue.WORLD_SIZE.key: None,
         PRECISION.key: cpu.workload.precision,
     }
-    marks = notes.marks(cpu.footnotes)
+    marks = notes.causes(cpu.footnotes)
     if cpu.failed is not None:
         return Line(cells=cells_, says=quantities.outcome(cpu.failed), flags=("FAILED",), marks=marks)
     rate = quantities.rate(cpu.samples_per_s, cpu.workload)
@@ -393,7 +394,7 @@ def _over_cpu_line(one: OverCpu, context: Context, notes: Notes) -> Line:
         catalogue.WORLD_SIZE.key: quantities.integer(one.world_size),
         PRECISION.key: one.workload.precision,
     }
-    marks = notes.marks(one.footnotes)
+    marks = notes.causes(one.footnotes)
     if one.failed is not None:
         return Line(cells=cells_, says=quantities.outcome(one.failed), flags=("FAILED",), marks=marks)
     rate = quantities.rate(one.samples_per_s, one.workload)
@@ -453,7 +454,7 @@ def _lines(sweep: Sequence[Minibatch], notes: Notes) -> Iterator[Line]:
     before = ""
     for one in sweep:
         above = _above(one, sweep)
-        yield _line(one, above if above != before else "", notes.marks(one.footnotes))
+        yield _line(one, above if above != before else "", notes.causes(one.footnotes))
         before = above
 
 

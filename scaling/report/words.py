@@ -55,22 +55,22 @@ def parts(quantity: Quantity, *, with_unit: bool = True) -> Parts:
 def cells(line: Line, columns: Iterable[Column]) -> list[Parts]:
     """Return the cells of a line up to the first that is missing."""
     return [
-        _cell(line.cells[column.key], column) for column in takewhile(lambda one: one.key in line.cells, columns)
+        cell(line.cells[column.key], column) for column in takewhile(lambda one: one.key in line.cells, columns)
     ]
 
 
-def _cell(cell: Cell, column: Column) -> Parts:
-    match cell:
+def cell(of: Cell, column: Column) -> Parts:
+    match of:
         case None:
             return NONE, ""
         case str():
-            return cell, ""
+            return of, ""
         case Against():
-            return against(cell), ""
+            return against(of), ""
         case Quantity():
-            shown, width = parts(cell, with_unit=column.unit_in_cells)
+            shown, width = parts(of, with_unit=column.unit_in_cells)
             if column.brackets_noise:  # a blank keeps digits aligned
-                shown = f"({shown})" if cell.is_noise else f"{shown} "
+                shown = f"({shown})" if of.is_noise else f"{shown} "
             return shown, width if column.shows_interval else ""
 
 

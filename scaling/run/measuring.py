@@ -16,7 +16,7 @@ from typing import NamedTuple, TextIO
 import msgspec
 
 from scaling.agent.environment import outside_of_mpi
-from scaling.analysis.table.analyse import changes, kept
+from scaling.analysis.table.analyse import Row, changes, kept
 from scaling.command import complain, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.plan import config
@@ -25,12 +25,14 @@ from scaling.records import store
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord, Prediction, Question
+from scaling.report.anonymous import Disguise, disguise
 from scaling.report.material import PAGE_FILE, Material, Place
 from scaling.run import NAME, against, listing, programs
 from scaling.run.invocation import ViewKind
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
-from scaling.sweep.view.plain import Stream
+from scaling.sweep.view.base import View
+from scaling.sweep.view.plain import PlainView, Stream
 from scaling.text import counted
 from scaling.tools.lab import slowdown
 from scaling.transport.mailbox import Mailbox
@@ -99,10 +101,10 @@ class Asking:
 REPORT = "report"
 
 
-def write_page(folder: Path, look: Callable[[], None] = lambda: None) -> Path:
+def write_page(folder: Path, look: Callable[[], None] = lambda: None, *, anonymous: bool = False) -> Path:
     """Write the page into the run's folder; return its path. Call `look` meanwhile. Raises StoreError."""
     path = folder / PAGE_FILE
-    arguments = [str(folder), "--format", "html", "--output", str(path)]
+    arguments = [str(folder), "--format", "html", "--output", str(path), *(["--anonymous"] if anonymous else [])]
     try:
         done = programs.output(REPORT, arguments, look)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -121,14 +123,19 @@ NOTHING_COMPARED = 2
 
 class Ending(NamedTuple):
     """The steps after the last point: the page, the screen (`verbose`: all tables), a comparison with `base`.
-    `look` raises Interrupted on a signal; `event`: how the run ended, if early."""
+    `look` raises Interrupted on a signal; `hidden`: the names that `--anonymous` leaves out; `event`: how the run
+    ended, if early."""
 
     color: bool
     verbose: bool
     page: bool
     base: Path | None
     look: Callable[[], None]
+    hidden: Disguise | None = None
     event: str = ""
+
+    def complain(self, error: ScalingError) -> None:
+        complain(self.hidden.text(str(error)) if self.hidden else error, NAME)
 
 
 def measure(
@@ -146,7 +153,8 @@ def measure(
     """Measure the points that `records` lack, then compare with the run `base`; return the exit code.
     An interrupted run is not compared."""
     _prepare()
-    screen = live.make(kind, sys.stdout)
+    hidden = disguise(header, records) if made.config.anonymous else None
+    screen = _view(kind, hidden)
     mpirun_output: TextIO | None = None
     event = ""
     width = config.target_half_width(made.config)
@@ -166,7 +174,8 @@ def measure(
     finally:
         output = mpirun_output or sys.stdout
         screen.closed(output)
-        ending = Ending(kind == "live", verbose, page, base, mailbox.look, event)
+        output = hidden.stream(output) if hidden else output
+        ending = Ending(kind == "live", verbose, page, base, mailbox.look, hidden, event)
         conclude = partial(_conclude, opened, header, sweep.records, output, ending)
         code = beyond_the_launcher(conclude) if mpirun_output else conclude()
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
@@ -174,6 +183,23 @@ def measure(
     if failed or any(change.verdict == "slower" for change in changed):
         return 1
     return NOTHING_COMPARED if changed and all(change.gain is None for change in changed) else code
+
+
+def _view(kind: ViewKind, hidden: Disguise | None) -> View:
+    return _HiddenView(sys.stdout, hidden) if hidden and kind != "none" else live.make(kind, sys.stdout)
+
+
+class _HiddenView(PlainView):
+    """The plain view without names: the live view cuts names, and a cut name cannot be replaced."""
+
+    def __init__(self, stream: TextIO, hidden: Disguise) -> None:
+        super().__init__(hidden.stream(stream))
+        self._hidden = hidden
+
+    def finished(
+        self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
+    ) -> None:
+        super().finished(self._hidden.of(record), rows, number, total, left_s)
 
 
 def _prepare() -> None:
@@ -208,7 +234,7 @@ def _conclude(
         material = Material(header, records)
         _print(material, Place("", event=f"not kept: {opened.folder}"), stream, ending)
         stream.write(f"{material.doc.last_line}\n")
-        complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"), NAME)
+        ending.complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"))
         return StoreError.exit_code
     opened.close()
     header, records, predictions = read
@@ -219,7 +245,7 @@ def _conclude(
     page = str(opened.folder / PAGE_FILE) if ending.page else ""
     _print(material, Place(str(opened.folder), page, material.lacks or early, ending.event), stream, ending)
     try:
-        return 0 if ending.base is None else _compare(ending.base, opened.folder, stream, ending.look)
+        return 0 if ending.base is None else _compare(ending.base, opened.folder, stream, ending)
     finally:
         stream.write(f"{material.doc.last_line}\n")
         stream.flush()
@@ -229,15 +255,17 @@ def _conclude(
 
 def _write_page(folder: Path, ending: Ending) -> None:
     try:
-        write_page(folder, ending.look)
+        write_page(folder, ending.look, anonymous=ending.hidden is not None)
     except StoreError as error:
-        complain(error, NAME)
+        ending.complain(error)
 
 
 def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> None:
     """Print the last screen, or all tables and the run's place, without the line for programs."""
     from scaling.report.formats import screen, terminal
 
+    if ending.hidden:
+        material, place = ending.hidden.material(material), ending.hidden.place(place)
     if ending.verbose:
         text = f"{terminal.draw(material.doc, color=ending.color)}\n" + "".join(
             f"{line}\n" for line in filter(None, (ending.event, *screen.footer(material, place)))
@@ -248,14 +276,14 @@ def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> 
     stream.flush()
 
 
-def _compare(base: Path, new: Path, stream: Stream, look: Callable[[], None]) -> int:
+def _compare(base: Path, new: Path, stream: Stream, ending: Ending) -> int:
     """Return the exit code; it is never 0 without a verdict."""
     try:
-        found = against.compare(base, new, look)
+        found = against.compare(base, new, ending.look)
     except ScalingError as error:
-        complain(error, NAME)
+        ending.complain(error)
         return error.exit_code
     stream.write(found.text)
     if found.why:
-        complain(UsageError(found.why), NAME)
+        ending.complain(UsageError(found.why))
     return found.code

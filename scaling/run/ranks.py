@@ -20,6 +20,7 @@ from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
 from scaling.records.point import Device
 from scaling.records.run import Header
+from scaling.report.anonymous import Disguise
 from scaling.run import NAME, against, batch_fit, enrolment, listing, measuring, revisions
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
@@ -86,17 +87,27 @@ class Lead:
         self.mailbox = mailbox
         self.enrolled = enrolled
         self.argv = argv
+        self._hides = False  # --anonymous
         mailbox.hosts = [one.host.hostname for one in enrolled]
 
     def obey(self, asked: Invocation) -> int:
         """List, plan or measure; return the exit code."""
+        self._hides = bool({**asked.base, **asked.given}.get("anonymous"))
+        try:
+            return self._obey(asked)
+        except ScalingError as error:
+            error.args = (self._shown(str(error)),)
+            raise
+
+    def _obey(self, asked: Invocation) -> int:
         if asked.list_all:
             place = enrolment.absolute(asked.given.get("data_dir"))
-            _say(listing.everything(enrolment.missing_somewhere(self.enrolled), self.enrolled, place))
+            self._say(listing.everything(enrolment.missing_somewhere(self.enrolled), self.enrolled, place))
             return 0
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
         wanted = resolve(asked, _settings(asked))
+        self._hides = wanted.anonymous
         made = self.planned(wanted, tries=not asked.dry_run)
         plan.check_given(made, asked.given)
         if asked.dry_run:
@@ -132,7 +143,9 @@ class Lead:
     def _resume(self, asked: Invocation, run: Path) -> int:
         header, _ = store.load_measured(run)
         enrolment.check_same_launch(header, self.enrolled, run)
-        made = self.planned(config.build(header.config, source=str(run)), goes_on=True)
+        wanted = config.build(header.config, source=str(run))
+        self._hides = wanted.anonymous
+        made = self.planned(wanted, goes_on=True)
         if asked.dry_run:
             return self._show(made)
         with (
@@ -168,8 +181,14 @@ class Lead:
         return replace(made, networks=enrolment.prove(self.mailbox, self.enrolled, made.networks))
 
     def _show(self, made: plan.Plan) -> int:
-        _say(listing.dry_run(made, self.enrolled))
+        self._say(listing.dry_run(made, self.enrolled))
         return 0
+
+    def _say(self, text: str) -> None:
+        show(f"{self._shown(text)}\n")
+
+    def _shown(self, text: str) -> str:
+        return Disguise(self.mailbox.hosts).text(text) if self._hides else text
 
 
 def _settings(asked: Invocation) -> dict[str, Any] | None:
@@ -185,7 +204,3 @@ def _known(older: Header, given: str) -> dict[str, Any]:
             f"does not know: {unknown}; use that version, or give the settings as flags"
         )
     return older.config
-
-
-def _say(text: str) -> None:
-    show(f"{text}\n")

@@ -20,7 +20,7 @@ LIMIT_S = 180.0
 
 @contextmanager
 def burning(cpu: int, busy_s: float = 1.0, idle_s: float = 0.0, lives_s: float = 0.0) -> Iterator[str]:
-    """Burn this CPU meanwhile, `busy_s` of every `busy_s` + `idle_s`; part of its name in a report. With `lives_s`
+    """Burn this CPU meanwhile, `busy_s` of every `busy_s` + `idle_s`; part of its name in a record. With `lives_s`
     by children that live for so long, one after the other, as a compilation does."""
     command = [sys.executable, "-m", MODULE, f"{busy_s:g}", f"{idle_s:g}", f"{lives_s:g}"]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2])

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.measured.cell import oversubscribed
 from scaling.analysis.table.rows import Contender, Training
+from scaling.quiet import notes
 from scaling.records.events import Evaluated, Failed
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
@@ -100,7 +101,7 @@ def _training(records: Sequence[PointRecord]) -> Training:
         samples_per_s=_mean(rates),
         confusion=_confusion(well),
         failed=next((record.outcome for record in records if isinstance(record.outcome, Failed)), None),
-        warnings=tuple(dict.fromkeys(one.text for record in records for one in record.warnings)),
+        warnings=tuple(dict.fromkeys(one.text for record in records for one in notes.warned(record))),
     )  # fmt: skip
 
 

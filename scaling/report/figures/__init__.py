@@ -48,19 +48,19 @@ MOST = 40
 
 
 def loss(material: Material) -> Iterator[Figure]:
-    """Make a bar per row: its efficiency and its losses by cause."""
+    """Make a bar per row: its losses by cause."""
     rows = shown(material.rows)
     if not any(row.breakdown for row in rows):
         return
     causes = catalogue.causes(rows)
-    names = (EFFICIENCY, *(cause.title for cause in causes))
+    names = tuple(cause.title for cause in causes)
     made = tuple(_bar(row, label, causes) for row, label in zip(rows, row_labels(material, rows), strict=True))
     yield Figure(
         name="loss",
-        title="Where the time went, by cause",
+        title="Loss of efficiency, by cause",
         says=_loss_says(material, rows, made, names),
         body=Bars(names=names, bars=made),
-        table=Table(("row", *(f"{name}, %" for name in names), "marks"), tuple(map(_loss_line, made))),
+        table=Table(_loss_headings(names), tuple(map(_loss_line, rows, made))),
         stamps=serious({flag for row in rows for flag in row.flags}),
         left_out=left_out(material.rows, rows),
     )
@@ -95,22 +95,26 @@ def _bar(row: Row, label: str, causes: Sequence[Column]) -> Bar:
     parts = [getattr(row.breakdown, cause.key) for cause in causes]
     return Bar(
         label=label,
-        parts=(100 * row.efficiency.mean, *(None if part is None else 100 * part for part in parts)),
+        parts=tuple(None if part is None else 100 * part for part in parts),
         says=catalogue.NOT_COMPARABLE if row.learnt_less else "",
         mark=mark,
     )
 
 
-def _loss_line(bar: Bar) -> tuple[str, ...]:
+def _loss_headings(names: Iterable[str]) -> tuple[str, ...]:
+    return ("row", f"{EFFICIENCY}, %", *(f"{name}, %" for name in names), "marks")
+
+
+def _loss_line(row: Row, bar: Bar) -> tuple[str, ...]:
     numbers = [words.NONE if part is None else words.number(part, 1) for part in bar.parts]
-    shown = [bar.says, *numbers[1:]] if bar.says else numbers
-    return (bar.label, *shown, bar.mark)
+    efficiency = words.number(100 * row.efficiency.mean, 1) if row.efficiency else words.NONE
+    return (bar.label, bar.says or efficiency, *numbers, bar.mark)
 
 
 def _loss_says(material: Material, rows: Sequence[Row], made: Sequence[Bar], names: Sequence[str]) -> str:
     row = headline(material.rows)
     said = [_bar_said(bar, names) for bar, of in zip(made, rows, strict=True) if of is row]
-    return f"A bar per row; {said[0] if said else 'the ideal is 100 %'}"
+    return f"A bar per row; {said[0] if said else 'a row that loses nothing has none'}"
 
 
 def _bar_said(bar: Bar, names: Sequence[str]) -> str:
@@ -223,7 +227,7 @@ def _timeline_line(lane: Lane, records: Sequence[PointRecord]) -> tuple[str, ...
 def rounds(material: Material) -> Iterator[Figure]:
     """Make a line per row: samples/s of each round against the row's mean."""
     rows = [row for row in shown(material.rows) if row.rounds]
-    if not rows:
+    if not any(row.rounds > 1 for row in rows):
         return
     found = []
     for row, label in zip(rows, row_labels(material, rows), strict=True):

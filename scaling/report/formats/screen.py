@@ -17,6 +17,7 @@ from scaling.report import facts, quantities, words
 from scaling.report.answer import answer, largest_loss
 from scaling.report.formats import terminal
 from scaling.report.material import Material, Place
+from scaling.report.notes import shortened
 from scaling.report.parts import Line, Section
 from scaling.text import counted
 
@@ -71,7 +72,8 @@ def _failures(material: Material) -> Iterator[tuple[str, str]]:
     by_cause: dict[str, list[str]] = {}
     for row in material.rows:
         if row.failed is not None:
-            by_cause.setdefault(describe(row.failed), []).append(f"{material.label(row)} N={row.world_size}")
+            name = f"{material.label(row)} N={row.world_size}"
+            by_cause.setdefault(shortened(describe(row.failed)), []).append(name)
     for cause, rows in list(by_cause.items())[:MOST_FAILURES]:
         yield "failed", f"{', '.join(rows)}: {cause}"
 

@@ -11,7 +11,7 @@ from scaling.analysis.table.rows import Column
 from scaling.report import labels, words
 from scaling.report.figures.parts import Figure, Table, Trend, Trends, Turn
 from scaling.report.formats.html import shell
-from scaling.report.formats.html.tables import Shown, shown
+from scaling.report.formats.html.tables import Shown, shown, toned
 from scaling.report.parts import Line
 from scaling.text import counted
 from scaling.tools.history import formats
@@ -168,8 +168,7 @@ def render(folder: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadabl
 
 def _rows(lines: Sequence[Line]) -> Iterator[tuple[Shown, ...]]:
     for number, line in enumerate(lines, start=1):
-        said = " ".join(filter(None, (words.stamped(*line.flags), words.text(line.remark))))
-        marks = Shown(text=said, is_text=True, is_mark=True)
+        marks = Shown(text=words.text(line.remark), is_text=True, marks=toned(line.flags))
         yield Shown(text=str(number), value=str(number)), *(_cell(line, column) for column in COLUMNS), marks
 
 

@@ -51,8 +51,8 @@ def axe() -> str:
 
 # What Jenkins sends with every file that a job publishes.
 JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self'"
-# A4 landscape between margins of 12 mm, at 96 pixels to the inch.
-PRINTED_PX = 1032
+# A4 between margins of 12 mm, at 96 pixels to the inch.
+PRINTED_PX, PAGE_PX = 703, 1032
 HISTORY = "history"
 RUNS = {**SCENES, "emulated": emulated_run, "hostile": hostile.hostile_run}
 # How much wider another font than the one that was measured may make a text.
@@ -204,11 +204,19 @@ def test_colours_stay_under_the_policy_of_jenkins(chromium: Browser, written: Ca
 
 
 def test_print_has_every_column_and_every_table(opened: Callable[..., Page]) -> None:
-    page = opened("cluster", viewport={"width": PRINTED_PX, "height": 730})
+    page = opened("cluster", viewport={"width": PRINTED_PX, "height": PAGE_PX})
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.evaluate("[...document.querySelectorAll('details')].every(one => one.open)")
     assert page.evaluate(TOO_WIDE) == []
+
+
+def test_the_first_printed_page_has_verdict_figures_and_table(opened: Callable[..., Page]) -> None:
+    page = opened("default", viewport={"width": PRINTED_PX, "height": PAGE_PX})
+    page.emulate_media(media="print")
+    box = page.locator("#rows").bounding_box()
+    assert box is not None and box["y"] + box["height"] <= PAGE_PX
+    assert page.locator("#sound").evaluate("one => getComputedStyle(one).breakBefore") == "page"
 
 
 # ---------------------------------------------------------------- what can be done
@@ -257,7 +265,7 @@ def test_the_link_gives_the_csv_of_the_command(opened: Callable[..., Page]) -> N
 # ---------------------------------------------------------------- what must not happen
 
 
-@pytest.mark.parametrize(("run", "title"), [("hostile", "Scaling of data-parallel training"), (HISTORY, "Runs: ")])
+@pytest.mark.parametrize(("run", "title"), [("hostile", "3 strategies on 2 nodes x 2 cores, "), (HISTORY, "Runs: ")])
 def test_names_that_are_scripts_stay_names(opened: Callable[..., Page], run: str, title: str) -> None:
     page = opened(run)
     assert page.title().startswith(title)
@@ -275,6 +283,34 @@ def test_a_script_that_got_in_would_not_run(chromium: Browser, written: Callable
     planted.write_text(written("default").read_text(encoding="utf-8").replace("<main>", wrong), encoding="utf-8")
     page = chromium.new_page()
     page.goto(planted.as_uri())
-    assert page.title().startswith("Scaling")
+    assert page.title().startswith("fake:a on ")
     assert page.locator("main > script").count() == 1
     page.close()
+
+
+# ---------------------------------------------------------------- the answer first
+
+SMALLEST = """() => Math.min(...[...document.querySelectorAll("figure svg text")].map(text => {
+  const svg = text.closest("svg");
+  return parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+}))"""
+
+
+def test_answer_and_two_figures_are_above_the_fold(opened: Callable[..., Page]) -> None:
+    page = opened("default", viewport={"width": 1280, "height": 900})
+    for part in (".verdict", ".answer", "figure:nth-of-type(1) svg", "figure:nth-of-type(2) svg"):
+        box = page.locator(part).first.bounding_box()
+        assert box is not None and box["y"] + box["height"] <= 900, part
+
+
+@pytest.mark.parametrize(("width", "least_px"), [(1280, 12.0), (390, 11.0)])
+def test_texts_of_figures_are_legible(opened: Callable[..., Page], width: int, least_px: float) -> None:
+    page = opened("cluster", viewport={"width": width, "height": 900})
+    page.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+    assert page.evaluate(SMALLEST) >= least_px
+
+
+def test_a_button_chooses_the_command(opened: Callable[..., Page]) -> None:
+    page = opened("default")
+    page.locator("#copy").click()
+    assert page.evaluate("getSelection().toString()").startswith("mpirun -np 2 python -m scaling.run")

@@ -12,6 +12,7 @@ import pytest
 
 from scaling.quiet import agent
 from scaling.quiet.agent import TICKS_PER_S, Census
+from scaling.records.telemetry import Foreign
 
 NOBODY: Mapping[int, float] = MappingProxyType({})
 # More than any kernel gives: their commands are unknown.
@@ -101,6 +102,22 @@ def test_children_of_the_launch_are_its_own(tmp_path: Path) -> None:
     before = seen(tmp_path, 0.0, {LAUNCHER: 1.0, RANK: 1.0, IDLE: 0.0})
     now = seen(tmp_path, 1.0, {LAUNCHER: 1.0, RANK: 1.0, IDLE: 0.0}, {LAUNCHER: 9.0, RANK: 9.0})
     assert used(before, now) == {}
+
+
+@pytest.mark.parametrize(
+    ("title", "program"),
+    [
+        ("sshd: user@pts/0", "sshd"),
+        ("/usr/sbin/nginx", "nginx"),
+        ("postgres: user base 10.0.0.1(4711)", "postgres"),
+    ],
+)
+def test_a_title_that_a_server_gives_itself_is_no_path(
+    monkeypatch: pytest.MonkeyPatch, title: str, program: str
+) -> None:
+    monkeypatch.setattr(agent, "_arguments", lambda _pid: [title])
+    name = agent._command(1, "comm")
+    assert Foreign(name=name, run_s=1.0, over_s=1.0).program == program
 
 
 def test_a_command_is_told_by_its_program_and_first_arguments() -> None:

@@ -200,7 +200,7 @@ def test_canaries_of_ranks_that_share_a_core_queue_behind_each_other() -> None:
 @pytest.mark.parametrize(
     ("telemetry", "seen"),
     [
-        (Telemetry(foreign=(BURNER,)), "`burner` used 98 % of a core; {}"),
+        (Telemetry(foreign=(BURNER,)), "burner used 98 % of a core; {}"),
         (cpu(stolen_s=0.06), "{}; rank 0 lost 2.0 % of its CPUs' time to the hypervisor"),
         (cpu(queued_s=0.15), "{}; rank 0 waited 5.0 % of the time for CPUs that other programs used"),
         (cpu(others_s=1.5), "{}; rank 0 shared its CPUs with other programs, which used 50 % of one"),
@@ -239,6 +239,37 @@ def test_a_canary_a_little_slower_is_noise() -> None:
     assert notes(read(record(point("exchange"), 0.1), canaries_s=[1.1 * USUAL_S, USUAL_S, USUAL_S])) == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("cc1plus", "cc1plus"), ("python3 train.py", "python3"), ("bash -c /home/alice/secret.sh", "bash"),
+        ("/home/alice/secret.py --token 1", "secret.py"), ("-bash", "bash"), ("sshd: alice@pts/0", "sshd"),
+        ("kworker/u8:2-events", "kworker"), ("ksoftirqd/0", "ksoftirqd"), ("rcu_preempt", "rcu_preempt"),
+        ("irq/24-nvidia", "irq"), ("(sd-pam)", "(sd-pam)"), ("", ""), (" ", ""),
+    ],
+)  # fmt: skip
+def test_a_program_is_its_name_alone(name: str, program: str) -> None:
+    found = Foreign(name=name, run_s=1.0, over_s=1.0).program
+    assert found == program
+    assert Foreign(name=found, run_s=1.0, over_s=1.0).program == program
+
+
+def test_command_lines_of_one_program_are_added_up() -> None:
+    """One rank saw them at the same time; two rounds did not."""
+    seen = (Foreign(name="cc1plus a.c", run_s=0.9, over_s=1.0), Foreign(name="cc1plus b.c", run_s=0.6, over_s=1.0))
+    busy = read(record(point("exchange"), 0.1), Telemetry(foreign=seen))
+    for made in ([busy], [busy, replace(busy, point=point("exchange", number=1))]):
+        assert list(quiet.of(made).notes()) == ["foreign load on node1: cc1plus used 150 % of a core"]
+
+
+def test_an_unknown_program_has_a_word() -> None:
+    used = {"node1": (Foreign(name="", run_s=0.5, over_s=1.0),)}
+    load = quiet.Load(used=used, windows=2, again=1)
+    assert load.programs == "another program"
+    assert list(load.summary()) == ["1 of 3 windows repeated while another program used the cores"]
+    assert quiet.who(used.items()) == "another program used 50 % of a core"
+
+
 def test_programs_of_all_rounds_are_in_one_note() -> None:
     other = Foreign(name="other", run_s=0.25, over_s=1.0)
     idle = Foreign(name="idle", run_s=0.15, over_s=1.0)
@@ -247,7 +278,7 @@ def test_programs_of_all_rounds_are_in_one_note() -> None:
         replace(read(one, Telemetry(foreign=(BURNER, other, idle))), warnings=warned)
         for one in (record(point("exchange", number=number), 0.1) for number in range(3))
     ]
-    assert notes(*rounds) == ("foreign load on node1: `burner` used 98 % of a core, `other` 25 %",)
+    assert notes(*rounds) == ("foreign load on node1: burner used 98 % of a core, other 25 %",)
 
 
 def test_the_controls_have_one_note_together() -> None:
@@ -256,12 +287,12 @@ def test_the_controls_have_one_note_together() -> None:
     together = read(record(point("together", 2), 0.1), busy, QUIET, again_s=[0.009])
     said = notes(each, together, record(point("exchange", 2), 0.1), size=2)
     assert said == (
-        "its each and together controls: foreign load on node1: `burner` used 98 % of a core; 2 windows "
+        "its each and together controls: foreign load on node1: burner used 98 % of a core; 2 windows "
         "repeated, 80 % slower",
     )
 
 
 def test_processes_of_several_hosts_are_distinguished() -> None:
     used = {"node1": [BURNER], "node2": [Foreign(name="burner", run_s=0.5, over_s=1.0)]}
-    assert quiet.who(used.items()) == "`burner` on node1 used 98 % of a core, `burner` on node2 50 %"
+    assert quiet.who(used.items()) == "burner on node1 used 98 % of a core, burner on node2 50 %"
     assert quiet.who([("node1", [Foreign(name="idle", run_s=0.1, over_s=1.0)])]) == ""

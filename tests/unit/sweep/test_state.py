@@ -250,7 +250,7 @@ def test_who_used_a_hosts_cores_meanwhile_is_warned_of_once() -> None:
     ranks = [replace(rank, task=replace(rank.task, hosts=("node1", "node1"))) for rank in state.ranks]
     (found,) = record_of(replace(state, ranks=tuple(ranks)), ended_s=11.0).warnings
     assert found.kind == "foreign-load"
-    assert found.text == "foreign load: `burner` used 95 % of a core; 2 windows repeated"
+    assert found.text == "foreign load: burner used 95 % of a core; 2 windows repeated"
 
 
 def test_a_throttled_helper_that_computes_is_warned_of_by_its_rank() -> None:

@@ -10,6 +10,15 @@
     var all = find("details"), shut = all.some(function (one) { return !one.open; });
     all.forEach(function (one) { one.open = shut; });
   });
+  var copy = document.getElementById("copy"), line = document.getElementById("command");
+  if (copy) copy.addEventListener("click", function () {
+    var range = document.createRange(), chosen = window.getSelection();
+    range.selectNodeContents(line);
+    chosen.removeAllRanges();
+    chosen.addRange(range);
+    if (navigator.clipboard) navigator.clipboard.writeText(line.textContent).catch(function () {});
+    copy.textContent = "copied";
+  });
   var closed = [];
   window.addEventListener("beforeprint", function () {
     closed = find("details:not([open])");

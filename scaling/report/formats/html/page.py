@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from scaling.analysis.table import catalogue
-from scaling.report import words
+from scaling.records.run import Header
+from scaling.report import facts, words
 from scaling.report.answer import answer, banners
 from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Figure
@@ -14,13 +16,15 @@ from scaling.report.formats import csv
 from scaling.report.formats.html import shell, tables
 from scaling.report.formats.html.shell import MOST_BYTES
 from scaling.report.material import Material
-from scaling.report.parts import TITLE
+from scaling.report.parts import Document
 
 # A larger CSV is not embedded.
 MOST_CSV_BYTES = 400_000
 # Figures that a large page leaves out, in steps. Those that grow with windows and points are first.
 LEFT_OUT: tuple[tuple[str, ...], ...] = ((), ("ranks",), ("ranks", "run", "rounds"), tuple(FIGURES))
-FACTS_IN_SUBJECT = ("model", "batch", "devices")
+# Figures next to the answer, and those in "Is this measurement sound?".
+FIRST = ("efficiency", "loss")
+SOUND = ("rounds", "ranks", "cards", "devices", "run")
 
 
 def render(material: Material, most_bytes: int = MOST_BYTES) -> str:
@@ -35,17 +39,22 @@ def render(material: Material, most_bytes: int = MOST_BYTES) -> str:
 
 def _page(material: Material, names: Collection[str]) -> str:
     drawn = list(shell.drawn(_figures(material, names)))
-    doc = material.doc
-    subject = [words.text(fact.phrase) for fact in doc.facts if fact.label in FACTS_IN_SUBJECT]
-    found: dict[str, Any] = {
-        "heading": TITLE,
-        "title": f"{TITLE}: {', '.join(source.name for source in material.sources) or subject[0]}",
-        "subject": " · ".join(subject),
+    doc, found = material.doc, answer(material)
+    heading = facts.heading(material.header, material.rows)
+    first = [one for one in drawn if one[0].name in FIRST] or drawn[:1]
+    sound = [one for one in drawn if one[0].name in SOUND and one not in first]
+    values: dict[str, Any] = {
+        "heading": heading,
+        "title": " - ".join((heading, *(one.name for one in material.sources))),
+        "subject": " · ".join(facts.setting(material.header, material.records)),
         "doc": doc,
-        "banners": banners(material),
-        "answer": answer(material),
+        "banners": [(one, tables.tone(one.mark)) for one in banners(material)],
+        "answer": found,
+        "answer_marks": tables.toned(found.stamps),
         "left_out": f"To stay below 2 MB this page leaves out: {', '.join(names)}." if names else "",
-        "drawn": drawn,
+        "first": first,
+        "sound": sound,
+        "others": [one for one in drawn if one not in first and one not in sound],
         "rows": tables.rows(material),
         "columns": catalogue.columns("page", material.rows),
         "tables": list(tables.tabulated(material)),
@@ -55,9 +64,23 @@ def _page(material: Material, names: Collection[str]) -> str:
         "csv": _csv(material),
         "sources": material.sources,
         "is_import": material.header.is_import,
-        "parts": list(_parts(material, has_figures=bool(drawn))),
+        "command": _command(material.header),
+        "made_with": _made_with(doc),
+        "parts": list(_parts(material, has_figures=bool(first), is_sound=bool(sound))),
     }
-    return shell.render(shell.asset("page.html.j2"), found)
+    return shell.render(shell.asset("page.html.j2"), values)
+
+
+def _command(header: Header) -> str:
+    """Return the command line of the run; "" for an import."""
+    if not header.hosts:
+        return ""
+    return f"mpirun -np {header.launch_size} python -m scaling.run {shlex.join(header.command)}".rstrip()
+
+
+def _made_with(doc: Document) -> str:
+    wanted = ("software", "hosts", "started")
+    return "; ".join(words.text(fact.phrase) for fact in doc.facts if fact.label in wanted)
 
 
 def _figures(material: Material, names: Collection[str]) -> Iterator[Figure]:
@@ -71,13 +94,17 @@ def _csv(material: Material) -> str:
     return shell.data_link(text) if len(text.encode()) <= MOST_CSV_BYTES else ""
 
 
-def _parts(material: Material, *, has_figures: bool) -> Iterator[tuple[str, str]]:
+def _parts(material: Material, *, has_figures: bool, is_sound: bool) -> Iterator[tuple[str, str]]:
     if has_figures:
         yield "figures", "Figures"
-    yield "tables", "Tables"
+    yield "tables", "Rows"
+    if is_sound:
+        yield "sound", "Sound?"
     if material.doc.footnotes:
         yield "notes", "Notes"
     yield "machine", "Machine"
+    if material.header.hosts:
+        yield "reproduce", "Reproduce"
     yield "data", "Data"
     if material.doc.how_to_read:
         yield "reading", "How to read"

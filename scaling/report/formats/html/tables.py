@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import mark_named
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.point import Record
 from scaling.report import document, words
@@ -13,12 +16,13 @@ from scaling.report.parts import Baselines, Cell, Detail, Line, Quantity, Sectio
 
 
 class Shown(Record, frozen=True, kw_only=True):
-    """A cell of the sortable table. `value` is the key for sorting: None for the text, "" for no value."""
+    """A cell of the sortable table. `value` is the key for sorting: None for the text, "" for no value. `marks`:
+    each with its tone (`tone`)."""
 
     text: str
     value: str | None = None
     is_text: bool = False
-    is_mark: bool = False
+    marks: tuple[tuple[str, str], ...] = ()
     notes: tuple[int, ...] = ()
 
 
@@ -27,6 +31,7 @@ class Ruled(Record, frozen=True, kw_only=True):
 
     texts: tuple[str, ...]
     says: str = ""
+    marks: tuple[tuple[str, str], ...] = ()
     remark: str = ""
     notes: tuple[int, ...] = ()
     above: str = ""
@@ -55,18 +60,33 @@ def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
     if column.key == catalogue.CURVE.key:
         return Shown(text=material.label(row), is_text=True)
     if column.key == catalogue.MARKED.key:
-        said = words.stamped(*row.flags, f"({row.failed.cause})" if row.failed else "")
-        return Shown(text=said, is_text=True, is_mark=True, notes=line.marks)
+        said = f"({row.failed.cause})" if row.failed else ""
+        return Shown(text=said, is_text=True, marks=toned(row.flags), notes=line.marks)
     return shown(line.cells.get(column.key), column)
 
 
 def shown(cell: Cell, column: Column) -> Shown:
-    if isinstance(cell, Quantity):
-        text = words.plus_minus(words.mean(cell, with_unit=column.unit_in_cells), words.half(cell))
-        return Shown(
-            text=text if column.shows_interval else words.mean(cell, with_unit=False), value=f"{cell.value:.10g}"
-        )
-    return Shown(text=cell if isinstance(cell, str) else words.NONE, value="")
+    text = words.plus_minus(*words.cell(grouped(cell), column)).strip()
+    return Shown(text=text, value=f"{cell.value:.10g}" if isinstance(cell, Quantity) else "")
+
+
+# Numbers from here on have commas between thousands.
+LONG = 9_999.5
+
+
+def grouped(cell: Cell) -> Cell:
+    """Return the cell as a page shows it: 883,207 and not 883207."""
+    return replace(cell, grouped=True) if isinstance(cell, Quantity) and abs(cell.value) >= LONG else cell
+
+
+def toned(marks: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return each mark with its tone: bad for a wrong or failed row, good if it is a proof, else doubt."""
+    return tuple((mark, tone(mark)) for mark in marks)
+
+
+def tone(mark: str) -> str:
+    found = mark_named(mark)
+    return "bad" if found.is_wrong or mark == "FAILED" else "good" if mark == "VERIFIED" else "doubt"
 
 
 # ---------------------------------------------------------------- comparisons, baselines, details
@@ -100,19 +120,24 @@ def _section(section: Section) -> Tabulated:
 
 def _ruled(line: Line, shown: Sequence[Column]) -> Ruled:
     return Ruled(
-        texts=tuple(words.plus_minus(*cell).strip() for cell in words.cells(line, shown)),
-        says=words.stamped(line.says, *line.stamps),
+        texts=tuple(words.plus_minus(*cell).strip() for cell in words.cells(_grouped(line), shown)),
+        says=line.says,
+        marks=toned(line.stamps),
         remark=words.text(line.remark),
         notes=line.marks,
         above=line.above,
     )
 
 
+def _grouped(line: Line) -> Line:
+    return replace(line, cells={key: grouped(cell) for key, cell in line.cells.items()})
+
+
 def _baselines(table: Baselines) -> Tabulated:
     lines = []
     for line in table.lines:
         texts = tuple(words.plus_minus(*cell).strip() for cell in words.baseline(line))
-        lines.append(Ruled(texts=texts, says=words.stamped(*line.flags), notes=line.marks))
+        lines.append(Ruled(texts=texts, marks=toned(line.flags), notes=line.marks))
     return Tabulated(
         title=f"Baselines, {table.rate_unit}",
         headings=("what", "batch", table.rate_unit, "efficiency", "marks"),

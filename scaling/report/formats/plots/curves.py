@@ -7,16 +7,17 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from scaling.analysis.table.catalogue import mark_named, unranked_marks
-from scaling.report.figures.parts import Curve, Curves, shortened
-from scaling.report.formats.plots.sheet import RED, Sheet, apart, color, edge, label_width, shape
+from scaling.report.figures.parts import Curve, Curves, Dot, shortened
+from scaling.report.formats.plots.sheet import RED, SMALL, Sheet, apart, color, edge, label_width, shape
 
-LABEL_WIDTH = 27
-NAME_SIZE = 8
+LABEL_WIDTH = 22
+NAME_SIZE = SMALL
 # Least distance of two names, as a fraction of the height.
-NAMES_APART = 0.052
+NAMES_APART = 0.062
 
 
 class End(NamedTuple):
@@ -33,9 +34,9 @@ def line_style(*marks: str) -> str | None:
     return None if None in styles else next((style for style in styles if style != "-"), "-")
 
 
-def draw_dots(axes: Axes, dots: Sequence[End], word: str, marker: str) -> None:
+def draw_dots(axes: Axes, dots: Sequence[End], word: str, marker: str) -> Line2D:
     mark = mark_named(word)
-    axes.plot(
+    (drawn,) = axes.plot(
         [dot.at for dot in dots],
         [dot.value for dot in dots],
         marker=marker,
@@ -45,6 +46,7 @@ def draw_dots(axes: Axes, dots: Sequence[End], word: str, marker: str) -> None:
         markeredgewidth=2.0 if mark.is_wrong else 1.2,
         linestyle="",
     )
+    return drawn
 
 
 def say_mark(axes: Axes, dot: End, word: str, *, is_left: bool) -> None:
@@ -56,7 +58,7 @@ def say_mark(axes: Axes, dot: End, word: str, *, is_left: bool) -> None:
             xytext=(8 if is_left else -8, -12),
             textcoords="offset points",
             ha="left" if is_left else "right",
-            fontsize=7.5,
+            fontsize=SMALL,
             color=edge(mark_named(word), ""),
             weight="bold",
         )
@@ -85,19 +87,21 @@ def name_ends(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
 
 
 HEIGHT_IN = 3.9
+# The axis of percentages; a whisker beyond it is cut, and marked by an arrow.
+MOST_PERCENT = 110.0
 # Horizontal shift between curves as a power of 2, so that their whiskers do not hide each other.
 SHIFT = 0.018
 
 
 def draw(sheet: Sheet, body: Curves) -> None:
     names = shortened(tuple(curve.label for curve in body.curves), LABEL_WIDTH)
-    axes = sheet.axes(left=0.62, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.48, top=0.28)
+    axes = sheet.axes(left=0.85, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.52, top=0.28)
     _scales(axes, body)
     _ideal(axes, body, sheet)
     if body.boundary is not None:
         axes.axvline(body.boundary, color=sheet.ink, alpha=0.45, linewidth=0.8, linestyle=(0, (1, 2)))
         axes.annotate(
-            " several nodes", (body.boundary, 1.015), xycoords=("data", "axes fraction"), fontsize=7.5, alpha=0.8
+            " several nodes", (body.boundary, 1.015), xycoords=("data", "axes fraction"), fontsize=SMALL, alpha=0.8
         )
     for place, curve in enumerate(body.curves):
         _curve(axes, curve, place - (len(body.curves) - 1) / 2, sheet)
@@ -121,8 +125,8 @@ def _scales(axes: Axes, body: Curves) -> None:
     ends = [end for curve in body.curves for dot in curve.dots for end in (dot.value, dot.low, dot.high) if end]
     low, high = min(ends, default=1.0), max(ends, default=1.0)
     if body.is_percent:
-        bottom = 0.0 if low < 55 else 50.0
-        axes.set_ylim(bottom, max(105.0, high + 3))
+        dots = [dot.value for curve in body.curves for dot in curve.dots]
+        axes.set_ylim(0.0, max(MOST_PERCENT, *dots, 0.0) + (5 if max(dots, default=0.0) > MOST_PERCENT else 0))
     else:
         axes.set_yscale("log", base=2)
         low, high = min([low, body.ideal or low]), max(high, sizes[-1] * body.ideal if body.ideal else high)
@@ -169,12 +173,26 @@ def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
             )
     for dot in curve.dots:
         if dot.low is not None and dot.high is not None and mark_named(dot.mark).line is not None:
-            at = dot.world_size * shift
-            axes.plot((at, at), (dot.low, dot.high), color=hue, linewidth=1.2, marker="_", markersize=5)
+            _whisker(axes, dot.world_size * shift, dot.low, dot.high, hue)
         low, high = axes.get_xlim()
         end = End(curve.label, hue, dot.world_size * shift, dot.value)
-        draw_dots(axes, [end], dot.mark, shape(curve.number))
+        drawn = draw_dots(axes, [end], dot.mark, shape(curve.number))
+        drawn.set_gid(sheet.named(f"dot-{len(sheet.titles)}", _told(curve, dot)))
         say_mark(axes, end, dot.mark, is_left=end.at < (low * high) ** 0.5)
+
+
+def _whisker(axes: Axes, at: float, low: float, high: float, hue: str) -> None:
+    """Draw an interval; an end outside the axis is an arrow at its edge."""
+    least, most = axes.get_ylim()
+    axes.plot((at, at), (max(low, least), min(high, most)), color=hue, linewidth=1.2)
+    for end, edge_, is_cut, arrow in ((low, least, low < least, "v"), (high, most, high > most, "^")):
+        place = edge_ if is_cut else end
+        axes.plot((at,), (place,), color=hue, marker=arrow if is_cut else "_", markersize=5, clip_on=False)
+
+
+def _told(curve: Curve, dot: Dot) -> str:
+    half = "" if dot.low is None or dot.high is None else f" ± {(dot.high - dot.low) / 2:.3g}"
+    return f"{curve.label} N={dot.world_size}: {f'{dot.value:.4g}{half}' if dot.claimed else dot.mark}"
 
 
 def _band(axes: Axes, curve: Curve, shift: float, hue: str) -> None:
@@ -207,5 +225,6 @@ def _crosses(axes: Axes, body: Curves) -> None:
         said = "failed" if len(labels) == 1 else f"{len(labels)} failed"
         axes.annotate(
             said, (size, 0.0), xycoords=axes.get_xaxis_transform(), xytext=(7 if is_left else -7, 5),
-            textcoords="offset points", fontsize=7.5, color=RED, weight="bold", ha="left" if is_left else "right",
+            textcoords="offset points", fontsize=SMALL, color=RED, weight="bold",
+            ha="left" if is_left else "right",
         )  # fmt: skip

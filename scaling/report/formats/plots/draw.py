@@ -47,9 +47,9 @@ from scaling.report.formats.plots.curves import (
 from scaling.report.formats.plots.sheet import (
     CAUSES,
     CURRENT,
-    EFFICIENT,
     GREY,
     RED,
+    SMALL,
     WIDTH_IN,
     Sheet,
     Theme,
@@ -229,7 +229,7 @@ TREND_HEIGHT_IN = 3.0
 
 def draw_trends(sheet: Sheet, body: Trends) -> None:
     names = shortened(tuple(trend.label for trend in body.trends), LABEL_WIDTH)
-    axes = sheet.axes(left=0.72, right=0.25 + label_width(names, NAME_SIZE), bottom=0.48, top=0.28)
+    axes = sheet.axes(left=1.0, right=0.25 + label_width(names, NAME_SIZE), bottom=0.52, top=0.28)
     _scales(axes, body)
     for trend in body.trends:
         _trend(axes, trend, sheet)
@@ -277,8 +277,8 @@ def _stroke(step: tuple[Turn, Turn]) -> tuple[str | None, bool]:
 # ---------------------------------------------------------------- bars: loss, rounds, cards
 
 
-LINE_IN = 0.235
-LEGEND_IN = 0.42
+LINE_IN = 0.25
+LEGEND_IN = 0.26
 
 
 def lines_height(count: int) -> float:
@@ -286,49 +286,61 @@ def lines_height(count: int) -> float:
     return 1.05 + LINE_IN * max(count, 3)
 
 
+LEGEND_COLUMNS = 4
+
+
+def _legend_in(body: Bars) -> float:
+    return LEGEND_IN * -(-len(body.names) // LEGEND_COLUMNS)
+
+
 def bars_height(body: Bars) -> float:
     """Return the height in inches, with the legend."""
-    return lines_height(len(body.bars)) + LEGEND_IN
+    return lines_height(len(body.bars)) + _legend_in(body)
 
 
 def draw_bars(sheet: Sheet, body: Bars) -> None:
     """Draw positive parts to the right of zero, one after the other, negative ones to the left."""
     labels = [bar.label for bar in body.bars]
-    axes = sheet.axes(left=label_width(labels), bottom=0.5 + LEGEND_IN, top=0.28, right=0.25)
+    axes = sheet.axes(left=label_width(labels), bottom=0.55 + _legend_in(body), top=0.28, right=0.25)
     upright_labels(axes, labels)
-    hues = [EFFICIENT, *(CAUSES.get(name, GREY) for name in body.names[1:])]
-    for at, bar in enumerate(body.bars):
-        _bar(axes, at, bar, hues)
-    axes.set_xlabel("% of a step")
     lows = [sum(part for part in bar.parts if part is not None and part < 0) for bar in body.bars]
     highs = [sum(part for part in bar.parts if part is not None and part > 0) for bar in body.bars]
-    axes.set_xlim(min(0.0, *lows, 0.0) * 1.08, max(100.0, *highs, 100.0) * 1.01)
-    axes.axvline(100, color=sheet.ink, alpha=0.5, linewidth=0.8, linestyle=(0, (5, 3)))
+    most = max(1.0, *highs, 1.0)
+    told = label_width([_told(bar) for bar in body.bars]) / (WIDTH_IN - label_width(labels) - 0.25)
+    axes.set_xlim(min(0.0, *lows, 0.0) * 1.08, most / (1 - min(told, 0.7)))
+    hues = [CAUSES.get(name, GREY) for name in body.names]
+    for at, bar in enumerate(body.bars):
+        _bar(axes, at, bar, hues, sheet, body.names)
+    axes.set_xlabel("% of a step that is lost")
     axes.axvline(0, color=sheet.ink, linewidth=0.6)
     grid_along_x(axes)
     handles = [Patch(facecolor=hue, label=name) for name, hue in zip(body.names, hues, strict=True)]
     sheet.on.legend(
-        handles=handles, loc="lower center", ncols=min(len(handles), 6), frameon=False, fontsize=7.5,
-        handlelength=1.0, columnspacing=1.2, borderaxespad=0.15,
+        handles=handles, loc="lower center", ncols=min(len(handles), LEGEND_COLUMNS), frameon=False,
+        fontsize=SMALL, handlelength=1.0, columnspacing=1.2, borderaxespad=0.15,
         bbox_to_anchor=(0.5, (0.06 + sheet.bottom_in) / sheet.height_in),
     )  # fmt: skip
 
 
-def _bar(axes: Axes, at: int, bar: Bar, hues: list[str]) -> None:
+def _bar(axes: Axes, at: int, bar: Bar, hues: list[str], sheet: Sheet, names: Sequence[str]) -> None:
     right, left = 0.0, 0.0
-    for part, hue in zip(bar.parts, hues, strict=False):
+    for part, hue, name in zip(bar.parts, hues, names, strict=False):
         if not part:
             continue
         start = right if part > 0 else left
-        axes.barh(at, part, left=start, height=0.72, color=hue, edgecolor=_edge(bar), linewidth=0.9)
-        if hue == EFFICIENT and part > 12:
-            axes.text(1, at, bar.says or f"{part:.1f} %", color="#ffffff", fontsize=7.5, va="center")
+        (drawn,) = axes.barh(at, part, left=start, height=0.72, color=hue, edgecolor=_edge(bar), linewidth=0.9)
+        drawn.set_gid(sheet.named(f"bar-{at}-{len(sheet.titles)}", f"{bar.label}: {name} {part:.1f} %"))
         right, left = (right + part, left) if part > 0 else (right, left + part)
-    if bar.says and not bar.parts:
-        axes.text(1, at, bar.says, color=RED if bar.mark == "FAILED" else GREY, fontsize=8, va="center")
-    elif mark_named(bar.mark).is_wrong:
-        axes.text(min(right, 100) - 1, at, bar.mark, color=RED, fontsize=7, va="center", ha="right", weight="bold",
-                  bbox={"facecolor": "#ffffff", "edgecolor": RED, "pad": 1.2, "linewidth": 0.8})  # fmt: skip
+    hue = RED if _edge(bar) == RED or bar.mark == "FAILED" else GREY if bar.says else sheet.ink
+    room = 0.01 * (axes.get_xlim()[1] - axes.get_xlim()[0])
+    axes.text(right + room, at, _told(bar), color=hue, fontsize=SMALL, va="center")
+
+
+def _told(bar: Bar) -> str:
+    """Return what a bar has at its end: the whole loss, or why there is none, and a mark of a wrong row."""
+    lost = sum(part for part in bar.parts if part)
+    said = bar.says or (f"{lost:.1f} %" if bar.parts else "")
+    return " ".join(filter(None, (said, bar.mark if mark_named(bar.mark).is_wrong else "")))
 
 
 def _edge(bar: Bar) -> str:
@@ -373,7 +385,7 @@ def _carried(axes: Axes, at: int, one: Carried, sheet: Sheet) -> None:
         for end in {one.least, one.most}:
             axes.plot((end, end), (at - 0.42, at + 0.42), color=sheet.ink, linewidth=1.6)
     if not one.wanted:
-        axes.text(one.sent, at, " not asked for ", color="#ffffff", fontsize=7.5, va="center", ha="right")
+        axes.text(one.sent, at, " not asked for ", color="#ffffff", fontsize=SMALL, va="center", ha="right")
 
 
 # ---------------------------------------------------------------- draw

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from scaling.report.figures.parts import Heat, Lanes, Strip, Strips
-from scaling.report.formats.plots.sheet import KINDS, RED, Sheet, label_width, upright_labels
+from scaling.report.formats.plots.sheet import KINDS, RED, SMALL, Sheet, label_width, upright_labels
 
 # Highest ratio to the median of each colour: light to dark, distinguishable in grey too (after ColorBrewer's OrRd
 # by Cynthia Brewer, with a blue for faster ones).
@@ -20,14 +20,15 @@ STEPS = (
 )  # fmt: skip
 SLOWEST = "#7f0000"
 BOX: list[Any] = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-LINE_IN, STRIP_IN, LANE_IN = 0.16, 1.05, 0.36
+LINE_IN, STRIP_IN, LANE_IN = 0.17, 1.15, 0.38
 
 
 def _legend(sheet: Sheet, entries: list[tuple[str, str]]) -> None:
     handles = [Patch(facecolor=hue, label=text) for text, hue in entries]
     sheet.on.legend(
-        handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=7.5, handlelength=1.0,
-        columnspacing=1.1, borderaxespad=0.15, bbox_to_anchor=(0.5, (0.06 + sheet.bottom_in) / sheet.height_in),
+        handles=handles, loc="lower center", ncols=min(len(handles), 4), frameon=False, fontsize=SMALL,
+        handlelength=1.0, columnspacing=1.1, borderaxespad=0.15,
+        bbox_to_anchor=(0.5, (0.06 + sheet.bottom_in) / sheet.height_in),
     )  # fmt: skip
 
 
@@ -35,15 +36,15 @@ def _legend(sheet: Sheet, entries: list[tuple[str, str]]) -> None:
 
 
 def heat_height(body: Heat) -> float:
-    return 1.35 + LINE_IN * max(len(body.lines), 4)
+    return 1.5 + LINE_IN * max(len(body.lines), 4)
 
 
 def draw_heat(sheet: Sheet, body: Heat) -> None:
     """Draw neighbours of one colour as one rectangle, and a colour as one path."""
-    axes = sheet.axes(left=label_width(body.lines), bottom=0.85, top=0.28)
+    axes = sheet.axes(left=label_width(body.lines), bottom=1.0, top=0.28)
     upright_labels(axes, body.lines)
     if len(body.lines) > 20:
-        axes.tick_params(axis="y", labelsize=6.5)
+        axes.tick_params(axis="y", labelsize=SMALL)
     for hue, path in _paths(body).items():
         axes.add_patch(PathPatch(path, facecolor=hue, edgecolor="none", linewidth=0))
     columns = max((len(line) for line in body.cells), default=1)
@@ -112,7 +113,7 @@ def _strip(axes: Axes, strip: Strip, *, is_time: bool) -> None:
     if few:
         for one in strip.readings:
             axes.plot((one.at_s, one.at_s), (one.low, one.high), color="#0072b2", linewidth=1)
-    axes.set_title(strip.title, fontsize=8, loc="left", pad=3)
+    axes.set_title(strip.title, fontsize=SMALL, loc="left", pad=3)
     top = max(one.high for one in strip.readings)
     axes.set_ylim(0, top * 1.12 if top > 0 else 1)
     axes.locator_params(axis="y", nbins=4)
@@ -122,12 +123,12 @@ def _strip(axes: Axes, strip: Strip, *, is_time: bool) -> None:
 
 def lanes_height(body: Lanes) -> float:
     """Return the height in inches, with the legend."""
-    return 1.3 + LANE_IN * max(len(body.lanes), 3)
+    return 1.5 + LANE_IN * max(len(body.lanes), 3)
 
 
 def draw_lanes(sheet: Sheet, body: Lanes) -> None:
     labels = [lane.label for lane in body.lanes]
-    axes = sheet.axes(left=label_width(labels), bottom=0.85, top=0.28)
+    axes = sheet.axes(left=label_width(labels), bottom=1.0, top=0.28)
     upright_labels(axes, labels)
     track = 0.84 / max(len(body.kinds), 1)
     for at, lane in enumerate(body.lanes):

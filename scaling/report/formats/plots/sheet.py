@@ -31,10 +31,11 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a8
 SHAPES = ("o", "s", "^", "D")
 RED = "#d62828"
 GREY = "#8a8f98"
-EFFICIENT = "#009e73"
 CAUSES = {cause.title: cause.color for cause in catalogue.CAUSES}
 KINDS = {"exchange": "#0072b2", "solo": "#009e73", "each": "#a89b00", "together": "#e69f00", "comm": "#d55e00"}
 FONT = "DejaVu Sans"
+# The smallest text: 12 px on a page of two columns, 1280 px wide.
+SMALL = 11.0
 
 
 def edge(mark: Mark, hue: str) -> str:
@@ -55,7 +56,7 @@ def _settings(theme: Theme) -> dict[str, Any]:
     ink = INK[theme]
     return {
         "font.family": [FONT],
-        "font.size": 9.0,
+        "font.size": SMALL,
         "text.parse_math": False,
         "text.color": ink,
         "axes.edgecolor": ink,
@@ -98,7 +99,7 @@ def drawing(theme: Theme) -> Iterator[None]:
 
 WIDTH_IN = 7.4
 # Characters of a name; even with wide ones, the plot keeps its room.
-MOST_SIGNS = 48
+MOST_SIGNS = 40
 POINTS_PER_INCH = 72
 
 
@@ -136,7 +137,7 @@ class Sheet:
         return made
 
     def heading(self, title: str) -> None:
-        self.on.text(0.1 / WIDTH_IN, 1 - 0.24 / self.height_in, one_line(title), fontsize=11, weight="bold")
+        self.on.text(0.1 / WIDTH_IN, 1 - 0.24 / self.height_in, one_line(title), fontsize=13, weight="bold")
 
     def stamp(self, marks: Sequence[str], *, across: bool = False) -> None:
         """Write the serious marks at the top right, and one across the plot."""
@@ -149,7 +150,7 @@ class Sheet:
                 color=RED,
                 ha="right",
                 va="center",
-                fontsize=8,
+                fontsize=SMALL,
                 weight="bold",
             )
         if across and (word := next((name for name in marks if mark_named(name).across), "")):
@@ -158,7 +159,9 @@ class Sheet:
             )
 
     def footing(self, text: str) -> None:
-        self.on.text(0.1 / WIDTH_IN, 0.09 / self.height_in, one_line(text), fontsize=7, alpha=0.75, va="center")
+        self.on.text(
+            0.1 / WIDTH_IN, 0.09 / self.height_in, one_line(text), fontsize=SMALL, alpha=0.75, va="center"
+        )
 
     def named(self, gid: str, whole: str) -> str:
         """Keep the whole name of one that is drawn cut, for a tooltip."""
@@ -173,7 +176,7 @@ def upright_labels(axes: Axes, labels: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def label_width(labels: Sequence[str], size: float = 9.0) -> float:
+def label_width(labels: Sequence[str], size: float = SMALL) -> float:
     """Return the inches that names need, measured with the font."""
     font = FontProperties(family=FONT, size=size)
     cut = shortened(tuple(labels), MOST_SIGNS)

@@ -1,0 +1,281 @@
+"""No output has command lines of other programs. With --anonymous, none has hosts, programs, users, folders."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.errors import UsageError
+from scaling.plan import config, plan
+from scaling.records import store
+from scaling.records.events import Failed
+from scaling.records.host import Nic
+from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
+from scaling.records.network import NcclChoice, Network, Place
+from scaling.records.run import Header, PointRecord, PointWarning
+from scaling.records.telemetry import Foreign
+from scaling.report import __main__ as command
+from scaling.report.anonymous import Disguise, disguise
+from scaling.run import measuring, ranks
+from scaling.run.invocation import Invocation
+from scaling.transport.mailbox import Mailbox
+from tests.support.inline import Launch
+from tests.support.inline import host as machine
+from tests.support.scripted_records import carried, failed, header, host, point, record, served, written
+from tests.support.training_records import training_record
+
+ALICE, BOB = "alice-laptop.corp.example", "bob-box.corp.example"
+HOSTS = [ALICE, BOB]
+COMMAND = "python3 /home/alice/secret.py"
+FOREIGN = (
+    Foreign(name=COMMAND, run_s=2.0, over_s=3.0),
+    Foreign(name="cc1plus -quiet /home/alice/secret.py", run_s=1.0, over_s=3.0),
+)
+OLD_WARNING = PointWarning(kind="foreign-load", text=f"foreign load: `{COMMAND}` used 95 % of a core")
+OTHER_WARNING = PointWarning(kind="other", text="rank 1 on alice-laptop: no trace in /home/alice/secret/traces")
+MESSAGE = "[bob-box:4711] cannot open /scratch/alice/missing.dat: No such file. See file:///home/alice/help.html"
+LOG = "/home/alice/results/run/logs/0001-a.log"
+# Without the flag, no command line; with it, nothing of these either.
+COMMAND_LINES = ("secret.py", "-quiet")
+NAMES = ("alice", "bob-box", "corp.example", "cc1plus", "/home/", "/scratch", "secret")
+
+
+def crowded(made: PointRecord) -> PointRecord:
+    ranks = (
+        replace(
+            rank,
+            disturbed=rank.windows[:1],
+            environ={"MASTER_ADDR": ALICE},
+            nccl=NcclChoice(network="Socket", warnings=(f"{rank.host} is slow",)),
+            telemetry=replace(rank.telemetry, foreign=FOREIGN),
+        )
+        for rank in made.ranks
+    )
+    return replace(
+        made,
+        ranks=tuple(ranks),
+        hosts=tuple(rank.host for rank in made.ranks),
+        warnings=(OLD_WARNING, OTHER_WARNING),
+    )
+
+
+def run() -> tuple[Header, list[PointRecord]]:
+    """Two hosts with telling names: one network has a slow node and servers, another strategy fails."""
+    records: list[PointRecord] = []
+    for number in range(3):
+        for kind, step_s in (("solo", 0.1), ("exchange", 0.103)):
+            records.append(crowded(record(point(kind, 1, number), step_s, hosts=HOSTS)))
+        together = record(point("together", 2, number), 0.1, 0.12, hosts=HOSTS)
+        exchange = record(point("exchange", 2, number, interconnect="eth0"), 0.11, hosts=HOSTS)
+        records += [
+            crowded(together),
+            crowded(served(carried(exchange, "eth0", slow=BOB), 40.0, hosts=HOSTS)),
+        ]
+        lost = failed(point("exchange", 2, number, strategy="fake:b", interconnect="eth0"))
+        outcome = Failed(cause="error", message=MESSAGE, rank=1, host=BOB, log=LOG, log_tail=MESSAGE)
+        records.append(replace(lost, outcome=outcome, retries=(f"port-taken on {ALICE}",)))
+    eth0 = {name: Place(address=f"10.0.0.{index}", interface="eth0") for index, name in enumerate(HOSTS, 1)}
+    made = header(
+        [host(ALICE, boot_id="1"), host(BOB, boot_id="2", compile_lacks="gcc in /home/alice/secret")],
+        launch_size=2,
+        command=("python", "-m", "scaling.run", "--results", "/home/alice/secret"),
+        config={"rounds": 3, "results": "~alice/secret", "data_dir": "/scratch/alice/secret"},
+        why_default=f"no NVIDIA GPU on {ALICE}",
+        networks=(Network(word="eth0", why=f"{BOB} has it", places=eth0),),
+    )
+    return made, records
+
+
+FIGURES = ("speedup", "efficiency", "loss", "rounds", "ranks", "run")
+OUTPUTS = (
+    (), ("--verbose",), *(("--format", name) for name in ("markdown", "csv", "json", "html", "latex")),
+    *(("--format", "svg", "--figure", name) for name in FIGURES),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("alice-laptop") / "run-of-alice-laptop", run())
+
+
+def printed(folder: Path, *argv: str, output: Path) -> str:
+    out = ["--output", str(output)] if set(argv) & {"html", "svg"} else []
+    assert command.main([str(folder), *argv, *out]) == 0
+    return output.read_text() if out else ""
+
+
+@pytest.mark.parametrize("argv", OUTPUTS, ids=" ".join)
+@pytest.mark.parametrize("hidden", [False, True])
+def test_no_format_shows_what_it_must_not(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], hidden: bool
+) -> None:
+    text = (
+        printed(folder, *argv, *(["--anonymous"] if hidden else []), output=tmp_path / "out")
+        + capsys.readouterr().out
+    )
+    assert text
+    for name in (*COMMAND_LINES, *(NAMES if hidden else ())):
+        assert name not in text
+    if hidden and argv[:2] != ("--format", "svg"):
+        assert "node1" in text or "node2" in text
+
+
+def test_names_of_hosts_and_programs_are_there_without_the_flag(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the test above could not fail."""
+    texts = ""
+    for argv in (("--verbose",), ("--format", "json")):
+        printed(folder, *argv, output=tmp_path / "out")
+        texts += capsys.readouterr().out
+    for name in ("python3", "cc1plus", ALICE, BOB, "/home/alice", "/scratch/alice"):
+        assert name in texts
+
+
+def test_a_training_shows_no_command_line_of_a_recorded_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = replace(training_record((0.5, 0.9)), warnings=(OLD_WARNING, OTHER_WARNING))
+    ranks = tuple(replace(one, telemetry=replace(one.telemetry, foreign=FOREIGN)) for one in made.ranks)
+    run_ = written(tmp_path / "run", (header(), [replace(made, ranks=ranks)]))
+    printed(run_, "--format", "json", output=tmp_path / "out")
+    out = capsys.readouterr().out
+    assert "secret.py" not in out and "foreign load: python3 used 67 % of a core" in out and "no trace" in out
+
+
+# What is replaced.
+
+HIDDEN = Disguise([ALICE, "node7", "10.1.2.3", "vm"])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"rank 1 on {ALICE}: slow", "rank 1 on node1: slow"),
+        ("[alice-laptop:4711] alice-laptop.", "[node1:4711] node1."),
+        ("node7 and node7.corp.example", "node2 and node2"),
+        ("10.1.2.3, not 10.1.2.30 and not 10.1.9.9", "node3, not 10.1.2.30 and not 10.1.9.9"),
+        ("vm: kvm, vmlinux, VM", "node4: kvm, vmlinux, VM"),
+        ("/home/alice/x/secret.py:7", "/…/secret.py:7"),
+        ("--results=/scratch/alice ~/x ~alice/x", "--results=/… ~/x /…"),
+        ("PATH=/home/alice/bin:/usr/bin", "PATH=/…:/usr/bin"),
+        ('File "/data/alice/a b", /proc/self/ns/net', 'File "/… b", /proc/self/ns/net'),
+        (f"log: {LOG})", "log: logs/0001-a.log)"),
+        ("file:///home/alice/x https://corp.example/alice", "file:///… https://…"),
+    ],
+)  # fmt: skip
+def test_texts(text: str, shown: str) -> None:
+    assert HIDDEN.text(text) == shown
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/24", "images/s", "sizes / 10, x 4", "N/A", "mlx5_0/1", "NET/IB/0"])
+def test_a_slash_is_no_path(text: str) -> None:
+    assert HIDDEN.text(text) == text
+
+
+def test_nothing_is_named_without_hosts() -> None:
+    assert Disguise(()).text("rank 1 on node1") == "rank 1 on node1"
+
+
+def test_names_that_the_analysis_knows_stay() -> None:
+    """A host may be called like a strategy or a helper."""
+    made = served(record(point("exchange", 2, strategy="torch:gloo"), 0.1, hosts=["torch", "server-0"]), 10.0)
+    shown = Disguise(["torch", "server-0"]).of(made)
+    assert shown.point.strategy == "torch:gloo"
+    assert [rank.host for rank in shown.ranks] == ["node1", "node2"]
+    assert [one.name for one in shown.helpers] == ["scheduler", "server-0"]
+
+
+def test_every_text_of_a_run_is_replaced() -> None:
+    made, records = run()
+    hidden = disguise(made, records)
+    texts = [*_texts(hidden.of(made)), *(text for one in records for text in _texts(hidden.of(one)))]
+    assert not [text for text in texts for name in NAMES if name in text]
+    assert [one.hostname for one in hidden.of(made).hosts] == ["node1", "node2"]
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for pair in value.items():
+            yield from _texts(pair)
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _texts(one)
+    elif hasattr(value, "__struct_fields__"):
+        for name in value.__struct_fields__:
+            yield from _texts(getattr(value, name))
+
+
+def test_the_records_are_read_alike_apart_from_names(folder: Path) -> None:
+    material = command.joined([folder], although_different=False)
+    hidden = disguise(material.header, material.records).material(material)
+    assert [row.efficiency for row in hidden.rows] == [row.efficiency for row in material.rows]
+    assert [row.flags for row in hidden.rows] == [row.flags for row in material.rows]
+
+
+# During a run.
+
+
+def launched() -> Launch:
+    nic = Nic(name="eth0", address="", netmask="255.255.255.0", up=True, mtu=1500)
+    nics = {name: replace(nic, address=f"10.0.0.{number}") for number, name in enumerate(HOSTS, 1)}
+    return Launch(2, [machine(name, cores=1, nics=(nics[name],)) for name in HOSTS])
+
+
+def test_a_run_prints_no_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    launch = launched()
+    given = {"strategy": ["fake:a"], "device": "cpu", "rounds": 1, "kinds": ["exchange"], "anonymous": True}
+    wanted = config.build({**given, "window_s": 0.02}, source="test")
+    made = plan.make(wanted, launch.enrolled)
+    mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
+    began, head = datetime.fromtimestamp(0, timezone.utc), launch.header(made, wanted)
+    with store.Store.create(tmp_path / "alice-laptop", "test", began, head) as opened:
+        measuring.measure(made, mailbox, opened, head, (), "live", page=False)
+        launch.turn()  # the last release
+    out, err = capsys.readouterr()
+    assert "2 hosts (node1, node2)" in out and "hosts node1 node2" in out
+    assert not [name for name in NAMES if name in out + err]
+    assert ALICE in (opened.folder / "run.jsonl").read_text()
+
+
+def test_the_view_of_a_run_names_no_program() -> None:
+    hidden, out = disguise(*run()), StringIO()
+    view = measuring._HiddenView(out, hidden)
+    one = run()[1][0]
+    view.finished(one, (), 1, 2, None)
+    assert "warning: foreign load" in out.getvalue()
+    assert not [name for name in (*NAMES, *COMMAND_LINES) if name in out.getvalue()]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_the_page_of_a_run_has_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: bool) -> None:
+    given: list[str] = []
+
+    def output(_: str, arguments: list[str], *_rest: object) -> subprocess.CompletedProcess[str]:
+        given.extend(arguments)
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    monkeypatch.setattr("scaling.run.programs.output", output)
+    ending = measuring.Ending(False, False, True, None, lambda: None, disguise(*run()) if hidden else None)
+    measuring._write_page(tmp_path, ending)
+    assert ("--anonymous" in given) == hidden
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_mistake_names_no_host(tmp_path: Path, hidden: bool) -> None:
+    launch = launched()
+    mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
+    lead = ranks.Lead(launch.hub.rank(0), mailbox, launch.enrolled, ())
+    given = {"strategy": ["fake:a"], "device": "cuda", "results": str(tmp_path), "anonymous": hidden}
+    with pytest.raises(UsageError) as error:
+        lead.obey(Invocation(given=given, base={}))
+    assert (ALICE in str(error.value)) == (not hidden)
+    assert ("node1" in str(error.value)) == hidden
