@@ -103,7 +103,7 @@ def _sweep(model: str, rounds: int) -> Json:
     flags = ["--device", "emulated:p100", "--strategy", "torch:gloo", "--model", model, *BATCHES[model]]
     flags += ["--interconnect", ",".join(NETWORKS), "--world-sizes", ",".join(map(str, SIZES))]
     flags += ["--kinds", "exchange,solo", "--rounds", str(rounds), "--windows", "4", "--window-s", "0.1"]
-    run = ["-np", "16", "python", "-m", "scaling.run", *flags, "--results", str(results)]
+    run = ["-np", "16", "python", "-m", "scaling.run", "--verbose", *flags, "--results", str(results)]
     lab = [sys.executable, "-m", "scaling", "lab", "run", "--name", LAB, "--", *run]
     return ended(obeyed(lab), results, before)
 

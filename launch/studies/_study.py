@@ -65,7 +65,7 @@ def sweep(name: str, *flags: str, ranks: int = 1) -> Json:
     """Measure on this machine into results/NAME; return the result of `ended`."""
     results = RESULTS / name
     before = runs(results)
-    run = ["-m", "scaling.run", "--results", str(results), *flags]
+    run = ["-m", "scaling.run", "--verbose", "--results", str(results), *flags]
     alone = [sys.executable, *run]
     command = alone if ranks == 1 else [str(ROOT / "launch/mpirun"), "-np", str(ranks), "python", *run]
     return ended(obeyed(command), results, before)

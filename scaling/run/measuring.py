@@ -240,17 +240,24 @@ def _conclude(
     header, records, predictions = read
     material = Material(header, records, predictions=predictions)
     early = bool(ending.event)
-    if ending.page and not early:
-        _write_page(opened.folder, ending)
     page = str(opened.folder / PAGE_FILE) if ending.page else ""
+    stopped: Interrupted | None = None
+    try:
+        if page and not early:
+            _write_page(opened.folder, ending)
+    except Interrupted as stop:  # the answer is printed all the same
+        stopped, page = stop, ""
     _print(material, Place(str(opened.folder), page, material.lacks or early, ending.event), stream, ending)
     try:
-        return 0 if ending.base is None else _compare(ending.base, opened.folder, stream, ending)
+        code = 0 if ending.base is None or stopped else _compare(ending.base, opened.folder, stream, ending)
     finally:
         stream.write(f"{material.doc.last_line}\n")
         stream.flush()
-        if ending.page and early:  # the answer is first: there may be no time for a page
-            _write_page(opened.folder, ending)
+    if stopped:
+        raise stopped
+    if page and early:  # the answer is first: there may be no time for a page
+        _write_page(opened.folder, ending)
+    return code
 
 
 def _write_page(folder: Path, ending: Ending) -> None:

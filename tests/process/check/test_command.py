@@ -20,7 +20,7 @@ from scaling.transport.base import Hub
 def test_this_process_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(launch, "_connected", lambda _: Hub(1).rank(0))
+    monkeypatch.setattr(launch, "_connected", lambda *_: Hub(1).rank(0))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert command.main(["--json"]) in (0, 1)
     seen = msgspec.json.decode(capsys.readouterr().out, type=Findings)

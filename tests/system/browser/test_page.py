@@ -265,7 +265,9 @@ def test_the_link_gives_the_csv_of_the_command(opened: Callable[..., Page]) -> N
 # ---------------------------------------------------------------- what must not happen
 
 
-@pytest.mark.parametrize(("run", "title"), [("hostile", "3 strategies on 2 nodes x 2 cores, "), (HISTORY, "Runs: ")])
+@pytest.mark.parametrize(
+    ("run", "title"), [("hostile", "3 strategies on 2 nodes x 2 cores, "), (HISTORY, "Runs: ")]
+)
 def test_names_that_are_scripts_stay_names(opened: Callable[..., Page], run: str, title: str) -> None:
     page = opened(run)
     assert page.title().startswith(title)
@@ -291,8 +293,8 @@ def test_a_script_that_got_in_would_not_run(chromium: Browser, written: Callable
 # ---------------------------------------------------------------- the answer first
 
 SMALLEST = """() => Math.min(...[...document.querySelectorAll("figure svg text")].map(text => {
-  const svg = text.closest("svg");
-  return parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  const svg = text.closest("svg"), scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  return parseFloat(getComputedStyle(text).fontSize) * scale;
 }))"""
 
 

@@ -365,19 +365,15 @@ def test_asynchronous_ranks_that_learnt_less_have_no_efficiency_there_either() -
     assert found.sentence.endswith(
         " on 2 devices. No efficiency is claimed: its samples teach less than those of synchronous ranks (ASYNC)."
     )
-    assert not [tile for tile in found.tiles if "efficiency" in tile.says or "speedup" in tile.says]
 
 
 def test_one_round_names_no_cause_and_tries_more_rounds() -> None:
     """Its loss of a tenth has no interval; over two rounds the same is told."""
     made = [one for number in range(2) for one in sweep(number, 0.1, {2: 0.112 + 0.0001 * number})]
     one, two = said([each for each in made if each.point.round == 0]), said(made)
-    assert two.lost.startswith("7.2 % ± 0.5 exposed communication, ") and "largest loss" in " ".join(
-        tile.says for tile in two.tiles
-    )
+    assert two.lost.startswith("7.2 % ± 0.5 exposed communication, ")
     assert one.stamps == ("ONE-ROUND",) and one.tries == ("--rounds 3 (intervals and comparisons)",)
     assert one.lost == "no cause above 1.0 % is significant"
-    assert "largest loss" not in " ".join(tile.says for tile in one.tiles)
 
 
 def test_a_plain_loop_alone_lacks_no_plain_loop() -> None:

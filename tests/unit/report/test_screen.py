@@ -78,7 +78,8 @@ def two_networks() -> Run:
 def h200() -> Run:
     with TemporaryDirectory() as folder:
         shutil.copy(RECORDED / "h200-default.jsonl", Path(folder) / store.FILE)
-        return store.load(Path(folder))
+        made, records = store.load(Path(folder))
+    return made, list(records)
 
 
 SCREENS = {
