@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
     launch = launched(os.environ)
     if launch is None or not launch.rank:
-        complain(f"{words[0]}: no such command; {near(words[0], COMMANDS)}", NAME)
+        kind, known = ("flag", OWN) if words[0].startswith("-") else ("command", COMMANDS)
+        complain(f"{words[0]}: no such {kind}; {near(words[0], known)}", NAME)
     return 2
 
 

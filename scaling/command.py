@@ -6,8 +6,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, partial
 from inspect import Parameter, Signature
 from io import TextIOWrapper
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast, get_type_hints
 import msgspec
 
 from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
+from scaling.help import HELP, HELP_ALL, page, refusal
 from scaling.text import one_line, readable
 
 if TYPE_CHECKING:
@@ -23,29 +24,34 @@ if TYPE_CHECKING:
 
 # The run's file name, as in records/store.py (not imported here). --output never overwrites such a file.
 KEPT = "run.jsonl"
-HELP = ["--help", "-h"]
 
 
-def command(app: typer.Typer, argv: Sequence[str], name: str, program: str = "") -> Any:
+def command(
+    app: typer.Typer, argv: Sequence[str], name: str, program: str = "", usual: Collection[str] = ()
+) -> Any:
     """Run a command's flags on `argv`; return what its function returns, or Typer's exit code after `--help`.
-    `name` is the command; the help shows `program`, by default `python -m NAME`. Raises UsageError for mistakes
+    `name` is the command; the help shows `program`, by default `python -m NAME`. If there are `usual` flags, by
+    their names in Python, `--help` shows only these and `--help-all` all. Raises UsageError for mistakes
     that Typer reports, StoreError if the help cannot be written (full disk), and Interrupted for Ctrl-C."""
     import typer  # only rank 0 needs it
 
+    read, asking = _read(app), [*HELP, HELP_ALL] if usual else [*HELP]
+    for one in (read, *getattr(read, "commands", {}).values()):
+        one.get_help = partial(page, width=terminal_width(), usual=usual, whole=not usual or HELP_ALL in argv)
     try:
-        _refuse_twice(_read(app), argv)
+        _refuse_twice(read, argv)
         program = program or f"python -m {name}"
-        return _read(app).main(args=list(argv), prog_name=program, standalone_mode=False, help_option_names=HELP)
+        return read.main(args=list(argv), prog_name=program, standalone_mode=False, help_option_names=asking)
     except typer.Abort:
         raise Interrupted(signal.SIGINT) from None
     except _refusals(typer.BadParameter) as error:
-        raise UsageError(error.format_message()) from None
+        raise UsageError(refusal(error, read, argv)) from None
     except OSError as error:
         if error.filename is not None:
             raise
         _silence(sys.stdout)
         raise StoreError(f"standard output: {error.strerror}") from None
-    except SystemExit:  # rich exits if the reader of a help text has closed the pipe (head, less)
+    except SystemExit:  # the reader of a help text has closed the pipe (head, less)
         _silence(sys.stdout)
         return 0
 

@@ -12,10 +12,6 @@ import typer
 from scaling import __version__
 from scaling.command import command
 
-ABOUT = (
-    "Measure how well data-parallel training scales, what limits it, and what would help. "
-    "`scaling COMMAND --help` lists the flags of a command; `python -m scaling COMMAND` is the same."
-)
 EPILOG = "Scripts that install frameworks and start these commands on a cluster are in launch/ of the source."
 
 
@@ -32,7 +28,7 @@ def _typed() -> str:
 
 
 def _app(commands: Mapping[str, tuple[str, str]], typed: str) -> typer.Typer:
-    app = typer.Typer(help=ABOUT, epilog=EPILOG, rich_markup_mode=None)
+    app = typer.Typer(epilog=EPILOG)
     app.callback()(_own)
     for name, (package, summary) in commands.items():
         if name == typed:
@@ -65,4 +61,16 @@ def _own(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
+    """Measure how well data-parallel training scales, what limits it, and what would help.
+
+    One machine, one rank per device:
+        mpirun -np 2 python -m scaling.run
+    A cluster, its nodes in a hostfile, tested and then measured:
+        mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling check
+        mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling.run
+    The answer again:
+        python -m scaling report RUN
+
+    `scaling COMMAND --help` shows examples and flags of a command; `python -m scaling COMMAND` is the same.
+    """
     del version

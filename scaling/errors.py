@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -60,12 +60,24 @@ class StoreError(ScalingError):
     """A run folder that cannot be written, read or joined."""
 
 
-def near(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown `word`: the nearest known word, ignoring case, or all."""
-    names = sorted(known)
-    folded = {name.casefold(): name for name in names}
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is nearest to `word`, ignoring case; "" if none is near."""
+    folded = {name.casefold(): name for name in known}
     close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
-    return f"did you mean {folded[close[0]]!r}?" if close else f"known: {', '.join(names)}"
+    return folded[close[0]] if close else ""
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown `word`: the closest known word, or all."""
+    names = sorted(known)
+    close = closest(word, names)
+    return f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
+
+
+def not_one_of(word: str, choices: Sequence[str]) -> str:
+    """Return the end of a message about a word that is no choice: all choices, and the closest."""
+    close = closest(word, choices)
+    return f"{word!r} is not one of {', '.join(choices)}" + (f"; did you mean {close!r}?" if close else "")
 
 
 def told_by(flag: str, variable: str, value: str) -> str:

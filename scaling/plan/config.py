@@ -51,7 +51,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     strategy: Annotated[
         tuple[str, ...] | None,
         _what(
-            "How gradients are exchanged, comma-separated; see --list.",
+            "How gradients are exchanged; see --list.",
+            usual=True,
             metavar="NAME,...",
             default="torch:nccl with GPUs, else torch:gloo",
             example="torch:gloo",
@@ -61,6 +62,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         tuple[int, ...] | None,
         _what(
             "Numbers of devices to measure, ascending.",
+            usual=True,
             metavar="N,...",
             default="1, 2, 4, ... and the launch's size",
             example="1,2,4",
@@ -95,6 +97,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         str | None,
         _what(
             "Model to train; see --list.",
+            usual=True,
             metavar="NAME",
             default="resnet50 with GPUs, else digits-cnn",
             displaces=("data", "data_dir", *_OF_DATA, "batch_size", "batch_sizes", "shrink", "dilate"),
@@ -104,8 +107,9 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         str | None,
         _what(
             "Data to train on; see --list.",
+            usual=True,
             metavar="NAME",
-            default="the model's own",
+            default="the model's",
             displaces=("data_dir", *_OF_DATA),
         ),
     ] = None
@@ -145,6 +149,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         _what(
             "cpu, cuda, auto (cuda if every host has GPUs), or emulated:PROFILE, which sleeps as long as a "
             "published device would compute; see --list.",
+            usual=True,
             metavar="KIND",
             displaces=(
                 "model",
@@ -165,7 +170,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         _what(
             "cpu: train on all cores of the first host too, and report how many times faster the GPUs are.",
             metavar="cpu",
-            default="none",
             of="rates",
         ),
     ] = None
@@ -194,7 +198,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     batch_size: Annotated[
         int | None,
         _what(
-            "Samples per device and step: weak scaling; with --batch-rule node, per node.",
+            "Samples per device and step; per node with --batch-rule node.",
+            usual=True,
             default="the model's; on GPUs 256, 128 or 64 for resnet50 by memory, for text by a trial step",
             above=0,
             displaces=("global_batch_size", "batch_sizes"),
@@ -206,7 +211,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             "Measure each of these batches per device, against its own baselines. The table shows the gain of a "
             "larger batch and which batches ran out of memory.",
             metavar="B,...",
-            default="none",
             example="16,32,64",
             ascending="a batch",
             displaces=("batch_size", "global_batch_size", "batch_rule"),
@@ -216,7 +220,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         int | None,
         _what(
             "Samples of a step over all devices: strong scaling.",
-            default="none",
             above=0,
             displaces=("batch_size", "batch_sizes", "batch_rule", "predict_first"),
         ),
@@ -306,7 +309,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     ] = None
     lr_steps: Annotated[
         tuple[int, ...] | None,
-        _train("Epochs before which the rate is divided by 10.", metavar="N,...", default="none"),
+        _train("Epochs before which the rate is divided by 10.", metavar="N,..."),
     ] = None
     augment_epochs: Annotated[
         int | None,
@@ -359,9 +362,9 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     option: Annotated[
         tuple[str, ...],
         _what(
-            "[STRATEGY.]KEY=VALUE: an option of a strategy; repeatable; see --list.",
+            "[STRATEGY.]KEY=VALUE, an option; repeatable; see --list.",
+            usual=True,
             metavar="K=V",
-            default="none",
             repeats=True,
         ),
     ] = ()
@@ -372,7 +375,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     servers: Annotated[
         int | Literal["per-node"],
         _how(
-            "Parameter servers of a point, for the strategies that have them.",
+            "Parameter servers of a point, if its strategy has them.",
+            usual=True,
             metavar="N|per-node",
             least=1,
             bound="at least 1, or per-node",
@@ -391,6 +395,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         _how(
             "Networks to measure: names in the fabric file, interfaces or subnets; auto: the fastest that all "
             "nodes share.",
+            usual=True,
             metavar="NAME,...",
             example="ib0,eth0, or auto",
         ),
@@ -419,7 +424,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     rounds: Annotated[
         int | None,
         _how(
-            "How often every point is started and measured, in random order.",
+            "Starts of every point, in random order.",
+            usual=True,
             default="6 if points take turns, 5 of over 20 points; on GPUs 3, of up to 4 points 4; else 5",
             above=0,
         ),
@@ -471,8 +477,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         str | None,
         _how(
             "Add rounds until the half-width of every efficiency's 95 % interval is below this.",
+            usual=True,
             metavar="1%",
-            default="none",
             of="rates",
             displaces=("predict_first",),
         ),
@@ -484,7 +490,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             "Measure world sizes up to N, predict the larger ones, then measure them: the report compares both. "
             "half: half of the largest.",
             metavar="N|half",
-            default="none",
             least=2,
             bound="at least 2, a world size of --world-sizes",
             words="a world size or half",
@@ -509,10 +514,10 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     against: Annotated[
         str | None,
         _runs(
-            "RUN: start a new run as --like does, then compare both, cell by cell (scaling compare). REV, a git "
-            "revision of this package: measure each strategy a second time, with workers of that revision.",
+            "RUN: start a new run as --like does, then compare both. REV, a git revision of this package: measure "
+            "each strategy a second time, with its workers.",
+            usual=True,
             metavar="RUN|REV",
-            default="none",
         ),
     ] = None
     startup_timeout_s: Annotated[

@@ -5,7 +5,8 @@ The flag and its help, the key of a `--config` file, the messages and the bounds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from types import UnionType
@@ -14,9 +15,11 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields as declared
 
-from scaling.errors import UsageError, near
+from scaling.errors import UsageError, not_one_of
 
 COMMAND_LINE = "command line"
+# The types of a file, as users know them.
+TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "array": "a list"}
 # The kind of run that a field belongs to; "" for all. With --epochs, any value of a field of `rates` is refused,
 # and the flag of a field of `measuring`.
 Topic = Literal["", "training", "rates", "measuring", "emulated devices", "cpu workers"]
@@ -25,6 +28,7 @@ Topic = Literal["", "training", "rates", "measuring", "emulated devices", "cpu w
 class Flag(NamedTuple):
     """The help of a field and the values that it may have.
 
+    `usual`: whether the short help shows it.
     `words`: describes a field that takes a number or a word.
     `example`: ends the message about an empty list; `ascending` names one item of a sorted list.
     `above`, `least`: exclusive and inclusive lower bound; `bound` is the message.
@@ -34,6 +38,7 @@ class Flag(NamedTuple):
 
     help: str
     panel: str
+    usual: bool = False
     metavar: str | None = None
     default: str = ""
     choices: tuple[str, ...] = ()
@@ -56,6 +61,13 @@ class Field(NamedTuple):
     types: tuple[Any, ...]
     default: Any
     flag: Flag
+
+    @property
+    def metavar(self) -> str:
+        """What its flag takes, as help texts show it."""
+        return self.flag.metavar or (
+            "SECONDS" if self.key.endswith("_s") else "N" if int in self.types else "NAME"
+        )
 
     @property
     def is_list(self) -> bool:
@@ -123,15 +135,17 @@ def refusal(message: str, data: Mapping[str, Any], source: str, known: Mapping[s
     name = key.split("[")[0]
     given, field = data.get(name), known.get(name)
     where = flag(name) if source == COMMAND_LINE and name else f"{source}: {key}" if key else source
-    if field is None or not what.startswith("Invalid enum value"):
+    if field is None:
         return f"{where}: {what.lower() if key else what}"
     if field.flag.words:
         return f"{where}: {given!r} is not {field.flag.words}"
+    if not what.startswith("Invalid enum value"):
+        return f"{where}: {_expected(what)}"
     several = [given] if isinstance(given, str) else [word for word in given or () if isinstance(word, str)]
     wrong = next((word for word in several if word not in field.choices), several[0] if several else "")
-    return f"{where}: {wrong!r} is not one of {', '.join(field.choices)}{_near(wrong, field.choices)}"
+    return f"{where}: {not_one_of(wrong, field.choices)}"
 
 
-def _near(word: str, choices: Sequence[str]) -> str:
-    text = near(word, choices)
-    return f"; {text}" if text.startswith("did") else ""
+def _expected(what: str) -> str:
+    """Name the types of files in msgspec's "Expected `int`, got `str`"."""
+    return re.sub(r"`(\w+)`", lambda found: TYPES.get(found[1], found[1]), what.lower())

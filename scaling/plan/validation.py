@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from scaling.errors import UsageError, near
+from scaling.errors import UsageError, not_one_of
 from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, target_half_width
 from scaling.plan.fields import Field, Topic, fields_of, flag
 from scaling.tools.emulated import profiles
@@ -161,7 +161,7 @@ def _device(config: SweepConfig) -> None:
     device, profile = config.device, profiles.name_of(config.device)
     known = [*DEVICES, *(profiles.PREFIX + name for name in profiles.read().profiles)]
     if not profile and device not in DEVICES:
-        raise UsageError(f"--device: {device!r} is not one of {', '.join(known)}; {near(device, known)}")
+        raise UsageError(f"--device: {not_one_of(device, known)}")
     if profile:
         profiles.find(profile)
 

@@ -16,6 +16,7 @@ from scaling.records.point import Record
 from scaling.report import schema
 
 NAME = "scaling report"
+EPILOG = "Exit codes: 0 shown, 1 a full disk, 2 a mistake in the call or a run that cannot be read."
 Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex"]
 FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run"]
 PICTURES = ("svg", "png", "pdf")
@@ -23,14 +24,19 @@ PICTURES = ("svg", "png", "pdf")
 FOR_FILES = ("html", *PICTURES)
 USUAL_SCALE, MOST_SCALE = 2.0, 10.0
 
-_RUNS = typer.Argument(help="Run folders, or their run.jsonl.", metavar="RUN", show_default=False)
+_RUNS = typer.Argument(help="Run folders, or their run.jsonl.", metavar="RUN...", show_default=False)
 _FORMAT = typer.Option(
     "--format",
     help="For people: table, markdown, latex, html (a page with figures). One figure: svg, png, pdf. Programs: "
     "csv, json.",
+    metavar="NAME",
 )
-_FIGURE = typer.Option("--figure", help="Which figure svg, png and pdf show.", show_default=False)
-_THEME = typer.Option("--theme", help="Theme of svg, png and pdf. A page follows its reader's theme.")
+_FIGURE = typer.Option(
+    "--figure", help=f"Which figure svg, png and pdf show: {', '.join(get_args(FigureName))}.", metavar="NAME"
+)
+_THEME = typer.Option(
+    "--theme", help="light or dark, for svg, png and pdf. A page follows its reader's theme.", metavar="NAME"
+)
 _SCALE = typer.Option("--scale", help="Scale of png: times 100 dots per inch.", metavar="X")
 _JOIN = typer.Option("--join", help="Put runs into one table even if hosts, devices, versions or code differ.")
 _PRICES = typer.Option(
@@ -39,7 +45,9 @@ _PRICES = typer.Option(
 _EPOCH = typer.Option(
     "--epoch-samples", help="Samples of an epoch, for its price.", metavar="N", show_default="known data's own"
 )
-_KNEE = typer.Option("--knee", help="Limit of the cost of added samples, as a multiple of the mean cost.")
+_KNEE = typer.Option(
+    "--knee", help="Limit of the cost of added samples, as a multiple of the mean cost.", metavar="X"
+)
 _BASE = typer.Option(
     "--base",
     help="The row that costs are relative to; without prices all devices cost the same.",
@@ -91,7 +99,7 @@ def parse(argv: Sequence[str]) -> Asked | None:
     return asked if isinstance(asked, Asked) else None
 
 
-@app.command()
+@app.command(epilog=EPILOG)
 def report(
     runs: Annotated[list[Path], _RUNS],
     format_: Annotated[Format, _FORMAT] = "table",
@@ -108,7 +116,14 @@ def report(
     anonymous: Annotated[bool, _ANONYMOUS] = False,
     schema_: Annotated[bool, _SCHEMA] = False,
 ) -> Asked:
-    """Tabulate and draw runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
+    """Show runs of scaling.run: images/s, speedup, efficiency, and where the loss went.
+
+    The answer again, or all tables and notes:
+        python -m scaling report RUN
+        python -m scaling report RUN --verbose
+    A page with figures, one file that works offline:
+        python -m scaling report RUN --format html -o page.html
+    """
     asked = Asked(
         runs=tuple(runs),
         format=format_,

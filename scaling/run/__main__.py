@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from scaling.command import complain, open_streams
 from scaling.errors import Interrupted, ScalingError
+from scaling.help import HELP, HELP_ALL
 from scaling.run import NAME
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank
@@ -22,7 +23,7 @@ from scaling.transport.signals import Signals
 if TYPE_CHECKING:
     from scaling.run.invocation import Invocation
 
-SHOWN = {"--help", "-h", "--version"}
+SHOWN = {*HELP, HELP_ALL, "--version"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shown(argv: Sequence[str]) -> int | None:
-    """Answer `--help` and `--version` without MPI, which takes a second to start; None under a launcher."""
+    """Answer help and `--version` without MPI, which takes a second to start; None under a launcher."""
     if not SHOWN.intersection(argv) or launched(os.environ) or "PMIX_RANK" in os.environ:
         return None
     open_streams()

@@ -18,15 +18,21 @@ from scaling.plan import config as configuration
 from scaling.plan.config import OUT, RUNS, WHAT, SweepConfig
 from scaling.plan.fields import Field, fields_of
 from scaling.run.invocation import Invocation, ViewKind, fields
+from scaling.transport import start
 
 EPILOG = (
     "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
     "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
 )
 # Flag -> the flag that it follows in --help, if not in the order of the fields.
-PLACES = {"kv_store": "strategy", "against": "like"}
+PLACES = {"kv_store": "strategy", "against": "resume"}
+# Flags of the short help, by their names in Python.
+USUAL = (
+    *(one.name for one in fields_of(SweepConfig).values() if one.flag.usual),
+    "view", "page", "resume", "dry_run", "list_all",
+)  # fmt: skip
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app = typer.Typer(add_completion=False)
 
 
 class Shown(Exception):
@@ -38,7 +44,7 @@ def parse(argv: Sequence[str]) -> Invocation:
     for word in argv:
         if not word.isprintable() and any("\udc80" <= sign <= "\udcff" for sign in word):
             raise UsageError(f"{word!r}: not UTF-8")
-    asked = command(app, argv, "scaling.run")
+    asked = command(app, argv, "scaling.run", usual=USUAL)
     if not isinstance(asked, Invocation):
         raise Shown
     return asked
@@ -77,7 +83,11 @@ def _parameter(field: Field, default: Any) -> inspect.Parameter:
     kind, *others = field.types
     names = (f"--{field.key}",) if iskeyword(field.key) else ()
     option: Any = typer.Option(
-        *names, help=said.help, metavar=said.metavar, show_default=said.default or True, rich_help_panel=said.panel
+        *names,
+        help=said.help,
+        metavar=field.metavar,
+        show_default=said.default or True,
+        rich_help_panel=said.panel,
     )
     if said.repeats:
         kind, default = list[str], default or None
@@ -122,7 +132,6 @@ KvStore = Annotated[
     typer.Option(
         help="kvstores as MXNet names them: dist_sync,device is --strategy mxnet:dist_sync,mxnet:device.",
         metavar="MODE,...",
-        show_default="none",
         rich_help_panel=WHAT,
     ),
 ]
@@ -144,20 +153,15 @@ Config = Annotated[
     _runs(
         help="TOML file with these flags (world_sizes = [1, 2]); the command line wins.",
         metavar="FILE",
-        show_default="none",
     ),
 ]
-Resume = Annotated[
-    Path | None, _runs(help="Measure the points that a run still lacks.", metavar="RUN", show_default="none")
-]
+Resume = Annotated[Path | None, _runs(help="Measure the points that a run still lacks.", metavar="RUN")]
 Like = Annotated[
     Path | None,
-    _runs(
-        help="Start a new run with the settings of an older one; flags win.", metavar="RUN", show_default="none"
-    ),
+    _runs(help="Start a new run with the settings of an older one; flags win.", metavar="RUN"),
 ]
 DryRun = Annotated[bool, _runs("--dry-run", help="Print the plan and what is missing; measure nothing.")]
-ListAll = Annotated[bool, _runs("--list", help="Print strategies, models and data, and what each lacks here.")]
+ListAll = Annotated[bool, _runs("--list", help="Print strategies, models, data and what each lacks.")]
 Version = Annotated[bool, _runs("--version", help="Print the version.", callback=_version, is_eager=True)]
 
 
@@ -171,7 +175,7 @@ def checked_view(view: str) -> ViewKind:
 # ---------------------------------------------------------------- the command
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
 @with_fields()
 def sweep(
     context: typer.Context,
@@ -187,9 +191,14 @@ def sweep(
     version: Version = False,
     **flags: Any,
 ) -> Invocation:
-    """How well does data-parallel training scale on this cluster, and where does the loss go?
+    """Measure how well data-parallel training scales, and where the loss goes.
 
-    Start it with one rank per device:  mpirun -np 16 python -m scaling.run
+    One machine, one rank per device:
+        mpirun -np 2 python -m scaling.run
+    A cluster, its nodes in a hostfile:
+        mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling.run
+    Exchanges compared:
+        mpirun -np 2 python -m scaling.run --strategy torch:gloo,torch:horovod
     """
     viewed = checked_view(view)
     told = fields(given(context), kv_store)

@@ -33,7 +33,7 @@ def started(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def test_each_command_shows_its_own_help(name: str) -> None:
     done = started(*name.split(), "--help")
     module = "scaling.run" if name == "run" else f"scaling {name}"
-    assert f"Usage: python -m {module} [OPTIONS]" in done.stdout
+    assert done.stdout.startswith(f"Usage: python -m {module} ")
     assert done.stderr == ""
 
 
@@ -106,7 +106,7 @@ def test_the_console_script_is_the_command(
         (("--strategy", "fake:a"), "this launch has 1 node, a search needs 3"),
         (("--strategy", "fake:a", "--noise", "0"), "--noise 0: not between 0 and 50 percent"),
         (("--strategy", "torch:glo"), "torch:gloo"),
-        (("--world-sizes", "4"), "No such option: --world-sizes"),
+        (("--world-sizes", "4"), "--world-sizes: no such flag"),
     ],
 )
 def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:

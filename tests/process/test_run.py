@@ -245,7 +245,7 @@ def test_every_command_refuses_a_wrong_flag_in_the_same_words(tmp_path: Path, co
     assert done.returncode == 2
     assert done.stdout == ""
     name = "scaling" if command == "run" else f"scaling {command}"
-    assert done.stderr == f"{name}: error: No such option: --qqq\n"
+    assert done.stderr == f"{name}: error: --qqq: no such flag; see --help\n"
 
 
 def test_a_mistake_that_nobody_can_be_told_is_exit_2_all_the_same(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import textwrap
@@ -16,6 +17,8 @@ PROGRAMS = "apptainer|chmod|docker|enroot|kubectl|mpirun|mypy|pip|podman|pytest|
 BEGINS = re.compile(rf"(?:\w+=\S+ )*(?:(?:{PROGRAMS})\s|\./launch/\w|(?:\./)?\.venv/bin/)")
 EXAMPLE = re.compile(r"""(?:for example:?|Start it[^:\n]*:)\s+((?:mpirun|python|\./launch/)[^"'\n]+)""")
 COMMENTED = re.compile(r"^# {3}((?:sbatch|kubectl|mpirun|\./launch/).*)", re.M)
+# The files whose docstrings are help pages.
+HELPS = ("flags.py", "completion.py")
 # Prose on the line of a command is set apart by spaces.
 PROSE = re.compile(r"\s{3,}\S.*|\s+#.*")
 
@@ -80,3 +83,12 @@ def _of_code() -> Iterator[tuple[str, str]]:
             text = path.read_text()
             found = [*EXAMPLE.findall(text), *(COMMENTED.findall(text) if path.suffix != ".py" else ())]
             yield from ((str(path.relative_to(REPOSITORY)), PROSE.sub("", line).rstrip(" .")) for line in found)
+            if path.name in HELPS:
+                yield from ((str(path.relative_to(REPOSITORY)), line) for line in of_help(text))
+
+
+def of_help(source: str) -> Iterator[str]:
+    """The command lines that help pages show: those of the docstrings of commands."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            yield from of_page(f"{ast.get_docstring(node) or ''}\n")

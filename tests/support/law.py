@@ -15,6 +15,7 @@ PACKAGE = "scaling"
 # From the ground up; nobody imports another folder of its own floor. A file may have a floor of its own.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "text"}),
+    frozenset({"help"}),
     frozenset({"command", "records"}),
     frozenset({"quiet", "workloads"}),
     frozenset({"hosts", "transport", "emulated", "lab", "analysis"}),
@@ -27,7 +28,7 @@ FLOORS: tuple[frozenset[str], ...] = (
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 READERS = frozenset({"quiet", "analysis", "report", "compare", "history", "importers", "predict"})
-READ = frozenset({"errors", "files", "text", "command", "records"}) | READERS
+READ = frozenset({"errors", "files", "text", "help", "command", "records"}) | READERS
 # What frameworks declare of themselves; readers load no strategy.
 DECLARED = ("scaling.frameworks", "scaling.frameworks.base.Exchange")
 USERS: Mapping[str, frozenset[str]] = {

@@ -10,9 +10,10 @@ import typer
 from scaling.command import command
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.run.flags import View, checked_view, given, with_fields
+from scaling.run.flags import USUAL, View, checked_view, given, with_fields
 from scaling.run.invocation import Invocation, fields
 from scaling.tools.bisect import NAME
+from scaling.transport import start
 
 EPILOG = (
     "Exit codes: 0 the search ended, 1 a point failed, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM, "
@@ -34,7 +35,7 @@ class Asked(Record, frozen=True, kw_only=True):
 
 def parse(argv: Sequence[str]) -> Asked | None:
     """Parse the command line; None after printing help. Raises UsageError."""
-    asked = command(app, argv, NAME)
+    asked = command(app, argv, NAME, usual=("rounds", "noise", *USUAL))
     return asked if isinstance(asked, Asked) else None
 
 
@@ -46,7 +47,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
 @with_fields(_FIELDS, name="bisect")
 def bisect(
     context: typer.Context,
@@ -70,11 +71,16 @@ def bisect(
 ) -> Asked:
     """Find the node that makes the others wait, and what its removal would bring. It needs three nodes or more.
 
-    Start it like the sweep: mpirun -np 16 python -m scaling bisect
+    A cluster, its nodes in a hostfile, one rank per device:
+        mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling bisect
+    The exchange in question:
+        mpirun -np 16 python -m scaling bisect --strategy torch:gloo
+    Nodes that vary by 3 % between starts:
+        mpirun -np 16 python -m scaling bisect --noise 3
 
     Suspects are nodes that compute slowly and paths that carry little. Groups of nodes then exchange gradients at
-    the same time, until the slow nodes are known. The proof measures in the same rounds all nodes, all
-    without the slow ones, and all without as many healthy ones.
+    the same time, until the slow nodes are known. In the same rounds the proof measures all nodes, all without
+    the slow ones, and all without as many healthy ones.
     """
     if noise is not None and not 0 < noise <= 50:
         raise UsageError(f"--noise {noise:g}: not between 0 and 50 percent; write for example --noise 3")

@@ -14,6 +14,7 @@ from scaling.hosts.networks import VARIABLE
 from scaling.plan.config import FABRIC_FILE
 from scaling.records.point import Record
 from scaling.tools.check import NAME
+from scaling.transport import start
 
 EPILOG = (
     "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
@@ -48,27 +49,29 @@ _ALL_REDUCE = Option(
 )
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
 def check(
     interconnect: Annotated[str | None, _INTERCONNECT] = None,
     fabric: Annotated[str | None, _FABRIC] = None,
     json: Annotated[bool, _JSON] = False,
     all_reduce: Annotated[bool, _ALL_REDUCE] = True,
 ) -> Asked:
-    """Test whether this cluster is fit to be measured: latency and bandwidth of every pair of nodes, busbw of an
-    all-reduce of all ranks, and a verdict on each possible problem.
+    """Test whether this cluster is fit to be measured. Start one rank per device.
 
-    Start it like the sweep: mpirun -np 16 python -m scaling check
+    A cluster, its nodes in a hostfile:
+        mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling check
+    Two of its networks:
+        mpirun -np 16 python -m scaling check --interconnect ib0,eth0
+    Facts for a program:
+        mpirun -np 16 python -m scaling check --json
 
-    Software: files, packages, MPI, NCCL and driver, the same on every node.
+    It measures latency and bandwidth of every pair of nodes, and an all-reduce of all ranks. Then it judges:
 
-    Limits: cores, load of other programs, locked and shared memory.
-
-    GPUs: number and kinds, peer access, torch's CUDA, GPUDirect RDMA.
-
-    Each GPU: its modes, ECC, PCIe link, clocks, power limit, NVLink fabric.
-
-    Network: names, clocks, membership, mtu, RDMA cards, dead and slow links.
+    * software: files, packages, MPI, NCCL and driver, the same on every node
+    * limits: cores, load of other programs, locked and shared memory
+    * GPUs: number and kinds, peer access, torch's CUDA, GPUDirect RDMA
+    * each GPU: its modes, ECC, PCIe link, clocks, power limit, NVLink fabric
+    * network: names, clocks, membership, mtu, RDMA cards, dead and slow links
     """
     words = tuple(word.strip() for word in (interconnect or "").split(",") if word.strip())
     if interconnect is not None and not words:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 from typer import Argument, Option
@@ -33,12 +33,18 @@ EPILOG = (
 
 _RUNS = Argument(help="BASE NEW; or the new runs, with --against.", metavar="RUN...", show_default=False)
 _BASE = Option(_AGAINST, help="The runs before the change.", metavar="BASE...", show_default=False)
-_METRIC = Option("--metric", help="What to compare; in efficiency the drift of the machine cancels.")
+_METRIC = Option(
+    "--metric",
+    help=f"What to compare: {', '.join(get_args(Metric))}. In efficiency the drift of the machine cancels.",
+    metavar="NAME",
+)
 _FAIL_ABOVE = Option("--fail-above", help="The loss that counts, in percent.", metavar="PERCENT")
 _PROOF = Option("--require-proof", help="Exit with 3 if nothing is slower but a cell is undecided.")
 _ALTHOUGH = Option("--although-different", help="Compare although work, devices, versions or placement differ.")
 _FORMAT = Option(
-    "--format", help="table, markdown (a comment, a CI summary), json, junit, github-action-benchmark."
+    "--format",
+    help="table, markdown (a comment, a CI summary), json, junit, github-action-benchmark.",
+    metavar="NAME",
 )
 _PRICES = Option(
     "--prices", help="What machines cost, for --metric cost.", metavar="FILE", envvar="SCALING_PRICES"
@@ -104,7 +110,15 @@ def compare(
     output: Annotated[Path | None, _OUTPUT] = None,
     prices: Annotated[Path | None, _PRICES] = None,
 ) -> Asked:
-    """Compare runs from before and after a change, and find the cells that became slower."""
+    """Compare runs from before and after a change, and find the cells that became slower.
+
+    One run a side:
+        python -m scaling compare BASE NEW
+    Three runs a side, whose intervals include how launches differ:
+        python -m scaling compare NEW1 NEW2 NEW3 --against BASE1 BASE2 BASE3
+    A gate in CI:
+        python -m scaling compare BASE NEW --fail-above 5% --format junit
+    """
     if not against and len(runs) != 2:
         raise UsageError(
             f"RUN: {len(runs)} without --against: give BASE NEW, or the new runs and --against BASE..."

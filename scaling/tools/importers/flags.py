@@ -18,7 +18,7 @@ from scaling.tools.importers.tools import TOOLS
 NAME = "scaling import"
 EPILOG = (
     f"Tools: {', '.join(TOOLS)}. Rows are marked IMPORTED: they have no interval unless several logs are of one "
-    "cell, and are never ranked. Exit codes: 0 written, 2 a log or a flag was refused and nothing is written."
+    "cell, and are never ranked.\n\nExit codes: 0 written, 2 a log or a flag was refused and nothing is written."
 )
 
 _LOGS = Argument(help="Logs: the printed text of a tool.", metavar="LOG...", show_default=False)
@@ -30,8 +30,8 @@ _MODEL = Option("--model", help="The model, if logs do not say.", metavar="NAME"
 _PRECISION = Option("--precision", help="The precision, if logs do not say.", metavar="NAME", show_default=False)
 _SPEED_OF = Option(
     "--speed-of",
-    help="Whose speed a line of mxnet, aws_fsdp or tf_official is, if the log does not prove it.",
-    show_default=False,
+    help="worker or all: whose speed a line of mxnet, aws_fsdp or tf_official is, if the log does not prove it.",
+    metavar="WHOSE",
 )
 
 app = typer.Typer(add_completion=False)
@@ -61,7 +61,15 @@ def importers(
     precision: Annotated[str, _PRECISION] = "",
     speed_of: Annotated[Literal["worker", "all"] | None, _SPEED_OF] = None,
 ) -> Asked:
-    """Read logs of other benchmarks into a run that scaling report shows, its rows marked IMPORTED."""
+    """Read logs of other benchmarks into a run that scaling report shows, its rows marked IMPORTED.
+
+    The tool is known by the lines of its log:
+        python -m scaling import LOG -o RUN
+    The tool is named:
+        python -m scaling import --tool horovod LOG -o RUN
+    The log lacks its number of devices:
+        python -m scaling import LOG -o RUN --world-size 4
+    """
     if tool is not None and tool not in TOOLS:
         raise UsageError(f"--tool {tool}: {near(tool, TOOLS)}")
     for flag, value in (("--world-size", world_size), ("--batch-size", batch_size)):

@@ -14,12 +14,10 @@ from scaling.tools.lab import files, lifecycle, shapes, state
 from scaling.tools.lab.state import Lab
 
 NAME = "scaling lab"
-ABOUT = (
-    "`python -m scaling lab up|down|status|run|rate`: a cluster on this machine, of namespaces and shaped links."
-)
+EPILOG = "Exit codes: 0 done, 2 a mistake in the call or no root; of `run`, those of mpirun."
 AFTER_RUN = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
-app = typer.Typer(add_completion=False, help=ABOUT)
+app = typer.Typer(add_completion=False)
 _NAME = typer.Option("--name", help="The lab's name; several labs can be up at the same time.", metavar="NAME")
 _NODES = typer.Option("--nodes", help="How many nodes.", metavar="N")
 _SLOTS = typer.Option("--slots", help="Ranks that mpirun puts on each node.", metavar="N")
@@ -35,12 +33,24 @@ _FORCE = typer.Option("--force", help="End an active run too.")
 _WHICH = typer.Option("--name", help="Only this lab.", metavar="NAME", show_default="all")
 _CHANGES = typer.Argument(
     help="ib0=1gbit (all nodes), node2.ib0=10% (one node's link), node2.ib0=down, node2.ib0=up.",
-    metavar="[NODE.]CARD=RATE",
+    metavar="[NODE.]CARD=RATE...",
     show_default=False,
 )
 _WORDS = typer.Argument(
     help="Arguments of mpirun: -np 16 python -m scaling.run", metavar="-- ARGUMENT...", show_default=False
 )
+
+
+@app.callback(epilog=EPILOG)
+def lab() -> None:
+    """Emulate a cluster on this machine, of namespaces and shaped links. The lab needs root.
+
+    Four nodes of four slots, each with ib0 and eth0, and a run on them:
+        python -m scaling lab up
+        python -m scaling lab run -- -np 16 python -m scaling.run
+    One node's link at a tenth of its rate:
+        python -m scaling lab rate node2.ib0=10%
+    """
 
 
 @app.command()

@@ -19,6 +19,11 @@ Format = Literal["table", "json"]
 
 EPILOG = "Exit codes: 0 predicted, 2 a mistake in the call, a run that cannot be read or nothing to predict from."
 
+# Flags of the short help, by their names in Python.
+USUAL = (
+    "run", "world_sizes", "strategy", "interconnect", "up_to", "network", "batch_size", "model",
+    "devices_per_node", "without", "target", "prices", "check", "format", "output",
+)  # fmt: skip
 app = typer.Typer(add_completion=False)
 
 
@@ -26,19 +31,23 @@ _what_if = partial(Option, rich_help_panel="What if")
 _cold = partial(Option, rich_help_panel="Without a run")
 _plan = partial(Option, rich_help_panel="Planner")
 _RUN = Argument(help="A run's folder, or its run.jsonl.", metavar="RUN", show_default=False)
-_SIZES = Option(help="32,64, or 32..1024 for doublings.", metavar="N,...|A..B", show_default="beyond the run")
+_SIZES = Option(
+    help="World sizes to predict: 32,64, or 32..1024 for doublings.",
+    metavar="N,...|A..B",
+    show_default="beyond the run",
+)
 _STRATEGY = Option(help="Which exchange, if the run has several.", metavar="NAME", show_default="fastest")
 _INTERCONNECT = Option(help="Which network, if the run has several.", metavar="NAME", show_default="fastest")
-_UP_TO = Option(help="Use measured world sizes up to this one; predict the larger ones.", min=2)
+_UP_TO = Option(help="Use measured world sizes up to N; predict the larger ones.", metavar="N", min=2)
 _NETWORK = _what_if(
     help="Between nodes: KIND:GBIT or KIND:GBITxCARDS of one node, such as ib:200 or tcp:25x2.", metavar="NET"
 )
-_BATCH = _what_if(help="Per device; one device must have run it.", min=1)
-_MODEL = _what_if(help="One device must have run it; else give --rate.", metavar="NAME")
+_BATCH = _what_if(help="Samples per device; one device must have run this batch.", metavar="N", min=1)
+_MODEL = _what_if(help="Model; one device must have run it, else give --rate.", metavar="NAME")
 _COMPRESS = _what_if(
     help="Divide the gradients' bytes by this; the cost of compressing is not counted.", metavar="K"
 )
-_EACH = _what_if(help="Of each further node.", min=1, show_default="the run's")
+_EACH = _what_if(help="Devices of each further node.", metavar="N", min=1, show_default="the run's")
 _WITHOUT = _what_if(help="Predict the cluster without this node.", metavar="NODE")
 _RATE = _cold(help="Samples/s of one device (of a RUN of text: tokens/s).", metavar="R")
 _COLD = _cold("--cold", help="Use only --rate, --model, --batch-size, --devices-per-node and --network.")
@@ -46,8 +55,10 @@ _DEVICE = _cold(help="Name of the device in --prices.", metavar="NAME")
 _TARGET = _plan(help="Find the cheapest cluster of at least these samples/s or tokens/s.", metavar="R")
 _PRICES = _plan(help="TOML file of prices.", metavar="FILE", envvar="SCALING_PRICES")
 _CHECK = Option(help="Output of python -m scaling check --json.", metavar="FILE")
-_PRIORS = Option(help="File of priors that scaling predict learn wrote.", show_default="the package's")
-_FORMAT = Option("--format", help="For people: table; for programs: json.")
+_PRIORS = Option(
+    help="File of priors that scaling predict learn wrote.", metavar="FILE", show_default="the package's"
+)
+_FORMAT = Option("--format", help="For people: table; for programs: json.", metavar="NAME")
 
 
 class Asked(Record, frozen=True, kw_only=True):
@@ -78,13 +89,21 @@ class Asked(Record, frozen=True, kw_only=True):
 @app.command(epilog=EPILOG)
 @with_fields(Asked)
 def predict(**flags: Any) -> Asked:
-    """Predict images/s and efficiency of world sizes, networks, batches and models that were not measured."""
+    """Predict images/s and efficiency of world sizes, networks, batches and models that were not measured.
+
+    A larger cluster:
+        python -m scaling predict RUN --world-sizes 32..1024
+    Another network and batch:
+        python -m scaling predict RUN --network ib:200 --batch-size 128
+    The cheapest cluster of 20,000 samples/s:
+        python -m scaling predict RUN --target 20000 --prices FILE
+    """
     return Asked(**flags)
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
     """Parse the command line; None after printing help. Raises UsageError."""
-    asked: Asked | None = command(app, argv, NAME) or None
+    asked: Asked | None = command(app, argv, NAME, usual=USUAL) or None
     return asked
 
 
@@ -94,7 +113,7 @@ REGISTER = "scaling predict register"
 register_app = typer.Typer(add_completion=False)
 
 
-@register_app.command()
+@register_app.command(epilog=EPILOG)
 def register(run: Annotated[Path, _RUN]) -> Path:
     """Read points as JSON from standard input, and print a prediction of each as JSON.
 
@@ -123,7 +142,7 @@ class LearnAsked(Record, frozen=True, kw_only=True):
     output: Annotated[Path, _OUTPUT] = FILE
 
 
-@learn_app.command()
+@learn_app.command(epilog="Exit codes: 0 written, 2 a mistake in the call or series that teach nothing.")
 @with_fields(LearnAsked)
 def learn(**flags: Any) -> LearnAsked:
     """Learn the priors of scaling predict from published series of trust A and B, and write their file."""

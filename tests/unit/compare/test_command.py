@@ -55,7 +55,7 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Missing argument 'RUN...'"),
+        ([], "RUN...: missing; usage: python -m scaling compare [FLAG]... RUN..."),
         (["A"], "RUN: 1 without --against: give BASE NEW"),
         (["A", "B", "A"], "RUN: 3 without --against"),
         (["A", "nowhere"], "nowhere: not a run"),
@@ -66,10 +66,10 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
         (["A", "B", "--fail-above", "100"], "--fail-above 100: give"),
         (["A", "B", "--fail-above", "two"], "--fail-above two: give"),
         (["A", "B", "--fail-above", ""], "--fail-above : give"),
-        (["A", "B", "--metric", "speed"], "'speed' is not one of 'efficiency'"),
+        (["A", "B", "--metric", "speed"], "--metric: 'speed' is not one of efficiency"),
         (["A", "B", "--metric", "cost"], "--metric cost: needs --prices FILE"),
         (["A", "B", "--metric", "cost", "--prices", "A"], "--prices A: Is a directory"),
-        (["A", "B", "--format", "html"], "'html' is not one of 'table'"),
+        (["A", "B", "--format", "html"], "--format: 'html' is not one of table"),
         (["A", "B", "--output", "A"], "--output A: is a folder; name a file in it"),
         (["A", "B", "--output", "A/none/f"], "--output A/none/f: No such file or directory"),
     ],

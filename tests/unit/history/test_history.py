@@ -263,9 +263,9 @@ def test_nothing_but_runs_that_cannot_be_read(tmp_path: Path, capsys: pytest.Cap
         (["FILE"], "RESULTS_DIR FILE: Not a directory"),
         (["EMPTY"], "RESULTS_DIR EMPTY: it has no run"),
         (["RUN"], "RESULTS_DIR RUN: it is a run itself: give RESULTS"),
-        (["RESULTS", "--format", "pdf"], "'pdf' is not one of 'table'"),
+        (["RESULTS", "--format", "pdf"], "--format: 'pdf' is not one of table"),
         (["RESULTS", "--output", "RESULTS"], "--output RESULTS: is a folder; name a file in it"),
-        (["RESULTS", "more"], "unexpected extra argument"),
+        (["RESULTS", "more"], "more: unexpected; usage: python -m scaling history [FLAG]... [RESULTS_DIR]"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -75,8 +75,8 @@ def efficiency(asked: Asked, size: int = 64, **changes: Any) -> float:
         (["r", "--compress", "inf"], "--compress inf: divides"),
         (["r", "--compress", "1e9"], "--compress 1e+09: divides"),
         (["r", "--target", "100"], "--target: needs --prices FILE"),
-        (["r", "--batch-size", "0"], "Invalid value for '--batch-size'"),
-        (["r", "--format", "xml"], "'--format'"),
+        (["r", "--batch-size", "0"], "--batch-size 0: must be at least 1"),
+        (["r", "--format", "xml"], "--format: 'xml' is not one of table, json"),
     ],
 )
 def test_command_lines_that_cannot_be_obeyed(argv: list[str], said: str) -> None:

@@ -106,7 +106,7 @@ FAKE = ("--strategy", "fake:a")
         (("--cpus-per-rank", "2", *FAKE), ("--cpus-per-rank 2", "8 cores, it has 4", "at most 1")),
         (("--cpus-per-rank", "9", *FAKE), ("--cpus-per-rank 9",)),
         (("--rounds", "0", *FAKE), ("--rounds 0", "above 0")),
-        (("--rounds", "many", *FAKE), ("--rounds", "valid int")),
+        (("--rounds", "many", *FAKE), ("--rounds", "not a whole number")),
         (("--rounds", "9" * 20, *FAKE), ("--rounds 99999999999999999999", "at most 4,294,967,296")),
         (("--batch-sizes", "16," + "9" * 20, *FAKE), ("--batch-sizes 99999999999999999999", "at most")),
         (("--epochs", "9" * 20, *FAKE), ("--epochs 99999999999999999999", "at most")),
@@ -147,13 +147,13 @@ FAKE = ("--strategy", "fake:a")
         (("--window-s", "60", "--windows", "30"), ("--windows 30 of --window-s 60", "--point-timeout-s 1800")),
         (("--malloc", "kept", *FAKE), ("--malloc: ", "'kept'", "keep, system", "'keep'")),
         (("--malloc", "", *FAKE), ("--malloc: ", "keep, system")),
-        (("--malloc",), ("--malloc", "argument")),
+        (("--malloc",), ("--malloc: needs a value, keep|system",)),
         (("--interleave=maybe", *FAKE), ("--interleave", "value")),
         (("--interleave", "no", *FAKE), ("no",)),
         (("--fresh-worker", *FAKE), ("--fresh-worker", "--fresh-workers")),
         (("--window-s", "0", *FAKE), ("--window-s 0", "above 0")),
         (("--window-s", "-0.5", *FAKE), ("--window-s -0.5", "above 0")),
-        (("--window-s", "short", *FAKE), ("--window-s", "valid")),
+        (("--window-s", "short", *FAKE), ("--window-s", "not a number")),
         (("--windows", "2", "--interleave", *FAKE), ("--windows 2", "at least 3")),
         (("--rounds", "-1", "--no-interleave", *FAKE), ("--rounds -1", "above 0")),
     ],
@@ -187,19 +187,19 @@ def test_more_ranks_than_gpus() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rounds = 'three'", ("rounds", "expected `int`")),
+        ("rounds = 'three'", ("rounds", "expected a whole number, got text")),
         ("round = 3", ("unknown key 'round'", "'rounds'")),
-        ("world_sizes = [1, 'two']", ("world_sizes[1]", "expected `int`")),
+        ("world_sizes = [1, 'two']", ("world_sizes[1]", "expected a whole number")),
         ("precision = 'bf17'", ("precision", "'bf16'")),
         ("rounds = ", ("not TOML",)),
         ("seed = " + 5000 * "9", ("not TOML", "4300")),
         ("option = " + 100_000 * "[", ("not TOML",)),
         ("malloc = 'kept'", ("malloc", "'kept'", "'keep'")),
         ("malloc = true", ("malloc", "expected")),
-        ("interleave = 'yes'", ("interleave", "expected `bool`")),
-        ("fresh_workers = 1", ("fresh_workers", "expected `bool`")),
+        ("interleave = 'yes'", ("interleave", "expected true or false")),
+        ("fresh_workers = 1", ("fresh_workers", "expected true or false")),
         ("fresh_worker = true", ("unknown key 'fresh_worker'", "'fresh_workers'")),
-        ("window_s = '1'", ("window_s", "expected `float`")),
+        ("window_s = '1'", ("window_s", "expected a number")),
         ("[measure]\nrounds = 3", ("unknown key 'measure'",)),
     ],
 )
@@ -255,8 +255,8 @@ def test_turns_heap_and_fresh_workers(
 def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(flags.Shown):
-        flags.parse(["--help"])
-    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+        flags.parse(["--help-all"])
+    return " ".join(capsys.readouterr().out.split())
 
 
 def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) -> None:
@@ -267,13 +267,13 @@ def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) 
     many = f"{defaults.ROUNDS_OF_MANY_POINTS} of over {defaults.MANY_POINTS} points"
     on_cpus = f"{in_turns[0]} if points take turns, {many}"
     fitting = f"{fewest} to {most} (as many as last {defaults.TURNS_S} s)"
-    assert f"[default: ({on_cpus}; {on_gpus}; else {alone[0]})]" in shown
-    assert f"[default: ({fitting} if points take turns, on GPUs {gpus[1]}; else {alone[1]})]" in shown
+    assert f"[default: {on_cpus}; {on_gpus}; else {alone[0]}]" in shown
+    assert f"[default: {fitting} if points take turns, on GPUs {gpus[1]}; else {alone[1]}]" in shown
     queues_s = defaults.WINDOW_OF_QUEUES_S
     assert queues_s == gpus[2]
     lasting = f"{in_turns[2]} if points take turns, MXNet's and those on GPUs {queues_s}; else {alone[2]}"
-    assert f"[default: ({lasting})]" in shown
-    assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
+    assert f"[default: {lasting}]" in shown
+    assert all(word in shown for word in ("--[no-]interleave", "keep|system", "--[no-]fresh-workers"))
 
 
 def test_kvstores_are_strategies_under_mxnets_own_names() -> None:
@@ -296,7 +296,7 @@ def test_the_flags_are_the_fields() -> None:
 
 def test_every_field_is_in_the_help(shown: str) -> None:
     for field in config.FIELDS:
-        assert flag(field) in shown
+        assert flag(field) in shown.replace("[no-]", "")
     *controls, last = (kind for kind in config.KINDS if kind != "exchange")
     assert f"{', '.join(controls)} and {last}" in shown
     for panel in (config.WHAT, config.HOW, config.TRAINING, config.LIMITS, config.OUT, config.RUNS):
