@@ -81,6 +81,12 @@ def date(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
+def day(unix_s: float) -> str:
+    """Format a day in UTC: `26 Nov 2026`."""
+    found = datetime.fromtimestamp(unix_s, timezone.utc)
+    return f"{found.day} {found:%b %Y}"
+
+
 def several(names: Sequence[str], shown: int = 6) -> str:
     """Join names: `a b c`, or `a b c d e ... z` if there are more than `shown`."""
     if len(names) <= shown:

@@ -171,7 +171,7 @@ def _below(material: Material) -> str:
 
 def _rate(row: Row) -> str:
     rate = quantities.rate(row.samples_per_s, row.workload)
-    return words.mean(rate) if rate else words.NONE
+    return words.mean(quantities.grouped(rate)) if rate else words.NONE
 
 
 # ---------------------------------------------------------------- lost

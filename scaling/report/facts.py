@@ -18,7 +18,7 @@ from scaling.records.run import Header, PointRecord, RankRecord
 from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
-from scaling.text import counted, date, plural, several
+from scaling.text import counted, date, day, plural, several
 
 # ---------------------------------------------------------------- revisions
 
@@ -124,22 +124,38 @@ def devices_of(header: Header) -> str:
 
 
 def heading(header: Header, rows: Sequence[Row]) -> str:
-    """Return `torch:nccl on 4 nodes x 4 NVIDIA H100, 2026-11-26`, the title of a page."""
-    names = list(dict.fromkeys(row.strategy for row in rows)) or list(header.config.get("strategy") or ())
-    what = ", ".join(names) if 0 < len(names) < 3 else f"{len(names)} strategies"
+    """Return `torch:nccl on 4 nodes x 4 NVIDIA H100 (node1 to node4), 26 Nov 2026`, the title of a page."""
+    return f"{_what(header, rows)}{_on(header)}, {day(header.created_unix_s)}"
+
+
+def _what(header: Header, rows: Sequence[Row]) -> str:
     if header.is_import and not header.hosts:
-        what = f"Logs of {', '.join(imported.tools(header))}"
-    return f"{what}{_on(header)}, {date(header.created_unix_s).split()[0]}"
+        return f"Logs of {', '.join(imported.tools(header))}"
+    names = dict.fromkeys(row.strategy for row in rows)
+    if not names:
+        return "No result"
+    return ", ".join(names) if len(names) < 3 else f"{len(names)} strategies"
 
 
 def _on(header: Header) -> str:
-    nodes = len({host.hostname for host in header.hosts})
+    names = list(dict.fromkeys(host.hostname for host in header.hosts))
+    if not names:
+        return ""
+    ends = " to ".join(dict.fromkeys((names[0], names[-1])))
+    return f" on {_nodes(header, len(names))} ({ends})"
+
+
+def _nodes(header: Header, nodes: int) -> str:
+    """Return `4 nodes x 4 NVIDIA H100`; the devices of all nodes if nodes differ."""
     found = devices_of(header)
     if nodes < 2 or header.device == "emulated":
-        return f" on {found}" if found else ""
-    per_node = Counter(gpu.name for gpu in _gpus(header)) if header.device == "cuda" else Counter()
-    each = ", ".join(f"{count // nodes} x {name}" for name, count in per_node.items())
-    return f" on {nodes} nodes x {each or counted(header.launch_size // nodes, 'core')}"
+        return found
+    cores = Counter({plural(header.launch_size // nodes, "core"): header.launch_size})
+    total = Counter(gpu.name for gpu in _gpus(header)) if header.device == "cuda" else cores
+    if any(count % nodes for count in total.values()):
+        return f"{nodes} nodes, {found}"
+    each = ", ".join(f"{count // nodes} {name}" for name, count in total.items())
+    return f"{nodes} nodes x {each}"
 
 
 def _gpus(header: Header) -> Iterable[Gpu]:

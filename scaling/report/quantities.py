@@ -73,6 +73,15 @@ def _estimate(column: Column, found: Estimate) -> Quantity:
     return Quantity(value=found.mean, low=found.low, high=found.high, digits=digits, unit=column.unit)
 
 
+# Numbers from here on have commas between thousands on a page.
+LONG = 9_999.5
+
+
+def grouped(of: Quantity) -> Quantity:
+    """Return the number as prose and pages show it: 883,207 and not 883207."""
+    return replace(of, grouped=True) if abs(of.value) >= LONG else of
+
+
 def integer(value: int) -> Quantity:
     return Quantity(value=value, digits=0)
 

@@ -14,7 +14,7 @@ from scaling.records.events import Failed
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord, RankRecord
 from scaling.records.telemetry import Sample
-from scaling.report import words
+from scaling.report import quantities, words
 from scaling.report.figures.parts import (
     Bar,
     Bars,
@@ -55,12 +55,14 @@ def loss(material: Material) -> Iterator[Figure]:
     causes = catalogue.causes(rows)
     names = tuple(cause.title for cause in causes)
     made = tuple(_bar(row, label, causes) for row, label in zip(rows, row_labels(material, rows), strict=True))
+    best = headline(material.rows)
+    lines = tuple(_loss_line(row, bar, causes) for row, bar in zip(rows, made, strict=True))
     yield Figure(
         name="loss",
         title="Loss of efficiency, by cause",
-        says=_loss_says(material, rows, made, names),
+        says=_loss_says([line for line, row in zip(lines, rows, strict=True) if row is best], names),
         body=Bars(names=names, bars=made),
-        table=Table(_loss_headings(names), tuple(map(_loss_line, rows, made))),
+        table=Table(("row", f"{EFFICIENCY}, %", *(f"{name}, %" for name in names), "marks"), lines),
         stamps=serious({flag for row in rows for flag in row.flags}),
         left_out=left_out(material.rows, rows),
     )
@@ -101,31 +103,22 @@ def _bar(row: Row, label: str, causes: Sequence[Column]) -> Bar:
     )
 
 
-def _loss_headings(names: Iterable[str]) -> tuple[str, ...]:
-    return ("row", f"{EFFICIENCY}, %", *(f"{name}, %" for name in names), "marks")
+def _loss_line(row: Row, bar: Bar, causes: Sequence[Column]) -> tuple[str, ...]:
+    if not bar.parts:
+        return (bar.label, bar.says, *(words.NONE for _ in causes), bar.mark)
+    parts = (words.cell(quantities.cell(cause, row), cause)[0].strip() for cause in causes)
+    efficiency = quantities.percent(row.efficiency)
+    share = words.mean(efficiency, with_unit=False) if efficiency else words.NONE
+    return (bar.label, bar.says or share, *parts, bar.mark)
 
 
-def _loss_line(row: Row, bar: Bar) -> tuple[str, ...]:
-    numbers = [words.NONE if part is None else words.number(part, 1) for part in bar.parts]
-    efficiency = words.number(100 * row.efficiency.mean, 1) if row.efficiency else words.NONE
-    return (bar.label, bar.says or efficiency, *numbers, bar.mark)
-
-
-def _loss_says(material: Material, rows: Sequence[Row], made: Sequence[Bar], names: Sequence[str]) -> str:
-    row = headline(material.rows)
-    said = [_bar_said(bar, names) for bar, of in zip(made, rows, strict=True) if of is row]
-    return f"A bar per row; {said[0] if said else 'a row that loses nothing has none'}"
-
-
-def _bar_said(bar: Bar, names: Sequence[str]) -> str:
-    if bar.says:
-        return f"{bar.label} {bar.says}"
-    parts = [
-        f"{name} {words.number(part, 1)} %"
-        for name, part in zip(names, bar.parts, strict=True)
-        if part is not None
-    ]
-    return f"{bar.label}: {', '.join(parts)}"
+def _loss_says(found: Sequence[tuple[str, ...]], names: Sequence[str]) -> str:
+    """Return the headline row's line as a sentence."""
+    if not found:
+        return "A bar per row; a row that loses nothing has none"
+    label, first, *parts, _ = found[0]
+    said = [f"{name} {part} %" for name, part in zip(names, parts, strict=True) if part != words.NONE]
+    return f"A bar per row; {label}: {', '.join(said) or first}"
 
 
 # ---------------------------------------------------------------- timeline
@@ -264,8 +257,8 @@ MOST_HOSTS = 48
 SLOWEST = 16
 MOST_COLUMNS = 240
 _SAYS = {
-    "together": "plain loops at once, no exchange: no rank waits, so a dark line is a slow rank",
-    "exchange": "the exchange: all ranks wait for the slowest, so columns are dark and not lines",
+    "together": "Plain loops at once, no exchange: no rank waits, so a dark line is a slow rank",
+    "exchange": "The exchange: all ranks wait for the slowest, so columns are dark and not lines",
 }
 
 # Step times by rank and column, over the median of the round.

@@ -15,14 +15,17 @@ from scaling.report import labels, quantities, words
 from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table
 from scaling.report.material import Material
 from scaling.report.parts import Quantity
+from scaling.text import decimals
 
 # With more curves, neither colours nor names are distinguishable.
 MOST = 16
 
 
 def speedup(material: Material) -> Iterator[Figure]:
-    """Make a figure per group of rows: speedup, or samples/s if no row has a speedup."""
+    """Make a figure per group of rows: speedup, or samples/s if no row has a speedup. One device has none."""
     for title, rows in _groups(material):
+        if all(row.world_size == 1 for row in rows):
+            continue
         if any(row.speedup for row in rows):
             measured = _curves(
                 material, rows, _speedup_in(rows), upright="times one device", ideal=1.0, claims=_claims_speedup
@@ -219,7 +222,7 @@ def _lines(body: Curves, shown: Callable[[Estimate | None], Quantity | None]) ->
 def _says(title: str, body: Curves) -> str:
     unit = " %" if body.is_percent else ""
     ends = [
-        f"{curve.label} {dot.value:.3g}{unit} at N={dot.world_size}"
+        f"{curve.label} {dot.value:,.{decimals(dot.value)}f}{unit} at N={dot.world_size}"
         for curve in body.curves
         for dot in [dot for dot in curve.dots if dot.claimed][-1:]
     ]

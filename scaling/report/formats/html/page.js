@@ -16,8 +16,7 @@
     range.selectNodeContents(line);
     chosen.removeAllRanges();
     chosen.addRange(range);
-    if (navigator.clipboard) navigator.clipboard.writeText(line.textContent).catch(function () {});
-    copy.textContent = "copied";
+    copy.textContent = document.execCommand("copy") ? "copied" : "selected: press Ctrl-C";
   });
   var closed = [];
   window.addEventListener("beforeprint", function () {

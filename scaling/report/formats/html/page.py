@@ -41,16 +41,16 @@ def _page(material: Material, names: Collection[str]) -> str:
     drawn = list(shell.drawn(_figures(material, names)))
     doc, found = material.doc, answer(material)
     heading = facts.heading(material.header, material.rows)
-    first = [one for one in drawn if one[0].name in FIRST] or drawn[:1]
-    sound = [one for one in drawn if one[0].name in SOUND and one not in first]
+    first = [one for one in drawn if one[0].name in FIRST]
+    sound = [one for one in drawn if one[0].name in SOUND]
     values: dict[str, Any] = {
         "heading": heading,
-        "title": " - ".join((heading, *(one.name for one in material.sources))),
+        "title": ": ".join((heading, *filter(None, [" ".join(source.name for source in material.sources)]))),
         "subject": " · ".join(facts.setting(material.header, material.records)),
         "doc": doc,
         "banners": [(one, tables.tone(one.mark)) for one in banners(material)],
         "answer": found,
-        "answer_marks": tables.toned(found.stamps),
+        "stamps": tables.toned(found.stamps),
         "left_out": f"To stay below 2 MB this page leaves out: {', '.join(names)}." if names else "",
         "first": first,
         "sound": sound,
@@ -97,9 +97,9 @@ def _csv(material: Material) -> str:
 def _parts(material: Material, *, has_figures: bool, is_sound: bool) -> Iterator[tuple[str, str]]:
     if has_figures:
         yield "figures", "Figures"
-    yield "tables", "Rows"
+    yield "tables", "All rows"
     if is_sound:
-        yield "sound", "Sound?"
+        yield "sound", "Is it sound?"
     if material.doc.footnotes:
         yield "notes", "Notes"
     yield "machine", "Machine"

@@ -10,9 +10,9 @@ from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import mark_named
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.point import Record
-from scaling.report import document, words
+from scaling.report import document, quantities, words
 from scaling.report.material import Material
-from scaling.report.parts import Baselines, Cell, Detail, Line, Quantity, Section
+from scaling.report.parts import Baseline, Baselines, Cell, Detail, Line, Quantity, Section
 
 
 class Shown(Record, frozen=True, kw_only=True):
@@ -66,17 +66,8 @@ def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
 
 
 def shown(cell: Cell, column: Column) -> Shown:
-    text = words.plus_minus(*words.cell(grouped(cell), column)).strip()
+    text = words.plus_minus(*words.cell(_grouped(cell), column)).strip()
     return Shown(text=text, value=f"{cell.value:.10g}" if isinstance(cell, Quantity) else "")
-
-
-# Numbers from here on have commas between thousands.
-LONG = 9_999.5
-
-
-def grouped(cell: Cell) -> Cell:
-    """Return the cell as a page shows it: 883,207 and not 883207."""
-    return replace(cell, grouped=True) if isinstance(cell, Quantity) and abs(cell.value) >= LONG else cell
 
 
 def toned(marks: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -120,7 +111,7 @@ def _section(section: Section) -> Tabulated:
 
 def _ruled(line: Line, shown: Sequence[Column]) -> Ruled:
     return Ruled(
-        texts=tuple(words.plus_minus(*cell).strip() for cell in words.cells(_grouped(line), shown)),
+        texts=tuple(words.plus_minus(*cell).strip() for cell in words.cells(_grouped_line(line), shown)),
         says=line.says,
         marks=toned(line.stamps),
         remark=words.text(line.remark),
@@ -129,14 +120,22 @@ def _ruled(line: Line, shown: Sequence[Column]) -> Ruled:
     )
 
 
-def _grouped(line: Line) -> Line:
-    return replace(line, cells={key: grouped(cell) for key, cell in line.cells.items()})
+def _grouped_line(line: Line) -> Line:
+    return replace(line, cells={key: _grouped(cell) for key, cell in line.cells.items()})
+
+
+def _grouped_rate(line: Baseline) -> Baseline:
+    return line if line.rate is None else replace(line, rate=quantities.grouped(line.rate))
+
+
+def _grouped(cell: Cell) -> Cell:
+    return quantities.grouped(cell) if isinstance(cell, Quantity) else cell
 
 
 def _baselines(table: Baselines) -> Tabulated:
     lines = []
     for line in table.lines:
-        texts = tuple(words.plus_minus(*cell).strip() for cell in words.baseline(line))
+        texts = tuple(words.plus_minus(*cell).strip() for cell in words.baseline(_grouped_rate(line)))
         lines.append(Ruled(texts=texts, marks=toned(line.flags), notes=line.marks))
     return Tabulated(
         title=f"Baselines, {table.rate_unit}",

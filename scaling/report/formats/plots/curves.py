@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from scaling.analysis.table.catalogue import mark_named, unranked_marks
 from scaling.report.figures.parts import Curve, Curves, Dot, shortened
 from scaling.report.formats.plots.sheet import RED, SMALL, Sheet, apart, color, edge, label_width, shape
+from scaling.text import decimals
 
 LABEL_WIDTH = 22
 NAME_SIZE = SMALL
@@ -71,7 +72,7 @@ def name_ends(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
     found = [to_axes.transform((end.at, end.value)) for end in ends]
     places = apart([float(end[1]) for end in found], NAMES_APART)
     places = [place - max(0.0, max(places) - 1.02) for place in places]
-    for index, (end, text, at, place) in enumerate(zip(ends, cut, found, places, strict=True)):
+    for end, text, at, place in zip(ends, cut, found, places, strict=True):
         axes.plot(
             (float(at[0]), 1.03), (float(at[1]), place), transform=axes.transAxes, color=end.hue, alpha=0.5,
             linewidth=0.6, clip_on=False, solid_capstyle="butt",
@@ -80,13 +81,15 @@ def name_ends(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
             1.04, place, text, transform=axes.transAxes, va="center", fontsize=NAME_SIZE, color=sheet.ink
         )
         if text != end.label:
-            made.set_gid(sheet.named(f"name-{index}", end.label))
+            made.set_gid(sheet.tooltip(end.label))
 
 
 # ---------------------------------------------------------------- curves
 
 
 HEIGHT_IN = 3.9
+# Room for rates left of an axis: `1,048,576`.
+RATES_IN = 1.05
 # The axis of percentages; a whisker beyond it is cut, and marked by an arrow.
 MOST_PERCENT = 110.0
 # Horizontal shift between curves as a power of 2, so that their whiskers do not hide each other.
@@ -95,7 +98,8 @@ SHIFT = 0.018
 
 def draw(sheet: Sheet, body: Curves) -> None:
     names = shortened(tuple(curve.label for curve in body.curves), LABEL_WIDTH)
-    axes = sheet.axes(left=0.85, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.52, top=0.28)
+    left = RATES_IN if body.ideal is None else 0.62
+    axes = sheet.axes(left=left, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.52, top=0.28)
     _scales(axes, body)
     _ideal(axes, body, sheet)
     if body.boundary is not None:
@@ -125,8 +129,8 @@ def _scales(axes: Axes, body: Curves) -> None:
     ends = [end for curve in body.curves for dot in curve.dots for end in (dot.value, dot.low, dot.high) if end]
     low, high = min(ends, default=1.0), max(ends, default=1.0)
     if body.is_percent:
-        dots = [dot.value for curve in body.curves for dot in curve.dots]
-        axes.set_ylim(0.0, max(MOST_PERCENT, *dots, 0.0) + (5 if max(dots, default=0.0) > MOST_PERCENT else 0))
+        highest = max((dot.value for curve in body.curves for dot in curve.dots), default=0.0)
+        axes.set_ylim(0.0, MOST_PERCENT if highest < MOST_PERCENT else highest + 5)
     else:
         axes.set_yscale("log", base=2)
         low, high = min([low, body.ideal or low]), max(high, sizes[-1] * body.ideal if body.ideal else high)
@@ -177,7 +181,7 @@ def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
         low, high = axes.get_xlim()
         end = End(curve.label, hue, dot.world_size * shift, dot.value)
         drawn = draw_dots(axes, [end], dot.mark, shape(curve.number))
-        drawn.set_gid(sheet.named(f"dot-{len(sheet.titles)}", _told(curve, dot)))
+        drawn.set_gid(sheet.tooltip(_said(curve, dot)))
         say_mark(axes, end, dot.mark, is_left=end.at < (low * high) ** 0.5)
 
 
@@ -185,14 +189,16 @@ def _whisker(axes: Axes, at: float, low: float, high: float, hue: str) -> None:
     """Draw an interval; an end outside the axis is an arrow at its edge."""
     least, most = axes.get_ylim()
     axes.plot((at, at), (max(low, least), min(high, most)), color=hue, linewidth=1.2)
-    for end, edge_, is_cut, arrow in ((low, least, low < least, "v"), (high, most, high > most, "^")):
-        place = edge_ if is_cut else end
-        axes.plot((at,), (place,), color=hue, marker=arrow if is_cut else "_", markersize=5, clip_on=False)
+    for end, arrow in ((low, "v"), (high, "^")):
+        place = min(max(end, least), most)
+        axes.plot((at,), (place,), color=hue, marker=arrow if place != end else "_", markersize=5, clip_on=False)
 
 
-def _told(curve: Curve, dot: Dot) -> str:
-    half = "" if dot.low is None or dot.high is None else f" ± {(dot.high - dot.low) / 2:.3g}"
-    return f"{curve.label} N={dot.world_size}: {f'{dot.value:.4g}{half}' if dot.claimed else dot.mark}"
+def _said(curve: Curve, dot: Dot) -> str:
+    """Return `torch:gloo N=2: 89.3 ± 1.7`, or the mark of a dot that claims no value."""
+    digits = decimals(dot.value)
+    half = "" if dot.low is None or dot.high is None else f" ± {(dot.high - dot.low) / 2:,.{digits}f}"
+    return f"{curve.label} N={dot.world_size}: {f'{dot.value:,.{digits}f}{half}' if dot.claimed else dot.mark}"
 
 
 def _band(axes: Axes, curve: Curve, shift: float, hue: str) -> None:

@@ -38,6 +38,7 @@ from scaling.report.formats.plots import curves, fields
 from scaling.report.formats.plots.curves import (
     LABEL_WIDTH,
     NAME_SIZE,
+    RATES_IN,
     End,
     draw_dots,
     line_style,
@@ -48,6 +49,7 @@ from scaling.report.formats.plots.sheet import (
     CAUSES,
     CURRENT,
     GREY,
+    MOST_SIGNS,
     RED,
     SMALL,
     WIDTH_IN,
@@ -60,7 +62,7 @@ from scaling.report.formats.plots.sheet import (
     shape,
     upright_labels,
 )
-from scaling.text import one_line
+from scaling.text import decimals, one_line
 
 # ---------------------------------------------------------------- svg
 #
@@ -229,7 +231,7 @@ TREND_HEIGHT_IN = 3.0
 
 def draw_trends(sheet: Sheet, body: Trends) -> None:
     names = shortened(tuple(trend.label for trend in body.trends), LABEL_WIDTH)
-    axes = sheet.axes(left=1.0, right=0.25 + label_width(names, NAME_SIZE), bottom=0.52, top=0.28)
+    axes = sheet.axes(left=RATES_IN, right=0.25 + label_width(names, NAME_SIZE), bottom=0.52, top=0.28)
     _scales(axes, body)
     for trend in body.trends:
         _trend(axes, trend, sheet)
@@ -301,16 +303,13 @@ def bars_height(body: Bars) -> float:
 def draw_bars(sheet: Sheet, body: Bars) -> None:
     """Draw positive parts to the right of zero, one after the other, negative ones to the left."""
     labels = [bar.label for bar in body.bars]
-    axes = sheet.axes(left=label_width(labels), bottom=0.55 + _legend_in(body), top=0.28, right=0.25)
+    left, right = label_width(labels), 0.25
+    axes = sheet.axes(left=left, bottom=0.55 + _legend_in(body), top=0.28, right=right)
     upright_labels(axes, labels)
-    lows = [sum(part for part in bar.parts if part is not None and part < 0) for bar in body.bars]
-    highs = [sum(part for part in bar.parts if part is not None and part > 0) for bar in body.bars]
-    most = max(1.0, *highs, 1.0)
-    told = label_width([_told(bar) for bar in body.bars]) / (WIDTH_IN - label_width(labels) - 0.25)
-    axes.set_xlim(min(0.0, *lows, 0.0) * 1.08, most / (1 - min(told, 0.7)))
+    axes.set_xlim(_ends(body, WIDTH_IN - left - right))
     hues = [CAUSES.get(name, GREY) for name in body.names]
     for at, bar in enumerate(body.bars):
-        _bar(axes, at, bar, hues, sheet, body.names)
+        _bar(axes, at, bar, list(zip(body.names, hues, strict=True)), sheet)
     axes.set_xlabel("% of a step that is lost")
     axes.axvline(0, color=sheet.ink, linewidth=0.6)
     grid_along_x(axes)
@@ -322,25 +321,41 @@ def draw_bars(sheet: Sheet, body: Bars) -> None:
     )  # fmt: skip
 
 
-def _bar(axes: Axes, at: int, bar: Bar, hues: list[str], sheet: Sheet, names: Sequence[str]) -> None:
+def _ends(body: Bars, width_in: float) -> tuple[float, float]:
+    """Return the ends of an axis of `width_in` that has room for the bars and the texts behind them."""
+    spans = [_span(bar) for bar in body.bars]
+    low = 1.08 * min(0.0, *(span[0] for span in spans))
+    texts = [label_width([_beside(bar)]) for bar in body.bars]
+    shares = [max(0.3, 1 - text / width_in) for text in texts]
+    return low, low + max(1.0, *((span[1] - low) / share for span, share in zip(spans, shares, strict=True)))
+
+
+def _span(bar: Bar) -> tuple[float, float]:
+    known = [part for part in bar.parts if part is not None]
+    return sum(part for part in known if part < 0), sum(part for part in known if part > 0)
+
+
+def _beside(bar: Bar) -> str:
+    """Return the text behind a bar: its sum, or why it has none, and the mark of a wrong row."""
+    total = f"{sum(_span(bar)):.1f} %" if bar.parts else ""
+    mark = bar.mark if mark_named(bar.mark).is_wrong else ""
+    return shortened((" ".join(filter(None, (bar.says or total, mark))),), MOST_SIGNS)[0]
+
+
+def _bar(axes: Axes, at: int, bar: Bar, causes: Sequence[tuple[str, str]], sheet: Sheet) -> None:
     right, left = 0.0, 0.0
-    for part, hue, name in zip(bar.parts, hues, names, strict=False):
+    for part, (name, hue) in zip(bar.parts, causes, strict=False):
         if not part:
             continue
         start = right if part > 0 else left
         (drawn,) = axes.barh(at, part, left=start, height=0.72, color=hue, edgecolor=_edge(bar), linewidth=0.9)
-        drawn.set_gid(sheet.named(f"bar-{at}-{len(sheet.titles)}", f"{bar.label}: {name} {part:.1f} %"))
+        drawn.set_gid(sheet.tooltip(f"{bar.label}: {name} {part:.1f} %"))
         right, left = (right + part, left) if part > 0 else (right, left + part)
-    hue = RED if _edge(bar) == RED or bar.mark == "FAILED" else GREY if bar.says else sheet.ink
-    room = 0.01 * (axes.get_xlim()[1] - axes.get_xlim()[0])
-    axes.text(right + room, at, _told(bar), color=hue, fontsize=SMALL, va="center")
-
-
-def _told(bar: Bar) -> str:
-    """Return what a bar has at its end: the whole loss, or why there is none, and a mark of a wrong row."""
-    lost = sum(part for part in bar.parts if part)
-    said = bar.says or (f"{lost:.1f} %" if bar.parts else "")
-    return " ".join(filter(None, (said, bar.mark if mark_named(bar.mark).is_wrong else "")))
+    is_bad = mark_named(bar.mark).is_wrong or bar.mark == "FAILED"
+    axes.annotate(
+        _beside(bar), (right, at), xytext=(5, 0), textcoords="offset points", fontsize=SMALL, va="center",
+        color=RED if is_bad else GREY if bar.says else sheet.ink,
+    )  # fmt: skip
 
 
 def _edge(bar: Bar) -> str:
@@ -353,11 +368,12 @@ def draw_spreads(sheet: Sheet, body: Spreads) -> None:
     upright_labels(axes, labels)
     for at, one in enumerate(body.spreads):
         mark = mark_named(one.mark)
-        axes.plot(
+        (dots,) = axes.plot(
             one.values, [at] * len(one.values), marker="o", markersize=4.5, linestyle="", alpha=0.85,
             markerfacecolor="none" if mark.hollow else "#0072b2",
             markeredgecolor=RED if mark.is_wrong else "#0072b2",
         )  # fmt: skip
+        dots.set_gid(sheet.tooltip(f"{one.label}: {', '.join(f'{value:.1f} %' for value in one.values)}"))
         if len(one.values) > 1:
             axes.plot((min(one.values), max(one.values)), (at, at), color="#0072b2", linewidth=0.8, alpha=0.6)
     most = max((abs(value) for one in body.spreads for value in one.values), default=0.0)
@@ -372,15 +388,16 @@ def draw_cards(sheet: Sheet, body: Cards) -> None:
     axes = sheet.axes(left=label_width(labels), bottom=0.5, top=0.28)
     upright_labels(axes, labels)
     for at, one in enumerate(body.carried):
-        _carried(axes, at, one, sheet)
+        _carried(axes, at, one, sheet, body.unit)
     highest = max((max(one.sent, one.most or 0.0) for one in body.carried), default=1.0)
     axes.set_xlim(0, highest * 1.06 or 1.0)
     axes.set_xlabel(f"{body.unit} sent, all rounds; tick: what must be sent")
     grid_along_x(axes)
 
 
-def _carried(axes: Axes, at: int, one: Carried, sheet: Sheet) -> None:
-    axes.barh(at, one.sent, height=0.6, color="#009e73" if one.wanted else RED)
+def _carried(axes: Axes, at: int, one: Carried, sheet: Sheet, unit: str) -> None:
+    (drawn,) = axes.barh(at, one.sent, height=0.6, color="#009e73" if one.wanted else RED)
+    drawn.set_gid(sheet.tooltip(f"{one.label} {one.card}: {one.sent:,.{decimals(one.sent)}f} {unit}"))
     if one.least is not None and one.most is not None:
         for end in {one.least, one.most}:
             axes.plot((end, end), (at - 0.42, at + 0.42), color=sheet.ink, linewidth=1.6)

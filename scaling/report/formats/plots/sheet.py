@@ -36,6 +36,8 @@ KINDS = {"exchange": "#0072b2", "solo": "#009e73", "each": "#a89b00", "together"
 FONT = "DejaVu Sans"
 # The smallest text: 12 px on a page of two columns, 1280 px wide.
 SMALL = 11.0
+# One long line, below a figure alone.
+FOOTING = 7
 
 
 def edge(mark: Mark, hue: str) -> str:
@@ -160,12 +162,13 @@ class Sheet:
 
     def footing(self, text: str) -> None:
         self.on.text(
-            0.1 / WIDTH_IN, 0.09 / self.height_in, one_line(text), fontsize=SMALL, alpha=0.75, va="center"
+            0.1 / WIDTH_IN, 0.09 / self.height_in, one_line(text), fontsize=FOOTING, alpha=0.75, va="center"
         )
 
-    def named(self, gid: str, whole: str) -> str:
-        """Keep the whole name of one that is drawn cut, for a tooltip."""
-        self.titles[gid] = whole
+    def tooltip(self, text: str) -> str:
+        """Keep a text for a tooltip; return the id that its drawing must have."""
+        gid = f"tip-{len(self.titles)}"
+        self.titles[gid] = text
         return gid
 
 

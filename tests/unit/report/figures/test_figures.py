@@ -92,8 +92,14 @@ def test_a_mislabelled_row_is_marked_also_without_any_baseline() -> None:
 
 def test_rows_that_may_not_be_compared_are_in_figures_of_their_own() -> None:
     records = [record(point(kind, batch_size=size), 0.1) for kind in ("solo", "exchange") for size in (32, 64)]
-    found = list(FIGURES["speedup"](Material(header(), records)))
-    assert [figure.title for figure in found] == ["Speedup: 32 per device", "Speedup: 64 per device"]
+    found = list(FIGURES["efficiency"](Material(header(), records)))
+    assert [figure.title for figure in found] == ["Efficiency: 32 per device", "Efficiency: 64 per device"]
+
+
+def test_one_device_has_no_figure_of_speedup_and_one_round_none_of_rounds() -> None:
+    alone = Material(header(), [record(point(kind), 0.1) for kind in ("solo", "exchange")])
+    assert not list(FIGURES["speedup"](alone)) and list(FIGURES["efficiency"](alone))
+    assert not figures("one_round", "rounds") and figures("one_round", "speedup")
 
 
 def test_no_figure_has_rates_of_two_units() -> None:
@@ -121,17 +127,24 @@ def test_of_many_curves_the_highest_are_drawn_and_all_are_in_the_table() -> None
 
 
 @pytest.mark.parametrize("scene", sorted(set(SCENES) - {"nothing"}))
-def test_efficiency_and_losses_of_a_bar_add_up_to_its_whole(scene: str) -> None:
-    """The bar is the loss; the figure's table has the efficiency."""
+def test_the_parts_of_a_bar_are_what_its_efficiency_lacks(scene: str) -> None:
     for figure in figures(scene, "loss"):
         assert isinstance(figure.body, Bars)
-        for bar, line in zip(figure.body.bars, figure.table.lines, strict=True):
-            if bar.parts and not bar.says:
-                assert len(bar.parts) == len(figure.body.names)
+        for bar, row in zip(figure.body.bars, Material(*SCENES[scene]()).rows, strict=True):
+            if bar.parts:
+                assert len(bar.parts) == len(figure.body.names) and row.efficiency
                 lost = sum(part for part in bar.parts if part is not None)
-                assert lost + float(line[1]) == pytest.approx(100, abs=0.051)
+                assert lost == pytest.approx(100 * (1 - row.efficiency.mean), abs=1e-6)
             else:
                 assert bar.says
+
+
+def test_the_table_of_losses_has_the_parentheses_of_the_table_of_rows() -> None:
+    (figure,) = figures("one_round", "loss")
+    shown = [text for line in figure.table.lines for text in line if text.startswith("(")]
+    assert shown and all(text.endswith(")") for text in shown)
+    (figure,) = figures("networks", "loss")
+    assert not [text for line in figure.table.lines for text in line if text.startswith("(")]
 
 
 def test_a_cause_that_is_not_told_is_absent_and_not_zero() -> None:
