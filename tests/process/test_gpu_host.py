@@ -13,7 +13,19 @@ from scaling.records import store
 from scaling.text import ranges
 from tests.support import nvml_library
 
-BRIEF = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--view", "none")
+BRIEF = (
+    "--strategy",
+    "fake:a",
+    "--rounds",
+    "1",
+    "--windows",
+    "3",
+    "--window-s",
+    "0.01",
+    "--view",
+    "none",
+    "--verbose",
+)
 
 
 @pytest.fixture(scope="module")
