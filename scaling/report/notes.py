@@ -102,7 +102,7 @@ def shortened(text: str) -> str:
     head = text.removesuffix(found[0]) if found else text
     if len(head) <= MOST:
         return head + end
-    cuts = [(mark[0], mark.start()) for mark in re.finditer(r"[.;,](?= )", head[:MOST])]
+    cuts = [(mark[0], mark.start()) for mark in re.finditer(r"[.;:,](?= )", head[:MOST])]
     cuts = [(sign, at) for sign, at in cuts if at >= LEAST and _is_closed(head[:at])]
     of_clauses = [at for sign, at in cuts if sign != ","] or [at for _, at in cuts]
     cut = head[: of_clauses[-1]] if of_clauses else shorten(head, MOST, placeholder="")

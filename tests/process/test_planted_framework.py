@@ -89,6 +89,6 @@ def test_it_is_measured_and_its_words_are_in_the_report(planted: Path, monkeypat
     assert host["variables"]["PLANTED_DEPTH"] == "2"
     assert "PLANTS_OWN=2 (dropped: scaling sets it for each process)" in host["changed_variables"]
     assert "msgspec" in host["versions"]
-    told = " ".join(run(planted, "scaling", "report", str(record)).split())
+    told = " ".join(run(planted, "scaling", "report", str(record), "--verbose").split())
     assert "planted:ring" in told
     assert "leaves a word that only this framework has." in told

@@ -96,7 +96,9 @@ def quota_cgroup() -> Iterator[Path]:
 
 
 # The quota holds up the agent as well, which may see the begin of a window some periods late.
-ARGV = ("--strategy", "fake:a", "--device", "cpu", "--rounds", "1", "--windows", "3", "--window-s", "1")
+ARGV = (
+    "--strategy", "fake:a", "--device", "cpu", "--rounds", "1", "--windows", "3", "--window-s", "1", "--verbose",
+)  # fmt: skip
 
 
 def test_a_quota_is_named_as_what_held_the_ranks_up(quota_cgroup: Path, tmp_path: Path) -> None:
