@@ -20,7 +20,19 @@ pytestmark = pytest.mark.timeout(900)
 STUB, IMAGE = "localhost/stub:ngc", "localhost/scaling:ngc"
 TORCH = "2.14.0a0+b2c75dd062.nv26.9"
 NUMPY = "2.1.0"
-FEW = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--world-sizes", "1,2")
+FEW = (
+    "--verbose",
+    "--strategy",
+    "fake:a",
+    "--rounds",
+    "1",
+    "--windows",
+    "3",
+    "--window-s",
+    "0.02",
+    "--world-sizes",
+    "1,2",
+)
 FILE = f"""\
 ARG BASE
 FROM ${{BASE}}

@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 NODES = ("node1", "node2")
-FEW = ("--rounds", "1", "--windows", "3", "--window-s", "0.05", "--world-sizes", "1,2")
+FEW = ("--verbose", "--rounds", "1", "--windows", "3", "--window-s", "0.05", "--world-sizes", "1,2")
 
 
 @pytest.fixture(scope="module")
