@@ -60,7 +60,7 @@ SCRIPTED = ("fake:a", "--option", "traffic_bytes=1000000", "--option", "step_s=0
     ("word", "strategy"), [("auto", ("torch:gloo",)), ("eth0", SCRIPTED), ("10.10.0.0/16", SCRIPTED)]
 )
 def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str, strategy: Sequence[str]) -> None:
-    done = swept(lab, tmp_path, "--strategy", *strategy, "--interconnect", word)
+    done = swept(lab, tmp_path, "--strategy", *strategy, "--interconnect", word, "--verbose")
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = tmp_path.iterdir()
     header, (record,) = store.load(run)
