@@ -13,15 +13,11 @@ from scaling.records.task import Clocks, Task
 
 
 class Option(Record, frozen=True, kw_only=True):
-    """An option of a strategy, set by `--option key=value`.
-
-    `helps`: causes of loss that a value lowers, each as (cause, value, reason); reports suggest it.
-    """
+    """An option of a strategy, set by `--option key=value`."""
 
     type: Callable[[str], Any]
     default: Any
     help: str
-    helps: tuple[tuple[str, str, str], ...] = ()
 
 
 class Traits(Record, frozen=True, kw_only=True):

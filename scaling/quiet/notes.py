@@ -43,7 +43,7 @@ def notes(*cells: Cell) -> Iterator[str]:
 
 def warnings(used: Iterable[tuple[str, tuple[Foreign, ...]]], again: int) -> Iterator[PointWarning]:
     """Yield a warning that names the programs on a point's hosts; `again` is the number of repeated windows."""
-    if named := who(used):
+    if named := programs_used(used):
         aside = f"; {counted(again, 'window')} repeated" if again else ""
         yield PointWarning(kind="foreign-load", text=f"{FOREIGN_LOAD}: {named}{aside}")
 
@@ -89,7 +89,7 @@ class Load(Record, frozen=True, kw_only=True):
         Slow canaries alone mean foreign load if half of them shared the core; the run's own agents may disturb
         one.
         """
-        if who(self.used.items()) or any(self._taken()):
+        if programs_used(self.used.items()) or any(self._taken()):
             return FOREIGN_LOAD
         if not any(self._slower()):
             return ""
@@ -97,7 +97,7 @@ class Load(Record, frozen=True, kw_only=True):
 
     def notes(self) -> Iterator[str]:
         """Yield one note about all disturbances, if any."""
-        named, taken, slower = who(self.used.items()), list(self._taken()), list(self._slower())
+        named, taken, slower = programs_used(self.used.items()), list(self._taken()), list(self._slower())
         parts = (named, *slower, *taken) if named or taken else (*slower, *self._shared())
         if self.kind:
             yield f"{self._head(self.kind)}: {'; '.join(filter(None, parts))}"
@@ -205,7 +205,7 @@ def _most(parts: Iterable[Mapping[Seat, float]]) -> dict[Seat, float]:
     return found
 
 
-def who(used: Iterable[tuple[str, Iterable[Foreign]]]) -> str:
+def programs_used(used: Iterable[tuple[str, Iterable[Foreign]]]) -> str:
     """Return the busiest programs, `make used 97 % of a core, gcc 45 %`; empty if use is small."""
     summed = _added(used)
     found = [(one, host) for host, processes in summed.items() for one in processes if one.cores >= LEAST_CORES]
@@ -280,7 +280,7 @@ def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
         others={seat: others} if others else {},
     )
     taken = load.queued or load.stolen or load.others
-    told = who(load.used.items()) or load.slower or load.again or taken
+    told = programs_used(load.used.items()) or load.slower or load.again or taken
     return replace(load, hosts=(host,) if told else ())
 
 

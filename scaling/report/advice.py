@@ -1,7 +1,6 @@
 """What to try: one table from a cause, a mark or a note to a change, and to the flag that makes it.
 
-A strategy's options add their own changes (`Option.helps`). `python -m tests.bench.advice` measures every change
-of a cause that has a flag.
+`python -m tests.bench.advice` measures flags. A flag that does not lower its cause is no advice.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple
 
-from scaling import frameworks
-from scaling.analysis.table.catalogue import NOISY_FROM, NOISY_UP_TO, mark_named
+from scaling.analysis.table.catalogue import mark_named, widest_quiet
 from scaling.analysis.table.rows import Column, Row
-from scaling.errors import ScalingError
 from scaling.quiet.notes import FOREIGN_LOAD, SLOWER_CORES
 from scaling.records.run import Header
 from scaling.text import counted
@@ -110,7 +107,8 @@ BY_MARK: Mapping[str, Change] = {
     "IMPORTED": Change(""),
 }
 
-# By how a note begins; notes of marks are in `BY_MARK`. `{programs}`: those that used the cores.
+# By how a note begins, of notes that explain a cause or a disturbance; `BY_MARK` has those of marks. `{programs}`:
+# the programs that used the cores.
 BY_NOTE: Mapping[str, str] = {
     FOREIGN_LOAD: "an idle machine: {programs} used the cores",
     SLOWER_CORES: "a machine of your own: its cores were slower at times (heat, clock, another virtual machine)",
@@ -118,11 +116,6 @@ BY_NOTE: Mapping[str, str] = {
     "slow and fast ranks": "the core or GPU of the slow rank, which a note names",
     "slow link": "the slow node's cable, port or driver: python -m scaling check measures every pair",
     "contention:": "the rank that a note names shares its core, cache or power with others",
-    "CPU quota": "a larger CPU quota (cgroup, container or Slurm job)",
-    "NCCL": "the variables of NCCL that the note names; python -m scaling check tests them",
-    "no ": "the missing control run: --resume, or --kinds with it",
-    "its ": "the control run that the note names",
-    "retried": "",
 }
 # The notes that explain a cause, and so have the better advice.
 NOTES_OF: Mapping[str, tuple[str, ...]] = {
@@ -137,30 +130,16 @@ _OF_MACHINE = ("contention", "straggling", "waiting", "unexplained")
 
 def rounds_needed(row: Row) -> int:
     """Return the rounds after which the row is probably not NOISY: half an interval shrinks with their root."""
-    found = row.efficiency or row.samples_per_s
-    if found is None or found.half_width is None:
+    half = found.half_width if (found := row.efficiency or row.samples_per_s) else None
+    if half is None or row.samples_per_s is None:
         return 2 * max(row.rounds, 1)
-    loss = abs(1 - found.mean) if row.efficiency else NOISY_UP_TO
-    most = min(max(loss, NOISY_FROM), NOISY_UP_TO) * (1 if row.efficiency else found.mean)
-    return min(max(ceil(row.rounds * (found.half_width / most) ** 2), row.rounds + 2), MOST_ROUNDS)
+    times = half / widest_quiet(row.efficiency, row.samples_per_s)
+    return min(max(ceil(row.rounds * times**2), row.rounds + 2), MOST_ROUNDS)
 
 
 def of_cause(row: Row, cause: str) -> str:
-    """Return what to try against a cause: an option of the strategy, else the first change that suits the row."""
-    option = next(_options(row, cause), "")
-    return option or next(change.text(row) for change in BY_CAUSE[cause] if change.suits(row))
-
-
-def _options(row: Row, cause: str) -> Iterator[str]:
-    """Yield the options of the row's strategy that help against a cause and are not set yet."""
-    try:
-        known = frameworks.load(row.strategy).options
-    except ScalingError:  # a strategy from outside whose file is not here
-        return
-    for name, option in known.items():
-        for key, value, why in option.helps:
-            if key == cause and name not in row.options:
-                yield f"--option {name}={value} ({why})"
+    """Return what to try against a cause: the first change that suits the row."""
+    return next(change.text(row) for change in BY_CAUSE[cause] if change.suits(row))
 
 
 def of_mark(row: Row, mark: str) -> str:

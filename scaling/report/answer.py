@@ -80,7 +80,7 @@ def answer(material: Material) -> Answer:
     load, losses = _load(material), _losses(row)
     return Answer(
         sentence=_sentence(row, material),
-        stamps=stamps(row),
+        stamps=_stamps(row),
         faster=tuple(_faster(material, row.world_size)),
         lost=_lost(row, losses),
         tries=advice.tries(row, [cause for cause, _ in losses], load.programs, material.header),
@@ -94,7 +94,7 @@ def answer(material: Material) -> Answer:
 DOUBTS = ("NOISY", "ONE-ROUND")
 
 
-def stamps(row: Row) -> tuple[str, ...]:
+def _stamps(row: Row) -> tuple[str, ...]:
     """Return the marks that the verdict begins with."""
     return (*serious(row.flags), *(mark for mark in DOUBTS if mark in row.flags and row.failed is None))
 
@@ -190,16 +190,15 @@ def _is_noise(row: Row, cause: Column, value: float) -> bool:
 
 def _lost(row: Row, losses: Sequence[tuple[Column, float]]) -> str:
     if losses:
-        return ", ".join(loss(row, cause, cause.phrase) for cause, _ in losses[:MOST_LOSSES])
+        return ", ".join(_loss(row, cause, value) for cause, value in losses[:MOST_LOSSES])
     if row.breakdown is None or row.efficiency is None:
         return ""
     return f"no cause above {_percent(LEAST)} is significant"
 
 
-def loss(row: Row, cause: Column, name: str) -> str:
+def _loss(row: Row, cause: Column, value: float) -> str:
     """Return `8.0 % ± 4.6 CPU time of the exchange`."""
-    value = getattr(row.breakdown, cause.key)
-    return f"{words.text((quantities.part(value, row.breakdown_intervals.get(cause.key)),))} {name}"
+    return f"{words.text((quantities.part(value, row.breakdown_intervals.get(cause.key)),))} {cause.phrase}"
 
 
 def largest_loss(row: Row) -> str:
@@ -216,7 +215,7 @@ def _percent(value: float) -> str:
 
 
 def _load(material: Material) -> Load:
-    """Return what disturbed any point of the run."""
+    """Return what disturbed the exchanges and trainings of the run, without control runs."""
     wanted = [record for record in material.records if record.point.kind in WANTED]
     return joined(cell.load for cell in cells(wanted))
 

@@ -21,7 +21,7 @@ from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report import imported, labels, quantities, sections
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
-from scaling.report.headline import last_line
+from scaling.report.headline import last_line, mean_rate
 from scaling.report.labels import Context
 from scaling.report.notes import Notes
 from scaling.report.parts import (
@@ -209,7 +209,7 @@ class Comparisons:
     def _frameworks(self, rivals: Sequence[Row]) -> Iterator[Line]:
         for synchronous in (True, False):
             of_kind = (row for row in rivals if row.framework_standing and row.synchronous == synchronous)
-            found = sorted(of_kind, key=_rate, reverse=True)
+            found = sorted(of_kind, key=mean_rate, reverse=True)
             for row, above in zip(found, _above(found), strict=True):
                 line = quantities.line(row, labels.name(row, self._context), above=above, marks=())
                 yield replace(line, says="", flags=())
@@ -244,12 +244,8 @@ def _above(rows: Sequence[Row]) -> Iterator[str]:
         yield "" if index else f"N = {row.world_size}{apart}"
 
 
-def _rate(row: Row) -> float:
-    return row.samples_per_s.mean if row.samples_per_s else -1.0
-
-
 def _place(row: Row) -> tuple[bool, float]:
-    return not catalogue.is_wrong(row), _rate(row)
+    return not catalogue.is_wrong(row), mean_rate(row)
 
 
 def _remark(row: Row, synchronous: Sequence[Row]) -> Phrase:

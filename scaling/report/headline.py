@@ -26,8 +26,13 @@ def headline(rows: Iterable[Row]) -> Row | None:
     return max(rows, key=_rank, default=None)
 
 
+def mean_rate(row: Row) -> float:
+    """Return samples/s; 0 without a result, which is below every rate."""
+    return row.samples_per_s.mean if row.samples_per_s else 0.0
+
+
 def _rank(row: Row) -> tuple[int, bool, bool, bool, bool, float]:
-    rate = row.samples_per_s.mean if row.samples_per_s else 0.0
+    rate = mean_rate(row)
     return row.world_size, row.workload.trains, rate > 0, claims(row), not revision(row.strategy), rate
 
 

@@ -175,7 +175,15 @@ def measure(
         output = mpirun_output or sys.stdout
         screen.closed(output)
         output = hidden.stream(output) if hidden else output
-        ending = Ending(kind == "live", verbose, page, base, mailbox.look, hidden, event)
+        ending = Ending(
+            color=kind == "live",
+            verbose=verbose,
+            page=page,
+            base=base,
+            look=mailbox.look,
+            hidden=hidden,
+            event=event,
+        )
         conclude = partial(_conclude, opened, header, sweep.records, output, ending)
         code = beyond_the_launcher(conclude) if mpirun_output else conclude()
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
@@ -209,10 +217,10 @@ def _prepare() -> None:
 
 
 def _event(stop: Interrupted | SilentRanks, sweep: Sweep, made: Plan) -> str:
-    """Return `interrupted after 5 of 15 points; all of them are kept`."""
-    kept_ = sum(isinstance(record.outcome, Finished) for record in kept(sweep.records))
+    """Return `interrupted after 5 of 15 points; these are kept`."""
+    finished = sum(isinstance(record.outcome, Finished) for record in kept(sweep.records))
     why = f"{stop}; ended" if isinstance(stop, SilentRanks) else "interrupted"
-    return f"{why} after {kept_} of {counted(len(made.cells) * made.rounds, 'point')}; these are kept"
+    return f"{why} after {finished} of {counted(len(made.cells) * made.rounds, 'point')}; these are kept"
 
 
 def _conclude(

@@ -27,7 +27,7 @@ ABOUT = (
 
 
 class Start(NamedTuple):
-    """Where a rank stands in a launch without MPI. `name`: of the launch, for the file of its secret."""
+    """A rank's place in a launch without MPI. `name`: a word for the launch, in the name of its secret's file."""
 
     rank: int
     ranks: int
@@ -69,7 +69,7 @@ def asked(argv: Sequence[str]) -> Asked:
     if kind not in (None, "mpi", "zmq"):
         raise UsageError(f"--transport {kind}: must be mpi or zmq")
     numbers = {name: _number(name, found.get(name)) for name in ("rank", "ranks")}
-    _check(numbers["rank"], numbers["ranks"], found.get("coordinator", ""), kind)
+    _check(numbers["rank"], numbers["ranks"], kind, [name for name in found if name != "transport"])
     return Asked(kind, numbers["rank"], numbers["ranks"], found.get("coordinator", ""), tuple(rest))  # type: ignore[arg-type]
 
 
@@ -81,12 +81,7 @@ def _number(name: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _check(rank: int | None, ranks: int | None, coordinator: str, kind: str | None) -> None:
-    given = [
-        name
-        for name, value in (("rank", rank), ("ranks", ranks), ("coordinator", coordinator or None))
-        if value is not None
-    ]
+def _check(rank: int | None, ranks: int | None, kind: str | None, given: Sequence[str]) -> None:
     if given and kind == "mpi":
         raise UsageError(f"--{given[0]}: not with --transport mpi, whose launcher numbers the ranks")
     if (rank is None) != (ranks is None):

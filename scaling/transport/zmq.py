@@ -23,19 +23,20 @@ from scaling import __version__
 from scaling.command import complain
 from scaling.errors import LaunchError, SilentRanks
 from scaling.transport.base import Box
+from scaling.transport.mailbox import SILENT_S
 from scaling.transport.start import Secret, Start
 
 # How long ranks may differ in their start.
 ENROL_S = 120.0
 POLL_MS = 100
 PING_S, FLUSH_S, LINGER_MS = 1.0, 5.0, 500
-HEARTBEAT_MS, DEAD_MS = 5_000, 120_000
+# A rank is lost when the mailbox would call it silent.
+HEARTBEAT_MS, DEAD_MS = 5_000, int(1e3 * SILENT_S)
 # A larger frame ends its connection.
 MOST_BYTES = 1 << 30
 HELLO, WELCOME, REFUSED, PING, BYE, ABORT = b"H", b"W", b"N", b"P", b"B", b"X"
 KIND: dict[Box, bytes] = {"agent": b"a", "sweep": b"s"}
 BOX: dict[bytes, Box] = {kind: box for box, kind in KIND.items()}
-Frames = Sequence[bytes]
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,14 +129,14 @@ def _enrolled(router: Any, start: Start) -> dict[int, bytes]:
 
 
 def _unlike(hello: Hello, start: Start, hosts: dict[int, str]) -> str:
-    who = f"rank {hello.rank} on {hello.host}"
+    named = f"rank {hello.rank} on {hello.host}"
     if hello.version != __version__:
-        return f"{who} has scaling {hello.version}, rank 0 has {__version__}; install the same on every node"
+        return f"{named} has scaling {hello.version}, rank 0 has {__version__}; install the same on every node"
     if hello.ranks != start.ranks:
-        return f"{who} was started with --ranks {hello.ranks}, rank 0 with {start.ranks}; give all the same"
+        return f"{named} was started with --ranks {hello.ranks}, rank 0 with {start.ranks}; give all the same"
     if hello.rank in hosts or not 0 < hello.rank < start.ranks:
         before = hosts.get(hello.rank, "as rank 0" if hello.rank == 0 else f"of only {start.ranks} ranks")
-        return f"{who} came twice, before from {before}; give each rank its own --rank"
+        return f"{named} came twice, before from {before}; give each rank its own --rank"
     return ""
 
 

@@ -1,8 +1,8 @@
 """Does what "try" suggests lower the loss that it is said to lower?
 
 Runs each setting with and without the suggested flag, alternately in the same minutes. Prints the share of the
-cause in both, with its 95 % interval. A suggestion of scaling/report/advice.py or of an option (`Option.helps`)
-must go if its cause does not become significantly smaller.
+cause in both, with its 95 % interval. A suggestion of scaling/report/advice.py must go if its
+cause does not become significantly smaller. Options that are no suggestions are here to be tried.
 
 python -m tests.bench.advice [NAME...]      (all; those in the lab need root)
 """
@@ -41,7 +41,6 @@ P100 = "--device emulated:p100 --interconnect eth0 --world-sizes"
 TRIALS = {
     "batch-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:gloo", "--batch-size 64"),
     "batch-exposed": Trial("exposed", f"{P100} 4 --strategy torch:gloo --batch-size 32", "--batch-size 64", 4, 4),
-    "fp16-exposed": Trial("exposed", f"{P100} 4 --strategy torch:gloo", "--option compress=fp16", 4, 4),
     "bucket-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:gloo", "--option bucket_cap_mb=100"),
     "cycle-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:horovod", "--option cycle_time_ms=5"),
     "servers-dedicated": Trial(

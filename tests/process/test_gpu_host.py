@@ -14,18 +14,9 @@ from scaling.text import ranges
 from tests.support import nvml_library
 
 BRIEF = (
-    "--strategy",
-    "fake:a",
-    "--rounds",
-    "1",
-    "--windows",
-    "3",
-    "--window-s",
-    "0.01",
-    "--view",
-    "none",
-    "--verbose",
-)
+    "--strategy", "fake:a", "--rounds", "1", "--windows",
+    "3", "--window-s", "0.01", "--view", "none", "--verbose",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

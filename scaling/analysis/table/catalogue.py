@@ -44,11 +44,18 @@ def _proves(verdict: Verdict) -> Callable[[Found], bool]:
 NOISY_FROM, NOISY_UP_TO = 0.05, 0.10
 
 
+def widest_quiet(efficiency: Estimate | None, rate: Estimate) -> float:
+    """Return the largest half interval of a row that is not NOISY: of its efficiency, else of its rate."""
+    if efficiency is None:
+        return NOISY_UP_TO * rate.mean
+    return min(max(abs(1 - efficiency.mean), NOISY_FROM), NOISY_UP_TO)
+
+
 def _is_noisy(efficiency: Estimate | None, rate: Estimate | None) -> bool:
-    if efficiency is not None:
-        most = min(max(abs(1 - efficiency.mean), NOISY_FROM), NOISY_UP_TO)
-        return efficiency.half_width is not None and efficiency.half_width > most
-    return rate is not None and rate.half_width is not None and rate.half_width > NOISY_UP_TO * rate.mean
+    if rate is None:
+        return False
+    half = (efficiency or rate).half_width
+    return half is not None and half > widest_quiet(efficiency, rate)
 
 
 # A row names its marks in this order.

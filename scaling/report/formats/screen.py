@@ -16,6 +16,7 @@ from scaling.analysis.table.rows import Column, Row
 from scaling.report import facts, quantities, words
 from scaling.report.answer import answer, largest_loss
 from scaling.report.formats import terminal
+from scaling.report.headline import mean_rate
 from scaling.report.material import Material, Place
 from scaling.report.notes import shortened
 from scaling.report.parts import Line, Section
@@ -132,11 +133,7 @@ def _shown(rows: Sequence[Row]) -> Sequence[Row]:
     if len(rows) <= MOST_ROWS:
         return rows
     largest = max(row.world_size for row in rows)
-    return sorted((row for row in rows if row.world_size == largest), key=_rate, reverse=True)
-
-
-def _rate(row: Row) -> float:
-    return row.samples_per_s.mean if row.samples_per_s else -1.0
+    return sorted((row for row in rows if row.world_size == largest), key=mean_rate, reverse=True)
 
 
 def _choices(rows: Sequence[Row], width: int) -> Iterator[tuple[Column, ...]]:
@@ -155,7 +152,7 @@ def _choices(rows: Sequence[Row], width: int) -> Iterator[tuple[Column, ...]]:
 
 
 def _setting(material: Material, width: int) -> list[str]:
-    """Return `digits-cnn, fp32 · 2 x AMD EPYC core · host vm · 26 Nov 2026 03:18 UTC`, cut between its parts."""
+    """Return `digits-cnn, fp32 · 2 x AMD EPYC core · host vm · 2026-11-26 03:18 UTC`, cut between its parts."""
     lines = [""]
     for part in facts.setting(material.header, material.records):
         longer = f"{lines[-1]} · {part}" if lines[-1] else part

@@ -267,7 +267,7 @@ def test_an_unknown_program_has_a_word() -> None:
     load = quiet.Load(used=used, windows=2, again=1)
     assert load.programs == "another program"
     assert list(load.summary()) == ["1 of 3 windows repeated while another program used the cores"]
-    assert quiet.who(used.items()) == "another program used 50 % of a core"
+    assert quiet.programs_used(used.items()) == "another program used 50 % of a core"
 
 
 def test_programs_of_all_rounds_are_in_one_note() -> None:
@@ -294,5 +294,5 @@ def test_the_controls_have_one_note_together() -> None:
 
 def test_processes_of_several_hosts_are_distinguished() -> None:
     used = {"node1": [BURNER], "node2": [Foreign(name="burner", run_s=0.5, over_s=1.0)]}
-    assert quiet.who(used.items()) == "burner on node1 used 98 % of a core, burner on node2 50 %"
-    assert quiet.who([("node1", [Foreign(name="idle", run_s=0.1, over_s=1.0)])]) == ""
+    assert quiet.programs_used(used.items()) == "burner on node1 used 98 % of a core, burner on node2 50 %"
+    assert quiet.programs_used([("node1", [Foreign(name="idle", run_s=0.1, over_s=1.0)])]) == ""
