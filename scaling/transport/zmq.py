@@ -29,7 +29,7 @@ from scaling.transport.start import Secret, Start
 # How long ranks may differ in their start.
 ENROL_S = 120.0
 POLL_MS = 100
-PING_S, FLUSH_S, LINGER_MS = 1.0, 5.0, 500
+PING_S, FLUSH_S, LINGER_MS = 1.0, 5.0, 5_000
 # A rank is lost when the mailbox would call it silent.
 HEARTBEAT_MS, DEAD_MS = 5_000, int(1e3 * SILENT_S)
 # A larger frame ends its connection.
@@ -193,23 +193,22 @@ def _dealer(zmq: Any, context: Any, secret: str) -> Any:
 
 
 def _answered(zmq: Any, dealer: Any, watch: Any, end_s: float, why: str) -> tuple[bytes, str]:
-    """Wait for rank 0's answer. Returns it with its reason, or b"" once the handshake failed."""
+    """Wait for rank 0's answer. Returns it with its reason, or b"" once the handshake failed.
+
+    A refusal may be followed at once by rank 0's end: what came before a disconnection is read after it.
+    """
     failed = {zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
               zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_DISCONNECTED}  # fmt: skip
     reached = False
     while time.monotonic() < end_s:
+        events = set(_events(zmq, watch))
+        reached = reached or zmq.EVENT_CONNECTED in events
         if dealer.poll(POLL_MS):
             kind, *body = dealer.recv_multipart()
             if kind in (WELCOME, REFUSED):
                 return kind, body[0].decode() if body else ""
-        for event in _events(zmq, watch):
-            reached = reached or event == zmq.EVENT_CONNECTED
-            if event in failed and reached:
-                time.sleep(POLL_MS / 1e3)
-                return (
-                    b"",
-                    "it has another secret, or is no rank 0 of scaling: set one SCALING_SECRET for all ranks",
-                )
+        elif reached and events & failed:
+            return b"", "it has another secret, or is no rank 0 of scaling: set one SCALING_SECRET for all ranks"
     return b"", "not all ranks have come to it" if reached else why
 
 

@@ -182,7 +182,7 @@ def test_wrong_cards_are_refused(nics: list[str], said: str) -> None:
     ("arguments", "said"),
     [
         (["up", "--nodes", "0"], "--nodes 0: must be a number from 1 to 64"),
-        (["up", "--nodes", "four"], "'--nodes'"),
+        (["up", "--nodes", "four"], "--nodes: 'four' is not"),
         (["up", "--slots", "257"], "--slots 257: must be"),
         (["up", "--name", "../x"], "--name '../x': a lab's name is"),
         (["down", "--name", ""], "--name ''"),
