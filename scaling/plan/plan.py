@@ -153,13 +153,17 @@ class Plan(Record, frozen=True, kw_only=True):
         if any(cell.regime for cell in self.cells):
             return 0.0
         trace_s = estimates.TRACE_S * len(self.cells) if self.config.trace else 0.0
-        return self._rounds_s + trace_s + SOAKED * self.soak_s * sum(map(_soaked, self.groups))
+        return self._rounds_s + trace_s + sum(map(self.soak_of_s, self.groups))
 
     @property
     def soak_s(self) -> float:
         """Seconds of soak of exchanges that take turns, after the windows of the first round."""
         given = self.config.soak_s
         return defaults.soak_s(self._rounds_s, self.device) if given is None else given
+
+    def soak_of_s(self, group: Group) -> float:
+        """Estimate the seconds of all soaks of a group, which are in its first round."""
+        return SOAKED * self.soak_s * _soaked(group)
 
     @property
     def _rounds_s(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from keyword import iskeyword
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 import typer
 
@@ -17,8 +17,9 @@ from scaling.errors import UsageError
 from scaling.plan import config as configuration
 from scaling.plan.config import OUT, RUNS, WHAT, SweepConfig
 from scaling.plan.fields import Field, fields_of
-from scaling.run.invocation import Invocation, ViewKind, fields
+from scaling.run.invocation import Invocation, fields
 from scaling.transport import start
+from scaling.transport.terminal import ViewKind
 
 EPILOG = (
     "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
@@ -138,7 +139,7 @@ KvStore = Annotated[
 View = Annotated[
     str,
     _out(
-        help="live draws a screen, plain prints a line per event, none nothing.",
+        help="live draws a screen, plain prints lines, none nothing; auto is live on a terminal, else plain.",
         metavar="HOW",
         envvar="SCALING_VIEW",
     ),
@@ -167,8 +168,8 @@ Version = Annotated[bool, _runs("--version", help="Print the version.", callback
 
 def checked_view(view: str) -> ViewKind:
     """Return the view. Raises UsageError for an unknown name."""
-    if view not in ("live", "plain", "none"):
-        raise UsageError(f"--view {view} (or SCALING_VIEW): not one of live, plain, none")
+    if view not in get_args(ViewKind):
+        raise UsageError(f"--view {view} (or SCALING_VIEW): not one of {', '.join(get_args(ViewKind))}")
     return view  # type: ignore[return-value]
 
 
@@ -180,7 +181,7 @@ def checked_view(view: str) -> ViewKind:
 def sweep(
     context: typer.Context,
     kv_store: KvStore = None,
-    view: View = "plain",
+    view: View = "auto",
     page: Page = True,
     verbose: Verbose = False,
     config: Config = None,

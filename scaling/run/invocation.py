@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from scaling.plan import config, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import COMMAND_LINE, fields_of, words
 from scaling.records import other_code
 from scaling.records.point import Record
-
-ViewKind = Literal["live", "plain", "none"]
+from scaling.transport.terminal import ViewKind
 
 
 class Invocation(Record, frozen=True, kw_only=True):
@@ -28,7 +27,7 @@ class Invocation(Record, frozen=True, kw_only=True):
     against: Path | None = None
     dry_run: bool = False
     list_all: bool = False
-    view: ViewKind = "plain"
+    view: ViewKind = "auto"
     page: bool = True
     verbose: bool = False
 

@@ -181,7 +181,7 @@ def _slot(one: placement.Slot, device: Device) -> str:
     gpu = f"GPU {one.shown_gpu or one.device_index}" if device == "cuda" else ""
     cpus = ranges(one.cpus if device == "emulated" else one.cpus_on(device))
     where = ", ".join(filter(None, (gpu, cpus and f"CPUs {cpus}")))
-    return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads_on(device)} threads"
+    return f"  rank {one.launch_rank}: {one.host}, {where}, {counted(one.threads_on(device), 'thread')}"
 
 
 def _batch_on(model: str, device: str, least: int) -> str:

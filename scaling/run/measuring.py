@@ -28,7 +28,6 @@ from scaling.records.run import Header, PointRecord, Prediction, Question
 from scaling.report.anonymous import Disguise, disguise
 from scaling.report.material import PAGE_FILE, Material, Place
 from scaling.run import NAME, against, listing, programs
-from scaling.run.invocation import ViewKind
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
 from scaling.sweep.view.base import View
@@ -37,6 +36,7 @@ from scaling.text import counted
 from scaling.tools.lab import slowdown
 from scaling.transport.mailbox import Mailbox
 from scaling.transport.mpi import beyond_the_launcher, launcher_output
+from scaling.transport.terminal import ViewKind
 
 # ---------------------------------------------------------------- predicting
 
@@ -127,6 +127,7 @@ class Ending(NamedTuple):
     ended, if early."""
 
     color: bool
+    width: int
     verbose: bool
     page: bool
     base: Path | None
@@ -175,8 +176,10 @@ def measure(
         output = mpirun_output or sys.stdout
         screen.closed(output)
         output = hidden.stream(output) if hidden else output
+        drawn = screen if isinstance(screen, live.LiveView) else None
         ending = Ending(
-            color=kind == "live",
+            color=drawn is not None,
+            width=drawn.columns if drawn else terminal_width(),
             verbose=verbose,
             page=page,
             base=base,
@@ -204,10 +207,8 @@ class _HiddenView(PlainView):
         super().__init__(hidden.stream(stream))
         self._hidden = hidden
 
-    def finished(
-        self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
-    ) -> None:
-        super().finished(self._hidden.of(record), rows, number, total, left_s)
+    def finished(self, record: PointRecord, rows: Sequence[Row], number: int, total: int) -> None:
+        super().finished(self._hidden.of(record), rows, number, total)
 
 
 def _prepare() -> None:
@@ -286,7 +287,7 @@ def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> 
             f"{line}\n" for line in filter(None, (ending.event, *screen.footer(material, place)))
         )
     else:
-        text = screen.render(material, place, width=terminal_width(), color=ending.color)
+        text = screen.render(material, place, width=ending.width, color=ending.color)
     stream.write(text)
     stream.flush()
 

@@ -34,6 +34,7 @@ from scaling.records.run import LATER_WINDOWS
 from scaling.records.task import Run
 from scaling.sweep.attempt import Attempt
 from scaling.sweep.bench import Bench
+from scaling.sweep.forecast import part
 from scaling.sweep.gpu_sharing import ALONE, AT_ONCE, Sharing, fitting, memory_order, slowed, startable
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState
@@ -128,8 +129,8 @@ def _turn(one: Soaked, block: int, *, canary: bool) -> Run:
 
 
 class Epoch:
-    """A run of points side by side, or of one alone. `soaked_s` is the duration of the soak in seconds. `keep` is
-    called with the state of each point whose measured windows are in."""
+    """A run of points side by side, or of one alone. `keep` is called with the state of each point whose measured
+    windows are in."""
 
     def __init__(
         self,
@@ -155,7 +156,8 @@ class Epoch:
         )
         self._note, self._keep = note, keep
         self._blocks = course.blocks or 0
-        self.soaked_s = 0.0
+        self._soak_begun_s: float | None = None
+        self._soaked_s = 0.0
         self.gpus = course.gpus
         self._stopped: set[int] = set()
         # Points that GPUs have no room for yet.
@@ -192,6 +194,17 @@ class Epoch:
     def go_on(self) -> bool:
         """Take the steps that are due; return False when the epoch is over."""
         return next(self._way, "over") is None
+
+    @property
+    def done(self) -> float:
+        """The number of points that are measured, with parts of those that run."""
+        return sum(part(attempt.state) for attempt in self.attempts)
+
+    @property
+    def soaked_s(self) -> float:
+        """Seconds of the soak so far."""
+        begun_s = self._soak_begun_s
+        return self._soaked_s if begun_s is None else self._bench.clock() - begun_s
 
     def states(self) -> list[PointState]:
         """Return the points that are over, without those to be measured again."""
@@ -275,14 +288,14 @@ class Epoch:
                 self._keep(attempt.so_far)
 
     def _soak(self) -> Iterator[None]:
-        begun_s = self._bench.clock()
+        self._soak_begun_s = self._bench.clock()
         for (attempt, rank), run in soak_commands(self._running, self._course):
             self.active = attempt
             if not attempt.fails:
                 attempt.run_on(run, rank)
                 yield from self._answer(attempt)
                 yield from self._leave_off(attempt)
-        self.soaked_s = self._bench.clock() - begun_s
+        self._soaked_s, self._soak_begun_s = self.soaked_s, None
 
     def _end(self) -> Iterator[None]:
         for attempt in self._running:

@@ -40,7 +40,8 @@ from scaling.records.store import Line, Store, done_keys, joined
 from scaling.records.task import Clocks, Task
 from scaling.sweep import inspection
 from scaling.sweep.bench import Bench
-from scaling.sweep.epoch import Epoch
+from scaling.sweep.epoch import SOAK_ROUND, Epoch
+from scaling.sweep.forecast import Ahead, Work, ahead
 from scaling.sweep.gpu_sharing import Sharing
 from scaling.sweep.outcome import record_of, record_so_far
 from scaling.sweep.turns import Course
@@ -166,6 +167,10 @@ def _samples(plan: Plan) -> Iterator[Point]:
 # ---------------------------------------------------------------- sweep
 
 
+# A view learns at most this often how far the sweep is: summing up windows costs time.
+TELL_S = 0.5
+
+
 def _cells(group: Group) -> frozenset[str]:
     return frozenset(point.cell for point in group.points)
 
@@ -197,7 +202,15 @@ class Sweep:
         self._target = target_half_width
         self._predictor = predictor
         self._clock = clock
-        self._begun_s, self._points_so_far = clock(), 0
+        self._before = self._base = len(self._keys)  # points before this run, and before the running epoch
+        self._planned_s = sum(map(plan.seconds, plan.groups)) / len(plan.cells) if plan.estimate_s else 0.0
+        self._begun_s = self._told_s = clock()
+        self._epoch: Epoch | None = None
+        self._total, self._soak_s, self._soaked_s = (
+            0,
+            0.0,
+            0.0,
+        )  # planned soak of the group; soaks of epochs that are over
         self._unix_clock = unix_clock
         logs = store.folder.resolve() / "logs"
         # After the numbers of existing logs: a resumed run appends to no older log.
@@ -216,8 +229,8 @@ class Sweep:
 
     def _run(self, later: bool) -> None:
         number, planned = 0, self.plan.rounds
-        for ahead in range(planned):
-            self._allow(ahead, later)
+        for planned_number in range(planned):
+            self._allow(planned_number, later)
         while number < planned:
             listen(self.plan, self.mailbox)
             for index, group in self._groups(number, later):
@@ -252,10 +265,11 @@ class Sweep:
         return self._measure(group, total, self._course(group, 0))
 
     def _measure(self, group: Group, total: int, course: Course) -> tuple[PointRecord, ...]:
-        self._points_so_far += sum(point.key not in self._done for point in group.points)
+        self._total = total
+        self._soak_s = self.plan.soak_of_s(group) if group.points[0].round == SOAK_ROUND else 0.0
         found = []
         for record in self._records_of(group, course):
-            self._keep(record, total)
+            self._keep(record)
             found.append(record)
         return tuple(found)
 
@@ -277,13 +291,26 @@ class Sweep:
         for line in predictions_told(found):
             self.view.note(line)
 
-    def _keep(self, record: PointRecord, total: int) -> None:
+    def _keep(self, record: PointRecord) -> None:
         self._keys.add(record.point.key)
         number = len(self._keys)
         self._append(record)
         self._analyser.add(record)
-        each_s = (self._clock() - self._begun_s) / self._points_so_far
-        self.view.finished(record, self._analyser.rows(), number, total, (total - number) * each_s)
+        self.view.advanced(self._ahead())
+        self.view.finished(record, self._analyser.rows(), number, self._total)
+
+    def _ahead(self) -> Ahead:
+        running, soaks_s = (self._epoch.done, self._epoch.soaked_s) if self._epoch else (0.0, 0.0)
+        done, soaked_s = max(len(self._keys), self._base + running), self._soaked_s + soaks_s
+        measured_s = self._clock() - self._begun_s - soaked_s
+        work = Work(done, self._total, measured=done - self._before, measured_s=measured_s)
+        return ahead(work, planned_s=self._planned_s, soaked_s=soaked_s, soak_s=self._soaked_s + self._soak_s)
+
+    def _tell(self) -> None:
+        now_s = self._clock()
+        if now_s >= self._told_s + TELL_S:
+            self._told_s = now_s
+            self.view.advanced(self._ahead())
 
     def _append(self, record: PointRecord) -> None:
         self._write(record)
@@ -342,9 +369,12 @@ class Sweep:
             note=self.view.note,
             keep=lambda state: self._append(self._emulating(record_so_far(state, now_s=self._clock()))),
         )
+        self._soaked_s += self._epoch.soaked_s if self._epoch else 0.0
+        self._epoch, self._base = current, len(self._keys)
         self.view.began(current.active.state, len(self._keys) + 1)
         try:
             while current.go_on():
+                self._tell()
                 self.view.progress(current.active.state)
                 for _, said in self.mailbox.news():
                     if isinstance(said, Heard):
@@ -358,8 +388,6 @@ class Sweep:
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
-        # No other round has a soak: the time left does not depend on it.
-        self._begun_s += current.soaked_s
         return current
 
     def _lose(self, current: Epoch, error: SilentRanks) -> None:
@@ -376,7 +404,7 @@ class Sweep:
         config, first = self.plan.config, group.points[0]
         shared, canary = group.side_by_side, first.hardware.device == "cpu" and first.regime is None
         return Course(
-            number=self._epoch(group, index) if shared else None,
+            number=self._epoch_number(group, index) if shared else None,
             blocks=config.windows if shared else 1,
             windows=1 if shared else config.windows or defaults.MOST_TURNS,
             window_s=defaults.window_s(config, group.points),
@@ -394,7 +422,7 @@ class Sweep:
         given = self.plan.config.warm_up_s
         return 0.0 if given is None and _cells(group) in self._gpus else given
 
-    def _epoch(self, group: Group, index: int) -> int:
+    def _epoch_number(self, group: Group, index: int) -> int:
         """The number of an epoch in its round; a new one if points of the group were measured before, in other
         turns."""
         if not any(point.key in self._done for point in group.points):

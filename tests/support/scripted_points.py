@@ -12,6 +12,7 @@ from scaling.records.messages import Report
 from scaling.records.point import Kind, Point
 from scaling.records.run import SCHEMA, Header, PointRecord, PointWarning, RankRecord
 from scaling.records.task import Run, Task
+from scaling.sweep.forecast import Ahead
 from scaling.sweep.state import PointState, RankState, commanded, fold
 from scaling.sweep.view.base import View
 from tests.support.inline import host
@@ -139,7 +140,8 @@ def running(
     """A sweep of 60 points at its 23rd, whose next refresh was due."""
     size = state.point.world_size
     screen.opened(header(size, len(set(state.ranks[0].task.hosts))), 60)
-    screen.finished(record(point(1)), rows, 22, 60, 280.0)
+    screen.advanced(Ahead(0.375, 268.0))
+    screen.finished(record(point(1)), rows, 22, 60)
     for text in notes:
         screen.note(text)
     clock.now_s += 12
@@ -154,10 +156,9 @@ def everything(screen: View, clock: Clock) -> None:
     for state in (begun, warming(begun), measuring(begun)):
         clock.now_s += 100
         screen.progress(state)
-    screen.finished(record(point(2)), ten_rows(), 1, 15, 70.0)
-    screen.finished(
-        record(point(2), CRASH, warnings=(PointWarning(kind="other", text="w"),)), ten_rows(), 2, 15, None
-    )
+    screen.advanced(Ahead(1 / 15, 70.0))
+    screen.finished(record(point(2)), ten_rows(), 1, 15)
+    screen.finished(record(point(2), CRASH, warnings=(PointWarning(kind="other", text="w"),)), ten_rows(), 2, 15)
     screen.extended(20)
     screen.note("a note")
     screen.closed()

@@ -7,6 +7,7 @@ from typing import Protocol, TextIO
 
 from scaling.analysis.table.analyse import Row
 from scaling.records.run import Header, PointRecord
+from scaling.sweep.forecast import Ahead
 from scaling.sweep.state import PointState
 
 
@@ -22,10 +23,11 @@ class View(Protocol):
     def progress(self, state: PointState) -> None:
         """Take the newest state of the running point, on every turn of the event loop."""
 
-    def finished(
-        self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
-    ) -> None:
-        """Note that a point has ended. `rows` is the table so far, `left_s` the time left in seconds."""
+    def advanced(self, ahead: Ahead) -> None:
+        """Note how much is done and left. The next `progress` or `finished` shows it."""
+
+    def finished(self, record: PointRecord, rows: Sequence[Row], number: int, total: int) -> None:
+        """Note that a point has ended; `number` of `total` are over. `rows` is the table so far."""
 
     def extended(self, total: int) -> None:
         """Note that a round was added; now `total` points are planned."""

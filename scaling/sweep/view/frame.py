@@ -12,8 +12,9 @@ from typing import NamedTuple
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import Row
 from scaling.records.events import Failed
+from scaling.sweep.forecast import Ahead
 from scaling.sweep.state import PointState, RankState
-from scaling.sweep.view.plain import number, phase
+from scaling.sweep.view.plain import claimed, left, name_of, number, percent, phase
 from scaling.text import decimals, duration
 
 # ---------------------------------------------------------------- ranks
@@ -25,7 +26,7 @@ STATES = ("failed", "cancelled", "start", "import", "ready", "warming", "measuri
 
 
 class Gauge(NamedTuple):
-    """A bar: one rank, or the slowest rank of a node. `host` is empty if the name or the point tells it."""
+    """A bar: one rank, or the slowest rank of a node. `host` is empty if the name has it or all hosts are one."""
 
     name: str
     host: str
@@ -142,13 +143,13 @@ class Note(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """The content of a frame. `left_s` is None if unknown."""
+    """The content of a frame. `ahead` is None once the sweep is over."""
 
     title: str
     done: int
     total: int
     elapsed_s: float
-    left_s: float | None
+    ahead: Ahead | None
     running: PointState | None
     number: int
     running_s: float
@@ -185,13 +186,14 @@ def _title(scene: Scene, width: int, glyphs: Glyphs) -> Line:
 
 
 def _progress(scene: Scene, width: int, glyphs: Glyphs) -> Line:
-    left = f"  left {duration(scene.left_s)}" if scene.left_s else ""
-    count = f"{scene.done}/{scene.total} points"
+    remains = f"  {left(scene.ahead)}" if scene.ahead else ""
+    share = scene.ahead.share if scene.ahead else scene.done / scene.total if scene.total else 0.0
+    count = f"{percent(share)}  {scene.done}/{scene.total} points"
     text = f"  {count}  {duration(scene.elapsed_s)}"
     # The bar keeps its length when the times get longer.
-    room = max(width - max(len(text + left), len(count) + 30), 3)
-    bar = _bar(scene.done, scene.total, room, "bold green", glyphs)
-    return [*bar, (text.rjust(width - room - len(left)), ""), (left, "bold")]
+    room = max(width - max(len(text + remains), len(count) + 30), 3)
+    bar = _bar(round(1000 * share), 1000, room, "bold green", glyphs)
+    return [*bar, (text.rjust(width - room - len(remains)), ""), (remains, "bold")]
 
 
 def _notes(notes: Sequence[Note], width: int, glyphs: Glyphs) -> list[Line]:
@@ -284,10 +286,10 @@ def _table(rows: Sequence[Row], width: int, room: int, glyphs: Glyphs) -> list[L
     hidden = max(len(rows) - (room - 2), 0)
     work = rows[0].workload
     columns = [
-        ("strategy", "", [_clip(_name(row), NAME_MAX, glyphs) for row in rows]),
+        ("strategy", "", [_clip(name_of(row), NAME_MAX, glyphs) for row in rows]),
         ("N", ">", [str(row.world_size) for row in rows]),
         (f"{work.unit}/s", "", _estimates([row.samples_per_s for row in rows], work.units_per_sample, "", glyphs)),
-        ("efficiency", "", _estimates([_claimed(row) for row in rows], 100, " %", glyphs)),
+        ("efficiency", "", _estimates([claimed(row) for row in rows], 100, " %", glyphs)),
     ]
     widths = [max(len(heading), *map(len, texts)) for heading, _, texts in columns]
     heading = "  ".join(f"{head:{align}{n}}" for (head, align, _), n in zip(columns, widths, strict=True))
@@ -303,14 +305,9 @@ def _row(row: Row, text: str, width: int, glyphs: Glyphs) -> Line:
     flags = " ".join(row.flags) + (f" {row.failed.cause}" if row.failed else "")
     line: Line = [(text, "")]
     if width - len(text) >= 60:
-        line += [("  ", ""), *_share(_claimed(row), glyphs)]
+        line += [("  ", ""), *_share(claimed(row), glyphs)]
     used = sum(len(part) for part, _ in line)
     return [*line, (_clip(f"  {flags}", width - used, glyphs), "red" if row.failed else "yellow")]
-
-
-def _claimed(row: Row) -> Estimate | None:
-    """None if the samples of its ranks taught less than those of the baseline."""
-    return None if row.learnt_less else row.efficiency
 
 
 def _share(efficiency: Estimate | None, glyphs: Glyphs) -> Line:
@@ -319,10 +316,6 @@ def _share(efficiency: Estimate | None, glyphs: Glyphs) -> Line:
     mean = efficiency.mean
     style = "green" if mean >= 0.9 else "yellow" if mean >= 0.7 else "red"
     return _bar(round(1000 * mean), 1000, SHARE, style, glyphs)
-
-
-def _name(row: Row) -> str:
-    return row.strategy if row.interconnect == "auto" else f"{row.strategy} {row.interconnect}"
 
 
 def _estimates(estimates: Sequence[Estimate | None], scale: float, unit: str, glyphs: Glyphs) -> list[str]:

@@ -6,58 +6,59 @@ live view is made, so that other ranks do not pay for it.
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 from scaling.analysis.table.analyse import Row
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
+from scaling.sweep.forecast import Ahead
 from scaling.sweep.state import PointState
 from scaling.sweep.view.base import View
 from scaling.sweep.view.frame import ASCII, Glyphs, Note, Scene, frame
 from scaling.sweep.view.plain import NoView, PlainView, Stream, failure, headline
 from scaling.text import one_line, printable
+from scaling.transport import terminal
+from scaling.transport.terminal import ViewKind
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
 REFRESH_S = 1.0
-DUMB = ("dumb", "unknown")
 
 
 def make(
-    kind: Literal["live", "plain", "none"],
+    kind: ViewKind,
     stream: TextIO,
     *,
     clock: Callable[[], float] = time.monotonic,
-    columns: int | None = None,
 ) -> View:
-    """Return the view of this kind on `stream`; plain lines if the terminal cannot move its cursor (TERM=dumb).
-    `columns` is its width; None takes COLUMNS or asks the terminal."""
+    """Return the view of this kind on `stream`, which is stdout if the kind is `auto`. The view is plain if the
+    terminal cannot move its cursor (TERM=dumb)."""
     if kind == "none":
         return NoView(stream, clock)
-    if kind == "plain" or os.environ.get("TERM", "").lower() in DUMB:
+    if kind == "plain" or terminal.is_dumb():
         return PlainView(stream, clock)
-    return LiveView(stream, clock, columns)
+    shown_on = terminal.find()
+    return PlainView(stream, clock) if kind == "auto" and shown_on is None else LiveView(stream, clock, shown_on)
 
 
 class LiveView:
-    """A view that draws the newest state over the last one, at most once a second."""
+    """A view that draws the newest state over the last one, at most once a second. `shown_on` is the file
+    descriptor of the terminal; None if unknown."""
 
     def __init__(
         self,
         stream: TextIO,
         clock: Callable[[], float] = time.monotonic,
-        columns: int | None = None,
+        shown_on: int | None = None,
     ) -> None:
         from rich.live import Live
 
         self._clock = clock
-        self._columns = columns
+        self._shown_on = shown_on
         self._stream = Stream(stream)
         self._console = _console(self._stream)
         self._glyphs = Glyphs() if self._console.encoding.startswith("utf") else ASCII
@@ -69,16 +70,16 @@ class LiveView:
         )
         self._title = ""
         self._done = self._total = self._number = 0
-        self._opened_s = self._due_s = self._left_at_s = clock()
-        self._left_s: float | None = None
+        self._opened_s = self._due_s = clock()
+        self._ahead: Ahead | None = None
         self._state: PointState | None = None
         self._rows: Sequence[Row] = ()
         self._notes: list[Note] = []
 
     def opened(self, header: Header, total: int) -> None:
         self._title, self._total = one_line(headline(header)), total
-        self._opened_s = self._left_at_s = self._clock()
-        self._left_s = header.estimate_s or None
+        self._opened_s = self._clock()
+        self._ahead = Ahead(0.0, header.estimate_s or None)
         self._live.start()
         self._look()
 
@@ -91,11 +92,11 @@ class LiveView:
         self._state = state
         self._look()
 
-    def finished(
-        self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
-    ) -> None:
+    def advanced(self, ahead: Ahead) -> None:
+        self._ahead = ahead
+
+    def finished(self, record: PointRecord, rows: Sequence[Row], number: int, total: int) -> None:
         self._done, self._total, self._rows = number, total, rows
-        self._left_s, self._left_at_s = left_s, self._clock()
         self._state = None
         label = record.point.label
         if isinstance(record.outcome, Failed):
@@ -115,9 +116,14 @@ class LiveView:
         """Leave progress and notes on the screen; the whole table is printed after them."""
         if stream is not None:
             self._stream.redirect(stream)
-        self._state, self._rows, self._left_s = None, (), None
+        self._state, self._rows, self._ahead = None, (), None
         self._live.update(self._draw())
         self._live.stop()
+
+    @property
+    def columns(self) -> int:
+        """The width of the terminal."""
+        return terminal.size(self._shown_on).columns
 
     def _look(self) -> None:
         now_s = self._clock()
@@ -128,12 +134,11 @@ class LiveView:
     def _draw(self) -> Text:
         from rich.text import Text
 
-        terminal = shutil.get_terminal_size()
-        width = self._columns or terminal.columns
-        self._console.size = (width, terminal.lines)
+        columns, rows = terminal.size(self._shown_on)
+        self._console.size = (columns, rows)
         # One line and one column stay free, or the terminal would scroll or wrap. The frame ends its last line:
         # mpirun (Open MPI 5) forwards whole lines only.
-        lines = frame(self._scene(), width=width - 1, height=terminal.lines - 1, glyphs=self._glyphs)
+        lines = frame(self._scene(), width=columns - 1, height=rows - 1, glyphs=self._glyphs)
         text = Text(no_wrap=True, overflow="crop", end="")
         for line in lines:
             for words, style in line:
@@ -144,13 +149,12 @@ class LiveView:
 
     def _scene(self) -> Scene:
         now_s = self._clock()
-        left_s = None if self._left_s is None else max(self._left_s - (now_s - self._left_at_s), 0.0)
         return Scene(
             title=self._title,
             done=self._done,
             total=self._total,
             elapsed_s=now_s - self._opened_s,
-            left_s=left_s,
+            ahead=self._ahead,
             running=self._state,
             number=self._number,
             running_s=now_s - self._state.started_s if self._state else 0.0,

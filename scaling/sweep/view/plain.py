@@ -9,17 +9,19 @@ from contextlib import suppress
 from typing import TextIO
 
 from scaling.analysis.measured.step_time import step_time
+from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy
 from scaling.analysis.table.analyse import Row
 from scaling.hosts.info import cores_text
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
+from scaling.sweep.forecast import Ahead
 from scaling.sweep.outcome import cause_of
 from scaling.sweep.state import PointState
 from scaling.text import counted, decimals, duration, one_line
 from scaling.workloads import models
 
-HEARTBEAT_S = 30.0
+HEARTBEAT_S, LEAST_S = 5.0, 2.0
 NAMED = 4
 
 # ---------------------------------------------------------------- words
@@ -30,6 +32,24 @@ def number(value: float) -> str:
     return f"{value:.{decimals(value)}f}"
 
 
+def percent(share: float) -> str:
+    """Format a share of 0 to 1; 100 % only if nothing remains."""
+    return f"{int(100 * share + 1e-9)} %"
+
+
+def left(ahead: Ahead) -> str:
+    return "left unknown" if ahead.left_s is None else f"left {duration(ahead.left_s)}"
+
+
+def name_of(row: Row) -> str:
+    return row.strategy if row.interconnect == "auto" else f"{row.strategy} {row.interconnect}"
+
+
+def claimed(row: Row) -> Estimate | None:
+    """Return the efficiency; None if the samples of its ranks taught less than those of the baseline."""
+    return None if row.learnt_less else row.efficiency
+
+
 def phase(state: PointState) -> str:
     """Describe where a running point is: `measuring: window 4 of 10`."""
     ranks = len(state.ranks)
@@ -38,7 +58,7 @@ def phase(state: PointState) -> str:
     if state.phase == "starting":
         missing = [helper.task.role for helper in state.helpers if helper.announced is None]
         helpers = f", waiting for {' '.join(missing)}" if missing else ""
-        return f"starting: {state.ready} of {ranks} ready{helpers}"
+        return f"starting: {state.ready} of {counted(ranks, 'rank')} ready{helpers}"
     if state.phase == "warming":
         return f"warming: window {min(len(rank.warmup) for rank in state.ranks) + 1}"
     if state.point.regime is not None and state.phase in ("measuring", "evaluating"):
@@ -48,10 +68,10 @@ def phase(state: PointState) -> str:
         doing = "measuring" if state.phase == "measuring" else "waiting until its cores are quiet"
         return f"{doing}: window {min(done + 1, state.expected)} of {state.expected}"
     if state.phase == "soaking":
-        return "going on: whether what was measured lasts"
+        return "soaking: more turns show whether the efficiency lasts"
     if state.phase == "inspecting":
-        return f"looking closer: {state.inspected} of {ranks} done"
-    return f"finishing: {state.ended} of {ranks} ended"
+        return f"inspecting: {state.inspected} of {ranks} ranks done"
+    return f"finishing: {state.ended} of {counted(ranks, 'rank')} ended"
 
 
 def _training(state: PointState) -> str:
@@ -84,20 +104,48 @@ def speed(record: PointRecord) -> str:
     return f"{number(record.point.global_batch_size * work.units_per_sample / step.step_s)} {work.unit}/s"
 
 
-def result(record: PointRecord, left_s: float | None) -> str:
-    """Describe the result of a point: `602.1 images/s, 10 windows in 2.1 s (4.9 s in all), left 1 min 10 s`."""
-    left = f", left {duration(left_s)}" if left_s else ""
-    if isinstance(record.outcome, Failed):
-        return failure(record.outcome) + left
+def summary(records: Sequence[PointRecord], rows: Sequence[Row]) -> str:
+    """Describe points that are over: the result of one, or the efficiencies so far at the largest world size."""
+    if len(records) == 1:
+        return f"{records[0].point.label}: {result(records[0])}"
+    largest = max((row.world_size for row in rows if claimed(row)), default=1)
+    found = [
+        f"{name_of(row)} {_share(one)}" for row in rows if row.world_size == largest > 1 and (one := claimed(row))
+    ]
+    so_far = f"; efficiency at N={largest} so far: {_named(found)}" if found else ""
+    return f"{len(records)} points measured{so_far}"
+
+
+def _share(efficiency: Estimate) -> str:
+    half = efficiency.half_width
+    return f"{100 * efficiency.mean:.1f} %" + ("" if half is None else f" ± {100 * half:.1f}")
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def warnings(records: Sequence[PointRecord]) -> Iterator[str]:
+    """Yield one line for each kind of warning: its first text, and how many points have one."""
+    by_kind: dict[str, list[str]] = {}
+    for record in records:
+        for warning in record.warnings:
+            by_kind.setdefault(warning.kind, []).append(f"{record.point.label}: {warning.text}")
+    for texts in by_kind.values():
+        yield texts[0] + (f" (and {len(texts) - 1} more like it)" if len(texts) > 1 else "")
+
+
+def result(record: PointRecord) -> str:
+    """Describe the result of a measured point: `602.1 images/s, 10 windows in 2.1 s (4.9 s in all)`."""
     if record.point.regime is not None:
-        return _trained(record) + left
+        return _trained(record)
     windows = max((len(rank.windows) for rank in record.ranks), default=0)
     parts = (
         speed(record),
         f"{windows} windows in {duration(record.measured_s)} ({duration(record.wall_s)} in all)",
         "tried again" if record.retries else "",
     )
-    return ", ".join(part for part in parts if part) + left
+    return ", ".join(part for part in parts if part)
 
 
 def _trained(record: PointRecord) -> str:
@@ -153,8 +201,7 @@ def _hosts(header: Header) -> Iterator[str]:
             text += f", {devices or f'{cores_text(info)} of {info.cpu_model}'}"
         alike.setdefault(text, []).append(name)
     for text, names in alike.items():
-        named = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-        yield f"{counted(len(names), 'host')} ({named}): {text}" + (" each" if len(names) > 1 else "")
+        yield f"{counted(len(names), 'host')} ({_named(names)}): {text}" + (" each" if len(names) > 1 else "")
 
 
 # ---------------------------------------------------------------- the stream and the view
@@ -181,7 +228,8 @@ class Stream:
 
 
 class PlainView:
-    """A view of one line per event, with a heartbeat after 30 s without output."""
+    """A view of lines for a file or a pipe. After 5 s without output a line has the progress and the time left.
+    Points that end within 2 s share a line. Failures are printed at once."""
 
     def __init__(
         self,
@@ -193,44 +241,60 @@ class PlainView:
         self._clock = clock
         self._unix_clock = unix_clock
         self._printed_s = clock()
-        self._number = self._total = 0
+        self._done = self._total = 0
+        self._ahead = Ahead(0.0, None)
+        self._over: list[PointRecord] = []  # not printed yet
+        self._rows: Sequence[Row] = ()
 
     def opened(self, header: Header, total: int) -> None:
-        self._total = total
+        self._total, self._ahead = total, Ahead(0.0, header.estimate_s or None)
         for text in introduction(header, total):
             self.note(text)
 
     def began(self, state: PointState, number: int) -> None:
         del state
-        self._number = number
+        self._done = number - 1
 
     def progress(self, state: PointState) -> None:
-        now_s = self._clock()
-        if now_s - self._printed_s >= HEARTBEAT_S:
-            so_far = duration(now_s - state.started_s)
-            self._event(self._number, f"{state.point.label}: {phase(state)} ({so_far} so far)")
+        silent_s = self._clock() - self._printed_s
+        if self._over and silent_s >= LEAST_S:
+            self._print_over()
+        elif silent_s >= HEARTBEAT_S:
+            self._event(
+                f"{percent(self._ahead.share)} done, {left(self._ahead)}; {state.point.label}: {phase(state)}"
+            )
 
-    def finished(
-        self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
-    ) -> None:
-        del rows
-        self._total = total
-        self._event(number, f"{record.point.label}: {result(record, left_s)}")
-        for warning in record.warnings:
-            self._event(number, f"{record.point.label}: warning: {warning.text}")
+    def advanced(self, ahead: Ahead) -> None:
+        self._ahead = ahead
+
+    def finished(self, record: PointRecord, rows: Sequence[Row], number: int, total: int) -> None:
+        self._done, self._total, self._rows = number, total, rows
+        if isinstance(record.outcome, Failed):
+            self._event(f"{record.point.label}: {failure(record.outcome)}")
+        self._over.append(record)
 
     def extended(self, total: int) -> None:
         self._total = total
-        self.note(f"intervals are wider than asked for: a round more, {total} points in all")
+        self.note(f"intervals are wider than --target-ci: one more round, {total} points in all")
 
     def note(self, text: str) -> None:
         self._print(one_line(text))
 
     def closed(self, stream: TextIO | None = None) -> None:
         del stream
+        self._print_over()
 
-    def _event(self, number: int, text: str) -> None:
-        self._print(f"[{number:>{len(str(self._total))}}/{self._total}] {one_line(text)}")
+    def _print_over(self) -> None:
+        over, self._over = self._over, []
+        measured = [record for record in over if not isinstance(record.outcome, Failed)]
+        if measured:
+            remains = f", {left(self._ahead)}" if self._done < self._total else ""
+            self._event(f"{summary(measured, self._rows)}{remains}")
+        for text in warnings(over):
+            self._event(f"warning: {text}")
+
+    def _event(self, text: str) -> None:
+        self._print(f"[{self._done:>{len(str(self._total))}}/{self._total}] {one_line(text)}")
 
     def _print(self, line: str) -> None:
         self._printed_s = self._clock()

@@ -66,7 +66,7 @@ def bisect(
             show_default="estimated from windows",
         ),
     ] = None,
-    view: View = "plain",
+    view: View = "auto",
     **flags: Any,
 ) -> Asked:
     """Find the node that makes the others wait, and what its removal would bring. It needs three nodes or more.

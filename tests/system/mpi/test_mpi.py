@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -53,6 +54,25 @@ def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ran
 def reported(run: Path) -> str:
     done = subprocess.run([sys.executable, "-m", "scaling", "report", str(run)], capture_output=True, check=True)
     return done.stdout.decode()
+
+
+ON_A_TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
+HIDES_THE_CURSOR = "\x1b[?25l"
+
+
+@on_mpi_each("to", {"": "openmpi4", " | cat": "mpich", " > file; cat file": "openmpi5"})
+def test_the_view_is_live_only_on_a_terminal(tmp_path: Path, mpi: Mpi, to: str) -> None:
+    """Also where mpirun hides it from rank 0, or makes a file look like one."""
+    call = shlex.join([str(mpi.mpirun), "-np", "1", sys.executable, *FAKE, "--world-sizes", "1", "--no-page"])
+    environ = {**os.environ, **mpi.environ(1), "TERM": "xterm"}
+    for name in ("SCALING_VIEW", "COLUMNS", "LINES"):
+        environ.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_TERMINAL, "bash", "-c", call + to], stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=60, check=False,
+    )  # fmt: skip
+    assert "points planned" in done.stdout or HIDES_THE_CURSOR in done.stdout, done.stdout + done.stderr
+    assert (HIDES_THE_CURSOR in done.stdout) == (to == "")
 
 
 @on_mpi("openmpi5")

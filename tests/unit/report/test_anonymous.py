@@ -250,8 +250,9 @@ def test_the_view_of_a_run_names_no_program() -> None:
     hidden, out = disguise(*run()), StringIO()
     view = measuring._HiddenView(out, hidden)
     one = run()[1][0]
-    view.finished(one, (), 1, 2, None)
-    assert "warning: foreign load" in out.getvalue()
+    view.finished(one, (), 1, 2)
+    view.closed()
+    assert "round 1: foreign load" in out.getvalue()
     assert not [name for name in (*NAMES, *COMMAND_LINES) if name in out.getvalue()]
 
 
@@ -264,7 +265,7 @@ def test_the_page_of_a_run_has_no_names(tmp_path: Path, monkeypatch: pytest.Monk
         return subprocess.CompletedProcess([], 0, "", "")
 
     monkeypatch.setattr("scaling.run.programs.output", output)
-    ending = measuring.Ending(False, False, True, None, lambda: None, disguise(*run()) if hidden else None)
+    ending = measuring.Ending(False, 80, False, True, None, lambda: None, disguise(*run()) if hidden else None)
     measuring._write_page(tmp_path, ending)
     assert ("--anonymous" in given) == hidden
 

@@ -385,7 +385,7 @@ def test_views_show_what_ran(view: Any) -> None:
     screen = view(stream, clock)
     header, records = spoilt(*default_run())
     screen.opened(header, len(records))
-    screen.finished(records[0], [spoil(Row, points.row(2))], 1, len(records), 1.0)
+    screen.finished(records[0], [spoil(Row, points.row(2))], 1, len(records))
     screen.note(HOSTILE)
     screen.closed()
     text = stream.getvalue()

@@ -21,6 +21,7 @@ from scaling.records.host import Gpu, Nic
 from scaling.records.run import PointRecord
 from scaling.records.task import Finish, Rest
 from scaling.records.task import Run as RunCommand
+from scaling.sweep.forecast import Ahead
 from scaling.sweep.view.plain import NoView
 from tests.support.inline import ALONE, Launch, host
 from tests.support.points import POINT, changed
@@ -252,25 +253,46 @@ def test_records_name_their_gpus_and_say_that_hosts_share_one(tmp_path: Path) ->
     assert told == {1: (("GPU-a",), False), 2: (("GPU-a", "GPU-a"), True)}
 
 
-class Left(NoView):
-    """Notes the time left that each finished point is told with, and how many are left then."""
+class Told(NoView):
+    """Notes what is ahead, and which of it was told before the first point ended."""
 
     def __init__(self) -> None:
         super().__init__(StringIO())
-        self.told: list[tuple[float, int]] = []
+        self.ahead: list[Ahead] = []
+        self.before_the_first = 0
 
-    def finished(
-        self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
-    ) -> None:
-        assert left_s is not None
-        self.told.append((left_s, total - number))
+    def advanced(self, ahead: Ahead) -> None:
+        self.ahead.append(ahead)
+
+    def finished(self, record: PointRecord, rows: Sequence[Row], number: int, total: int) -> None:
+        self.before_the_first = self.before_the_first or len(self.ahead) - 1
 
 
-def test_the_time_left_is_that_of_whole_epochs(tmp_path: Path) -> None:
-    """Five points that end together took a fifth of their time each, also when the first of them is told."""
-    view, launch = Left(), Launch(2)
+def test_progress_goes_on_while_points_take_turns(tmp_path: Path) -> None:
+    """Also before the first points end, and in the soak. Points that end together change nothing."""
+    view = Told()
+    sweep(tmp_path, Launch(2), view=view, rounds=2, soak_s=2.0)
+    shares = [one.share for one in view.ahead]
+    assert view.before_the_first > 10
+    assert len(set(shares[: view.before_the_first])) > 8
+    assert shares[0] < 0.2 and 0.5 < shares[view.before_the_first] < 0.8
+    assert shares[-1] == pytest.approx(1.0)
+    assert max(before - after for before, after in pairwise(shares)) < 0.05
+    assert view.ahead[view.before_the_first : view.before_the_first + 5] == [view.ahead[view.before_the_first]] * 5
+
+
+def test_the_time_left_is_known_from_the_first_moment_on(tmp_path: Path) -> None:
+    view, launch = Told(), Launch(2)
     begun_s = launch.clock()
     sweep(tmp_path, launch, view=view, rounds=2)
-    first, last = view.told[0], view.told[4]
-    assert first[0] / first[1] == pytest.approx(last[0] / last[1])
-    assert first[0] < launch.clock() - begun_s
+    left = [one.left_s for one in view.ahead]
+    assert None not in left
+    assert left[0] > left[view.before_the_first] > left[-1] == pytest.approx(0.0)  # type: ignore[operator]
+    assert left[view.before_the_first] < launch.clock() - begun_s  # type: ignore[operator]
+
+
+def test_progress_of_a_resumed_run_includes_what_was_measured(tmp_path: Path) -> None:
+    view = Told()
+    begun = sweep(tmp_path, Launch(2), rounds=1)
+    sweep(tmp_path, Launch(2), view=view, rounds=2, resume=begun.folder)
+    assert 0.5 < view.ahead[0].share < 1.0

@@ -15,6 +15,7 @@ from scaling.analysis.table import analyse
 from scaling.records.events import Failed, Finished
 from scaling.records.host import Nic
 from scaling.records.run import PointRecord
+from scaling.sweep.forecast import Ahead
 from scaling.sweep.state import PointState
 from tests.support.inline import Launch, enrol, host
 
@@ -30,14 +31,15 @@ class Recorder:
     def began(self, state: PointState, number: int) -> None:
         self.seen.append(f"began {number} {state.point.kind} N={state.point.world_size}")
 
+    def advanced(self, ahead: Ahead) -> None:
+        pass
+
     def progress(self, state: PointState) -> None:
         phase = f"{state.phase} {state.point.kind} N={state.point.world_size}"
         if self.seen[-1] != phase:
             self.seen.append(phase)
 
-    def finished(
-        self, record: PointRecord, rows: Sequence[analyse.Row], number: int, total: int, left_s: Any
-    ) -> None:
+    def finished(self, record: PointRecord, rows: Sequence[analyse.Row], number: int, total: int) -> None:
         self.seen.append(f"finished {number}/{total} {type(record.outcome).__name__}")
 
     def extended(self, total: int) -> None:
@@ -70,9 +72,7 @@ class Table(Recorder):
         super().__init__()
         self.tables: list[Sequence[analyse.Row]] = []
 
-    def finished(
-        self, record: PointRecord, rows: Sequence[analyse.Row], number: int, total: int, left_s: Any
-    ) -> None:
+    def finished(self, record: PointRecord, rows: Sequence[analyse.Row], number: int, total: int) -> None:
         self.tables.append(rows)
 
 

@@ -339,11 +339,11 @@ def cores(facts: Facts) -> Iterator[Verdict]:
         share = min(usable, granted)
         shares[nodes] = f"{share:.3g}"
         if usable < 1:
-            crowded[nodes] = f"{len(ranks)} ranks on {len(cores_of(hosts))} cores"
+            crowded[nodes] = f"{counted(len(ranks), 'rank')} on {counted(len(cores_of(hosts)), 'core')}"
         elif granted < 1:
             starved[nodes] = f"{granted:.3g} of a core"
         elif share * len(ranks) < every / 2:
-            few[nodes] = (granted < usable, f"{share * len(ranks):.3g} of {every} cores")
+            few[nodes] = (granted < usable, f"{share * len(ranks):.3g} of {counted(every, 'core')}")
     if starved:
         text = f"a cgroup's CPU quota, shared by its ranks, grants each {grouped(starved)}; on cpu such rows are "
         yield warning("cores", f"{text}OVERSUBSCRIBED", f"{LARGER}; or start fewer ranks")
@@ -389,8 +389,9 @@ def load(facts: Facts) -> Iterator[Verdict]:
             continue
         busy = True
         named = ", ".join(f"{name} {used:.1f}" for name, used in seen.by if used >= 0.05)
-        text = f"{nodes}: other processes use {seen.other_cores:.1f} of {ranks[0].machine_cores} cores" + (
-            f" ({named})" if named else " (none that this rank can see)"
+        text = (
+            f"{nodes}: other processes use {seen.other_cores:.1f} of {counted(ranks[0].machine_cores, 'core')}"
+            + (f" ({named})" if named else " (none that this rank can see)")
         )
         yield warning("load", text, "end them, or take nodes for this job alone (Slurm: --exclusive)")
     if not busy:

@@ -9,6 +9,7 @@ from typing import Any, TextIO, cast
 import pytest
 
 from scaling.records.events import Ended, Error, Hello
+from scaling.sweep.forecast import Ahead
 from scaling.sweep.state import failing
 from scaling.sweep.view import live as view
 from scaling.sweep.view.plain import PlainView
@@ -66,7 +67,7 @@ def test_two_ranks(live: Open, columns: int) -> None:
     running(screen, clock, state, [row(1, 1.0), row(2)])
     lines = terminal.look()
     assert lines[0].startswith("scaling  torch:gloo · digits-cnn on digits · cpu · 2 ranks on 1 host")
-    assert re.fullmatch(r"━+╸?─+ +22/60 points  12 s  left 4 min 28 s", lines[1])
+    assert re.fullmatch(r"━+╸?─+ +37 %  22/60 points  12 s  left 4 min 28 s", lines[1])
     assert lines[3].split() == ["strategy", "N", "images/s", "efficiency"]
     assert lines[4].startswith("torch:gloo  1  320.0 ± 1.5  100.0 % ± 0.4")
     assert lines[5].startswith("torch:gloo  2  608.0 ± 1.5   95.0 % ± 0.4")
@@ -177,7 +178,7 @@ def test_states_of_ranks_have_words_and_colours(live: Open) -> None:
 def test_failures_are_red_and_other_notes_yellow_whatever_they_say(live: Open) -> None:
     terminal, screen, _ = live(160)
     screen.opened(header(), 15)
-    screen.finished(record(point(2), CRASH), (), 1, 15, None)
+    screen.finished(record(point(2), CRASH), (), 1, 15)
     screen.note("FAILED is only a word here")
     screen.closed()
     assert terminal.colour("FAILED crash(SIGSEGV)") == "red"
@@ -198,16 +199,20 @@ def test_comm_shows_milliseconds_of_an_exchange(live: Open) -> None:
     assert "\n".join(terminal.look()).count("4/10        100.0 ms  measuring") == 2
 
 
-def test_the_time_left_runs_down(live: Open) -> None:
+def test_progress_and_time_left_before_the_first_point_ends(live: Open) -> None:
     terminal, screen, clock = live(80)
     screen.opened(header(), 60)
-    assert terminal.look()[1].endswith("0/60 points  0.0 s  left 1 min 30 s")
+    assert terminal.look()[1].endswith("0 %  0/60 points  0.0 s  left 1 min 30 s")
     clock.now_s += 20
+    screen.advanced(Ahead(0.5, 70.0))
     screen.progress(starting(point(2)))
-    assert terminal.look()[1].endswith("0/60 points  20 s  left 1 min 10 s")
+    line = terminal.look()[1]
+    assert line.endswith("50 %  0/60 points  20 s  left 1 min 10 s")
+    assert line.count("━") == pytest.approx(line.count("─"), abs=1)
     clock.now_s += 100
+    screen.advanced(Ahead(0.6, None))
     screen.extended(80)
-    assert terminal.look()[1].endswith("0/80 points  2 min 0 s")
+    assert terminal.look()[1].endswith("60 %  0/80 points  2 min 0 s  left unknown")
 
 
 def test_a_smaller_frame_leaves_nothing_of_the_larger(live: Open) -> None:
@@ -215,7 +220,7 @@ def test_a_smaller_frame_leaves_nothing_of_the_larger(live: Open) -> None:
     running(screen, clock, measuring(starting(point(16), hosts=4)), ten_rows(), ["a", "b", "c"])
     assert len([line for line in terminal.look() if line]) > 15
     clock.now_s += 1
-    screen.finished(record(point(2)), [row(1)], 23, 60, 9.0)
+    screen.finished(record(point(2)), [row(1)], 23, 60)
     lines = terminal.look()
     assert [line.split()[0] for line in lines if line][2:] == ["strategy", "torch:gloo", "!", "!", "!"]
 
