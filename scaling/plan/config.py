@@ -362,7 +362,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     option: Annotated[
         tuple[str, ...],
         _what(
-            "[STRATEGY.]KEY=VALUE, an option; repeatable; see --list.",
+            "[STRATEGY.]KEY=VALUE; repeatable; see --list.",
             usual=True,
             metavar="K=V",
             repeats=True,
