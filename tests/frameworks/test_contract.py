@@ -24,7 +24,7 @@ from tests.support import counted_bytes, ranks
 from tests.support.matrix import cases
 from tests.support.rank import Trained
 
-FRAMEWORKS = ("torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod", "mpi4py")
+FRAMEWORKS = ("torch", "torchvision", "tensorflow", "keras", "mxnet", "jax", "horovod", "mpi4py")
 STEPS = 3
 # Sums in another order differ by 1e-7 of a gradient; a missing exchange, or a sum for a mean, by all of it.
 TOLERANCE = 1e-3

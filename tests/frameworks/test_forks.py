@@ -34,7 +34,7 @@ STEPS = 3
 STOPPED_S, LATER_S = 12.0, 1.5
 SYNCHRONOUS = [
     "torch:gloo", "torch:horovod", "torch:ps-sync", "tensorflow:ring", "tensorflow:horovod", "mxnet:dist_sync",
-    "mxnet:horovod", "mxnet:local",
+    "jax:psum", "mxnet:horovod", "mxnet:local",
 ]  # fmt: skip
 FEW = ["torch:gloo", "torch:ps-sync", "tensorflow:ring", "mxnet:horovod"]
 
@@ -139,7 +139,7 @@ def test_asynchronous_ranks_can_be_forked_too(name: str) -> None:
     assert all(loss is not None and loss > 0 for loss in losses)
 
 
-@pytest.mark.parametrize("name", ["torch:gloo", "tensorflow:ring", "mxnet:dist_sync"])
+@pytest.mark.parametrize("name", ["torch:gloo", "tensorflow:ring", "mxnet:dist_sync", "jax:psum"])
 def test_ranks_that_are_stopped_for_long_go_on(name: str) -> None:
     """As they are while others take their turns; their agents let them go on one a little after the other. It
     really takes so long: what they would lose are heartbeats."""

@@ -1,4 +1,4 @@
-"""The same network in the three frameworks: with equal weights, equal logits, losses and gradients."""
+"""The same network in the four frameworks: with equal weights, equal logits, losses and gradients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return computed("torch", tmp_path_factory)
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "mxnet"])
+@pytest.fixture(scope="module", params=["tensorflow", "mxnet", "jax"])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
     return computed(request.param, tmp_path_factory)
 

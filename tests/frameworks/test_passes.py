@@ -32,6 +32,9 @@ def gradients(trainer, name):
         return [each.grad().asnumpy() for each in trainer.trained.values()]
     if trainer.task.point.workload.trains:
         return []
+    if name == "jax":
+        trainer._state, _, made = trainer._step(trainer._state, *trainer._moved(0), *trainer._scalars())
+        return [np.asarray(each) for each in made.values()]
     graph = trainer._step.__closure__[0].cell_contents
     _, *made = graph(*trainer.compute._moved(0))
     return [each.numpy() for each in made]

@@ -34,7 +34,7 @@ for rate in (1e-3, 1e-9):
 """
 
 
-@pytest.mark.parametrize("strategy", ["torch:plain", "tensorflow:plain", "mxnet:plain"])
+@pytest.mark.parametrize("strategy", ["torch:plain", "tensorflow:plain", "mxnet:plain", "jax:plain"])
 def test_momentum_is_rescaled_to_the_new_rate(strategy: str) -> None:
     """As torch and Goyal 2017 have it; where velocities have rates in them, nine tenths of a step follow it."""
     module = frameworks.load(strategy)

@@ -53,7 +53,7 @@ def begun(spec: ModelSpec, path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "mxnet"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "mxnet", "jax"])
 def test_it_is_in_the_description_s_names_order_and_shapes(framework: str, tmp_path: Path) -> None:
     """With kernels that Keras turns, a flattened image, and batch norm of both kinds."""
     if find_spec(framework) is None:

@@ -52,7 +52,7 @@ def windows(name: str, kind: Kind, folder: Path) -> list[Window]:
     return found
 
 
-@pytest.mark.parametrize("name", ["torch:plain", "tensorflow:plain"])
+@pytest.mark.parametrize("name", ["torch:plain", "tensorflow:plain", "jax:plain"])
 def test_plain_loops_beside_each_other_have_a_time_of_each_step(name: str, tmp_path: Path) -> None:
     """The first begins with the window, each where the one before ends, and after the last one nothing is left
     but to see that the device is done."""

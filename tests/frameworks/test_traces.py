@@ -30,7 +30,7 @@ def names(path: Path) -> set[str]:
     """Of the events of a file, which may be a list or an object, as Chrome reads both."""
     read = msgspec.json.decode(gzip.decompress(path.read_bytes()))
     events = read["traceEvents"] if isinstance(read, dict) else read
-    assert all(event["ts"] >= 0 for event in events if event["ph"] in "BEX")
+    assert all(event["ts"] >= 0 for event in events if event.get("ph", "M") in "BEX")
     return {event["name"] for event in events if "name" in event}
 
 
@@ -40,6 +40,7 @@ def names(path: Path) -> set[str]:
         ("torch:gloo", {TRACED, "aten::convolution"}, {"gloo:all_reduce"}),
         ("torch:horovod", {TRACED, "aten::convolution"}, set()),
         ("tensorflow:ring", {"ReadVariableOp"}, {"CollectiveReduceV2"}),
+        ("jax:psum", set(), {"all-reduce"}),
         ("mxnet:horovod", {"Convolution"}, {"horovod_allreduce"}),
     ],
 )

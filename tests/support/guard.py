@@ -24,7 +24,7 @@ import pytest
 from scaling.quiet import agent
 from scaling.quiet.canary import Canary
 
-FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod"}
+FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "mxnet", "jax", "horovod"}
 PROCESSES = {
     "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn",
 }  # fmt: skip

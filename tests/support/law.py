@@ -48,6 +48,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("frameworks/tf/",),
     "keras": ("frameworks/tf/",),
     "mxnet": ("frameworks/mx/",),
+    **dict.fromkeys(("jax", "jaxlib"), ("frameworks/jax/",)),
     "horovod": ("frameworks/",),
 }
 # Beside `<command>/flags.py`: what all commands do with their flags.
@@ -222,6 +223,7 @@ OWN_FOLDERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("torch", "pytorch"), ("frameworks/pytorch/",)),
     **dict.fromkeys(("tensorflow", "tf"), ("frameworks/tf/",)),
     **dict.fromkeys(("mxnet", "mx"), ("frameworks/mx/",)),
+    "jax": ("frameworks/jax/",),
     **dict.fromkeys(("horovod", "hvd", "gloo"), ("frameworks/",)),
 }
 

@@ -1,6 +1,6 @@
 """What networks come to in one framework, in a process of its own: their OpenMPs are not made for one process.
 
-python -m tests.support.networks torch|tensorflow|mxnet FILE NAME...
+python -m tests.support.networks torch|tensorflow|mxnet|jax FILE NAME...
 
 FILE.npz then holds the logits of each network in inference, and for those of LEARNING the loss in training and all
 its gradients, as `name/what`; weights, inputs and labels are the same in every framework.
@@ -205,7 +205,37 @@ class Gluon:
         return {"loss": losses.mean().asnumpy()[0], **gradients}
 
 
-FRAMEWORKS: dict[str, type[Framework]] = {"torch": Torch, "tensorflow": Keras, "mxnet": Gluon}
+class Functions:
+    """JAX."""
+
+    def __init__(self) -> None:
+        import jax
+
+        from scaling.frameworks.jax import loop, network
+
+        self._jax, self._losses, self._network = jax, loop, network
+
+    def logits(self, spec: ModelSpec, taken: Array) -> Array:
+        """Channels last."""
+        known: Any = self._network.statistics(spec)
+        arrays: Any = dict(drawn(spec))
+        found, _ = self._network.apply(spec, arrays, known, self._jax.numpy.asarray(_last(taken)), key=None)
+        return np.asarray(found)
+
+    def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
+        network, key = self._network, self._jax.random.key(0)
+
+        def loss(arrays: dict[str, Array]) -> Any:
+            logits, _ = network.apply(spec, arrays, network.statistics(spec), _last(taken), key=key)
+            return self._losses.loss_of(spec.target)(logits, labels)
+
+        found, gradients = self._jax.value_and_grad(loss)(dict(drawn(spec)))
+        return {"loss": np.asarray(found), **{name: np.asarray(gradients[name]) for name, _ in drawn(spec)}}
+
+
+FRAMEWORKS: dict[str, type[Framework]] = {
+    "torch": Torch, "tensorflow": Keras, "mxnet": Gluon, "jax": Functions,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What a framework's optimisers make of the same weights and gradients, in a process of its own.
 
-python -m tests.support.optimizers tensorflow|mxnet prints a line per optimiser: its name and the weights, as JSON.
+python -m tests.support.optimizers tensorflow|mxnet|jax prints a line per optimiser: its name, the weights as JSON.
 """
 
 from __future__ import annotations
@@ -68,7 +68,23 @@ def gluon(name: Optimizer) -> Array:
     return found
 
 
-FRAMEWORKS: dict[str, Callable[[Optimizer], Array]] = {"tensorflow": keras, "mxnet": gluon}
+def functions(name: Optimizer) -> Array:
+    """JAX."""
+    import jax.numpy as jnp
+
+    from scaling.frameworks.jax import optimizers
+
+    start, gradients = given()
+    weights: Any = {"w": jnp.asarray(start)}
+    kept: Any = optimizers.start(recipe(name), {"w": start})
+    rate: Any = np.float32(recipe(name).rate)
+    for step, each in enumerate(gradients, 1):
+        number: Any = np.int32(step)
+        weights, kept = optimizers.update(recipe(name), weights, {"w": jnp.asarray(each)}, kept, rate, number)
+    return np.asarray(weights["w"])
+
+
+FRAMEWORKS: dict[str, Callable[[Optimizer], Array]] = {"tensorflow": keras, "mxnet": gluon, "jax": functions}
 
 
 if __name__ == "__main__":

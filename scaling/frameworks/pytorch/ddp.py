@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scaling.frameworks import evaluating
+from scaling.frameworks import collective_bytes, evaluating
 from scaling.frameworks.base import Option, Traits, read_options
 from scaling.frameworks.options import one_of, positive_number
-from scaling.frameworks.pytorch import collective_bytes
 from scaling.frameworks.pytorch.torch_distributed import TorchDistributed
 from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from scaling.frameworks import cuda, evaluating
+from scaling.frameworks import collective_bytes, cuda, evaluating
 from scaling.frameworks.base import Option, Traits, read_options
 from scaling.frameworks.options import accumulated, count_from_0, one_of
-from scaling.frameworks.pytorch import collective_bytes, installed
+from scaling.frameworks.pytorch import installed
 from scaling.frameworks.pytorch.torch_distributed import TorchDistributed
 from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Point

@@ -15,8 +15,7 @@ from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks import options
 from scaling.frameworks.base import PASSES, Strategy, read_options
-from scaling.frameworks.pytorch import FRAMEWORK, ddp, fsdp, installed, plain, ps
-from scaling.frameworks.pytorch.collective_bytes import (
+from scaling.frameworks.collective_bytes import (
     all_gather,
     all_reduce,
     broadcast,
@@ -24,6 +23,7 @@ from scaling.frameworks.pytorch.collective_bytes import (
     total,
     tree_crossings,
 )
+from scaling.frameworks.pytorch import FRAMEWORK, ddp, fsdp, installed, plain, ps
 from scaling.records.point import Kind
 from scaling.records.task import Task
 from tests.support import paper_tasks

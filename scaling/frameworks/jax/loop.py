@@ -1,0 +1,260 @@
+"""The JAX training loop of all JAX strategies, and the trainer of `jax:plain`.
+
+A step is one function, which XLA compiles: forward and backward pass, exchange, update. Strategies differ in how
+gradients become means over ranks and in where parameters lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from numpy.typing import NDArray
+
+from scaling.frameworks import feeding
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.digest import digest_of
+from scaling.frameworks.evaluating import Learnt
+from scaling.frameworks.jax import network, optimizers
+from scaling.frameworks.jax.network import Arrays, Statistics
+from scaling.frameworks.jax.rank import JaxRank
+from scaling.frameworks.options import accumulated
+from scaling.records.task import Task
+from scaling.workloads import weights
+from scaling.workloads.specs import Binary, MaskedTokens, Target
+
+# ---------------------------------------------------------------- losses
+
+Loss: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def loss_of(target: Target) -> Loss:
+    """Return a function of float32 logits and labels to their mean loss over everything that counts."""
+    match target:
+        case Binary():
+            return _binary
+        case MaskedTokens():
+            return _masked
+        case _:
+            return lambda logits, labels: _entropies(logits, labels).mean()
+
+
+def _entropies(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Map logits (..., classes) and labels (...) to the cross-entropy of each: (...)."""
+    chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    return jax.nn.logsumexp(logits, -1) - chosen
+
+
+def _binary(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Logits (batch, 1), labels 0 or 1."""
+    one = logits[:, 0]
+    return (jax.nn.softplus(one) - one * labels).mean()
+
+
+def _masked(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """The mean over positions whose label is not IGNORED, which is negative."""
+    counts = labels >= 0
+    losses = _entropies(logits, jnp.maximum(labels, 0))
+    return jnp.where(counts, losses, 0).sum() / counts.sum()
+
+
+# ---------------------------------------------------------------- loop
+
+DTYPES = {"bf16": jnp.bfloat16}
+
+
+class State(NamedTuple):
+    """What a step changes: parameters, what the optimiser keeps, batch norm's statistics (first axis: ranks).
+    Arrays of the host or of devices, or partition specs."""
+
+    weights: Any
+    kept: Any
+    statistics: Any
+
+
+def connect(task: Task) -> Trainer:
+    return Training(task)
+
+
+class Training(JaxRank):
+    """The model's loss and optimiser: the plain loop. A strategy overrides what follows the constructor."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.shapes = self.describe()
+        self._work = task.point.workload
+        self._dtype = DTYPES.get(self._work.precision, jnp.float32)
+        self._losses = loss_of(self.spec.target)
+        self._parts = accumulated(task.point)
+        self._feed = feeding.opened(task, self.spec, _no_pipeline)
+        self._rate = self.spec.recipe.rate
+        self._steps = self.samples = 0
+        self._loss: jax.Array | None = None
+        self._state = self._begun()
+        batch = self._moved(0)
+        self._fixed = batch if self._feed.fixed else None
+        # Compiled here: a slow step would count as stalled.
+        self._step = self.mapped(self._training_step).lower(self._state, *batch, *self._scalars()).compile()
+
+    # ------------------------------------------------------------ what strategies override
+
+    def placed(self, state: State) -> State:
+        """Return the first state, arrays of the host, on the devices."""
+        placed: State = jax.device_put(state, self.device)
+        return placed
+
+    def fed(self, array: NDArray[Any]) -> jax.Array:
+        """Return a rank's part of a batch on its device."""
+        moved: jax.Array = jax.device_put(array, self.device)
+        return moved
+
+    def mapped(self, step: Callable[..., Any]) -> Any:
+        """Return the jitted step of all ranks, for one rank's function."""
+        return jax.jit(step, donate_argnums=0)
+
+    def rank(self) -> jax.Array | int:
+        """Return the rank's number within a step."""
+        return self.task.rank
+
+    def whole(self, arrays: Arrays) -> Arrays:
+        """Return all parameters within a step."""
+        return arrays
+
+    def mean(self, gradients: Arrays) -> Arrays:
+        """Return the mean of each gradient over all ranks, within a step."""
+        return gradients
+
+    def gathered(self) -> Arrays:
+        """Return all parameters, outside of a step. Collective if they are sharded."""
+        found: Arrays = self._state.weights
+        return found
+
+    # ------------------------------------------------------------ the trainer
+
+    def step(self) -> None:
+        inputs, labels = self._fixed or self._moved(self._steps)
+        self._state, self._loss, *_ = self._step(self._state, inputs, labels, *self._scalars())
+        self._steps += 1
+        self.samples += self._work.batch_size
+
+    def sync(self) -> None:
+        jax.block_until_ready(self._loss)
+
+    def loss(self) -> float | None:
+        if self._loss is None or not self._work.trains:
+            return None
+        return float(np.asarray(self._loss.addressable_data(0))[0])
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        return {name: np.array(each) for name, each in self.gathered().items()}
+
+    def digest(self) -> str:
+        """Hash the parameters; running means are ignored, because each rank's own images change them."""
+        return digest_of(self.weights())
+
+    def set_rate(self, rate: float) -> None:
+        self._rate = rate
+
+    def average_statistics(self) -> None:
+        averaged = jax.tree.map(lambda each: jnp.broadcast_to(each.mean(0), each.shape), self._state.statistics)
+        self._state = self._state._replace(statistics=averaged)
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """Return each sample's class: this rank's alone, in whole batches."""
+        missing = self._work.batch_size - len(inputs)
+        filled = np.concatenate([inputs, np.repeat(inputs[:1], missing, 0)]) if missing > 0 else inputs
+        arrays = jax.tree.map(lambda each: each.addressable_data(0), self.gathered())
+        statistics = jax.tree.map(lambda each: each.addressable_data(0)[0], self._state.statistics)
+        return np.asarray(self._classes(arrays, statistics, _last(filled)), np.int64)[: len(inputs)]
+
+    def learnt(self) -> Learnt:
+        known = jax.tree.map(lambda each: np.asarray(each.addressable_data(0))[0], self._state.statistics)
+        return Learnt(self.weights(), known)
+
+    # ------------------------------------------------------------ one step
+
+    def _training_step(
+        self, state: State, inputs: jax.Array, labels: jax.Array, rate: jax.Array, number: jax.Array
+    ) -> Any:
+        """Return the new state and the loss of this rank's batch; without an update the gradients too, which XLA
+        would leave out."""
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.task.seed), number), self.rank())
+        known = jax.tree.map(lambda each: each[0], state.statistics)
+        if self._work.pass_ == "forward":
+            loss, known = self._forward(state.weights, known, inputs, labels, key)
+            gradients: Arrays = {}
+        else:
+            loss, known, gradients = self._backward(state.weights, known, inputs, labels, key)
+        new = state._replace(statistics=jax.tree.map(lambda each: each[None], known))
+        if self._work.pass_ != "step":
+            return new, loss[None], gradients
+        recipe, averaged = self.spec.recipe, self.mean(gradients)
+        updated = optimizers.update(recipe, state.weights, averaged, state.kept, rate, number)
+        return State(*updated, new.statistics), loss[None]
+
+    def _forward(
+        self, arrays: Arrays, known: Statistics, inputs: jax.Array, labels: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Statistics]:
+        whole = self.whole(arrays)
+        logits, known = network.apply(self.spec, whole, known, inputs, key=key, dtype=self._dtype)
+        return self._losses(logits, labels), known
+
+    def _backward(
+        self, arrays: Arrays, known: Statistics, inputs: jax.Array, labels: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Statistics, Arrays]:
+        both = jax.value_and_grad(self._forward, has_aux=True)
+        if self._parts == 1:
+            (loss, known), gradients = both(arrays, known, inputs, labels, key)
+            return loss, known, gradients
+        parts = self._parts
+        inputs, labels = (each.reshape(parts, -1, *each.shape[1:]) for each in (inputs, labels))
+
+        def add(sums: Any, part: Any) -> Any:
+            loss, known, gradients = sums
+            (more, known), others = both(arrays, known, *part)
+            return (loss + more, known, jax.tree.map(jnp.add, gradients, others)), None
+
+        empty = jnp.zeros(()), known, jax.tree.map(jnp.zeros_like, arrays)
+        (loss, known, gradients), _ = lax.scan(add, empty, (inputs, labels, jax.random.split(key, parts)))
+        return loss / parts, known, jax.tree.map(lambda each: each / parts, gradients)
+
+    # ------------------------------------------------------------ arrays
+
+    def _begun(self) -> State:
+        drawn = dict(weights.draw(self.spec, self.task.seed))
+        known = jax.tree.map(lambda each: each[None], network.statistics(self.spec))
+        return self.placed(State(drawn, optimizers.start(self.spec.recipe, drawn), known))
+
+    def _moved(self, step: int) -> tuple[jax.Array, jax.Array]:
+        inputs, labels = self._feed.batch(step)
+        return self.fed(_last(inputs)), self.fed(_narrow(labels))
+
+    def _scalars(self) -> tuple[np.float32, np.int32]:
+        return np.float32(self._rate), np.int32(self._steps + 1)
+
+    @cached_property
+    def _classes(self) -> Callable[..., jax.Array]:
+        return jax.jit(partial(_told, self.spec, self._dtype))
+
+
+def _told(spec: Any, dtype: Any, arrays: Arrays, known: Statistics, inputs: jax.Array) -> jax.Array:
+    logits, _ = network.apply(spec, arrays, known, inputs, key=None, dtype=dtype)
+    return logits[:, 0] > 0 if isinstance(spec.target, Binary) else logits.argmax(1)
+
+
+def _last(inputs: NDArray[Any]) -> NDArray[Any]:
+    """Return images channels last, and tokens as 32-bit integers, JAX's own."""
+    return np.ascontiguousarray(inputs.transpose(0, 2, 3, 1)) if inputs.ndim == 4 else _narrow(inputs)
+
+
+def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
+    return numbers.astype(np.int32) if numbers.dtype == np.int64 else numbers
+
+
+def _no_pipeline(_task: Task, _spec: Any) -> Any:
+    raise feeding.FeedError("--feed native: JAX has no pipeline of its own; take --feed reference")

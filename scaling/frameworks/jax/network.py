@@ -1,0 +1,266 @@
+"""Networks in JAX as functions of their parameters, by their layers' descriptions (workloads/layers.py,
+sequences.py). Images are channels last, because XLA's fast convolutions on CPU know no other order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from numpy.typing import NDArray
+
+from scaling.workloads import layers, sequences, weights
+from scaling.workloads.layers import Layer, Shape
+from scaling.workloads.specs import ModelSpec
+
+Arrays: TypeAlias = dict[str, jax.Array]
+# Mean and variance of each batch norm, in order.
+Statistics: TypeAlias = tuple[tuple[jax.Array, jax.Array], ...]
+
+
+def statistics(spec: ModelSpec) -> tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]:
+    """Return the first statistics: 0 and 1, or those of the model's file."""
+    norms = [each for each in spec.placed if isinstance(each.layer, layers.BatchNorm)]
+    drawn = tuple((np.zeros(each.shape[0], np.float32), np.ones(each.shape[0], np.float32)) for each in norms)
+    return weights.statistics(spec) or drawn
+
+
+def apply(
+    spec: ModelSpec,
+    arrays: Arrays,
+    known: Statistics,
+    inputs: jax.Array,
+    *,
+    key: jax.Array | None,
+    dtype: Any = jnp.float32,
+) -> tuple[jax.Array, Statistics]:
+    """Map images (batch, height, width, channels) or tokens (batch, length) to float32 logits and new statistics,
+    computing in `dtype`. With a `key` for dropout it trains, without one it infers."""
+    cast = {name: each.astype(dtype) for name, each in arrays.items()}
+    walked = _Walk(spec, cast, known, key, dtype)
+    taken = inputs.astype(dtype) if inputs.ndim == 4 else inputs
+    logits = walked.chain(spec.layers, taken, "")
+    return logits.astype(jnp.float32), tuple(walked.statistics)
+
+
+class _Walk:
+    """One forward pass over a description. `words` is the embedding that tied logits share."""
+
+    words: jax.Array
+
+    def __init__(
+        self, spec: ModelSpec, arrays: Arrays, known: Statistics, key: jax.Array | None, dtype: Any
+    ) -> None:
+        self._placed = {each.path: each for each in spec.placed}
+        self._arrays, self._known, self._key = arrays, known, key
+        self._drawn = 0
+        self.dtype, self.training = dtype, key is not None
+        self.statistics: list[tuple[jax.Array, jax.Array]] = []
+
+    def chain(self, body: Iterable[Layer], x: jax.Array, path: str) -> jax.Array:
+        for index, layer in enumerate(body):
+            x = self.one(layer, x, f"{path}{index}")
+        return x
+
+    def one(self, layer: Layer, x: jax.Array, path: str) -> jax.Array:
+        match layer:
+            case layers.Chain(body):
+                return self.chain(body, x, f"{path}.")
+            case layers.Residual(body, shortcut):
+                return self.chain(body, x, f"{path}.body.") + self.chain(shortcut, x, f"{path}.shortcut.")
+            case layers.Branches(branches):
+                ways = [self.chain(each, x, f"{path}.{index}.") for index, each in enumerate(branches)]
+                return jnp.concatenate(ways, -1)
+        placed = self._placed[path]
+        own = {each.name: self._arrays[f"{path}.{each.name}"] for each in placed.parameters}
+        return APPLIED[type(layer)](self, layer, x, own, placed.output)
+
+    def dropped(self, x: jax.Array, rate: float) -> jax.Array:
+        if self._key is None or not rate:
+            return x
+        self._drawn += 1
+        kept = jax.random.bernoulli(jax.random.fold_in(self._key, self._drawn), 1 - rate, x.shape)
+        return jnp.where(kept, x / (1 - rate), 0)
+
+    def norm(self, layer: layers.BatchNorm, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return mean and variance of a batch, or in inference the running ones, which training moves."""
+        known, keep = self._known[len(self.statistics)], layer.momentum
+        if not self.training:
+            self.statistics.append(known)
+            return known
+        axes = tuple(range(x.ndim - 1))
+        found = x.mean(axes), x.var(axes)
+        mean, variance = (keep * before + (1 - keep) * each for before, each in zip(known, found, strict=True))
+        self.statistics.append((mean, variance))
+        return found
+
+
+# ---------------------------------------------------------------- layers
+
+
+def _linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """Map (..., inputs) by a matrix (outputs, inputs)."""
+    found = x @ weight.T
+    return found if bias is None else found + bias
+
+
+def _conv(_walk: _Walk, layer: layers.Conv, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    borders = [(each, each) for each in layers.pair(layer.pad)]
+    strides = layers.pair(layer.stride)
+    found = lax.conv_general_dilated(
+        x, own["weight"], strides, borders, dimension_numbers=("NHWC", "OIHW", "NHWC")
+    )
+    return found + own["bias"] if "bias" in own else found
+
+
+def _pool(_walk: _Walk, layer: layers.Pool, x: jax.Array, _own: Arrays, output: Shape) -> jax.Array:
+    borders = [
+        (layer.pad, max(0, (count - 1) * layer.stride + layer.kernel - size - layer.pad))
+        for size, count in zip(x.shape[1:3], output[1:], strict=True)
+    ]
+    window, strides = (1, layer.kernel, layer.kernel, 1), (1, layer.stride, layer.stride, 1)
+    padding = [(0, 0), *borders, (0, 0)]
+    if layer.kind == "max":
+        return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, padding)
+    return lax.reduce_window(x, 0.0, lax.add, window, strides, padding) / layer.kernel**2
+
+
+def _flatten(_walk: _Walk, _layer: Layer, x: jax.Array, _own: Arrays, _output: Shape) -> jax.Array:
+    """Put channels outermost, as described."""
+    return (x.transpose(0, 3, 1, 2) if x.ndim == 4 else x).reshape(len(x), -1)
+
+
+def _batch_norm(walk: _Walk, layer: layers.BatchNorm, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    mean, variance = walk.norm(layer, wide)
+    scale = lax.rsqrt(variance + layer.epsilon) * own["weight"]
+    return ((wide - mean) * scale + own["bias"]).astype(walk.dtype)
+
+
+def _layer_norm(walk: _Walk, layer: sequences.LayerNorm, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    mean, variance = wide.mean(-1, keepdims=True), wide.var(-1, keepdims=True)
+    return ((wide - mean) * lax.rsqrt(variance + layer.epsilon) * own["weight"] + own["bias"]).astype(walk.dtype)
+
+
+def _rms_norm(walk: _Walk, layer: sequences.RMSNorm, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    scale = lax.rsqrt((wide * wide).mean(-1, keepdims=True) + layer.epsilon)
+    return (wide * scale * own["weight"]).astype(walk.dtype)
+
+
+def _activation(_walk: _Walk, layer: layers.Activation, x: jax.Array, _own: Arrays, _output: Shape) -> jax.Array:
+    return jax.nn.relu(x) if layer.kind == "relu" else jax.nn.gelu(x, approximate=layer.kind == "gelu-tanh")
+
+
+def _embedding(walk: _Walk, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    walk.words = own["weight"]
+    return walk.words[x]
+
+
+def _class_token(_walk: _Walk, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    token = jnp.broadcast_to(own["weight"], (len(x), 1, x.shape[-1]))
+    return jnp.concatenate([token, x], 1)
+
+
+def _lstm(_walk: _Walk, layer: sequences.LSTM, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    ways = [_last_state(x, own, "")]
+    if layer.both_ways:
+        ways.append(_last_state(x[:, ::-1], own, "_reverse"))
+    return jnp.concatenate(ways, -1)
+
+
+def _last_state(x: jax.Array, own: Arrays, suffix: str) -> jax.Array:
+    """Map (batch, length, inputs) to the state after the last position: (batch, width)."""
+    fed = _linear(x, own[f"weight_input{suffix}"], own[f"bias{suffix}"])
+    state_weight = own[f"weight_state{suffix}"]
+    empty = jnp.zeros((len(x), state_weight.shape[1]), x.dtype)
+
+    def move(states: tuple[jax.Array, jax.Array], one: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
+        state, cell = states
+        entered, forgot, new, shown = jnp.split(one + _linear(state, state_weight), 4, -1)
+        cell = jax.nn.sigmoid(forgot) * cell + jax.nn.sigmoid(entered) * jnp.tanh(new)
+        return (jax.nn.sigmoid(shown) * jnp.tanh(cell), cell), None
+
+    (state, _), _ = lax.scan(move, (empty, empty), fed.swapaxes(0, 1))
+    return state
+
+
+def _attention(walk: _Walk, layer: sequences.Attention, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    """Map (batch, length, width) to the same shape."""
+    length, width = x.shape[1:]
+    queries, keys, values = (_by_head(each, width // layer.heads) for each in _projected(layer, x, own))
+    if layer.rotary:
+        angles = _angles(length, width // layer.heads, layer.rotary)
+        queries, keys = _turned(queries, *angles), _turned(keys, *angles)
+    shared = layer.heads // layer.key_heads
+    if shared > 1:
+        keys, values = jnp.repeat(keys, shared, 1), jnp.repeat(values, shared, 1)
+    scores = (queries @ keys.swapaxes(2, 3)).astype(jnp.float32) / queries.shape[-1] ** 0.5
+    if layer.causal:
+        scores = jnp.where(jnp.tri(length, dtype=bool), scores, -jnp.inf)
+    shares = walk.dropped(jax.nn.softmax(scores).astype(values.dtype), layer.dropout)
+    mixed = (shares @ values).swapaxes(1, 2).reshape(x.shape)
+    return _linear(mixed, own["output_weight"], own.get("output_bias"))
+
+
+def _projected(layer: sequences.Attention, x: jax.Array, own: Arrays) -> list[jax.Array]:
+    if not layer.fused:
+        return [_linear(x, own[f"{each}_weight"], own.get(f"{each}_bias")) for each in ("query", "key", "value")]
+    width, keys = layer.widths(x.shape[-1])
+    return jnp.split(_linear(x, own["qkv_weight"], own.get("qkv_bias")), (width, width + keys), -1)
+
+
+def _by_head(x: jax.Array, size: int) -> jax.Array:
+    """Map (batch, length, heads x size) to (batch, heads, length, size)."""
+    return x.reshape(*x.shape[:2], -1, size).swapaxes(1, 2)
+
+
+def _angles(length: int, size: int, base: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return cosine and sine of each position's angles: (length, size / 2), float32 (Su 2021, section 3.2.2)."""
+    angles = np.outer(np.arange(length), base ** -(np.arange(0, size, 2) / size))
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _turned(x: jax.Array, cosine: NDArray[np.float32], sine: NDArray[np.float32]) -> jax.Array:
+    """Rotate each value of a head's first half with the corresponding value of the second half."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, -1)
+    turned = [first * cosine - second * sine, second * cosine + first * sine]
+    return jnp.concatenate(turned, -1).astype(x.dtype)
+
+
+def _gated(_walk: _Walk, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    inside = jax.nn.silu(_linear(x, own["gate_weight"])) * _linear(x, own["up_weight"])
+    return _linear(inside, own["down_weight"])
+
+
+def _positions(_walk: _Walk, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    return x + own["weight"][: x.shape[1]]
+
+
+APPLIED: dict[type[Layer], Callable[[_Walk, Any, jax.Array, Arrays, Shape], jax.Array]] = {
+    layers.Conv: _conv,
+    layers.Pool: _pool,
+    layers.GlobalMean: lambda _walk, _layer, x, _own, _output: x.mean((1, 2)),
+    layers.Flatten: _flatten,
+    layers.BatchNorm: _batch_norm,
+    layers.Dense: lambda _walk, _layer, x, own, _output: _linear(x, own["weight"], own.get("bias")),
+    layers.Activation: _activation,
+    layers.Dropout: lambda walk, layer, x, _own, _output: walk.dropped(x, layer.rate),
+    sequences.OneHot: lambda walk, layer, x, _own, _output: jax.nn.one_hot(x, layer.words, dtype=walk.dtype),
+    sequences.Embedding: _embedding,
+    sequences.Positions: _positions,
+    sequences.Segments: lambda _walk, _layer, x, own, _output: x + own["weight"][0],
+    sequences.Patches: lambda _walk, _layer, x, _own, _output: x.reshape(len(x), -1, x.shape[-1]),
+    sequences.ClassToken: _class_token,
+    sequences.First: lambda _walk, _layer, x, _own, _output: x[:, 0],
+    sequences.LSTM: _lstm,
+    sequences.LayerNorm: _layer_norm,
+    sequences.RMSNorm: _rms_norm,
+    sequences.Attention: _attention,
+    sequences.Gated: _gated,
+    sequences.TiedLogits: lambda walk, _layer, x, own, _output: _linear(x, walk.words, own.get("bias")),
+}

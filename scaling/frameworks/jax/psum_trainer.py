@@ -1,0 +1,164 @@
+"""The worker's side of shard_map: a mesh of all ranks, the shared loop in it, or its all-reduce alone."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from numpy.typing import NDArray
+
+from scaling.frameworks.base import Trainer, timeout_s
+from scaling.frameworks.jax.loop import State, Training
+from scaling.frameworks.jax.network import Arrays
+from scaling.frameworks.jax.rank import JaxRank
+from scaling.hosts.parents import end_with_parent
+from scaling.records.task import Task
+
+AXIS = "data"
+HEARTBEAT_S = 10
+
+
+def connect(task: Task) -> Trainer:
+    end_with_parent()
+    return GradientExchange(task) if task.point.kind == "comm" else Averaged(task)
+
+
+# ---------------------------------------------------------------- mesh
+
+
+def joined(task: Task) -> Mesh:
+    """Join JAX's runtime, whose service rank 0 hosts. Return the mesh of all ranks' devices, in their order."""
+    from jax._src import distributed
+
+    _hold_gloo(task.place.interface)
+    address, state = f"{task.address}:{task.ports[0]}", distributed.global_state
+    state.initialize(
+        coordinator_address=address,
+        num_processes=task.point.world_size,
+        process_id=task.rank,
+        local_device_ids=[task.device_index],
+        cluster_detection_method="deactivate",
+        initialization_timeout=round(timeout_s(task.clocks)),
+        coordinator_bind_address=address,
+        **_patience(state.initialize, timeout_s(task.clocks)),
+    )
+    return Mesh(np.array(jax.devices()), (AXIS,))
+
+
+def _hold_gloo(interface: str) -> None:
+    """Hold Gloo to an interface, which no public setting does: else it takes the address of the host's name."""
+    from jax._src.lib import _jax as library  # type: ignore[attr-defined, unused-ignore]
+
+    library.make_gloo_tcp_collectives = partial(library.make_gloo_tcp_collectives, interface=interface)
+
+
+def _patience(initialize: Callable[..., None], seconds: float) -> dict[str, int]:
+    """Return the limit for missing heartbeats. Ranks are paused for long while others are measured, and JAX's own
+    limit of 100 s would end them all."""
+    if "heartbeat_timeout_seconds" in inspect.signature(initialize).parameters:
+        return {"heartbeat_timeout_seconds": round(seconds)}
+    missing = round(seconds / HEARTBEAT_S)
+    return {"service_max_missing_heartbeats": missing, "client_max_missing_heartbeats": missing}
+
+
+class Meshed(JaxRank):
+    """A rank in the mesh."""
+
+    def join(self) -> None:
+        self.mesh = joined(self.task)
+
+    def over_ranks(self, function: Callable[..., Any], taken: Any, given: Any, **options: Any) -> Any:
+        """Return the jitted function of all ranks, for one rank's function with arguments and results placed by
+        partition specs."""
+        mapped = jax.shard_map(function, mesh=self.mesh, in_specs=taken, out_specs=given, check_vma=False)
+        return jax.jit(mapped, **options)
+
+    def spread(self, array: NDArray[Any], spec: P) -> jax.Array:
+        """Return an array of all ranks from this rank's part of it."""
+        return jax.make_array_from_process_local_data(NamedSharding(self.mesh, spec), array)
+
+    def close(self) -> None:
+        jax.distributed.shutdown()
+
+
+# ---------------------------------------------------------------- training
+
+
+class Averaged(Meshed, Training):
+    """The shared loop with every gradient averaged over the mesh. All ranks have all parameters."""
+
+    # Where parameters lie, and what the optimiser keeps of them.
+    lying = P()
+
+    def placed(self, state: State) -> State:
+        lie = partial(self.spread, spec=self.lying)
+        known = jax.tree.map(partial(self.spread, spec=P(AXIS)), state.statistics)
+        return State(jax.tree.map(lie, state.weights), jax.tree.map(lie, state.kept), known)
+
+    def fed(self, array: NDArray[Any]) -> jax.Array:
+        return self.spread(array, P(AXIS))
+
+    def mapped(self, step: Callable[..., Any]) -> Any:
+        states = State(self.lying, self.lying, P(AXIS))
+        return self.over_ranks(step, (states, P(AXIS), P(AXIS), P(), P()), (states, P(AXIS)), donate_argnums=0)
+
+    def rank(self) -> jax.Array | int:
+        return lax.axis_index(AXIS)
+
+    def mean(self, gradients: Arrays) -> Arrays:
+        averaged: Arrays = lax.pmean(gradients, AXIS)
+        return averaged
+
+    def average_statistics(self) -> None:
+        mean = self.over_ranks(lambda known: lax.pmean(known, AXIS), P(AXIS), P(AXIS))
+        self._state = self._state._replace(statistics=mean(self._state.statistics))
+
+
+# ---------------------------------------------------------------- comm
+
+
+class Untrained(Meshed):
+    """A rank that exchanges as in training and trains nothing. A strategy says `begun` and `exchanged`."""
+
+    samples = 0
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._arrays = self.begun({name: np.ones(shape, np.float32) for name, shape in self.describe().items()})
+        self._step = self.exchanged().lower(self._arrays).compile()
+        self._result: Any = None
+
+    def begun(self, ones: dict[str, NDArray[np.float32]]) -> Any:
+        raise NotImplementedError
+
+    def exchanged(self) -> Any:
+        raise NotImplementedError
+
+    def step(self) -> None:
+        self._result = self._step(self._arrays)
+
+    def sync(self) -> None:
+        jax.block_until_ready(self._result)
+
+    def loss(self) -> None:
+        """Return None: nothing is trained."""
+
+    def digest(self) -> None:
+        """Return None: nothing is trained."""
+
+
+class GradientExchange(Untrained):
+    """The all-reduce of one step alone."""
+
+    def begun(self, ones: dict[str, NDArray[np.float32]]) -> Any:
+        return jax.tree.map(lambda each: self.spread(each[None], P(AXIS)), ones)
+
+    def exchanged(self) -> Any:
+        return self.over_ranks(lambda gradients: lax.pmean(gradients, AXIS), P(AXIS), P(AXIS))
