@@ -15,7 +15,7 @@ from pathlib import Path
 
 from launch import _install
 
-APART = {"tensorflow-cuda": "tensorflow", "mxnet-cuda": "mxnet"}
+APART = {"tensorflow-cuda": "tensorflow", "mxnet-cuda": "mxnet", "jax-cuda": "jax"}
 # installed in a separate environment too, if asked for
 SHARED = ("horovod",)
 HERE = "--here"  # install everything into one environment
@@ -27,6 +27,8 @@ def parted(extras: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Split the extras into those of this environment, and of separate ones by framework."""
     shared = [extra for extra in extras if extra in SHARED]
     apart = {APART[extra]: [extra, *shared] for extra in extras if extra in APART}
+    if "jax" in apart:  # Horovod has no binding for it
+        apart["jax"] = ["jax-cuda"]
     rest = [extra for extra in extras if extra not in APART]
     return ([] if rest == shared and apart else rest), apart
 

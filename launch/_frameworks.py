@@ -69,7 +69,8 @@ def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[Rows, dict[
         _install.say(f"mxnet-cuda: {problems['mxnet-cuda']}; the one for CPUs is installed instead")
         problems |= install(["mxnet"], choice)
         found = _imports.examine(["mxnet"], problems)
-    parts, build = horovod(found, problems, choice) if "horovod" in extras else ({}, None)
+    bound = tuple(one for one in found if one.name in FRAMEWORKS)
+    parts, build = horovod(bound, problems, choice) if "horovod" in extras else ({}, None)
     if shared := _environments.told(_environments.shared_files()):
         problems["CUDA's libraries"] = shared
     earlier = _install.read_stamp().get("rows") or {}
@@ -80,7 +81,7 @@ def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[Rows, dict[
 
 
 def remind(extras: Sequence[str]) -> None:
-    for name in FRAMEWORKS:
+    for name in _imports.NAMES:
         folder = _environments.path(name)
         if folder.exists() and {name, f"{name}-cuda"}.intersection(extras):
             _install.say(f"{name}'s workers run in {folder} while it exists; to remove it: rm -r {folder}")
@@ -117,7 +118,7 @@ def everything(choice: _cuda.Choice, *, alone: bool) -> list[str]:
     """Return the extras that suit this machine. Without `alone` all must fit into one environment, as tests need
     it."""
     cuda = "-cuda" if choice.is_cuda and alone else ""
-    extras = ["torch", f"tensorflow{cuda}", "mxnet", "horovod"]
+    extras = ["torch", f"tensorflow{cuda}", "mxnet", f"jax{cuda}", "horovod"]
     if sys.version_info >= PYTHON_WITHOUT_MXNET:
         extras.remove("mxnet")
         _install.say(f"without mxnet: there is none for {_imports.this_python()}; {_imports.other_python()}")
@@ -288,7 +289,8 @@ def render(found: Mapping[str, Sequence[str]], extras: Sequence[str], horovod: s
     if horovod is None and is_bound:
         horovod = _horovod.VERSION
     rows = [["", "version", "CUDA", f"Horovod {horovod or ''}".strip(), "environment"]]
-    rows += [[name, *found.get(name, [MISSING] * 3)] for name in FRAMEWORKS]
+    named = [name for name in _imports.NAMES if name in FRAMEWORKS or name in found]
+    rows += [[name, *found.get(name, [MISSING] * 3)] for name in named]
     width = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     is_apart = any(len(cells) > 4 for cells in rows[1:])
     kept = [0, 1, 2, *([3] if is_bound or "horovod" in extras else []), *([4] if is_apart else [])]

@@ -162,7 +162,7 @@ def pypi_nccl() -> Path:
 def releases(framework: str) -> list[str]:
     """List a framework's installed distributions with versions: `tensorflow-cpu 2.21.0`."""
     found = []
-    for name in FRAMEWORKS[framework][2]:
+    for name in FRAMEWORKS[framework][2] if framework in FRAMEWORKS else (framework,):
         with suppress(PackageNotFoundError):
             found.append(f"{name} {version(name)}")
     return found

@@ -15,6 +15,8 @@ FRAMEWORK = (
     "import json, os; os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')\n{first}import {name}\n"
     "print(json.dumps([{name}.__version__, bool({cuda})]))"
 )
+# Those that have no binding of Horovod come last.
+NAMES = (*FRAMEWORKS, "jax")
 FIRST = {"mxnet": _horovod.SHIM_NUMPY}
 # Preload CUDA's libraries as workers do (scaling/frameworks/mx/cuda_libraries.py). The repository root has both.
 LIBRARIES = "from scaling.frameworks.mx import cuda_libraries; cuda_libraries.preload()\n"
@@ -22,6 +24,7 @@ CUDA = {
     "torch": "torch.version.cuda",
     "tensorflow": "tensorflow.test.is_built_with_cuda()",
     "mxnet": "mxnet.runtime.Features().is_enabled('CUDA')",
+    "jax": "[one for one in __import__('pkgutil').iter_modules() if one.name.startswith('jax_cuda')]",
 }
 BINDING = (
     "import json\n{first}import horovod.{name} as h\n"
@@ -39,7 +42,7 @@ class NoImport(Exception):
 def examine(extras: Sequence[str], problems: dict[str, str]) -> tuple[Framework, ...]:
     """Return the frameworks that import. Asked ones that do not are added to `problems`."""
     found = []
-    for name in FRAMEWORKS:
+    for name in NAMES:
         asked = next((extra for extra in extras if extra.removesuffix("-cuda") == name), None)
         if not _horovod.releases(name):
             if asked and asked not in problems:

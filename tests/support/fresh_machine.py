@@ -166,6 +166,7 @@ class Machine:
         self.framework("torch", "2.13.0")
         self.framework("tensorflow", "2.21.0", "tensorflow_cpu")
         self.framework("mxnet", "1.9.1")
+        self.framework("jax", "0.6.2")
         self.module("numpy", "")
         for tool in ("c++", "make"):
             self.script(tool, "#!/bin/sh\nexit 1\n")

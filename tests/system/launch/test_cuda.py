@@ -163,7 +163,7 @@ def test_cuda_none_is_for_cpus_though_there_is_a_driver(machine: Machine) -> Non
     done = machine.run("launch/install", "--cuda", "none")
     assert done.returncode == 0, done.stderr
     assert machine.indexes() == {f"{INDEX}/cpu"}
-    assert machine.installs() == [(".venv", "torch,tensorflow,mxnet,horovod")]
+    assert machine.installs() == [(".venv", "torch,tensorflow,mxnet,jax,horovod")]
     assert "launch: wheels for CPUs: --cuda none\n" in done.stderr
 
 
@@ -180,6 +180,7 @@ def test_all_with_cuda_where_there_is_no_driver(machine: Machine) -> None:
         "torch,horovod",
         "tensorflow-cuda,horovod",
         "mxnet-cuda,horovod",
+        "jax-cuda",
     ]
 
 

@@ -29,14 +29,16 @@ def test_frameworks_with_cuda_have_an_environment_each(machine: Machine) -> None
         (".venv", "torch,horovod"),
         (".venv-tensorflow", "tensorflow-cuda,horovod"),
         (".venv-mxnet", "mxnet-cuda,horovod"),
+        (".venv-jax", "jax-cuda"),
     ]
     told = "launch: wheels for CUDA 13: driver 580.65.06; --cuda 12, 13 or none says otherwise"
     assert done.stderr.splitlines().count(told) == 1
-    head, torch, tensorflow, mxnet = done.stdout.splitlines()
+    head, torch, tensorflow, mxnet, jax = done.stdout.splitlines()
     assert head.split()[-1] == "environment"
     assert torch.split()[:2] == ["torch", "2.13.0"]
     assert tensorflow.split()[-1] == f"{machine.root}/.venv-tensorflow"
     assert mxnet.split()[-1] == f"{machine.root}/.venv-mxnet"
+    assert jax.split() == ["jax", "0.6.2", "no", "-", f"{machine.root}/.venv-jax"]
 
 
 def test_agents_find_what_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -59,7 +61,10 @@ def test_second_run_asks_pip_for_nothing(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "extras"),
-    [(["all", "test"], "torch,tensorflow,mxnet,horovod,test"), (["--here"], "torch,tensorflow,mxnet,horovod")],
+    [
+        (["all", "test"], "torch,tensorflow,mxnet,jax,horovod,test"),
+        (["--here"], "torch,tensorflow,mxnet,jax,horovod"),
+    ],
 )
 def test_all_frameworks_in_one_environment_have_no_cuda_that_collides(
     machine: Machine, arguments: list[str], extras: str
@@ -94,7 +99,7 @@ def test_an_environment_that_fails_costs_itself_alone(machine: Machine) -> None:
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]
     assert re.fullmatch(r"launch: tensorflow-cuda: \S+ -m venv \S+/\.venv-tensorflow failed \(above\)", line)
-    assert [name for name, _ in machine.installs()] == [".venv", ".venv-mxnet"]
+    assert [name for name, _ in machine.installs()] == [".venv", ".venv-mxnet", ".venv-jax"]
 
 
 # ---------------------------------------------------------------- MXNet
@@ -107,6 +112,7 @@ def test_gpus_that_mxnet_has_no_code_for_get_the_one_for_cpus(machine: Machine) 
     assert machine.installs() == [
         (".venv", "torch,mxnet,horovod"),
         (".venv-tensorflow", "tensorflow-cuda,horovod"),
+        (".venv-jax", "jax-cuda"),
     ]
     why = "MXNet 1.9.1 has no code for compute capability 9.0 (5.0 to 8.9)"
     assert f"launch: mxnet for CPUs: {why}\n" in done.stderr

@@ -17,6 +17,7 @@ TABLE = """\
 torch       2.13.0   no    Gloo
 tensorflow  2.21.0   no    Gloo
 mxnet       1.9.1    no    Gloo
+jax         0.6.2    no    -
 """
 
 
@@ -54,7 +55,7 @@ def test_everything_is_installed_and_horovod_built_for_it(machine: Machine) -> N
     assert done.returncode == 0, done.stderr
     assert done.stdout == TABLE
     wheel = "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
-    assert verbs(machine) == ["clone[torch,tensorflow,mxnet,horovod]", "wheel", wheel]
+    assert verbs(machine) == ["clone[torch,tensorflow,mxnet,jax,horovod]", "wheel", wheel]
     assert "building Horovod 0.28.1 for torch, tensorflow, mxnet with Gloo: about" in done.stderr
     assert re.findall(r"Horovod \d+ %", done.stderr) == ["Horovod 47 %"]
 
@@ -115,7 +116,7 @@ def test_horovod_that_was_here_already_stays(machine: Machine) -> None:
     verbs(machine)
     done = machine.run("launch/install")
     assert "Horovod 0.28.1 was installed already and is kept" in done.stderr
-    assert (done.stdout, verbs(machine)) == (TABLE, ["clone[torch,tensorflow,mxnet,horovod]"])
+    assert (done.stdout, verbs(machine)) == (TABLE, ["clone[torch,tensorflow,mxnet,jax,horovod]"])
 
 
 def test_what_local_installed_is_not_installed_again(machine: Machine) -> None:
@@ -139,7 +140,7 @@ def test_without_a_compiler_the_frameworks_are_there_and_the_package_is_named(ma
     assert done.stdout == TABLE.replace(" 0.28.1", "").replace("Gloo", "-")
     want = "horovod: no C++ compiler or no make: apt-get install g++ make (RHEL: dnf install gcc-c++ make)"
     assert last_line(done.stderr) == want
-    assert verbs(machine) == ["clone[torch,tensorflow,mxnet,horovod]"]
+    assert verbs(machine) == ["clone[torch,tensorflow,mxnet,jax,horovod]"]
     machine.script("c++", "#!/bin/sh\n")
     done = machine.run("launch/install")
     assert (done.returncode, done.stdout) == (0, TABLE)
@@ -153,10 +154,10 @@ def test_framework_that_pip_does_not_find_leaves_the_others(machine: Machine) ->
     assert row and row[0].split() == ["mxnet", "-", "-", "-"]
     assert re.fullmatch(r"mxnet: mxnet==1.2.3 is not available for Python 3\.\d+: .*", last_line(done.stderr))
     assert json.loads(wheels(machine)[0].read_text())[0] == ["pytorch", "tensorflow"]
-    tried = ["torch,tensorflow,mxnet,horovod", "torch", "torch,tensorflow", "torch,tensorflow,mxnet"]
-    assert verbs(machine)[:6] == [f"clone[{tried[0]}]", "clone", *(f"clone[{extras}]" for extras in tried[1:]), (
-        "clone[torch,tensorflow,horovod]"
-    )]  # fmt: skip
+    tried = ["torch,tensorflow,mxnet,jax,horovod", "torch", "torch,tensorflow", "torch,tensorflow,mxnet"]
+    after = ["torch,tensorflow,jax", "torch,tensorflow,jax,horovod"]
+    asked = [f"clone[{extras}]" for extras in (*tried, *after)]
+    assert verbs(machine)[:7] == [asked[0], "clone", *asked[1:]]
 
 
 def test_framework_without_a_wheel_for_this_python(machine: Machine) -> None:
@@ -177,7 +178,7 @@ def test_all_is_what_this_python_can_have(machine: Machine) -> None:
         done = machine.run("launch/install")
         assert done.returncode == 0
         assert re.search(r"^launch: without mxnet: there is none for Python 3\.\d+; ", done.stderr, re.MULTILINE)
-    assert verbs(machine)[:2] == ["clone[torch,tensorflow,horovod]", "wheel"]
+    assert verbs(machine)[:2] == ["clone[torch,tensorflow,jax,horovod]", "wheel"]
 
 
 def test_framework_that_does_not_import(machine: Machine) -> None:
@@ -224,7 +225,7 @@ def test_no_index_at_all_ends_with_what_pip_said(machine: Machine) -> None:
     done = machine.run("launch/install", PIP_EXIT="1")
     assert (done.returncode, done.stdout) == (1, "")
     assert last_line(done.stderr).endswith("failed (above)")
-    assert verbs(machine) == ["clone[torch,tensorflow,mxnet,horovod]", "clone"]
+    assert verbs(machine) == ["clone[torch,tensorflow,mxnet,jax,horovod]", "clone"]
 
 
 def test_home_that_cannot_be_written_costs_only_the_cache(machine: Machine, tmp_path: Path) -> None:
