@@ -34,6 +34,8 @@ WAYS: dict[str, Way] = {
     "tensorflow:ring": Way("tf_ring", "workers"),
     "tensorflow:ps": Way("tf_ps", "coordinator", single=True, asynchronous=True),
     "tensorflow:horovod": Way("tf_horovod", "horovod"),
+    "jax:psum": Way("jax_psum", "jax"),
+    "jax:fsdp": Way("jax_fsdp", "jax"),
     "mxnet:local": Way("mxnet_devices", "alone", "local", single=True),
     "mxnet:device": Way("mxnet_devices", "alone", "device", single=True),
     "mxnet:dist_sync": Way("mxnet_kvstore", "dmlc", "dist_sync"),
@@ -120,7 +122,20 @@ def _coordinator(workers: Sequence[Process]) -> list[Process]:
     ]
 
 
-LAUNCHERS = {"torch": _torch, "rpc": _rpc, "dmlc": _dmlc, "workers": _workers, "coordinator": _coordinator}
+def _jax(workers: Sequence[Process]) -> list[Process]:
+    """One thread each, as the project's workers, and where ranks meet."""
+    meet = {"COORDINATOR": f"{HOST}:{free_ports(1)[0]}", "NPROC": "1"}
+    return [each._replace(environ=meet) for each in workers]
+
+
+LAUNCHERS = {
+    "torch": _torch,
+    "jax": _jax,
+    "rpc": _rpc,
+    "dmlc": _dmlc,
+    "workers": _workers,
+    "coordinator": _coordinator,
+}
 
 
 def _tf_config(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> dict[str, str]:

@@ -29,8 +29,8 @@ SMALLER: dict[str, tuple[str, float, float]] = {
     ("2bit", 1 / 16, 1),
 }  # fmt: skip
 NCCL = ("torch:nccl", "tensorflow:nccl")
-# Of gathers and scatters too: pytorch/test_fsdp.py.
-SHARDED = ("torch:fsdp2",)
+# Of gathers and scatters too: pytorch/test_fsdp.py, jax/test_plain.py.
+SHARDED = ("torch:fsdp2", "jax:fsdp")
 
 
 def task(strategy: str, device: Device = "cpu", **options: str) -> Task:

@@ -89,6 +89,9 @@ ON_CPU: dict[str, dict[str, Any]] = {
     "tensorflow:ring": RING,
     "tensorflow:nccl": RING,
     "tensorflow:ps": TF_PS,
+    # By arguments: its coordinator's address, and Gloo's interface.
+    "jax:psum": {},
+    "jax:fsdp": {},
     "mxnet:local": {},
     "mxnet:device": {},
     "mxnet:nccl": {},
@@ -98,6 +101,7 @@ ON_CPU: dict[str, dict[str, Any]] = {
 }
 OVER_NCCL = (
     "torch:nccl", "torch:fsdp2", "torch:horovod", "tensorflow:horovod", "mxnet:horovod", "tensorflow:nccl",
+    "jax:psum", "jax:fsdp",
 )  # fmt: skip
 
 
