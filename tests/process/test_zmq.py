@@ -34,6 +34,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def ours() -> dict[str, str]:
+    """The variables of this process, without a launcher's."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "SLURM_"))}
+
+
 class Launch:
     """Ranks that are started one by one in a folder."""
 
@@ -53,13 +58,12 @@ class Launch:
         program: Sequence[str] = (),
         **environ: str,
     ) -> subprocess.Popen[str]:
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "SLURM_"))}
         where = ("--rank", str(number), "--ranks", str(of), "--coordinator", f"127.0.0.1:{self.port}")
         command = [sys.executable, *(program or ("-m", "scaling.run")), *where, *flags]
         out = self._open.enter_context((self.folder / f"{name or number}.txt").open("w"))
         made = subprocess.Popen(
             command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True,
-            env={**env, "SCALING_SECRET": SECRET, **environ},
+            env={**ours(), "SCALING_SECRET": SECRET, **environ},
         )  # fmt: skip
         self.ranks[name or str(number)] = made
         return made
@@ -127,7 +131,7 @@ def test_a_rank_that_is_killed_ends_the_launch_and_keeps_its_points(launch: Laun
     eventually(lambda: points(tmp_path) > 2, lambda: launch.said("0"), within_s=WITHIN_S)
     one.kill()
     assert launch.ranks["0"].wait(WITHIN_S) == 1
-    assert "scaling: error: rank 1 ended, or its node or network is lost; " in launch.said("0")
+    assert "scaling: error: rank 1 ended, or its node or network is lost" in launch.said("0")
     assert "--resume results/" in launch.said("0") and len(store.load(run_of(tmp_path))[1]) >= 2
 
 
@@ -138,6 +142,67 @@ def test_without_rank_0_the_others_end(launch: Launch, tmp_path: Path) -> None:
     zero.kill()
     assert launch.ranks["1"].wait(WITHIN_S) == 1
     assert launch.said("1").endswith(f"rank 1: rank 0 at 127.0.0.1:{launch.port} has ended\n")
+
+
+# ---------------------------------------------------------------- other commands, torchrun
+
+
+CHECK, BISECT = ("-m", "scaling", "check"), ("-m", "scaling", "bisect")
+
+
+def test_a_check_ends_in_its_verdicts(launch: Launch) -> None:
+    for number in (1, 0):
+        launch.rank(number, ("--no-all-reduce",), program=CHECK)
+    assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
+    assert launch.said("1") == "" and "launch         1 node with 2 ranks each\n" in launch.said("0")
+
+
+@pytest.mark.parametrize(
+    ("to", "number", "code"),
+    [("0", signal.SIGINT, 130), ("1", signal.SIGINT, 130), ("1", signal.SIGTERM, 143), ("1", signal.SIGKILL, 1)],
+)
+def test_a_signal_to_any_rank_ends_a_check(launch: Launch, to: str, number: signal.Signals, code: int) -> None:
+    pytest.importorskip("torch")
+    for rank in (1, 0):
+        launch.rank(rank, (), program=CHECK)
+    eventually(lambda: "all-reduce of 2 ranks" in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.ranks[to].send_signal(number)
+    killed = number == signal.SIGKILL
+    assert launch.codes() == {"0": code, "1": -number if killed else 0}
+    assert launch.said("0").endswith("rank 1 ended, or its node or network is lost\n") == killed
+
+
+@pytest.mark.parametrize("program", [CHECK, BISECT])
+def test_a_wrong_flag_of_another_command_ends_all_ranks(launch: Launch, program: tuple[str, ...]) -> None:
+    for number in (1, 0):
+        launch.rank(number, ("--networks",), program=program)
+    assert launch.codes() == {"0": 2, "1": 0}
+    assert ": error: --networks: no such flag" in launch.said("0") and launch.said("1") == ""
+
+
+def test_bisect_on_one_node_is_refused(launch: Launch) -> None:
+    for number in (1, 0):
+        launch.rank(number, ("--strategy", "fake:a"), program=BISECT)
+    assert launch.codes() == {"0": 2, "1": 0}
+    assert launch.said("0").startswith("scaling bisect: error: this launch has 1 node, a search needs 3: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [
+        (("scaling.run", *QUICK), "scaling: fake:a N=2 "),
+        (("scaling", "check", "--no-all-reduce"), "; the preflight took "),
+    ],
+)
+def test_torchrun_starts_ranks(tmp_path: Path, words: tuple[str, ...], last: str) -> None:
+    pytest.importorskip("torch")
+    torchrun = ("torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, "-m", *words], cwd=tmp_path, env=ours(), capture_output=True, text=True,
+        check=False, timeout=WITHIN_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert last in done.stdout.splitlines()[-1], done.stdout
 
 
 # ---------------------------------------------------------------- what keeps a launch from starting
