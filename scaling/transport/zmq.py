@@ -46,6 +46,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     version: str
     host: str
+    command: str = ""
 
 
 def connect(start: Start, secret: Secret) -> ZmqCluster:
@@ -134,6 +135,8 @@ def _unlike(hello: Hello, start: Start, hosts: dict[int, str]) -> str:
         return f"{named} has scaling {hello.version}, rank 0 has {__version__}; install the same on every node"
     if hello.ranks != start.ranks:
         return f"{named} was started with --ranks {hello.ranks}, rank 0 with {start.ranks}; give all the same"
+    if hello.command != start.command:
+        return f"{named} runs {hello.command}, rank 0 runs {start.command}; start the same command on all"
     if hello.rank in hosts or not 0 < hello.rank < start.ranks:
         before = hosts.get(hello.rank, "as rank 0" if hello.rank == 0 else f"of only {start.ranks} ranks")
         return f"{named} came twice, before from {before}; give each rank its own --rank"
@@ -163,7 +166,13 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
         dealer = _dealer(zmq, context, text)
         watch = dealer.get_monitor_socket(zmq.EVENT_ALL)
         dealer.connect(f"tcp://{address}:{start.port}")
-        hello = Hello(rank=start.rank, ranks=start.ranks, version=__version__, host=socket.gethostname())
+        hello = Hello(
+            rank=start.rank,
+            ranks=start.ranks,
+            version=__version__,
+            host=socket.gethostname(),
+            command=start.command,
+        )
         dealer.send_multipart([HELLO, msgspec.msgpack.encode(hello)])
         answer, why = _answered(zmq, dealer, watch, end_s, why)
         if answer == WELCOME:

@@ -238,6 +238,24 @@ def test_another_number_of_ranks_is_told(launch: Launch) -> None:
     assert "was started with --ranks 4, rank 0 with 2; give all the same" in launch.said("1")
 
 
+def test_another_command_is_told(launch: Launch) -> None:
+    launch.rank(0)
+    launch.rank(1, (), program=CHECK)
+    assert launch.codes() == {"0": 2, "1": 2}
+    runs = "runs python -m scaling check ..., rank 0 runs python -m scaling.run ...; start the same command on all"
+    assert runs in launch.said("0") and runs in launch.said("1")
+
+
+def test_other_flags_count_on_rank_0_alone(launch: Launch, tmp_path: Path) -> None:
+    launch.rank(1, ("--rounds", "9", "--strategy", "none:such", "--results", "elsewhere"))
+    launch.rank(0)
+    assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
+    _, records = store.load(run_of(tmp_path))
+    assert {record.point.round for record in records} <= {0, 1}
+    assert "fake:a" in {record.point.strategy for record in records}
+    assert not (tmp_path / "elsewhere").exists() and launch.said("1") == ""
+
+
 def test_no_coordinator_is_told(launch: Launch) -> None:
     launch.rank(1, program=("-c", IMPATIENT))
     assert launch.codes() == {"1": 2}

@@ -41,7 +41,8 @@ class Watch:
 
 
 @pytest.mark.parametrize(
-    ("messages", "answer"), [([[REFUSED, b"rank 1 came twice"]], (REFUSED, "rank 1 came twice")), ([], (b"", None))]
+    ("messages", "answer"),
+    [([[REFUSED, b"rank 1 came twice"]], (REFUSED, "rank 1 came twice")), ([], (b"", None))],
 )
 def test_a_refusal_is_read_though_rank_0_has_ended(messages: list[list[bytes]], answer: tuple[bytes, str]) -> None:
     late = Late(*messages)
