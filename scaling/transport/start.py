@@ -21,8 +21,9 @@ LEAST_SECRET = 16
 FIRST_PORT, PORTS, AFTER_MASTER = 23_000, 9_000, 11
 FLAGS = ("transport", "rank", "ranks", "coordinator")
 ABOUT = (
-    "Without MPI ranks talk over ZeroMQ (--transport mpi|zmq): under srun, torchrun and flux, or by hand with --rank "
-    "R --ranks N --coordinator HOST:PORT and one SCALING_SECRET. Other flags count on rank 0 alone."
+    "Without MPI: ranks of srun, torchrun and flux talk over ZeroMQ (--transport mpi|zmq). By hand each rank has "
+    "--rank R --ranks N --coordinator HOST:PORT, and all have one SCALING_SECRET. Other flags count on rank 0 "
+    "alone."
 )
 
 
