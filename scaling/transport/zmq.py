@@ -153,14 +153,15 @@ def _refuse(router: Any, identities: Sequence[bytes], why: str) -> None:
 
 
 def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
-    """Connect to rank 0. A secret of an earlier launch may lie in the file: it is read again for each try."""
+    """Connect to rank 0. A secret of an earlier launch may lie in the file, and a pod's name may come late: both
+    are read again for each try."""
     end_s = time.monotonic() + ENROL_S
-    address = _address(start)
     why = "it is not reachable: is rank 0 running, and the port open?"
     while time.monotonic() < end_s:
-        text = secret.read()
-        if text is None:
-            why = secret.missing
+        try:
+            address, text = _known(start, secret)
+        except LaunchError as missing:
+            why = str(missing)
             time.sleep(POLL_MS / 1e3)
             continue
         dealer = _dealer(zmq, context, text)
@@ -184,14 +185,18 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
     raise LaunchError(f"rank {start.rank} found no rank 0 at {start.coordinator} within {ENROL_S:g} s: {why}")
 
 
-def _address(start: Start) -> str:
+def _known(start: Start, secret: Secret) -> tuple[str, str]:
+    """Return rank 0's address and the secret. Raises LaunchError while one of them is unknown."""
     try:
-        return socket.gethostbyname(start.host)
+        address = socket.gethostbyname(start.host)
     except OSError as error:
         raise LaunchError(
-            f"rank {start.rank} on {socket.gethostname()} cannot resolve {start.host}, rank 0's host "
-            f"({error.strerror}); give its address: --coordinator ADDRESS:PORT"
+            f"{socket.gethostname()} cannot resolve {start.host} ({error.strerror}); give its address: "
+            "--coordinator ADDRESS:PORT"
         ) from None
+    if (text := secret.read()) is None:
+        raise LaunchError(secret.missing)
+    return address, text
 
 
 def _dealer(zmq: Any, context: Any, secret: str) -> Any:
@@ -208,17 +213,18 @@ def _answered(zmq: Any, dealer: Any, watch: Any, end_s: float, why: str) -> tupl
     """
     failed = {zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
               zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_DISCONNECTED}  # fmt: skip
-    reached = False
+    reached = admitted = False
     while time.monotonic() < end_s:
         events = set(_events(zmq, watch))
         reached = reached or zmq.EVENT_CONNECTED in events
+        admitted = admitted or zmq.EVENT_HANDSHAKE_SUCCEEDED in events
         if dealer.poll(POLL_MS):
             kind, *body = dealer.recv_multipart()
             if kind in (WELCOME, REFUSED):
                 return kind, body[0].decode() if body else ""
         elif reached and events & failed:
             return b"", "it has another secret, or is no rank 0 of scaling: set one SCALING_SECRET for all ranks"
-    return b"", "not all ranks have come to it" if reached else why
+    return b"", "not all ranks have come to it" if admitted else why
 
 
 def _events(zmq: Any, watch: Any) -> Iterator[int]:

@@ -274,9 +274,9 @@ def test_no_coordinator_is_told(launch: Launch) -> None:
 
 def test_a_host_without_an_address_is_told(launch: Launch) -> None:
     where = ("--coordinator", f"nowhere.invalid:{launch.port}")
-    launch.rank(1, (*where, *QUICK))
+    launch.rank(1, (*where, *QUICK), program=("-c", IMPATIENT))
     assert launch.codes() == {"1": 2}
-    assert "cannot resolve nowhere.invalid, rank 0's host" in launch.said("1")
+    assert "within 4 s: " in launch.said("1") and " cannot resolve nowhere.invalid (" in launch.said("1")
 
 
 def test_a_port_that_is_taken_is_told(launch: Launch) -> None:
