@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -47,6 +48,7 @@ def ranks(lab: Lab, count: int, folder: Path, open_files: ExitStack, *words: str
         one = subprocess.Popen(
             command, cwd=labs.ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environ
         )
+        open_files.callback(one.wait)
         open_files.callback(one.kill)
         started.append(one)
     return started
@@ -73,6 +75,34 @@ def test_two_nodes_end_in_the_table(lab: Lab, tmp_path: Path, open_files: ExitSt
     header, _ = store.load(next((tmp_path / "results").iterdir()))
     assert header.mpi.startswith("ZeroMQ ")
     assert [rank.hostname for rank in header.hosts] == list(lab.nodes[:2])
+
+
+LISTENING = """
+import json, psutil
+told = [one.laddr for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+print(json.dumps([[one.ip, one.port] for one in told]))
+"""
+
+
+def listening(lab: Lab, node: str) -> dict[str, set[int]]:
+    """The ports that are open on a node, by address."""
+    found: dict[str, set[int]] = {}
+    for address, port in json.loads(labs.python(lab, node, LISTENING)):
+        found.setdefault(address, set()).add(port)
+    return found
+
+
+def test_only_rank_0_listens_on_all_addresses(lab: Lab, tmp_path: Path, open_files: ExitStack) -> None:
+    """What launch/README.md says about PyTorch: its ports are on the measured network alone."""
+    words = ("--strategy", "torch:gloo", "--interconnect", "ib0", "--rounds", "9", "--no-page")
+    started = ranks(lab, 2, tmp_path, open_files, "scaling.run", *words, "--results", str(tmp_path / "results"))
+    log = tmp_path / "0.txt"
+    eventually(lambda: "10.10.0.2" in listening(lab, "node2"), log.read_text, within_s=WITHIN_S)
+    assert set(listening(lab, "node2")) <= {"10.10.0.2", "127.0.0.1"}
+    first = listening(lab, "node1")
+    assert first.pop("0.0.0.0") == {23456} and set(first) <= {"10.10.0.1", "127.0.0.1"}
+    started[0].send_signal(signal.SIGINT)
+    assert codes(started) == [130, 0], log.read_text()
 
 
 def test_a_check_measures_the_links(lab: Lab, tmp_path: Path, open_files: ExitStack) -> None:
