@@ -125,7 +125,8 @@ def _connected(command: str, asked: start.Asked) -> Cluster:
     """The cluster over ZeroMQ if the launch is without MPI, else of MPI; this process alone without a launcher and
     an MPI library."""
     if (found := start.start(asked, os.environ)) is not None:
-        return zmq.connect(found, start.Secret(os.environ, Path("results"), found.name))
+        secret = start.Secret(os.environ, Path("results"), found.name)
+        return zmq.connect(found._replace(command=command), secret)
     try:
         return connect(command)
     except LaunchError:

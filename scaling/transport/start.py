@@ -15,25 +15,28 @@ from scaling.errors import UsageError
 from scaling.transport.launchers import Launch, launched
 
 Transport = Literal["mpi", "zmq"]
-SECRET, COORDINATOR = "SCALING_SECRET", "SCALING_COORDINATOR"
+SECRET, COORDINATOR, POD = "SCALING_SECRET", "SCALING_COORDINATOR", "JOB_COMPLETION_INDEX"
 LEAST_SECRET = 16
 # Ports of jobs; torchrun's own store has MASTER_PORT.
 FIRST_PORT, PORTS, AFTER_MASTER = 23_000, 9_000, 11
 FLAGS = ("transport", "rank", "ranks", "coordinator")
 ABOUT = (
     "Without MPI: ranks of srun, torchrun and flux talk over ZeroMQ (--transport mpi|zmq). By hand each rank has "
-    "--rank R --ranks N --coordinator HOST:PORT, and all have one SCALING_SECRET."
+    "--rank R --ranks N --coordinator HOST:PORT, and all have one SCALING_SECRET. Other flags count on rank 0 "
+    "alone."
 )
 
 
 class Start(NamedTuple):
-    """A rank's place in a launch without MPI. `name`: a word for the launch, in the name of its secret's file."""
+    """A rank's place in a launch without MPI. `name`: a word for the launch, in the name of its secret's file.
+    `command`: the command that this rank runs, for messages."""
 
     rank: int
     ranks: int
     host: str
     port: int
     name: str
+    command: str = ""
 
     @property
     def coordinator(self) -> str:
@@ -68,7 +71,7 @@ def asked(argv: Sequence[str]) -> Asked:
     kind = found.get("transport")
     if kind not in (None, "mpi", "zmq"):
         raise UsageError(f"--transport {kind}: must be mpi or zmq")
-    numbers = {name: _number(name, found.get(name)) for name in ("rank", "ranks")}
+    numbers = {name: _number(f"--{name}", found.get(name)) for name in ("rank", "ranks")}
     _check(numbers["rank"], numbers["ranks"], kind, [name for name in found if name != "transport"])
     return Asked(kind, numbers["rank"], numbers["ranks"], found.get("coordinator", ""), tuple(rest))  # type: ignore[arg-type]
 
@@ -77,17 +80,15 @@ def _number(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isdecimal():
-        raise UsageError(f"--{name} {text}: must be a number from 0")
+        raise UsageError(f"{name} {text}: must be a number from 0")
     return int(text)
 
 
 def _check(rank: int | None, ranks: int | None, kind: str | None, given: Sequence[str]) -> None:
     if given and kind == "mpi":
         raise UsageError(f"--{given[0]}: not with --transport mpi, whose launcher numbers the ranks")
-    if (rank is None) != (ranks is None):
+    if rank is not None and ranks is None:
         raise UsageError("--rank and --ranks: give both, or none under a launcher")
-    if rank is not None and ranks is not None and not rank < ranks:
-        raise UsageError(f"--rank {rank}: must be below --ranks {ranks}")
 
 
 def start(wanted: Asked, environ: Mapping[str, str]) -> Start | None:
@@ -95,8 +96,9 @@ def start(wanted: Asked, environ: Mapping[str, str]) -> Start | None:
     Raises UsageError if rank 0's address is unknown."""
     if wanted.transport == "mpi":
         return None
-    if wanted.rank is not None and wanted.ranks is not None:
-        return _placed(wanted.rank, wanted.ranks, wanted.coordinator or environ.get(COORDINATOR, ""), "hand")
+    if wanted.ranks is not None:
+        rank = _by_hand(wanted.rank, wanted.ranks, environ.get(POD, ""))
+        return _placed(rank, wanted.ranks, wanted.coordinator or environ.get(COORDINATOR, ""), "hand")
     launch = launched(environ)
     if launch is None or launch.size < 2:
         return None
@@ -104,6 +106,16 @@ def start(wanted: Asked, environ: Mapping[str, str]) -> Start | None:
         return None
     address = wanted.coordinator or environ.get(COORDINATOR, "") or _of_launcher(launch, environ)
     return _placed(launch.rank, launch.size, address, _job(environ))
+
+
+def _by_hand(rank: int | None, ranks: int, pod: str) -> int:
+    """Return --rank, or the index of this pod in an Indexed Job of Kubernetes."""
+    told, by = (rank, f"--rank {rank}") if rank is not None else (_number(POD, pod or None), f"{POD}={pod}")
+    if told is None:
+        raise UsageError(f"--ranks {ranks}: needs --rank R too; {POD} is it in an Indexed Job of Kubernetes")
+    if told >= ranks:
+        raise UsageError(f"{by}: must be below --ranks {ranks}")
+    return told
 
 
 def _has_pmi(environ: Mapping[str, str]) -> bool:

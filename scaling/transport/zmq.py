@@ -46,6 +46,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     version: str
     host: str
+    command: str = ""
 
 
 def connect(start: Start, secret: Secret) -> ZmqCluster:
@@ -134,6 +135,8 @@ def _unlike(hello: Hello, start: Start, hosts: dict[int, str]) -> str:
         return f"{named} has scaling {hello.version}, rank 0 has {__version__}; install the same on every node"
     if hello.ranks != start.ranks:
         return f"{named} was started with --ranks {hello.ranks}, rank 0 with {start.ranks}; give all the same"
+    if hello.command != start.command:
+        return f"{named} runs {hello.command}, rank 0 runs {start.command}; start the same command on all"
     if hello.rank in hosts or not 0 < hello.rank < start.ranks:
         before = hosts.get(hello.rank, "as rank 0" if hello.rank == 0 else f"of only {start.ranks} ranks")
         return f"{named} came twice, before from {before}; give each rank its own --rank"
@@ -150,20 +153,27 @@ def _refuse(router: Any, identities: Sequence[bytes], why: str) -> None:
 
 
 def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
-    """Connect to rank 0. A secret of an earlier launch may lie in the file: it is read again for each try."""
+    """Connect to rank 0. A secret of an earlier launch may lie in the file, and a pod's name may come late: both
+    are read again for each try."""
     end_s = time.monotonic() + ENROL_S
-    address = _address(start)
     why = "it is not reachable: is rank 0 running, and the port open?"
     while time.monotonic() < end_s:
-        text = secret.read()
-        if text is None:
-            why = secret.missing
+        try:
+            address, text = _known(start, secret)
+        except LaunchError as missing:
+            why = str(missing)
             time.sleep(POLL_MS / 1e3)
             continue
         dealer = _dealer(zmq, context, text)
         watch = dealer.get_monitor_socket(zmq.EVENT_ALL)
         dealer.connect(f"tcp://{address}:{start.port}")
-        hello = Hello(rank=start.rank, ranks=start.ranks, version=__version__, host=socket.gethostname())
+        hello = Hello(
+            rank=start.rank,
+            ranks=start.ranks,
+            version=__version__,
+            host=socket.gethostname(),
+            command=start.command,
+        )
         dealer.send_multipart([HELLO, msgspec.msgpack.encode(hello)])
         answer, why = _answered(zmq, dealer, watch, end_s, why)
         if answer == WELCOME:
@@ -175,14 +185,18 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
     raise LaunchError(f"rank {start.rank} found no rank 0 at {start.coordinator} within {ENROL_S:g} s: {why}")
 
 
-def _address(start: Start) -> str:
+def _known(start: Start, secret: Secret) -> tuple[str, str]:
+    """Return rank 0's address and the secret. Raises LaunchError while one of them is unknown."""
     try:
-        return socket.gethostbyname(start.host)
+        address = socket.gethostbyname(start.host)
     except OSError as error:
         raise LaunchError(
-            f"rank {start.rank} on {socket.gethostname()} cannot resolve {start.host}, rank 0's host "
-            f"({error.strerror}); give its address: --coordinator ADDRESS:PORT"
+            f"{socket.gethostname()} cannot resolve {start.host} ({error.strerror}); give its address: "
+            "--coordinator ADDRESS:PORT"
         ) from None
+    if (text := secret.read()) is None:
+        raise LaunchError(secret.missing)
+    return address, text
 
 
 def _dealer(zmq: Any, context: Any, secret: str) -> Any:
@@ -199,17 +213,18 @@ def _answered(zmq: Any, dealer: Any, watch: Any, end_s: float, why: str) -> tupl
     """
     failed = {zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
               zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_DISCONNECTED}  # fmt: skip
-    reached = False
+    reached = admitted = False
     while time.monotonic() < end_s:
         events = set(_events(zmq, watch))
         reached = reached or zmq.EVENT_CONNECTED in events
+        admitted = admitted or zmq.EVENT_HANDSHAKE_SUCCEEDED in events
         if dealer.poll(POLL_MS):
             kind, *body = dealer.recv_multipart()
             if kind in (WELCOME, REFUSED):
                 return kind, body[0].decode() if body else ""
         elif reached and events & failed:
             return b"", "it has another secret, or is no rank 0 of scaling: set one SCALING_SECRET for all ranks"
-    return b"", "not all ranks have come to it" if reached else why
+    return b"", "not all ranks have come to it" if admitted else why
 
 
 def _events(zmq: Any, watch: Any) -> Iterator[int]:
@@ -298,7 +313,7 @@ class ZmqCluster:
         self._left.update(gone)
         if gone:
             named = ", ".join(f"rank {rank}" for rank in gone)
-            raise SilentRanks(f"{named} ended, or its node or network is lost; continue with --resume", gone)
+            raise SilentRanks(f"{named} ended, or its node or network is lost", gone)
 
     def _end_without_rank_0(self) -> None:
         if not self._left:

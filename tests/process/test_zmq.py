@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,10 @@ from scaling.records.events import Finished
 from tests.support.waiting import eventually
 
 QUICK = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--no-page")
-SLOW = ("--strategy", "fake:a", "--rounds", "50", "--windows", "3", "--window-s", "0.1", "--no-page")
+SLOW = (
+    "--strategy", "fake:a", "--kinds", "exchange", "--world-sizes", "2", "--rounds", "99", "--windows", "3",
+    "--window-s", "0.05", "--no-page",
+)  # fmt: skip
 SECRET = "a secret of this test"
 IMPATIENT = (
     "import sys\nfrom scaling.transport import zmq\nfrom scaling.run import __main__ as run\nzmq.ENROL_S = 4.0\n"
@@ -32,6 +37,16 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def ours() -> dict[str, str]:
+    """The variables of this process, without a launcher's."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "SLURM_"))}
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as link:
+        return link.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Launch:
@@ -53,13 +68,12 @@ class Launch:
         program: Sequence[str] = (),
         **environ: str,
     ) -> subprocess.Popen[str]:
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "SLURM_"))}
         where = ("--rank", str(number), "--ranks", str(of), "--coordinator", f"127.0.0.1:{self.port}")
         command = [sys.executable, *(program or ("-m", "scaling.run")), *where, *flags]
         out = self._open.enter_context((self.folder / f"{name or number}.txt").open("w"))
         made = subprocess.Popen(
             command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True,
-            env={**env, "SCALING_SECRET": SECRET, **environ},
+            env={**ours(), "SCALING_SECRET": SECRET, **environ},
         )  # fmt: skip
         self.ranks[name or str(number)] = made
         return made
@@ -118,7 +132,7 @@ def test_a_signal_to_any_rank_ends_the_launch_with_its_answer(launch: Launch, tm
     eventually(lambda: points(tmp_path) > 2, lambda: launch.said("0"), within_s=WITHIN_S)
     one.send_signal(signal.SIGINT)
     assert launch.codes()["0"] == 130
-    assert re.search(r"^interrupted after \d+ of 250 points", launch.said("0"), re.MULTILINE)
+    assert re.search(r"^interrupted after \d+ of 99 points", launch.said("0"), re.MULTILINE)
 
 
 def test_a_rank_that_is_killed_ends_the_launch_and_keeps_its_points(launch: Launch, tmp_path: Path) -> None:
@@ -127,7 +141,7 @@ def test_a_rank_that_is_killed_ends_the_launch_and_keeps_its_points(launch: Laun
     eventually(lambda: points(tmp_path) > 2, lambda: launch.said("0"), within_s=WITHIN_S)
     one.kill()
     assert launch.ranks["0"].wait(WITHIN_S) == 1
-    assert "scaling: error: rank 1 ended, or its node or network is lost; " in launch.said("0")
+    assert "scaling: error: rank 1 ended, or its node or network is lost" in launch.said("0")
     assert "--resume results/" in launch.said("0") and len(store.load(run_of(tmp_path))[1]) >= 2
 
 
@@ -138,6 +152,67 @@ def test_without_rank_0_the_others_end(launch: Launch, tmp_path: Path) -> None:
     zero.kill()
     assert launch.ranks["1"].wait(WITHIN_S) == 1
     assert launch.said("1").endswith(f"rank 1: rank 0 at 127.0.0.1:{launch.port} has ended\n")
+
+
+# ---------------------------------------------------------------- other commands, torchrun
+
+
+CHECK, BISECT = ("-m", "scaling", "check"), ("-m", "scaling", "bisect")
+
+
+def test_a_check_ends_in_its_verdicts(launch: Launch) -> None:
+    for number in (1, 0):
+        launch.rank(number, ("--no-all-reduce",), program=CHECK)
+    assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
+    assert launch.said("1") == "" and "launch         1 node with 2 ranks each\n" in launch.said("0")
+
+
+@pytest.mark.parametrize(
+    ("to", "number", "code"),
+    [("0", signal.SIGINT, 130), ("1", signal.SIGINT, 130), ("1", signal.SIGTERM, 143), ("1", signal.SIGKILL, 1)],
+)
+def test_a_signal_to_any_rank_ends_a_check(launch: Launch, to: str, number: signal.Signals, code: int) -> None:
+    pytest.importorskip("torch")
+    for rank in (1, 0):
+        launch.rank(rank, (), program=CHECK)
+    eventually(lambda: "all-reduce of 2 ranks" in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.ranks[to].send_signal(number)
+    killed = number == signal.SIGKILL
+    assert launch.codes() == {"0": code, "1": -number if killed else 0}
+    assert launch.said("0").endswith("rank 1 ended, or its node or network is lost\n") == killed
+
+
+@pytest.mark.parametrize("program", [CHECK, BISECT])
+def test_a_wrong_flag_of_another_command_ends_all_ranks(launch: Launch, program: tuple[str, ...]) -> None:
+    for number in (1, 0):
+        launch.rank(number, ("--networks",), program=program)
+    assert launch.codes() == {"0": 2, "1": 0}
+    assert ": error: --networks: no such flag" in launch.said("0") and launch.said("1") == ""
+
+
+def test_bisect_on_one_node_is_refused(launch: Launch) -> None:
+    for number in (1, 0):
+        launch.rank(number, ("--strategy", "fake:a"), program=BISECT)
+    assert launch.codes() == {"0": 2, "1": 0}
+    assert launch.said("0").startswith("scaling bisect: error: this launch has 1 node, a search needs 3: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [
+        (("scaling.run", *QUICK), "scaling: fake:a N=2 "),
+        (("scaling", "check", "--no-all-reduce"), "; the preflight took "),
+    ],
+)
+def test_torchrun_starts_ranks(tmp_path: Path, words: tuple[str, ...], last: str) -> None:
+    pytest.importorskip("torch")
+    torchrun = ("torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, "-m", *words], cwd=tmp_path, env=ours(), capture_output=True, text=True,
+        check=False, timeout=WITHIN_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert last in done.stdout.splitlines()[-1], done.stdout
 
 
 # ---------------------------------------------------------------- what keeps a launch from starting
@@ -173,6 +248,24 @@ def test_another_number_of_ranks_is_told(launch: Launch) -> None:
     assert "was started with --ranks 4, rank 0 with 2; give all the same" in launch.said("1")
 
 
+def test_another_command_is_told(launch: Launch) -> None:
+    launch.rank(0)
+    launch.rank(1, (), program=CHECK)
+    assert launch.codes() == {"0": 2, "1": 2}
+    runs = "runs python -m scaling check ..., rank 0 runs python -m scaling.run ...; start the same command on all"
+    assert runs in launch.said("0") and runs in launch.said("1")
+
+
+def test_other_flags_count_on_rank_0_alone(launch: Launch, tmp_path: Path) -> None:
+    launch.rank(1, ("--rounds", "9", "--strategy", "none:such", "--results", "elsewhere"))
+    launch.rank(0)
+    assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
+    _, records = store.load(run_of(tmp_path))
+    assert {record.point.round for record in records} <= {0, 1}
+    assert "fake:a" in {record.point.strategy for record in records}
+    assert not (tmp_path / "elsewhere").exists() and launch.said("1") == ""
+
+
 def test_no_coordinator_is_told(launch: Launch) -> None:
     launch.rank(1, program=("-c", IMPATIENT))
     assert launch.codes() == {"1": 2}
@@ -181,9 +274,9 @@ def test_no_coordinator_is_told(launch: Launch) -> None:
 
 def test_a_host_without_an_address_is_told(launch: Launch) -> None:
     where = ("--coordinator", f"nowhere.invalid:{launch.port}")
-    launch.rank(1, (*where, *QUICK))
+    launch.rank(1, (*where, *QUICK), program=("-c", IMPATIENT))
     assert launch.codes() == {"1": 2}
-    assert "cannot resolve nowhere.invalid, rank 0's host" in launch.said("1")
+    assert "within 4 s: " in launch.said("1") and " cannot resolve nowhere.invalid (" in launch.said("1")
 
 
 def test_a_port_that_is_taken_is_told(launch: Launch) -> None:
@@ -198,40 +291,110 @@ def test_a_port_that_is_taken_is_told(launch: Launch) -> None:
 # ---------------------------------------------------------------- strangers
 
 
-def test_strangers_change_nothing(launch: Launch, tmp_path: Path) -> None:
-    """They flood the port, send half frames, and speak ZeroMQ without and with a wrong key."""
+@contextmanager
+def strangers(port: int) -> Iterator[None]:
+    """Flood the port, send half frames, and speak ZeroMQ without and with a wrong key, again and again until the
+    end."""
     import zmq
 
-    launch.rank(1, SLOW)
-    zero = launch.rank(0, SLOW)
-    eventually(lambda: points(tmp_path) > 1, lambda: launch.said("0"), within_s=WITHIN_S)
-    context, strangers = zmq.Context(), []
-    try:
+    with zmq.Context() as context, ExitStack() as opened:
+        context.linger = 0
         for wrong in (None, zmq.curve_keypair()[0]):
-            one = context.socket(zmq.DEALER)
-            strangers.append(one)
-            one.setsockopt(zmq.LINGER, 0)
+            one = opened.enter_context(context.socket(zmq.DEALER))
             if wrong is not None:
                 one.curve_serverkey = wrong
                 one.curve_publickey, one.curve_secretkey = zmq.curve_keypair()
-            one.connect(f"tcp://127.0.0.1:{launch.port}")
+            one.connect(f"tcp://127.0.0.1:{port}")
             for _ in range(100):
                 one.send_multipart([b"X", b"9"], zmq.NOBLOCK)
         for text in (b"\xff\0\0\0\0\0\0\0\1\x7f\3\0CURVE", b"GET / HTTP/1.1\r\n\r\n", bytes(1 << 16)):
             for _ in range(20):
-                with socket.create_connection(("127.0.0.1", launch.port), timeout=10) as link:
-                    try:
-                        link.sendall(text)
-                    except OSError:
-                        continue
+                with socket.create_connection(("127.0.0.1", port), timeout=10) as link, suppress(OSError):
+                    link.sendall(text)
+        yield
+
+
+def test_strangers_change_nothing(launch: Launch, tmp_path: Path) -> None:
+    zero = launch.rank(0, SLOW)
+    eventually(lambda: listens(launch.port), lambda: launch.said("0"), within_s=WITHIN_S)
+    with strangers(launch.port):  # while rank 0 waits for ranks
+        launch.rank(1, SLOW)
+        eventually(lambda: points(tmp_path) > 1, lambda: launch.said("0"), within_s=WITHIN_S)
+    with strangers(launch.port):  # during the run
         before = points(tmp_path)
         eventually(lambda: points(tmp_path) > before, lambda: launch.said("0"), within_s=WITHIN_S)
-    finally:
-        for one in strangers:
-            one.close()
-        context.destroy(linger=0)
     zero.send_signal(signal.SIGINT)
-    assert launch.codes()["0"] == 130
+    assert launch.codes() == {"0": 130, "1": 0}
+
+
+class Proxy:
+    """Passes one connection on to a port, and keeps what each side said: `[caller, port]`."""
+
+    def __init__(self, port: int) -> None:
+        self.said = [bytearray(), bytearray()]
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._serve, args=(port,), daemon=True).start()
+
+    def _serve(self, port: int) -> None:
+        with (
+            self._listening,
+            self._listening.accept()[0] as one,
+            socket.create_connection(("127.0.0.1", port)) as two,
+        ):
+            ends = {one: (two, self.said[0]), two: (one, self.said[1])}
+            while True:
+                for source in select.select(list(ends), [], [])[0]:
+                    target, kept = ends[source]
+                    data = source.recv(1 << 16)
+                    if not data:
+                        return
+                    kept += data
+                    target.sendall(data)
+
+
+GREETING, HELLO = 64, 202  # bytes of ZMTP's greeting and of CURVE's first frame
+
+
+def replayed(port: int, data: bytes) -> bytes:
+    """Send recorded bytes, the first two steps of the handshake each after the answer to the one before, then all
+    that is left; return what was answered until the connection's end."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S) as link, suppress(ConnectionError):
+        for start, end, wanted in ((0, GREETING, GREETING), (GREETING, GREETING + HELLO, GREETING + 1)):
+            link.sendall(data[start:end])
+            while len(answer) < wanted:
+                answer += link.recv(1 << 16) or pytest.fail(f"closed after {len(answer)} bytes")
+        link.sendall(data[GREETING + HELLO :])
+        while more := link.recv(1 << 16):
+            answer += more
+    return answer
+
+
+def test_replayed_bytes_of_a_rank_are_refused(launch: Launch, tmp_path: Path) -> None:
+    """A rank's bytes come again, to the rank 0 that they were for and to one with the same secret. The greeting is
+    answered, the key exchange is not: its cookie is of another connection."""
+    launch.rank(0, SLOW)
+    eventually(lambda: listens(launch.port), lambda: launch.said("0"), within_s=WITHIN_S)
+    proxy = Proxy(launch.port)
+    launch.rank(1, ("--coordinator", f"127.0.0.1:{proxy.port}", *SLOW))
+    eventually(lambda: points(tmp_path) > 1, lambda: launch.said("0"), within_s=WITHIN_S)
+    data, answer = (bytes(said) for said in proxy.said)
+    assert b"\x08INITIATE" in data and b"\x05READY" in answer
+
+    before = points(tmp_path)
+    again = replayed(launch.port, data)
+    assert b"\x07WELCOME" in again and b"READY" not in again
+    eventually(lambda: points(tmp_path) > before, lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.ranks["0"].send_signal(signal.SIGINT)
+    assert launch.codes() == {"0": 130, "1": 0}
+
+    launch.rank(0, program=("-c", IMPATIENT), name="new")
+    eventually(lambda: listens(launch.port), lambda: launch.said("new"), within_s=WITHIN_S)
+    again = replayed(launch.port, data)
+    assert b"\x07WELCOME" in again and b"READY" not in again
+    assert launch.ranks["new"].wait(WITHIN_S) == 2
+    assert "ranks 1 of 2 did not come to " in launch.said("new")
 
 
 def test_mpi4py_is_not_imported(launch: Launch) -> None:

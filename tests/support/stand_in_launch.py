@@ -36,7 +36,7 @@ from tests.support.inline import Launch
 VERSION = "mpirun (Open MPI) 5.0.11"
 SLOTS = 4
 BRIEF = ["--rounds", "2", "--soak-s", "0"]
-COUNT = re.compile(r"(?:^| )(?:-np|-n|--ntasks|-N \d+ --ntasks-per-node)[ =](\d+)")
+COUNT = re.compile(r"(?:^| )(?:-np|-n|--ntasks|--nproc-per-node|-N \d+ --ntasks-per-node)[ =](\d+)")
 
 
 def nodes(ranks: int) -> list[HostInfo]:

@@ -22,7 +22,7 @@ esac""",
     **dict.fromkeys(("mypy", "ruff", "pip"), "exit 0"),
     # What it is of a container, a queue or a cluster is tried in tests/system; files that are named must be there.
     **dict.fromkeys(
-        ("apptainer", "docker", "enroot", "kubectl", "podman", "sbatch", "srun"),
+        ("apptainer", "docker", "enroot", "kubectl", "podman", "sbatch", "srun", "torchrun"),
         f"""\
 for word; do case "$word" in
 /*) ;;

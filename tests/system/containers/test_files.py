@@ -2,7 +2,8 @@
 
 Facts of Kubeflow's Trainer are from https://github.com/kubeflow/trainer: pkg/apis/trainer/v1alpha1 (fields),
 pkg/runtime/framework/plugins/mpi/mpi.go (names of jobs and containers), pkg/runtime/core/trainingruntime.go (the
-launcher's count) and pkg/runtime/framework/plugins/jobset/builder.go (where the TrainJob's args go).
+launcher's count), pkg/runtime/framework/plugins/jobset/builder.go (where the TrainJob's args go) and
+pkg/runtime/framework/plugins/torch/torch.go (torchrun's variables).
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ import yaml
 
 from scaling.run import flags
 from scaling.run.invocation import resolve
+from scaling.transport import start
 from tests.support.fresh_machine import REPOSITORY
+from tests.support.ranks import free_ports
 
 FOLDER = REPOSITORY / "containers"
 FILES = sorted(FOLDER.glob("Containerfile*"))
 USER = 1000
 HOME = "/home/mpiuser"
+TORCH = "trainjob-torch"
 ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 named = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 
@@ -44,22 +48,26 @@ def mpijob() -> dict[str, dict[str, Any]]:
     return {role: spec["template"]["spec"] for role, spec in job["spec"]["mpiReplicaSpecs"].items()}
 
 
-def runtime() -> dict[str, Any]:
-    spec: dict[str, Any] = documents(FOLDER / "trainjob.yaml")[0]["spec"]
+def runtime(file: str = "trainjob") -> dict[str, Any]:
+    spec: dict[str, Any] = documents(FOLDER / f"{file}.yaml")[0]["spec"]
     return spec
 
 
-def trainer() -> dict[str, Any]:
-    spec: dict[str, Any] = documents(FOLDER / "trainjob.yaml")[1]["spec"]["trainer"]
+def trainer(file: str = "trainjob") -> dict[str, Any]:
+    spec: dict[str, Any] = documents(FOLDER / f"{file}.yaml")[1]["spec"]["trainer"]
     return spec
 
 
-def jobs() -> dict[str, dict[str, Any]]:
-    return {job["name"]: job for job in runtime()["template"]["spec"]["replicatedJobs"]}
+def jobs(file: str = "trainjob") -> dict[str, dict[str, Any]]:
+    return {job["name"]: job for job in runtime(file)["template"]["spec"]["replicatedJobs"]}
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    trained = {f"trainjob {name}": job["template"]["spec"]["template"]["spec"] for name, job in jobs().items()}
+    trained = {
+        f"{file} {name}": job["template"]["spec"]["template"]["spec"]
+        for file in ("trainjob", TORCH)
+        for name, job in jobs(file).items()
+    }
     return {f"mpijob {role}": spec for role, spec in mpijob().items()} | trained
 
 
@@ -153,6 +161,76 @@ def test_its_flags_are_flags_and_write_where_a_volume_is() -> None:
     results = resolve(flags.parse(words[3:])).results
     assert str(results) in {mount["mountPath"] for mount in waiting()[1]["volumeMounts"]}
     assert os.access(REPOSITORY / "launch" / "mpirun", os.X_OK)
+
+
+# ---------------------------------------------------------------- the TrainJob of torchrun
+
+
+def node() -> dict[str, Any]:
+    """The container of the runtime that torchrun has."""
+    (one,) = pods()[f"{TORCH} node"]["containers"]
+    return dict(one)
+
+
+def test_torchruns_runtime_is_one_that_the_trainer_fills_in() -> None:
+    made, used = documents(FOLDER / f"{TORCH}.yaml")
+    assert (made["kind"], used["kind"]) == ("ClusterTrainingRuntime", "TrainJob")
+    assert {made["apiVersion"], used["apiVersion"]} == {"trainer.kubeflow.org/v1alpha1"}
+    assert used["spec"]["runtimeRef"] == {"name": made["metadata"]["name"]}
+    (job,) = jobs(TORCH).values()
+    assert (job["name"], node()["name"]) == ("node", "node")
+    assert job["template"]["metadata"]["labels"] == {ANCESTOR: "trainer"}
+    assert job["template"]["spec"]["backoffLimit"] == 0
+    assert pods()[f"{TORCH} node"]["restartPolicy"] == "Never"
+    assert list(runtime(TORCH)["mlPolicy"]) == ["numNodes", "torch"]
+    assert not {one["name"] for one in node()["env"] if one["name"].startswith("PET_")}
+
+
+def test_torchruns_nodes_are_those_of_mpi_without_sshd() -> None:
+    theirs = {key: value for key, value in waiting()[1].items() if key not in ("command", "readinessProbe")}
+    assert {key: node()[key] for key in theirs} == theirs
+    for key in ("volumes", "topologySpreadConstraints"):
+        assert pods()[f"{TORCH} node"][key] == pods()["trainjob node"][key]
+    for key in ("numNodes", "numProcPerNode"):
+        assert trainer(TORCH)[key] == trainer()[key]
+
+
+def test_the_secret_is_the_one_that_the_first_lines_make() -> None:
+    (told,) = (one for one in node()["env"] if one["name"] == start.SECRET)
+    name, key = (told["valueFrom"]["secretKeyRef"][word] for word in ("name", "key"))
+    line = f'kubectl create secret generic {name} --from-literal={key}="$(openssl rand -hex 32)"\n'
+    for file in (f"{TORCH}.yaml", "README.md"):
+        assert line in (FOLDER / file).read_text()
+
+
+def test_two_pods_of_torchrun_end_in_the_table(tmp_path: Path) -> None:
+    """The command runs twice with the variables that Trainer gives, each for a node of two ranks."""
+    pytest.importorskip("torch")
+    words = [*node()["command"], *trainer(TORCH)["args"]]
+    assert words[-2] == "--results" and words[-1] in {mount["mountPath"] for mount in node()["volumeMounts"]}
+    (port,) = free_ports(1)
+    told = {
+        "PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port),
+        start.SECRET: "a secret of this test", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+    flags = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--no-page")
+    logs = [(tmp_path / f"{number}.txt").open("w") for number in (0, 1)]
+    made = [
+        subprocess.Popen(
+            [*words[:-1], str(tmp_path / "results"), *flags],
+            env={**os.environ, **told, "PET_NODE_RANK": str(number)}, cwd=REPOSITORY, stdout=log, stderr=log,
+        )
+        for number, log in enumerate(logs)
+    ]  # fmt: skip
+    try:
+        codes = [one.wait(120) for one in made]
+    finally:
+        for one, log in zip(made, logs, strict=True):
+            one.kill()
+            log.close()
+    text = (tmp_path / "0.txt").read_text()
+    assert codes == [0, 0], text
+    assert re.search(r"^scaling: fake:a N=4 ", text, re.MULTILINE), text
 
 
 # ---------------------------------------------------------------- the images

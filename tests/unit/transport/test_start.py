@@ -35,6 +35,12 @@ def test_the_flags_of_a_start_are_taken_from_the_command_line() -> None:
         ({**FLUX, "SCALING_COORDINATOR": "n1:9000"}, (), (1, 2, "n1:9000")),
         ({}, ("--rank", "0", "--ranks", "2", "--coordinator", "n1:9000"), (0, 2, "n1:9000")),
         ({**SRUN, "PMIX_RANK": "3"}, ("--transport", "zmq"), (3, 4, "gpu003:24234")),
+        (
+            {"JOB_COMPLETION_INDEX": "1", "SCALING_COORDINATOR": "j-0.s:9000"},
+            ("--ranks", "2"),
+            (1, 2, "j-0.s:9000"),
+        ),
+        ({"JOB_COMPLETION_INDEX": "0"}, ("--ranks=2", "--rank=1", "--coordinator=n1:9000"), (1, 2, "n1:9000")),
     ],
 )
 def test_a_launcher_without_mpi_says_where_a_rank_is(
@@ -52,6 +58,7 @@ def test_a_launcher_without_mpi_says_where_a_rank_is(
         ({**SRUN, "PMIX_RANK": "3"}, ()),
         (SRUN, ("--transport", "mpi")),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, ()),
+        ({"JOB_COMPLETION_INDEX": "1", "SCALING_COORDINATOR": "j-0.s:9000"}, ()),
     ],
 )
 def test_mpi_stays_the_transport_of_mpi(environ: dict[str, str], words: tuple[str, ...]) -> None:
@@ -65,6 +72,7 @@ def test_mpi_stays_the_transport_of_mpi(environ: dict[str, str], words: tuple[st
         (("--rank", "x", "--ranks", "2"), "--rank x: must be a number from 0"),
         (("--rank", "2", "--ranks", "2"), "--rank 2: must be below --ranks 2"),
         (("--rank", "0"), "--rank and --ranks: give both"),
+        (("--ranks", "2"), "--ranks 2: needs --rank R too"),
         (("--rank",), "--rank: needs a value"),
         (("--rank", "0", "--ranks", "2", "--transport", "mpi"), "--rank: not with --transport mpi"),
         (("--rank", "0", "--ranks", "2"), "must be HOST:PORT"),
@@ -76,6 +84,15 @@ def test_a_wrong_flag_is_refused(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError) as error:
         found({}, *words)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pod", "said"), [("2", "=2: must be below --ranks 2"), ("x", " x: must be a number from 0")]
+)
+def test_a_wrong_index_of_a_pod_is_refused(pod: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        found({"JOB_COMPLETION_INDEX": pod}, "--ranks", "2", "--coordinator", "n1:9000")
+    assert str(error.value) == f"JOB_COMPLETION_INDEX{said}"
 
 
 def test_a_launcher_without_an_address_needs_one() -> None:
