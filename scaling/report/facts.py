@@ -226,6 +226,14 @@ def _cores(record: PointRecord, rank: RankRecord) -> int:
     return len(rank.cpus) // max(1, driven)
 
 
+def command(header: Header, words: str) -> str:
+    """Return the command that starts the run's ranks with other words. Without MPI the launcher is unknown."""
+    own = f"python -m scaling.run {words}".rstrip()
+    if header.mpi.startswith("ZeroMQ"):
+        return f"{own}  # {counted(header.launch_size, 'rank')}, started as before"
+    return f"mpirun -np {header.launch_size} {own}"
+
+
 def _hosts(header: Header) -> Phrase:
     names = list(dict.fromkeys(host.hostname for host in header.hosts))
     virtual = _each(host.virtual for host in header.hosts if host.virtual)

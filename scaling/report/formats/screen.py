@@ -168,5 +168,4 @@ def footer(material: Material, place: Place) -> Iterator[str]:
     if place.run:
         yield f"{INDENT}{'more':<{LABEL}}python -m scaling report {run} --verbose"
         label, flag = ("resume", "--resume") if place.lacks else ("again", "--like")
-        size = material.header.launch_size
-        yield f"{INDENT}{label:<{LABEL}}mpirun -np {size} python -m scaling.run {flag} {run}"
+        yield f"{INDENT}{label:<{LABEL}}{facts.command(material.header, f'{flag} {run}')}"

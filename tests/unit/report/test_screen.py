@@ -262,6 +262,12 @@ def test_a_run_that_lacks_points_is_resumed_and_another_one_repeated() -> None:
     assert f"resume   mpirun -np 2 python -m scaling.run --resume {PLACE.run}\n" in text
 
 
+def test_without_mpi_ranks_are_started_as_before() -> None:
+    made, records = default_run()
+    text = screen.render(Material(replace(made, mpi="ZeroMQ 4.3.5"), records), PLACE, width=80, color=False)
+    assert f"again    python -m scaling.run --like {PLACE.run}  # 2 ranks, started as before\n" in text
+
+
 def test_a_broken_off_round_lacks_points() -> None:
     made, records = default_run()
     assert not Material(made, records).lacks

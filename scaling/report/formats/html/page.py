@@ -75,7 +75,7 @@ def _command(header: Header) -> str:
     """Return the command line of the run; "" for an import."""
     if not header.hosts:
         return ""
-    return f"mpirun -np {header.launch_size} python -m scaling.run {shlex.join(header.command)}".rstrip()
+    return facts.command(header, shlex.join(header.command))
 
 
 def _made_with(doc: Document) -> str:
