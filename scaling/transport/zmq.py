@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
@@ -28,6 +29,8 @@ from scaling.transport.start import Secret, Start
 
 # How long ranks may differ in their start.
 ENROL_S = 120.0
+# After it rank 0 says for whom it waits.
+QUIET_S = 5.0
 POLL_MS = 100
 PING_S, FLUSH_S, LINGER_MS = 1.0, 5.0, 5_000
 # A rank is lost when the mailbox would call it silent.
@@ -108,14 +111,9 @@ def _enrolled(router: Any, start: Start) -> dict[int, bytes]:
     """Wait for the first message of each other rank; return the identities by rank."""
     peers: dict[int, bytes] = {}
     hosts: dict[int, str] = {}
-    end_s = time.monotonic() + ENROL_S
+    waiting = _Waiting(start)
     while len(peers) < start.ranks - 1:
-        if time.monotonic() > end_s:
-            missing = [rank for rank in range(1, start.ranks) if rank not in peers]
-            raise LaunchError(
-                f"ranks {' '.join(map(str, missing))} of {start.ranks} did not come to {start.coordinator} within "
-                f"{ENROL_S:g} s; start each with the same --ranks, --coordinator and secret"
-            )
+        waiting.look(peers)
         if not router.poll(POLL_MS):
             continue
         identity, kind, *body = router.recv_multipart()
@@ -127,6 +125,27 @@ def _enrolled(router: Any, start: Start) -> dict[int, bytes]:
             raise LaunchError(why)
         peers[hello.rank], hosts[hello.rank] = identity, hello.host
     return peers
+
+
+class _Waiting:
+    """Says once for whom rank 0 waits, and ends the wait."""
+
+    def __init__(self, start: Start) -> None:
+        self._start, self._begun_s, self._is_told = start, time.monotonic(), False
+
+    def look(self, peers: Container[int]) -> None:
+        """Raise LaunchError when the time is over."""
+        passed_s, start = time.monotonic() - self._begun_s, self._start
+        if passed_s < QUIET_S or (self._is_told and passed_s < ENROL_S):
+            return
+        missing = " ".join(str(rank) for rank in range(1, start.ranks) if rank not in peers)
+        if passed_s > ENROL_S:
+            raise LaunchError(
+                f"ranks {missing} of {start.ranks} did not come to {start.coordinator} within {ENROL_S:g} s; "
+                "start each with the same --ranks, --coordinator and secret"
+            )
+        sys.stderr.write(f"scaling: waiting at {start.coordinator} for ranks {missing}, up to {ENROL_S:g} s\n")
+        self._is_told = True
 
 
 def _unlike(hello: Hello, start: Start, hosts: dict[int, str]) -> str:

@@ -13,7 +13,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from math import hypot
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -41,6 +40,7 @@ P100 = "--device emulated:p100 --interconnect eth0 --world-sizes"
 TRIALS = {
     "batch-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:gloo", "--batch-size 64"),
     "batch-exposed": Trial("exposed", f"{P100} 4 --strategy torch:gloo --batch-size 32", "--batch-size 64", 4, 4),
+    "batch-waiting": Trial("waiting", f"{DIGITS} --strategy jax:psum", "--batch-size 64"),
     "bucket-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:gloo", "--option bucket_cap_mb=100"),
     "cycle-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:horovod", "--option cycle_time_ms=5"),
     "servers-dedicated": Trial(
@@ -61,12 +61,6 @@ class Share(NamedTuple):
     mean: float
     low: float | None
     high: float | None
-
-    def is_below(self, other: Share) -> bool:
-        """Whether the difference is larger than its interval: the root of the sum of both halves' squares."""
-        if other.half is None or (self.half is None and self.mean > 0):
-            return False
-        return other.mean - self.mean > hypot(self.half or 0.0, other.half)
 
     @property
     def half(self) -> float | None:

@@ -225,6 +225,14 @@ def test_a_rank_that_never_comes_is_named(launch: Launch) -> None:
     assert f"ranks 2 of 3 did not come to 127.0.0.1:{launch.port} within 4 s" in launch.said("0")
 
 
+def test_rank_0_says_for_whom_it_waits(launch: Launch) -> None:
+    program = IMPATIENT.replace("ENROL_S", "QUIET_S, zmq.ENROL_S").replace("4.0", "0.5, 4.0")
+    launch.rank(0, of=3, program=("-c", program))
+    assert launch.codes() == {"0": 2}
+    told = f"scaling: waiting at 127.0.0.1:{launch.port} for ranks 1 2, up to 4 s\n"
+    assert launch.said("0").count(told) == 1
+
+
 def test_a_rank_that_comes_twice_is_named(launch: Launch) -> None:
     launch.rank(0, of=3)
     launch.rank(1, of=3)
