@@ -5,6 +5,7 @@ python -m tests.bench.strategies    the same for every strategy, against its fra
 python -m tests.bench.forks         workers that are forked against fresh ones: until they train, and their rates
 python -m tests.bench.pace          how many windows a start, how long: this machine's own noise replayed
 python -m tests.bench.turnaround    what a point costs beyond start-up and windows
+python -m tests.bench.transport     ranks over ZeroMQ against MPI: efficiency, the agents' CPU, 64 ranks' start
 python -m tests.bench.startup       `--help` against importing what it stands on
 python -m tests.bench.lab_links     what links of a lab deliver of the rate that they are shaped to
 python -m tests.bench.lab_gloo      the same for all-reduces of Gloo, 4 and 16 ranks

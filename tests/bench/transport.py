@@ -1,0 +1,117 @@
+"""Ranks over ZeroMQ against MPI: the same efficiency, agents' CPU within 1 % of a core; 64 ranks enrol within 5 s.
+
+python -m tests.bench.transport [--quick]. Sweeps of torch:gloo on two ranks take turns: zmq, MPI, zmq, MPI. An
+agent's CPU is its process's, without children, from the run's first line on; canaries are in it under both. Rank 0
+also has the sweep and the view. Enrolling begins once all processes have imported what they need.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from launch import _mpi
+from tests.support.ranks import free_ports
+
+TURNS, ENROLLED, ENROL_S, LOOK_S = 3, 64, 5.0, 0.1
+SWEEP = ["-m", "scaling.run", "--strategy", "torch:gloo", "--no-page", "--view", "plain", "--results"]
+QUICK = ["--rounds", "2", "--windows", "3", "--window-s", "0.05", "--soak-s", "0"]
+ANSWER = re.compile(r"^scaling: .* efficiency (\S+) flags \S+ ci95 \S+ \S+ (\S+)$", re.MULTILINE)
+SECRET = {"SCALING_SECRET": "of no other launch"}
+
+
+def main(argv: Sequence[str]) -> None:
+    quick = "--quick" in argv
+    print("transport  efficiency         CPU of rank 0   of rank 1, of a core")
+    for transport in ("zmq", "mpi") * (1 if quick else TURNS):
+        with TemporaryDirectory() as folder:
+            efficiency, half, cpu = swept(transport, Path(folder), QUICK if quick else [])
+        print(f"{transport:<9}  {efficiency} ± {half:<8}  {cpu[0]:12.2%}  {cpu[1]:12.2%}", flush=True)
+    print("intervals must overlap; CPU over zmq must be at most that over MPI + 1 %")
+    count = 8 if quick else ENROLLED
+    print(f"{count} ranks enrolled in {enrolled(count):.2f} s beyond imports; must be below {ENROL_S:g} s")
+
+
+def swept(transport: str, folder: Path, flags: Sequence[str]) -> tuple[str, str, list[float]]:
+    """Run a sweep; return the efficiency and half its interval as printed, and the CPU of both agents as shares of
+    a core. Raises RuntimeError with the output if it fails."""
+    words, mpirun = [sys.executable, *SWEEP, str(folder / "results"), *flags], _mpi.find_mpirun()
+    where = f"127.0.0.1:{free_ports(1)[0]}"
+    calls = [[*words, "--rank", rank, "--ranks", "2", "--coordinator", where] for rank in ("0", "1")]
+    calls = [[str(mpirun), "-np", "2", *words]] if transport == "mpi" else calls
+    environ = os.environ | (_mpi.mpi_environ(mpirun, 2) if transport == "mpi" else SECRET)
+    with (folder / "out").open("w") as out:
+        started = [subprocess.Popen(call, env=environ, stdout=out, stderr=out) for call in calls]
+        cpu = followed(started[0], folder / "results")
+        codes = [one.wait() for one in started]
+    text = (folder / "out").read_text()
+    if any(codes) or len(cpu) != 2 or not (found := ANSWER.search(text)):
+        raise RuntimeError(text)
+    return found[1], found[2], cpu
+
+
+def followed(first: subprocess.Popen[bytes], results: Path) -> list[float]:
+    """Look at the agents until the run ends; return the CPU share of each. Rank 0 leads, so its share is first."""
+    seen: dict[int, list[tuple[float, float]]] = {}
+    while first.poll() is None:
+        for agent in agents() if any(results.glob("*/run.jsonl")) else ():
+            with suppress(psutil.Error):
+                times = agent.cpu_times()
+                seen.setdefault(agent.pid, []).append((time.monotonic(), times.user + times.system))
+        time.sleep(LOOK_S)
+    ends = [(looks[0], looks[-1]) for looks in seen.values() if len(looks) > 1]
+    return sorted(((last[1] - begun[1]) / (last[0] - begun[0]) for begun, last in ends), reverse=True)
+
+
+def agents() -> list[psutil.Process]:
+    """The processes of ranks, each below a launcher or this process; forks of a rank have its command line too."""
+    found = []
+    with suppress(psutil.Error):
+        for one in psutil.Process().children(recursive=True):
+            parent = one.parent()
+            if one.cmdline()[1:3] == SWEEP[:2] and parent and parent.cmdline()[1:3] != SWEEP[:2]:
+                found.append(one)
+    return found
+
+
+def enrolled(count: int) -> float:
+    """Return the seconds in which so many processes find each other once all have imported."""
+    words = [sys.executable, "-m", "tests.bench.transport", "rank"]
+    more, port = {"env": os.environ | SECRET, "text": True, "bufsize": 1}, str(free_ports(1)[0])
+    with ExitStack() as stack:
+        calls = ([*words, str(number), str(count), port] for number in range(count))
+        made = [subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **more) for call in calls]  # type: ignore[call-overload]
+        ranks = [stack.enter_context(one) for one in made]
+        assert [one.stdout.readline() for one in ranks] == ["imported\n"] * count
+        start_s = time.perf_counter()
+        for one in ranks:
+            one.stdin.write("go\n")
+        assert [one.stdout.readline() for one in ranks] == ["enrolled\n"] * count
+        return time.perf_counter() - start_s
+
+
+def rank(number: int, count: int, port: int) -> None:
+    import zmq  # noqa: F401
+
+    from scaling.transport.start import Secret, Start
+    from scaling.transport.zmq import connect
+
+    print("imported", flush=True)
+    sys.stdin.readline()
+    cluster = connect(Start(number, count, "127.0.0.1", port, "bench"), Secret(os.environ, Path(), "bench"))
+    print("enrolled", flush=True)
+    sys.stdin.readline()  # until its end
+    cluster.close()
+
+
+if __name__ == "__main__":
+    rank(*map(int, sys.argv[2:])) if sys.argv[1:2] == ["rank"] else main(sys.argv[1:])
