@@ -115,7 +115,7 @@ def _work(point: Point) -> str:
 def devices_of(header: Header) -> str:
     """Return `4 x NVIDIA H100`, `2 x AMD EPYC core`, or the emulated device; "" without hosts."""
     if header.device == "emulated":
-        return f"EMULATED {header.config.get('device')}"
+        return f"EMULATED {str(header.config.get('device')).removeprefix('emulated:')}"
     if header.device == "cuda":
         gpus = Counter(gpu.name for gpu in _gpus(header))
         return ", ".join(f"{count} x {name}" for name, count in gpus.items())
