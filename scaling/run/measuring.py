@@ -171,6 +171,8 @@ def measure(
         event, base = _event(stop, sweep, made), None
         if isinstance(stop, Interrupted) and stop.by_launcher:
             mpirun_output = launcher_output()
+            if mpirun_output:
+                mpirun_output.write("\n")  # the launcher may end amid a line that it forwards
         raise
     finally:
         output = mpirun_output or sys.stdout

@@ -134,4 +134,4 @@ def test_an_agent_initialises_nvml_once(library: Path, tmp_path: Path) -> None:
 def test_strategies_are_asked_about_the_gpus_that_are_there(library: Path) -> None:
     assert nvml_library.told(library, "mismatch")["missing"] == {}
     missing = nvml_library.told(library, "a100")["missing"]
-    assert {name.partition(":")[0] for name in missing} <= {"torch", "tensorflow", "mxnet"}
+    assert {name.partition(":")[0] for name in missing} <= {"torch", "tensorflow", "mxnet", "jax"}

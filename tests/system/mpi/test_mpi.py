@@ -189,7 +189,7 @@ def test_a_signal_keeps_the_points_and_prints_the_table(tmp_path: Path, mpi: Mpi
     run = only_run(tmp_path)
     _, records = store.load(run)
     assert len(records) >= 2
-    assert re.search(r"^interrupted after \d+ of 250 points; these are kept$", said, re.MULTILINE)
+    assert re.search(r"^interrupted after \d+ of 250 points; these are kept$", said, re.MULTILINE), said
     assert f"python -m scaling.run --resume {run.relative_to(tmp_path)}" in said
     # mpirun has an exit code of its own for signals to itself; USR1 it hands on, and the code is ours.
     assert code == 130 if number == signal.SIGUSR1 else code != 0
