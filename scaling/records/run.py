@@ -290,6 +290,10 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
         return len(set(self.hosts) or {rank.host for rank in self.ranks})
 
 
+# How `Header.mpi` begins if the ranks talked without MPI.
+ZEROMQ = "ZeroMQ"
+
+
 class Header(Record, frozen=True, kw_only=True, tag="header"):
     """The first line of a run. `config` is the SweepConfig as plain data.
 

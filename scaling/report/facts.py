@@ -14,7 +14,7 @@ from scaling.quiet import canary
 from scaling.records import network
 from scaling.records.host import Gpu, HostInfo
 from scaling.records.point import WANTED, Point, Regime
-from scaling.records.run import Header, PointRecord, RankRecord
+from scaling.records.run import ZEROMQ, Header, PointRecord, RankRecord
 from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
@@ -229,7 +229,7 @@ def _cores(record: PointRecord, rank: RankRecord) -> int:
 def command(header: Header, words: str) -> str:
     """Return the command that starts the run's ranks with other words. Without MPI the launcher is unknown."""
     own = f"python -m scaling.run {words}".rstrip()
-    if header.mpi.startswith("ZeroMQ"):
+    if header.mpi.startswith(ZEROMQ):
         return f"{own}  # {counted(header.launch_size, 'rank')}, started as before"
     return f"mpirun -np {header.launch_size} {own}"
 

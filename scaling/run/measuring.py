@@ -171,31 +171,26 @@ def measure(
         event, base = _event(stop, sweep, made), None
         if isinstance(stop, Interrupted) and stop.by_launcher:
             mpirun_output = launcher_output()
-            if mpirun_output:
-                mpirun_output.write("\n")  # the launcher may end amid a line that it forwards
         raise
     finally:
         output = mpirun_output or sys.stdout
         screen.closed(output)
         output = hidden.stream(output) if hidden else output
         drawn = screen if isinstance(screen, live.LiveView) else None
-        ending = Ending(
-            color=drawn is not None,
-            width=drawn.columns if drawn else terminal_width(),
-            verbose=verbose,
-            page=page,
-            base=base,
-            look=mailbox.look,
-            hidden=hidden,
-            event=event,
-        )
+        columns = drawn.columns if drawn else terminal_width()
+        ending = Ending(drawn is not None, columns, verbose, page, base, mailbox.look, hidden, event)
         conclude = partial(_conclude, opened, header, sweep.records, output, ending)
         code = beyond_the_launcher(conclude) if mpirun_output else conclude()
-    failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
-    changed = changes(sweep.records)
+    return _code(sweep.records) or code
+
+
+def _code(records: Sequence[PointRecord]) -> int:
+    """Return the exit code of failed points and of compared revisions; 0 if both are as wished."""
+    changed = changes(records)
+    failed = any(not isinstance(record.outcome, Finished) for record in kept(records))
     if failed or any(change.verdict == "slower" for change in changed):
         return 1
-    return NOTHING_COMPARED if changed and all(change.gain is None for change in changed) else code
+    return NOTHING_COMPARED if changed and all(change.gain is None for change in changed) else 0
 
 
 def _view(kind: ViewKind, hidden: Disguise | None) -> View:

@@ -71,7 +71,10 @@ def launcher_output() -> TextIO | None:
     if this rank is not its child."""
     with suppress(OSError):
         if launcher := _launcher():
-            return Path(f"/proc/{launcher.pid}/fd/1").open("a")
+            path = Path(f"/proc/{launcher.pid}/fd/1")
+            with path.open("a") as output:
+                output.write("\n")  # mpirun may have ended amid a line
+            return path.open("a")
     return None
 
 

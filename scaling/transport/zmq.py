@@ -23,13 +23,14 @@ import msgspec
 from scaling import __version__
 from scaling.command import complain
 from scaling.errors import LaunchError, SilentRanks
+from scaling.records.run import ZEROMQ
 from scaling.transport.base import Box
 from scaling.transport.mailbox import SILENT_S
 from scaling.transport.start import Secret, Start
 
 # How long ranks may differ in their start.
 ENROL_S = 120.0
-# After it rank 0 says for whom it waits.
+# Rank 0 names the missing ranks after this time.
 QUIET_S = 5.0
 POLL_MS = 100
 PING_S, FLUSH_S, LINGER_MS = 1.0, 5.0, 5_000
@@ -128,13 +129,13 @@ def _enrolled(router: Any, start: Start) -> dict[int, bytes]:
 
 
 class _Waiting:
-    """Says once for whom rank 0 waits, and ends the wait."""
+    """Rank 0's wait for the others: it names the missing ranks once, and fails after ENROL_S."""
 
     def __init__(self, start: Start) -> None:
         self._start, self._begun_s, self._is_told = start, time.monotonic(), False
 
     def look(self, peers: Container[int]) -> None:
-        """Raise LaunchError when the time is over."""
+        """Raise LaunchError after ENROL_S."""
         passed_s, start = time.monotonic() - self._begun_s, self._start
         if passed_s < QUIET_S or (self._is_told and passed_s < ENROL_S):
             return
@@ -270,7 +271,7 @@ class ZmqCluster:
         self._queues: dict[Box, deque[tuple[int, bytes]]] = {"agent": deque(), "sweep": deque()}
         self._ping_s = 0.0
         self.rank, self.size = start.rank, start.ranks
-        self.library = f"ZeroMQ {zmq.zmq_version()}"
+        self.library = f"{ZEROMQ} {zmq.zmq_version()}"
 
     def send(self, rank: int, box: Box, message: bytes) -> None:
         if rank == self.rank:

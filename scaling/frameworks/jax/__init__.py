@@ -9,11 +9,11 @@ FRAMEWORK = Framework(
     strategies={"psum": "psum", "fsdp": "fsdp", "plain": "plain"},
     distributions={"jax": ("jax",), "jaxlib": ("jaxlib",)},
     essential=("jax", "jaxlib"),
-    startup_s=5.0,
     preload=("scaling.frameworks.jax.loop",),
     forks_on=("cpu",),
     returns_early=("cuda",),
-    resident_bytes=300_000_000,
+    # Measured with JAX 0.6.2 on CPU: 0.24 GB after the first step of digits-cnn.
+    resident_bytes=250_000_000,
     exchanges={"": Exchange(by_nccl=True), "fsdp": Exchange(method="sharded", by_nccl=True)},
     variables="JAX_|XLA_",
     own_variables="JAX_PLATFORMS$|XLA_PYTHON_CLIENT_PREALLOCATE$",

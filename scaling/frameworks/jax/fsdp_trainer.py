@@ -5,7 +5,8 @@ JAX derives the reduce-scatter of gradients from the all-gather of parameters.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -37,6 +38,11 @@ def part(array: NDArray[np.float32], rank: int, ranks: int) -> NDArray[np.float3
     return padded[rank * size : (rank + 1) * size]
 
 
+def joined(parts: Arrays) -> Arrays:
+    """Return all ranks' parts as one vector each, within a step."""
+    return {name: lax.all_gather(each, AXIS, tiled=True) for name, each in parts.items()}
+
+
 class Sharded(Averaged):
     """The shared loop with parameters, gradients and what the optimiser keeps in parts."""
 
@@ -44,15 +50,12 @@ class Sharded(Averaged):
 
     def placed(self, state: State) -> State:
         own = partial(part, rank=self.task.rank, ranks=self.task.point.world_size)
-        return super().placed(
-            State(jax.tree.map(own, state.weights), jax.tree.map(own, state.kept), state.statistics)
-        )
+        weights, kept = jax.tree.map(own, (state.weights, state.kept))
+        return super().placed(State(weights, kept, state.statistics))
 
     def whole(self, arrays: Arrays) -> Arrays:
-        gathered = {name: lax.all_gather(each, AXIS, tiled=True) for name, each in arrays.items()}
-        return {
-            name: each[: prod(self.shapes[name])].reshape(self.shapes[name]) for name, each in gathered.items()
-        }
+        shapes = self.shapes
+        return {name: each[: prod(shapes[name])].reshape(shapes[name]) for name, each in joined(arrays).items()}
 
     def mean(self, gradients: Arrays) -> Arrays:
         """Return the means of this rank's parts: gradients were summed when they were scattered."""
@@ -60,8 +63,12 @@ class Sharded(Averaged):
         return {name: each / ranks for name, each in gradients.items()}
 
     def gathered(self) -> Arrays:
-        gathered: Arrays = self.over_ranks(self.whole, P(AXIS), P())(self._state.weights)
-        return gathered
+        return self._gathering(self._state.weights)
+
+    @cached_property
+    def _gathering(self) -> Callable[[Arrays], Arrays]:
+        gathering: Callable[[Arrays], Arrays] = self.over_ranks(self.whole, P(AXIS), P())
+        return gathering
 
 
 class ShardExchange(Untrained):
@@ -73,7 +80,7 @@ class ShardExchange(Untrained):
 
     def exchanged(self) -> Any:
         def exchange(parts: Arrays) -> tuple[Any, Any]:
-            whole = {name: lax.all_gather(each, AXIS, tiled=True) for name, each in parts.items()}
+            whole = joined(parts)
             reduced = {name: lax.psum_scatter(each, AXIS, tiled=True) for name, each in whole.items()}
             # Both are results, or XLA would leave one out.
             return {name: jnp.sum(each) for name, each in whole.items()}, reduced

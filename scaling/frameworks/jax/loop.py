@@ -161,8 +161,7 @@ class Training(JaxRank):
         self._rate = rate
 
     def average_statistics(self) -> None:
-        averaged = jax.tree.map(lambda each: jnp.broadcast_to(each.mean(0), each.shape), self._state.statistics)
-        self._state = self._state._replace(statistics=averaged)
+        """Do nothing: this rank is the only one."""
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         """Return each sample's class: this rank's alone, in whole batches."""

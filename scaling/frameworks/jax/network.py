@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
-from scaling.workloads import layers, sequences, weights
+from scaling.workloads import layers, rotary, sequences, weights
 from scaling.workloads.layers import Layer, Shape
 from scaling.workloads.specs import ModelSpec
 
@@ -194,7 +194,7 @@ def _attention(walk: _Walk, layer: sequences.Attention, x: jax.Array, own: Array
     length, width = x.shape[1:]
     queries, keys, values = (_by_head(each, width // layer.heads) for each in _projected(layer, x, own))
     if layer.rotary:
-        angles = _angles(length, width // layer.heads, layer.rotary)
+        angles = rotary.angles(length, width // layer.heads, layer.rotary)
         queries, keys = _turned(queries, *angles), _turned(keys, *angles)
     shared = layer.heads // layer.key_heads
     if shared > 1:
@@ -217,12 +217,6 @@ def _projected(layer: sequences.Attention, x: jax.Array, own: Arrays) -> list[ja
 def _by_head(x: jax.Array, size: int) -> jax.Array:
     """Map (batch, length, heads x size) to (batch, heads, length, size)."""
     return x.reshape(*x.shape[:2], -1, size).swapaxes(1, 2)
-
-
-def _angles(length: int, size: int, base: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return cosine and sine of each position's angles: (length, size / 2), float32 (Su 2021, section 3.2.2)."""
-    angles = np.outer(np.arange(length), base ** -(np.arange(0, size, 2) / size))
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
 def _turned(x: jax.Array, cosine: NDArray[np.float32], sine: NDArray[np.float32]) -> jax.Array:

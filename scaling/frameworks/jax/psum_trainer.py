@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 
 AXIS = "data"
-HEARTBEAT_S = 10
+HEARTBEAT_S = 10  # JAX's interval
 
 
 def connect(task: Task) -> Trainer:
@@ -117,8 +117,12 @@ class Averaged(Meshed, Training):
         return averaged
 
     def average_statistics(self) -> None:
-        mean = self.over_ranks(lambda known: lax.pmean(known, AXIS), P(AXIS), P(AXIS))
-        self._state = self._state._replace(statistics=mean(self._state.statistics))
+        self._state = self._state._replace(statistics=self._averaging(self._state.statistics))
+
+    @cached_property
+    def _averaging(self) -> Callable[[Any], Any]:
+        averaging: Callable[[Any], Any] = self.over_ranks(lambda known: lax.pmean(known, AXIS), P(AXIS), P(AXIS))
+        return averaging
 
 
 # ---------------------------------------------------------------- comm

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaling.frameworks.mx.library import mx
-from scaling.workloads import layers, sequences, weights
+from scaling.workloads import layers, rotary, sequences, weights
 from scaling.workloads.layers import Layer, Shape
 from scaling.workloads.specs import ModelSpec
 
@@ -209,7 +209,7 @@ class Attention(Learnt):
         self._size = shape[1] // layer.heads
         self.dropout = mx.gluon.nn.Dropout(layer.dropout)
         if layer.rotary:
-            cosine, sine = angles(self._length, self._size, layer.rotary)
+            cosine, sine = rotary.angles(self._length, self._size, layer.rotary)
             self.cosine = self.params.get_constant("cosine", cosine)
             self.sine = self.params.get_constant("sine", sine)
 
@@ -270,12 +270,6 @@ class Attention(Learnt):
         row = F.arange(self._length)
         later = F.broadcast_greater(F.reshape(row, (1, 1, -1)), F.reshape(row, (1, -1, 1)))
         return -3e4 * later
-
-
-def angles(length: int, size: int, base: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return cosine and sine of each position's angles: (length, size / 2), float32 (Su 2021, section 3.2.2)."""
-    turns = np.outer(np.arange(length), base ** -(np.arange(0, size, 2) / size))
-    return np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
 
 
 # ---------------------------------------------------------------- network

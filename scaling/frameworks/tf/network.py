@@ -13,7 +13,7 @@ import numpy as np
 from keras import KerasTensor, ops
 from numpy.typing import NDArray
 
-from scaling.workloads import layers, sequences, weights
+from scaling.workloads import layers, rotary, sequences, weights
 from scaling.workloads.layers import Layer, Shape
 from scaling.workloads.specs import Images, ModelSpec
 
@@ -135,7 +135,7 @@ class Attend(keras.layers.Layer):  # type: ignore[misc]
         size = width // layer.heads
         queries, keys, values = (self._by_head(each, size) for each in (queries, keys, values))
         if layer.rotary:
-            angles = angles_of(length, size, layer.rotary)
+            angles = rotary.angles(length, size, layer.rotary)
             queries, keys = _turned_kernel(queries, *angles), _turned_kernel(keys, *angles)
         shared = layer.heads // layer.key_heads
         if shared > 1:
@@ -154,12 +154,6 @@ class Attend(keras.layers.Layer):  # type: ignore[misc]
         """Map (batch, length, heads x size) to (batch, heads, length, size)."""
         _, length, width = x.shape
         return ops.transpose(ops.reshape(x, (-1, length, width // size, size)), (0, 2, 1, 3))
-
-
-def angles_of(length: int, size: int, base: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return cosine and sine of each position's angles: (length, size / 2), float32 (Su 2021, section 3.2.2)."""
-    angles = np.outer(np.arange(length), base ** -(np.arange(0, size, 2) / size))
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
 def _turned_kernel(x: KerasTensor, cosine: NDArray[np.float32], sine: NDArray[np.float32]) -> KerasTensor:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from math import prod
 from typing import Any
 
 import msgspec
@@ -53,14 +54,7 @@ def moved_bytes(program: str, operation: str) -> int:
     found = re.findall(rf"= (.*?) {operation}(?:-start)?\(", program)
     shapes = re.findall(r"(f32|bf16)\[([0-9,]*)\]", " ".join(found))
     sizes = ([int(each) for each in shape.split(",") if each] for _, shape in shapes)
-    return sum(SIZES[kind] * _product(size) for (kind, _), size in zip(shapes, sizes, strict=True))
-
-
-def _product(numbers: list[int]) -> int:
-    found = 1
-    for each in numbers:
-        found *= each
-    return found
+    return sum(SIZES[kind] * prod(size) for (kind, _), size in zip(shapes, sizes, strict=True))
 
 
 @pytest.mark.parametrize("accumulate", ["1", "2"])
