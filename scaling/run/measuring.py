@@ -19,7 +19,6 @@ from scaling.agent.environment import outside_of_mpi
 from scaling.analysis.table.analyse import Row, changes, kept
 from scaling.command import complain, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
-from scaling.plan import config
 from scaling.plan.plan import Plan
 from scaling.records import store
 from scaling.records.events import Finished
@@ -158,9 +157,8 @@ def measure(
     screen = _view(kind, hidden)
     mpirun_output: TextIO | None = None
     event = ""
-    width = config.target_half_width(made.config)
     predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
-    sweep = Sweep(made, mailbox, opened, screen, records=records, target_half_width=width, predictor=predictor)
+    sweep = Sweep(made, mailbox, opened, screen, records=records, predictor=predictor)
     try:
         screen.opened(header, len(made.cells) * made.rounds)
         for line in listing.open_servers(made.cells):

@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.analysis.table.cell_rows import Analyser
+from scaling.analysis.table.rows import Row
 from scaling.errors import Interrupted, SilentRanks
 from scaling.plan import defaults, placement
+from scaling.plan.config import SweepConfig, target_half_width
 from scaling.plan.groups import Group
 from scaling.plan.placement import slots_of
 from scaling.plan.plan import Plan
@@ -164,6 +166,25 @@ def _samples(plan: Plan) -> Iterator[Point]:
             yield replace(largest, strategy=baseline, kind="solo", options={})
 
 
+# ---------------------------------------------------------------- rounds beyond those of the plan
+
+# The rows so far and the number of rounds -> whether another round follows.
+More = Callable[[Sequence[Row], int], bool]
+
+
+def until_narrow(config: SweepConfig) -> More:
+    """Ask for rounds until every interval is as narrow as `--target-ci`, up to `--max-rounds`."""
+    target = target_half_width(config)
+
+    def more(rows: Sequence[Row], rounds: int) -> bool:
+        if target is None or rounds >= config.max_rounds:
+            return False
+        found = [row.efficiency for row in rows if row.efficiency is not None]
+        return any(one.half_width is None or one.half_width > target for one in found)
+
+    return more
+
+
 # ---------------------------------------------------------------- sweep
 
 
@@ -186,7 +207,7 @@ class Sweep:
         view: View,
         *,
         records: Sequence[PointRecord] = (),
-        target_half_width: float | None = None,
+        more: More | None = None,
         predictor: Predictor | None = None,
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
@@ -199,7 +220,7 @@ class Sweep:
         self._keys = {record.point.key for record in records}
         self._analyser = Analyser(records)
         self._done = done_keys(records)
-        self._target = target_half_width
+        self._more = more or until_narrow(plan.config)
         self._predictor = predictor
         self._clock = clock
         self._before = self._base = len(self._keys)  # points before this run, and before the running epoch
@@ -236,7 +257,7 @@ class Sweep:
             for index, group in self._groups(number, later):
                 self._measure(group, len(self.plan.cells) * planned, self._course(group, index))
             number += 1
-            if number == planned and self._too_wide() and planned < self.plan.config.max_rounds:
+            if number == planned and self._more(self._analyser.rows(), planned):
                 self._allow(planned, later)
                 planned += 1
                 self.view.extended(len(self.plan.cells) * planned)
@@ -320,12 +341,6 @@ class Sweep:
         if said := self.store.append(line):
             self.view.note(said)
             self._bench = replace(self._bench, logs=str(self.store.folder.resolve() / "logs"))
-
-    def _too_wide(self) -> bool:
-        if self._target is None:
-            return False
-        found = [row.efficiency for row in self._analyser.rows() if row.efficiency is not None]
-        return any(one.half_width is None or one.half_width > self._target for one in found)
 
     # ------------------------------------------------------------ points side by side
 

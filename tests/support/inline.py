@@ -156,14 +156,12 @@ class Launch:
         opened = store.Store.resume(resume) if resume else self._create(results, now, made, wanted)
         with opened:
             shown = view or make_view("none", sys.stdout)
-            width = config.target_half_width(wanted)
             sweep = Sweep(
                 made,
                 mailbox,
                 opened,
                 shown,
                 records=records,
-                target_half_width=width,
                 predictor=predictor,
                 clock=self.now,
                 unix_clock=unix,
