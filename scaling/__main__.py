@@ -39,6 +39,7 @@ COMMANDS = {
     "predict register": Command(
         "scaling.tools.predict.register", "Predict points of a run before they are measured."
     ),
+    "certify": Command("scaling.tools.certify", "Give PASS, FAIL or NO VERDICT on a cluster, under mpirun."),
     "bisect": Command("scaling.tools.bisect", "Find the node that slows the others, under mpirun."),
     "lab": Command("scaling.tools.lab", "Emulate a cluster on this machine."),
 }

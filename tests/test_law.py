@@ -259,6 +259,8 @@ NOT_OURS = {
     "mine_trainer.py",
     "_server.py",
     "keras.json",
+    "reference.toml",
+    "preflight.json",
     "run.json",
     "state.json",
 }

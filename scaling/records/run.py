@@ -297,6 +297,7 @@ ZEROMQ = "ZeroMQ"
 class Header(Record, frozen=True, kw_only=True, tag="header"):
     """The first line of a run. `config` is the SweepConfig as plain data.
 
+    `program`: the command that `command` has the words of, as `python -m` takes it.
     `imported`, `bandwidths`: data from logs of other tools; such a run has no points.
     """
 
@@ -319,6 +320,7 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
     emulation: str = ""
     imported: tuple[ImportedRow, ...] = ()
     bandwidths: tuple[ImportedBandwidth, ...] = ()
+    program: str = "scaling.run"
 
     @property
     def is_import(self) -> bool:

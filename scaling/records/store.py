@@ -1,4 +1,4 @@
-"""Read and write `run.jsonl` of a run: a header line, then Predictions and PointRecords, one per line.
+"""Read and write `run.jsonl`: a header line, then Predictions, PointRecords and a Certificate, one per line.
 
 A point has a line when its measured windows are in, and another at its end, which replaces the first for readers.
 Each line is appended and fsynced. A partly written line is removed; a truncated last line (the machine died) is
@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from errno import ELOOP
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from scaling import files
 from scaling.errors import StoreError, UsageError
 from scaling.records import crossing
+from scaling.records.certificate import Certificate
 from scaling.records.events import Finished
 from scaling.records.point import SERVER, Hardware, Workload
 from scaling.records.run import SCHEMA, Header, PointRecord, Prediction, WarningKind
@@ -94,7 +95,7 @@ def _with_crossing(rank: Plain, record: Plain) -> Plain:
 
 FILE = "run.jsonl"
 _HEADER = msgspec.json.Decoder(Header)
-Line = PointRecord | Prediction
+Line = PointRecord | Prediction | Certificate
 _LINE: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 # Errors of a damaged line, from its decoder or a migration.
 _DAMAGE = (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
@@ -109,20 +110,31 @@ def folder_of(run: Path) -> Path:
 def load(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
     """Read a run (its folder or its file).
     Raises UsageError if it is not a run, is damaged before its last line, or has a newer schema."""
-    header, records, _ = load_whole(run)
-    return header, records
+    whole = load_whole(run)
+    return whole.header, whole.records
 
 
-def load_whole(run: Path) -> tuple[Header, tuple[PointRecord, ...], tuple[Prediction, ...]]:
-    """Read a run with its predictions; raises as `load`."""
+class Whole(NamedTuple):
+    """All lines of a run. `certificate`: the newest verdict; None without one."""
+
+    header: Header
+    records: tuple[PointRecord, ...]
+    predictions: tuple[Prediction, ...]
+    certificate: Certificate | None
+
+
+def load_whole(run: Path) -> Whole:
+    """Read a run with its predictions and its verdict; raises as `load`."""
     header, lines = _read(run)
     records = tuple(line for line in lines if isinstance(line, PointRecord))
-    return header, records, tuple(line for line in lines if isinstance(line, Prediction))
+    predictions = tuple(line for line in lines if isinstance(line, Prediction))
+    certificates = [line for line in lines if isinstance(line, Certificate)]
+    return Whole(header, records, predictions, certificates[-1] if certificates else None)
 
 
 def predictions(run: Path) -> tuple[Prediction, ...]:
     """Read the predictions of a run; raises as `load`."""
-    return load_whole(run)[2]
+    return load_whole(run).predictions
 
 
 def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
@@ -148,7 +160,7 @@ def joined(lines: Sequence[_Kept]) -> tuple[_Kept, ...]:
     """Drop the record of a point's measured windows if the record of its end follows."""
     newest = {line.point.key: line for line in lines if isinstance(line, PointRecord)}
     return tuple(
-        line for line in lines if isinstance(line, Prediction) or line.ended or newest[line.point.key] is line
+        line for line in lines if not isinstance(line, PointRecord) or line.ended or newest[line.point.key] is line
     )
 
 

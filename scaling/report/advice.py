@@ -1,6 +1,7 @@
 """What to try: one table from a cause, a mark or a note to a change, and to the flag that makes it.
 
-`python -m tests.bench.advice` measures flags. A flag that does not lower its cause is no advice.
+`python -m tests.bench.advice` measures flags, `python -m tests.bench.intervals` what rounds are worth. A flag that
+does not lower its cause is no advice.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ BY_CAUSE: Mapping[str, tuple[Change, ...]] = {
         ),
         Change(NOTHING),
     ),
-    "waiting": (_MORE_SERVERS, _LARGER_BATCH, _NETWORK, Change(NOTHING)),
+    "waiting": (_NETWORK, Change(NOTHING)),
     "data_wait": (Change("a faster feed: smaller or fewer files, --feed native, more --feed-workers"),),
     "exposed": (_MORE_SERVERS, _LARGER_BATCH, _NETWORK, Change(NOTHING)),
     "small_batch": (Change("more samples per device", "--global-batch-size {whole}"),),
@@ -97,8 +98,8 @@ BY_MARK: Mapping[str, Change] = {
     "NOISY": Change("narrower intervals, on an idle machine", "--rounds {rounds}"),
     "ONE-ROUND": Change("intervals and comparisons", "--rounds 3"),
     "THROTTLED": Change("power limits and cooling: a clock was lowered"),
-    "UNSETTLED": Change("steps still changed when measuring began", "--warm-up-s 10"),
-    "DRIFTING": Change("whether the rate of the first seconds lasts", "--soak-s 60"),
+    "UNSETTLED": Change("an idle machine: steps still changed when measuring began"),
+    "DRIFTING": Change("a longer run: the rate of the first seconds does not last"),
     "SUPERLINEAR": Change("an idle machine: the single device was probably disturbed"),
     "ASYNC": Change(""),
     "EMULATED": Change(""),
@@ -164,7 +165,8 @@ def tries(row: Row, losses: Sequence[Column], programs: str, header: Header) -> 
 
 
 def _tries(row: Row, losses: Sequence[Column], programs: str, header: Header) -> Iterator[str]:
-    doubts = [mark for mark in BY_MARK if mark in row.flags]
+    asks_rounds = header.program == "scaling.run"  # scaling certify decides on its rounds
+    doubts = [mark for mark in BY_MARK if mark in row.flags and (mark != "NOISY" or asks_rounds)]
     yield from (of_mark(row, mark) for mark in doubts if mark_named(mark).is_wrong or mark == "FAILED")
     disturbed = next((note for note in row.footnotes if note.startswith((FOREIGN_LOAD, SLOWER_CORES))), "")
     is_machine = bool(losses) and losses[0].key in _OF_MACHINE

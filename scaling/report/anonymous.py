@@ -57,6 +57,7 @@ class Disguise:
             [Source(self.text(source.name), source.sha256) for source in material.sources],
             material.pricing,
             self.of(tuple(material.predictions)),
+            self.of(material.certificate),
         )
 
     def place(self, place: Place) -> Place:

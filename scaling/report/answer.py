@@ -12,7 +12,7 @@ from scaling.analysis.table.catalogue import claimless, is_wrong, mark_named, se
 from scaling.analysis.table.rows import Column, Comparison, Contender, Row
 from scaling.quiet.notes import Load, joined
 from scaling.records.point import WANTED, Record
-from scaling.report import advice, imported, labels, quantities, words
+from scaling.report import advice, imported, labels, quantities, verdict, words
 from scaling.report.headline import headline
 from scaling.report.material import Material
 from scaling.report.parts import Quantity
@@ -36,11 +36,13 @@ class Answer(Record, frozen=True, kw_only=True):
 
     `stamps`: the row's serious marks and doubts, which the sentence begins with.
     `faster`: networks, exchanges and frameworks compared at the largest world size.
+    `judged`: lines about the verdict of scaling certify, with their labels.
     `lost`, `tries`: the largest losses, and what to try. `trust`: rounds, disturbances and marks of all rows.
     """
 
     sentence: str
     stamps: tuple[str, ...] = ()
+    judged: tuple[tuple[str, str], ...] = ()
     faster: tuple[str, ...] = ()
     lost: str = ""
     tries: tuple[str, ...] = ()
@@ -60,6 +62,7 @@ class Answer(Record, frozen=True, kw_only=True):
     def lines(self) -> tuple[tuple[str, str], ...]:
         """The lines below the verdict, with their labels; further lines of a label have none."""
         found = (
+            *self.judged,
             *_labelled("faster", self.faster),
             ("lost", self.lost),
             *_labelled("try", self.tries),
@@ -74,6 +77,13 @@ def _labelled(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def answer(material: Material) -> Answer:
+    found, of = _answer(material), material.certificate
+    if of is None:
+        return found
+    return replace(found, stamps=(of.result, *found.stamps), judged=tuple(verdict.lines(of)))
+
+
+def _answer(material: Material) -> Answer:
     row = headline(material.rows)
     if row is None:
         return _without_rows(material)

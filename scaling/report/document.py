@@ -16,9 +16,10 @@ from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Minibatch, Report, Resolution, Row
 from scaling.analysis.table.unmeasured import judged
 from scaling.quiet import notes as quiet
+from scaling.records.certificate import Certificate
 from scaling.records.point import Hardware, Unit, Workload
 from scaling.records.run import Header, PointRecord, Prediction
-from scaling.report import imported, labels, quantities, sections
+from scaling.report import imported, labels, quantities, sections, verdict
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
 from scaling.report.headline import last_line, mean_rate
@@ -349,9 +350,11 @@ def document(
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
     analysis: Analysis | None = None,
+    certificate: Certificate | None = None,
 ) -> Document:
     """Make the document of a run. `joined`: lines about runs in one table. With `pricing`, it has costs; with
-    `predictions`, their comparison. `analysis`: of these records, if it is known."""
+    `predictions`, their comparison. `analysis`: of these records, if it is known. `certificate`: the verdict on
+    them."""
     analysis = analysis or analyse(records)
     notes = Notes(quiet.briefs(cell.load for cell in cells(kept(records))))
     rows = analysis.rows
@@ -365,7 +368,7 @@ def document(
         *sections.trainings(analysis.trainings, context, notes),
     )
     return Document(
-        facts=facts(header, kept(records), rows, context),
+        facts=(*_verdict(certificate), *facts(header, kept(records), rows, context)),
         notices=(
             *imported.notices(header),
             *_emulated(rows),
@@ -384,8 +387,14 @@ def document(
         baselines=baselines(analysis, context, notes, compares=bool(compared)),
         footnotes=notes.texts(),
         how_to_read=how_to_read(analysis, compares=bool(compared), predicts=bool(predictions)),
-        last_line=(not rows and imported.last_line(header)) or last_line(rows, analysis.trainings),
+        last_line=(not rows and imported.last_line(header)) or last_line(rows, analysis.trainings, certificate),
     )
+
+
+def _verdict(found: Certificate | None) -> Iterator[Entry]:
+    if found is not None:
+        yield Entry(label="verdict", phrase=(found.result,))
+        yield from (Entry(label=label, phrase=(text,)) for label, text in verdict.lines(found))
 
 
 def curved(analysis: Analysis) -> list[Row]:

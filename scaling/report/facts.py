@@ -226,9 +226,10 @@ def _cores(record: PointRecord, rank: RankRecord) -> int:
     return len(rank.cpus) // max(1, driven)
 
 
-def command(header: Header, words: str) -> str:
-    """Return the command that starts the run's ranks with other words. Without MPI the launcher is unknown."""
-    own = f"python -m scaling.run {words}".rstrip()
+def command(header: Header, words: str, program: str = "") -> str:
+    """Return the command that starts the run's ranks with other words, and its own program or another one.
+    Without MPI the launcher is unknown."""
+    own = f"python -m {program or header.program} {words}".rstrip()
     if header.mpi.startswith(ZEROMQ):
         return f"{own}  # {counted(header.launch_size, 'rank')}, started as before"
     return f"mpirun -np {header.launch_size} {own}"

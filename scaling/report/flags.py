@@ -17,7 +17,7 @@ from scaling.report import schema
 
 NAME = "scaling report"
 EPILOG = "Exit codes: 0 shown, 1 a full disk, 2 a mistake in the call or a run that cannot be read."
-Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex"]
+Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex", "reference"]
 FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run"]
 PICTURES = ("svg", "png", "pdf")
 # Formats that a terminal cannot show.
@@ -28,7 +28,7 @@ _RUNS = typer.Argument(help="Run folders, or their run.jsonl.", metavar="RUN..."
 _FORMAT = typer.Option(
     "--format",
     help="For people: table, markdown, latex, html (a page with figures). One figure: svg, png, pdf. Programs: "
-    "csv, json.",
+    "csv, json. reference: what other machines are judged by (scaling certify).",
     metavar="NAME",
 )
 _FIGURE = typer.Option(

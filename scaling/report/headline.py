@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy
 from scaling.analysis.table.rows import Row, Training
+from scaling.records.certificate import Certificate
 from scaling.records.other_code import revision
+from scaling.report import verdict
 from scaling.text import decimals
 
 NONE = "-"
@@ -41,18 +43,21 @@ def claims(row: Row) -> bool:
     return row.efficiency is not None and row.synchronous and "MISLABELLED" not in row.flags
 
 
-def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:
+def last_line(
+    rows: Iterable[Row], trainings: Iterable[Training] = (), certificate: Certificate | None = None
+) -> str:
     """Return the line for programs, which grep and awk read:
 
         scaling: torch:nccl N=16 3937.2 images/s speedup 12.31 efficiency 0.769 flags - ci95 25.1 0.08 0.005
 
     Words keep their places, `-` is unknown, commas separate flags. After ci95 are half the 95 % intervals of the
-    rate, the speedup and the efficiency.
+    rate, the speedup and the efficiency. Of scaling certify, the last two are `verdict PASS`.
     """
     row = headline(rows)
+    judged = f" verdict {verdict.word(certificate)}" if certificate else ""
     if row is None:
         best = max(accuracy.best(list(trainings)).values(), key=accuracy.last_top1, default=None)
-        return "scaling: nothing measured" if best is None else _accuracy(best)
+        return f"scaling: nothing measured{judged}" if best is None else _accuracy(best)
     rate = None if row.samples_per_s is None else row.samples_per_s.times(row.workload.units_per_sample)
     speedup, efficiency = (None if row.learnt_less else one for one in (row.speedup, row.efficiency))
     each = ((rate, _digits(rate.mean) if rate else 1), (speedup, 2), (efficiency, 3))
@@ -62,7 +67,7 @@ def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:
     over = "" if row.interconnect == "auto" else f" over {row.interconnect}"
     return (
         f"scaling: {row.strategy} N={row.world_size} {means[0]} {row.workload.unit}/s speedup {means[1]} "
-        f"efficiency {means[2]} flags {flags} ci95 {' '.join(halves)}{over}{passes}"
+        f"efficiency {means[2]} flags {flags} ci95 {' '.join(halves)}{over}{passes}{judged}"
     )
 
 

@@ -16,6 +16,7 @@ from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Row
 from scaling.analysis.table.unmeasured import Judged, judged
+from scaling.records.certificate import Certificate
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
 from scaling.report import labels
@@ -56,7 +57,7 @@ def source_of(run: Path) -> Source:
 
 class Material:
     """The runs of one report. `joined`: lines about the differences of runs in one table. `predictions`: made
-    before points were measured."""
+    before points were measured. `certificate`: the verdict of scaling certify."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Material:
         sources: Sequence[Source] = (),
         pricing: Pricing | None = None,
         predictions: Sequence[Prediction] = (),
+        certificate: Certificate | None = None,
     ) -> None:
         self.header = header
         self.records = kept(records)
@@ -73,6 +75,7 @@ class Material:
         self.sources = sources
         self.pricing = pricing
         self.predictions = predictions
+        self.certificate = certificate
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -80,7 +83,15 @@ class Material:
 
     @cached_property
     def doc(self) -> Document:
-        return document(self.header, self.records, self.joined, self.pricing, self.predictions, self.analysis)
+        return document(
+            self.header,
+            self.records,
+            self.joined,
+            self.pricing,
+            self.predictions,
+            self.analysis,
+            self.certificate,
+        )
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:

@@ -31,6 +31,7 @@ from scaling.analysis.table.rows import (
     Verdict,
 )
 from scaling.analysis.table.unmeasured import Imported, Judged
+from scaling.records.certificate import Certificate
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.text import as_json
@@ -85,6 +86,7 @@ MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
 OverCpuJson = _flat("OverCpu", OverCpu, ("cpu", BaselineJson, NODEFAULT))
 TrainingJson = _flat("Training", Training)
 JudgedJson = _flat("Judged", Judged, ("error", float | None, None), ("inside", bool | None, None))
+CertificateJson = _struct("Certificate", (Certificate,), (), frozenset())
 RunJson = _struct("Run", (Header,), (), INTERNAL)
 REST: tuple[Field | tuple[str, Any], ...] = (
     ("baselines", _many(BaselineJson)),
@@ -95,6 +97,8 @@ REST: tuple[Field | tuple[str, Any], ...] = (
     ("trainings", _many(TrainingJson), ()),
     # Only with --predict-first.
     ("predictions", _many(JudgedJson) | UnsetType, UNSET),
+    # Only of scaling certify.
+    ("certificate", CertificateJson | UnsetType, UNSET),
     # Only with --prices.
     ("costs", tuple[Bill, ...] | UnsetType, UNSET),
     # Only of imported runs.

@@ -23,7 +23,9 @@ from scaling.tools.lab.slowdown import VARIABLE
 from scaling.transport.base import Cluster
 
 
-def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: Sequence[str]) -> Header:
+def make_header(
+    cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: Sequence[str], program: str
+) -> Header:
     """Make the header of a new run."""
     config = made.config
     return Header(
@@ -33,6 +35,7 @@ def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: S
         git=revision(),
         created_unix_s=time.time(),
         command=tuple(argv),
+        program=program,
         launch_size=cluster.size,
         mpi=cluster.library,
         seed=config.seed,

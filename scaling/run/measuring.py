@@ -21,13 +21,14 @@ from scaling.command import complain, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.plan.plan import Plan
 from scaling.records import store
+from scaling.records.certificate import Certificate
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord, Prediction, Question
 from scaling.report.anonymous import Disguise, disguise
 from scaling.report.material import PAGE_FILE, Material, Place
 from scaling.run import NAME, against, listing, programs
-from scaling.sweep.sweep import Sweep
+from scaling.sweep.sweep import More, Sweep
 from scaling.sweep.view import live
 from scaling.sweep.view.base import View
 from scaling.sweep.view.plain import PlainView, Stream
@@ -118,6 +119,7 @@ def write_page(folder: Path, look: Callable[[], None] = lambda: None, *, anonymo
 
 # The exit code if nothing could be compared, as in scaling compare.
 NOTHING_COMPARED = 2
+Certify = Callable[[Sweep, View], Certificate]
 
 
 class Ending(NamedTuple):
@@ -149,22 +151,26 @@ def measure(
     page: bool,
     verbose: bool = False,
     base: Path | None = None,
+    more: More | None = None,
+    certify: Certify | None = None,
 ) -> int:
     """Measure the points that `records` lack, then compare with the run `base`; return the exit code.
-    An interrupted run is not compared."""
+    An interrupted run is not compared, and gets no verdict of `certify`."""
     _prepare()
     hidden = disguise(header, records) if made.config.anonymous else None
     screen = _view(kind, hidden)
     mpirun_output: TextIO | None = None
     event = ""
     predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
-    sweep = Sweep(made, mailbox, opened, screen, records=records, predictor=predictor)
+    sweep = Sweep(made, mailbox, opened, screen, records=records, more=more, predictor=predictor)
     try:
         screen.opened(header, len(made.cells) * made.rounds)
         for line in listing.open_servers(made.cells):
             screen.note(line)
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
+            if certify:
+                opened.append(certify(sweep, screen))
     except (Interrupted, SilentRanks) as stop:
         event, base = _event(stop, sweep, made), None
         if isinstance(stop, Interrupted) and stop.by_launcher:
@@ -241,8 +247,7 @@ def _conclude(
         ending.complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"))
         return StoreError.exit_code
     opened.close()
-    header, records, predictions = read
-    material = Material(header, records, predictions=predictions)
+    material = Material(read.header, read.records, predictions=read.predictions, certificate=read.certificate)
     early = bool(ending.event)
     page = str(opened.folder / PAGE_FILE) if ending.page else ""
     stopped: Interrupted | None = None

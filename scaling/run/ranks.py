@@ -24,9 +24,10 @@ from scaling.report.anonymous import Disguise
 from scaling.run import NAME, against, batch_fit, enrolment, listing, measuring, revisions
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
+from scaling.sweep.sweep import More
 from scaling.tools.lab import slowdown
 from scaling.transport.base import Cluster
-from scaling.transport.launch import abort
+from scaling.transport.launch import NAMED, abort
 from scaling.transport.launchers import launched
 from scaling.transport.mailbox import SILENT_S, Mailbox
 from scaling.transport.mpi import kill_launcher_later
@@ -61,7 +62,7 @@ def lead(
     )
     try:
         enrolled = enrolment.wait_for_all(mailbox)
-        return work if isinstance(work, int) else work(Lead(cluster, mailbox, enrolled, argv))
+        return work if isinstance(work, int) else work(Lead(cluster, mailbox, enrolled, argv, name))
     except SilentRanks as error:
         complain(error, name)
         kill_launcher_later()
@@ -81,12 +82,18 @@ class Lead:
     """Rank 0 after all ranks have enrolled."""
 
     def __init__(
-        self, cluster: Cluster, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], argv: Sequence[str]
+        self,
+        cluster: Cluster,
+        mailbox: Mailbox[ToAgent, ToSweep],
+        enrolled: Sequence[Enrol],
+        argv: Sequence[str],
+        name: str = NAME,
     ) -> None:
         self.cluster = cluster
         self.mailbox = mailbox
         self.enrolled = enrolled
-        self.argv = argv
+        self._argv = argv
+        self._program = NAMED.get(name, name)
         self._hides = False  # --anonymous
         mailbox.hosts = [one.host.hostname for one in enrolled]
 
@@ -111,9 +118,11 @@ class Lead:
         made = self.planned(wanted, tries=not asked.dry_run)
         plan.check_given(made, asked.given)
         if asked.dry_run:
-            return self._show(made)
+            return self.show(made)
         with revisions.checked_out(made, self.mailbox, self.enrolled) as whole:
-            return self._measure(self.proved(whole), asked, warns=not wanted.world_sizes)
+            if not wanted.world_sizes:
+                self._warn_of_idle_devices(whole.device)
+            return self.measure(self.proved(whole), asked)
 
     def _warn_of_idle_devices(self, device: Device) -> None:
         host = self.enrolled[0].host
@@ -122,12 +131,18 @@ class Lead:
             line = f"mpirun -np {count} python -m scaling.run"
             complain(f"only one rank runs, on one of {count} {what}; for all: {line}", NAME, "warning")
 
-    def _measure(self, made: plan.Plan, asked: Invocation, *, warns: bool) -> int:
-        header = make_header(self.cluster, made, self.enrolled, self.argv)
+    def measure(
+        self,
+        made: plan.Plan,
+        asked: Invocation,
+        *,
+        more: More | None = None,
+        certify: measuring.Certify | None = None,
+    ) -> int:
+        """Measure the plan as a new run, print and write what `asked` wants; return the exit code."""
+        header = self.header(made)
         now = datetime.fromtimestamp(header.created_unix_s)
         with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
-            if warns:
-                self._warn_of_idle_devices(made.device)
             return measuring.measure(
                 made,
                 self.mailbox,
@@ -138,6 +153,8 @@ class Lead:
                 page=asked.page,
                 verbose=asked.verbose,
                 base=asked.against,
+                more=more,
+                certify=certify,
             )
 
     def _resume(self, asked: Invocation, run: Path) -> int:
@@ -147,7 +164,7 @@ class Lead:
         self._hides = wanted.anonymous
         made = self.planned(wanted, goes_on=True)
         if asked.dry_run:
-            return self._show(made)
+            return self.show(made)
         with (
             revisions.checked_out(made, self.mailbox, self.enrolled) as whole,
             store.Store.resume(run) as opened,
@@ -180,7 +197,12 @@ class Lead:
         """Return the plan after hosts have connected on its networks. Raises LaunchError."""
         return replace(made, networks=enrolment.prove(self.mailbox, self.enrolled, made.networks))
 
-    def _show(self, made: plan.Plan) -> int:
+    def header(self, made: plan.Plan) -> Header:
+        """Return the header of a new run of this plan."""
+        return make_header(self.cluster, made, self.enrolled, self._argv, self._program)
+
+    def show(self, made: plan.Plan) -> int:
+        """Print the plan; return the exit code."""
         self._say(listing.dry_run(made, self.enrolled))
         return 0
 

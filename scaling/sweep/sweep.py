@@ -18,7 +18,7 @@ from scaling.analysis.table.cell_rows import Analyser
 from scaling.analysis.table.rows import Row
 from scaling.errors import Interrupted, SilentRanks
 from scaling.plan import defaults, placement
-from scaling.plan.config import SweepConfig, target_half_width
+from scaling.plan.config import target_half_width
 from scaling.plan.groups import Group
 from scaling.plan.placement import slots_of
 from scaling.plan.plan import Plan
@@ -168,18 +168,17 @@ def _samples(plan: Plan) -> Iterator[Point]:
 
 # ---------------------------------------------------------------- rounds beyond those of the plan
 
-# The rows so far and the number of rounds -> whether another round follows.
-More = Callable[[Sequence[Row], int], bool]
+# The sweep and the number of its rounds -> whether another round follows.
+More = Callable[["Sweep", int], bool]
 
 
-def until_narrow(config: SweepConfig) -> More:
-    """Ask for rounds until every interval is as narrow as `--target-ci`, up to `--max-rounds`."""
-    target = target_half_width(config)
+def until_narrow(target: float | None, most: int) -> More:
+    """Ask for up to `most` rounds until half of every interval is at most `target`; for none without it."""
 
-    def more(rows: Sequence[Row], rounds: int) -> bool:
-        if target is None or rounds >= config.max_rounds:
+    def more(sweep: Sweep, rounds: int) -> bool:
+        if target is None or rounds >= most:
             return False
-        found = [row.efficiency for row in rows if row.efficiency is not None]
+        found = [row.efficiency for row in sweep.rows if row.efficiency is not None]
         return any(one.half_width is None or one.half_width > target for one in found)
 
     return more
@@ -220,7 +219,7 @@ class Sweep:
         self._keys = {record.point.key for record in records}
         self._analyser = Analyser(records)
         self._done = done_keys(records)
-        self._more = more or until_narrow(plan.config)
+        self._more = more or until_narrow(target_half_width(plan.config), plan.config.max_rounds)
         self._predictor = predictor
         self._clock = clock
         self._before = self._base = len(self._keys)  # points before this run, and before the running epoch
@@ -240,6 +239,11 @@ class Sweep:
         self._gpus: dict[frozenset[str], Sharing] = {}  # by the cells of a group
         self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
 
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The rows of the points so far."""
+        return self._analyser.rows()
+
     def run(self) -> None:
         """Measure everything. Raises Interrupted after a signal, StoreError if a record cannot be kept."""
         self.begin()
@@ -257,7 +261,7 @@ class Sweep:
             for index, group in self._groups(number, later):
                 self._measure(group, len(self.plan.cells) * planned, self._course(group, index))
             number += 1
-            if number == planned and self._more(self._analyser.rows(), planned):
+            if number == planned and self._more(self, planned):
                 self._allow(planned, later)
                 planned += 1
                 self.view.extended(len(self.plan.cells) * planned)

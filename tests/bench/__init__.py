@@ -13,6 +13,7 @@ python -m tests.bench.collector     events folded, records read and tabulated
 python -m tests.bench.comparisons   false and missed differences in tables of equals, simulated
 python -m tests.bench.predict       errors of predictions on published series, one source left out at a time
 python -m tests.bench.bisect        how often slow nodes are found, and by how many points, simulated
+python -m tests.bench.certify       false and missed verdicts of scaling certify, and what it names, simulated
 python -m tests.bench.gates         how often scaling compare is red on nothing and on a true loss, simulated
 python -m tests.bench.mutations     sixty small faults planted one by one: how many do the tests notice?
 python -m tests.bench.figures       size of the package: files, lines, floors, functions, pages

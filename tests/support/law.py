@@ -24,6 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"sweep", "report"}),
     frozenset({"run", "check", "compare", "history", "importers", "predict"}),
     frozenset({"bisect", "completion"}),
+    frozenset({"certify"}),
     frozenset({"__main__"}),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

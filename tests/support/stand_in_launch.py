@@ -26,8 +26,12 @@ from scaling.sweep import sweep as sweeps
 from scaling.sweep.sweep import Sweep
 from scaling.tools.bisect import flags as bisect_flags
 from scaling.tools.bisect import leading
+from scaling.tools.certify import flags as certify_flags
+from scaling.tools.certify import leading as certifying
 from scaling.tools.check import __main__ as check
 from scaling.tools.check import flags as check_flags
+from scaling.tools.check.facts import Findings
+from scaling.tools.check.verdicts import judge
 from scaling.transport.mailbox import Mailbox
 from tests.support import check_facts
 from tests.support.guard import STEADY_S
@@ -58,18 +62,31 @@ def bisect(ranks: int, argv: Sequence[str]) -> int:
     return _led(ranks, argv, lambda lead: leading.bisect(lead, asked))
 
 
-def _led(ranks: int, argv: Sequence[str], work: Callable[[Lead], int]) -> int:
+def certify(ranks: int, argv: Sequence[str]) -> int:
+    """`scaling certify ARGV` on so many ranks, after the preflight of a sound cluster."""
+    asked = certify_flags.parse(argv)
+    assert asked is not None
+    facts = check_facts.facts([f"node{number}" for number in range(1, max(2, ranks // SLOTS) + 1)], each=SLOTS)
+    found = Findings(facts=facts, verdicts=judge(facts), wall_s=12.0)
+    work = partial(certifying.certify, asked=asked, found=None if asked.invocation.dry_run else found)
+    return _led(ranks, argv, work, "scaling certify")
+
+
+def _led(ranks: int, argv: Sequence[str], work: Callable[[Lead], int], name: str = "scaling") -> int:
     launch = Launch(ranks, nodes(ranks))
-    mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
+    mailbox = Mailbox[ToAgent, ToSweep](
+        launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait, clock=launch.now
+    )
     with (
         mock.patch.object(measuring, "Sweep", partial(Sweep, clock=launch.now)),
         mock.patch.object(leading, "Sweep", partial(Sweep, clock=launch.now)),
+        mock.patch.object(certifying, "Sweep", partial(Sweep, clock=launch.now)),
         mock.patch.object(enrolment, "prove", lambda _mailbox, _enrolled, networks: networks),
         mock.patch.object(sweeps, "preload"),  # scripted workers import nothing
         mock.patch.object(agent, "tried", lambda _cpus: Canary(STEADY_S)),
     ):
         try:
-            return work(Lead(launch.hub.rank(0), mailbox, launch.enrolled, argv))
+            return work(Lead(launch.hub.rank(0), mailbox, launch.enrolled, argv, name))
         finally:
             mailbox.order_all(Dismiss())
             launch.turn()
@@ -88,7 +105,12 @@ def preflight(ranks: int, argv: Sequence[str]) -> int:
     return check._check(lead, asked)
 
 
-COMMANDS = {"scaling.run": sweep, "scaling bisect": bisect, "scaling check": preflight}
+COMMANDS = {
+    "scaling.run": sweep,
+    "scaling bisect": bisect,
+    "scaling certify": certify,
+    "scaling check": preflight,
+}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from scaling.errors import UsageError, near, not_one_of
 from scaling.report import flags as report
 from scaling.run import flags as run
 from scaling.tools.bisect import flags as bisect
+from scaling.tools.certify import flags as certify
 from scaling.tools.check import flags as check
 from scaling.tools.compare import flags as compare
 from scaling.tools.history import flags as history
@@ -41,18 +42,22 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "predict learn": predict.parse_learn,
     "predict register": predict.parse_register,
     "bisect": bisect.parse,
+    "certify": certify.parse,
     "lab": lab.run_command,
 }
 APPS = {
     "run": run.app, "check": check.app, "report": report.app, "compare": compare.app, "history": history.app,
     "import": importers.app, "predict": predict.app, "predict learn": predict.learn_app,
     "predict register": predict.register_app, "bisect": bisect.app,
+    "certify": certify.app,
 }  # fmt: skip
 SUBCOMMANDS = ("up", "down", "status", "rate", "run")
 SHORT = {"run": run.USUAL, "predict": predict.USUAL}
+# Commands with flags of scaling.run.
+OF_RUN = ("bisect", "certify")
 PAGES = [
     *((name, "--help") for name in PARSERS),
-    *((name, "--help-all") for name in (*SHORT, "bisect")),
+    *((name, "--help-all") for name in (*SHORT, *OF_RUN)),
     *(("lab", f"{name} --help") for name in SUBCOMMANDS),
 ]
 EXAMPLE = re.compile(r"^    (?:mpirun -np \d+ (?:--hostfile \S+ )?)?python -m scaling[ .](.+)$", re.M)
@@ -120,7 +125,7 @@ def test_usual_flags_are_in_the_short_help_and_first_in_the_whole(page: Page, na
 
 @pytest.mark.parametrize("name", APPS)
 def test_every_flag_is_in_the_whole_help(page: Page, name: str) -> None:
-    text = page(name, "--help-all" if name in (*SHORT, "bisect") else "--help")
+    text = page(name, "--help-all" if name in (*SHORT, *OF_RUN) else "--help")
     assert rows(text)
     assert {*rows(text)} == {shortest(one) for one in typer.main.get_command(APPS[name]).params}
 

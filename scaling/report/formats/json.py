@@ -15,6 +15,7 @@ from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.rows import Baseline, Comparison, Minibatch, OverCpu, Row, Training
 from scaling.analysis.table.unmeasured import Judged, cells, judged
+from scaling.records.certificate import Certificate
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import as_json, rounded
@@ -26,9 +27,10 @@ def render(
     joined: Sequence[str] = (),
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
+    certificate: Certificate | None = None,
 ) -> str:
     """Return one JSON object. Fractions are of 1. `joined`: lines about the differences of runs in one table.
-    `pricing` and `predictions` add costs and predictions."""
+    `pricing`, `predictions` and `certificate` add costs, predictions and a verdict."""
     analysis = analyse(records)
     document = {
         "run": _run(header),
@@ -41,6 +43,7 @@ def render(
         "over_cpu": rounded([_flat(one) for one in analysis.over_cpu]),
         "trainings": rounded([_flat(one) for one in analysis.trainings]),
         **({"predictions": _predictions(analysis, predictions)} if predictions else {}),
+        **({"certificate": _certificate(certificate)} if certificate else {}),
         **({"costs": _costs(analysis, header, pricing)} if pricing else {}),
         **(_imported(header) if header.is_import else {}),
     }
@@ -69,6 +72,11 @@ def _costs(analysis: Analysis, header: Header, pricing: Pricing) -> list[dict[st
 def _predictions(analysis: Analysis, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
     found = judged(predictions, analysis.rows)
     return [rounded({**_flat(one), "error": one.error, "inside": one.inside}) for one in found]
+
+
+def _certificate(found: Certificate) -> dict[str, Any]:
+    plain: dict[str, Any] = rounded(msgspec.to_builtins(found))
+    return {key: value for key, value in plain.items() if key != "type"}
 
 
 def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:

@@ -167,5 +167,9 @@ def footer(material: Material, place: Place) -> Iterator[str]:
         yield f"{INDENT}{'page':<{LABEL}}{place.page}"
     if place.run:
         yield f"{INDENT}{'more':<{LABEL}}python -m scaling report {run} --verbose"
-        label, flag = ("resume", "--resume") if place.lacks else ("again", "--like")
-        yield f"{INDENT}{label:<{LABEL}}{facts.command(material.header, f'{flag} {run}')}"
+        label, words, program = "again", f"--like {run}", "scaling.run"
+        if material.certificate:
+            words, program = shlex.join(material.header.command), ""
+        elif place.lacks:
+            label, words = "resume", f"--resume {run}"
+        yield f"{INDENT}{label:<{LABEL}}{facts.command(material.header, words, program)}"

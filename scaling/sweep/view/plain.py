@@ -275,7 +275,7 @@ class PlainView:
 
     def extended(self, total: int) -> None:
         self._total = total
-        self.note(f"intervals are wider than --target-ci: one more round, {total} points in all")
+        self.note(f"one more round, {total} points in all")
 
     def note(self, text: str) -> None:
         self._print(one_line(text))

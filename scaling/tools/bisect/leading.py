@@ -23,7 +23,6 @@ from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
 from scaling.records.run import PointRecord
 from scaling.records.store import Store
-from scaling.run.header import make_header
 from scaling.run.invocation import resolve
 from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
@@ -277,7 +276,7 @@ def bisect(lead: Lead, asked: Asked) -> int:
     made = lead.planned(resolve(replace(asked.invocation, given=given)))
     _check(made)
     made = lead.proved(made)
-    header = make_header(lead.cluster, made, lead.enrolled, lead.argv)
+    header = lead.header(made)
     now = datetime.fromtimestamp(header.created_unix_s)
     screen = live.make(asked.invocation.view, sys.stdout)
     with Store.create(Path(made.config.results), made.config.name, now, header) as opened:

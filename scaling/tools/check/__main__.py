@@ -17,25 +17,14 @@ from scaling.hosts import networks
 from scaling.records.network import GBIT, Network
 from scaling.records.task import Timed
 from scaling.text import as_json, counted, one_line, printable
-from scaling.tools.check import NAME, gather
-from scaling.tools.check.facts import (
-    LEAD_DECODER,
-    AllReduce,
-    Facts,
-    Findings,
-    Matrix,
-    ToLead,
-    ToRank,
-    Verdict,
-    both,
-)
+from scaling.tools.check import NAME, ranks
+from scaling.tools.check.facts import AllReduce, Facts, Findings, Matrix, Verdict, both
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
 from scaling.tools.check.verdicts.links import gbit, where
 from scaling.transport.base import Cluster
 from scaling.transport.launch import abort, as_rank
-from scaling.transport.mailbox import Mailbox
 from scaling.transport.signals import Signals
 
 if TYPE_CHECKING:
@@ -152,10 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
-    noted: list[int] = []
-    signals.hand_to(noted.append, lambda: bool(noted))
-    prober = Prober(cluster, signals=noted)
-    prober.say(gather.rank_facts(cluster.library))
+    prober = ranks.begin(cluster, signals)
     if cluster.rank != 0:
         prober.serve()
         return 0
@@ -168,13 +154,12 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
 
 
 def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
-    """Lead the preflight and release the other ranks at its end, except after a LaunchError (silent ranks)."""
     from scaling.tools.check import flags  # only rank 0 needs Typer
 
-    lead = Lead(Mailbox[ToRank, ToLead](cluster, LEAD_DECODER, turn=prober.turn, wait=prober.wait))
     try:
-        asked = flags.parse(argv)
-        return 0 if asked is None else _check(lead, asked)
+        with ranks.leading(cluster, prober) as lead:
+            asked = flags.parse(argv)
+            return 0 if asked is None else _check(lead, asked)
     except LaunchError:
         raise
     except ScalingError as error:
@@ -182,9 +167,6 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
         return error.exit_code
     except Interrupted as stop:
         return stop.exit_code
-    finally:
-        lead.dismiss()
-        prober.serve()
 
 
 def _check(lead: Lead, asked: flags.Asked) -> int:

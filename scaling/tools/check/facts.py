@@ -247,11 +247,17 @@ class EndExchange(Record, frozen=True, kw_only=True, tag="end-exchange"):
 
 
 class Leave(Record, frozen=True, kw_only=True, tag="leave"):
+    """Order to end. `answer`: the rank's last message is `Left`."""
+
+    answer: bool = False
+
+
+class Left(Record, frozen=True, kw_only=True, tag="left"):
     pass
 
 
 ToRank = Prepare | Measure | Exchange | EndExchange | Leave
-ToLead = RankFacts | Prepared | Link | Exchanged | Signalled
+ToLead = RankFacts | Prepared | Link | Exchanged | Left | Signalled
 
 RANK_DECODER = msgspec.msgpack.Decoder(ToRank)
 LEAD_DECODER = msgspec.msgpack.Decoder(tuple[ToLead, ...])

@@ -45,6 +45,7 @@ from scaling.tools.check.facts import (
     Exchange,
     Exchanged,
     Leave,
+    Left,
     Link,
     Measure,
     Prepare,
@@ -362,6 +363,7 @@ class Prober:
     def __init__(self, cluster: Cluster, *, signals: list[int] | None = None, bind: Bind = bind_device) -> None:
         self.cluster = cluster
         self.left = False
+        self._answers_leaving = False
         self._bind = bind
         self._listeners: list[Listener] = []
         self._exchanger = Exchanger()
@@ -373,6 +375,8 @@ class Prober:
         while not self.left:
             self.turn()
             self.wait()
+        if self._answers_leaving:
+            self.say(Left())
 
     def turn(self) -> None:
         """Take all orders and forward all answers without blocking. Raises what a measuring thread raised."""
@@ -405,7 +409,7 @@ class Prober:
             case EndExchange():
                 self._exchanger.end(order.number)
             case Leave():
-                self.left = True
+                self.left, self._answers_leaving = True, order.answer
                 self._exchanger.end(FOR_GOOD)
                 for listener in self._listeners:
                     listener.close()

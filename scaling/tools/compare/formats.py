@@ -3,62 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from xml.etree import ElementTree
 
 import msgspec
 
 from scaling.analysis.table.rows import PERCENT, Column
 from scaling.report import quantities, words
+from scaling.report.formats.junit import Case, suite
 from scaling.report.parts import Document, Entry, Line, Phrase, Quantity, Section
 from scaling.text import as_json, counted, decimals, one_line, rounded
 from scaling.tools.compare.found import METRICS, Cell, Change, Found, Metric, Value
 
-# ---------------------------------------------------------------- JUnit
-# One test case per cell, by the schema of the Ant task's readers (described at github.com/testmoapp/junitxml).
-
+# ---------------------------------------------------------------- JUnit, a test case per cell
 
 SUITE = "scaling compare"
 
 
 def junit(found: Found, *, require_proof: bool) -> str:
     """Return the document. An undecided cell is skipped, or fails with `require_proof`."""
-    cases = [_case(cell, found, require_proof=require_proof) for cell in found.cells]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=SUITE,
-        tests=str(len(cases)),
-        failures=str(sum(case.find("failure") is not None for case in cases)),
-        errors="0",
-        skipped=str(sum(case.find("skipped") is not None for case in cases)),
-    )
-    properties = ElementTree.SubElement(suite, "properties")
-    for name, value in (
+    properties = [
         ("metric", found.metric),
         ("unit", found.unit),
         ("base", ", ".join(found.base)),
         ("new", ", ".join(found.new)),
         *(("notice", notice) for notice in found.notices),
-    ):
-        ElementTree.SubElement(properties, "property", name=name, value=one_line(value))
-    suite.extend(cases)
-    ElementTree.SubElement(suite, "system-out").text = one_line(headline(found))
-    ElementTree.indent(suite)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
+    ]
+    cases = [_case(cell, found, require_proof=require_proof) for cell in found.cells]
+    return suite(SUITE, cases, properties, headline(found))
 
 
-def _case(cell: Cell, found: Found, *, require_proof: bool) -> ElementTree.Element:
+def _case(cell: Cell, found: Found, *, require_proof: bool) -> Case:
     marks = "".join(f" {flag}" for flag in cell.flags if flag == "EMULATED")
-    case = ElementTree.Element(
-        "testcase", classname=f"{SUITE}.{one_line(cell.workload.model)}", name=one_line(f"{cell.name}{marks}")
+    said = _said(cell, found)
+    is_failure = cell.is_lost or (require_proof and cell.is_untold)
+    is_skipped = not is_failure and (cell.is_untold or cell.change is None)
+    return Case(
+        f"{cell.name}{marks}",
+        failure=said if is_failure else "",
+        skipped=said if is_skipped else "",
+        out=said,
+        kind=cell.verdict,
+        group=cell.workload.model,
     )
-    said = one_line(_said(cell, found))
-    if cell.is_lost or (require_proof and cell.is_untold):
-        ElementTree.SubElement(case, "failure", type=cell.verdict, message=said)
-    elif cell.is_untold or cell.change is None:
-        ElementTree.SubElement(case, "skipped", message=said)
-    else:
-        ElementTree.SubElement(case, "system-out").text = said
-    return case
 
 
 def _said(cell: Cell, found: Found) -> str:

@@ -102,7 +102,7 @@ def test_ctrl_c_keeps_the_measured_points_and_reports_the_progress(
             launch.agents[1].interrupt(signal.SIGINT)
 
     monkeypatch.setattr(Lead, "proved", lambda _, made: made)  # by real connections: tests/process/test_proof.py
-    monkeypatch.setattr(leading, "make_header", lambda _cluster, made, *_: launch.header(made, made.config))
+    monkeypatch.setattr(Lead, "header", lambda _, made: launch.header(made, made.config))
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=turn, wait=launch.wait)
     argv = [word for option in SLOW_BROKEN_OFF for word in ("--option", option)]
     argv += ["--strategy", "fake:a", "--device", "cpu", "--windows", "4", "--window-s", "0.02", "--view", "none"]

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import mark_named
 from scaling.analysis.table.rows import Column, Row
+from scaling.records.certificate import FAIL, PASS
 from scaling.records.point import Record
 from scaling.report import document, quantities, words
 from scaling.report.material import Material
@@ -77,7 +78,9 @@ def toned(marks: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 def tone(mark: str) -> str:
     found = mark_named(mark)
-    return "bad" if found.is_wrong or mark == "FAILED" else "good" if mark == "VERIFIED" else "doubt"
+    if found.is_wrong or mark in ("FAILED", FAIL):
+        return "bad"
+    return "good" if mark in ("VERIFIED", PASS) else "doubt"
 
 
 # ---------------------------------------------------------------- comparisons, baselines, details

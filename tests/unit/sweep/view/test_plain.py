@@ -105,7 +105,7 @@ def test_plain_prints_a_line_per_event(plain: tuple[io.StringIO, PlainView, Cloc
     screen.finished(missing(), (), 6, 120)
     screen.closed()
     assert lines(plain) == [
-        "12:03:44 intervals are wider than --target-ci: one more round, 20 points in all",
+        "12:03:44 one more round, 20 points in all",
         "12:03:44 two lines",
         "12:03:44 [  6/120] torch:nccl exchange N=2 round 1: FAILED missing: no CUDA",
     ]

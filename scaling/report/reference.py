@@ -1,0 +1,281 @@
+"""A reference: the rates and efficiencies that one machine reached, as a TOML file that others are judged by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from scaling import files
+from scaling.analysis.measured.controls import Controls
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.rows import Row
+from scaling.errors import UsageError
+from scaling.records.network import GBIT
+from scaling.records.point import Amount, Hardware, Point, Record, Size, Workload
+from scaling.records.run import Header
+from scaling.report.headline import headline
+from scaling.report.material import Material
+from scaling.text import day, one_line
+
+SCHEMA = 1
+PACKAGED = Path(__file__).parent / "references"
+# Networks of this relative difference in rate are alike.
+LIKE_RATE = 0.1
+
+# ---------------------------------------------------------------- format
+
+
+class Value(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mean over rounds with its 95 % interval, on `df` degrees of freedom."""
+
+    mean: Amount
+    low: Amount
+    high: Amount
+    rounds: Size
+    df: Size
+
+    @property
+    def estimate(self) -> Estimate:
+        return Estimate(mean=self.mean, low=self.low, high=self.high, n=self.rounds, df=self.df)
+
+
+class Machine(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The hardware. `network_gbit_per_s`: 0 if unknown, or on one node."""
+
+    device: str
+    nodes: Size
+    devices_per_node: Size
+    network_gbit_per_s: Amount = 0.0
+
+
+class Work(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was trained, and how gradients were exchanged."""
+
+    strategy: str
+    options: dict[str, str]
+    workload: Workload
+
+
+class Scaled(Value, frozen=True, kw_only=True):
+    """The efficiency at a world size, a fraction of 1, and the machine's part that it used."""
+
+    world_size: Size
+    nodes: Size
+
+
+class Reference(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`rate`: samples/s of the plain loop on one device. `sum`: digest of all other fields."""
+
+    schema: int
+    source: str
+    date: str
+    command: str
+    machine: Machine
+    work: Work
+    software: dict[str, str]
+    rate: Value
+    efficiency: tuple[Scaled, ...] = ()
+    sum: str = ""
+
+    @property
+    def digest(self) -> str:
+        return sha256(msgspec.json.encode(replace(self, sum=""), order="deterministic")).hexdigest()
+
+    def scaled(self, world_size: int) -> Scaled | None:
+        return next((one for one in self.efficiency if one.world_size == world_size), None)
+
+
+# ---------------------------------------------------------------- making
+
+
+def of(material: Material) -> Reference:
+    """Make a reference of a run. Raises UsageError if it has several curves, or no interval."""
+    rows = material.rows
+    first = headline(rows)
+    if first is None or material.header.is_import:
+        raise UsageError("--format reference: this run has measured no exchange")
+    if names := {material.label(row) for row in rows} - {material.label(first)}:
+        also = ", ".join(sorted(names))
+        raise UsageError(
+            f"--format reference: this run also has {also}; measure one --strategy and --interconnect"
+        )
+    alone = rate_alone(material, first)
+    rate = value(alone) if alone else None
+    if rate is None:
+        raise UsageError("--format reference: no interval of one device alone; measure 2 rounds or more")
+    made = Reference(
+        schema=SCHEMA,
+        source=f"scaling {material.header.version}, code {material.header.code}",
+        date=day(material.header.created_unix_s),
+        command=one_line(" ".join(material.header.command)),
+        machine=machine(material.header, first.hardware, first.interconnect),
+        work=Work(strategy=first.strategy, options=first.options, workload=first.workload),
+        software=versions(material.header),
+        rate=rate,
+        efficiency=tuple(_scaled(rows)),
+    )
+    return replace(made, sum=made.digest)
+
+
+def machine(header: Header, hardware: Hardware, interconnect: str) -> Machine:
+    """Return what a launch ran on."""
+    nodes = len({host.hostname for host in header.hosts})
+    return Machine(
+        device=_device(header, hardware),
+        nodes=nodes,
+        devices_per_node=max(1, header.launch_size // max(1, nodes)),
+        network_gbit_per_s=_rate_of_network(header, interconnect) if nodes > 1 else 0.0,
+    )
+
+
+def versions(header: Header) -> dict[str, str]:
+    found = {name: version for host in header.hosts for name, version in host.versions.items()}
+    return {**found, **{"MPI": header.mpi}, **({"driver": driver} if (driver := _driver(header)) else {})}
+
+
+def _driver(header: Header) -> str:
+    return next((host.gpu_driver for host in header.hosts if host.gpu_driver), "")
+
+
+def _device(header: Header, hardware: Hardware) -> str:
+    if hardware.device == "cuda":
+        return next((gpu.name for host in header.hosts for gpu in host.gpus), "unknown GPU")
+    return hardware.label if hardware.profile else next((host.cpu_model for host in header.hosts), "unknown CPU")
+
+
+def _rate_of_network(header: Header, word: str) -> float:
+    found = (network.rate_bits_per_s for network in header.networks if network.word == word)
+    return (next(found, None) or 0.0) / GBIT
+
+
+def rate_alone(material: Material, row: Row) -> Estimate | None:
+    """Return samples/s of the plain loop on one device that is the row's base; None if it was not measured."""
+    plain, work = Controls(material.records).plain(row.strategy), row.workload.reference(row.world_size)
+    found = (one for one in material.analysis.baselines if one.strategy == plain and one.workload == work)
+    return next((one.samples_per_s for one in found), None)
+
+
+def value(found: Estimate) -> Value | None:
+    """Return an estimate as a reference keeps it; None without an interval."""
+    if found.low is None or found.high is None:
+        return None
+    return Value(mean=found.mean, low=found.low, high=found.high, rounds=found.n, df=found.df or found.n - 1)
+
+
+def _scaled(rows: tuple[Row, ...]) -> Iterator[Scaled]:
+    for row in rows:
+        if row.efficiency and (found := value(row.efficiency)):
+            yield Scaled(**msgspec.structs.asdict(found), world_size=row.world_size, nodes=row.nodes)
+
+
+# ---------------------------------------------------------------- TOML
+
+
+def toml(reference: Reference) -> str:
+    """Return the file's text."""
+    plain = msgspec.to_builtins(reference)
+    return "\n".join(_table("", plain)).lstrip("\n") + "\n"
+
+
+def _table(path: str, table: Mapping[str, Any]) -> Iterator[str]:
+    nested = {key: value for key, value in table.items() if isinstance(value, dict)}
+    lists = {key: value for key, value in table.items() if isinstance(value, list | tuple)}
+    for key, value in table.items():
+        if key not in nested and key not in lists:
+            yield f"{_key(key)} = {_scalar(value)}"
+    for key, value in nested.items():
+        yield from ("", f"[{path}{_key(key)}]", *_table(f"{path}{_key(key)}.", value))
+    for key, values in lists.items():
+        for value in values:
+            yield from ("", f"[[{path}{_key(key)}]]", *_table(f"{path}{_key(key)}.", value))
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").isascii() and key.replace("_", "").isalnum() else json.dumps(key)
+
+
+def _scalar(value: object) -> str:
+    return json.dumps(value, ensure_ascii=True)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(name: str) -> Reference:
+    """Read a reference: a file, or the name of one in the package. Raises UsageError that names what is wrong."""
+    path, given = _place(name), f"--reference {name}"
+    try:
+        plain = msgspec.toml.decode(files.read(path))
+    except OSError as error:
+        raise UsageError(f"{given}: {error.strerror}; in the package: {', '.join(packaged())}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{given}: not TOML: {error}") from None
+    schema = plain.get("schema") if isinstance(plain, dict) else None
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
+        raise UsageError(
+            f"{given}: schema {schema}, this version reads up to {SCHEMA}; pip install -U scaling-bench"
+        )
+    try:
+        found = msgspec.convert(plain, Reference)
+    except msgspec.ValidationError as error:
+        if lacking := next((end for end in ("low", "high") if f"`{end}`" in str(error)), ""):
+            raise UsageError(f"{given}: a value without an interval ({lacking} is missing): {error}") from None
+        raise UsageError(f"{given}: not a reference: {error}") from None
+    if found.sum != found.digest:
+        raise UsageError(f"{given}: was edited: its sum does not fit its content; make a new one of a run")
+    return found
+
+
+def _place(name: str) -> Path:
+    packed = PACKAGED / f"{name}.toml"
+    return packed if name in packaged() else Path(name)
+
+
+def packaged() -> tuple[str, ...]:
+    """Return the names of the references in the package."""
+    return tuple(sorted(path.stem for path in PACKAGED.glob("*.toml")))
+
+
+# ---------------------------------------------------------------- matching
+
+
+def differences(reference: Reference, header: Header, point: Point) -> tuple[str, ...]:
+    """Return what differs between a reference and a launch's exchange, as `device: NVIDIA H200, here NVIDIA H100`.
+    Nodes, network and exchange count only if the reference has the launch's world size."""
+    there, here = reference.machine, machine(header, point.hardware, point.interconnect)
+    pairs = [("device", there.device, here.device), *_works(reference.work.workload, point.workload)]
+    if reference.scaled(point.world_size) and point.world_size > 1:
+        pairs += [
+            ("strategy", reference.work.strategy, point.strategy),
+            ("options", _options(reference.work.options), _options(point.options)),
+            ("devices per node", there.devices_per_node, here.devices_per_node),
+        ]
+        if not _is_like(there.network_gbit_per_s, here.network_gbit_per_s):
+            pairs.append(("network in Gb/s", f"{there.network_gbit_per_s:g}", f"{here.network_gbit_per_s:g}"))
+    return tuple(f"{what}: {one}, here {other}" for what, one, other in pairs if one != other)
+
+
+def _works(there: Workload, here: Workload) -> Iterator[tuple[str, object, object]]:
+    for field in Workload.__struct_fields__:
+        yield field.rstrip("_").replace("_", " "), getattr(there, field), getattr(here, field)
+
+
+def _options(options: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(options.items())) or "none"
+
+
+def _is_like(one: float, other: float) -> bool:
+    return not one or not other or abs(one - other) <= LIKE_RATE * max(one, other)
+
+
+def other_software(reference: Reference, header: Header) -> tuple[str, ...]:
+    """Return the versions that differ; they do not forbid a comparison."""
+    here = versions(header)
+    pairs = ((name, version, here.get(name, "none")) for name, version in sorted(reference.software.items()))
+    return tuple(f"{name} {there}, here {other}" for name, there, other in pairs if there != other)

@@ -1,0 +1,3 @@
+"""PASS, FAIL or NO VERDICT on a cluster, with known error rates."""
+
+NAME = "scaling certify"

@@ -1,0 +1,74 @@
+"""The certify command, `mpirun -np 16 python -m scaling certify`. Rank 0 leads; the other ranks serve."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from scaling.command import complain
+from scaling.errors import Interrupted, LaunchError, ScalingError
+from scaling.tools.certify import NAME
+from scaling.transport.base import Cluster
+from scaling.transport.launch import abort, as_rank
+from scaling.transport.signals import Signals
+
+if TYPE_CHECKING:
+    from scaling.tools.certify.flags import Asked
+    from scaling.tools.check.facts import Findings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    signals = Signals()
+    return as_rank(lambda *given: _rank(given[0], signals, given[1]), NAME, sys.argv[1:] if argv is None else argv)
+
+
+def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
+    asked = _read(argv) if cluster.rank == 0 else None
+    if isinstance(asked, int) and cluster.size == 1:
+        return asked  # no other rank waits to be released
+    from scaling.run import ranks  # slow to import; --help does not need it
+    from scaling.tools.check import ranks as preflight
+
+    prober = preflight.begin(cluster, signals)
+    if cluster.rank != 0:
+        prober.serve()
+        return ranks.serve(cluster, signals)
+    from scaling.tools.certify import leading
+    from scaling.tools.certify.flags import Asked
+
+    found: Findings | int | None
+    try:
+        with preflight.leading(cluster, prober, goes_on=True) as lead:
+            found = leading.preflight(lead, asked) if isinstance(asked, Asked) else asked
+    except LaunchError as error:
+        complain(error, NAME)
+        abort(cluster, error.exit_code)  # MPI's finalize would wait for silent ranks
+        return error.exit_code
+    except ScalingError as error:
+        complain(error, NAME)
+        found = error.exit_code
+    except Interrupted as stop:
+        found = stop.exit_code
+    if isinstance(found, int):
+        return ranks.lead(cluster, signals, found, argv, NAME)
+    assert asked is not None and not isinstance(asked, int)
+    work = partial(leading.certify, asked=asked, found=found)
+    return ranks.lead(cluster, signals, work, argv, NAME)
+
+
+def _read(argv: Sequence[str]) -> Asked | int:
+    from scaling.tools.certify import flags  # only rank 0 needs Typer
+
+    try:
+        return flags.parse(argv) or 0
+    except ScalingError as error:
+        complain(error, NAME)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

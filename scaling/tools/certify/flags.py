@@ -1,0 +1,134 @@
+"""The flags of `certify`: the line and the budget, and the flags of scaling.run that describe the exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scaling.command import check_output, command
+from scaling.errors import UsageError
+from scaling.records.point import Record
+from scaling.report import reference
+from scaling.report.reference import Reference
+from scaling.run.flags import USUAL, DryRun, Page, Verbose, View, checked_view, given, with_fields
+from scaling.run.invocation import Invocation, fields
+from scaling.tools.certify import NAME
+from scaling.transport import start
+
+EPILOG = "Exit codes: 0 PASS, 1 FAIL, 3 NO VERDICT, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
+MINUTES = 15.0
+MOST_MINUTES = 7 * 24 * 60.0
+LINE = "95%"
+# The least number of rounds that has an interval.
+FIRST_ROUNDS = 2
+
+app = typer.Typer(add_completion=False)
+
+
+class Asked(Record, frozen=True, kw_only=True):
+    """The parsed command line. `line` is a fraction of 1, `minutes` the budget from the process's start."""
+
+    invocation: Invocation
+    line: float
+    minutes: float
+    reference: Reference | None = None
+    reference_name: str = ""
+    junit: Path | None = None
+
+
+def parse(argv: Sequence[str]) -> Asked | None:
+    """Parse the command line; None after printing help. Raises UsageError."""
+    asked = command(app, argv, NAME, usual=("line", "reference_", "minutes", "junit", *USUAL))
+    return asked if isinstance(asked, Asked) else None
+
+
+def line_of(text: str) -> float:
+    """Parse `95%` or `95` as 0.95. Raises UsageError outside 1 to 100 percent."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value) or not 1 <= value <= 100:
+        raise UsageError(f"--line {text}: give a percentage from 1 to 100, like {LINE}")
+    return value / 100
+
+
+# flags of scaling.run in the order of --help; the verdict sets the other fields
+_FIELDS = (
+    "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
+    "interconnect", "fabric", "cpus_per_rank", "seed", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
+    "results", "name", "anonymous",
+)  # fmt: skip
+
+
+@app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
+@with_fields(_FIELDS, name="certify")
+def certify(
+    context: typer.Context,
+    line: Annotated[
+        str,
+        typer.Option(
+            help="The efficiency of all devices that passes, in percent of linear scaling; with --reference, in "
+            "percent of the reference's rates and efficiencies.",
+            metavar="PERCENT",
+        ),
+    ] = LINE,
+    reference_: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            help="What a like machine reached: a file that scaling report RUN --format reference made, or one of "
+            f"the package: {', '.join(reference.packaged())}.",
+            metavar="FILE",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(help="The time after which there is NO VERDICT, in minutes.", metavar="M")
+    ] = MINUTES,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write the verdict to this file as JUnit.", metavar="FILE")
+    ] = None,
+    view: View = "auto",
+    page: Page = True,
+    verbose: Verbose = False,
+    dry_run: DryRun = False,
+    **_: Any,
+) -> Asked:
+    """Give PASS, FAIL or NO VERDICT on a cluster, and name the device, link or node that fails.
+
+    A cluster, its nodes in a hostfile, one rank per device:
+        mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling certify
+    Another line, and less time:
+        mpirun -np 16 python -m scaling certify --line 90% --minutes 5
+    Against what a like machine reached:
+        mpirun -np 8 python -m scaling certify --reference h200
+
+    Devices and links are measured first. Then rounds follow until the verdict is decided. A false FAIL and a
+    false PASS have a probability of 1 % each.
+    """
+    if not isfinite(minutes) or not 0 < minutes <= MOST_MINUTES:
+        raise UsageError(
+            f"--minutes {minutes:g}: not between 0 and {MOST_MINUTES:g}; write for example --minutes 15"
+        )
+    if junit is not None:
+        check_output(junit, "--junit")
+    told = {
+        "name": "certify",
+        **fields(given(context), None),
+        "rounds": FIRST_ROUNDS,
+        "soak_s": 0.0,
+    }
+    return Asked(
+        invocation=Invocation(
+            given=told, base={}, view=checked_view(view), page=page, verbose=verbose, dry_run=dry_run
+        ),
+        line=line_of(line),
+        minutes=minutes,
+        reference=None if reference_ is None else reference.read(reference_),
+        reference_name=reference_ or "",
+        junit=junit,
+    )

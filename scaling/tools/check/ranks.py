@@ -1,0 +1,55 @@
+"""The ranks of a preflight: rank 0 leads it, the others serve until they are released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from scaling.errors import LaunchError
+from scaling.tools.check import gather
+from scaling.tools.check.facts import LEAD_DECODER, Left, ToLead, ToRank
+from scaling.tools.check.lead import Lead
+from scaling.tools.check.prober import Prober
+from scaling.transport.base import Cluster
+from scaling.transport.mailbox import Mailbox
+from scaling.transport.signals import Signals
+
+LEAVE_S = 20.0
+
+
+def begin(cluster: Cluster, signals: Signals) -> Prober:
+    """Report this rank to rank 0, and pass on its signals; then all ranks but 0 `serve`."""
+    noted: list[int] = []
+    signals.hand_to(noted.append, lambda: bool(noted))
+    prober = Prober(cluster, signals=noted)
+    prober.say(gather.rank_facts(cluster.library))
+    return prober
+
+
+@contextmanager
+def leading(cluster: Cluster, prober: Prober, *, goes_on: bool = False) -> Iterator[Lead]:
+    """Lead the preflight and release the other ranks at its end, except after a LaunchError (silent ranks).
+    If the launch `goes_on`, wait until all have left: their later messages are of another kind."""
+    mailbox = Mailbox[ToRank, ToLead](cluster, LEAD_DECODER, turn=prober.turn, wait=prober.wait)
+    lead = Lead(mailbox)
+    try:
+        yield lead
+    except LaunchError:
+        raise
+    except BaseException:
+        _release(lead, mailbox, prober, goes_on=goes_on)
+        raise
+    else:
+        _release(lead, mailbox, prober, goes_on=goes_on)
+
+
+def _release(lead: Lead, mailbox: Mailbox[ToRank, ToLead], prober: Prober, *, goes_on: bool) -> None:
+    lead.dismiss(answer=goes_on)
+    if not goes_on:
+        prober.serve()
+        return
+    others = range(1, mailbox.size)
+    mailbox.signalled = None  # it was obeyed, or the launch's next part obeys it
+    left = mailbox.answers(Left, others, LEAVE_S) if others else {}
+    if silent := ", ".join(str(rank) for rank in others if rank not in left):
+        raise LaunchError(f"no answer within {LEAVE_S:g} s after the preflight from ranks {silent}")

@@ -1,0 +1,72 @@
+"""Verdicts on labs, under a real mpirun: a healthy one passes, a planted link fails by its name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaling.records import store
+from scaling.records.certificate import Certificate
+from scaling.tools.lab import lifecycle
+from scaling.tools.lab.state import Lab
+from tests.support import labs
+from tests.support.labs import needs_lab
+
+pytestmark = needs_lab
+LIMIT_S = 300.0
+EMULATED = (
+    "--device",
+    "emulated:p100",
+    "--model",
+    "resnet50",
+    "--strategy",
+    "torch:gloo",
+    "--interconnect",
+    "eth0",
+)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with labs.lab("certify", nodes=4, slots=1, nics=("ib0=100gbit", "eth0=10gbit")) as made:
+        yield made
+
+
+def certified(lab: Lab, results: Path, *flags: str) -> tuple[int, Certificate, str]:
+    words = ["run", "--name", lab.name, "--", "-np", "4", "python", "-m", "scaling", "certify", "--minutes", "4"]
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling", "lab", *words, *flags, "--no-page", "--results", str(results)],
+        cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    runs = [*results.glob("*-certify")]
+    assert len(runs) == 1, done.stdout + done.stderr
+    found = store.load_whole(runs[0]).certificate
+    assert found is not None, done.stdout + done.stderr
+    return done.returncode, found, done.stdout
+
+
+def test_a_healthy_lab_passes(lab: Lab, tmp_path: Path) -> None:
+    code, found, out = certified(lab, tmp_path, *EMULATED, "--line", "50%")
+    assert (code, found.result) == (0, "PASS"), out
+    assert "PASS, EMULATED: torch:gloo over eth0 reaches" in " ".join(out.split())
+
+
+def test_a_planted_link_fails_by_its_name(lab: Lab, tmp_path: Path) -> None:
+    lifecycle.change(lab.name, ["node2.eth0=25%"])
+    try:
+        code, found, out = certified(lab, tmp_path, *EMULATED, "--line", "98%")
+    finally:
+        lifecycle.change(lab.name, ["node2.eth0=100%"])
+    assert (code, found.result) == (1, "FAIL"), out
+    assert any("eth0: node2 is slow" in one for one in found.where), found.where
+
+
+def test_a_lab_without_receipts_gets_no_verdict(lab: Lab, tmp_path: Path) -> None:
+    unknown_bytes = ("--device", "cpu", "--strategy", "fake:a-async", "--interconnect", "eth0")
+    code, found, out = certified(lab, tmp_path, *unknown_bytes, "--line", "10%")
+    assert (code, found.result) == (3, "NO VERDICT"), out
+    assert found.why.startswith("UNVERIFIED"), found.why
