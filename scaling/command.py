@@ -146,21 +146,39 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def deliver(data: str | bytes, output: Path | None) -> None:
-    """Write a command's result to its `--output` file, or print it. Raises UsageError if the file cannot be
+def deliver(data: str | bytes, output: Path | None, flag: str = "--output") -> None:
+    """Write a command's result to the file of a flag, or print it. Raises UsageError if the file cannot be
     written or is a run's own file, StoreError if stdout cannot be written."""
     if output is None:
         show(data)
         return
+    try:
+        _replace(_target(output, flag), _encoded(data))
+    except OSError as error:
+        raise UsageError(f"{flag} {output}: {error.strerror}") from None
+
+
+def check_output(output: Path, flag: str) -> None:
+    """Raise UsageError for a file that `deliver` could not write, before work that takes long."""
+    try:
+        place = _target(output, flag)
+        has_folder = place.parent.is_dir()
+    except OSError as error:
+        raise UsageError(f"{flag} {output}: {error.strerror}") from None
+    if not has_folder:
+        raise UsageError(f"{flag} {output}: there is no folder {place.parent}; make it first")
+    if not os.access(place.parent, os.W_OK) and not os.access(place, os.W_OK):
+        raise UsageError(f"{flag} {output}: cannot be written; name a file in a folder where you may write")
+
+
+def _target(output: Path, flag: str) -> Path:
+    """Return the file to write. Raises UsageError for a folder and for a run's own file."""
     if output.is_dir():
-        raise UsageError(f"--output {output}: is a folder; name a file in it")
+        raise UsageError(f"{flag} {output}: is a folder; name a file in it")
     place = output if _is_planted(output) else output.resolve()
     if place.name == KEPT:
-        raise UsageError(f"--output {output}: is what a run is kept in; name another file")
-    try:
-        _replace(place, _encoded(data))
-    except OSError as error:
-        raise UsageError(f"--output {output}: {error.strerror}") from None
+        raise UsageError(f"{flag} {output}: is what a run is kept in; name another file")
+    return place
 
 
 def _is_planted(path: Path) -> bool:

@@ -23,7 +23,7 @@ from scaling.records.store import folder_of, load_whole
 from scaling.report import flags, labels
 from scaling.report.anonymous import Disguise, disguise
 from scaling.report.flags import FOR_FILES, NAME, Asked
-from scaling.report.formats import csv, json, latex, markdown, screen, terminal
+from scaling.report.formats import csv, json, latex, markdown, openmetrics, screen, terminal
 from scaling.report.material import PAGE_FILE, Material, Place, source_of
 from scaling.text import one_line, readable
 
@@ -137,6 +137,8 @@ def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise 
             text = json.render(
                 material.header, material.records, material.joined, material.pricing, material.predictions
             )
+        case "openmetrics":
+            text = openmetrics.render(material)
     return text
 
 

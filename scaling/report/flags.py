@@ -17,18 +17,20 @@ from scaling.report import schema
 
 NAME = "scaling report"
 EPILOG = "Exit codes: 0 shown, 1 a full disk, 2 a mistake in the call or a run that cannot be read."
-Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex"]
+Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex", "openmetrics"]
 FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run"]
 PICTURES = ("svg", "png", "pdf")
 # Formats that a terminal cannot show.
 FOR_FILES = ("html", *PICTURES)
+# Formats without costs.
+COSTLESS = ("openmetrics",)
 USUAL_SCALE, MOST_SCALE = 2.0, 10.0
 
 _RUNS = typer.Argument(help="Run folders, or their run.jsonl.", metavar="RUN...", show_default=False)
 _FORMAT = typer.Option(
     "--format",
     help="For people: table, markdown, latex, html (a page with figures). One figure: svg, png, pdf. Programs: "
-    "csv, json.",
+    "csv, json, openmetrics.",
     metavar="NAME",
 )
 _FIGURE = typer.Option(
@@ -163,6 +165,8 @@ def _validate(asked: Asked) -> None:
 
 def _refuse_idle(asked: Asked) -> None:
     """Raises UsageError for flags without effect in this format."""
+    if asked.base and asked.format in COSTLESS:
+        raise UsageError(f"--base {asked.base}: not with --format {asked.format}, which has no costs")
     if asked.theme != "light" and asked.format not in PICTURES:
         raise UsageError(f"--theme {asked.theme}: only with --format {', '.join(PICTURES)}")
     if asked.scale != USUAL_SCALE and asked.format != "png":

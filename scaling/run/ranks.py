@@ -137,6 +137,7 @@ class Lead:
                 asked.view,
                 page=asked.page,
                 verbose=asked.verbose,
+                metrics=asked.metrics,
                 base=asked.against,
             )
 
@@ -162,6 +163,7 @@ class Lead:
                 asked.view,
                 page=asked.page,
                 verbose=asked.verbose,
+                metrics=asked.metrics,
             )
 
     def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False, tries: bool = False) -> plan.Plan:
