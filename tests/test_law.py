@@ -259,8 +259,10 @@ NOT_OURS = {
     "mine_trainer.py",
     "_server.py",
     "keras.json",
+    "preflight.json",
     "run.json",
     "state.json",
+    "verdict.json",
 }
 OWN = [
     path.relative_to(ROOT).as_posix()

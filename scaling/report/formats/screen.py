@@ -167,5 +167,6 @@ def footer(material: Material, place: Place) -> Iterator[str]:
         yield f"{INDENT}{'page':<{LABEL}}{place.page}"
     if place.run:
         yield f"{INDENT}{'more':<{LABEL}}python -m scaling report {run} --verbose"
+    if place.run and not place.packed:
         label, flag = ("resume", "--resume") if place.lacks else ("again", "--like")
         yield f"{INDENT}{label:<{LABEL}}{facts.command(material.header, f'{flag} {run}')}"
