@@ -20,13 +20,14 @@ from scaling.report.anonymous import Disguise
 LEFT_OUT, A_USER = "(left out)", "user"
 # A shorter value is left out next to its name only: as a word it may be anywhere.
 LEAST_CHARACTERS = 6
-# A name and its value, as shells, YAML, JSON and Python write them. The match ends before the value, which may be
-# another name with a value.
+# The end of a name and its value, as shells, YAML, JSON and Python write them. The match ends before the value,
+# because that may be another name with a value. First letters are looked at first, because logs are long.
 _ASSIGNED = re.compile(
-    rf"(?<![\w.-])(?P<name>[\w.-]{{0,80}}?(?:{SECRET.pattern})[\w.-]{{0,80}})"
+    rf"(?=[ACKPST])(?P<end>(?:{SECRET.pattern})[\w.-]{{0,80}})"
     r"""["']?\]?[ \t]{0,2}[=:][ \t]{0,2}["']?(?=(?P<value>(?<=["'])[^"'\n]+|[^\s"',;&)\]}]+))""",
     re.IGNORECASE,
 )
+_BEGIN = re.compile(r"[\w.-]*\Z")
 # Names in lower case. `max_tokens=512` and `key: value` hold no secret.
 _SAYS = re.compile(r"(.*[_.-])?(passw(or)?d|secret|token|(api|access|private|secret)[_-]?key)", re.IGNORECASE)
 _BEARER = re.compile(r"(?<=bearer )[\w.~+/=-]{6,}", re.IGNORECASE)
@@ -88,7 +89,12 @@ def _is_variable(name: object) -> bool:
 
 
 def _assigned(text: str) -> Iterator[re.Match[str]]:
-    return (found for found in _ASSIGNED.finditer(text) if _is_secret(found["name"], found["value"]))
+    return (found for found in _ASSIGNED.finditer(text) if _is_secret(_name(found), found["value"]))
+
+
+def _name(found: re.Match[str]) -> str:
+    begin = _BEGIN.search(found.string[max(found.start() - 80, 0) : found.start()])
+    return f"{begin[0] if begin else ''}{found['end']}"
 
 
 def _is_secret(name: str, value: str) -> bool:
