@@ -263,6 +263,7 @@ NOT_OURS = {
     "preflight.json",
     "run.json",
     "state.json",
+    "verdict.json",
 }
 OWN = [
     path.relative_to(ROOT).as_posix()

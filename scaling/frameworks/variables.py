@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from scaling import frameworks
+from scaling.records.secret import SECRET, USERINFO
 
 _FRAMEWORKS = tuple(frameworks.FRAMEWORKS.values())
 # Variables of libraries, and those that frameworks declare.
@@ -23,8 +24,6 @@ IGNORED = re.compile(
     r".*_(HOME|VERSION|VISIBLE_DEVICES|CACHE_DIR|CACHE_PATH|ARCH_LIST|LOG_LEVEL)$"
     r"|(OMP|MKL|OPENBLAS)_NUM_THREADS$|CUDA_DEVICE_ORDER$"
 )
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)(AUTH|KEYS?)(_|$)", re.IGNORECASE)
-USERINFO = re.compile(r"//[^/@\s]*@")
 MOST_CHARACTERS = 200
 # libgomp binds threads when it is loaded, so forks of a fork server would run outside their rank's CPUs. A limit
 # below a rank's threads makes frameworks hang.

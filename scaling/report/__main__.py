@@ -20,11 +20,12 @@ from scaling.command import deliver, obey, terminal_width
 from scaling.errors import UsageError
 from scaling.records.run import Header
 from scaling.records.store import folder_of, load_whole
-from scaling.report import flags, labels, reference
+from scaling.report import archive, flags, labels, reference
 from scaling.report.anonymous import Disguise, disguise
 from scaling.report.flags import FOR_FILES, NAME, Asked
-from scaling.report.formats import csv, json, latex, markdown, screen, terminal
+from scaling.report.formats import csv, json, latex, markdown, openmetrics, screen, terminal
 from scaling.report.material import PAGE_FILE, Material, Place, source_of
+from scaling.report.unpacking import is_archive, unpacked
 from scaling.text import one_line, readable
 
 # ---------------------------------------------------------------- the row of --base
@@ -105,9 +106,19 @@ def _imported(paths: Sequence[Path], headers: Sequence[Header]) -> dict[str, Any
 
 def report(asked: Asked) -> None:
     if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
-        raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
+        suffix = "tgz" if asked.format == "archive" else asked.format
+        raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{suffix}")
+    with unpacked(asked.runs) as folders:
+        runs = [folders[run] for run in asked.runs]
+        if asked.format == "archive":
+            archive.write(runs[0], asked.output, anonymous=asked.anonymous)
+        else:
+            _report(asked, runs)
+
+
+def _report(asked: Asked, runs: Sequence[Path]) -> None:
     told = cost.read_prices(asked.prices) if asked.prices else None
-    material = joined(asked.runs, although_different=asked.join)
+    material = joined(runs, although_different=asked.join)
     hidden = disguise(material.header, material.records) if asked.anonymous else None
     material = hidden.material(material) if hidden else material
     if told or asked.base:
@@ -145,6 +156,8 @@ def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise 
             )
         case "reference":
             text = reference.toml(reference.of(material))
+        case "openmetrics":
+            text = openmetrics.render(material)
     return text
 
 
@@ -154,7 +167,7 @@ def _place(asked: Asked, material: Material) -> Place:
         return Place("")
     folder = folder_of(asked.runs[0])
     page = folder / PAGE_FILE
-    return Place(str(folder), str(page) if page.exists() else "", lacks=material.lacks)
+    return Place(str(folder), str(page) if page.exists() else "", material.lacks, packed=is_archive(folder))
 
 
 def _drawn(asked: Asked, material: Material) -> str | bytes:

@@ -142,10 +142,11 @@ def _has_text(kind: Any) -> bool:
 
 def disguise(header: Header, records: Sequence[PointRecord] = ()) -> Disguise:
     """Return the disguise of a run's hosts."""
-    return Disguise(_hosts(header, records))
+    return Disguise(hosts_of(header, records))
 
 
-def _hosts(header: Header, records: Sequence[PointRecord]) -> Iterator[str]:
+def hosts_of(header: Header, records: Sequence[PointRecord]) -> Iterator[str]:
+    """Yield the names of a run's hosts, some of them often."""
     yield from (host.hostname for host in header.hosts)
     yield from header.host_of_rank
     for record in records:

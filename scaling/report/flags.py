@@ -17,18 +17,24 @@ from scaling.report import schema
 
 NAME = "scaling report"
 EPILOG = "Exit codes: 0 shown, 1 a full disk, 2 a mistake in the call or a run that cannot be read."
-Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex", "reference"]
+Format = Literal[
+    "table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex", "openmetrics", "archive", "reference"
+]  # fmt: skip
 FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run"]
 PICTURES = ("svg", "png", "pdf")
 # Formats that a terminal cannot show.
-FOR_FILES = ("html", *PICTURES)
+FOR_FILES = ("html", *PICTURES, "archive")
+# Formats without costs.
+COSTLESS = ("openmetrics", "archive")
 USUAL_SCALE, MOST_SCALE = 2.0, 10.0
 
-_RUNS = typer.Argument(help="Run folders, or their run.jsonl.", metavar="RUN...", show_default=False)
+_RUNS = typer.Argument(
+    help="Run folders, their run.jsonl, or archives of --format archive.", metavar="RUN...", show_default=False
+)
 _FORMAT = typer.Option(
     "--format",
     help="For people: table, markdown, latex, html (a page with figures). One figure: svg, png, pdf. Programs: "
-    "csv, json. reference: what other machines are judged by (scaling certify).",
+    "csv, json, openmetrics. archive: one .tgz to send. reference: what scaling certify judges other machines by.",
     metavar="NAME",
 )
 _FIGURE = typer.Option(
@@ -123,6 +129,8 @@ def report(
         python -m scaling report RUN --verbose
     A page with figures, one file that works offline:
         python -m scaling report RUN --format html -o page.html
+    One file to send, which this command opens and checks:
+        python -m scaling report RUN --format archive -o RUN.tgz
     """
     asked = Asked(
         runs=tuple(runs),
@@ -152,6 +160,8 @@ def _validate(asked: Asked) -> None:
         raise UsageError(
             f"--figure {asked.figure}: only with --format {', '.join(PICTURES)}; html has all figures"
         )
+    if asked.format == "archive" and len(asked.runs) > 1:
+        raise UsageError(f"--format archive: packs one RUN, {len(asked.runs)} are given")
     if not 0.1 <= asked.scale <= MOST_SCALE:
         raise UsageError(f"--scale {asked.scale:g}: must be from 0.1 to {MOST_SCALE:g}")
     if not 1 <= asked.knee < inf:
@@ -163,6 +173,8 @@ def _validate(asked: Asked) -> None:
 
 def _refuse_idle(asked: Asked) -> None:
     """Raises UsageError for flags without effect in this format."""
+    if asked.base and asked.format in COSTLESS:
+        raise UsageError(f"--base {asked.base}: not with --format {asked.format}, which has no costs")
     if asked.theme != "light" and asked.format not in PICTURES:
         raise UsageError(f"--theme {asked.theme}: only with --format {', '.join(PICTURES)}")
     if asked.scale != USUAL_SCALE and asked.format != "png":

@@ -31,12 +31,13 @@ PAGE_FILE = "page.html"
 
 class Place(NamedTuple):
     """Where a run is. `page`: "" if there is none; `lacks`: points can be resumed; `event`: how the run ended, if
-    early."""
+    early; `packed`: it is an archive, with which no run can go on."""
 
     run: str
     page: str = ""
     lacks: bool = False
     event: str = ""
+    packed: bool = False
 
 
 class Source(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, cast, get_args
 import typer
 
 from scaling import __version__
-from scaling.command import command
+from scaling.command import check_output, command
 from scaling.errors import UsageError
 from scaling.plan import config as configuration
 from scaling.plan.config import OUT, RUNS, WHAT, SweepConfig
@@ -149,6 +149,13 @@ Page = Annotated[
     _out("--page/--no-page", help="Write page.html next to run.jsonl when the run ends.", envvar="SCALING_PAGE"),
 ]
 Verbose = Annotated[bool, _out("--verbose", help="End with all tables, notes and how to read them.")]
+Metrics = Annotated[
+    Path | None,
+    _out(
+        help="Write metrics for Prometheus when the run ends, for node_exporter's textfile collector (*.prom).",
+        metavar="FILE",
+    ),
+]
 Config = Annotated[
     Path | None,
     _runs(
@@ -184,6 +191,7 @@ def sweep(
     view: View = "auto",
     page: Page = True,
     verbose: Verbose = False,
+    metrics: Metrics = None,
     config: Config = None,
     resume: Resume = None,
     like: Like = None,
@@ -202,6 +210,8 @@ def sweep(
         mpirun -np 2 python -m scaling.run --strategy torch:gloo,torch:horovod
     """
     viewed = checked_view(view)
+    if metrics is not None:
+        check_output(metrics, "--metrics")
     told = fields(given(context), kv_store)
     file = configuration.read_file(config) if config is not None else {}
     base = _older_run(told, file)
@@ -217,6 +227,7 @@ def sweep(
         view=viewed,
         page=page,
         verbose=verbose,
+        metrics=metrics,
     )
 
 

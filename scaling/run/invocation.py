@@ -30,6 +30,7 @@ class Invocation(Record, frozen=True, kw_only=True):
     view: ViewKind = "auto"
     page: bool = True
     verbose: bool = False
+    metrics: Path | None = None
 
 
 def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:

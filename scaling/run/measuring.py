@@ -17,7 +17,7 @@ import msgspec
 
 from scaling.agent.environment import outside_of_mpi
 from scaling.analysis.table.analyse import Row, changes, kept
-from scaling.command import complain, terminal_width
+from scaling.command import complain, deliver, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.plan.plan import Plan
 from scaling.records import store
@@ -26,6 +26,7 @@ from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord, Prediction, Question
 from scaling.report.anonymous import Disguise, disguise
+from scaling.report.formats import openmetrics
 from scaling.report.material import PAGE_FILE, Material, Place
 from scaling.run import NAME, against, listing, programs
 from scaling.sweep.sweep import More, Sweep
@@ -123,9 +124,9 @@ Certify = Callable[[Sweep, View], Certificate]
 
 
 class Ending(NamedTuple):
-    """The steps after the last point: the page, the screen (`verbose`: all tables), a comparison with `base`.
-    `look` raises Interrupted on a signal; `hidden`: the names that `--anonymous` leaves out; `event`: how the run
-    ended, if early."""
+    """The steps after the last point: the page, the screen (`verbose`: all tables), the file of `metrics`, a
+    comparison with `base`. `look` raises Interrupted on a signal; `hidden`: the names that `--anonymous` leaves
+    out; `event`: how the run ended, if early."""
 
     color: bool
     width: int
@@ -135,6 +136,7 @@ class Ending(NamedTuple):
     look: Callable[[], None]
     hidden: Disguise | None = None
     event: str = ""
+    metrics: Path | None = None
 
     def complain(self, error: ScalingError) -> None:
         complain(self.hidden.text(str(error)) if self.hidden else error, NAME)
@@ -153,6 +155,7 @@ def measure(
     base: Path | None = None,
     more: More | None = None,
     certify: Certify | None = None,
+    metrics: Path | None = None,
 ) -> int:
     """Measure the points that `records` lack, then compare with the run `base`; return the exit code.
     An interrupted run is not compared, and gets no verdict of `certify`."""
@@ -182,7 +185,7 @@ def measure(
         output = hidden.stream(output) if hidden else output
         drawn = screen if isinstance(screen, live.LiveView) else None
         columns = drawn.columns if drawn else terminal_width()
-        ending = Ending(drawn is not None, columns, verbose, page, base, mailbox.look, hidden, event)
+        ending = Ending(drawn is not None, columns, verbose, page, base, mailbox.look, hidden, event, metrics)
         conclude = partial(_conclude, opened, header, sweep.records, output, ending)
         code = beyond_the_launcher(conclude) if mpirun_output else conclude()
     return _code(sweep.records) or code
@@ -277,7 +280,7 @@ def _write_page(folder: Path, ending: Ending) -> None:
 
 
 def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> None:
-    """Print the last screen, or all tables and the run's place, without the line for programs."""
+    """Print the last screen, or all tables and the run's place, without the line for programs; write metrics."""
     from scaling.report.formats import screen, terminal
 
     if ending.hidden:
@@ -290,6 +293,15 @@ def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> 
         text = screen.render(material, place, width=ending.width, color=ending.color)
     stream.write(text)
     stream.flush()
+    if ending.metrics:
+        _write_metrics(material, ending.metrics, ending)
+
+
+def _write_metrics(material: Material, file: Path, ending: Ending) -> None:
+    try:
+        deliver(openmetrics.render(material), file, "--metrics")
+    except UsageError as error:
+        ending.complain(error)
 
 
 def _compare(base: Path, new: Path, stream: Stream, ending: Ending) -> int:

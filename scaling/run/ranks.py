@@ -152,6 +152,7 @@ class Lead:
                 asked.view,
                 page=asked.page,
                 verbose=asked.verbose,
+                metrics=asked.metrics,
                 base=asked.against,
                 more=more,
                 certify=certify,
@@ -179,6 +180,7 @@ class Lead:
                 asked.view,
                 page=asked.page,
                 verbose=asked.verbose,
+                metrics=asked.metrics,
             )
 
     def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False, tries: bool = False) -> plan.Plan:

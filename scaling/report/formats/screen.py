@@ -167,6 +167,7 @@ def footer(material: Material, place: Place) -> Iterator[str]:
         yield f"{INDENT}{'page':<{LABEL}}{place.page}"
     if place.run:
         yield f"{INDENT}{'more':<{LABEL}}python -m scaling report {run} --verbose"
+    if place.run and not place.packed:
         label, words, program = "again", f"--like {run}", "scaling.run"
         if material.certificate:
             words, program = shlex.join(material.header.command), ""

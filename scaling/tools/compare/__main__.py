@@ -8,12 +8,15 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from scaling.analysis.table.analyse import CODE
 from scaling.analysis.table.cost import ON_DEMAND, Bill, Pricing, bill, read_prices
 from scaling.analysis.table.rows import Row
 from scaling.command import deliver, obey
 from scaling.errors import UsageError
 from scaling.report.formats import markdown, terminal
+from scaling.report.unpacking import unpacked
 from scaling.text import readable
 from scaling.tools.compare import flags, formats, found, verdicts
 from scaling.tools.compare.flags import NAME, Asked
@@ -112,7 +115,9 @@ def rendered(found: Found, asked: Asked, code: int) -> str:
 def _act(argv: Sequence[str]) -> int:
     if (asked := flags.parse(argv)) is None:
         return 0
-    found = compare(asked)
+    with unpacked((*asked.base, *asked.new)) as folders:
+        base, new = (tuple(folders[run] for run in runs) for runs in (asked.base, asked.new))
+        found = compare(replace(asked, base=base, new=new))
     code = exit_code(found, require_proof=asked.require_proof)
     deliver(rendered(found, asked, code), asked.output)
     if code == MISTAKE:

@@ -31,7 +31,9 @@ EPILOG = (
     "intervals are over runs and include how launches differ; with fewer, they are over rounds."
 )
 
-_RUNS = Argument(help="BASE NEW; or the new runs, with --against.", metavar="RUN...", show_default=False)
+_RUNS = Argument(
+    help="BASE NEW, folders or archives; or the new runs, with --against.", metavar="RUN...", show_default=False
+)
 _BASE = Option(_AGAINST, help="The runs before the change.", metavar="BASE...", show_default=False)
 _METRIC = Option(
     "--metric",

@@ -20,7 +20,7 @@ from scaling.tools.certify import flags
 from tests.support import stand_in_launch
 
 pytestmark = pytest.mark.usefixtures("without_git")
-FAKE = ("--strategy", "fake:a", "--device", "cpu", "--no-page", "--view", "none")
+FAKE = ("--device", "cpu", "--no-page", "--view", "none")
 SLOW = ("--option", "exchange_s=0.002")
 NOISY = ("--option", "round_noise=0.05")
 
@@ -32,7 +32,8 @@ def without_git(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def certified(tmp_path: Path, *words: str, ranks: int = 2) -> tuple[int, Certificate]:
     """The exit code and the kept verdict of a launch of scripted workers on one node."""
-    argv = [*FAKE, "--results", str(tmp_path), *words]
+    strategy = () if "--strategy" in words else ("--strategy", "fake:a")
+    argv = [*FAKE, *strategy, "--results", str(tmp_path), *words]
     code = stand_in_launch.certify(ranks, argv)
     (run,) = tmp_path.glob("*-certify")
     found = store.load_whole(run).certificate
@@ -68,7 +69,7 @@ def test_a_machine_without_an_interval_that_decides_gets_no_verdict(tmp_path: Pa
 
 
 def test_several_nodes_without_receipts_get_no_verdict(tmp_path: Path) -> None:
-    code, found = certified(tmp_path, "--option", "noise=0.001", ranks=8)
+    code, found = certified(tmp_path, "--strategy", "fake:a-async", "--option", "noise=0.001", ranks=8)
     assert (code, found.result) == (3, "NO VERDICT")
     assert found.why.startswith("UNVERIFIED: nothing proves that the bytes crossed")
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+from scaling.report import archive
 from scaling.tools.compare import __main__ as command
 from scaling.tools.compare import flags
 from scaling.tools.compare.found import Found
@@ -42,6 +43,19 @@ def test_the_gate(tmp_path: Path, planted: tuple[str, ...], code: int, capsys: p
     base = swept(tmp_path / "base", 1)
     assert command.main([base, swept(tmp_path / "new", 2, *planted)]) == code
     assert ("slower" in capsys.readouterr().out.partition("How to read")[0].partition("! ")[2]) is bool(code)
+
+
+def test_archives_are_compared_as_their_runs_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = [on_disk(tmp_path / name, without_noise()) for name in ("base", "new")]
+    packed = [tmp_path / f"{name}.tgz" for name in ("base", "new")]
+    for side, file in zip(sides, packed, strict=True):
+        archive.write(Path(side), file)
+    found = []
+    for runs in (sides, [str(packed[0]), sides[1]], [*map(str, packed)]):
+        found.append((command.main(runs), capsys.readouterr()))
+    assert found[0][0] == 0 and found[1:] == found[:1] * 2
+    assert command.main([str(packed[0])] * 2) == 0
+    assert "the same run on both sides: base" in capsys.readouterr().out
 
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -20,13 +21,13 @@ from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import Change
-from scaling.errors import StoreError, UsageError
+from scaling.errors import Interrupted, StoreError, UsageError
 from scaling.plan import config, plan
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
-from scaling.report.formats import screen
+from scaling.report.formats import openmetrics, screen
 from scaling.report.material import Material, Place
 from scaling.run import against, flags, invocation, measuring, programs, ranks, revisions
 from scaling.run.invocation import Invocation
@@ -300,7 +301,11 @@ class After:
 
 
 def measured(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None], notes: list[str] | None = None
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[Path], None],
+    notes: list[str] | None = None,
+    metrics: Path | None = None,
 ) -> tuple[int, Path]:
     """Exit code and folder of a run of two points. `act` is done to its folder after each; `notes` are kept."""
     launch, noted = Launch(2), [] if notes is None else notes
@@ -313,7 +318,7 @@ def measured(
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
     with store.Store.create(folder, "test", datetime.fromtimestamp(0, timezone.utc), header) as opened:
         monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder), noted))
-        code = measuring.measure(made, mailbox, opened, header, (), "plain", page=False)
+        code = measuring.measure(made, mailbox, opened, header, (), "plain", page=False, metrics=metrics)
         launch.turn()  # the last release
         return code, opened.folder
 
@@ -332,6 +337,38 @@ def test_the_last_table_is_the_files(
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
     assert out == ended(folder)
+    assert out.splitlines()[-1].startswith("scaling: fake:a N=2 ")
+
+
+def test_metrics_replace_the_file_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.prom"
+    file.write_text("of an older run")
+    code, folder = measured(tmp_path / "results", monkeypatch, lambda _: None, metrics=file)
+    assert code == 0
+    assert file.read_text() == openmetrics.render(Material(*store.load(folder)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "run.prom"]
+
+
+def test_metrics_are_of_what_was_measured_before_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = []
+
+    def stop(folder: Path) -> None:
+        folders.append(folder)
+        raise Interrupted(signal.SIGINT)
+
+    file = tmp_path / "run.prom"
+    with pytest.raises(Interrupted):
+        measured(tmp_path / "results", monkeypatch, stop, metrics=file)
+    assert len(folders) == 1
+    assert file.read_text() == openmetrics.render(Material(*store.load(folders[0])))
+
+
+def test_metrics_that_cannot_be_written_are_a_line_and_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = measured(tmp_path / "results", monkeypatch, lambda _: None, metrics=tmp_path / "gone" / "run.prom")
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, f"scaling: error: --metrics {tmp_path}/gone/run.prom: No such file or directory\n")
     assert out.splitlines()[-1].startswith("scaling: fake:a N=2 ")
 
 

@@ -284,13 +284,45 @@ def test_kvstores_are_strategies_under_mxnets_own_names() -> None:
     assert made.config.strategy == ("torch:gloo", "mxnet:dist_sync", "mxnet:dist_device_sync", "mxnet:local")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "is a folder; name a file in it"),
+        ("run.jsonl", "is what a run is kept in; name another file"),
+        ("none/x.prom", "there is no folder {folder}/none; make it first"),
+        ("file/x.prom", "there is no folder {folder}/file; make it first"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_a_file_of_metrics_that_cannot_be_written(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "file").touch()
+    file = tmp_path / name
+    assert refused("--metrics", str(file)) == f"--metrics {file}: {said.format(folder=tmp_path)}"
+
+
+def test_a_folder_without_the_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    file = tmp_path / "x.prom"
+    assert refused("--metrics", str(file)) == (
+        f"--metrics {file}: cannot be written; name a file in a folder where you may write"
+    )
+
+
+def test_metrics_may_go_to_a_device_or_a_new_file(tmp_path: Path) -> None:
+    for file in ("/dev/null", str(tmp_path / "x.prom")):
+        assert flags.parse(["--metrics", file]).metrics == Path(file)
+
+
 def test_the_flags_are_the_fields() -> None:
     import typer
 
     app = typer.Typer(add_completion=False)
     app.command()(flags.sweep)
     names = {param.name for param in typer.main.get_command(app).params}
-    others = {"config", "resume", "like", "dry_run", "list_all", "view", "page", "verbose", "version", "kv_store"}
+    others = {
+        "config", "resume", "like", "dry_run", "list_all", "view", "page", "verbose", "metrics", "version",
+        "kv_store",
+    }  # fmt: skip
     assert {str(name).rstrip("_") for name in names} - {"help"} == {*config.FIELDS, *others}
 
 

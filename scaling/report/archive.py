@@ -1,0 +1,193 @@
+"""Pack a run into one file to send: its records, page and logs, with the versions of software and checksums.
+
+`redaction.py` decides what is left out, `unpacking.py` opens the file again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from gzip import GzipFile
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
+
+from scaling import __version__, files
+from scaling.command import deliver
+from scaling.errors import UsageError
+from scaling.records.host import HostInfo
+from scaling.records.run import SCHEMA, Header
+from scaling.records.store import FILE, Whole, folder_of, load_whole
+from scaling.report.anonymous import hosts_of
+from scaling.report.material import PAGE_FILE, Material, Source
+from scaling.report.redaction import Redaction, owner, secrets_in, secrets_of, users_in
+from scaling.report.unpacking import MOST_BYTES, MOST_FILES, SUMS
+from scaling.text import counted, date, one_line, readable
+
+VERSIONS, LOGS = "VERSIONS", "logs"
+# What scaling certify may have written into the run's folder.
+OTHERS = ("junit.xml", "preflight.json", "verdict.json")
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
+_STRANGE = re.compile(r"[^A-Za-z0-9._+=-]+")
+_LONGEST_NAME = 200
+
+
+def write(
+    run: Path,
+    output: Path | None,
+    extra: Mapping[str, bytes] = NOTHING,
+    *,
+    anonymous: bool = False,
+    flag: str = "--output",
+) -> None:
+    """Write the archive of a run with `extra` files, or print it. Raises UsageError, naming the `flag` if the file
+    cannot be written."""
+    deliver(pack(run, extra, anonymous=anonymous), output, flag)
+
+
+def pack(run: Path, extra: Mapping[str, bytes] = NOTHING, *, anonymous: bool = False) -> bytes:
+    """Return the archive of a run, a .tgz with one folder. The same run gives the same bytes.
+    `anonymous`: without names of hosts, users and folders. Raises UsageError if it is no run, or too large."""
+    whole, folder = load_whole(run), folder_of(run).resolve()
+    try:
+        texts = {**_others(folder), **extra, **_logs(folder)}
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be packed: {error.strerror}") from None
+    hidden = _redaction(folder, whole, texts, anonymous=anonymous)
+    shown = Whole._make(map(hidden.of, whole))
+    name = _safe(hidden.text(readable(folder.name))) or "run"
+    lines = _renewed(shown.header), *shown.predictions, *shown.records, *filter(None, [shown.certificate])
+    data = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
+    packed, left_out = {FILE: data}, []
+    if (folder / PAGE_FILE).is_file():
+        try:
+            packed[PAGE_FILE] = _page(shown, Source(name, sha256(data).hexdigest()))
+        except ModuleNotFoundError as error:
+            left_out.append(f"{PAGE_FILE}: {error.name} is not installed")
+    for path, data in texts.items():
+        place = hidden.text(path)
+        if why := _add(packed, place, data, hidden):
+            left_out.append(f"{'a file' if hidden.still_names(place) else place}: {why}")
+    told = (one_line(readable(line)) for line in _versions(shown.header, hidden, left_out))
+    packed[VERSIONS] = "".join(f"{line}\n" for line in told).encode()
+    return _compressed(packed, name, int(shown.header.created_unix_s))
+
+
+def _safe(name: str) -> str:
+    return _STRANGE.sub("_", name).strip(".")[:_LONGEST_NAME]
+
+
+def _renewed(header: Header) -> Header:
+    """Return the header for records that reading has upgraded."""
+    return replace(header, schema=SCHEMA)
+
+
+# ---------------------------------------------------------------- what is packed
+
+
+def _others(folder: Path) -> dict[str, bytes]:
+    return {name: files.read(folder / name) for name in OTHERS if _is_own_file(folder / name)}
+
+
+def _logs(folder: Path) -> dict[str, bytes]:
+    """Read the run's logs. Links are left out: they may lead anywhere."""
+    logs = folder / LOGS
+    if logs.is_symlink() or not logs.is_dir():
+        return {}
+    found = sorted(filter(_is_own_file, logs.iterdir()))
+    _check_size(sum(path.stat().st_size for path in found), len(found))
+    return {f"{LOGS}/{_safe(readable(path.name))}": files.read(path) for path in found}
+
+
+def _is_own_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _check_size(size_bytes: int, count: int) -> None:
+    if size_bytes > MOST_BYTES or count > MOST_FILES:
+        raise UsageError(
+            f"RUN: has {counted(count, 'file')} of {size_bytes / 2**30:.1f} GiB, an archive takes "
+            f"{MOST_FILES:,} of {MOST_BYTES >> 30} GiB; delete logs that you do not send"
+        )
+
+
+def _redaction(folder: Path, run: Whole, texts: Mapping[str, bytes], *, anonymous: bool) -> Redaction:
+    """Return what replaces the secrets that the run, its logs and this process know, and its names."""
+    secrets, users = {*secrets_of(os.environ)}, owner(folder / FILE)
+    for data in (files.read(folder / FILE), *texts.values()):
+        text = data.decode(errors="replace")
+        secrets.update(secrets_in(text))
+        users |= users_in(text)
+    if not anonymous:
+        return Redaction(secrets, anonymous=False)
+    return Redaction(secrets, hosts_of(run.header, run.records), users, anonymous=True)
+
+
+def _page(run: Whole, source: Source) -> bytes:
+    """Draw the page from the records of the archive: that of the run may have what is left out."""
+    from scaling.report.formats.html import page  # slow to import
+
+    material = Material(
+        run.header, run.records, sources=[source], predictions=run.predictions, certificate=run.certificate
+    )
+    return page.render(material).encode("utf-8", "backslashreplace")
+
+
+def _add(packed: dict[str, bytes], name: str, data: bytes, hidden: Redaction) -> str:
+    """Add a text without what is left out; return why it is not added, else ""."""
+    if name in packed:
+        return "another file has this name"
+    try:
+        text = hidden.text(data.decode(errors="strict" if hidden.is_anonymous else "surrogateescape"))
+    except UnicodeDecodeError:
+        return "not text, so names in it cannot be found"
+    if hidden.still_names(f"{name}\n{text}"):
+        return "names in it cannot be replaced"
+    packed[name] = text.encode(errors="surrogateescape")
+    return ""
+
+
+def _versions(header: Header, hidden: Redaction, left_out: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of VERSIONS: the software of the run, and what the archive is without."""
+    yield f"run: scaling {header.version}, code {header.code}, revision {header.git or 'unknown'}"
+    yield f"started: {date(header.created_unix_s)}"
+    yield f"launch: {counted(header.launch_size, 'rank')}, {header.mpi}"
+    for host in header.hosts:
+        yield f"host {host.hostname}: {', '.join(_software(host))}"
+    yield f"packed by: scaling {__version__}"
+    names = "; names of hosts, users and folders" if hidden.is_anonymous else ""
+    yield f"left out: passwords, tokens and keys; arguments of other programs; traces{names}"
+    yield from (f"left out: {line}" for line in left_out)
+
+
+def _software(host: HostInfo) -> Iterator[str]:
+    yield from (host.os, f"Linux {host.kernel}", f"Python {host.python}")
+    if host.gpu_driver:
+        yield f"driver {host.gpu_driver}"
+    yield from (f"{name} {version}" for name, version in sorted(host.versions.items()))
+
+
+# ---------------------------------------------------------------- the file
+
+
+def _compressed(packed: Mapping[str, bytes], folder: str, unix_s: int) -> bytes:
+    """Return files as a .tgz with their checksums, as `sha256sum -c SHA256SUMS` reads them."""
+    sums = "".join(f"{sha256(data).hexdigest()}  {name}\n" for name, data in sorted(packed.items()))
+    whole = {**packed, SUMS: sums.encode()}
+    _check_size(sum(map(len, whole.values())), len(whole))
+    buffer = io.BytesIO()
+    with (
+        GzipFile(fileobj=buffer, mode="wb", mtime=unix_s) as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        for name, data in sorted(whole.items()):
+            info = tarfile.TarInfo(f"{folder}/{name}")
+            info.size, info.mtime, info.mode = len(data), unix_s, 0o644
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()

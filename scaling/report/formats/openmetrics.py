@@ -1,0 +1,140 @@
+"""The rows as metrics for Prometheus, in text that both of its formats take.
+
+They are 0.0.4, for node_exporter's textfiles, and OpenMetrics. In 0.0.4 the lines UNIT and EOF are comments, and
+there are no types `info` and `stateset`: all metrics are gauges. No two samples may have the same labels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite, isnan
+
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.rows import Row
+from scaling.errors import UsageError
+from scaling.records.point import Record
+from scaling.report.material import Material
+from scaling.text import one_line, readable, rounded
+
+RATIO, RATE = "ratio", "samples_per_second"
+# Metrics of a row's estimates, without the unit at the end.
+_MEANINGS = {
+    "scaling_efficiency": "Speedup / world size, against the plain loop on one device.",
+    "scaling_speedup": "Rate over that of the plain loop on one device.",
+    "scaling": "Samples per second of all devices together.",
+}
+
+
+class Sample(Record, frozen=True, kw_only=True):
+    """One value of a metric. `name` ends in `unit`, if it has one; samples of one name share their `help`."""
+
+    name: str
+    help: str
+    value: float
+    labels: Mapping[str, str] = {}
+    unit: str = ""
+
+
+def render(material: Material, extra: Sequence[Sample] = ()) -> str:
+    """Return the metrics of measured rows, and `extra` ones. Unknown and unclaimed values are left out.
+    Raises UsageError for logs of other tools: nothing was measured."""
+    if material.header.is_import:
+        raise UsageError("RUN: is IMPORTED from logs of other tools: metrics are of measured points")
+    return text([*_samples(material), *extra])
+
+
+def text(samples: Iterable[Sample]) -> str:
+    """Return samples as text, the metrics in the order of their first samples."""
+    families: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        families[sample.name].append(sample)
+    return "".join(f"{line}\n" for family in families.values() for line in _family(family)) + "# EOF\n"
+
+
+def _family(samples: Sequence[Sample]) -> Iterator[str]:
+    first = samples[0]
+    yield f"# TYPE {first.name} gauge"
+    if first.unit:
+        yield f"# UNIT {first.name} {first.unit}"
+    # 0.0.4 has no quotation marks in HELP, escaped or not.
+    yield f"# HELP {first.name} {_line(first.help).replace(chr(34), chr(39))}"
+    for sample in samples:
+        pairs = ((name, _line(value).replace('"', r"\"")) for name, value in sample.labels.items())
+        labels = ",".join(f'{name}="{value}"' for name, value in pairs)
+        braced = f"{{{labels}}}" if labels else ""
+        yield f"{sample.name}{braced} {_number(sample.value)}"
+
+
+def _line(value: str) -> str:
+    return one_line(readable(value)).replace("\\", r"\\")
+
+
+def _number(value: float) -> str:
+    if isfinite(value):
+        return repr(rounded(float(value)))
+    return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _samples(material: Material) -> Iterator[Sample]:
+    run = str(material.header.config.get("name", ""))
+    yield Sample(
+        name="scaling_run_timestamp_seconds", unit="seconds", help="When the run began, in seconds since 1970.",
+        labels={"run": run}, value=material.header.created_unix_s,
+    )  # fmt: skip
+    for row, labels in zip(material.rows, _labels(material, run), strict=True):
+        yield from _of_row(row, labels)
+
+
+def _labels(material: Material, run: str) -> Iterator[dict[str, str]]:
+    """Yield the labels of each row, no two alike."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    for row in material.rows:
+        found = {"run": run, **_of_work(row), "row": material.label(row)}
+        seen[tuple(found.values())] += 1
+        if (count := seen[tuple(found.values())]) > 1:
+            found["row"] += f" ({count})"
+        yield found
+
+
+def _of_work(row: Row) -> dict[str, str]:
+    work, hardware = row.workload, row.hardware
+    return {
+        "strategy": row.strategy,
+        "interconnect": row.interconnect,
+        "world_size": f"{row.world_size}",
+        "model": work.model,
+        "precision": work.precision,
+        "batch_size": f"{work.batch_size}",
+        "device": f"{hardware.device}:{hardware.profile}" if hardware.profile else hardware.device,
+        "emulated": "true" if hardware.profile else "false",
+    }
+
+
+def _of_row(row: Row, labels: dict[str, str]) -> Iterator[Sample]:
+    claims = not row.learnt_less
+    yield from _estimated("scaling_efficiency", RATIO, row.efficiency if claims else None, labels)
+    yield from _estimated("scaling_speedup", RATIO, row.speedup if claims else None, labels)
+    yield from _estimated("scaling", RATE, row.samples_per_s, labels)
+    about = "1 if a round of this point failed, else 0."
+    yield Sample(name="scaling_point_failed", help=about, labels=labels, value=row.failed is not None)
+    for mark in row.flags:
+        about = "1 for each mark of a row, such as NOISY or MISLABELLED."
+        yield Sample(name="scaling_mark", help=about, labels={**labels, "mark": mark}, value=1)
+
+
+def _estimated(name: str, unit: str, found: Estimate | None, labels: dict[str, str]) -> Iterator[Sample]:
+    """Yield a mean, and the ends of its 95 % interval if it has one."""
+    if found is None:
+        return
+    meaning = _MEANINGS[name]
+    yield Sample(name=f"{name}_{unit}", unit=unit, help=meaning, labels=labels, value=found.mean)
+    for bound, end in (("low", found.low), ("high", found.high)):
+        if end is not None:
+            yield Sample(
+                name=f"{name}_{bound}_{unit}", unit=unit, help=f"{meaning} The {bound} end of its 95 % interval.",
+                labels=labels, value=end,
+            )  # fmt: skip
