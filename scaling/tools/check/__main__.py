@@ -158,7 +158,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     prober.say(gather.rank_facts(cluster.library))
     if cluster.rank != 0:
         prober.serve()
-        return 0
+        return prober.exit_code
     try:
         return _lead(cluster, prober, argv)
     except LaunchError as error:
@@ -172,6 +172,7 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
     from scaling.tools.check import flags  # only rank 0 needs Typer
 
     lead = Lead(Mailbox[ToRank, ToLead](cluster, LEAD_DECODER, turn=prober.turn, wait=prober.wait))
+    signalled = 0
     try:
         asked = flags.parse(argv)
         return 0 if asked is None else _check(lead, asked)
@@ -181,9 +182,10 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
         complain(error, NAME)
         return error.exit_code
     except Interrupted as stop:
-        return stop.exit_code
+        signalled = stop.exit_code
+        return signalled
     finally:
-        lead.dismiss()
+        lead.dismiss(signalled)
         prober.serve()
 
 

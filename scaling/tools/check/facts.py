@@ -247,7 +247,9 @@ class EndExchange(Record, frozen=True, kw_only=True, tag="end-exchange"):
 
 
 class Leave(Record, frozen=True, kw_only=True, tag="leave"):
-    pass
+    """The preflight is over. `exit_code`: of all ranks, if a signal ended it."""
+
+    exit_code: int = 0
 
 
 ToRank = Prepare | Measure | Exchange | EndExchange | Leave

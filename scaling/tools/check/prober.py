@@ -361,7 +361,7 @@ class Prober:
 
     def __init__(self, cluster: Cluster, *, signals: list[int] | None = None, bind: Bind = bind_device) -> None:
         self.cluster = cluster
-        self.left = False
+        self.left, self.exit_code = False, 0
         self._bind = bind
         self._listeners: list[Listener] = []
         self._exchanger = Exchanger()
@@ -404,8 +404,8 @@ class Prober:
                 self._apart(lambda: self._exchange(order))
             case EndExchange():
                 self._exchanger.end(order.number)
-            case Leave():
-                self.left = True
+            case Leave(exit_code=code):
+                self.left, self.exit_code = True, code
                 self._exchanger.end(FOR_GOOD)
                 for listener in self._listeners:
                     listener.close()
