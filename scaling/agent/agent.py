@@ -138,7 +138,7 @@ class Agent:
         woken_fd: int = -1,
     ) -> None:
         self.cluster = cluster
-        self.dismissed = False
+        self.dismissed, self.exit_code = False, 0
         self._starter = Starter(environ)
         self._spawn = spawn or partial(Child, start=self._starter.start)
         self._clock = clock
@@ -278,8 +278,8 @@ class Agent:
                 self._pause(order)
             case Release():
                 self._release(order)
-            case Dismiss():
-                self.dismissed = True
+            case Dismiss(exit_code=code):
+                self.dismissed, self.exit_code = True, code
                 for supervisor in self._supervisors.values():
                     supervisor.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
 

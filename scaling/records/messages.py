@@ -221,7 +221,9 @@ class Release(Record, frozen=True, kw_only=True, tag="release"):
 
 
 class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
-    """The launch is over."""
+    """The launch is over. `exit_code`: of all ranks, if a signal ended it."""
+
+    exit_code: int = 0
 
 
 Answered = Ask | Locate | Try | Admit | Reach | Reserve | Listen | Preload

@@ -105,9 +105,13 @@ class Material:
 
     @property
     def lacks(self) -> bool:
-        """Whether `--resume` has something to measure: a row failed, or has fewer rounds than the others."""
-        most = max((row.rounds_tried for row in self.rows), default=0)
-        return not self.rows or any(row.failed or row.rounds_tried < most for row in self.rows)
+        """Whether `--resume` has something to measure: a point failed, a row has fewer rounds or a training fewer
+        seeds than the others, or nothing was measured."""
+        found = self.analysis
+        failures = [row.failed for row in found.rows]
+        failures += [*(one.failed for one in found.baselines), *(one.failed for one in found.trainings)]
+        repetitions = {row.rounds_tried for row in found.rows}, {len(one.seeds) for one in found.trainings}
+        return not failures or any(failures) or any(len(counts) > 1 for counts in repetitions)
 
     @cached_property
     def context(self) -> Context:

@@ -124,12 +124,10 @@ Certify = Callable[[Sweep, View], Certificate]
 
 
 class Ending(NamedTuple):
-    """The steps after the last point: the page, the screen (`verbose`: all tables), the file of `metrics`, a
+    """The steps after the last point: the screen (`verbose`: all tables), the page, the file of `metrics`, a
     comparison with `base`. `look` raises Interrupted on a signal; `hidden`: the names that `--anonymous` leaves
-    out; `event`: how the run ended, if early."""
+    out; `event`: how the run ended, if early; `by_launcher`: mpirun may be ending too."""
 
-    color: bool
-    width: int
     verbose: bool
     page: bool
     base: Path | None
@@ -137,6 +135,9 @@ class Ending(NamedTuple):
     hidden: Disguise | None = None
     event: str = ""
     metrics: Path | None = None
+    by_launcher: bool = False
+    color: bool = False
+    width: int = 80
 
     def complain(self, error: ScalingError) -> None:
         complain(self.hidden.text(str(error)) if self.hidden else error, NAME)
@@ -161,9 +162,8 @@ def measure(
     An interrupted run is not compared, and gets no verdict of `certify`."""
     _prepare()
     hidden = disguise(header, records) if made.config.anonymous else None
+    ending = Ending(verbose, page, base, mailbox.look, hidden, metrics=metrics)
     screen = _view(kind, hidden)
-    mpirun_output: TextIO | None = None
-    event = ""
     predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
     sweep = Sweep(made, mailbox, opened, screen, records=records, more=more, predictor=predictor)
     try:
@@ -175,20 +175,24 @@ def measure(
             if certify:
                 opened.append(certify(sweep, screen))
     except (Interrupted, SilentRanks) as stop:
-        event, base = _event(stop, sweep, made), None
-        if isinstance(stop, Interrupted) and stop.by_launcher:
-            mpirun_output = launcher_output()
+        by_launcher = isinstance(stop, Interrupted) and stop.by_launcher
+        ending = ending._replace(base=None, event=_event(stop, sweep, made), by_launcher=by_launcher)
         raise
     finally:
-        output = mpirun_output or sys.stdout
-        screen.closed(output)
-        output = hidden.stream(output) if hidden else output
-        drawn = screen if isinstance(screen, live.LiveView) else None
-        columns = drawn.columns if drawn else terminal_width()
-        ending = Ending(drawn is not None, columns, verbose, page, base, mailbox.look, hidden, event, metrics)
-        conclude = partial(_conclude, opened, header, sweep.records, output, ending)
-        code = beyond_the_launcher(conclude) if mpirun_output else conclude()
+        code = _end(opened, header, sweep.records, screen, ending)
     return _code(sweep.records) or code
+
+
+def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], screen: View, ending: Ending) -> int:
+    """Close the view, then conclude, past mpirun's pipe if mpirun may be ending; return the exit code."""
+    past_mpirun = launcher_output() if ending.by_launcher else None
+    output: TextIO = past_mpirun or sys.stdout
+    screen.closed(output)
+    drawn = screen if isinstance(screen, live.LiveView) else None
+    ending = ending._replace(color=drawn is not None, width=drawn.columns if drawn else terminal_width())
+    output = ending.hidden.stream(output) if ending.hidden else output
+    conclude = partial(_conclude, opened, header, records, output, ending)
+    return beyond_the_launcher(conclude) if past_mpirun else conclude()
 
 
 def _code(records: Sequence[PointRecord]) -> int:

@@ -36,8 +36,9 @@ from scaling.transport.signals import Signals
 
 def serve(cluster: Cluster, signals: Signals) -> int:
     """Run any rank but 0 until rank 0 dismisses the launch; return the exit code."""
-    _agent(cluster, signals).serve()
-    return 0
+    agent = _agent(cluster, signals)
+    agent.serve()
+    return agent.exit_code
 
 
 def _agent(cluster: Cluster, signals: Signals) -> Agent:
@@ -60,6 +61,7 @@ def lead(
     mailbox = Mailbox[ToAgent, ToSweep](
         cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait, silent_s=SILENT_S
     )
+    over = Dismiss()
     try:
         enrolled = enrolment.wait_for_all(mailbox)
         return work if isinstance(work, int) else work(Lead(cluster, mailbox, enrolled, argv, name))
@@ -72,9 +74,10 @@ def lead(
         complain(error, name)
         return error.exit_code
     except Interrupted as stop:
+        over = Dismiss(exit_code=stop.exit_code)
         return stop.exit_code
     finally:
-        mailbox.order_all(Dismiss())
+        mailbox.order_all(over)
         agent.serve()
 
 

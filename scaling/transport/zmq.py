@@ -30,7 +30,7 @@ from scaling.transport.start import Secret, Start
 
 # How long ranks may differ in their start.
 ENROL_S = 120.0
-# Rank 0 names the missing ranks after this time.
+# After this time rank 0 names the missing ranks, and another rank says why it does not find rank 0.
 QUIET_S = 5.0
 POLL_MS = 100
 PING_S, FLUSH_S, LINGER_MS = 1.0, 5.0, 5_000
@@ -175,26 +175,22 @@ def _refuse(router: Any, identities: Sequence[bytes], why: str) -> None:
 def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
     """Connect to rank 0. A secret of an earlier launch may lie in the file, and a pod's name may come late: both
     are read again for each try."""
-    end_s = time.monotonic() + ENROL_S
+    tell_s, end_s = time.monotonic() + QUIET_S, time.monotonic() + ENROL_S
     why = "it is not reachable: is rank 0 running, and the port open?"
     while time.monotonic() < end_s:
         try:
             address, text = _known(start, secret)
         except LaunchError as missing:
             why = str(missing)
+            if time.monotonic() > tell_s:
+                sys.stderr.write(f"scaling: rank {start.rank} waits for rank 0, up to {ENROL_S:g} s: {why}\n")
+                tell_s = end_s
             time.sleep(POLL_MS / 1e3)
             continue
         dealer = _dealer(zmq, context, text)
         watch = dealer.get_monitor_socket(zmq.EVENT_ALL)
         dealer.connect(f"tcp://{address}:{start.port}")
-        hello = Hello(
-            rank=start.rank,
-            ranks=start.ranks,
-            version=__version__,
-            host=socket.gethostname(),
-            command=start.command,
-        )
-        dealer.send_multipart([HELLO, msgspec.msgpack.encode(hello)])
+        dealer.send_multipart([HELLO, msgspec.msgpack.encode(_hello(start))])
         answer, why = _answered(zmq, dealer, watch, end_s, why)
         if answer == WELCOME:
             return ZmqCluster(zmq, context, dealer, start, {}, watch)
@@ -217,6 +213,12 @@ def _known(start: Start, secret: Secret) -> tuple[str, str]:
     if (text := secret.read()) is None:
         raise LaunchError(secret.missing)
     return address, text
+
+
+def _hello(start: Start) -> Hello:
+    return Hello(
+        rank=start.rank, ranks=start.ranks, version=__version__, host=socket.gethostname(), command=start.command
+    )
 
 
 def _dealer(zmq: Any, context: Any, secret: str) -> Any:

@@ -140,13 +140,18 @@ def may_follow(error: BaseException) -> bool:
 
 
 def message_of(error: BaseException, limit: int = 500) -> str:
-    """Return the exception's type and the line that says what happened, with NCCL's last error."""
+    """Return the exception's type and the line that says what happened, with NCCL's last error. A longer text is
+    cut between words."""
     name, lines = type(error).__name__, [line for line in str(error).splitlines() if line.strip()]
     text = f"{name}: {_telling(lines).removeprefix(f'{name}: ')}" if lines else name
     stripped = [line.strip() for line in lines]
     if LAST_ERROR in stripped[:-1]:
         text += f" ({stripped[stripped.index(LAST_ERROR) + 1]})"
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    if len(text) <= limit:
+        return text
+    head = text[: limit - 1]
+    words, _, _ = head.rpartition(" ")
+    return f"{words} …" if len(words) > limit / 2 else f"{head}…"
 
 
 def _telling(lines: Sequence[str]) -> str:

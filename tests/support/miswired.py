@@ -1,11 +1,15 @@
-"""A strategy from outside that sends its gradients over the card in SCALING_MISWIRED, whatever it is told to take:
-torch:gloo with a wrong environment."""
+"""Strategies from outside that send their gradients over the card in SCALING_MISWIRED, whatever they are told:
+torch:gloo and jax:psum."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.jax.psum import Psum
 from scaling.frameworks.pytorch.ddp import DDP
 from scaling.records.task import Task
 
@@ -18,3 +22,17 @@ class Miswired(DDP):
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         found = super().environ(task, announced)
         return {**found, "GLOO_SOCKET_IFNAME": os.environ["SCALING_MISWIRED"]} if found else found
+
+
+class MiswiredPsum(Psum):
+    """jax:psum, but for its trainer's interface."""
+
+    names = ("tests.support.miswired:psum",)
+    trainer = "tests.support.miswired"
+
+
+def connect(task: Task) -> Trainer:
+    from scaling.frameworks.jax import psum_trainer
+
+    place = replace(task.place, interface=os.environ["SCALING_MISWIRED"])
+    return psum_trainer.connect(replace(task, place=place))

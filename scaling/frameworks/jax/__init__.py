@@ -1,4 +1,8 @@
-"""JAX: shard_map over a mesh of all ranks, with whole or with sharded parameters."""
+"""JAX: shard_map over a mesh of all ranks, with whole or with sharded parameters.
+
+Its trainers have no `unsynced_step`: a step without exchange is a second program, which XLA fuses differently and
+compiles as long as the first. They have no `exchange_alone`: a GPU runs XLA's programs one after the other.
+"""
 
 from __future__ import annotations
 

@@ -11,22 +11,15 @@ from io import StringIO
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.analyse import rows
 from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.rows import ENDS, Column, Row, Standing
 from scaling.analysis.table.unmeasured import Imported, cells, of_row
-from scaling.records.run import Header, PointRecord, Prediction
+from scaling.records.run import Header, Prediction
 from scaling.text import one_line, rounded
 
 Value = str | int | float | None
 # A text that begins so is a formula for spreadsheets. Numbers are not texts and keep their sign.
 _FORMULA = ("=", "+", "-", "@")
-
-
-def render(records: Sequence[PointRecord], header: Header | None = None, pricing: Pricing | None = None) -> str:
-    """Return a header line and a line per row. Fractions are of 1; cells are empty if unknown or not claimed. With
-    `pricing` and a header, there are columns of costs."""
-    return of_rows(rows(records), header, pricing)
 
 
 def of_rows(
@@ -35,7 +28,8 @@ def of_rows(
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
 ) -> str:
-    """Return the CSV of analysed rows; with `predictions`, it has columns for them."""
+    """Return a header line and a line per row. Fractions are of 1; cells are empty if unknown or not claimed. With
+    `pricing` and a header, there are columns of costs; with `predictions`, columns for them."""
     billed = [(row, bill(row, header, pricing) if header and pricing else "") for row in found]
     values = (
         rounded(_values(row) | (_cost(of) if pricing else {}) | (_predicted(row, predictions)))

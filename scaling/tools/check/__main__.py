@@ -144,7 +144,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     prober = ranks.begin(cluster, signals)
     if cluster.rank != 0:
         prober.serve()
-        return 0
+        return prober.exit_code
     try:
         return _lead(cluster, prober, argv)
     except LaunchError as error:

@@ -247,8 +247,10 @@ class EndExchange(Record, frozen=True, kw_only=True, tag="end-exchange"):
 
 
 class Leave(Record, frozen=True, kw_only=True, tag="leave"):
-    """Order to end. `answer`: the rank's last message is `Left`."""
+    """The preflight is over. `exit_code`: of all ranks, if a signal ended it. `answer`: the rank's last message is
+    `Left`."""
 
+    exit_code: int = 0
     answer: bool = False
 
 

@@ -436,8 +436,8 @@ class Lead:
     def all_reduced(self, facts: Facts) -> Facts:
         return replace(facts, all_reduces=AllReduces(self._mailbox, facts, self.say).take())
 
-    def dismiss(self, *, answer: bool = False) -> None:
-        self._mailbox.order_all(Leave(answer=answer))
+    def dismiss(self, exit_code: int = 0, *, answer: bool = False) -> None:
+        self._mailbox.order_all(Leave(exit_code=exit_code, answer=answer))
 
     def _prepared(self, facts: Facts, first: Mapping[str, int]) -> dict[str, Prepared]:
         for node, rank in first.items():

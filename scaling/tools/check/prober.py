@@ -362,7 +362,7 @@ class Prober:
 
     def __init__(self, cluster: Cluster, *, signals: list[int] | None = None, bind: Bind = bind_device) -> None:
         self.cluster = cluster
-        self.left = False
+        self.left, self.exit_code = False, 0
         self._answers_leaving = False
         self._bind = bind
         self._listeners: list[Listener] = []
@@ -409,7 +409,7 @@ class Prober:
             case EndExchange():
                 self._exchanger.end(order.number)
             case Leave():
-                self.left, self._answers_leaving = True, order.answer
+                self.left, self.exit_code, self._answers_leaving = True, order.exit_code, order.answer
                 self._exchanger.end(FOR_GOOD)
                 for listener in self._listeners:
                     listener.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scaling.errors import LaunchError
+from scaling.errors import Interrupted, LaunchError
 from scaling.tools.check import gather
 from scaling.tools.check.facts import LEAD_DECODER, Left, ToLead, ToRank
 from scaling.tools.check.lead import Lead
@@ -36,15 +36,18 @@ def leading(cluster: Cluster, prober: Prober, *, goes_on: bool = False) -> Itera
         yield lead
     except LaunchError:
         raise
-    except BaseException:
-        _release(lead, mailbox, prober, goes_on=goes_on)
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, Interrupted) else 0
+        _release(lead, mailbox, prober, code, goes_on=goes_on)
         raise
     else:
-        _release(lead, mailbox, prober, goes_on=goes_on)
+        _release(lead, mailbox, prober, 0, goes_on=goes_on)
 
 
-def _release(lead: Lead, mailbox: Mailbox[ToRank, ToLead], prober: Prober, *, goes_on: bool) -> None:
-    lead.dismiss(answer=goes_on)
+def _release(
+    lead: Lead, mailbox: Mailbox[ToRank, ToLead], prober: Prober, exit_code: int, *, goes_on: bool
+) -> None:
+    lead.dismiss(exit_code, answer=goes_on)
     if not goes_on:
         prober.serve()
         return

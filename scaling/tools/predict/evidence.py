@@ -165,6 +165,13 @@ def _exchange(row: Row | Point) -> Declared:
     return frameworks.named(row.strategy).exchange(row.strategy.partition(":")[2])
 
 
+def _supposed(row: Row) -> tuple[str, ...]:
+    """Return the assumption about a strategy from outside the package, whose exchange no framework declares."""
+    if row.servers or not frameworks.is_outside(row.strategy):
+        return ()
+    return (f"assumed: {row.strategy}, which is not part of scaling, all-reduces its gradients over a ring",)
+
+
 def _bus(header: Header, row: Row) -> Bus:
     links = {link for host in header.hosts for gpu in host.gpus for link in gpu.links} - {"self"}
     if row.hardware.device != "cuda":
@@ -330,7 +337,7 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
         measured=_measured(rows, alone.mean),
         largest=sound[-1].world_size,
         rates=_rates(baselines),
-        notes=left_out,
+        notes=(*_supposed(row), *left_out),
     )
 
 
@@ -354,6 +361,7 @@ def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: 
         options=row.options,
         emulated=bool(row.hardware.profile),
         device=row.hardware.profile or device(header),
+        notes=_supposed(row),
         command=point_command(row),
     )
 
@@ -405,9 +413,8 @@ def _measured(rows: Iterable[Row], rate: float) -> tuple[Measured, ...]:
 
 def _of_one_device(baselines: Iterable[Baseline], row: Row) -> list[Baseline]:
     """Return the baselines of the row's framework on its hardware."""
-    framework = row.strategy.partition(":")[0]
     same = (one for one in baselines if one.hardware == row.hardware)
-    return [one for one in same if one.strategy.partition(":")[0] == framework]
+    return [one for one in same if one.strategy.partition(":")[0] == row.framework]
 
 
 def _rates(baselines: Iterable[Baseline]) -> tuple[tuple[str, int, float], ...]:

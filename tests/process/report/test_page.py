@@ -22,6 +22,7 @@ import pytest
 from matplotlib.figure import Figure as Drawing
 from msgspec.structs import replace
 
+from scaling.analysis.table.analyse import rows
 from scaling.errors import UsageError
 from scaling.records.events import Window
 from scaling.records.run import PointRecord
@@ -267,7 +268,7 @@ def test_the_same_bytes_from_another_folder_time_zone_and_settings_of_matplotlib
 
 def test_the_csv_of_the_link_is_that_of_the_command() -> None:
     (link,) = re.findall(r'href="data:text/csv;charset=utf-8;base64,([^"]+)"', made("cluster"))
-    assert base64.b64decode(link).decode() == csv.render(cluster_run()[1])
+    assert base64.b64decode(link).decode() == csv.of_rows(rows(cluster_run()[1]))
 
 
 def test_a_page_that_gets_too_large_says_what_it_left_out() -> None:

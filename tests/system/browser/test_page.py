@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scaling.analysis.table.analyse import rows
 from scaling.report.formats import csv
 from scaling.report.formats.html import page as pages
 from scaling.report.material import Material
@@ -260,7 +261,7 @@ def test_the_link_gives_the_csv_of_the_command(opened: Callable[..., Page]) -> N
     with page.expect_download() as waiting:
         page.click("a[download]")
     assert waiting.value.suggested_filename == "rows.csv"
-    assert Path(waiting.value.path()).read_text(encoding="utf-8") == csv.render(cluster_run()[1])
+    assert Path(waiting.value.path()).read_text(encoding="utf-8") == csv.of_rows(rows(cluster_run()[1]))
 
 
 # ---------------------------------------------------------------- what must not happen

@@ -16,6 +16,7 @@ import pytest
 from scaling import frameworks
 from scaling.analysis.measured import traffic
 from scaling.analysis.table import analyse
+from scaling.frameworks.base import Strategy
 from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.point import Point
@@ -70,6 +71,14 @@ def records(results: Path) -> list[PointRecord]:
     return [*store.load(found[0])[1]] if found else []
 
 
+def installed(name: str) -> Strategy:
+    """The strategy; the test is skipped without its framework."""
+    strategy = frameworks.load(name)
+    if reason := strategy.missing(name):
+        pytest.skip(reason)
+    return strategy
+
+
 def verdicts(found: list[PointRecord]) -> dict[str, tuple[str, str]]:
     """By network: whether the bytes took it, and why not."""
     told = {record.point.interconnect: traffic.of(record) for record in found}
@@ -92,12 +101,23 @@ def test_every_point_is_seen_on_the_network_that_it_asked_for(lab: Lab, tmp_path
         assert receipt.over_expected == pytest.approx((1.03, 1.03), abs=0.05)
 
 
+def test_jax_is_seen_on_the_network_that_it_asked_for(lab: Lab, tmp_path: Path) -> None:
+    installed("jax:psum")
+    flags = ("--strategy", "jax:psum,jax:fsdp", "--world-sizes", "2", "--interconnect", "ib0,eth0", *QUICK)
+    code, found = swept(lab, tmp_path / "results", *flags)
+    assert code == 0, (tmp_path / "said").read_text()
+    assert len(found) == 4
+    for record in found:
+        receipt = traffic.of(record)
+        assert receipt is not None
+        assert (receipt.verdict, receipt.wanted) == ("VERIFIED", (record.point.interconnect,))
+        if record.point.strategy == "jax:psum":
+            assert receipt.over_expected == pytest.approx((1.03, 1.03), abs=0.05)
+
+
 def test_horovod_is_seen_on_the_network_that_it_asked_for_or_refused(lab: Lab, tmp_path: Path) -> None:
     """Names of a lab's nodes are on its last network."""
-    strategy = frameworks.load("torch:horovod")
-    if reason := strategy.missing("torch:horovod"):
-        pytest.skip(reason)
-    obeys = strategy.name_address("torch:horovod") is None
+    obeys = installed("torch:horovod").name_address("torch:horovod") is None
     flags = ("--strategy", "torch:horovod", "--world-sizes", "2", "--interconnect", "ib0,eth0", *QUICK)
     code, found = swept(lab, tmp_path / "results", *flags)
     assert code == (0 if obeys else 1), (tmp_path / "said").read_text()
@@ -106,8 +126,10 @@ def test_horovod_is_seen_on_the_network_that_it_asked_for_or_refused(lab: Lab, t
     assert refused == ([] if obeys else ["refused"])
 
 
-def test_bytes_that_are_forced_to_the_other_card_are_found_there(lab: Lab, tmp_path: Path) -> None:
-    flags = ("--strategy", "tests.support.miswired:gloo", "--world-sizes", "2", "--interconnect", "ib0", *QUICK)
+@pytest.mark.parametrize("name", ["tests.support.miswired:gloo", "tests.support.miswired:psum"])
+def test_bytes_that_are_forced_to_the_other_card_are_found_there(lab: Lab, tmp_path: Path, name: str) -> None:
+    installed(name)
+    flags = ("--strategy", name, "--world-sizes", "2", "--interconnect", "ib0", *QUICK)
     wrong = {"SCALING_MISWIRED": "eth0", "PYTHONPATH": str(labs.ROOT)}
     code, found = swept(lab, tmp_path / "results", *flags, **wrong)
     assert code == 0, (tmp_path / "said").read_text()

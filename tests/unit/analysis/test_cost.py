@@ -358,7 +358,7 @@ def details(*records: PointRecord) -> dict[str, str]:
 
 
 def columns(*records: PointRecord) -> dict[str, str]:
-    return next(csv_module.DictReader(io.StringIO(csv.render([record(point("solo", 1), 0.1), *records]))))
+    return next(csv_module.DictReader(io.StringIO(csv.of_rows(rows([record(point("solo", 1), 0.1), *records])))))
 
 
 def test_the_report_says_it() -> None:

@@ -111,6 +111,14 @@ def test_different_versions_are_named(hosts: Any, told: Any, level: str, text: s
     assert text in verdict.text
 
 
+def test_without_mpi_the_version_is_of_zeromq() -> None:
+    talking: dict[str, Any] = {name: {"mpi": "ZeroMQ 4.3.5"} for name in FOUR}
+    (told,) = ok(facts(told=talking), "versions")
+    assert ", ZeroMQ 4.3.5" in told and "MPI" not in told
+    verdict = only(facts(told=talking | {"node2": {"mpi": "ZeroMQ 4.3.4"}}))
+    assert (verdict.level, verdict.text) == ("warning", "ZeroMQ: 4.3.5 on node1, node3, node4; 4.3.4 on node2")
+
+
 def test_two_versions_of_nccl_are_fatal() -> None:
     hosts = {name: {"versions": {"nvidia-nccl-cu13": "2.29.7"}} for name in FOUR}
     assert to_mend(facts(hosts=hosts)) == []

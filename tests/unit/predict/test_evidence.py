@@ -261,6 +261,14 @@ def test_how_a_strategy_exchanges(strategy: str, options: dict[str, str], method
     assert (found.method, found.wire) == (method, wire)
 
 
+def test_a_strategy_from_outside_is_a_ring_and_a_note_says_so() -> None:
+    made = run()
+    found = case([one if one.point.strategy == "fake:plain" else renamed(one, "my.way:fsdp2") for one in made])
+    assert (found.setting.method, found.rate) == ("ring", case(made).rate)
+    (note,) = found.notes
+    assert note.startswith("assumed: my.way:fsdp2, ") and case(made).notes == ()
+
+
 @pytest.mark.parametrize(
     ("strategy", "option"),
     [

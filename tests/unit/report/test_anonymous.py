@@ -212,7 +212,7 @@ def test_the_page_of_a_run_has_no_names(tmp_path: Path, monkeypatch: pytest.Monk
         return subprocess.CompletedProcess([], 0, "", "")
 
     monkeypatch.setattr("scaling.run.programs.output", output)
-    ending = measuring.Ending(False, 80, False, True, None, lambda: None, disguise(*run()) if hidden else None)
+    ending = measuring.Ending(False, True, None, lambda: None, disguise(*run()) if hidden else None)
     measuring._write_page(tmp_path, ending)
     assert ("--anonymous" in given) == hidden
 

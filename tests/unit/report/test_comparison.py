@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
+from scaling.analysis.table.analyse import rows
 from scaling.records.run import PointRecord
 from scaling.report.formats import csv, json, markdown, terminal
 from scaling.report.parts import Against, Cell, Line, Quantity, Section
@@ -182,7 +183,7 @@ def test_markdown_has_a_row_per_contender_and_a_row_per_rule() -> None:
 
 def test_csv_tells_asynchronous_rows_and_standings() -> None:
     _, records = frameworks_run()
-    lines = list(csv_module.DictReader(io.StringIO(csv.render(records))))
+    lines = list(csv_module.DictReader(io.StringIO(csv.of_rows(rows(records)))))
     found = {(line["strategy"], line["world_size"]): line for line in lines}
     stale, best, lost = (found[name, "4"] for name in ("mxnet:dist_async", "torch:gloo", "mxnet:horovod"))
     assert (stale["synchronous"], stale["flags"], stale["staleness"]) == ("False", "ASYNC", "2.82")

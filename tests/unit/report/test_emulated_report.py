@@ -56,7 +56,7 @@ def test_every_row_of_every_export_is_stamped() -> None:
         if "one device" in line or "one rank" in line:
             assert "EMULATED" in line or "against" in line, line
     assert markdown.render(head, records).count("EMULATED") >= 5
-    lines = list(DictReader(io.StringIO(csv.render(records))))
+    lines = list(DictReader(io.StringIO(csv.of_rows(analyse.rows(records)))))
     assert [(one["flags"], one["profile"], one["shrink"], one["dilate"]) for one in lines] == [
         ("EMULATED", "p100", "10.0", "4.0")
     ] * 2

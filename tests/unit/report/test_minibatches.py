@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.table.analyse import rows
 from scaling.records.run import PointRecord
 from scaling.report import words
 from scaling.report.document import document
@@ -253,7 +254,7 @@ def test_tables_and_baselines_of_one_report_say_which_is_which(said: str) -> Non
 
 
 def test_programs_are_told_too() -> None:
-    (line,) = csv.render(measured(image_size=64, optimizer="adam")).splitlines()[1:]
+    (line,) = csv.of_rows(rows(measured(image_size=64, optimizer="adam"))).splitlines()[1:]
     assert line.endswith(",64,0,adam")
 
 

@@ -120,7 +120,7 @@ def test_the_order_of_records_does_not_matter(scene: str) -> None:
     ]
     mixed = random.Random(scene).sample(records, len(records))
     assert terminal.render(made, mixed, color=False) == terminal.render(made, records, color=False)
-    assert csv.render(mixed) == csv.render(records)
+    assert csv.of_rows(rows(mixed)) == csv.of_rows(rows(records))
     assert json.render(made, mixed) == json.render(made, records)
 
 
@@ -188,7 +188,7 @@ def test_markdown_keeps_texts_from_being_markup() -> None:
 
 def test_csv() -> None:
     _, records = cluster_run()
-    check_golden("cluster.csv", csv.render(records))
+    check_golden("cluster.csv", csv.of_rows(rows(records)))
 
 
 @pytest.mark.parametrize(
@@ -204,21 +204,20 @@ def test_csv() -> None:
     ],
 )
 def test_csv_cells_that_a_spreadsheet_would_run_are_defused(message: str, cell: str) -> None:
-    text = csv.render([failed(point("exchange", 2), "crash", message)])
+    text = csv.of_rows(rows([failed(point("exchange", 2), "crash", message)]))
     (line,) = csv_module.DictReader(io.StringIO(text))
     assert line["failed_message"] == cell
 
 
 def test_csv_numbers_below_zero_stay_numbers() -> None:
-    text = csv.render(
-        [one for number in range(3) for one in sweep(number, 0.1, {2: 0.1 * (0.99 + 0.01 * number)})]
-    )
+    records = [one for number in range(3) for one in sweep(number, 0.1, {2: 0.1 * (0.99 + 0.01 * number)})]
+    text = csv.of_rows(rows(records))
     (line,) = csv_module.DictReader(io.StringIO(text))
     assert any(value.startswith("-") and float(value) < 0 for value in line.values())
 
 
 def test_csv_columns_are_stable() -> None:
-    assert csv.render([]) == (GOLDEN / "cluster.csv").read_text().splitlines(keepends=True)[0]
+    assert csv.of_rows(()) == (GOLDEN / "cluster.csv").read_text().splitlines(keepends=True)[0]
 
 
 def test_csv_of_the_oldest_runs_begins_as_it_always_did(tmp_path: Path) -> None:
@@ -226,7 +225,7 @@ def test_csv_of_the_oldest_runs_begins_as_it_always_did(tmp_path: Path) -> None:
     shutil.copy(SCHEMA_1, tmp_path / store.FILE)
     _, records = store.load(tmp_path)
     golden = list(csv_module.reader(io.StringIO((GOLDEN / "schema-1.csv").read_text())))
-    found = list(csv_module.reader(io.StringIO(csv.render(records))))
+    found = list(csv_module.reader(io.StringIO(csv.of_rows(rows(records)))))
     assert [line[: len(golden[0])] for line in found] == golden
 
 

@@ -275,6 +275,15 @@ def test_a_broken_off_round_lacks_points() -> None:
     assert Material(made, [one for one in records if one.point.key != last]).lacks
 
 
+def test_a_whole_run_of_trainings_lacks_nothing() -> None:
+    whole = [training_record(top1=(0.5, 0.9), seed=seed, rate=rate) for seed in (0, 1) for rate in (0.1, 0.2)]
+    assert not Material(header(), whole).lacks
+    assert not Material(header(), whole[:1]).lacks
+    assert Material(header(), whole[1:]).lacks
+    assert Material(header(), [*whole[1:], training_record(top1=(0.5,), failed="crash")]).lacks
+    assert Material(header(), []).lacks
+
+
 def test_a_run_of_trainings_has_its_best_accuracy_as_the_answer() -> None:
     found = answer(Material(header(), [training_record(top1=(0.5, 0.9))]))
     assert found.sentence.startswith("fake:a on ") and " reaches 90.0 % top-1 after 2 epochs, " in found.sentence

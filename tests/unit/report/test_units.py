@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 import scaling.report
 from scaling.analysis.table import catalogue
+from scaling.analysis.table.analyse import rows
 from scaling.records.point import Unit
 from scaling.records.run import PointRecord
 from scaling.report.document import document
@@ -85,7 +86,7 @@ def test_no_table_mixes_units() -> None:
 
 def test_programs_read_samples_and_find_no_images_per_s_that_are_none() -> None:
     made, records = counted_in("tokens", default_run())
-    for line in csv_module.DictReader(io.StringIO(csv.render(records))):
+    for line in csv_module.DictReader(io.StringIO(csv.of_rows(rows(records)))):
         assert (line["images_per_s"], line["unit"]) == ("", "tokens") and float(line["samples_per_s"]) > 0
     found = json_module.loads(json.render(made, records))
     for entry in (*found["rows"], *found["baselines"]):

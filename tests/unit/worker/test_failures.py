@@ -146,6 +146,13 @@ def test_what_libraries_say(cause: str, error: Exception) -> None:
     assert cause_of(error) == cause
 
 
+def test_a_long_message_is_cut_between_words() -> None:
+    url = "https://pytorch.org/docs/stable/notes/cuda.html"
+    told = message_of(RuntimeError(f"CUDA out of memory. See {url} and {url}"), limit=100)
+    assert told == f"RuntimeError: CUDA out of memory. See {url} and …"
+    assert message_of(RuntimeError("x" * 99), limit=50) == f"RuntimeError: {'x' * 35}…"
+
+
 def test_nccl_s_last_error_is_told() -> None:
     """The lines before it are the same whatever happened."""
     told = message_of(TEXTS[[cause for cause, _ in TEXTS].index("memlock")][1])

@@ -11,6 +11,7 @@ from scaling.analysis.measured.traffic import nccl_text
 from scaling.hosts.info import cores_of, granted_cpus
 from scaling.records.host import HostInfo
 from scaling.records.network import GBIT, Network
+from scaling.records.run import ZEROMQ
 from scaling.records.task import Timed
 from scaling.text import counted
 from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict, error, grouped, ok, size, some, warning
@@ -256,12 +257,16 @@ def _installed(rank: RankFacts) -> dict[str, str]:
     host = rank.host
     driver = {"GPU driver": host.gpu_driver} if host.gpu_driver else {}
     packages = {name: text for name, text in host.versions.items() if name != "scaling"}
-    return {"Python": host.python, "MPI": rank.mpi, **driver, **packages}
+    library, _, release = rank.mpi.partition(" ")
+    transport = {ZEROMQ: release} if library == ZEROMQ else {"MPI": rank.mpi}
+    return {"Python": host.python, **transport, **driver, **packages}
 
 
 def _same_version(name: str) -> str:
     if name in ("Python", "MPI", "GPU driver"):
         return f"install the same {name} on every node"
+    if name == ZEROMQ:
+        return "install the same pyzmq on every node"
     if "(" in name:
         return "run ./launch/install again on every node, or use one environment on a shared file system"
     return f"pip install {name}==VERSION on every node, or use one environment on a shared file system"
