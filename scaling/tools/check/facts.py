@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from scaling.records.device_rates import AskedDeviceRates, DeviceRates
 from scaling.records.host import GpuHost, HostInfo, Nic
 from scaling.records.messages import Signalled
 from scaling.records.network import NcclChoice, Network, Place
@@ -53,7 +54,7 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     * memlock_bytes: soft limit of locked memory, None if unlimited
     * machine_cores: physical cores of the machine, also those this rank may not use
     * hardware: interfaces whose speed is a card's (a veth always claims 10 Gb/s)
-    * built_for_cuda: CUDA release of the framework that times all-reduces, "" without CUDA, None if not installed
+    * built_for_cuda: CUDA release of the framework that measures here, "" without CUDA, None if not installed
     """
 
     host: HostInfo
@@ -135,6 +136,7 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
     links: tuple[Link, ...] = ()
     left_out: tuple[tuple[str, str, str], ...] = ()
     all_reduces: tuple[AllReduce, ...] = ()
+    device_rates: tuple[DeviceRates, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -242,7 +244,27 @@ class Exchanged(Record, frozen=True, kw_only=True, tag="exchanged"):
     told: RankAllReduce
 
 
-class EndExchange(Record, frozen=True, kw_only=True, tag="end-exchange"):
+class Rate(Record, frozen=True, kw_only=True, tag="rate"):
+    """Order to start the process of a device's rates; the answer is Rated once it is built, or failed."""
+
+    number: int
+    asked: AskedDeviceRates
+
+
+class Go(Record, frozen=True, kw_only=True, tag="go"):
+    """Order to measure, now that all processes are built; the answer is Rated."""
+
+    number: int
+
+
+class Rated(Record, frozen=True, kw_only=True, tag="rated"):
+    number: int
+    told: DeviceRates
+
+
+class EndProcess(Record, frozen=True, kw_only=True, tag="end-process"):
+    """Order to end the process with this number, or to start none."""
+
     number: int
 
 
@@ -250,8 +272,8 @@ class Leave(Record, frozen=True, kw_only=True, tag="leave"):
     pass
 
 
-ToRank = Prepare | Measure | Exchange | EndExchange | Leave
-ToLead = RankFacts | Prepared | Link | Exchanged | Signalled
+ToRank = Prepare | Measure | Exchange | Rate | Go | EndProcess | Leave
+ToLead = RankFacts | Prepared | Link | Exchanged | Rated | Signalled
 
 RANK_DECODER = msgspec.msgpack.Decoder(ToRank)
 LEAD_DECODER = msgspec.msgpack.Decoder(tuple[ToLead, ...])
