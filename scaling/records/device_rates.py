@@ -18,7 +18,7 @@ class DeviceRates(Record, frozen=True, kw_only=True):
     `work`: the work of the step; the matrix product has its precision. None: nothing was tried.
     `matrix_flops_per_s`: multiplications and additions.
     `copy_bytes_per_s`: bytes read and bytes written, in the device's own memory.
-    `to_device_bytes_per_s`, `from_device_bytes_per_s`: between a GPU and pinned host memory, one direction at a time.
+    `to_device_bytes_per_s`, `from_device_bytes_per_s`: from and to pinned host memory, one direction at a time.
     `samples_per_s`: of training steps of the plain loop.
     `left_out`: why nothing was tried; `error`: why a rate is missing. Rates measured before the error are kept.
     """

@@ -1,4 +1,4 @@
-"""Rank 0's part of the device rates: which rank measures which device, as a worker of the plain loop would use it."""
+"""Rank 0's part of the device rates: which rank measures which device. Tasks equal those of a run's plain loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaling.records.point import Device, Hardware, Point, Workload
 from scaling.records.task import Task
 from scaling.text import counted
 from scaling.tools.check.all_reduce import START_S, largest_bytes
-from scaling.tools.check.facts import EndProcess, Facts, Go, Rate, Rated, RankFacts, ToLead, ToRank
+from scaling.tools.check.facts import EndProcess, Go, RankFacts, Rate, Rated, ToLead, ToRank
 from scaling.transport.mailbox import Mailbox
 from scaling.workloads import models
 
@@ -70,7 +70,7 @@ class Rating:
         self, known: Mapping[int, DeviceRates], ranks: Collection[int], within_s: float
     ) -> dict[int, DeviceRates]:
         """Return one answer of each rank; a silent rank gets an error."""
-        silent = {rank: f"no answer within {within_s:.0f} s" for rank in ranks}
+        silent = dict.fromkeys(ranks, f"no answer within {within_s:g} s")
         told = dict(self._told(silent, within_s)) if silent else {}
         return {rank: told.get(rank) or replace(known[rank], error=why) for rank, why in silent.items()}
 

@@ -444,8 +444,8 @@ class Lead:
         return replace(facts, links=tuple(tour.links), left_out=tuple(tour.left_out))
 
     def rated(self, facts: Facts, device: Device | None = None) -> Facts:
-        """Measure each device alone, all at the same time. `device` is the kind for all ranks; with None a rank has
-        its GPU if the framework can use it. A device that fails or is silent has an `error`."""
+        """Measure each device alone, all at the same time. `device`: the kind for all ranks; None: a rank's GPU if
+        the framework can use it, else its CPUs. A device that fails or is silent has an `error`."""
         rating = Rating(self._mailbox, facts.ranks, next(self._numbers), self.say)
         return replace(facts, device_rates=rating.take(device))
 

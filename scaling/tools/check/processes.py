@@ -102,9 +102,7 @@ class Rater(Processes):
         super().__init__(environ)
         self._go = threading.Event()
 
-    def measured(
-        self, number: int, asked: AskedDeviceRates, built: Callable[[DeviceRates], None]
-    ) -> DeviceRates:
+    def measured(self, number: int, asked: AskedDeviceRates, built: Callable[[DeviceRates], None]) -> DeviceRates:
         """Start the process and block until it is built, then until `go`, then until it answers. `built` is called
         in between, unless the process has failed."""
         self._go.clear()
