@@ -22,7 +22,7 @@ from scaling.transport.mailbox import Mailbox
 from scaling.workloads import models
 
 FRAMEWORK = frameworks.all_reducing()
-MEASURE_S = 30.0  # the rates take about 7 s; a device that is many times slower is still measured
+MEASURE_S = 30.0  # rates take about 5 s, on crowded cores up to 14 s
 ABOUT_S = 15.0  # with the import of the framework
 
 
@@ -124,7 +124,9 @@ def _against(rank: RankFacts, kind: Device) -> str:
         return "emulated devices compute nothing"
     if rank.built_for_cuda is None:
         return f"{FRAMEWORK.name} is missing in this environment"
-    return "" if kind == "cpu" or rank.host.gpus else "no GPU on this host"
+    if kind == "cuda" and not (rank.host.gpus and rank.built_for_cuda):
+        return f"{FRAMEWORK.name} is built without CUDA" if rank.host.gpus else "no GPU on this host"
+    return ""
 
 
 def workload(device: Device, capability: tuple[int, int] | None) -> Workload:

@@ -125,6 +125,7 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
     * absent: absent[network][node] is why a node is not on a network
     * named, asked: --interconnect or a fabric file named the networks; --interconnect did
     * left_out: (network, node, node) of pairs not measured for lack of time
+    * device_rates: of each device alone; () if they were not asked for
     """
 
     ranks: tuple[RankFacts, ...]

@@ -28,6 +28,7 @@ FRAMEWORK = frameworks.all_reducing()
 PROCESS = FRAMEWORK.all_reduce
 RATES_PROCESS = FRAMEWORK.device_rates
 TAIL_BYTES = 4000
+KILLED_S = 5.0  # a process that a driver holds survives SIGKILL
 FOR_GOOD = math.inf
 # ValueError: a pipe was closed by `end`, or an answer is no JSON of its kind.
 FAILURES = (OSError, ScalingError, ValueError, msgspec.DecodeError)
@@ -70,7 +71,10 @@ class Processes:
             return
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            try:
+                process.wait(KILLED_S)
+            except subprocess.TimeoutExpired:
+                return  # a thread still reads its pipes, and closing them would wait for it
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with suppress(BrokenPipeError):

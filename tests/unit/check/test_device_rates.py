@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +17,7 @@ from scaling.records.device_rates import DeviceRates
 from scaling.records.host import GpuHost
 from scaling.records.messages import Signalled
 from scaling.records.point import Device
-from scaling.tools.check import device_rates
+from scaling.tools.check import device_rates, processes
 from scaling.tools.check.device_table import device_table
 from scaling.tools.check.facts import (
     LEAD_DECODER,
@@ -279,6 +282,7 @@ def test_more_ranks_than_cores_measure_each_core_once() -> None:
         (None, "13.0", ["cuda", "cuda"], ""),
         (None, "", ["cpu", "cpu"], ""),  # the framework is built without CUDA
         ("cpu", "13.0", ["cpu", "cpu"], ""),
+        ("cuda", "", ["cuda", "cuda"], "torch is built without CUDA"),
         ("emulated", "13.0", ["emulated", "emulated"], "emulated devices compute nothing"),
         (None, None, ["cpu", "cpu"], "torch is missing in this environment"),
     ],
@@ -436,3 +440,22 @@ def test_rates_are_kept_as_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(kept), type=Facts) == kept
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(msgspec.json.encode(on_gpu(0)).replace(b"2750.0", b"-1"), type=DeviceRates)
+
+
+def test_a_process_that_a_driver_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Held:
+        pid, stdin, stdout = 1, None, None
+
+        def poll(self) -> None:
+            """It runs."""
+
+        def wait(self, seconds: float) -> None:
+            raise subprocess.TimeoutExpired("python", seconds)
+
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "killpg", lambda *given: killed.append(given))
+    rater = processes.Rater()
+    monkeypatch.setattr(rater, "_process", Held())
+    rater.end(0)
+    rater.end(processes.FOR_GOOD)
+    assert killed == [(1, signal.SIGKILL)]
