@@ -121,7 +121,7 @@ def of_flag(mode_flag: str) -> Framework:
 
 
 def all_reducing() -> Framework:
-    """Return the framework that times all-reduces for `check`: the first one that can."""
+    """Return the framework that measures for `check`, all-reduces and devices: the first one that can."""
     return next(one for one in LISTED if one.all_reduce)
 
 

@@ -271,6 +271,7 @@ class Framework(Record, frozen=True, kw_only=True):
       built_for_cuda: the CUDA release that it is built with, "" for none, None if it is not installed; imports
         nothing
       all_reduce: the module whose process times all-reduces for `check`, over the modes in `defaults`
+      device_rates: the module whose process measures a device alone for `check`; declared with `all_reduce`
 
     Environment variables, as patterns that match from the start of a name
       variables: they change rates and are recorded
@@ -303,6 +304,7 @@ class Framework(Record, frozen=True, kw_only=True):
     essential: tuple[str, ...] = ()
     built_for_cuda: Callable[[], str | None] = lambda: None
     all_reduce: str = ""
+    device_rates: str = ""
     variables: str = ""
     own_variables: str = ""
     corrected: dict[str, tuple[str, str, str]] = {}

@@ -134,6 +134,8 @@ def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
     return GpuHealth(
         uuid=nvml_text(ask(nvml, "nvmlDeviceGetUUID", handle)),
         name=nvml_text(ask(nvml, "nvmlDeviceGetName", handle)),
+        index=ask(nvml, "nvmlDeviceGetIndex", handle),
+        serial=nvml_text(ask(nvml, "nvmlDeviceGetSerial", handle)),
         compute_capability=".".join(map(str, capability)) if capability else "",
         is_persistent=_flag(ask(nvml, "nvmlDeviceGetPersistenceMode", handle)),
         compute_mode=COMPUTE_MODES.get(ask(nvml, "nvmlDeviceGetComputeMode", handle), ""),

@@ -197,6 +197,12 @@ def _container(environ: Mapping[str, str], root: Path) -> str:
 # ---------------------------------------------------------------- processes
 
 
+def queued_s(root: Path = ROOT) -> float:
+    """Return how long this thread has waited for CPUs; 0 if unknown."""
+    words = text(root / "proc/thread-self/schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
+
+
 def is_over(pid: int, root: Path = ROOT) -> bool:
     """Return whether a process has ended, reaped or not; it need not be a child."""
     # The command may contain brackets too.

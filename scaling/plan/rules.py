@@ -534,6 +534,11 @@ def _choices(config: SweepConfig, device: Device, capability: tuple[int, int] | 
             yield Choice(precision, memory_format)
 
 
+def preferred(device: Device, capability: tuple[int, int] | None) -> Choice:
+    """Return the default of a run whose strategies refuse nothing; `capability`: of its GPUs, None if unknown."""
+    return next(_choices(SweepConfig(), device, capability))
+
+
 def _capability(gpus: Iterable[Gpu]) -> tuple[int, int] | None:
     """Return the lowest of all GPUs; None if any is unknown."""
     known = [gpu.compute_capability for gpu in gpus]

@@ -116,10 +116,10 @@ def stood(order: Pause, launch_rank: int, cpus: Collection[int] | None) -> Pause
 #
 # The work takes over two kernel time slices (4 ms at 250 Hz): a process that slept always gets its first slice.
 
-NS = 1e9
 PIECE = bytes(1 << 20)
 PIECES = 14
 TOGETHER_S = 1.0  # longest wait until the canaries of several cores begin together
+queued_s = proc.queued_s  # tests replace it
 
 
 def measure(cpus: Collection[int]) -> float:
@@ -144,13 +144,6 @@ def _once() -> float:
     for _ in range(PIECES):
         piece()
     return time.perf_counter() - start_s
-
-
-def queued_s() -> float:
-    """Return how long this thread has waited for CPUs; 0 if unknown."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / NS
-    return 0.0
 
 
 def tried(cpus: Collection[int]) -> Canary:

@@ -11,6 +11,7 @@ from scaling.records.point import Amount, Count, Index, Record
 class GpuHealth(Record, frozen=True, kw_only=True):
     """The state of one GPU.
 
+    `index`: as nvidia-smi counts, None if unknown; `serial`: of the board, "" if it reports none.
     `compute_mode`: nvidia-smi's word (`Default`, `Exclusive_Process`, `Prohibited`).
     `uncorrected_errors`: counted since the driver was loaded.
     `is_repair_pending`, `is_repair_failed`: of remapped rows, on older GPUs of retired pages.
@@ -24,6 +25,8 @@ class GpuHealth(Record, frozen=True, kw_only=True):
 
     uuid: str
     name: str
+    index: Index | None = None
+    serial: str = ""
     compute_capability: str = ""
     is_persistent: bool | None = None
     compute_mode: str = ""

@@ -163,7 +163,7 @@ CHECK, BISECT = ("-m", "scaling", "check"), ("-m", "scaling", "bisect")
 
 def test_a_check_ends_in_its_verdicts(launch: Launch) -> None:
     for number in (1, 0):
-        launch.rank(number, ("--no-all-reduce",), program=CHECK)
+        launch.rank(number, ("--no-all-reduce", "--no-device-rates"), program=CHECK)
     assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
     assert launch.said("1") == "" and "launch         1 node with 2 ranks each\n" in launch.said("0")
 
@@ -175,7 +175,7 @@ def test_a_check_ends_in_its_verdicts(launch: Launch) -> None:
 def test_a_signal_to_any_rank_ends_a_check(launch: Launch, to: str, number: signal.Signals, code: int) -> None:
     pytest.importorskip("torch")
     for rank in (1, 0):
-        launch.rank(rank, (), program=CHECK)
+        launch.rank(rank, ("--no-device-rates",), program=CHECK)
     eventually(lambda: "all-reduce of 2 ranks" in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
     launch.ranks[to].send_signal(number)
     killed = number == signal.SIGKILL
@@ -202,7 +202,7 @@ def test_bisect_on_one_node_is_refused(launch: Launch) -> None:
     ("words", "last"),
     [
         (("scaling.run", *QUICK), "scaling: fake:a N=2 "),
-        (("scaling", "check", "--no-all-reduce"), "; the preflight took "),
+        (("scaling", "check", "--no-all-reduce", "--no-device-rates"), "; the preflight took "),
     ],
 )
 def test_torchrun_starts_ranks(tmp_path: Path, words: tuple[str, ...], last: str) -> None:

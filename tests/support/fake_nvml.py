@@ -50,6 +50,7 @@ class FakeGpu:
 
 # What a sound H200 behind NVSwitches answers, by function; its PCIe generation has fallen since it idles.
 HEALTH: dict[str, Any] = {
+    "nvmlDeviceGetSerial": "1654922003917",
     "nvmlDeviceGetPersistenceMode": 1,
     "nvmlDeviceGetComputeMode": 0,
     "nvmlDeviceGetEccMode": [1, 1],
@@ -147,6 +148,9 @@ class FakeNvml(ModuleType):
         return self.cuda
 
     nvmlSystemGetCudaDriverVersion = nvmlSystemGetCudaDriverVersion_v2
+
+    def nvmlDeviceGetIndex(self, gpu: FakeGpu) -> Any:
+        return self._answer("nvmlDeviceGetIndex", gpu, next(n for n, one in enumerate(self.gpus) if one is gpu))
 
     def nvmlDeviceGetTotalEccErrors(self, gpu: FakeGpu, kind: int, counter: int) -> Any:
         assert (kind, counter) == (real.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, real.NVML_VOLATILE_ECC)

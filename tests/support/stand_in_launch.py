@@ -98,10 +98,11 @@ def preflight(ranks: int, argv: Sequence[str]) -> int:
     assert asked is not None
     names = [f"node{number}" for number in range(1, max(2, ranks // SLOTS) + 1)]
     lead = mock.Mock()
-    lead.measured.side_effect = lambda _ranks, words, known, _until: check_facts.facts(
+    lead.found.side_effect = lambda _ranks, words, known: check_facts.facts(
         names, each=SLOTS, words=words, fabric=known
     )
-    lead.all_reduced.side_effect = lambda facts: facts
+    lead.linked.side_effect = lambda facts, _until: facts
+    lead.rated.side_effect = lead.all_reduced.side_effect = lambda facts: facts
     return check._check(lead, asked)
 
 

@@ -2,14 +2,12 @@
 
     python -m scaling.frameworks.pytorch.all_reduce      (started by the preflight only)
 
-The first line of stdin is the request. Stdin then stays open as a lifeline. The process waits after its answer
-until it is ended: a rank that leaves early would cut off the others.
+The first line of stdin is the request. The process waits after its answer until it is ended: a rank that leaves
+early would cut off the others.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterable
@@ -21,9 +19,9 @@ import torch
 from torch import Tensor, distributed
 
 from scaling.frameworks.base import timeout_s
+from scaling.frameworks.pipes import Pipes, said
 from scaling.frameworks.pytorch import libraries, store
 from scaling.records.task import AskedAllReduce, RankAllReduce, Task, Timed, timed
-from scaling.text import one_line
 
 # Tried in this order while the network is fast enough. The last one tried is reported.
 SIZES_BYTES = (1_000_000, 16_000_000, 256_000_000)
@@ -116,30 +114,14 @@ def _library(task: Task) -> str:
 
 
 def main() -> None:
-    answers = os.dup(1)
-    os.dup2(2, 1)  # keep what libraries print (NCCL_DEBUG) out of the answer
-    line = b""
-    while not line.endswith(b"\n"):
-        line += _read()
-    threading.Thread(target=_live, daemon=True).start()
+    pipes = Pipes()
+    line = pipes.line()
     try:
         told = measure(msgspec.json.decode(line, type=AskedAllReduce))
     except Exception as error:
-        told = RankAllReduce(error=one_line(f"{type(error).__name__}: {error}"))
-    os.write(answers, msgspec.json.encode(told) + b"\n")
+        told = RankAllReduce(error=said(error))
+    pipes.answer(told)
     threading.Event().wait()
-
-
-def _read() -> bytes:
-    data = os.read(0, 65536)
-    if not data:
-        os.killpg(0, signal.SIGKILL)
-    return data
-
-
-def _live() -> None:
-    while True:
-        _read()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from scaling.records.network import GBIT, Network
 from scaling.records.task import Timed
 from scaling.text import as_json, counted, one_line, printable
 from scaling.tools.check import NAME, ranks
+from scaling.tools.check.device_table import device_table
 from scaling.tools.check.facts import AllReduce, Facts, Findings, Matrix, Verdict, both
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
@@ -34,14 +35,16 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- text output
 
 
-WIDE = 24  # nodes; larger matrices are summed up, one line a node
+WIDE = 24  # nodes or devices; of more there is a summary
 LEGEND = "    x could not be measured, . not tried"
 
 
 def render(found: Findings) -> str:
     matrices = chain.from_iterable(_network(found.facts, network) for network in found.facts.networks)
     verdicts = map(summary_line, found.verdicts)
-    return "\n".join(map(printable, [*matrices, *_all_reduces(found.facts), *verdicts, "", _sum(found)]))
+    devices = device_table(found.facts.device_rates, WIDE)
+    shown = [*devices, *matrices, *_all_reduces(found.facts), *verdicts, "", _sum(found)]
+    return "\n".join(map(printable, shown))
 
 
 def summary_line(verdict: Verdict) -> str:
@@ -132,7 +135,7 @@ def _numbers(timed: Timed) -> str:
 
 # ---------------------------------------------------------------- main
 
-WALL_S = 11.0  # from the process's start to the end of the links; keeps a check without all-reduces below 15 s
+WALL_S = 11.0  # from the start to the end of the links, without device rates; links alone then take below 15 s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -173,7 +176,11 @@ def _check(lead: Lead, asked: flags.Asked) -> int:
     known = networks.read_fabric(asked.fabric)
     if not asked.json:
         lead.say = lambda text: show(f"check: {one_line(text)}\n")
-    facts = lead.measured(lead.enrolled(), asked.interconnect, known, time.monotonic() + WALL_S - _age_s())
+    facts = lead.found(lead.enrolled(), asked.interconnect, known)
+    left_s = WALL_S - _age_s()
+    if asked.device_rates:
+        facts = lead.rated(facts)
+    facts = lead.linked(facts, time.monotonic() + left_s)
     if asked.all_reduce:
         facts = lead.all_reduced(facts)
     found = Findings(facts=facts, verdicts=judge(facts), wall_s=_age_s())

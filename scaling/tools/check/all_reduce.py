@@ -16,7 +16,7 @@ from scaling.records.task import AskedAllReduce, Clocks, RankAllReduce, Task
 from scaling.text import counted
 from scaling.tools.check.facts import (
     AllReduce,
-    EndExchange,
+    EndProcess,
     Exchange,
     Exchanged,
     Facts,
@@ -36,29 +36,38 @@ FRAMEWORK = frameworks.all_reducing()
 
 
 class AllReduces:
-    def __init__(self, mailbox: Mailbox[ToRank, ToLead], facts: Facts, say: Callable[[str], None]) -> None:
+    """Measures over each network in turn. `numbers` are of processes, one for each network."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox[ToRank, ToLead],
+        facts: Facts,
+        say: Callable[[str], None],
+        numbers: Iterator[int],
+    ) -> None:
         self._mailbox = mailbox
         self._facts = facts
         self._say = say
+        self._numbers = numbers
         self._backend = backend(facts.ranks)
 
     def take(self) -> tuple[AllReduce, ...]:
         if why := against(self._facts.ranks):
             return (AllReduce(network="", left_out=why),)
         if len(self._facts.nodes) == 1:
-            return (self._timed(0, "", dict.fromkeys(self._facts.nodes, ALONE), inside=False),)
+            return (self._timed("", dict.fromkeys(self._facts.nodes, ALONE), inside=False),)
         return tuple(self._each())
 
     def _each(self) -> Iterator[AllReduce]:
         inside = True
-        for number, network in enumerate(self._facts.networks):
+        for network in self._facts.networks:
             if why := unreached(self._facts, network.word):
                 yield AllReduce(network=network.word, left_out=why)
             else:
-                yield self._timed(number, network.word, network.places, inside=inside)
+                yield self._timed(network.word, network.places, inside=inside)
                 inside = False
 
-    def _timed(self, number: int, word: str, places: Mapping[str, Place], *, inside: bool) -> AllReduce:
+    def _timed(self, word: str, places: Mapping[str, Place], *, inside: bool) -> AllReduce:
         ranks = self._facts.ranks
         over = f" over {word}" if word else ""
         self._say(f"all-reduce of {counted(len(ranks), 'rank')} by {self._backend}{over}, {LIMIT_S:.0f} s at most")
@@ -70,7 +79,7 @@ class AllReduces:
                 AskedAllReduce(task=task, largest_bytes=largest, budget_s=BUDGET_S, inside=inside)
                 for task in tasks(ranks, word, places, self._backend, port)
             ]
-            told, error = self._exchanged(number, asked)
+            told, error = self._exchanged(next(self._numbers), asked)
         except OSError as refused:
             told, error = {}, f"{ranks[0].host.hostname} cannot bind a port there: {refused.strerror}"
         finally:
@@ -91,7 +100,7 @@ class AllReduces:
             silent = some(str(rank) for rank in range(len(asked)) if rank not in told)
             return {}, f"no answer within {LIMIT_S:.0f} s from rank {silent}"
         finally:
-            self._mailbox.order_all(EndExchange(number=number))
+            self._mailbox.order_all(EndProcess(number=number))
 
     def _answers(self, number: int) -> Iterator[tuple[int, RankAllReduce]]:
         for rank, said in self._mailbox.news_within(LIMIT_S):

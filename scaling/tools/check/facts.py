@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from scaling.records.device_rates import AskedDeviceRates, DeviceRates
 from scaling.records.host import GpuHost, HostInfo, Nic
 from scaling.records.messages import Signalled
 from scaling.records.network import NcclChoice, Network, Place
@@ -53,7 +54,7 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     * memlock_bytes: soft limit of locked memory, None if unlimited
     * machine_cores: physical cores of the machine, also those this rank may not use
     * hardware: interfaces whose speed is a card's (a veth always claims 10 Gb/s)
-    * built_for_cuda: CUDA release of the framework that times all-reduces, "" without CUDA, None if not installed
+    * built_for_cuda: CUDA release of the framework that measures here, "" without CUDA, None if not installed
     """
 
     host: HostInfo
@@ -124,6 +125,7 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
     * absent: absent[network][node] is why a node is not on a network
     * named, asked: --interconnect or a fabric file named the networks; --interconnect did
     * left_out: (network, node, node) of pairs not measured for lack of time
+    * device_rates: of each device alone; () if they were not asked for
     """
 
     ranks: tuple[RankFacts, ...]
@@ -135,6 +137,7 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
     links: tuple[Link, ...] = ()
     left_out: tuple[tuple[str, str, str], ...] = ()
     all_reduces: tuple[AllReduce, ...] = ()
+    device_rates: tuple[DeviceRates, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -242,7 +245,27 @@ class Exchanged(Record, frozen=True, kw_only=True, tag="exchanged"):
     told: RankAllReduce
 
 
-class EndExchange(Record, frozen=True, kw_only=True, tag="end-exchange"):
+class Rate(Record, frozen=True, kw_only=True, tag="rate"):
+    """Order to start the process of a device's rates; the answer is Rated once it is built, or failed."""
+
+    number: int
+    asked: AskedDeviceRates
+
+
+class Go(Record, frozen=True, kw_only=True, tag="go"):
+    """Order to measure, now that all processes are built; the answer is Rated."""
+
+    number: int
+
+
+class Rated(Record, frozen=True, kw_only=True, tag="rated"):
+    number: int
+    told: DeviceRates
+
+
+class EndProcess(Record, frozen=True, kw_only=True, tag="end-process"):
+    """Order to end the process with this number, or to start none."""
+
     number: int
 
 
@@ -258,8 +281,8 @@ class Left(Record, frozen=True, kw_only=True, tag="left"):
     pass
 
 
-ToRank = Prepare | Measure | Exchange | EndExchange | Leave
-ToLead = RankFacts | Prepared | Link | Exchanged | Left | Signalled
+ToRank = Prepare | Measure | Exchange | Rate | Go | EndProcess | Leave
+ToLead = RankFacts | Prepared | Link | Exchanged | Rated | Left | Signalled
 
 RANK_DECODER = msgspec.msgpack.Decoder(ToRank)
 LEAD_DECODER = msgspec.msgpack.Decoder(tuple[ToLead, ...])

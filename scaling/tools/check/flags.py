@@ -28,6 +28,7 @@ class Asked(Record, frozen=True, kw_only=True):
     fabric: str | None = None
     json: bool = False
     all_reduce: bool = True
+    device_rates: bool = True
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -47,6 +48,10 @@ _ALL_REDUCE = Option(
     "--all-reduce/--no-all-reduce",
     help="Time all-reduces of all ranks by torch, over each network: about 15 s each, more if torch starts late.",
 )
+_DEVICE_RATES = Option(
+    "--device-rates/--no-device-rates",
+    help="Measure each device alone by torch, all at once: about 15 s, more if torch starts late.",
+)
 
 
 @app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
@@ -54,6 +59,7 @@ def check(
     interconnect: Annotated[str | None, _INTERCONNECT] = None,
     fabric: Annotated[str | None, _FABRIC] = None,
     json: Annotated[bool, _JSON] = False,
+    device_rates: Annotated[bool, _DEVICE_RATES] = True,
     all_reduce: Annotated[bool, _ALL_REDUCE] = True,
 ) -> Asked:
     """Test whether this cluster is fit to be measured. Start one rank per device.
@@ -65,12 +71,13 @@ def check(
     Facts for a program:
         mpirun -np 16 python -m scaling check --json
 
-    It measures latency and bandwidth of every pair of nodes, and an all-reduce of all ranks. Then it judges:
+    It measures each device alone, each pair of nodes, and an all-reduce of all ranks. Then it judges:
 
     * software: files, packages, MPI, NCCL and driver, the same on every node
     * limits: cores, load of other programs, locked and shared memory
     * GPUs: number and kinds, peer access, torch's CUDA, GPUDirect RDMA
     * each GPU: its modes, ECC, PCIe link, clocks, power limit, NVLink fabric
+    * each device alone: matrix product, memory, transfers, a training step
     * network: names, clocks, membership, mtu, RDMA cards, dead and slow links
     """
     words = tuple(word.strip() for word in (interconnect or "").split(",") if word.strip())
@@ -78,4 +85,6 @@ def check(
         raise UsageError("--interconnect: no network is named; write for example --interconnect ib0,eth0")
     if len(set(words)) < len(words):
         raise UsageError(f"--interconnect {interconnect}: a network is named twice")
-    return Asked(interconnect=words, fabric=fabric or None, json=json, all_reduce=all_reduce)
+    return Asked(
+        interconnect=words, fabric=fabric or None, json=json, all_reduce=all_reduce, device_rates=device_rates
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
-from itertools import zip_longest
+from itertools import count, zip_longest
 
 from msgspec.structs import replace
 
@@ -15,8 +15,9 @@ from scaling.hosts.networks import Entry
 from scaling.records import network
 from scaling.records.host import HostInfo, Nic
 from scaling.records.network import Network, Place
-from scaling.records.point import Record
+from scaling.records.point import Device, Record
 from scaling.tools.check.all_reduce import AllReduces
+from scaling.tools.check.device_rates import Rating
 from scaling.tools.check.facts import (
     Facts,
     Leave,
@@ -404,6 +405,7 @@ class Lead:
     def __init__(self, mailbox: Mailbox[ToRank, ToLead]) -> None:
         self._mailbox = mailbox
         self._token = secrets.token_bytes(16)
+        self._numbers = count()
         self.say: Callable[[str], None] = lambda _: None
 
     def enrolled(self, within_s: float = ENROL_S) -> tuple[RankFacts, ...]:
@@ -420,9 +422,17 @@ class Lead:
     ) -> Facts:
         """Prepare all nodes and measure their links until `until_s`. Raises UsageError for a word without a
         network."""
+        return self.linked(self.found(ranks, words, known), until_s)
+
+    def found(self, ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, Entry]) -> Facts:
+        """Find the networks. Raises UsageError for a word without one."""
         facts = find_networks(ranks, words, known)
         self.say(_opening(facts))
-        names = [rank.host.hostname for rank in ranks]
+        return facts
+
+    def linked(self, facts: Facts, until_s: float) -> Facts:
+        """Prepare all nodes and measure their links until `until_s`."""
+        names = [rank.host.hostname for rank in facts.ranks]
         first = {node: names.index(node) for node in facts.nodes}
         facts = replace(facts, prepared=self._prepared(facts, first))
         budget_s = max(LINKS_S[0], min(until_s - self._mailbox.clock(), LINKS_S[1]))
@@ -433,8 +443,15 @@ class Lead:
         tour.take(self._mailbox.clock() + budget_s + OVERRUN_S, self.say)
         return replace(facts, links=tuple(tour.links), left_out=tuple(tour.left_out))
 
+    def rated(self, facts: Facts, device: Device | None = None) -> Facts:
+        """Measure each device alone, all at the same time. `device`: the kind for all ranks; None: a rank's GPU if
+        the framework can use it, else its CPUs. A device that fails or is silent has an `error`."""
+        rating = Rating(self._mailbox, facts.ranks, next(self._numbers), self.say)
+        return replace(facts, device_rates=rating.take(device))
+
     def all_reduced(self, facts: Facts) -> Facts:
-        return replace(facts, all_reduces=AllReduces(self._mailbox, facts, self.say).take())
+        all_reduces = AllReduces(self._mailbox, facts, self.say, self._numbers)
+        return replace(facts, all_reduces=all_reduces.take())
 
     def dismiss(self, exit_code: int = 0, *, answer: bool = False) -> None:
         self._mailbox.order_all(Leave(exit_code=exit_code, answer=answer))

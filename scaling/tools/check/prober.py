@@ -6,53 +6,45 @@ Threads measure and `turn` forwards their answers. So nothing blocks in MPI, and
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import select
-import signal
 import socket
 import struct
-import subprocess
 import sys
-import tempfile
 import termios
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
 from statistics import median
-from typing import IO
 
-import msgspec
 from msgspec.structs import replace
 
-from scaling import frameworks
-from scaling.agent import interpreters, strategies
-from scaling.agent.environment import child_environ, granted
-from scaling.errors import ScalingError
-from scaling.frameworks import nccl_log
+from scaling.records.device_rates import DeviceRates
 from scaling.records.messages import Signalled
 from scaling.records.network import Place
-from scaling.records.task import AskedAllReduce, RankAllReduce
-from scaling.text import one_line, signal_name
 from scaling.tools.check import gather
 from scaling.tools.check.facts import (
     RANK_DECODER,
-    EndExchange,
+    EndProcess,
     Exchange,
     Exchanged,
+    Go,
     Leave,
     Left,
     Link,
     Measure,
     Prepare,
     Prepared,
+    Rate,
+    Rated,
     ToLead,
     ToRank,
 )
+from scaling.tools.check.processes import FOR_GOOD, Exchanger, Rater
 from scaling.transport.base import Cluster
 from scaling.transport.mailbox import send_news
 
@@ -270,87 +262,6 @@ def exactly(sock: socket.socket, size: int) -> bytes:
     return found
 
 
-# ---------------------------------------------------------------- all-reduces
-
-
-FRAMEWORK = frameworks.all_reducing()
-PROCESS = FRAMEWORK.all_reduce
-TAIL_BYTES = 4000
-FOR_GOOD = math.inf
-
-
-class Exchanger:
-    """Runs one rank's processes for all-reduces, one at a time, with increasing numbers."""
-
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self._environ = environ
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._over: float = -1
-
-    def measured(self, number: int, asked: AskedAllReduce) -> RankAllReduce:
-        """Run one measurement and block until the process answers or dies. The process lives until `end`."""
-        try:
-            with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
-                # NCCL writes its choices to a file next to this path.
-                asked = replace(asked, task=replace(asked.task, log=f"{folder}/all-reduce"))
-                own = granted(self._environ, strategies.environ(asked.task))
-                environ = child_environ(self._environ, asked.task, own)
-                process = self._start(number, environ, log)
-                line = _answer(process, msgspec.json.encode(asked) + b"\n")
-                if line.endswith(b"\n"):
-                    told = msgspec.json.decode(line, type=RankAllReduce)
-                else:
-                    told = RankAllReduce(error=_cause(process.wait(), log))
-                return replace(told, nccl=nccl_log.read(environ.get("NCCL_DEBUG_FILE", ""), process.pid))
-        except (OSError, ScalingError) as error:
-            return RankAllReduce(error=one_line(str(error)))
-
-    def _start(self, number: int, environ: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if number <= self._over:
-                raise InterruptedError("cancelled before it started")
-            self._process = subprocess.Popen(
-                [interpreters.of(FRAMEWORK.name, self._environ), "-m", PROCESS],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environ,
-                start_new_session=True,
-            )
-            return self._process
-
-    def end(self, number: float) -> None:
-        """End the process. No process with this number or a lower one is started afterwards."""
-        with self._lock:
-            self._over = max(self._over, number)
-            process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-
-
-def _answer(process: subprocess.Popen[bytes], question: bytes) -> bytes:
-    assert process.stdin is not None and process.stdout is not None
-    with suppress(BrokenPipeError):
-        process.stdin.write(question)
-        process.stdin.flush()
-    return process.stdout.readline()
-
-
-def _cause(code: int, log: IO[bytes]) -> str:
-    log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-    lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    ended = f"ended by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
-    return f"{ended}: {one_line(lines[-1])}" if lines else ended
-
-
 # ---------------------------------------------------------------- prober
 
 QUICK_S = 0.002
@@ -366,9 +277,9 @@ class Prober:
         self._answers_leaving = False
         self._bind = bind
         self._listeners: list[Listener] = []
-        self._exchanger = Exchanger()
+        self._exchanger, self._rater = Exchanger(), Rater()
         self._answers: SimpleQueue[ToLead | BaseException] = SimpleQueue()
-        self._under_way = 0
+        self._measuring: list[threading.Thread] = []
         self._signals = [] if signals is None else signals
 
     def serve(self) -> None:
@@ -386,14 +297,14 @@ class Prober:
             self._obey(RANK_DECODER.decode(message[1]))
         while not self._answers.empty():
             answer = self._answers.get()
-            self._under_way -= 1
             if isinstance(answer, BaseException):
                 raise answer
             self.say(answer)
 
     def wait(self) -> None:
         """Sleep, because MPI has no file descriptor to wait on."""
-        time.sleep(QUICK_S if self._under_way else CALM_S)
+        self._measuring = [thread for thread in self._measuring if thread.is_alive()]
+        time.sleep(QUICK_S if self._measuring else CALM_S)
 
     def say(self, message: ToLead) -> None:
         send_news(self.cluster, message)
@@ -406,16 +317,25 @@ class Prober:
                 self._apart(lambda: probe_link(order, self._bind))
             case Exchange():
                 self._apart(lambda: self._exchange(order))
-            case EndExchange():
-                self._exchanger.end(order.number)
+            case Rate():
+                self._apart(lambda: self._rate(order), calm=True)
+            case Go():
+                self._rater.go()
+            case EndProcess():
+                self._end(order.number)
             case Leave():
                 self.left, self.exit_code, self._answers_leaving = True, order.exit_code, order.answer
-                self._exchanger.end(FOR_GOOD)
+                self._end(FOR_GOOD)
                 for listener in self._listeners:
                     listener.close()
 
-    def _apart(self, work: Callable[[], ToLead]) -> None:
-        """Do `work` in a thread. A later turn forwards its answer or raises its exception."""
+    def _end(self, number: float) -> None:
+        for processes in (self._exchanger, self._rater):
+            processes.end(number)
+
+    def _apart(self, work: Callable[[], ToLead], *, calm: bool = False) -> None:
+        """Do `work` in a thread. A later turn forwards its answer or raises its exception. `calm`: this process
+        must not wake often meanwhile."""
 
         def run() -> None:
             try:
@@ -423,8 +343,10 @@ class Prober:
             except BaseException as error:
                 self._answers.put(error)
 
-        self._under_way += 1
-        threading.Thread(target=run, daemon=True).start()
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        if not calm:
+            self._measuring.append(thread)
 
     def _prepare(self, order: Prepare) -> Prepared:
         ports: dict[str, int] = {}
@@ -442,3 +364,9 @@ class Prober:
 
     def _exchange(self, order: Exchange) -> Exchanged:
         return Exchanged(number=order.number, told=self._exchanger.measured(order.number, order.asked))
+
+    def _rate(self, order: Rate) -> Rated:
+        def tell(told: DeviceRates) -> None:
+            self._answers.put(Rated(number=order.number, told=told))
+
+        return Rated(number=order.number, told=self._rater.measured(order.number, order.asked, tell))

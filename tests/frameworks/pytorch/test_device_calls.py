@@ -14,8 +14,9 @@ import torch
 from msgspec.structs import replace
 from torch import distributed
 
-from scaling.frameworks.pytorch import ddp_trainer, store
+from scaling.frameworks.pytorch import ddp_trainer, device_rates, store
 from scaling.frameworks.pytorch.loop import Training
+from scaling.records.device_rates import AskedDeviceRates, DeviceRates
 from scaling.records.events import Event
 from scaling.records.point import Kind
 from scaling.records.task import Command, Finish, Inspect, Rest, Run
@@ -174,3 +175,70 @@ def test_nccl_connects_on_the_rank_s_own_device_before_it_is_ready(
     assert [call for call in calls if call in once] == once
     assert (given["device_id"], given["device_ids"]) == (torch.device("cuda", 3), [3])
     assert calls[-2:] == ["Result", "destroy_process_group"]
+
+
+# ---------------------------------------------------------------- the rates of a device alone
+
+
+@pytest.fixture
+def probe(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> device_rates.Probe:
+    """The probe of GPU 3, with small tensors and no time for repeats; what it allocates is noted."""
+
+    def allocating(make: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*size: int, device: Any = None, dtype: Any = None, pin_memory: bool = False) -> Any:
+            calls.append("pinned" if pin_memory else str(device))
+            return make(*size, dtype=dtype)
+
+        return call
+
+    task = one_task("torch:plain", "solo", batch_size=4)
+    task = replace(task, point=changed(task.point, device="cuda"), device_index=3)
+    asked = AskedDeviceRates(
+        task=task, device=DeviceRates(launch_rank=3, host="node1", device="cuda", name="a GPU"), host_bytes=64
+    )
+    made = device_rates.Probe(asked)
+    monkeypatch.setattr(device_rates, "GPU_ROWS", 8)
+    monkeypatch.setattr(device_rates, "GPU_COPY_BYTES", 64)
+    for name in ("WARM_UP_S", "MATRIX_S", "COPY_S", "TRANSFER_S", "STEP_S"):
+        monkeypatch.setattr(device_rates, name, 0.0)
+    for name in ("randn", "ones"):
+        monkeypatch.setattr(torch, name, allocating(getattr(torch, name)))
+    calls.clear()
+    return made
+
+
+TIMED = ["mark", "reached", "mark", "reached", "reached"]
+
+
+def test_a_rate_is_timed_by_events_of_a_queue_that_stays_filled(
+    probe: device_rates.Probe, calls: list[str]
+) -> None:
+    told = probe.rates()
+    assert told.error == ""
+    repeats = ["mark", *TIMED] * 2  # the first ones warm up
+    on_gpu = "cuda:3"
+    noted = [call for call in calls if call != "to"]
+    assert noted[:-16] == [
+        on_gpu, on_gpu, *repeats,
+        on_gpu, *repeats,
+        "pinned", on_gpu, *repeats,
+        "pinned", on_gpu, *repeats,
+    ]  # fmt: skip
+    assert noted[-16:] == ["mark", "step", "mark", "reached", "step", "mark", "reached", "reached"] * 2
+
+
+def test_the_median_repeat_of_a_gpu_counts(probe: device_rates.Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_by_events", lambda _work, _budget_s: [4.0, 1.0, 2.0])
+    told = probe.rates()
+    assert (told.samples_per_s, told.copy_bytes_per_s, told.to_device_bytes_per_s) == (4 / 2, 2 * 64 / 2, 64 / 2)
+    assert told.matrix_flops_per_s == 2 * 8**3 / 2
+
+
+def test_rates_before_a_failure_are_kept(probe: device_rates.Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 1 GiB")
+
+    monkeypatch.setattr(torch, "ones", fails)
+    told = probe.rates()
+    assert told.matrix_flops_per_s and (told.copy_bytes_per_s, told.samples_per_s) == (None, None)
+    assert told.error == "OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"

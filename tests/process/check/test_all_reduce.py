@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from scaling.errors import Interrupted
 from scaling.records.network import ALONE, NcclChoice, Network, Place
 from scaling.records.task import AskedAllReduce, RankAllReduce
-from scaling.tools.check import all_reduce, prober
+from scaling.tools.check import all_reduce, processes
 from scaling.tools.check.facts import LEAD_DECODER, AllReduce, Facts, Prepared, RankFacts, ToLead, ToRank
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
@@ -71,7 +71,7 @@ def children() -> list[psutil.Process]:
     found = []
     for one in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            found += [one] if prober.PROCESS in " ".join(one.cmdline()) else []
+            found += [one] if processes.PROCESS in " ".join(one.cmdline()) else []
     return found
 
 
@@ -117,7 +117,7 @@ def test_the_first_failure_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prober, "PROCESS", "scaling.no_such_module")
+    monkeypatch.setattr(processes, "PROCESS", "scaling.no_such_module")
     (one,) = Cluster(monkeypatch, torches(FOUR[:1], 2)).measured()
     assert "exited with code 1: " in one.error
     assert "No module named scaling.no_such_module" in one.error
@@ -134,7 +134,7 @@ def test_a_rank_that_waits_for_others_ends_with_its_agent() -> None:
     task = all_reduce.tasks(told, "", {"node1": ALONE}, "gloo", 9)[1]  # rank 0, which would listen, never comes
     asked = AskedAllReduce(task=task, largest_bytes=1, budget_s=1.0)
     with subprocess.Popen(
-        [sys.executable, "-m", prober.PROCESS],
+        [sys.executable, "-m", processes.PROCESS],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     ) as process:  # fmt: skip
         process.communicate(msgspec.json.encode(asked) + b"\n", timeout=60)  # then its stdin ends
@@ -167,17 +167,17 @@ def asked_on_gpus() -> AskedAllReduce:
 @pytest.fixture
 def telling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A process that writes NCCL's log; returns its working directory."""
-    monkeypatch.setattr(prober, "PROCESS", "tests.support.telling_all_reduce")
+    monkeypatch.setattr(processes, "PROCESS", "tests.support.telling_all_reduce")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def told(**environ: str) -> RankAllReduce:
-    one = prober.Exchanger({**os.environ, **environ})
+    one = processes.Exchanger({**os.environ, **environ})
     try:
         return one.measured(0, asked_on_gpus())
     finally:
-        one.end(prober.FOR_GOOD)
+        one.end(processes.FOR_GOOD)
 
 
 def test_the_preflight_knows_what_nccl_chose_and_leaves_no_log(telling: Path) -> None:

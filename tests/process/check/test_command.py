@@ -22,7 +22,7 @@ def test_this_process_alone(
 ) -> None:
     monkeypatch.setattr(launch, "_connected", lambda *_: Hub(1).rank(0))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    assert command.main(["--json"]) in (0, 1)
+    assert command.main(["--json", "--no-device-rates"]) in (0, 1)
     seen = msgspec.json.decode(capsys.readouterr().out, type=Findings)
     assert seen.facts.nodes == (socket.gethostname(),)
     assert command.main(["--fabric", str(tmp_path / "none.toml")]) == 2
@@ -33,7 +33,7 @@ def test_this_process_alone(
 
 
 def test_output_that_nobody_takes() -> None:
-    command_line = [sys.executable, "-m", "scaling", "check"]
+    command_line = [sys.executable, "-m", "scaling", "check", "--no-device-rates"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command_line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (

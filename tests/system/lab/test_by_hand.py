@@ -106,7 +106,7 @@ def test_only_rank_0_listens_on_all_addresses(lab: Lab, tmp_path: Path, open_fil
 
 
 def test_a_check_measures_the_links(lab: Lab, tmp_path: Path, open_files: ExitStack) -> None:
-    started = ranks(lab, 2, tmp_path, open_files, "scaling", "check", "--no-all-reduce")
+    started = ranks(lab, 2, tmp_path, open_files, "scaling", "check", "--no-all-reduce", "--no-device-rates")
     assert codes(started) == [0, 0], (tmp_path / "0.txt").read_text()
     assert "check: 2 ranks on 2 nodes; networks: ib, ethernet\n" in (tmp_path / "0.txt").read_text()
 

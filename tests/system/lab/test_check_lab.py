@@ -27,7 +27,7 @@ def lab() -> Iterator[Lab]:
 def check(lab: Lab, *arguments: str, all_reduce: bool = False) -> tuple[int, Findings]:
     """The preflight of all nodes: its exit code and what it found."""
     timed = "--all-reduce" if all_reduce else "--no-all-reduce"
-    words = ["-np", "4", "python", "-m", "scaling", "check", "--json", timed, *arguments]
+    words = ["-np", "4", "python", "-m", "scaling", "check", "--json", timed, "--no-device-rates", *arguments]
     done = labs.command("run", "--name", lab.name, "--", *words)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, msgspec.json.decode(done.stdout, type=Findings)

@@ -73,7 +73,18 @@ def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str, s
 
 
 def test_the_preflight_measures_it(lab: Lab) -> None:
-    words = ["-np", "2", "python", "-m", "scaling", "check", "--json", "--interconnect", "eth0"]
+    words = [
+        "-np",
+        "2",
+        "python",
+        "-m",
+        "scaling",
+        "check",
+        "--json",
+        "--no-device-rates",
+        "--interconnect",
+        "eth0",
+    ]
     done = labs.command("run", "--name", lab.name, "--", *words)
     found = msgspec.json.decode(done.stdout, type=Findings)
     (network,) = found.facts.networks

@@ -21,7 +21,7 @@ CHECK = ("-m", "scaling", "check")
 
 
 def test_under_mpirun() -> None:
-    done = mpirun(MPIS[1], 2, *CHECK, "--no-all-reduce")
+    done = mpirun(MPIS[1], 2, *CHECK, "--no-all-reduce", "--no-device-rates")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "check: one node" in done.stdout
     assert done.stdout.count("ok       launch         1 node with 2 ranks each") == 1
@@ -35,6 +35,8 @@ def test_json_under_mpirun(mpi: Mpi) -> None:
     seen = msgspec.json.decode(done.stdout, type=Findings)
     assert [one.host.hostname for one in seen.facts.ranks] == [socket.gethostname()] * 2
     assert mpi.banner in seen.facts.ranks[1].mpi
+    assert [one.error + one.left_out for one in seen.facts.device_rates] == [""] * len(seen.facts.device_rates)
+    assert all(one.samples_per_s and one.cpus for one in seen.facts.device_rates)
     (one,) = seen.facts.all_reduces  # by children of ranks that are inside MPI
     assert one.error == ""
     assert one.everyone is not None and one.everyone.ranks == 2
@@ -54,7 +56,7 @@ def test_a_bug_under_mpirun_ends_all_ranks(mpi: Mpi) -> None:
     code = (
         "import sys\nfrom scaling.tools.check import __main__ as check, gather\n"
         "def broken(*_): raise RuntimeError('a planted bug')\n"
-        "gather.watch = broken\nsys.exit(check.main([]))\n"
+        "gather.watch = broken\nsys.exit(check.main(['--no-device-rates']))\n"
     )
     done = mpirun(mpi, 2, "-c", code)
     assert done.returncode != 0

@@ -411,6 +411,8 @@ def test_a_sound_gpu(install: Install) -> None:
         GpuHealth(
             uuid="GPU-aaaa0000-1111",
             name="NVIDIA H200",
+            index=0,
+            serial="1654922003917",
             compute_capability="9.0",
             is_persistent=True,
             compute_mode="Default",
@@ -453,7 +455,7 @@ def test_what_a_gpu_does_not_support_is_unknown_and_costs_nothing_else(install: 
 
 def test_a_gpu_that_supports_nothing(install: Install) -> None:
     every = {*HEALTH, "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetEnforcedPowerLimit"}
-    every |= {"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetMigMode"}
+    every |= {"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetMigMode", "nvmlDeviceGetIndex"}
     install(FakeGpu(name="NVIDIA GeForce GTX 1080", lacks=frozenset(every)))
     (gpu,) = gathered().gpus
     assert gpu == GpuHealth(uuid="GPU-aaaa0000-1111", name="NVIDIA GeForce GTX 1080")

@@ -286,3 +286,11 @@ def test_which_file_counts_the_kernel_s_kills_for_memory(
 def test_whether_a_process_has_ended(tmp_path: Path, stat: str, expected: bool) -> None:
     write(tmp_path, {"proc/7/stat": stat} if stat else {})
     assert proc.is_over(7, tmp_path) == expected
+
+
+def test_the_time_that_this_thread_waits_for_a_cpu(tmp_path: Path) -> None:
+    folder = tmp_path / "proc/thread-self"
+    folder.mkdir(parents=True)
+    (folder / "schedstat").write_text("1000000000 250000000 3\n")
+    assert proc.queued_s(tmp_path) == 0.25
+    assert proc.queued_s(tmp_path / "none") == 0.0

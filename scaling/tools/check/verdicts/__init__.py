@@ -15,7 +15,7 @@ from scaling.records.run import ZEROMQ
 from scaling.records.task import Timed
 from scaling.text import counted
 from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict, error, grouped, ok, size, some, warning
-from scaling.tools.check.verdicts import gpus, links
+from scaling.tools.check.verdicts import devices, gpus, links
 from scaling.tools.check.verdicts.links import gbit, slow_nodes
 
 # ---------------------------------------------------------------- gpu driver
@@ -408,7 +408,7 @@ def load(facts: Facts) -> Iterator[Verdict]:
 TOPICS: tuple[Callable[[Facts], Iterator[Verdict]], ...] = (
     launch, code, versions,
     cores, load, memlock, shared_memory,
-    gpus.gpus, driver, direct, gpus.health,
+    gpus.gpus, driver, direct, gpus.health, devices.device_rates,
     links.name_verdicts, links.clock_verdicts, links.membership, links.mtu, links.rdma,
     links.reached, links.latency, links.bandwidth,
     all_reduce,

@@ -384,6 +384,9 @@ def _level(value: float, usual: float) -> Level:
 
 
 def gbit(bits_per_s: float) -> str:
-    """Format Gb/s with three digits: `0.00956`, `9.41`, `102`."""
-    value = bits_per_s / GBIT
+    return digits(bits_per_s / GBIT)
+
+
+def digits(value: float) -> str:
+    """Format with three digits: `0.00956`, `9.41`, `102`."""
     return f"{value:.{max(0, 2 - floor(log10(value)))}f}" if value > 0 else "0"

@@ -1,0 +1,11 @@
+"""A process in the place of one that measures for the preflight: it runs the program of a test.
+
+python -m tests.support.answering      (started by the preflight in a test)
+"""
+
+from __future__ import annotations
+
+import os
+
+if __name__ == "__main__":
+    exec(os.environ["SCALING_TEST_PROGRAM"])

@@ -1,0 +1,461 @@
+"""Device rates: who measures which device with which work, which answers count, what is said of slow devices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from scaling.errors import Interrupted
+from scaling.records.device_rates import DeviceRates
+from scaling.records.host import GpuHost
+from scaling.records.messages import Signalled
+from scaling.records.point import Device
+from scaling.tools.check import device_rates, processes
+from scaling.tools.check.device_table import device_table
+from scaling.tools.check.facts import (
+    LEAD_DECODER,
+    RANK_DECODER,
+    Facts,
+    Go,
+    RankFacts,
+    Rate,
+    Rated,
+    ToLead,
+    ToRank,
+    Verdict,
+)
+from scaling.tools.check.lead import Lead
+from scaling.tools.check.verdicts import devices
+from scaling.tools.check.verdicts.devices import outliers
+from scaling.transport.base import Hub
+from scaling.transport.mailbox import Mailbox, send_news
+from tests.support.check_facts import FOUR, TORCH, gpu, node, rank, ranks, sound_gpu
+from tests.support.inline_child import Clock
+
+H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
+SOUND = {
+    "matrix_flops_per_s": 766e12,
+    "copy_bytes_per_s": 4.3e12,
+    "to_device_bytes_per_s": 55.1e9,
+    "from_device_bytes_per_s": 54.2e9,
+    "samples_per_s": 2750.0,
+}
+
+
+def on_gpu(number: int, *, name: str = H200, of_sound: float = 1.0, **changes: Any) -> DeviceRates:
+    """GPU `number` of a launch, eight to a node; `of_sound` is its matrix product as a fraction of a sound one."""
+    fields: dict[str, Any] = {
+        "launch_rank": number, "host": f"node{1 + number // 8}", "device": "cuda", "name": name,
+        "index": number % 8, "uuid": f"GPU-{number}", "serial": f"16549220{number:03}",
+        "work": device_rates.workload("cuda", (9, 0)),
+        **SOUND, "matrix_flops_per_s": of_sound * SOUND["matrix_flops_per_s"],
+    }  # fmt: skip
+    return DeviceRates(**{**fields, **changes})
+
+
+def failed_gpu(number: int, error: str = "no answer within 30 s", **known: float) -> DeviceRates:
+    return replace(on_gpu(number, error=error), **{**dict.fromkeys(SOUND), **known})
+
+
+def on_cpus(number: int, flops_per_s: float = 95e9, **changes: Any) -> DeviceRates:
+    fields: dict[str, Any] = {
+        "launch_rank": number, "host": "node1", "device": "cpu", "name": "Xeon",
+        "cpus": (2 * number, 2 * number + 1),
+        "work": device_rates.workload("cpu", None),
+        "matrix_flops_per_s": flops_per_s, "copy_bytes_per_s": 12e9, "samples_per_s": 310.0,
+    }  # fmt: skip
+    return DeviceRates(**{**fields, **changes})
+
+
+def judged(rates: Sequence[DeviceRates]) -> list[Verdict]:
+    return list(devices.device_rates(Facts(ranks=(), device_rates=tuple(rates))))
+
+
+def slow(rates: Sequence[DeviceRates]) -> list[tuple[int, str, float]]:
+    return [(one.device.launch_rank, one.quantity.name, round(one.below, 3)) for one in outliers(rates)]
+
+
+# ---------------------------------------------------------------- outliers
+
+
+def test_sound_devices_have_no_outlier() -> None:
+    assert outliers([]) == outliers([on_gpu(0)]) == []
+    assert outliers([on_gpu(number, of_sound=1 - number / 200) for number in range(8)]) == []
+
+
+def test_one_slow_device_of_eight() -> None:
+    rates = [on_gpu(number, of_sound=0.93 if number == 5 else 1) for number in range(8)]
+    (one,) = outliers(rates)
+    assert (one.device, one.quantity.field, one.among) == (rates[5], "matrix_flops_per_s", 8)
+    assert one.usual == SOUND["matrix_flops_per_s"] and one.below == pytest.approx(0.07)
+
+
+def test_the_worst_is_first_and_every_slow_rate_is_told() -> None:
+    rates = [on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.9, samples_per_s=1375.0), on_gpu(3, of_sound=0.8)]
+    assert slow(rates) == [(2, "training step", 0.5), (3, "matrix product", 0.2), (2, "matrix product", 0.1)]
+
+
+def test_five_per_cent_is_slow_and_less_is_not() -> None:
+    rates = [on_gpu(number, samples_per_s=1000.0) for number in range(3)]
+    assert slow([*rates, on_gpu(3, samples_per_s=951.0)]) == []
+    assert slow([*rates, on_gpu(3, samples_per_s=950.0)]) == [(3, "training step", 0.05)]
+    assert [one.device.launch_rank for one in outliers([*rates, on_gpu(3, samples_per_s=951.0)], least=0.01)] == [
+        3
+    ]
+
+
+def test_of_two_devices_the_slower_is_held_against_the_faster() -> None:
+    assert slow([on_gpu(0, of_sound=0.9), on_gpu(1)]) == [(0, "matrix product", 0.1)]
+
+
+def test_a_slow_half_is_named() -> None:
+    rates = [on_gpu(number, of_sound=0.9 if number < 4 else 1) for number in range(8)]
+    assert [one.device.launch_rank for one in outliers(rates)] == [0, 1, 2, 3]
+
+
+def test_devices_are_compared_among_their_kind() -> None:
+    mixed = [on_gpu(0), on_gpu(1), on_gpu(2, name=A100, of_sound=0.3), on_gpu(3, name=A100, of_sound=0.27)]
+    assert slow([*mixed, on_cpus(4)]) == [(3, "matrix product", 0.1)]
+    assert slow([on_cpus(0), on_cpus(1, 40e9, cpus=(2,))]) == []  # half of the cores
+
+
+def test_what_is_not_known_is_not_compared() -> None:
+    silent = failed_gpu(2)
+    assert slow([on_gpu(0), on_gpu(1), silent]) == []
+    assert slow([silent, replace(silent, launch_rank=3)]) == []
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def test_sound_devices_and_the_vendor_s_peak_are_one_line() -> None:
+    (verdict,) = judged([on_gpu(number) for number in range(8)])
+    assert (verdict.level, verdict.topic) == ("ok", "device rates")
+    assert verdict.text == (
+        "8 x NVIDIA H200: matrix product 766 TFLOP/s (77 % of 989.5 TFLOP/s), copy 4300 GB/s, copy to the device "
+        "55.1 GB/s, copy from the device 54.2 GB/s, training step 2750 samples/s"
+    )
+    assert judged([]) == []
+
+
+def test_a_slow_device_is_named_with_host_index_and_serial() -> None:
+    (verdict,) = judged([on_gpu(number, of_sound=0.93 if number == 13 else 1) for number in range(16)])
+    assert (verdict.level, verdict.topic) == ("warning", "device rates")
+    assert verdict.text == (
+        "node2 GPU 5 (serial 16549220013): matrix product 712 TFLOP/s, 7.0 % below the median of 16, 766 TFLOP/s "
+        "(77 % of 989.5 TFLOP/s)"
+    )
+    assert verdict.mend.startswith("on node2: nvidia-smi -i 5 -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER ")
+
+
+def test_slow_transfers_alone_point_at_pcie() -> None:
+    (verdict,) = judged([on_gpu(0, to_device_bytes_per_s=25e9), on_gpu(1)])
+    assert "copy to the device 25.0 GB/s, 54.6 % below the other one's, 55.1 GB/s" in verdict.text
+    assert "nvidia-smi -i 0 -q -d PCIE" in verdict.mend
+    (both,) = judged([on_gpu(0, to_device_bytes_per_s=25e9, of_sound=0.5), on_gpu(1)])
+    assert "PERFORMANCE" in both.mend and both.text.count(" below ") == 2
+
+
+def test_many_slow_devices_are_five_lines() -> None:
+    rates = [on_gpu(number, of_sound=0.9 - number / 1000 if number < 16 else 1) for number in range(64)]
+    verdicts = judged(rates)
+    assert [one.text.partition(" (")[0] for one in verdicts[:4]] == [f"node2 GPU {n}" for n in (7, 6, 5, 4)]
+    assert verdicts[4].text.startswith("12 more devices at least 5 % slow: node2 GPU 3 (serial 16549220011), ")
+    assert len(verdicts) == 5 and verdicts[4].text.endswith(" and 8 more")
+
+
+def test_slow_cores() -> None:
+    (verdict,) = judged([on_cpus(0), on_cpus(1, 80e9)])
+    assert verdict.text == (
+        "node1 CPUs 2-3: matrix product 0.0800 TFLOP/s, 15.8 % below the other one's, 0.0950 TFLOP/s"
+    )
+    assert "cpupower" in verdict.mend and "nvidia" not in verdict.mend
+
+
+def test_a_device_that_fails_is_an_error_and_the_others_are_still_judged() -> None:
+    error, warning = judged([on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.9), failed_gpu(3)])
+    assert (error.level, warning.level) == ("error", "warning")
+    assert (
+        error.text == "a device alone fails: no answer within 30 s on node1 GPU 3 (serial 16549220003) of rank 3"
+    )
+    assert error.mend and warning.text.startswith("node1 GPU 2 ")
+
+
+def test_what_was_left_out_is_said() -> None:
+    told = ranks(FOUR[:2], told={"node1": TORCH["node1"]})
+    rates = [seat.device for seat in device_rates.seats(told)]
+    (verdict,) = judged(rates[1:])
+    assert (verdict.level, verdict.text) == ("ok", "not measured: torch is missing in this environment on node2")
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_the_table_has_a_line_a_device() -> None:
+    failed = failed_gpu(1, "AcceleratorError: gone", matrix_flops_per_s=95e12)
+    assert device_table([on_gpu(0), failed], 24)[2:] == [
+        "                                    matrix    copy      to    from    step",
+        "  node1 GPU 0 (serial 16549220000)     766    4300    55.1    54.2    2750",
+        "  node1 GPU 1 (serial 16549220001)    95.0       -       -       -       -",
+        "",
+    ]
+
+
+def test_the_table_of_cpus_has_no_transfers() -> None:
+    head, row = device_table([on_cpus(0)], 24)[2:4]
+    assert head.split() == ["matrix", "copy", "step"]
+    assert row.split() == ["node1", "CPUs", "0-1", "0.0950", "12.0", "310"]
+
+
+def test_the_table_of_many_devices_has_least_median_and_most() -> None:
+    rates = [on_gpu(number, of_sound=1 + number / 100) for number in range(25)]
+    rows = [line.split() for line in device_table(rates, 24)[3:6]]
+    assert [row[4:6] for row in rows] == [["least", "766"], ["median", "858"], ["most", "950"]]
+
+
+def test_without_rates_there_is_no_table() -> None:
+    assert device_table([], 24) == []
+    assert device_table([failed_gpu(0)], 24) == []
+
+
+# ---------------------------------------------------------------- who measures what
+
+
+def gpus_of(name: str, count: int = 2, **changes: Any) -> dict[str, Any]:
+    return {name: {"gpus": tuple(gpu(index, of=count, name=H200, **changes) for index in range(count))}}
+
+
+CUDA = {"built_for_cuda": "13.0"}
+
+
+def test_each_rank_measures_its_gpu() -> None:
+    health = GpuHost(
+        gpus=(
+            replace(sound_gpu(0), uuid="GPU-0-node1", index=4, serial="111"),
+            sound_gpu(1, uuid="GPU-1-node1"),
+        )
+    )
+    told = ranks(FOUR[:1], each=2, hosts=gpus_of("node1"), told={"node1": {**CUDA, "driver": health}})
+    first, second = device_rates.seats(told)
+    assert (first.device.place, second.device.place) == ("node1 GPU 4 (serial 111)", "node1 GPU 1")
+    assert [(seat.device.launch_rank, seat.device.uuid, seat.device.name) for seat in (first, second)] == [
+        (0, "GPU-0-node1", H200), (1, "GPU-1-node1", H200),
+    ]  # fmt: skip
+    assert [device_rates.task(seat).device_index for seat in (first, second)] == [0, 1]
+
+
+def test_the_first_rank_on_a_shared_gpu_measures_it() -> None:
+    told = ranks(FOUR[:2], each=3, hosts=gpus_of("node1") | gpus_of("node2"), told=dict.fromkeys(FOUR, CUDA))
+    assert [(seat.device.launch_rank, seat.device.uuid) for seat in device_rates.seats(told)] == [
+        (0, "GPU-0-node1"), (1, "GPU-1-node1"), (3, "GPU-0-node2"), (4, "GPU-1-node2"),
+    ]  # fmt: skip
+
+
+def test_ranks_measure_their_own_cores_as_workers_have_them() -> None:
+    told = ranks(FOUR[:1], each=2, told=TORCH)
+    found = device_rates.seats(told)
+    tasks = [device_rates.task(seat) for seat in found]
+    assert [task.cpus for task in tasks] == [seat.device.cpus for seat in found]
+    assert set(tasks[0].cpus).isdisjoint(tasks[1].cpus)
+    assert all(task.threads == len(told[0].host.cores) // 2 for task in tasks)
+    assert [(task.point.strategy, task.point.kind, task.point.world_size) for task in tasks] == [
+        ("torch:plain", "solo", 1)
+    ] * 2
+
+
+def test_more_ranks_than_cores_measure_each_core_once() -> None:
+    one = node("node1", 1, cores=((0,), (1,)), core_ids=(0, 1))
+    told = [rank(one, number, **TORCH["node1"]) for number in range(5)]
+    assert [seat.device.cpus for seat in device_rates.seats(told)] == [(0,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "built", "kinds", "left_out"),
+    [
+        (None, "13.0", ["cuda", "cuda"], ""),
+        (None, "", ["cpu", "cpu"], ""),  # the framework is built without CUDA
+        ("cpu", "13.0", ["cpu", "cpu"], ""),
+        ("cuda", "", ["cuda", "cuda"], "torch is built without CUDA"),
+        ("emulated", "13.0", ["emulated", "emulated"], "emulated devices compute nothing"),
+        (None, None, ["cpu", "cpu"], "torch is missing in this environment"),
+    ],
+)
+def test_the_kind_of_device(asked: Device | None, built: str | None, kinds: list[str], left_out: str) -> None:
+    told = ranks(FOUR[:1], each=2, hosts=gpus_of("node1"), told={"node1": {"built_for_cuda": built}})
+    found = [seat.device for seat in device_rates.seats(told, asked)]
+    assert [one.device for one in found] == kinds
+    assert {one.left_out for one in found} == {left_out}
+
+
+def test_a_gpu_that_was_asked_for_and_is_not_there() -> None:
+    (seat,) = device_rates.seats(ranks(FOUR[:1], told=dict.fromkeys(FOUR, CUDA)), "cuda")
+    assert seat.device.left_out == "no GPU on this host"
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "words"),
+    [
+        ("cpu", None, ("digits-cnn", 32, "fp32", "contiguous")),
+        ("cuda", (9, 0), ("resnet50", 64, "bf16", "channels_last")),
+        ("cuda", (7, 5), ("resnet50", 64, "fp16", "channels_last")),
+        ("cuda", (6, 0), ("resnet50", 64, "fp32", "contiguous")),
+        ("cuda", None, ("resnet50", 64, "fp32", "contiguous")),
+    ],
+)
+def test_the_step_is_that_of_a_run_without_flags(
+    device: Device, capability: tuple[int, int] | None, words: tuple[object, ...]
+) -> None:
+    work = device_rates.workload(device, capability)
+    assert (work.model, work.batch_size, work.precision, work.memory_format) == words
+
+
+# ---------------------------------------------------------------- what is made of answers
+
+Answers = Callable[[ToRank, DeviceRates], Sequence[ToLead]]
+
+
+class Scripted:
+    """Ranks that answer an order as their script says, on a virtual clock; `orders` are those of each rank."""
+
+    def __init__(self, told: Sequence[RankFacts], scripts: Mapping[int, Answers]) -> None:
+        self._hub, self._clock = Hub(len(told)), Clock()
+        self._scripts = scripts
+        self._asked: dict[int, DeviceRates] = {}
+        self.orders: dict[int, list[str]] = {number: [] for number in range(len(told))}
+        self.said: list[str] = []
+        mailbox = Mailbox[ToRank, ToLead](
+            self._hub.rank(0),
+            LEAD_DECODER,
+            turn=self._turn,
+            wait=lambda: self._clock.sleep(1.0),
+            clock=self._clock,
+        )
+        self.lead = Lead(mailbox)
+        self.lead.say = self.said.append
+        self.facts = Facts(ranks=tuple(told))
+
+    def _turn(self) -> None:
+        for number in self.orders:
+            cluster = self._hub.rank(number)
+            while (message := cluster.receive("agent")) is not None:
+                order = RANK_DECODER.decode(message[1])
+                self.orders[number].append(type(order).__name__)
+                if isinstance(order, Rate):
+                    self._asked[number] = order.asked.device
+                for answer in self._scripts.get(number, sound)(order, self._asked[number]):
+                    send_news(cluster, answer)
+
+    def rates(self) -> tuple[DeviceRates, ...]:
+        found = self.lead.rated(self.facts).device_rates
+        self._turn()
+        return found
+
+
+def sound(order: ToRank, device: DeviceRates) -> Sequence[ToLead]:
+    """The answers of a sound rank."""
+    match order:
+        case Rate(number=number):
+            return [Rated(number=number, told=device)]
+        case Go(number=number):
+            return [Rated(number=number, told=replace(device, matrix_flops_per_s=95e9))]
+    return []
+
+
+def silent_at(kind: type[ToRank]) -> Answers:
+    return lambda order, device: [] if isinstance(order, kind) else sound(order, device)
+
+
+def three(**scripts: Answers) -> Scripted:
+    told = ranks(FOUR[:3], told=TORCH)
+    return Scripted(told, {int(name.removeprefix("rank")): script for name, script in scripts.items()})
+
+
+def test_all_are_built_before_any_measures() -> None:
+    cluster = three()
+    assert [(one.launch_rank, one.host, one.matrix_flops_per_s) for one in cluster.rates()] == [
+        (0, "node1", 95e9), (1, "node2", 95e9), (2, "node3", 95e9),
+    ]  # fmt: skip
+    assert set(map(tuple, cluster.orders.values())) == {("Rate", "Go", "EndProcess")}
+    assert cluster.said == ["rates of 3 devices, each alone, about 15 s"]
+
+
+def test_a_device_that_does_not_answer_has_an_error_and_the_others_their_rates() -> None:
+    cluster = three(rank1=silent_at(Go))
+    assert [one.error for one in cluster.rates()] == ["", "no answer within 30 s", ""]
+
+
+def test_a_process_that_does_not_start_is_not_waited_for_twice() -> None:
+    cluster = three(rank1=silent_at(Rate))
+    assert [one.error for one in cluster.rates()] == ["", "no answer within 90 s", ""]
+    assert cluster.orders[1] == ["Rate", "EndProcess"]
+
+
+def test_a_process_that_fails_at_its_start_does_not_measure() -> None:
+    def fails(order: ToRank, device: DeviceRates) -> Sequence[ToLead]:
+        assert not isinstance(order, Go)
+        return (
+            [Rated(number=order.number, told=replace(device, error="no CUDA"))] if isinstance(order, Rate) else []
+        )
+
+    assert [one.error for one in three(rank2=fails).rates()] == ["", "", "no CUDA"]
+
+
+def test_answers_of_an_earlier_measurement_do_not_count() -> None:
+    def late(order: ToRank, device: DeviceRates) -> Sequence[ToLead]:
+        old = Rated(number=-1, told=replace(device, matrix_flops_per_s=1.0))
+        return [old, *sound(order, device)]
+
+    cluster = three(rank0=late)
+    assert [one.matrix_flops_per_s for one in cluster.rates()] == [95e9] * 3
+    assert [one.matrix_flops_per_s for one in cluster.rates()] == [95e9] * 3  # and it can be repeated
+
+
+def test_a_signal_ends_the_processes() -> None:
+    def signalled(order: ToRank, _: DeviceRates) -> Sequence[ToLead]:
+        return [Signalled(signal=2)] if isinstance(order, Rate) else []
+
+    cluster = three(rank1=signalled)
+    with pytest.raises(Interrupted):
+        cluster.rates()
+    cluster._turn()
+    assert all(orders[-1] == "EndProcess" for orders in cluster.orders.values())
+
+
+def test_nothing_is_started_where_nothing_can_be_measured() -> None:
+    cluster = Scripted(ranks(FOUR[:2]), {})
+    rates = cluster.lead.rated(cluster.facts).device_rates
+    assert [one.left_out for one in rates] == ["torch is missing in this environment"] * 2
+    assert cluster.said == []
+
+
+def test_rates_are_kept_as_json() -> None:
+    kept = Facts(ranks=ranks(FOUR[:1]), device_rates=(on_gpu(0), on_cpus(1)))
+    assert msgspec.json.decode(msgspec.json.encode(kept), type=Facts) == kept
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(on_gpu(0)).replace(b"2750.0", b"-1"), type=DeviceRates)
+
+
+def test_a_process_that_a_driver_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Held:
+        pid, stdin, stdout = 1, None, None
+
+        def poll(self) -> None:
+            """It runs."""
+
+        def wait(self, seconds: float) -> None:
+            raise subprocess.TimeoutExpired("python", seconds)
+
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "killpg", lambda *given: killed.append(given))
+    rater = processes.Rater()
+    monkeypatch.setattr(rater, "_process", Held())
+    rater.end(0)
+    rater.end(processes.FOR_GOOD)
+    assert killed == [(1, signal.SIGKILL)]
