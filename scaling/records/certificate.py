@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from scaling.records.device_rates import DeviceRates
 from scaling.records.point import Amount, Record, Size
 
 Result = Literal["PASS", "FAIL", "NO VERDICT"]
@@ -42,7 +43,8 @@ class Certificate(Record, frozen=True, kw_only=True, tag="certificate"):
 
     `why`: the reason for a FAIL or for NO VERDICT. `where`: the device, link or node that a FAIL points to.
     `error`: the probability of a false FAIL, and of a false PASS. `minutes`: the budget.
-    `reference`: name and digest of the reference. `findings`: warnings and errors of the preflight.
+    `reference`: name and digest of the reference. `findings`: warnings and errors of the preflight. `devices`: the
+    rates of each device alone.
     """
 
     result: Result
@@ -53,3 +55,4 @@ class Certificate(Record, frozen=True, kw_only=True, tag="certificate"):
     where: tuple[str, ...] = ()
     reference: str = ""
     findings: tuple[str, ...] = ()
+    devices: tuple[DeviceRates, ...] = ()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from scaling.analysis.measured.controls import Controls
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
+from scaling.records.certificate import Certificate
 from scaling.records.network import GBIT
 from scaling.records.point import Amount, Hardware, Point, Record, Size, Workload
 from scaling.records.run import Header
@@ -24,6 +26,13 @@ from scaling.report.material import Material
 from scaling.text import day, one_line
 
 SCHEMA = 1
+DEVICE_RATES = (
+    "matrix_flops_per_s",
+    "copy_bytes_per_s",
+    "to_device_bytes_per_s",
+    "from_device_bytes_per_s",
+    "samples_per_s",
+)
 PACKAGED = Path(__file__).parent / "references"
 # Networks of this relative difference in rate are alike.
 LIKE_RATE = 0.1
@@ -70,7 +79,8 @@ class Scaled(Value, frozen=True, kw_only=True):
 
 
 class Reference(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`rate`: samples/s of the plain loop on one device. `sum`: digest of all other fields."""
+    """`rate`: samples/s of the plain loop on one device. `devices`: medians of the rates of a device alone, as
+    scaling certify has them. `sum`: digest of all other fields."""
 
     schema: int
     source: str
@@ -81,6 +91,7 @@ class Reference(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     software: dict[str, str]
     rate: Value
     efficiency: tuple[Scaled, ...] = ()
+    devices: dict[str, Amount] = {}
     sum: str = ""
 
     @property
@@ -119,6 +130,7 @@ def of(material: Material) -> Reference:
         software=versions(material.header),
         rate=rate,
         efficiency=tuple(_scaled(rows)),
+        devices=dict(_devices(material.certificate)),
     )
     return replace(made, sum=made.digest)
 
@@ -159,6 +171,13 @@ def rate_alone(material: Material, row: Row) -> Estimate | None:
     plain, work = Controls(material.records).plain(row.strategy), row.workload.reference(row.world_size)
     found = (one for one in material.analysis.baselines if one.strategy == plain and one.workload == work)
     return next((one.samples_per_s for one in found), None)
+
+
+def _devices(found: Certificate | None) -> Iterator[tuple[str, float]]:
+    for field in DEVICE_RATES:
+        rates = (getattr(one, field) for one in (found.devices if found else ()))
+        if known := [rate for rate in rates if rate is not None]:
+            yield field, median(known)
 
 
 def value(found: Estimate) -> Value | None:

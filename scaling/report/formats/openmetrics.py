@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite, isnan
+from typing import get_args
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
+from scaling.records.certificate import Certificate, Result
 from scaling.records.point import Record
 from scaling.report.material import Material
 from scaling.text import one_line, readable, rounded
@@ -23,6 +25,26 @@ _MEANINGS = {
     "scaling_efficiency": "Speedup / world size, against the plain loop on one device.",
     "scaling_speedup": "Rate over that of the plain loop on one device.",
     "scaling": "Samples per second of all devices together.",
+}
+# Metrics of a device alone, by the field of its rate: name, unit, meaning.
+_DEVICE = {
+    "matrix_flops_per_s": ("scaling_device_matrix", "flops_per_second", "Matrix product of one device."),
+    "copy_bytes_per_s": (
+        "scaling_device_copy",
+        "bytes_per_second",
+        "Copy in a device's memory, read and written.",
+    ),
+    "to_device_bytes_per_s": (
+        "scaling_device_from_host",
+        "bytes_per_second",
+        "Copy from host memory to a device.",
+    ),
+    "from_device_bytes_per_s": (
+        "scaling_device_to_host",
+        "bytes_per_second",
+        "Copy from a device to host memory.",
+    ),
+    "samples_per_s": ("scaling_device_step", "samples_per_second", "Training steps of one device alone."),
 }
 
 
@@ -87,6 +109,9 @@ def _samples(material: Material) -> Iterator[Sample]:
     )  # fmt: skip
     for row, labels in zip(material.rows, _labels(material, run), strict=True):
         yield from _of_row(row, labels)
+    if material.certificate:
+        emulated = any(row.hardware.profile for row in material.rows)
+        yield from _of_certificate(material.certificate, {"run": run, "emulated": "true" if emulated else "false"})
 
 
 def _labels(material: Material, run: str) -> Iterator[dict[str, str]]:
@@ -124,6 +149,25 @@ def _of_row(row: Row, labels: dict[str, str]) -> Iterator[Sample]:
     for mark in row.flags:
         about = "1 for each mark of a row, such as NOISY or MISLABELLED."
         yield Sample(name="scaling_mark", help=about, labels={**labels, "mark": mark}, value=1)
+
+
+def _of_certificate(found: Certificate, labels: dict[str, str]) -> Iterator[Sample]:
+    about = "1 for the verdict of scaling certify, 0 for the others."
+    for result in get_args(Result):
+        yield Sample(
+            name="scaling_verdict", help=about, labels={**labels, "verdict": result}, value=result == found.result
+        )
+    for one in found.devices:
+        place = {
+            **labels,
+            "host": one.host,
+            "device": one.name,
+            "rank": f"{one.launch_rank}",
+            "serial": one.serial,
+        }
+        for field, (name, unit, meaning) in _DEVICE.items():
+            if (rate := getattr(one, field)) is not None:
+                yield Sample(name=f"{name}_{unit}", unit=unit, help=meaning, labels=place, value=rate)
 
 
 def _estimated(name: str, unit: str, found: Estimate | None, labels: dict[str, str]) -> Iterator[Sample]:

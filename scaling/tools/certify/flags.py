@@ -14,7 +14,7 @@ from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.report import reference
 from scaling.report.reference import Reference
-from scaling.run.flags import USUAL, DryRun, Page, Verbose, View, checked_view, given, with_fields
+from scaling.run.flags import USUAL, DryRun, Metrics, Page, Verbose, View, checked_view, given, with_fields
 from scaling.run.invocation import Invocation, fields
 from scaling.tools.certify import NAME
 from scaling.transport import start
@@ -38,11 +38,12 @@ class Asked(Record, frozen=True, kw_only=True):
     reference: Reference | None = None
     reference_name: str = ""
     junit: Path | None = None
+    archive: Path | None = None
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
     """Parse the command line; None after printing help. Raises UsageError."""
-    asked = command(app, argv, NAME, usual=("line", "reference_", "minutes", "junit", *USUAL))
+    asked = command(app, argv, NAME, usual=("line", "reference_", "minutes", "junit", "archive", *USUAL))
     return asked if isinstance(asked, Asked) else None
 
 
@@ -92,6 +93,14 @@ def certify(
     junit: Annotated[
         Path | None, typer.Option(help="Write the verdict to this file as JUnit.", metavar="FILE")
     ] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            help="Pack the run with its logs, preflight and verdict into this .tgz, which scaling report opens.",
+            metavar="FILE",
+        ),
+    ] = None,
+    metrics: Metrics = None,
     view: View = "auto",
     page: Page = True,
     verbose: Verbose = False,
@@ -114,8 +123,9 @@ def certify(
         raise UsageError(
             f"--minutes {minutes:g}: not between 0 and {MOST_MINUTES:g}; write for example --minutes 15"
         )
-    if junit is not None:
-        check_output(junit, "--junit")
+    for flag, file in (("--junit", junit), ("--archive", archive), ("--metrics", metrics)):
+        if file is not None:
+            check_output(file, flag)
     told = {
         "name": "certify",
         **fields(given(context), None),
@@ -124,11 +134,18 @@ def certify(
     }
     return Asked(
         invocation=Invocation(
-            given=told, base={}, view=checked_view(view), page=page, verbose=verbose, dry_run=dry_run
+            given=told,
+            base={},
+            view=checked_view(view),
+            page=page,
+            verbose=verbose,
+            dry_run=dry_run,
+            metrics=metrics,
         ),
         line=line_of(line),
         minutes=minutes,
         reference=None if reference_ is None else reference.read(reference_),
         reference_name=reference_ or "",
         junit=junit,
+        archive=archive,
     )

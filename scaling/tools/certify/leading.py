@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
@@ -21,9 +21,11 @@ from scaling.errors import UsageError
 from scaling.hosts import networks
 from scaling.plan.plan import Plan, check_given
 from scaling.records.certificate import FAIL, NO_VERDICT, PASS, Certificate, Criterion, Result
+from scaling.records.point import Device
 from scaling.records.run import Header
 from scaling.records.store import Store
-from scaling.report import reference, verdict, words
+from scaling.report import archive, reference, verdict, words
+from scaling.report.anonymous import Disguise
 from scaling.report.answer import largest_loss
 from scaling.report.formats import junit
 from scaling.report.headline import headline
@@ -41,6 +43,7 @@ from scaling.tools.certify.flags import Asked
 from scaling.tools.check.facts import Findings
 from scaling.tools.check.lead import Lead as PreflightLead
 from scaling.tools.check.verdicts import judge
+from scaling.tools.check.verdicts.devices import QUANTITIES
 
 PREFLIGHT_FILE = "preflight.json"
 LINKS_S = 11.0
@@ -60,14 +63,23 @@ def preflight(lead: PreflightLead, asked: Asked) -> Findings | None:
     if asked.invocation.dry_run:
         return None
     given = asked.invocation.given
-    lead.say = lambda text: show(f"certify: {one_line(text)}\n")
+    hidden = Disguise(one.host.hostname for one in enrolled) if given.get("anonymous") else None
+    lead.say = lambda text: show(f"certify: {one_line(hidden.text(text) if hidden else text)}\n")
     known = networks.read_fabric(given.get("fabric"))
-    facts = lead.measured(enrolled, given.get("interconnect", ()), known, time.monotonic() + LINKS_S)
+    facts = lead.found(enrolled, given.get("interconnect", ()), known)
+    facts = lead.rated(facts, _device(given.get("device", "auto")))
+    facts = lead.linked(facts, time.monotonic() + LINKS_S)
     found = Findings(facts=facts, verdicts=judge(facts), wall_s=age_s())
     for one in found.verdicts:
         if one.level != "ok":
             lead.say(f"{one.level}: {one.topic}: {one.text}")
     return found
+
+
+def _device(given: str) -> Device | None:
+    """Return the kind of device that `--device` names; None to choose for each rank."""
+    kind = given.partition(":")[0]
+    return next((one for one in get_args(Device) if one == kind), None)
 
 
 def age_s() -> float:
@@ -150,8 +162,12 @@ def certify(lead: Lead, asked: Asked, found: Findings | None) -> int:
     code = lead.measure(lead.proved(made), invocation, more=judge.more, certify=judge.certificate)
     if judge.found is None:
         return code
+    tests = _junit(judge.found, judge.folder)
     if asked.junit:
-        deliver(_junit(judge.found, judge.folder), asked.junit, "--junit")
+        deliver(tests, asked.junit, "--junit")
+    if asked.archive:
+        files = {"junit.xml": tests.encode(), "verdict.json": as_json(judge.found).encode()}
+        archive.write(judge.folder, asked.archive, files, anonymous=made.config.anonymous, flag="--archive")
     return EXIT_CODES[judge.found.result]
 
 
@@ -201,6 +217,7 @@ class Judge:
         self._header = header
         self._verdicts = [one for one in preflight.verdicts if one.level != "ok"] if preflight else []
         self._preflight = preflight
+        self._devices = preflight.facts.device_rates if preflight else ()
         self._bars = bars(asked, lead.cluster.size)
         self._criteria = [bar.criterion for bar in self._bars]
         self._budget_s = MINUTE_S * asked.minutes
@@ -254,6 +271,7 @@ class Judge:
             where=tuple(self._where(row, material, sweep, screen)) if result == FAIL else (),
             reference=f"{Path(self._asked.reference_name).name} (sum {known.sum[:12]})" if known else "",
             findings=tuple(f"{one.level}: {one.topic}: {one.text}" for one in self._verdicts),
+            devices=self._devices,
         )
         return self.found
 
@@ -273,6 +291,7 @@ class Judge:
 
     def _where(self, row: Row | None, material: Material, sweep: Sweep, screen: View) -> Iterator[str]:
         slow = [f"{one.topic}: {one.text}" for one in self._verdicts if one.topic in SLOW]
+        slow += self._below_reference()
         if row is not None and row.failed is None:
             slow += [f"ranks: {text}" for text in slow_ranks(material.cell(row), Controls(sweep.records))]
         yield from slow
@@ -280,6 +299,16 @@ class Judge:
             yield self._searched(sweep, screen)
         if row is not None and (cause := largest_loss(row)) != words.NONE:
             yield f"largest loss: {cause}"
+
+    def _below_reference(self) -> Iterator[str]:
+        """Yield the devices that are below the line of the reference's device alone."""
+        known = self._asked.reference.devices if self._asked.reference else {}
+        for quantity in QUANTITIES:
+            line = self._asked.line * known.get(quantity.field, 0.0)
+            for one in self._devices:
+                if (rate := quantity.of(one)) is not None and rate < line:
+                    below = f"{100 * (1 - rate / known[quantity.field]):.0f} % below the reference"
+                    yield f"device rates: {one.place}: {quantity.name} {below}"
 
     def _searched(self, sweep: Sweep, screen: View) -> str:
         """Search the slow node if the budget allows it."""
