@@ -19,7 +19,7 @@ from scaling.analysis.table.rows import Row
 from scaling.command import deliver, obey, terminal_width
 from scaling.errors import UsageError
 from scaling.records.run import Header
-from scaling.records.store import folder_of, load_whole
+from scaling.records.store import folder_of, read
 from scaling.report import flags, labels
 from scaling.report.anonymous import Disguise, disguise
 from scaling.report.flags import FOR_FILES, NAME, Asked
@@ -67,8 +67,8 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     """
     if len({folder_of(path).resolve() for path in paths}) < len(paths):
         raise UsageError("RUN: the same run is given twice")
-    runs = [load_whole(path) for path in paths]
-    headers = [header for header, _, _ in runs]
+    runs = [read(path) for path in paths]
+    headers = [run.header for run in runs]
     # Imports have sections of their own, so they need not be alike.
     ours = [header for header in headers if not header.is_import] or headers[:1]
     reasons = joinable(ours)
@@ -77,15 +77,16 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     hosts = {host.hostname: host for header in headers for host in header.hosts}
     names = ", ".join(readable(folder_of(path).name) for path in paths)
     several: tuple[str, ...] = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
-    told = [one for _, _, predictions in runs for one in predictions]
+    told = [one for run in runs for one in run.predictions]
     if told and several:  # rows of several runs contain rounds from before the prediction
         several, told = (*several, "predictions (PREDICTED) are only in the report of a single run"), []
     return Material(
         replace(ours[0], hosts=tuple(hosts.values()), **_imported(paths, headers)),
-        join([records for _, records, _ in runs]),
+        join([run.records for run in runs]),
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
         predictions=told,
+        summaries=runs[0].summaries,
     )
 
 
@@ -135,7 +136,12 @@ def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise 
             text = csv.of_rows(material.rows, material.header, material.pricing, material.predictions)
         case "json":
             text = json.render(
-                material.header, material.records, material.joined, material.pricing, material.predictions
+                material.header,
+                material.records,
+                material.joined,
+                material.pricing,
+                material.predictions,
+                material.over_time,
             )
     return text
 

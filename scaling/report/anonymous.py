@@ -50,14 +50,17 @@ class Disguise:
 
     def material(self, material: Material) -> Material:
         """Return the material of a report without these names."""
-        return Material(
+        found = Material(
             self.of(material.header),
             self.of(material.records),
             self.of(tuple(material.joined)),
             [Source(self.text(source.name), source.sha256) for source in material.sources],
             material.pricing,
             self.of(tuple(material.predictions)),
+            material.summaries,
         )
+        found.over_time = self.of(material.over_time)
+        return found
 
     def place(self, place: Place) -> Place:
         """Return the place of a run without these names: of an absolute path the folder's name."""

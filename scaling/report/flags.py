@@ -18,7 +18,7 @@ from scaling.report import schema
 NAME = "scaling report"
 EPILOG = "Exit codes: 0 shown, 1 a full disk, 2 a mistake in the call or a run that cannot be read."
 Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex"]
-FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run"]
+FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run", "burn-in"]
 PICTURES = ("svg", "png", "pdf")
 # Formats that a terminal cannot show.
 FOR_FILES = ("html", *PICTURES)

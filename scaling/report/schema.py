@@ -17,6 +17,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import FieldInfo, fields
 
+from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill
 from scaling.analysis.table.rows import (
@@ -85,6 +86,7 @@ MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
 OverCpuJson = _flat("OverCpu", OverCpu, ("cpu", BaselineJson, NODEFAULT))
 TrainingJson = _flat("Training", Training)
 JudgedJson = _flat("Judged", Judged, ("error", float | None, None), ("inside", bool | None, None))
+OverTimeJson = _flat("OverTime", OverTime)
 RunJson = _struct("Run", (Header,), (), INTERNAL)
 REST: tuple[Field | tuple[str, Any], ...] = (
     ("baselines", _many(BaselineJson)),
@@ -95,6 +97,8 @@ REST: tuple[Field | tuple[str, Any], ...] = (
     ("trainings", _many(TrainingJson), ()),
     # Only with --predict-first.
     ("predictions", _many(JudgedJson) | UnsetType, UNSET),
+    # Only of a burn-in (--for), and of a run of many rounds.
+    ("over_time", _many(OverTimeJson) | UnsetType, UNSET),
     # Only with --prices.
     ("costs", tuple[Bill, ...] | UnsetType, UNSET),
     # Only of imported runs.

@@ -21,6 +21,7 @@ from scaling.command import complain, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.plan.plan import Plan
 from scaling.records import store
+from scaling.records.burn_in import PointSummary
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord, Prediction, Question
@@ -149,6 +150,7 @@ def measure(
     page: bool,
     verbose: bool = False,
     base: Path | None = None,
+    summaries: Sequence[PointSummary] = (),
 ) -> int:
     """Measure the points that `records` lack, then compare with the run `base`; return the exit code.
     An interrupted run is not compared."""
@@ -158,7 +160,7 @@ def measure(
     mpirun_output: TextIO | None = None
     event = ""
     predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
-    sweep = Sweep(made, mailbox, opened, screen, records=records, predictor=predictor)
+    sweep = Sweep(made, mailbox, opened, screen, records=records, summaries=summaries, predictor=predictor)
     try:
         screen.opened(header, len(made.cells) * made.rounds)
         for line in listing.open_servers(made.cells):
@@ -179,13 +181,14 @@ def measure(
         ending = Ending(drawn is not None, columns, verbose, page, base, mailbox.look, hidden, event)
         conclude = partial(_conclude, opened, header, sweep.records, output, ending)
         code = beyond_the_launcher(conclude) if mpirun_output else conclude()
-    return _code(sweep.records) or code
+    return _code(sweep) or code
 
 
-def _code(records: Sequence[PointRecord]) -> int:
+def _code(sweep: Sweep) -> int:
     """Return the exit code of failed points and of compared revisions; 0 if both are as wished."""
-    changed = changes(records)
-    failed = any(not isinstance(record.outcome, Finished) for record in kept(records))
+    changed = changes(sweep.records)
+    failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
+    failed = failed or bool(sweep.burn_in and sweep.burn_in.failures)
     if failed or any(change.verdict == "slower" for change in changed):
         return 1
     return NOTHING_COMPARED if changed and all(change.gain is None for change in changed) else 0
@@ -214,8 +217,10 @@ def _prepare() -> None:
 
 def _event(stop: Interrupted | SilentRanks, sweep: Sweep, made: Plan) -> str:
     """Return `interrupted after 5 of 15 points; these are kept`."""
-    finished = sum(isinstance(record.outcome, Finished) for record in kept(sweep.records))
     why = f"{stop}; ended" if isinstance(stop, SilentRanks) else "interrupted"
+    if sweep.burn_in:
+        return f"{why} after {sweep.burn_in}; these are kept"
+    finished = sum(isinstance(record.outcome, Finished) for record in kept(sweep.records))
     return f"{why} after {finished} of {counted(len(made.cells) * made.rounds, 'point')}; these are kept"
 
 
@@ -232,7 +237,7 @@ def _conclude(
     try:
         if said := opened.secure():
             stream.write(f"{said}\n")
-        read = store.load_whole(opened.folder)
+        read = store.read(opened.folder)
     except (StoreError, UsageError) as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
         material = Material(header, records)
@@ -241,8 +246,7 @@ def _conclude(
         ending.complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"))
         return StoreError.exit_code
     opened.close()
-    header, records, predictions = read
-    material = Material(header, records, predictions=predictions)
+    material = Material(read.header, read.records, predictions=read.predictions, summaries=read.summaries)
     early = bool(ending.event)
     page = str(opened.folder / PAGE_FILE) if ending.page else ""
     stopped: Interrupted | None = None
