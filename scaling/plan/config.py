@@ -434,7 +434,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         _how(
             "Burn-in: add rounds until this time is over, two at least. The page shows step times, drift, "
             "throttling and link errors over time.",
-            usual=True,
             metavar="30m|2h|7d",
             default="none: the rounds of --rounds",
             of="rates",

@@ -97,31 +97,34 @@ class PointSummary(Record, frozen=True, kw_only=True, tag="summary"):
     failures: dict[str, Count] = {}
 
 
-def joined(first: PointSummary, then: PointSummary) -> PointSummary:
-    """Join the summaries of one cell in two stretches of rounds."""
-    worst = max(first, then, key=lambda one: one.worst_s)
-    begin, end = min(first.first_round, then.first_round), max(_end(first), _end(then))
+def joined(*found: PointSummary) -> PointSummary:
+    """Join the summaries of one cell in several stretches of rounds."""
+    worst = max(found, key=lambda one: one.worst_s)
+    begin, end = min(one.first_round for one in found), max(map(_end, found))
+    failures: Counter[str] = Counter()
+    for one in found:
+        failures.update(one.failures)
     return PointSummary(
-        cell=first.cell,
+        cell=found[0].cell,
         first_round=begin,
         rounds=end - begin,
-        begin_s=min(first.begin_s, then.begin_s),
-        end_s=max(first.end_s, then.end_s),
-        measured=first.measured + then.measured,
-        samples=first.samples + then.samples,
-        seconds=first.seconds + then.seconds,
-        times=counts((*first.times, *then.times)),
-        of_windows=first.of_windows or then.of_windows,
+        begin_s=min(one.begin_s for one in found),
+        end_s=max(one.end_s for one in found),
+        measured=sum(one.measured for one in found),
+        samples=sum(one.samples for one in found),
+        seconds=sum(one.seconds for one in found),
+        times=counts(time for one in found for time in one.times),
+        of_windows=any(one.of_windows for one in found),
         worst_s=worst.worst_s,
         worst_rank=worst.worst_rank,
         worst_host=worst.worst_host,
         worst_round=worst.worst_round,
-        readings=first.readings + then.readings,
-        throttled=first.throttled + then.throttled,
-        reasons=tuple(sorted({*first.reasons, *then.reasons})),
-        repeated=first.repeated + then.repeated,
-        link_errors=added((*first.link_errors, *then.link_errors)),
-        failures=dict(Counter(first.failures) + Counter(then.failures)),
+        readings=sum(one.readings for one in found),
+        throttled=sum(one.throttled for one in found),
+        reasons=tuple(sorted({reason for one in found for reason in one.reasons})),
+        repeated=sum(one.repeated for one in found),
+        link_errors=added(error for one in found for error in one.link_errors),
+        failures=dict(failures),
     )
 
 
@@ -148,29 +151,35 @@ def _end(one: PointSummary) -> int:
     return one.first_round + one.rounds
 
 
+# Summaries that wait to be joined, by cell and stretch: joining many at once is faster.
+MOST_WAITING = 32
+
+
 class Stretches:
     """The summaries of a run by cell, in at most `most` stretches of as many rounds each."""
 
     def __init__(self, summaries: Iterable[PointSummary] = (), most: int = MOST_STRETCHES) -> None:
         self._most = most
         self._width = 1
-        self._found: dict[tuple[str, int], PointSummary] = {}
+        self._found: dict[tuple[str, int], list[PointSummary]] = {}
         for one in summaries:
             self.add(one)
 
     def add(self, one: PointSummary) -> None:
         width = spacing(_end(one), self._most)
         if width > self._width:
-            before, self._found, self._width = self._found, {}, width
-            for each in before.values():
+            before = self.all()
+            self._found, self._width = {}, width
+            for each in before:
                 self._put(each)
         self._put(one)
 
     def all(self) -> tuple[PointSummary, ...]:
         """Return the joined summaries, each cell's in the order of time."""
-        return tuple(self._found.values())
+        return tuple(found[0] if len(found) == 1 else joined(*found) for found in self._found.values())
 
     def _put(self, one: PointSummary) -> None:
-        key = (one.cell, one.first_round // self._width)
-        before = self._found.get(key)
-        self._found[key] = joined(before, one) if before else one
+        found = self._found.setdefault((one.cell, one.first_round // self._width), [])
+        found.append(one)
+        if len(found) >= MOST_WAITING:
+            found[:] = [joined(*found)]

@@ -53,6 +53,11 @@ def sections(found: Sequence[OverTime], context: Context, notes: Notes) -> tuple
     return (whole, *(_by_time(headline, behind(headline, found), context) if headline else ()))
 
 
+def is_over_time(section: Section) -> bool:
+    """Return whether a table is one of these."""
+    return TIMES[0] in section.columns
+
+
 def headline_of(found: Sequence[OverTime]) -> OverTime | None:
     """Return the first exchange of the largest world size; None without an exchange."""
     exchanges = [one for one in found if one.kind == "exchange"]

@@ -7,7 +7,6 @@ bins of 1 %.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
 from itertools import pairwise
 from math import ceil, exp, log
 from statistics import fmean
@@ -188,7 +187,7 @@ def _is_shown(point: Point, found: Sequence[PointSummary]) -> bool:
 
 
 def _over_time(point: Point, found: Sequence[PointSummary], among: int) -> OverTime:
-    whole = reduce(joined, found)
+    whole = joined(*found)
     lasted_s = whole.end_s - whole.begin_s
     slope = drift(
         [((one.begin_s + one.end_s) / 2, log(one.samples / one.seconds)) for one in found if one.samples]

@@ -130,6 +130,16 @@ def test_the_report_of_the_file_is_that_of_its_summaries(
     assert text == terminal.whole(material().doc, color=False)
 
 
+def test_the_last_screen_has_it_only_of_a_run_that_was_asked_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, records, _ = run()
+    assert "Over time: fake:a N=2" in said(capsys, str(file_of(tmp_path / "run")))
+    many = written(tmp_path / "many", (replace(head, config={"rounds": 38}), records))
+    assert "Over time" not in said(capsys, str(many))
+    assert "Over time" in said(capsys, str(many), "--verbose")
+
+
 def test_several_runs_together_have_no_common_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two = [str(file_of(tmp_path / name)) for name in ("a", "b")]
     assert "Over time" not in said(capsys, *two, "--verbose")

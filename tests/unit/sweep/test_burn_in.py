@@ -17,8 +17,10 @@ from scaling.records.events import Failed
 from scaling.sweep import sweep as sweeping
 from scaling.sweep.burn_in import BurnIn
 from scaling.sweep.sweep import Sweep
+from scaling.sweep.view.plain import introduction
 from tests.support.inline import Launch, Run
 from tests.support.inline_child import Clock
+from tests.support.scripted_records import header
 
 SHORT: dict[str, Any] = {"rounds": None, "kinds": ["exchange", "solo"], "windows": 3, "option": ["step_s=0.02"]}
 
@@ -76,6 +78,11 @@ def test_the_time_left_is_that_of_the_clock() -> None:
     clock.now_s = 15.0
     assert (rule.elapsed_s, rule.ahead.share, rule.ahead.left_s) == (40.0, 0.4, 60.0)
     assert str(rule) == "40 s of 1 min 40 s, 3 rounds"
+
+
+def test_the_log_begins_with_the_time_of_the_burn_in() -> None:
+    *_, last = introduction(header(config={"for": "2h", "rounds": 2}, estimate_s=7200.0), 14)
+    assert last == "14 points planned, then rounds until 2 h 0 min are over"
 
 
 # ---------------------------------------------------------------- what it keeps
