@@ -98,7 +98,8 @@ def percentile(times: Sequence[tuple[int, int]], share: float) -> float:
 
 
 def _steps(one: PointSummary) -> StepTimes:
-    found = {name: min(percentile(one.times, share), one.worst_s) for name, share in _SHARES if one.times}
+    times = [pair for pair in one.times if pair[1]]
+    found = {name: min(percentile(times, share), one.worst_s) for name, share in _SHARES if times}
     return StepTimes(
         first_round=one.first_round,
         begin_s=one.begin_s,
@@ -190,7 +191,11 @@ def _over_time(point: Point, found: Sequence[PointSummary], among: int) -> OverT
     whole = joined(*found)
     lasted_s = whole.end_s - whole.begin_s
     slope = drift(
-        [((one.begin_s + one.end_s) / 2, log(one.samples / one.seconds)) for one in found if one.samples]
+        [
+            ((one.begin_s + one.end_s) / 2, log(one.samples / one.seconds))
+            for one in found
+            if one.samples and one.seconds
+        ]
     )
     changed = slope.times(lasted_s) if slope else None
     return OverTime(

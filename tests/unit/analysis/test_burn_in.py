@@ -199,3 +199,17 @@ def test_a_run_that_becomes_slower_drifts() -> None:
 def test_a_control_run_is_shown_if_it_failed() -> None:
     records = [*run(MANY_ROUNDS), failed(point("together", 2), "hang", "no event")]
     assert [one.kind for one in over_time(records)] == ["exchange", "each", "together"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seconds": 0.0}, {"samples": 0}, {"times": ((0, 0),)}, {"times": ()}, {"worst_s": 0.0}, {"measured": 0},
+        {"times": ((-4000, 1), (4000, 2**53))}, {"cell": "of no record"}, {"first_round": 2**31}, {"end_s": 0.0},
+    ],
+)  # fmt: skip
+def test_a_summary_that_somebody_has_written_breaks_nothing(wrong: dict[str, Any]) -> None:
+    records = run(6)
+    told = [summarized(one, 60.0 * one.point.round, 60.0 * (one.point.round + 1)) for one in records]
+    found = over_time(records, [replace(one, **wrong) for one in told])
+    assert all(one.whole.failures == 0 for one in found)
