@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -16,6 +17,9 @@ T = TypeVar("T")
 
 MINUTE_S = 60
 HOUR_S = 3600
+UNITS_S = {"s": 1, "m": MINUTE_S, "h": HOUR_S, "d": 24 * HOUR_S}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")
+_TIME = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def printable(text: str) -> str:
@@ -69,6 +73,13 @@ def duration(seconds: float) -> str:
     if whole < HOUR_S:
         return f"{whole // MINUTE_S} min {whole % MINUTE_S} s"
     return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S} min"
+
+
+def seconds_of(text: str) -> float | None:
+    """Read a time such as `90s`, `30m`, `2h`, `7d` or `1h30m`; None if it is not one."""
+    if not _TIME.fullmatch(text.strip()):
+        return None
+    return sum(float(number) * UNITS_S[unit] for number, unit in _PART.findall(text))
 
 
 def decimals(value: float) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -87,6 +89,13 @@ class ChildLike(Protocol):
     def pursue(self, now_s: float) -> None: ...
     def ended(self) -> bool: ...
     def reap(self) -> Exit: ...
+
+
+def _remove_log(log: Path) -> None:
+    """Remove the log of a child, and NCCL's beside it."""
+    with suppress(OSError):
+        for path in (log, *log.parent.glob(f"{glob.escape(log.name)}.nccl.*")):
+            path.unlink(missing_ok=True)
 
 
 class Supervisor:
@@ -230,7 +239,10 @@ class Supervisor:
     def ended(self) -> Ended:
         seen = self.child.reap()
         self._log.cut()
-        return self._account(replace(seen, reason=self._reason, is_late=self._is_late))
+        ended = self._account(replace(seen, reason=self._reason, is_late=self._is_late))
+        if not self.child.task.keeps_log and ended.exit == Exit():
+            _remove_log(Path(self.child.task.log))
+        return ended
 
     def so_far(self) -> Ended:
         """Report what is known after the measured windows, as for a child that ends well now."""

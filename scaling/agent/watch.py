@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -359,6 +359,7 @@ def _traffic(found: Iterable[Traffic]) -> tuple[Traffic, ...]:
             name=one.name,
             received_bytes=old.received_bytes + one.received_bytes,
             sent_bytes=old.sent_bytes + one.sent_bytes,
+            errors=dict(Counter(old.errors) + Counter(one.errors)),
         )
     return tuple(by_name.values())
 

@@ -1,6 +1,6 @@
-"""Byte counters of this host's network interfaces and RDMA ports, from the kernel.
+"""Byte and error counters of this host's network interfaces and RDMA ports, from the kernel.
 
-Interfaces: /sys/class/net/NAME/statistics/{rx,tx}_bytes (linux/Documentation/ABI/testing,
+Interfaces: /sys/class/net/NAME/statistics/{rx,tx}_{bytes,errors,dropped} (linux/Documentation/ABI/testing,
 sysfs-class-net-statistics). Ports: hosts/rdma.py.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from scaling.hosts import rdma
@@ -20,16 +21,18 @@ from scaling.records.telemetry import Traffic
 COUNT_ALL = ("InfiniBand", "Slingshot")
 # Virtual interfaces with a real speed; a veth always reports 10 Gb/s.
 LAYERED = ("bond", "vlan", "macvlan", "ipvlan")
+ERRORS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 
 
 class Counter(NamedTuple):
-    """Bytes of one interface or port; `includes` names interfaces whose bytes it also counts. If it belongs to a
-    bond or bridge (`is_part`), that counts its bytes, and it is not reported."""
+    """Bytes and errors of one interface or port; `includes` names interfaces whose bytes it also counts. If it
+    belongs to a bond or bridge (`is_part`), that counts its bytes, and it is not reported."""
 
     received_bytes: int
     sent_bytes: int
     includes: tuple[str, ...] = ()
     is_part: bool = False
+    errors: Mapping[str, int] = MappingProxyType({})
 
 
 Reading = Mapping[str, Counter]
@@ -57,10 +60,16 @@ def since(before: Reading, now: Reading) -> tuple[Traffic, ...]:
             name=name,
             received_bytes=max(0, received - sum(moved.get(part, (0, 0))[0] for part in now[name].includes)),
             sent_bytes=max(0, sent - sum(moved.get(part, (0, 0))[1] for part in now[name].includes)),
+            errors=_risen(before[name].errors, now[name].errors),
         )
         for name, (received, sent) in moved.items()
         if received >= 0 and sent >= 0 and not now[name].is_part
     )
+
+
+def _risen(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """Return how far each counter rose, without those that did not."""
+    return {name: value - before[name] for name, value in now.items() if value > before.get(name, value)}
 
 
 def has_card(interface: str, root: Path = ROOT) -> bool:
@@ -84,7 +93,9 @@ def _interfaces(root: Path) -> Iterator[tuple[str, Counter]]:
         if folder.name == "lo" or received is None or sent is None:
             continue
         stacked = tuple(link.name.removeprefix("upper_") for link in sorted(folder.glob("upper_*")))
-        yield folder.name, Counter(received, sent, stacked, is_part=(folder / "master").exists())
+        errors = {name: rdma.count(folder / f"statistics/{name}") for name in ERRORS}
+        known = {name: value for name, value in errors.items() if value is not None}
+        yield folder.name, Counter(received, sent, stacked, (folder / "master").exists(), known)
 
 
 def _ports(root: Path) -> Iterator[tuple[str, Counter]]:
@@ -92,4 +103,4 @@ def _ports(root: Path) -> Iterator[tuple[str, Counter]]:
         if (carried := rdma.carried(port)) is not None:
             card, number, link_layer = rdma.identity(port)
             own = rdma.netdevs(port, root) if link_layer in COUNT_ALL else ()
-            yield port_name(card, number), Counter(*carried, own)
+            yield port_name(card, number), Counter(*carried, own, errors=rdma.errors(port))

@@ -3,6 +3,7 @@
     /sys/class/infiniband/CARD/ports/N/              InfiniBand, RoCE, EFA, Omni-Path
         counters/port_{rcv,xmit}_data                in words of 4 bytes
         hw_counters/{rx,tx}_bytes                    EFA: all bytes of the port
+        counters/{symbol_error,...}                 errors of the link, which stop at their largest value
     /sys/class/cxi/CARD/device/telemetry/hni_sts_{rx,tx}_ok_octets        Slingshot: VALUE@TIME
     /sys/class/net/NAME/dev_port                     N - 1 for port N of its card; in older kernels dev_id
 
@@ -26,6 +27,7 @@ from scaling.records.network import GBIT
 ROOT = Path("/")
 NET, INFINIBAND, SLINGSHOT = Path("sys/class/net"), Path("sys/class/infiniband"), Path("sys/class/cxi")
 WORD_BYTES = 4
+ERRORS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards")
 MBIT = 1e6
 
 
@@ -84,6 +86,12 @@ def carried(port: Path) -> tuple[int, int] | None:
     if words is not None:
         return WORD_BYTES * words[0], WORD_BYTES * words[1]
     return _pair(port / f"hw_counters/{way}_bytes" for way in ("rx", "tx"))
+
+
+def errors(port: Path) -> dict[str, int]:
+    """Return the error counters of a verbs port; empty if it has none."""
+    found = {name: count(port / f"counters/{name}") for name in ERRORS}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def netdevs(port: Path, root: Path = ROOT) -> tuple[str, ...]:

@@ -31,9 +31,6 @@ from scaling.records.point import (
 from scaling.records.task import Malloc
 
 KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "train")
-DEVICES = ("auto", "cpu", "cuda")
-MAX_NAME_BYTES = 200
-MAX_SEED = 1 << 32
 
 WHAT, HOW, TRAINING = "What to measure", "How to measure", "Training to an accuracy"
 LIMITS, OUT, RUNS = "Time limits", "Output", "Runs"
@@ -43,9 +40,10 @@ _limit, _out, _runs = partial(Flag, panel=LIMITS), partial(Flag, panel=OUT), par
 # The help of --fabric, also of scaling check.
 FABRIC_FILE = "TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml)."
 _OF_DATA = ("feed", "feed_workers", "drop_caches", "train_samples", "test_samples")
+RENAMED = {"pass_": "pass", "for_": "for"}
 
 
-class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"pass_": "pass"}):
+class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=RENAMED):
     """The settings of a run. Lists are tuples. None means: chosen from the devices of the launch."""
 
     strategy: Annotated[
@@ -428,6 +426,18 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             usual=True,
             default="6 if points take turns, 5 of over 20 points; on GPUs 3, of up to 4 points 4; else 5",
             above=0,
+            displaces=("for",),
+        ),
+    ] = None
+    for_: Annotated[
+        str | None,
+        _how(
+            "Burn-in: add rounds until this time is over, two at least. The page shows step times, drift, "
+            "throttling and link errors over time.",
+            metavar="30m|2h|7d",
+            default="none: the rounds of --rounds",
+            of="rates",
+            displaces=("rounds", "target_ci", "max_rounds", "predict_first"),
         ),
     ] = None
     windows: Annotated[
@@ -480,7 +490,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             usual=True,
             metavar="1%",
             of="rates",
-            displaces=("predict_first",),
+            displaces=("for", "predict_first"),
         ),
     ] = None
     max_rounds: Annotated[int, _how("Most rounds that --target-ci may reach.", above=0, of="measuring")] = 20
@@ -493,6 +503,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             least=2,
             bound="at least 2, a world size of --world-sizes",
             words="a world size or half",
+            displaces=("for",),
         ),
     ] = None
     seed: Annotated[int, _how("Seed of the order, the weights and the data.")] = 1
@@ -555,22 +566,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return self.pass_ != ("step",)
 
 
-# The names of the fields in files; in Python, `pass` is `pass_`.
+# The names of the fields in files; in Python, `pass` and `for` end with `_`.
 FIELDS: tuple[str, ...] = SweepConfig.__struct_encode_fields__
-
-
-def target_half_width(config: SweepConfig) -> float | None:
-    """Return `--target-ci` (`1%` or `0.01`) as a fraction; None if it is not given."""
-    if config.target_ci is None:
-        return None
-    text = config.target_ci.strip()
-    try:
-        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise UsageError(f"--target-ci {config.target_ci}: not a width; write 1% or 0.01")
-    return value
 
 
 def read_file(path: Path, of: type[SweepConfig] = SweepConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.plan.config import SweepConfig
+from scaling.plan.stopping import BURN_IN_ROUNDS
 from scaling.plan.validation import check_max_rounds
 from scaling.records.host import Gpu
 from scaling.records.point import Device, Point
@@ -48,7 +49,7 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool, points: in
     """Fill in rounds of so many points, windows and their length if not given. `windows` and `window_s` stay None
     for points that take turns on CPUs: the time of a step and the framework decide."""
     rounds, windows, window_s = _pace(device, points, side_by_side=side_by_side)
-    rounds = 1 if config.epochs else rounds
+    rounds = 1 if config.epochs else BURN_IN_ROUNDS if config.for_ else rounds
     check_max_rounds(config, config.rounds or rounds)
     settled = replace(
         config,

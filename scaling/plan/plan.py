@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.hosts.networks import Entry, choose
-from scaling.plan import defaults, estimates, matrix, name_address, rules
+from scaling.plan import defaults, estimates, matrix, name_address, rules, stopping
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of, flag
 from scaling.plan.groups import Group, apart, together
@@ -149,21 +149,27 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def estimate_s(self) -> float:
-        """Estimated seconds of the planned rounds: start-up, warm-up, windows, soak. 0 if unknown (--epochs)."""
+        """Estimated seconds of the planned rounds: start-up, warm-up, windows, soak. 0 if unknown (--epochs). A
+        burn-in takes the time of --for at least."""
         if any(cell.regime for cell in self.cells):
             return 0.0
         trace_s = estimates.TRACE_S * len(self.cells) if self.config.trace else 0.0
-        return self._rounds_s + trace_s + sum(map(self.soak_of_s, self.groups))
+        return max(self._rounds_s + trace_s + sum(map(self.soak_of_s, self.groups)), self.burn_in_s)
 
     @property
     def soak_s(self) -> float:
         """Seconds of soak of exchanges that take turns, after the windows of the first round."""
         given = self.config.soak_s
-        return defaults.soak_s(self._rounds_s, self.device) if given is None else given
+        return defaults.soak_s(max(self._rounds_s, self.burn_in_s), self.device) if given is None else given
 
     def soak_of_s(self, group: Group) -> float:
         """Estimate the seconds of all soaks of a group, which are in its first round."""
         return SOAKED * self.soak_s * _soaked(group)
+
+    @property
+    def burn_in_s(self) -> float:
+        """Seconds of --for; 0 without it."""
+        return stopping.burn_in_s(self.config) or 0.0
 
     @property
     def _rounds_s(self) -> float:

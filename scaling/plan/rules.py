@@ -273,8 +273,8 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
     """Return why the larger world sizes cannot be predicted; "" if they can."""
     known, later = [one for one in sizes if one <= first], [one for one in sizes if one > first]
     listed = ",".join(map(str, sizes))
-    if config.target_ci is not None:
-        return "its number of rounds is fixed: leave --target-ci out and give --rounds"
+    if given := "--for" if config.for_ else "--target-ci" if config.target_ci else "":
+        return f"its number of rounds is fixed: leave {given} out and give --rounds"
     if config.has_passes or config.epochs is not None:
         return "only exchanges of whole steps are predicted: leave --pass and --epochs out"
     if config.rule != "weak":

@@ -7,13 +7,17 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from scaling.errors import UsageError, not_one_of
-from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, target_half_width
+from scaling.plan.config import SweepConfig
 from scaling.plan.fields import Field, Topic, fields_of, flag
+from scaling.plan.stopping import check_burn_in, target_half_width, two_rules
 from scaling.tools.emulated import profiles
 from scaling.workloads import models
 
 # The largest number: records keep 64 bits, also for products, and products of floats stay finite.
 MOST = 1 << 32
+DEVICES = ("auto", "cpu", "cuda")
+MAX_NAME_BYTES = 200
+MAX_SEED = 1 << 32
 # File formats of weights (workloads/weights_file.py is not imported: it needs NumPy).
 SAVED = (".npz", ".safetensors")
 BASELINES = {"solo", "each"}
@@ -33,6 +37,7 @@ def validate(config: SweepConfig) -> None:
         check_max_rounds(config, config.rounds)
     _name_and_seed(config)
     target_half_width(config)
+    check_burn_in(config)
     if config.epochs is not None:
         _training(config)
 
@@ -225,6 +230,8 @@ def _epochs(config: SweepConfig) -> None:
 def check_given(config: SweepConfig, given: Collection[str]) -> None:
     """Raise UsageError for a flag among the `given` ones that this configuration does not use."""
     _check_with_epochs(config, given)
+    if "rounds" in given and config.for_ is not None:
+        raise two_rules(config, f"--rounds {config.rounds}")
     if "max_rounds" in given and config.target_ci is None:
         raise UsageError(
             f"--max-rounds {config.max_rounds}: limits --target-ci; add --target-ci 1%, or give --rounds"

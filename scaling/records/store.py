@@ -1,20 +1,23 @@
-"""Read and write `run.jsonl`: a header line, then Predictions, PointRecords and a Certificate, one per line.
+"""Read and write `run.jsonl`: a header, then Predictions, PointRecords, PointSummaries and a Certificate.
 
 A point has a line when its measured windows are in, and another at its end, which replaces the first for readers.
 Each line is appended and fsynced. A partly written line is removed; a truncated last line (the machine died) is
-ignored. If the folder is removed or moved, the run is written anew from memory.
+ignored. If the folder is removed or moved, the run is written anew.
+
+A burn-in (--for) has a summary of every point, and records of evenly spaced rounds. Readers read line by line and
+keep at most as many rounds (`burn_in.py`).
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from errno import ELOOP
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +25,7 @@ from msgspec.structs import replace
 from scaling import files
 from scaling.errors import StoreError, UsageError
 from scaling.records import crossing
+from scaling.records.burn_in import PointSummary, Stretches, asked_s, is_kept, spacing
 from scaling.records.certificate import Certificate
 from scaling.records.events import Finished
 from scaling.records.point import SERVER, Hardware, Workload
@@ -95,11 +99,10 @@ def _with_crossing(rank: Plain, record: Plain) -> Plain:
 
 FILE = "run.jsonl"
 _HEADER = msgspec.json.Decoder(Header)
-Line = PointRecord | Prediction | Certificate
+Line = PointRecord | Prediction | PointSummary | Certificate
 _LINE: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 # Errors of a damaged line, from its decoder or a migration.
 _DAMAGE = (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
-_Kept = TypeVar("_Kept", bound=Line)
 
 
 def folder_of(run: Path) -> Path:
@@ -110,58 +113,100 @@ def folder_of(run: Path) -> Path:
 def load(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
     """Read a run (its folder or its file).
     Raises UsageError if it is not a run, is damaged before its last line, or has a newer schema."""
-    whole = load_whole(run)
+    whole = read(run)
     return whole.header, whole.records
 
 
 class Whole(NamedTuple):
-    """All lines of a run. `certificate`: the newest verdict; None without one."""
+    """All that a run's file holds. `records` of a burn-in are of evenly spaced rounds. `certificate`: the newest
+    verdict; None without one."""
 
     header: Header
     records: tuple[PointRecord, ...]
-    predictions: tuple[Prediction, ...]
-    certificate: Certificate | None
-
-
-def load_whole(run: Path) -> Whole:
-    """Read a run with its predictions and its verdict; raises as `load`."""
-    header, lines = _read(run)
-    records = tuple(line for line in lines if isinstance(line, PointRecord))
-    predictions = tuple(line for line in lines if isinstance(line, Prediction))
-    certificates = [line for line in lines if isinstance(line, Certificate)]
-    return Whole(header, records, predictions, certificates[-1] if certificates else None)
+    predictions: tuple[Prediction, ...] = ()
+    summaries: tuple[PointSummary, ...] = ()
+    certificate: Certificate | None = None
 
 
 def predictions(run: Path) -> tuple[Prediction, ...]:
     """Read the predictions of a run; raises as `load`."""
-    return load_whole(run).predictions
+    return read(run).predictions
 
 
-def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
+def read(run: Path) -> Whole:
+    """Read all of a run; raises as `load`."""
     path = folder_of(run) / FILE
     try:
-        lines = files.read(path).split(b"\n")
+        with files.loading(path):
+            files.check(path)
+            with path.open("rb") as file:
+                return _whole(path, (line[:-1] for line in file if line.endswith(b"\n")))
     except OSError as error:
         raise UsageError(f"{run}: not a run: {path}: {error.strerror}") from None
-    whole = lines[:-1]
-    if not whole:
+
+
+def _whole(path: Path, lines: Iterator[bytes]) -> Whole:
+    first = next(lines, None)
+    if first is None:
         raise UsageError(f"{path}: not a run: it has no header line")
-    header = _read_header(path, whole[0])
-    read: list[Line] = []
-    try:
-        for line in whole[1:]:
-            read.append(_read_line(line, header.schema))
-    except _DAMAGE as error:
-        raise UsageError(f"{path}:{len(read) + 2}: not a point record: {_reason(error)}") from None
-    return header, joined([with_gpus(one, header) if isinstance(one, PointRecord) else one for one in read])
+    header = _read_header(path, first)
+    kept = _Kept(header)
+    for number, line in enumerate(lines, 2):
+        try:
+            kept.add(_read_line(line, header.schema))
+        except _DAMAGE as error:
+            raise UsageError(f"{path}:{number}: not a point record: {_reason(error)}") from None
+    return kept.all()
 
 
-def joined(lines: Sequence[_Kept]) -> tuple[_Kept, ...]:
+class _Kept:
+    """The lines of a run that its reader keeps."""
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._records: list[PointRecord] = []
+        self._predictions: list[Prediction] = []
+        self._certificate: Certificate | None = None
+        self._stretches = Stretches()
+        self._rounds = 1
+
+    def add(self, line: Line) -> None:
+        match line:
+            case PointRecord():
+                self._reached(line.point.round + 1)
+                self._records.append(with_gpus(line, self._header))
+            case PointSummary():
+                self._reached(line.first_round + line.rounds)
+                self._stretches.add(line)
+            case Prediction():
+                self._predictions.append(line)
+            case Certificate():
+                self._certificate = line
+
+    def all(self) -> Whole:
+        records, predictions = joined(self._thinned()), tuple(self._predictions)
+        return Whole(self._header, records, predictions, self._stretches.all(), self._certificate)
+
+    def _reached(self, rounds: int) -> None:
+        before, self._rounds = self._rounds, max(self._rounds, rounds)
+        if spacing(self._rounds) > spacing(before):
+            self._records = self._thinned()
+
+    def _thinned(self) -> list[PointRecord]:
+        return thinned(self._header, self._records, self._rounds)
+
+
+def thinned(header: Header, records: Iterable[PointRecord], rounds: int) -> list[PointRecord]:
+    """Return the records that a burn-in of so many rounds keeps; all records of other runs."""
+    if not asked_s(header.config):
+        return list(records)
+    return [record for record in records if is_kept(record.point.round, rounds)]
+
+
+def joined(lines: Sequence[PointRecord]) -> tuple[PointRecord, ...]:
     """Drop the record of a point's measured windows if the record of its end follows."""
-    newest = {line.point.key: line for line in lines if isinstance(line, PointRecord)}
-    return tuple(
-        line for line in lines if not isinstance(line, PointRecord) or line.ended or newest[line.point.key] is line
-    )
+    newest = {line.point.key: line for line in lines}
+    return tuple(line for line in lines if line.ended or newest[line.point.key] is line)
 
 
 def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
@@ -226,13 +271,20 @@ def done_keys(records: Iterable[PointRecord]) -> set[str]:
     return {record.point.key for record in records if isinstance(record.outcome, Finished)}
 
 
+# A run without --for has some MB.
+MOST_COPY_BYTES, CHUNK_BYTES = 64 << 20, 16 << 20
+
+
 class Store:
-    """The open file of the running sweep, locked against a second writer if the file system has locks."""
+    """The open file of the running sweep, locked against a second writer if the file system has locks.
+
+    A copy in memory replaces a removed file. A larger file is read once more: it exists while it is open, except
+    on some file servers."""
 
     def __init__(self, folder: Path, fd: int) -> None:
         self.folder = folder
         self._fd = fd
-        self._whole = bytearray()
+        self._copy: bytearray | None = bytearray()
 
     @property
     def path(self) -> Path:
@@ -262,9 +314,10 @@ class Store:
         folder = folder_of(run)
         _check_encoding(folder, f"--resume {run}")
         store = cls(folder, _open(folder / FILE, os.O_NOFOLLOW))
-        data = store.path.read_bytes()
-        store._whole += data[: data.rfind(b"\n") + 1]
-        os.ftruncate(store._fd, len(store._whole))
+        with open(store._fd, "rb", closefd=False) as file:
+            end = sum(len(line) for line in file if line.endswith(b"\n"))
+        os.ftruncate(store._fd, end)
+        store._copy = bytearray(b"".join(_chunks(store._fd))) if end <= MOST_COPY_BYTES else None
         return store
 
     def append(self, record: Line) -> str:
@@ -279,15 +332,18 @@ class Store:
         Returns a message about it, else "". Raises StoreError if no new folder can be made."""
         if self._is_in_place():
             return ""
-        lost = self.folder
+        lost, old = self.folder, self._fd
         try:
             folder = _fresh(lost.parent, lost.name)
-            fd = _open(folder / FILE, os.O_CREAT | os.O_EXCL)
-        except UsageError as error:
+            self._fd = _open(folder / FILE, os.O_CREAT | os.O_EXCL)
+            self.folder = folder
+            for chunk in _chunks(old) if self._copy is None else [bytes(self._copy)]:
+                self._append(chunk)
+        except (UsageError, OSError) as error:
             raise StoreError(f"{lost}: was removed or moved and cannot be written anew: {error}") from None
-        os.close(self._fd)
-        self.folder, self._fd = folder, fd
-        self._append(bytes(self._whole))
+        finally:
+            if self._fd != old:
+                os.close(old)
         return f"{lost} was removed or moved: the run was written anew to {folder}"
 
     def _is_in_place(self) -> bool:
@@ -299,7 +355,9 @@ class Store:
     def _write(self, record: msgspec.Struct) -> None:
         data = msgspec.json.encode(record) + b"\n"
         self._append(data)
-        self._whole += data
+        if self._copy is not None:
+            self._copy += data
+            self._copy = self._copy if len(self._copy) <= MOST_COPY_BYTES else None
 
     def _append(self, data: bytes) -> None:
         end = None
@@ -326,6 +384,14 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    """Yield the content of an open file. Raises OSError."""
+    at = 0
+    while data := os.pread(fd, CHUNK_BYTES, at):
+        yield data
+        at += len(data)
 
 
 def create_import(folder: Path, header: Header) -> None:

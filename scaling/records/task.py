@@ -49,6 +49,8 @@ class Task(Record, frozen=True, kw_only=True):
     `counts_traffic`: for one child of each host, if several hosts take part.
     `counts_energy`: for one child of each machine that no other host of the launch shares.
     `is_traced`: profiled steps follow the measured windows.
+    `times_steps`: time each step, if the framework can; `together`, `held` and `feed` always do.
+    `keeps_log`: keep the log also if the child ends well.
     `data_dir`: the folder of the data, "" for data in the package or made.
     `code`: the folder of the revision that the child runs, "" for its agent's.
     `save_weights`: the file to which rank 0 writes the weights, "" for none.
@@ -79,6 +81,8 @@ class Task(Record, frozen=True, kw_only=True):
     counts_traffic: bool = False
     counts_energy: bool = False
     is_traced: bool = False
+    times_steps: bool = False
+    keeps_log: bool = True
     clocks: Clocks = Clocks()
     malloc: Malloc = "keep"
     fresh: bool = False

@@ -66,11 +66,15 @@ class Sample(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class Traffic(Record, frozen=True, kw_only=True, array_like=True):
-    """Bytes of one interface (`eth0`) or RDMA port (`mlx5_0/1`) of the host in timed windows."""
+    """Bytes of one interface (`eth0`) or RDMA port (`mlx5_0/1`) of the host in timed windows.
+
+    `errors`: error counters that rose, by name, and by how much.
+    """
 
     name: str
     received_bytes: Count
     sent_bytes: Count
+    errors: dict[str, Count] = {}
 
 
 class Flow(Record, frozen=True, kw_only=True, array_like=True):

@@ -19,7 +19,7 @@ from scaling.analysis.table.rows import Row
 from scaling.command import deliver, obey, terminal_width
 from scaling.errors import UsageError
 from scaling.records.run import Header
-from scaling.records.store import folder_of, load_whole
+from scaling.records.store import folder_of, read
 from scaling.report import archive, flags, labels, reference
 from scaling.report.anonymous import Disguise, disguise
 from scaling.report.flags import FOR_FILES, NAME, Asked
@@ -68,8 +68,8 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     """
     if len({folder_of(path).resolve() for path in paths}) < len(paths):
         raise UsageError("RUN: the same run is given twice")
-    runs = [load_whole(path) for path in paths]
-    headers = [one.header for one in runs]
+    runs = [read(path) for path in paths]
+    headers = [run.header for run in runs]
     # Imports have sections of their own, so they need not be alike.
     ours = [header for header in headers if not header.is_import] or headers[:1]
     reasons = joinable(ours)
@@ -83,11 +83,12 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
         several, told = (*several, "predictions (PREDICTED) are only in the report of a single run"), []
     return Material(
         replace(ours[0], hosts=tuple(hosts.values()), **_imported(paths, headers)),
-        join([one.records for one in runs]),
+        join([run.records for run in runs]),
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
         predictions=told,
         certificate=None if several else runs[0].certificate,
+        summaries=runs[0].summaries,
     )
 
 
@@ -153,6 +154,7 @@ def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise 
                 material.pricing,
                 material.predictions,
                 material.certificate,
+                material.over_time,
             )
         case "reference":
             text = reference.toml(reference.of(material))

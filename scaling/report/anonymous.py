@@ -50,7 +50,7 @@ class Disguise:
 
     def material(self, material: Material) -> Material:
         """Return the material of a report without these names."""
-        return Material(
+        found = Material(
             self.of(material.header),
             self.of(material.records),
             self.of(tuple(material.joined)),
@@ -58,7 +58,10 @@ class Disguise:
             material.pricing,
             self.of(tuple(material.predictions)),
             self.of(material.certificate),
+            material.summaries,
         )
+        found.over_time = self.of(material.over_time)
+        return found
 
     def place(self, place: Place) -> Place:
         """Return the place of a run without these names: of an absolute path the folder's name."""

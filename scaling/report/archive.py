@@ -23,7 +23,7 @@ from scaling.command import deliver
 from scaling.errors import UsageError
 from scaling.records.host import HostInfo
 from scaling.records.run import SCHEMA, Header
-from scaling.records.store import FILE, Whole, folder_of, load_whole
+from scaling.records.store import FILE, Whole, folder_of, read
 from scaling.report.anonymous import hosts_of
 from scaling.report.material import PAGE_FILE, Material, Source
 from scaling.report.redaction import Redaction, owner, secrets_in, secrets_of, users_in
@@ -54,7 +54,7 @@ def write(
 def pack(run: Path, extra: Mapping[str, bytes] = NOTHING, *, anonymous: bool = False) -> bytes:
     """Return the archive of a run, a .tgz with one folder. The same run gives the same bytes.
     `anonymous`: without names of hosts, users and folders. Raises UsageError if it is no run, or too large."""
-    whole, folder = load_whole(run), folder_of(run).resolve()
+    whole, folder = read(run), folder_of(run).resolve()
     try:
         texts = {**_others(folder), **extra, **_logs(folder)}
     except OSError as error:
@@ -62,7 +62,8 @@ def pack(run: Path, extra: Mapping[str, bytes] = NOTHING, *, anonymous: bool = F
     hidden = _redaction(folder, whole, texts, anonymous=anonymous)
     shown = Whole._make(map(hidden.of, whole))
     name = _safe(hidden.text(readable(folder.name))) or "run"
-    lines = _renewed(shown.header), *shown.predictions, *shown.records, *filter(None, [shown.certificate])
+    verdict = () if shown.certificate is None else (shown.certificate,)
+    lines = _renewed(shown.header), *shown.predictions, *shown.records, *shown.summaries, *verdict
     data = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
     packed, left_out = {FILE: data}, []
     if (folder / PAGE_FILE).is_file():
@@ -134,7 +135,12 @@ def _page(run: Whole, source: Source) -> bytes:
     from scaling.report.formats.html import page  # slow to import
 
     material = Material(
-        run.header, run.records, sources=[source], predictions=run.predictions, certificate=run.certificate
+        run.header,
+        run.records,
+        sources=[source],
+        predictions=run.predictions,
+        certificate=run.certificate,
+        summaries=run.summaries,
     )
     return page.render(material).encode("utf-8", "backslashreplace")
 

@@ -11,6 +11,7 @@ from scaling.analysis.measured.cell import cells
 from scaling.analysis.table import catalogue
 from scaling.analysis.table import rows as analysed
 from scaling.analysis.table.analyse import Analysis, analyse, kept
+from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import explanations
 from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Minibatch, Report, Resolution, Row
@@ -19,7 +20,7 @@ from scaling.quiet import notes as quiet
 from scaling.records.certificate import Certificate
 from scaling.records.point import Hardware, Unit, Workload
 from scaling.records.run import Header, PointRecord, Prediction
-from scaling.report import imported, labels, quantities, sections, verdict
+from scaling.report import burn_in, imported, labels, quantities, sections, verdict
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
 from scaling.report.headline import last_line, mean_rate
@@ -42,7 +43,9 @@ from scaling.text import counted
 # ---------------------------------------------------------------- how to read
 
 
-def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -> tuple[Entry, ...]:
+def how_to_read(
+    analysis: Analysis, *, compares: bool, predicts: bool = False, has_times: bool = False
+) -> tuple[Entry, ...]:
     """Return an entry for each kind of figure and mark that the report has."""
     rows = analysis.rows
     found = {
@@ -53,7 +56,10 @@ def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -
         "unranked": f"{_ranked_apart(rows)}{_not_ranked(rows)}",
         "unreadable": next((text for row in rows if (text := _unreadable(row))), ""),
     }
-    said = ((label, text.format(**found)) for label, text in explanations(Report(analysis, compares, predicts)))
+    said = (
+        (label, text.format(**found))
+        for label, text in explanations(Report(analysis, compares, predicts, has_times))
+    )
     return tuple(Entry(label=label, phrase=(text,)) for label, text in (*said, *_of_frameworks(rows).items()))
 
 
@@ -351,10 +357,11 @@ def document(
     predictions: Sequence[Prediction] = (),
     analysis: Analysis | None = None,
     certificate: Certificate | None = None,
+    over_time: Sequence[OverTime] = (),
 ) -> Document:
     """Make the document of a run. `joined`: lines about runs in one table. With `pricing`, it has costs; with
     `predictions`, their comparison. `analysis`: of these records, if it is known. `certificate`: the verdict on
-    them."""
+    them. `over_time`: cells over the time of a burn-in."""
     analysis = analysis or analyse(records)
     notes = Notes(quiet.briefs(cell.load for cell in cells(kept(records))))
     rows = analysis.rows
@@ -380,13 +387,16 @@ def document(
         sections=(
             *swept,
             *(curve(of, context, planned, notes, stale) for of in by_curve(curved(analysis))),
+            *burn_in.sections(over_time, context, notes),
             *sections.predicted(judged(predictions, rows), notes),
             *(sections.costs(rows, header, context, pricing, notes) if pricing else ()),
             *imported.sections(header, notes),
         ),
         baselines=baselines(analysis, context, notes, compares=bool(compared)),
         footnotes=notes.texts(),
-        how_to_read=how_to_read(analysis, compares=bool(compared), predicts=bool(predictions)),
+        how_to_read=how_to_read(
+            analysis, compares=bool(compared), predicts=bool(predictions), has_times=bool(over_time)
+        ),
         last_line=(not rows and imported.last_line(header)) or last_line(rows, analysis.trainings, certificate),
     )
 

@@ -12,13 +12,14 @@ from scaling.analysis.table.analyse import Change, changes
 from scaling.analysis.table.rows import Row
 from scaling.quiet import canary
 from scaling.records import network
+from scaling.records.burn_in import MOST_ROUNDS, asked_s
 from scaling.records.host import Gpu, HostInfo
 from scaling.records.point import WANTED, Point, Regime
 from scaling.records.run import ZEROMQ, Header, PointRecord, RankRecord
 from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
-from scaling.text import counted, date, day, plural, several
+from scaling.text import counted, date, day, duration, plural, several
 
 # ---------------------------------------------------------------- revisions
 
@@ -77,6 +78,7 @@ def facts(
         ("network", _each(networks)),
         ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
+        ("burn-in", _burn_in(header)),
         ("trained", _trained(records)),
         ("weights", _each(f"saved to {path}" for path in _saved(records))),
         ("heap", _heap(header)),
@@ -258,6 +260,12 @@ def _measured(records: Sequence[PointRecord]) -> Phrase:
     per_rank: Phrase = (" of ", *quantities.spread(windows, "window")) if windows else ()
     turns = any(record.epoch is not None for record in exchanges)
     return rounds, *per_rank, ", taking turns side by side" if turns else ", points in shuffled order"
+
+
+def _burn_in(header: Header) -> str:
+    for_s = asked_s(header.config)
+    rest = f"of more than {MOST_ROUNDS} rounds the table has evenly spaced ones, times over the run have all"
+    return f"rounds for {duration(for_s)}; {rest}" if for_s else ""
 
 
 def _trained(records: Sequence[PointRecord]) -> str:

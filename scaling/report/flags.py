@@ -20,7 +20,7 @@ EPILOG = "Exit codes: 0 shown, 1 a full disk, 2 a mistake in the call or a run t
 Format = Literal[
     "table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex", "openmetrics", "archive", "reference"
 ]  # fmt: skip
-FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run"]
+FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run", "burn-in"]
 PICTURES = ("svg", "png", "pdf")
 # Formats that a terminal cannot show.
 FOR_FILES = ("html", *PICTURES, "archive")

@@ -12,10 +12,12 @@ from scaling import files
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls
 from scaling.analysis.table.analyse import Analysis, analyse, kept
+from scaling.analysis.table.burn_in import OverTime, over_time
 from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Row
 from scaling.analysis.table.unmeasured import Judged, judged
+from scaling.records.burn_in import PointSummary, asked_s
 from scaling.records.certificate import Certificate
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
@@ -27,6 +29,7 @@ from scaling.text import readable
 
 # The page in a run's folder.
 PAGE_FILE = "page.html"
+CHUNK_BYTES = 1 << 20
 
 
 class Place(NamedTuple):
@@ -50,15 +53,25 @@ class Source(NamedTuple):
 def source_of(run: Path) -> Source:
     folder = folder_of(run).resolve()
     try:
-        digest = sha256(files.read(folder / FILE)).hexdigest()
+        digest = _sha256(folder / FILE)
     except OSError:
         digest = ""
     return Source(readable(folder.name), digest)
 
 
+def _sha256(path: Path) -> str:
+    files.check(path)
+    found = sha256()
+    with path.open("rb") as file:
+        while data := file.read(CHUNK_BYTES):
+            found.update(data)
+    return found.hexdigest()
+
+
 class Material:
     """The runs of one report. `joined`: lines about the differences of runs in one table. `predictions`: made
-    before points were measured. `certificate`: the verdict of scaling certify."""
+    before points were measured. `certificate`: the verdict of scaling certify. `summaries`: of all rounds of a
+    burn-in."""
 
     def __init__(
         self,
@@ -69,6 +82,7 @@ class Material:
         pricing: Pricing | None = None,
         predictions: Sequence[Prediction] = (),
         certificate: Certificate | None = None,
+        summaries: Sequence[PointSummary] = (),
     ) -> None:
         self.header = header
         self.records = kept(records)
@@ -77,6 +91,7 @@ class Material:
         self.pricing = pricing
         self.predictions = predictions
         self.certificate = certificate
+        self.summaries = summaries
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -92,7 +107,13 @@ class Material:
             self.predictions,
             self.analysis,
             self.certificate,
+            self.over_time,
         )
+
+    @cached_property
+    def over_time(self) -> tuple[OverTime, ...]:
+        """Cells over the time of a single run of many rounds; () for others."""
+        return () if self.joined else over_time(self.records, self.summaries)
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
@@ -106,12 +127,22 @@ class Material:
     @property
     def lacks(self) -> bool:
         """Whether `--resume` has something to measure: a point failed, a row has fewer rounds or a training fewer
-        seeds than the others, or nothing was measured."""
+        seeds than the others, or nothing was measured. A burn-in has it while another round fits into its time."""
+        if for_s := asked_s(self.header.config):
+            return self._spent_s + self._spent_s / max(self._rounds, 1) <= for_s
         found = self.analysis
         failures = [row.failed for row in found.rows]
         failures += [*(one.failed for one in found.baselines), *(one.failed for one in found.trainings)]
         repetitions = {row.rounds_tried for row in found.rows}, {len(one.seeds) for one in found.trainings}
         return not failures or any(failures) or any(len(counts) > 1 for counts in repetitions)
+
+    @property
+    def _spent_s(self) -> float:
+        return max((one.end_s for one in self.summaries), default=0.0)
+
+    @property
+    def _rounds(self) -> int:
+        return max((one.first_round + one.rounds for one in self.summaries), default=0)
 
     @cached_property
     def context(self) -> Context:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import FieldInfo, fields
 
+from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill
 from scaling.analysis.table.rows import (
@@ -87,6 +88,7 @@ OverCpuJson = _flat("OverCpu", OverCpu, ("cpu", BaselineJson, NODEFAULT))
 TrainingJson = _flat("Training", Training)
 JudgedJson = _flat("Judged", Judged, ("error", float | None, None), ("inside", bool | None, None))
 CertificateJson = _struct("Certificate", (Certificate,), (), frozenset())
+OverTimeJson = _flat("OverTime", OverTime)
 RunJson = _struct("Run", (Header,), (), INTERNAL)
 REST: tuple[Field | tuple[str, Any], ...] = (
     ("baselines", _many(BaselineJson)),
@@ -99,6 +101,8 @@ REST: tuple[Field | tuple[str, Any], ...] = (
     ("predictions", _many(JudgedJson) | UnsetType, UNSET),
     # Only of scaling certify.
     ("certificate", CertificateJson | UnsetType, UNSET),
+    # Only of a burn-in (--for), and of a run of many rounds.
+    ("over_time", _many(OverTimeJson) | UnsetType, UNSET),
     # Only with --prices.
     ("costs", tuple[Bill, ...] | UnsetType, UNSET),
     # Only of imported runs.

@@ -140,7 +140,8 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
     lines += ["not given, filled in by these rules of scaling/plan/rules.py:", *map(_filled, made.filled)]
     taking_turns = ", taking turns side by side" if made.side_by_side else ""
-    lines.append(f"points of each of {made.rounds} rounds{taking_turns}:")
+    rounds = "each round" if made.burn_in_s else f"each of {made.rounds} rounds"
+    lines.append(f"points of {rounds}{taking_turns}:")
     lines += _points(made.cells, made)
     lines += open_servers(made.cells)
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
@@ -153,10 +154,16 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         lines.append(
             f"all rounds up to N={config.predict_first} first; then the larger sizes are predicted and measured"
         )
-    count = len(made.cells) * made.rounds
-    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
-    lines.append(f"{counted(count, 'point')} in all, {about}; nothing was measured (--dry-run)")
+    lines.append(f"{_in_all(made)}; nothing was measured (--dry-run)")
     return "\n".join(map(printable, lines))
+
+
+def _in_all(made: plan.Plan) -> str:
+    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
+    if made.burn_in_s:
+        rounds = f"rounds until {duration(made.burn_in_s)} are over"
+        return f"{counted(len(made.cells), 'point')} a round, {rounds}, {made.rounds} rounds at least"
+    return f"{counted(len(made.cells) * made.rounds, 'point')} in all, {about}"
 
 
 def _filled(one: rules.Filled) -> str:

@@ -21,6 +21,7 @@ from scaling.command import complain, deliver, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.plan.plan import Plan
 from scaling.records import store
+from scaling.records.burn_in import PointSummary
 from scaling.records.certificate import Certificate
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
@@ -157,6 +158,7 @@ def measure(
     more: More | None = None,
     certify: Certify | None = None,
     metrics: Path | None = None,
+    summaries: Sequence[PointSummary] = (),
 ) -> int:
     """Measure the points that `records` lack, then compare with the run `base`; return the exit code.
     An interrupted run is not compared, and gets no verdict of `certify`."""
@@ -165,7 +167,9 @@ def measure(
     ending = Ending(verbose, page, base, mailbox.look, hidden, metrics=metrics)
     screen = _view(kind, hidden)
     predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
-    sweep = Sweep(made, mailbox, opened, screen, records=records, more=more, predictor=predictor)
+    sweep = Sweep(
+        made, mailbox, opened, screen, records=records, summaries=summaries, more=more, predictor=predictor
+    )
     try:
         screen.opened(header, len(made.cells) * made.rounds)
         for line in listing.open_servers(made.cells):
@@ -180,7 +184,7 @@ def measure(
         raise
     finally:
         code = _end(opened, header, sweep.records, screen, ending)
-    return _code(sweep.records) or code
+    return _code(sweep) or code
 
 
 def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], screen: View, ending: Ending) -> int:
@@ -195,10 +199,11 @@ def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], sc
     return beyond_the_launcher(conclude) if past_mpirun else conclude()
 
 
-def _code(records: Sequence[PointRecord]) -> int:
+def _code(sweep: Sweep) -> int:
     """Return the exit code of failed points and of compared revisions; 0 if both are as wished."""
-    changed = changes(records)
-    failed = any(not isinstance(record.outcome, Finished) for record in kept(records))
+    changed = changes(sweep.records)
+    failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
+    failed = failed or bool(sweep.burn_in and sweep.burn_in.failures)
     if failed or any(change.verdict == "slower" for change in changed):
         return 1
     return NOTHING_COMPARED if changed and all(change.gain is None for change in changed) else 0
@@ -227,8 +232,10 @@ def _prepare() -> None:
 
 def _event(stop: Interrupted | SilentRanks, sweep: Sweep, made: Plan) -> str:
     """Return `interrupted after 5 of 15 points; these are kept`."""
-    finished = sum(isinstance(record.outcome, Finished) for record in kept(sweep.records))
     why = f"{stop}; ended" if isinstance(stop, SilentRanks) else "interrupted"
+    if sweep.burn_in:
+        return f"{why} after {sweep.burn_in}; these are kept"
+    finished = sum(isinstance(record.outcome, Finished) for record in kept(sweep.records))
     return f"{why} after {finished} of {counted(len(made.cells) * made.rounds, 'point')}; these are kept"
 
 
@@ -245,7 +252,7 @@ def _conclude(
     try:
         if said := opened.secure():
             stream.write(f"{said}\n")
-        read = store.load_whole(opened.folder)
+        read = store.read(opened.folder)
     except (StoreError, UsageError) as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
         material = Material(header, records)
@@ -254,7 +261,13 @@ def _conclude(
         ending.complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"))
         return StoreError.exit_code
     opened.close()
-    material = Material(read.header, read.records, predictions=read.predictions, certificate=read.certificate)
+    material = Material(
+        read.header,
+        read.records,
+        predictions=read.predictions,
+        certificate=read.certificate,
+        summaries=read.summaries,
+    )
     early = bool(ending.event)
     page = str(opened.folder / PAGE_FILE) if ending.page else ""
     stopped: Interrupted | None = None

@@ -173,17 +173,18 @@ class Lead:
             revisions.checked_out(made, self.mailbox, self.enrolled) as whole,
             store.Store.resume(run) as opened,
         ):
-            records = store.load(run)[1]
+            found = store.read(run)
             return measuring.measure(
                 self.proved(whole),
                 self.mailbox,
                 opened,
                 header,
-                records,
+                found.records,
                 asked.view,
                 page=asked.page,
                 verbose=asked.verbose,
                 metrics=asked.metrics,
+                summaries=found.summaries,
             )
 
     def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False, tries: bool = False) -> plan.Plan:

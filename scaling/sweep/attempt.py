@@ -147,8 +147,13 @@ class Attempt:
             data_dir=plan.config.data_dir or "",
             code=plan.code(point),
         )
-        saved = plan.config.save_weights or "" if point.regime else ""
-        return tuple(replace(task, is_traced=is_traced, save_weights=saved) for task in tasks)
+        own = {
+            "is_traced": is_traced,
+            "save_weights": plan.config.save_weights or "" if point.regime else "",
+            "times_steps": bool(plan.burn_in_s),
+            "keeps_log": not plan.burn_in_s or point.round == 0,
+        }
+        return tuple(replace(task, **own) for task in tasks)
 
     def _begin(self) -> None:
         for index, wanted in enumerate(self._wanted):

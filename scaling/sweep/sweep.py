@@ -18,12 +18,13 @@ from scaling.analysis.table.cell_rows import Analyser
 from scaling.analysis.table.rows import Row
 from scaling.errors import Interrupted, SilentRanks
 from scaling.plan import defaults, placement
-from scaling.plan.config import target_half_width
 from scaling.plan.groups import Group
 from scaling.plan.placement import slots_of
 from scaling.plan.plan import Plan
+from scaling.plan.stopping import target_half_width
 from scaling.plan.tasks import rank_tasks
 from scaling.quiet.turns import Quiet
+from scaling.records.burn_in import PointSummary
 from scaling.records.events import Failed
 from scaling.records.messages import (
     INTERRUPT_GRACE_S,
@@ -42,6 +43,7 @@ from scaling.records.store import Line, Store, done_keys, joined
 from scaling.records.task import Clocks, Task
 from scaling.sweep import inspection
 from scaling.sweep.bench import Bench
+from scaling.sweep.burn_in import BurnIn
 from scaling.sweep.epoch import SOAK_ROUND, Epoch
 from scaling.sweep.forecast import Ahead, Work, ahead
 from scaling.sweep.gpu_sharing import Sharing
@@ -172,11 +174,12 @@ def _samples(plan: Plan) -> Iterator[Point]:
 More = Callable[["Sweep", int], bool]
 
 
-def until_narrow(target: float | None, most: int) -> More:
-    """Ask for up to `most` rounds until half of every interval is at most `target`; for none without it."""
+def until_narrow(plan: Plan) -> More:
+    """Ask for rounds until half of every interval is at most `--target-ci`, up to `--max-rounds`."""
+    target = target_half_width(plan.config)
 
     def more(sweep: Sweep, rounds: int) -> bool:
-        if target is None or rounds >= most:
+        if target is None or rounds >= plan.config.max_rounds:
             return False
         found = [row.efficiency for row in sweep.rows if row.efficiency is not None]
         return any(one.half_width is None or one.half_width > target for one in found)
@@ -207,6 +210,7 @@ class Sweep:
         *,
         records: Sequence[PointRecord] = (),
         more: More | None = None,
+        summaries: Sequence[PointSummary] = (),
         predictor: Predictor | None = None,
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
@@ -218,11 +222,14 @@ class Sweep:
         self.records = list(records)
         self._keys = {record.point.key for record in records}
         self._analyser = Analyser(records)
-        self._done = done_keys(records)
-        self._more = more or until_narrow(target_half_width(plan.config), plan.config.max_rounds)
+        self.burn_in = BurnIn(plan.burn_in_s, clock, summaries) if plan.burn_in_s else None
+        # A burn-in goes on with new rounds.
+        self._done = set[str]() if self.burn_in else done_keys(records)
+        self._more: More = more or self.burn_in or until_narrow(plan)
         self._predictor = predictor
         self._clock = clock
-        self._before = self._base = len(self._keys)  # points before this run, and before the running epoch
+        self._earlier = 0  # points of earlier rounds whose keys are forgotten
+        self._before = self._base = self._count  # points before this run, and before the running epoch
         self._planned_s = sum(map(plan.seconds, plan.groups)) / len(plan.cells) if plan.estimate_s else 0.0
         self._begun_s = self._told_s = clock()
         self._epoch: Epoch | None = None
@@ -234,7 +241,8 @@ class Sweep:
         self._unix_clock = unix_clock
         logs = store.folder.resolve() / "logs"
         # After the numbers of existing logs: a resumed run appends to no older log.
-        self._attempt: int = max((int(log.name[:4]) for log in logs.glob("[0-9]" * 4 + "-*")), default=0)
+        numbers = (log.name.partition("-")[0] for log in logs.glob("[0-9]*-*"))
+        self._attempt: int = max((int(number) for number in numbers if number.isdecimal()), default=0)
         self._quiet = Quiet()
         self._gpus: dict[frozenset[str], Sharing] = {}  # by the cells of a group
         self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
@@ -253,18 +261,27 @@ class Sweep:
             self._run(later)
 
     def _run(self, later: bool) -> None:
-        number, planned = 0, self.plan.rounds
-        for planned_number in range(planned):
+        number = self.burn_in.first_round if self.burn_in else 0
+        planned = max(self.plan.rounds, number)
+        for planned_number in range(number, planned):
             self._allow(planned_number, later)
-        while number < planned:
+        while number < planned or self._more(self, number):
+            if number == planned:
+                planned = self._extended(planned, later)
+            if self.burn_in:  # keys of earlier rounds do not occur again
+                self._earlier += len(self._keys)
+                self._keys.clear()
             listen(self.plan, self.mailbox)
             for index, group in self._groups(number, later):
                 self._measure(group, len(self.plan.cells) * planned, self._course(group, index))
             number += 1
-            if number == planned and self._more(self, planned):
-                self._allow(planned, later)
-                planned += 1
-                self.view.extended(len(self.plan.cells) * planned)
+
+    def _extended(self, planned: int, later: bool) -> int:
+        """Plan another round."""
+        self._allow(planned, later)
+        if self.burn_in is None:
+            self.view.extended(len(self.plan.cells) * (planned + 1))
+        return planned + 1
 
     def _allow(self, number: int, later: bool) -> None:
         """Add to the retry budget what a round of a stage may spend."""
@@ -280,6 +297,8 @@ class Sweep:
         for said in preload(self.plan, self.mailbox, self._bench.clocks.startup_s):
             self.view.note(said)
         self._begun_s = self._clock()
+        if self.burn_in:
+            self.burn_in.begin()
 
     def measure(self, group: Group, total: int, *, at_once: bool = False) -> tuple[PointRecord, ...]:
         """Measure a group that is in no round of the plan, of `total` points in all, and keep its records.
@@ -318,15 +337,21 @@ class Sweep:
 
     def _keep(self, record: PointRecord) -> None:
         self._keys.add(record.point.key)
-        number = len(self._keys)
+        number = self._count
         self._append(record)
         self._analyser.add(record)
         self.view.advanced(self._ahead())
         self.view.finished(record, self._analyser.rows(), number, self._total)
 
+    @property
+    def _count(self) -> int:
+        return self._earlier + len(self._keys)
+
     def _ahead(self) -> Ahead:
+        if self.burn_in:
+            return self.burn_in.ahead
         running, soaks_s = (self._epoch.done, self._epoch.soaked_s) if self._epoch else (0.0, 0.0)
-        done, soaked_s = max(len(self._keys), self._base + running), self._soaked_s + soaks_s
+        done, soaked_s = max(self._count, self._base + running), self._soaked_s + soaks_s
         measured_s = self._clock() - self._begun_s - soaked_s
         work = Work(done, self._total, measured=done - self._before, measured_s=measured_s)
         return ahead(work, planned_s=self._planned_s, soaked_s=soaked_s, soak_s=self._soaked_s + self._soak_s)
@@ -338,8 +363,16 @@ class Sweep:
             self.view.advanced(self._ahead())
 
     def _append(self, record: PointRecord) -> None:
-        self._write(record)
+        if self.burn_in is None or self.burn_in.keeps(record):
+            self._write(record)
         self.records[:] = joined((*self.records, record))
+        if self.burn_in is None:
+            return
+        if record.ended:
+            self._write(self.burn_in.summary(record))
+        if len(kept := self.burn_in.thinned(self.records)) < len(self.records):
+            self.records[:] = kept
+            self._analyser = Analyser(kept)
 
     def _write(self, line: Line) -> None:
         if said := self.store.append(line):
@@ -389,8 +422,8 @@ class Sweep:
             keep=lambda state: self._append(self._emulating(record_so_far(state, now_s=self._clock()))),
         )
         self._soaked_s += self._epoch.soaked_s if self._epoch else 0.0
-        self._epoch, self._base = current, len(self._keys)
-        self.view.began(current.active.state, len(self._keys) + 1)
+        self._epoch, self._base = current, self._count
+        self.view.began(current.active.state, self._count + 1)
         try:
             while current.go_on():
                 self._tell()

@@ -345,7 +345,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
         trainer,
         channel.send,
         channel.waiting,
-        times_steps=task.point.kind in BESIDE,
+        times_steps=task.times_steps or task.point.kind in BESIDE,
         trace=trace_path(task.log),
         learner=learner_of(trainer, task, channel.send),
         waited_s=feeding.waited_s,

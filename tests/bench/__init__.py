@@ -10,6 +10,7 @@ python -m tests.bench.startup       `--help` against importing what it stands on
 python -m tests.bench.lab_links     what links of a lab deliver of the rate that they are shaped to
 python -m tests.bench.lab_gloo      the same for all-reduces of Gloo, 4 and 16 ranks
 python -m tests.bench.collector     events folded, records read and tabulated
+python -m tests.bench.burn_in       memory and file of a week of --for, simulated
 python -m tests.bench.comparisons   false and missed differences in tables of equals, simulated
 python -m tests.bench.predict       errors of predictions on published series, one source left out at a time
 python -m tests.bench.bisect        how often slow nodes are found, and by how many points, simulated

@@ -152,7 +152,7 @@ class Launch:
         made = plan.make(wanted, ask_of_outside(mailbox, self.enrolled, wanted.strategy or ()))
         unix = unix_clock or (time.time if self.real else self.clock)
         now = datetime.fromtimestamp(unix(), timezone.utc)
-        records = store.load(resume)[1] if resume else ()
+        found = store.read(resume) if resume else None
         opened = store.Store.resume(resume) if resume else self._create(results, now, made, wanted)
         with opened:
             shown = view or make_view("none", sys.stdout)
@@ -161,7 +161,8 @@ class Launch:
                 mailbox,
                 opened,
                 shown,
-                records=records,
+                records=found.records if found else (),
+                summaries=found.summaries if found else (),
                 predictor=predictor,
                 clock=self.now,
                 unix_clock=unix,

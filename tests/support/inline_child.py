@@ -69,6 +69,7 @@ class InlineChild:
             lambda: True,
             self._clock,
             self._clock,
+            times_steps=task.times_steps,
             trace=trace_path(task.log),
             learner=learner_of(trainer, task, self._events.append, self._clock),
         )

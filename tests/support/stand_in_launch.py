@@ -51,7 +51,9 @@ def nodes(ranks: int) -> list[HostInfo]:
 
 def sweep(ranks: int, argv: Sequence[str]) -> int:
     """`scaling.run ARGV` on so many ranks, in no more rounds than a table needs."""
-    brief = [] if {"--rounds", "--resume", "--like", "--against", "--epochs", "--list"} & {*argv} else BRIEF
+    brief = (
+        [] if {"--rounds", "--for", "--resume", "--like", "--against", "--epochs", "--list"} & {*argv} else BRIEF
+    )
     return _led(ranks, argv, lambda lead: lead.obey(flags.parse([*argv, *brief])))
 
 

@@ -486,6 +486,11 @@ EXPLANATIONS: tuple[Explanation, ...] = (
              "differences of this report at once. best: significantly faster than every rival; leading: "
              "statistically tied for fastest.{unranked}"),
     Explanation(label="PREDICTED", applies=lambda report: report.predicts, text=mark_named("PREDICTED").meaning),
+    Explanation(label="over time", applies=lambda report: report.has_times,
+        text="percentiles and the longest of all steps, also of rounds that are not kept in full, from bins of "
+             "1 %. A step of a synchronous exchange takes as long as on its slowest rank. Repeated windows do not "
+             "count. The rate's change is from start to end of the run, by a straight line through means of "
+             "consecutive rounds; DRIFTING if it is significant at 1 % for all lines together and above 0.5 %."),
     Explanation(label="minibatch",
         applies=lambda report: any(one.efficiency for one in report.analysis.minibatches),
         text="efficiency is a batch's rate over the fastest rate of its sweep; x the smaller's time is its time "

@@ -544,6 +544,7 @@ class Report(NamedTuple):
     analysis: Analysis
     compares: bool
     predicts: bool
+    has_times: bool = False
 
     @property
     def rows(self) -> Sequence[Row]:

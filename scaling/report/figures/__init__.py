@@ -15,6 +15,7 @@ from scaling.records.point import Kind
 from scaling.records.run import PointRecord, RankRecord
 from scaling.records.telemetry import Sample
 from scaling.report import quantities, words
+from scaling.report.figures.burn_in import burn_in
 from scaling.report.figures.parts import (
     Bar,
     Bars,
@@ -511,4 +512,5 @@ FIGURES: Mapping[str, Callable[[Material], Iterator[Figure]]] = {
     "cards": cards,
     "devices": devices,
     "run": timeline,
+    "burn-in": burn_in,
 }

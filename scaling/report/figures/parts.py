@@ -145,10 +145,11 @@ class Reading(NamedTuple):
 
 
 class Strip(Record, frozen=True, kw_only=True):
-    """One quantity over the time of a run's windows."""
+    """One quantity over the time of a run's windows. `from_zero`: the axis begins at zero."""
 
     title: str
     readings: tuple[Reading, ...]
+    from_zero: bool = True
 
 
 class Strips(Record, frozen=True, kw_only=True):

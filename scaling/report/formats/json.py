@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from scaling.analysis.table.analyse import Analysis, analyse
+from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.rows import Baseline, Comparison, Minibatch, OverCpu, Row, Training
@@ -28,9 +29,11 @@ def render(
     pricing: Pricing | None = None,
     predictions: Sequence[Prediction] = (),
     certificate: Certificate | None = None,
+    over_time: Sequence[OverTime] = (),
 ) -> str:
     """Return one JSON object. Fractions are of 1. `joined`: lines about the differences of runs in one table.
-    `pricing`, `predictions` and `certificate` add costs, predictions and a verdict."""
+    `pricing`, `predictions`, `certificate` and `over_time` add costs, predictions, a verdict and the times of a
+    burn-in."""
     analysis = analyse(records)
     document = {
         "run": _run(header),
@@ -44,6 +47,7 @@ def render(
         "trainings": rounded([_flat(one) for one in analysis.trainings]),
         **({"predictions": _predictions(analysis, predictions)} if predictions else {}),
         **({"certificate": _certificate(certificate)} if certificate else {}),
+        **({"over_time": rounded([_flat(one) for one in over_time])} if over_time else {}),
         **({"costs": _costs(analysis, header, pricing)} if pricing else {}),
         **(_imported(header) if header.is_import else {}),
     }
@@ -83,7 +87,9 @@ def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
     return [{**_flat(pair), "distinguishable": pair.distinguishable} for pair in analysis.comparisons]
 
 
-def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training | Judged) -> dict[str, Any]:
+def _flat(
+    entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training | Judged | OverTime,
+) -> dict[str, Any]:
     """Return the fields of an entry, of its work and of its hardware in one object, with older names."""
     fields = msgspec.to_builtins(entry)
     if isinstance(entry, Row):

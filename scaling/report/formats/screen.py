@@ -13,7 +13,8 @@ from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import EFFICIENCY, NAME, RATE, SPEEDUP, WORLD_SIZE
 from scaling.analysis.table.footnotes import describe
 from scaling.analysis.table.rows import Column, Row
-from scaling.report import facts, quantities, words
+from scaling.records.burn_in import asked_s
+from scaling.report import burn_in, facts, quantities, words
 from scaling.report.answer import answer, largest_loss
 from scaling.report.formats import terminal
 from scaling.report.headline import mean_rate
@@ -50,8 +51,11 @@ def render(material: Material, place: Place, *, width: int, color: bool) -> str:
 
 
 def _sections(material: Material) -> Iterator[Section]:
-    """Yield the tables of what a run was asked for beyond its curves."""
-    return (section for section in material.doc.sections if not section.is_curve)
+    """Yield the tables of what a run was asked for beyond its curves; those over time only of a burn-in."""
+    was_asked = asked_s(material.header.config) > 0
+    for section in material.doc.sections:
+        if not section.is_curve and (was_asked or not burn_in.is_over_time(section)):
+            yield section
 
 
 # ---------------------------------------------------------------- answer

@@ -16,7 +16,7 @@ from scaling.records.run import Header, PointRecord
 from scaling.sweep.forecast import Ahead
 from scaling.sweep.state import PointState
 from scaling.sweep.view.base import View
-from scaling.sweep.view.frame import ASCII, Glyphs, Note, Scene, frame
+from scaling.sweep.view.frame import ASCII, NOTES, Glyphs, Note, Scene, frame
 from scaling.sweep.view.plain import NoView, PlainView, Stream, failure, headline
 from scaling.text import one_line, printable
 from scaling.transport import terminal
@@ -100,8 +100,8 @@ class LiveView:
         self._state = None
         label = record.point.label
         if isinstance(record.outcome, Failed):
-            self._notes.append(Note(one_line(f"{label}: {failure(record.outcome)}"), is_failure=True))
-        self._notes += [Note(one_line(f"{label}: {warning.text}")) for warning in record.warnings]
+            self._noted(Note(one_line(f"{label}: {failure(record.outcome)}"), is_failure=True))
+        self._noted(*(Note(one_line(f"{label}: {warning.text}")) for warning in record.warnings))
         self._look()
 
     def extended(self, total: int) -> None:
@@ -109,7 +109,7 @@ class LiveView:
         self._look()
 
     def note(self, text: str) -> None:
-        self._notes.append(Note(one_line(text)))
+        self._noted(Note(one_line(text)))
         self._look()
 
     def closed(self, stream: TextIO | None = None) -> None:
@@ -124,6 +124,9 @@ class LiveView:
     def columns(self) -> int:
         """The width of the terminal."""
         return terminal.size(self._shown_on).columns
+
+    def _noted(self, *notes: Note) -> None:
+        self._notes = [*self._notes, *notes][-NOTES:]
 
     def _look(self) -> None:
         now_s = self._clock()

@@ -13,6 +13,7 @@ from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy
 from scaling.analysis.table.analyse import Row
 from scaling.hosts.info import cores_text
+from scaling.records.burn_in import asked_s
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.forecast import Ahead
@@ -187,6 +188,8 @@ def introduction(header: Header, total: int) -> Iterator[str]:
         yield f"batch: {rule}; world sizes: {sizes}"
     yield from _hosts(header)
     about = f", about {duration(header.estimate_s)}" if header.estimate_s else ""
+    if burn_in_s := asked_s(config):
+        about = f", then rounds until {duration(burn_in_s)} are over"
     yield f"{counted(total, 'point')} planned{about}"
 
 

@@ -44,7 +44,7 @@ def certified(lab: Lab, results: Path, *flags: str) -> tuple[int, Certificate, s
     )  # fmt: skip
     runs = [*results.glob("*-certify")]
     assert len(runs) == 1, done.stdout + done.stderr
-    found = store.load_whole(runs[0]).certificate
+    found = store.read(runs[0]).certificate
     assert found is not None, done.stdout + done.stderr
     return done.returncode, found, done.stdout
 

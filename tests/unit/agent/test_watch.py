@@ -524,3 +524,39 @@ def test_the_agent_tells_how_much_was_dropped(tmp_path: Path) -> None:
     one.attend(1.0)
     flooded(tmp_path / "log")
     assert one.ended().log_dropped_bytes == LIMIT_BYTES + 1 - KEPT_BYTES
+
+
+# ---------------------------------------------------------------- errors of cards
+
+
+def test_errors_of_a_card_add_up_over_stretches(
+    counters: dict[str, Counter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "read", dict)
+    watch = Watch(replace(TASK, counts_traffic=True), os.getpid(), computes=False)
+    for errors in ({"rx_errors": 2}, {"rx_errors": 5, "tx_dropped": 1}):
+        watch.begin(1, 10.0)
+        counters["eth0"] = Counter(1000, 2000, errors=errors)
+        watch.settle()
+        counters["eth0"] = Counter(1000, 2000, errors={"rx_errors": 0, "tx_dropped": 0})
+    (found,) = watch.close().traffic
+    assert found.errors == {"rx_errors": 5, "tx_dropped": 1}
+
+
+@pytest.mark.parametrize(
+    ("keeps", "seen", "left"),
+    [
+        (False, Exit(), []),
+        (True, Exit(), ["7.log", "7.log.nccl.9"]),
+        (False, Exit(code=1), ["7.log", "7.log.nccl.9"]),
+    ],
+)
+def test_the_log_of_a_child_that_ended_well_is_removed_if_the_task_says_so(
+    tmp_path: Path, keeps: bool, seen: Exit, left: list[str]
+) -> None:
+    child = Silent()
+    child.task, child.seen = replace(child.task, log=str(tmp_path / "7.log"), keeps_log=keeps), seen
+    for name in ("7.log", "7.log.nccl.9"):
+        (tmp_path / name).write_text("said")
+    Supervisor(child, {}, 0.0).ended()
+    assert sorted(path.name for path in tmp_path.iterdir()) == left

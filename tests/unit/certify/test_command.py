@@ -36,7 +36,7 @@ def certified(tmp_path: Path, *words: str, ranks: int = 2) -> tuple[int, Certifi
     argv = [*FAKE, *strategy, "--results", str(tmp_path), *words]
     code = stand_in_launch.certify(ranks, argv)
     (run,) = tmp_path.glob("*-certify")
-    found = store.load_whole(run).certificate
+    found = store.read(run).certificate
     assert found is not None
     return code, found
 
@@ -103,7 +103,7 @@ def own_reference(tmp_path: Path) -> str:
     """A reference that the same scripted machine gave."""
     certified(tmp_path, "--option", "noise=0.001")
     (run,) = tmp_path.glob("*-certify")
-    whole = store.load_whole(run)
+    whole = store.read(run)
     path = tmp_path / "own.toml"
     path.write_text(reference.toml(reference.of(Material(whole.header, whole.records))))
     return str(path)

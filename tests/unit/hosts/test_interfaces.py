@@ -235,6 +235,35 @@ def test_a_counter_that_went_back_tells_nothing(interfaces_host: Sysfs) -> None:
     assert interfaces_host.moved(before) == {"eth1": (0, 0)}
 
 
+def test_error_counters_are_told_by_how_much_they_rose(interfaces_host: Sysfs) -> None:
+    def count(errors: int) -> None:
+        interfaces_host.interface("eth0", 100, 100)
+        interfaces_host.port(words=(0, 0))
+        for path, value in {
+            "net/eth0/statistics/rx_errors": errors,
+            "net/eth0/statistics/tx_dropped": 7,
+            "infiniband/mlx5_0/ports/1/counters/symbol_error": 10 * errors,
+        }.items():
+            interfaces_host.write(f"sys/class/{path}", value)
+
+    count(1)
+    before = interfaces.read(interfaces_host.root)
+    count(4)
+    found = interfaces.since(before, interfaces.read(interfaces_host.root))
+    assert {one.name: one.errors for one in found} == {"eth0": {"rx_errors": 3}, "mlx5_0/1": {"symbol_error": 30}}
+
+
+def test_an_error_counter_that_went_back_or_is_new_tells_nothing(interfaces_host: Sysfs) -> None:
+    folder = "sys/class/net/eth0/statistics"
+    interfaces_host.interface("eth0")
+    interfaces_host.write(f"{folder}/rx_errors", 5)
+    before = interfaces.read(interfaces_host.root)
+    interfaces_host.write(f"{folder}/rx_errors", 2)
+    interfaces_host.write(f"{folder}/tx_errors", 9)
+    (found,) = interfaces.since(before, interfaces.read(interfaces_host.root))
+    assert found.errors == {}
+
+
 def test_a_host_without_counters(tmp_path: Path) -> None:
     assert interfaces.read(tmp_path) == {}
 

@@ -550,3 +550,21 @@ def test_a_row_says_the_quota_that_its_ranks_exceed() -> None:
     enrolled = [enrol(replace(host("node", cores=0), cores=(core,), cpu_quotas={"a": 1.0})) for core in FIRST[:2]]
     slots = place_ranks(enrolled, None)
     assert "quota" in crowding(replace(TASK.point, world_size=2, kind="exchange"), slots)
+
+
+# A burn-in has rounds until its time is over.
+
+
+def test_a_burn_in_has_two_rounds_at_least_and_the_soak_of_a_long_run() -> None:
+    found = made(**{"for": "2h"}, strategy=["fake:a"])
+    assert (found.rounds, found.burn_in_s, found.estimate_s) == (2, 7200.0, 7200.0)
+    assert found.soak_s == defaults.SOAK_S
+    assert made(strategy=["fake:a"]).burn_in_s == 0
+
+
+def test_the_dry_run_of_a_burn_in_says_when_it_ends() -> None:
+    lines = listing.dry_run(made(**{"for": "90m"}, strategy=["fake:a"]), [enrol(host())])
+    assert "points of each round" in lines
+    assert (
+        "a round, rounds until 1 h 30 min are over, 2 rounds at least; nothing was measured (--dry-run)" in lines
+    )

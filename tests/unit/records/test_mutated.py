@@ -9,16 +9,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from scaling.analysis.measured.burn_in import summarized
 from scaling.errors import UsageError
-from scaling.records.store import load_whole
+from scaling.records.burn_in import LinkErrors, PointSummary
+from scaling.records.run import Header, PointRecord
+from scaling.records.store import read
 from scaling.report import __main__ as report
 from scaling.tools.compare import __main__ as compare
 from scaling.tools.history import __main__ as history
 from tests.support.gpu_records import gpus_run
 from tests.support.predicted_runs import HEADER, prediction, run
 from tests.support.report_scenes import default_run
-from tests.support.scripted_records import header, written
+from tests.support.scripted_records import header, sweep, written
 from tests.support.training_records import training_record
 
 # By the value that stands there: what is put in its place.
@@ -67,7 +71,20 @@ def _put(line: Any, path: Place, value: Any) -> None:
 Line = dict[str, Any]
 # Of the values that a decoder takes, each so many-th is read by all commands.
 EACH = 37
+
+
+def burn_in_run() -> tuple[Header, list[PointRecord | PointSummary]]:
+    errors = (LinkErrors(host="node1", card="eth0", counter="rx_errors", count=1),)
+    records = [one for number in range(6) for one in sweep(number, 0.1, {1: 0.1})]
+    told = [summarized(one, 60.0 * one.point.round, 60.0 * one.point.round + 60) for one in records]
+    faults: dict[str, Any] = {"readings": 9, "throttled": 1, "reasons": ("hw thermal",), "failures": {"hang": 1}}
+    return header(config={"for": "2h", "rounds": 2}), [
+        *records, *told[:-1], replace(told[-1], link_errors=errors, **faults)
+    ]  # fmt: skip
+
+
 RUNS: dict[str, Any] = {
+    "burn-in": burn_in_run,
     "default": default_run,
     "gpus": gpus_run,
     "predicted": lambda: (HEADER, [*run(rounds=2), prediction(4, 0.8)]),
@@ -101,7 +118,7 @@ def test_each_command_has_a_result_or_one_line(
     for number, lines in changed(name):
         (folder / "run.jsonl").write_bytes(b"".join(lines))
         try:
-            load_whole(folder)
+            read(folder)
         except UsageError as error:
             refused += 1
             assert str(error).startswith(f"{folder / 'run.jsonl'}:{number}: "), error

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.records.store import load_whole
+from scaling.records.store import read
 from scaling.report import __main__ as command
 from scaling.report import archive, redaction, unpacking
 from scaling.report.redaction import LEFT_OUT, Redaction
@@ -64,7 +64,7 @@ def test_its_records_are_those_of_the_run(tmp_path: Path) -> None:
     again = tmp_path / "again"
     again.mkdir()
     (again / "run.jsonl").write_bytes(content(archive.pack(made))["run.jsonl"])
-    assert load_whole(again) == load_whole(made)
+    assert read(again) == read(made)
 
 
 def test_records_of_an_older_schema_are_upgraded(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_records_of_an_older_schema_are_upgraded(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "old" / "run.jsonl").write_bytes(old.read_bytes())
     (tmp_path / "new" / "run.jsonl").write_bytes(content(archive.pack(tmp_path / "old"))["run.jsonl"])
-    assert load_whole(tmp_path / "new")[1] == load_whole(tmp_path / "old")[1]
+    assert read(tmp_path / "new")[1] == read(tmp_path / "old")[1]
 
 
 def test_versions_name_the_software(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_log_that_cannot_be_read_is_a_mistake(folder: Path, monkeypatch: pytes
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("scaling.files.read", denied)
-    monkeypatch.setattr(archive, "load_whole", lambda _: run())
+    monkeypatch.setattr(archive, "read", lambda _: run())
     with pytest.raises(UsageError, match=r"0001-fake-a\.0\.log: cannot be packed: Permission denied"):
         archive.pack(folder)
 

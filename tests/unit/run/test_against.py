@@ -263,6 +263,7 @@ def test_how_data_was_fed_goes_with_it(argv: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
+        ("--for", "2h"),
         ("--target-ci", "1%"),
         ("--pass", "forward"),
         ("--epochs", "2"),
@@ -423,3 +424,18 @@ def test_a_cell_that_became_slower_than_with_another_revision_is_exit_1(
     gain = Estimate(mean=-0.05, low=-0.06, high=-0.04, n=3)
     monkeypatch.setattr(measuring, "changes", lambda _: (Change(point(), "1a2b3c4d5e", gain),))
     assert measured(tmp_path, monkeypatch, lambda _: None)[0] == 1
+
+
+BURN_IN: dict[str, Any] = {"for": "2h", "rounds": 2}
+
+
+@pytest.mark.parametrize(("argv", "rounds"), [(("--rounds", "3"), 3), (("--target-ci", "1%"), 2)])
+def test_another_rule_of_rounds_takes_for_back(argv: tuple[str, str], rounds: int) -> None:
+    assert resolved(BURN_IN).for_ == "2h"
+    found = resolved(BURN_IN, *argv)
+    assert (found.for_, found.rounds) == (None, rounds)
+
+
+def test_for_takes_other_rules_of_rounds_back() -> None:
+    found = resolved({"rounds": 6, "target_ci": "1%", "max_rounds": 9, "predict_first": 2}, "--for", "30m")
+    assert (found.for_, found.rounds, found.target_ci, found.predict_first) == ("30m", None, None, None)

@@ -11,12 +11,12 @@ import typer
 from scaling.command import command
 from scaling.errors import UsageError
 from scaling.plan import config, validation
-from scaling.plan.config import HOW, SweepConfig
+from scaling.plan.config import HOW, RENAMED, SweepConfig
 from scaling.plan.fields import Flag, fields_of
 from scaling.run.flags import with_fields
 
 
-class Larger(SweepConfig, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"pass_": "pass"}):
+class Larger(SweepConfig, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=RENAMED):
     tea_cups: Annotated[
         int | None, Flag("Cups per rank.", panel=HOW, metavar="CUPS", default="one, at five", above=0)
     ] = None

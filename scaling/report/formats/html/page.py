@@ -24,7 +24,7 @@ MOST_CSV_BYTES = 400_000
 LEFT_OUT: tuple[tuple[str, ...], ...] = ((), ("ranks",), ("ranks", "run", "rounds"), tuple(FIGURES))
 # Figures next to the answer, and those in "Is this measurement sound?".
 FIRST = ("efficiency", "loss")
-SOUND = ("rounds", "ranks", "cards", "devices", "run")
+SOUND = ("burn-in", "rounds", "ranks", "cards", "devices", "run")
 
 
 def render(material: Material, most_bytes: int = MOST_BYTES) -> str:

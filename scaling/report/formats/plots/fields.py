@@ -114,8 +114,10 @@ def _strip(axes: Axes, strip: Strip, *, is_time: bool) -> None:
         for one in strip.readings:
             axes.plot((one.at_s, one.at_s), (one.low, one.high), color="#0072b2", linewidth=1)
     axes.set_title(strip.title, fontsize=SMALL, loc="left", pad=3)
-    top = max(one.high for one in strip.readings)
-    axes.set_ylim(0, top * 1.12 if top > 0 else 1)
+    top, bottom = max(one.high for one in strip.readings), min(one.low for one in strip.readings)
+    room = max(0.12 * (top - bottom), 0.02 * top)
+    low, high = (0.0, top * 1.12) if strip.from_zero else (max(0.0, bottom - room), top + room)
+    axes.set_ylim(low, high if top > 0 else 1)
     axes.locator_params(axis="y", nbins=4)
     axes.locator_params(axis="x", integer=True)
     axes.grid(visible=True)

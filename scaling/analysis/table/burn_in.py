@@ -1,0 +1,222 @@
+"""Cells over the time of a run: percentiles of their steps, drift, throttling, link errors and failures.
+
+Percentiles are of all steps of all rounds, also of rounds that a burn-in does not keep in full. They are read from
+bins of 1 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from math import ceil, exp, log
+from statistics import fmean
+
+from scaling.analysis.measured.burn_in import summaries
+from scaling.analysis.statistics.intervals import Estimate, quantile, student
+from scaling.analysis.table.comparisons import contender
+from scaling.analysis.table.rows import Contender
+from scaling.records.burn_in import BIN, LinkErrors, PointSummary, Stretches, joined
+from scaling.records.point import EXCHANGING, Hardware, Kind, Point, Record, Workload
+from scaling.records.run import PointRecord
+
+# Fewest rounds of a run without --for whose report shows times.
+MANY_ROUNDS = 30
+# Stretches of the table for people.
+OUTLINE = 12
+SHOWN: tuple[Kind, ...] = ("exchange", "each", "solo")
+
+# ---------------------------------------------------------------- what is found
+
+
+class StepTimes(Record, frozen=True, kw_only=True):
+    """Step times in seconds, over a stretch of rounds from `first_round` on; None without a result.
+
+    `rounds`: those with a result. `samples_per_s`: of all devices, or of one if ranks ran alone.
+    `throttled`: share of the readings of GPUs (or of periods of CPU quotas); None without any.
+    `repeated`: disturbed windows that were repeated, which are in no time.
+    """
+
+    first_round: int
+    begin_s: float
+    end_s: float
+    rounds: int
+    samples_per_s: float | None
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    worst_s: float | None
+    throttled: float | None
+    repeated: int
+    link_errors: int
+    failures: int
+
+
+class OverTime(Record, frozen=True, kw_only=True):
+    """One cell over the time of a run. `alone`: a plain loop on one device at a time.
+
+    `of_windows`: single steps are not timed: all times are means of windows. `steps`: the number of times.
+    `worst_rank`, `worst_host`, `worst_round`: the place of the longest step; rounds count from 0.
+    `drift`: change of the rate from the start to the end of the run, a fraction, by a straight line.
+    `drift_per_hour`: the same per hour. Both are None for fewer than five rounds.
+    `drifts`: the drift is significant and large enough to be reported.
+    `stretches`: at most 200, of as many rounds each; `outline`: at most 12.
+    """
+
+    contender: Contender
+    alone: bool
+    kind: Kind
+    workload: Workload
+    hardware: Hardware
+    world_size: int
+    whole: StepTimes
+    steps: int
+    of_windows: bool
+    worst_rank: int
+    worst_host: str
+    worst_round: int
+    drift: Estimate | None
+    drift_per_hour: Estimate | None
+    drifts: bool
+    throttle_reasons: tuple[str, ...] = ()
+    link_errors: tuple[LinkErrors, ...] = ()
+    failures: dict[str, int] = {}
+    stretches: tuple[StepTimes, ...] = ()
+    outline: tuple[StepTimes, ...] = ()
+
+
+# ---------------------------------------------------------------- percentiles
+
+
+def percentile(times: Sequence[tuple[int, int]], share: float) -> float:
+    """Return the time below which this share of the binned times is, to 0.5 %."""
+    wanted = max(1, ceil(share * sum(number for _, number in times)))
+    for place, number in times:
+        wanted -= number
+        if wanted <= 0:
+            return exp((place + 0.5) * BIN)
+    raise ValueError("no times")
+
+
+def _steps(one: PointSummary) -> StepTimes:
+    times = [pair for pair in one.times if pair[1]]
+    found = {name: min(percentile(times, share), one.worst_s) for name, share in _SHARES if times}
+    return StepTimes(
+        first_round=one.first_round,
+        begin_s=one.begin_s,
+        end_s=one.end_s,
+        rounds=one.measured,
+        samples_per_s=one.samples / one.seconds if one.seconds else None,
+        p50_s=found.get("p50_s"),
+        p95_s=found.get("p95_s"),
+        p99_s=found.get("p99_s"),
+        worst_s=one.worst_s or None,
+        throttled=one.throttled / one.readings if one.readings else None,
+        repeated=one.repeated,
+        link_errors=sum(error.count for error in one.link_errors),
+        failures=sum(one.failures.values()),
+    )
+
+
+_SHARES = (("p50_s", 0.5), ("p95_s", 0.95), ("p99_s", 0.99))
+
+# ---------------------------------------------------------------- drift
+#
+# A straight line through the logarithm of the rate over time. Noise of a machine lasts for several rounds, so the
+# units are means of consecutive rounds (batch means: Law & Kelton, "Simulation Modeling and Analysis", ch. 9).
+
+MOST_BATCHES, LEAST_BATCHES = 30, 5
+# Chance of a false report per run; least change worth one, as a fraction.
+ERROR, LEAST = 0.01, 0.005
+HOUR_S = 3600.0
+
+
+def drift(points: Sequence[tuple[float, float]]) -> Estimate | None:
+    """Return the slope of (time, logarithm) by least squares with Student's interval; None for too few points."""
+    batches = [*_batches(points)]
+    middle = fmean(at for at, _ in batches) if batches else 0.0
+    squares = sum((at - middle) ** 2 for at, _ in batches)
+    if len(batches) < LEAST_BATCHES or not squares:
+        return None
+    level = fmean(value for _, value in batches)
+    slope = sum((at - middle) * (value - level) for at, value in batches) / squares
+    df = len(batches) - 2
+    rest = sum((value - level - slope * (at - middle)) ** 2 for at, value in batches) / df
+    return student(slope, rest / squares, len(batches), df)
+
+
+def _batches(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    count = min(len(points), MOST_BATCHES)
+    for first, end in pairwise(len(points) * number // count for number in range(count + 1)) if count else ():
+        part = points[first:end]
+        yield fmean(at for at, _ in part), fmean(value for _, value in part)
+
+
+def _is_told(found: Estimate | None, among: int) -> bool:
+    if found is None or found.half_width is None or found.df is None:
+        return False
+    error = found.half_width / quantile(found.df)
+    return abs(found.mean) > max(LEAST, quantile(found.df, 1 - ERROR / among) * error)
+
+
+# ---------------------------------------------------------------- cells
+
+
+def over_time(records: Iterable[PointRecord], told: Sequence[PointSummary] = ()) -> tuple[OverTime, ...]:
+    """Return each exchange and plain loop over time, and other cells that failed. `told`: summaries of a burn-in;
+    without them a run of many rounds has its own. Empty for fewer rounds."""
+    every = list(records)
+    if not told and len({record.point.round for record in every}) < MANY_ROUNDS:
+        return ()
+    points = {record.point.cell: record.point for record in every}
+    by_cell: dict[str, list[PointSummary]] = {
+        cell: [] for cell in sorted(points, key=lambda cell: _place(points[cell]))
+    }
+    for one in told or Stretches(summaries(every)).all():
+        if one.cell in by_cell:
+            by_cell[one.cell].append(one)
+    shown = {cell: found for cell, found in by_cell.items() if _is_shown(points[cell], found)}
+    return tuple(_over_time(points[cell], found, len(shown)) for cell, found in shown.items())
+
+
+def _place(point: Point) -> tuple[object, ...]:
+    return point.kind not in EXCHANGING, point.strategy, point.interconnect, point.world_size, point.cell
+
+
+def _is_shown(point: Point, found: Sequence[PointSummary]) -> bool:
+    has_shown_kind = point.kind in SHOWN and not point.hosts
+    return bool(found) and (has_shown_kind or any(one.failures for one in found))
+
+
+def _over_time(point: Point, found: Sequence[PointSummary], among: int) -> OverTime:
+    whole = joined(*found)
+    lasted_s = whole.end_s - whole.begin_s
+    slope = drift(
+        [
+            ((one.begin_s + one.end_s) / 2, log(one.samples / one.seconds))
+            for one in found
+            if one.samples and one.seconds
+        ]
+    )
+    changed = slope.times(lasted_s) if slope else None
+    return OverTime(
+        contender=contender(point),
+        alone=point.is_alone,
+        kind=point.kind,
+        workload=point.workload,
+        hardware=point.hardware,
+        world_size=point.world_size,
+        whole=_steps(whole),
+        steps=sum(number for _, number in whole.times),
+        of_windows=whole.of_windows,
+        worst_rank=whole.worst_rank,
+        worst_host=whole.worst_host,
+        worst_round=whole.worst_round,
+        drift=changed,
+        drift_per_hour=slope.times(HOUR_S) if slope else None,
+        drifts=_is_told(changed, among),
+        throttle_reasons=whole.reasons,
+        link_errors=whole.link_errors,
+        failures=whole.failures,
+        stretches=tuple(map(_steps, found)),
+        outline=tuple(map(_steps, Stretches(found, OUTLINE).all())),
+    )

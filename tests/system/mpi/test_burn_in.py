@@ -1,0 +1,82 @@
+"""Burn-ins (`--for`) under a real mpirun: to the end of their time, and to a signal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from scaling.analysis.table.burn_in import over_time
+from scaling.records import store
+from tests.support.mpis import Mpi, mpirun, on_mpi
+from tests.support.waiting import eventually
+
+FAKE = (
+    "-m",
+    "scaling.run",
+    "--strategy",
+    "fake:a",
+    "--kinds",
+    "exchange,each",
+    "--windows",
+    "3",
+    "--window-s",
+    "0.02",
+)
+
+
+def only_run(folder: Path) -> Path:
+    (run,) = (folder / "results").iterdir()
+    return run
+
+
+@on_mpi("openmpi5")
+def test_a_burn_in_measures_until_its_time_is_over(tmp_path: Path, mpi: Mpi) -> None:
+    done = mpirun(mpi, 2, *FAKE, "--for", "20s", "--verbose", cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(tmp_path)
+    found = store.read(run)
+    cells = {record.point.cell for record in found.records}
+    rounds = 1 + max(one.first_round for one in found.summaries)
+    assert rounds >= 2
+    assert len(found.summaries) == rounds * len(cells)
+    assert max(one.end_s for one in found.summaries) > 0
+    exchange, *_ = over_time(found.records, found.summaries)
+    assert exchange.whole.rounds == rounds
+    assert "rounds until 20 s are over" in done.stdout
+    assert "Over time: fake:a N=2" in done.stdout
+    assert "Over time: fake:a N=2" in (run / "page.html").read_text()
+    logs = {path.name.partition("-r")[2].partition(".")[0] for path in (run / "logs").glob("*.log")}
+    assert logs == {"0"}
+
+
+@on_mpi("mpich")
+def test_a_signal_ends_a_burn_in_with_its_table_and_resume_goes_on(tmp_path: Path, mpi: Mpi) -> None:
+    command = [str(mpi.mpirun), "-np", "2", sys.executable, *FAKE, "--for", "15m"]
+    with (tmp_path / "out").open("w+") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path,
+            env={**os.environ, **mpi.environ(2)}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            eventually(lambda: rounds(tmp_path) > 2, within_s=90)
+            process.send_signal(signal.SIGINT)
+            process.wait(120)
+        finally:
+            process.kill()
+            process.wait()
+        out.seek(0)
+        said = out.read()
+    assert re.search(r"^interrupted after .+ of 15 min 0 s, \d+ rounds; these are kept$", said, re.MULTILINE), said
+    run = only_run(tmp_path)
+    assert f"python -m scaling.run --resume {run.relative_to(tmp_path)}" in said
+    dry = mpirun(mpi, 2, "-m", "scaling.run", "--resume", str(run), "--dry-run", cwd=tmp_path)
+    assert "rounds until 15 min 0 s are over" in dry.stdout
+
+
+def rounds(folder: Path) -> int:
+    paths = list(folder.glob("results/*/run.jsonl"))
+    return max((path.read_bytes().count(b'"type":"summary"') // 5 for path in paths), default=0)
