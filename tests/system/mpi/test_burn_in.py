@@ -35,7 +35,7 @@ def only_run(folder: Path) -> Path:
 
 @on_mpi("openmpi5")
 def test_a_burn_in_measures_until_its_time_is_over(tmp_path: Path, mpi: Mpi) -> None:
-    done = mpirun(mpi, 2, *FAKE, "--for", "20s", "--verbose", cwd=tmp_path, timeout=120)
+    done = mpirun(mpi, 2, *FAKE, "--for", "20s", "--verbose", "--page", cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     run = only_run(tmp_path)
     found = store.read(run)
