@@ -314,11 +314,14 @@ def test_commands_come_in_and_events_go_out_as_lines() -> None:
     assert msgspec.json.decode(os.read(out_r, 1000).removesuffix(b"\n"), type=Event) == event
 
 
+PREFLIGHT_AND_FEED = ("all_reduce.py", "device_rates.py", "feeding.py")
+
+
 def test_the_loop_is_the_only_place_that_takes_the_time_of_steps() -> None:
     package = Path(__file__).parents[3] / "scaling"
     for path in (package / "frameworks").rglob("*.py"):
-        # Those are the preflight's own, and what tells how long a rank is blocked in its feed.
-        if path.parent.name != "fake" and path.name not in ("all_reduce.py", "feeding.py"):
+        # The preflight measures devices and all-reduces; a feed measures how long a rank is blocked in it.
+        if path.parent.name != "fake" and path.name not in PREFLIGHT_AND_FEED:
             assert "perf_counter" not in path.read_text() and "monotonic" not in path.read_text(), path
 
 
