@@ -16,7 +16,9 @@ from math import exp
 from statistics import median
 
 from scaling.analysis.statistics.intervals import Side
+from scaling.records.device_rates import DeviceRates
 from scaling.tools.certify import rule
+from scaling.tools.check.verdicts.devices import outliers
 from scaling.tools.check.verdicts.links import slow_links, slow_senders
 from tests.support.simulated_nodes import right, searched
 from tests.support.verdicts import Trial, decided, referred
@@ -26,6 +28,7 @@ LINE, LAUNCH_SD = 0.95, 0.005
 # Rounds of 15 minutes at 45 and 90 s.
 ROUNDS = (20, 10)
 QUIET_SD = (0.003, 0.005, 0.01)
+DEVICE_SD, SLOW_DEVICE = 0.01, 0.1
 LINK_SD, SLOW_LINK, SLOW_NODE = 0.05, 0.5, 0.2
 
 Trials = Iterable[Trial]
@@ -44,9 +47,9 @@ def main() -> None:
                 spent = [one.rounds for one in found]
                 out(f"{name:20} {100 * sd:4.1f} {rounds:7} {told} {median(spent):18.0f} {max(spent):6}\n")
                 sys.stdout.flush()
-    out(f"\nnamed of {NAMED_RUNS}, %   4 nodes   8 nodes   16 nodes\n")
+    out(f"\nnamed of {NAMED_RUNS}, %         4         8        16\n")
     for what, share in NAMED.items():
-        out(f"{what:20}" + "".join(f"{share(nodes):10.1f}" for nodes in (4, 8, 16)) + "\n")
+        out(f"{what:21}" + "".join(f"{share(nodes):10.1f}" for nodes in (4, 8, 16)) + "\n")
 
 
 def _fixed(efficiency: float, sd: float, rounds: int, rng: random.Random) -> Trial:
@@ -92,7 +95,27 @@ def slow_node(nodes: int) -> float:
     return right([searched(nodes, 1, SLOW_NODE, 0.03, rng) for _ in range(NAMED_RUNS)]) * 100
 
 
+def slow_device(devices: int) -> float:
+    """Return how often exactly the slow device is named, in percent."""
+    rng, hits = random.Random(devices), 0
+    for _ in range(NAMED_RUNS):
+        slow = rng.randrange(devices)
+        rates = [
+            DeviceRates(
+                launch_rank=rank,
+                host=f"node{rank}",
+                device="cuda",
+                name="GPU",
+                matrix_flops_per_s=rng.lognormvariate(0, DEVICE_SD) * ((1 - SLOW_DEVICE) if rank == slow else 1.0),
+            )
+            for rank in range(devices)
+        ]
+        hits += [one.device.launch_rank for one in outliers(rates)] == [slow]
+    return 100 * hits / NAMED_RUNS
+
+
 NAMED: dict[str, Callable[[int], float]] = {
+    "device slower by 10 %": slow_device,
     "link at half": partial(links, whole_node=False),
     "node's links at half": partial(links, whole_node=True),
     "node slower by 20 %": slow_node,

@@ -56,9 +56,9 @@ def test_a_healthy_lab_passes(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_planted_link_fails_by_its_name(lab: Lab, tmp_path: Path) -> None:
-    lifecycle.change(lab.name, ["node2.eth0=25%"])
+    lifecycle.change(lab.name, ["node2.eth0=50%"])
     try:
-        code, found, out = certified(lab, tmp_path, *EMULATED, "--line", "98%")
+        code, found, out = certified(lab, tmp_path, *EMULATED, "--line", "95%")
     finally:
         lifecycle.change(lab.name, ["node2.eth0=100%"])
     assert (code, found.result) == (1, "FAIL"), out

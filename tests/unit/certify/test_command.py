@@ -10,14 +10,17 @@ from xml.etree import ElementTree
 import pytest
 
 from scaling.errors import ScalingError, UsageError
+from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.certificate import Certificate
+from scaling.records.host import Gpu, HostInfo, Nic
 from scaling.report import reference
 from scaling.report.__main__ import main as report
 from scaling.report.material import Material
 from scaling.run import header
 from scaling.tools.certify import flags
 from tests.support import stand_in_launch
+from tests.support.inline import enrol, host
 
 pytestmark = pytest.mark.usefixtures("without_git")
 FAKE = ("--device", "cpu", "--no-page", "--view", "none")
@@ -168,3 +171,29 @@ def test_a_call_that_this_launch_cannot_obey_is_refused(tmp_path: Path, words: S
     with pytest.raises(UsageError, match=said):
         stand_in_launch.certify(2, [*FAKE, "--results", str(tmp_path), *words])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_slow_node_is_searched_and_named(tmp_path: Path) -> None:
+    slow = ("--option", "slow_host=node2", "--option", "slow_by=3", "--option", "exchange_s=0.004")
+    code, found = certified(tmp_path, *slow, "--option", "comm_s=0.004", "--interconnect", "eth0", ranks=12)
+    assert (code, found.result) == (1, "FAIL")
+    (searched,) = [one for one in found.where if "node" in one]
+    assert searched.startswith("slow node: node2 (python -m scaling report "), found.where
+
+
+def gpu_node(name: str) -> HostInfo:
+    gpus = tuple(
+        Gpu(index=index, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{name}-{index}", memory_bytes=85 * 10**9)
+        for index in range(8)
+    )
+    card = Nic(name="eth0", address=f"10.0.0.{name[-1]}", netmask="255.255.255.0", up=True, mtu=1500)
+    return host(name, cores=112, gpus=gpus, gpu_driver="580.95.05", reachable_gpus=8, boot_id=name, nics=(card,))
+
+
+def test_two_nodes_of_eight_gpus_have_time_for_many_rounds() -> None:
+    asked = flags.parse([])
+    assert asked is not None
+    given = {**asked.invocation.given, "world_sizes": [16]}
+    ranks = [enrol(gpu_node(f"node{1 + rank // 8}")) for rank in range(16)]
+    made = plan.make(config.build(given, source="test"), ranks)
+    assert 20 * made.estimate_s / made.rounds < 60 * asked.minutes
