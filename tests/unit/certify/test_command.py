@@ -187,7 +187,8 @@ def gpu_node(name: str) -> HostInfo:
         for index in range(8)
     )
     card = Nic(name="eth0", address=f"10.0.0.{name[-1]}", netmask="255.255.255.0", up=True, mtu=1500)
-    return host(name, cores=112, gpus=gpus, gpu_driver="580.95.05", reachable_gpus=8, boot_id=name, nics=(card,))
+    driver = {"gpus": gpus, "gpu_driver": "580.95.05", "reachable_gpus": 8}
+    return host(name, cores=112, memory_bytes=2 << 40, boot_id=name, nics=(card,), **driver)
 
 
 def test_two_nodes_of_eight_gpus_have_time_for_many_rounds() -> None:
