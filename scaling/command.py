@@ -122,6 +122,21 @@ def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None,
         return Interrupted(signal.SIGINT).exit_code
 
 
+Asked = TypeVar("Asked")
+
+
+def asked_or_code(parse: Callable[[Sequence[str]], Asked | None], argv: Sequence[str], name: str) -> Asked | int:
+    """Return what the command line asks for, or the exit code after help, a mistake or Ctrl-C."""
+    try:
+        asked = parse(argv)
+        return 0 if asked is None else asked
+    except ScalingError as error:
+        complain(error, name)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+
+
 def complain(error: ScalingError | str, name: str, kind: str = "error") -> None:
     """Write an error or warning to stderr in one line; ignore a closed stderr."""
     try:

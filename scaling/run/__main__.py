@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, TextIO
 
-from scaling.command import complain, open_streams
-from scaling.errors import Interrupted, ScalingError
+from scaling.command import asked_or_code, open_streams
 from scaling.help import HELP, HELP_ALL
 from scaling.run import NAME
 from scaling.transport.base import Cluster
@@ -70,14 +69,9 @@ def _read(argv: Sequence[str]) -> Invocation | int:
     from scaling.run import flags
 
     try:
-        return flags.parse(argv)
+        return asked_or_code(flags.parse, argv, NAME)
     except flags.Shown:
         return 0
-    except ScalingError as error:
-        complain(error, NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scaling.command import complain
-from scaling.errors import Interrupted, ScalingError
+from scaling.command import asked_or_code
 from scaling.tools.bisect import NAME
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank
@@ -40,13 +39,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
 def _read(argv: Sequence[str]) -> Asked | int:
     from scaling.tools.bisect import flags  # only rank 0 needs Typer
 
-    try:
-        return flags.parse(argv) or 0
-    except ScalingError as error:
-        complain(error, NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
+    return asked_or_code(flags.parse, argv, NAME)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scaling.command import complain
+from scaling.command import asked_or_code, complain
 from scaling.errors import Interrupted, LaunchError, ScalingError
 from scaling.tools.certify import NAME
 from scaling.transport.base import Cluster
@@ -61,13 +61,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
 def _read(argv: Sequence[str]) -> Asked | int:
     from scaling.tools.certify import flags  # only rank 0 needs Typer
 
-    try:
-        return flags.parse(argv) or 0
-    except ScalingError as error:
-        complain(error, NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
+    return asked_or_code(flags.parse, argv, NAME)
 
 
 if __name__ == "__main__":
