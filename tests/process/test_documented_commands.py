@@ -16,7 +16,14 @@ from tests.support.documented import REPOSITORY, Command
 from tests.support.stand_ins import shell
 
 # Placeholders that mean another thing by place, and what their lines need to leave the repository alone.
+# A reference of the stand-in cluster, made before it is used.
+REFERRED = (
+    "certify --results made$$ && python -m scaling report made$$/*-certify --format reference -o like.toml && "
+    "mpirun -np 16 python -m scaling certify --reference like.toml"
+)
 SUBSTITUTES = {
+    "certify --reference reference.toml": REFERRED,
+    "certify --reference h200": REFERRED,
     "--for 2h": "--for 1s",
     "predict RUN": "predict MEASURED",
     "--check FILE": "--check check.json",
