@@ -123,9 +123,7 @@ class Lead:
         if asked.dry_run:
             return self.show(made)
         with revisions.checked_out(made, self.mailbox, self.enrolled) as whole:
-            if not wanted.world_sizes:
-                self._warn_of_idle_devices(whole.device)
-            return self.measure(self.proved(whole), asked)
+            return self.measure(self.proved(whole), asked, warns=not wanted.world_sizes)
 
     def _warn_of_idle_devices(self, device: Device) -> None:
         host = self.enrolled[0].host
@@ -139,13 +137,17 @@ class Lead:
         made: plan.Plan,
         asked: Invocation,
         *,
+        warns: bool = False,
         more: More | None = None,
         certify: measuring.Certify | None = None,
     ) -> int:
-        """Measure the plan as a new run, print and write what `asked` wants; return the exit code."""
+        """Measure the plan as a new run, print and write what `asked` wants; return the exit code. `warns`: of
+        devices without a rank."""
         header = self.header(made)
         now = datetime.fromtimestamp(header.created_unix_s)
         with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
+            if warns:
+                self._warn_of_idle_devices(made.device)
             return measuring.measure(
                 made,
                 self.mailbox,
