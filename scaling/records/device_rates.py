@@ -6,6 +6,15 @@ from scaling.records.point import Amount, Device, Index, Record, Workload
 from scaling.records.task import Task
 from scaling.text import ranges
 
+# The fields of `DeviceRates` that are rates.
+RATES = (
+    "matrix_flops_per_s",
+    "copy_bytes_per_s",
+    "to_device_bytes_per_s",
+    "from_device_bytes_per_s",
+    "samples_per_s",
+)
+
 
 class DeviceRates(Record, frozen=True, kw_only=True):
     """The rates of one device, measured by the process of one rank; None: not measured.

@@ -368,12 +368,6 @@ def document(
     context = labels.context(rows)
     planned = max((row.rounds_tried for row in rows), default=0)
     compared = Comparisons(rows, analysis.resolutions, context, planned, notes).sections()
-    stale = frozenset((row.group, row.world_size) for row in rows if not row.synchronous and row.rounds)
-    swept = (
-        *sections.over_cpu(analysis.over_cpu, context, notes),
-        *sections.minibatches(analysis.minibatches, context, notes),
-        *sections.trainings(analysis.trainings, context, notes),
-    )
     return Document(
         facts=(*_verdict(certificate), *facts(header, kept(records), rows, context)),
         notices=(
@@ -385,8 +379,7 @@ def document(
         ),
         comparisons=compared,
         sections=(
-            *swept,
-            *(curve(of, context, planned, notes, stale) for of in by_curve(curved(analysis))),
+            *_measured(analysis, context, planned, notes),
             *burn_in.sections(over_time, context, notes),
             *sections.predicted(judged(predictions, rows), notes),
             *(sections.costs(rows, header, context, pricing, notes) if pricing else ()),
@@ -399,6 +392,14 @@ def document(
         ),
         last_line=(not rows and imported.last_line(header)) or last_line(rows, analysis.trainings, certificate),
     )
+
+
+def _measured(analysis: Analysis, context: Context, planned: int, notes: Notes) -> Iterator[Section]:
+    yield from sections.over_cpu(analysis.over_cpu, context, notes)
+    yield from sections.minibatches(analysis.minibatches, context, notes)
+    yield from sections.trainings(analysis.trainings, context, notes)
+    stale = frozenset((row.group, row.world_size) for row in analysis.rows if not row.synchronous and row.rounds)
+    yield from (curve(of, context, planned, notes, stale) for of in by_curve(curved(analysis)))
 
 
 def _verdict(found: Certificate | None) -> Iterator[Entry]:

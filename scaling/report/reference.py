@@ -18,6 +18,7 @@ from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
 from scaling.records.certificate import Certificate
+from scaling.records.device_rates import RATES
 from scaling.records.network import GBIT
 from scaling.records.point import Amount, Hardware, Point, Record, Size, Workload
 from scaling.records.run import Header
@@ -26,13 +27,6 @@ from scaling.report.material import Material
 from scaling.text import day, one_line
 
 SCHEMA = 1
-DEVICE_RATES = (
-    "matrix_flops_per_s",
-    "copy_bytes_per_s",
-    "to_device_bytes_per_s",
-    "from_device_bytes_per_s",
-    "samples_per_s",
-)
 PACKAGED = Path(__file__).parent / "references"
 # Networks of this relative difference in rate are alike.
 LIKE_RATE = 0.1
@@ -174,7 +168,7 @@ def rate_alone(material: Material, row: Row) -> Estimate | None:
 
 
 def _devices(found: Certificate | None) -> Iterator[tuple[str, float]]:
-    for field in DEVICE_RATES:
+    for field in RATES:
         rates = (getattr(one, field) for one in (found.devices if found else ()))
         if known := [rate for rate in rates if rate is not None]:
             yield field, median(known)
@@ -291,10 +285,3 @@ def _options(options: Mapping[str, str]) -> str:
 
 def _is_like(one: float, other: float) -> bool:
     return not one or not other or abs(one - other) <= LIKE_RATE * max(one, other)
-
-
-def other_software(reference: Reference, header: Header) -> tuple[str, ...]:
-    """Return the versions that differ; they do not forbid a comparison."""
-    here = versions(header)
-    pairs = ((name, version, here.get(name, "none")) for name, version in sorted(reference.software.items()))
-    return tuple(f"{name} {there}, here {other}" for name, there, other in pairs if there != other)

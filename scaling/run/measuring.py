@@ -250,24 +250,15 @@ def _conclude(
     Returns the exit code. Raises Interrupted on a signal after the screen."""
     stream = Stream(output)
     try:
-        if said := opened.secure():
-            stream.write(f"{said}\n")
-        read = store.read(opened.folder)
+        material = _kept(opened, stream)
     except (StoreError, UsageError) as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
         material = Material(header, records)
-        _print(material, Place("", event=f"not kept: {opened.folder}"), stream, ending)
+        _give(material, Place("", event=f"not kept: {opened.folder}"), stream, ending)
         stream.write(f"{material.doc.last_line}\n")
         ending.complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"))
         return StoreError.exit_code
     opened.close()
-    material = Material(
-        read.header,
-        read.records,
-        predictions=read.predictions,
-        certificate=read.certificate,
-        summaries=read.summaries,
-    )
     early = bool(ending.event)
     page = str(opened.folder / PAGE_FILE) if ending.page else ""
     stopped: Interrupted | None = None
@@ -276,7 +267,7 @@ def _conclude(
             _write_page(opened.folder, ending)
     except Interrupted as stop:  # the answer is printed all the same
         stopped, page = stop, ""
-    _print(material, Place(str(opened.folder), page, material.lacks or early, ending.event), stream, ending)
+    _give(material, Place(str(opened.folder), page, material.lacks or early, ending.event), stream, ending)
     try:
         code = 0 if ending.base is None or stopped else _compare(ending.base, opened.folder, stream, ending)
     finally:
@@ -289,6 +280,20 @@ def _conclude(
     return code
 
 
+def _kept(opened: store.Store, stream: Stream) -> Material:
+    """Read back what the run's file has. Raises StoreError or UsageError if it is lost."""
+    if said := opened.secure():
+        stream.write(f"{said}\n")
+    found = store.read(opened.folder)
+    return Material(
+        found.header,
+        found.records,
+        predictions=found.predictions,
+        certificate=found.certificate,
+        summaries=found.summaries,
+    )
+
+
 def _write_page(folder: Path, ending: Ending) -> None:
     try:
         write_page(folder, ending.look, anonymous=ending.hidden is not None)
@@ -296,12 +301,19 @@ def _write_page(folder: Path, ending: Ending) -> None:
         ending.complain(error)
 
 
-def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> None:
-    """Print the last screen, or all tables and the run's place, without the line for programs; write metrics."""
-    from scaling.report.formats import screen, terminal
-
+def _give(material: Material, place: Place, stream: Stream, ending: Ending) -> None:
+    """Print the answer and write the metrics, without the names that `--anonymous` leaves out."""
     if ending.hidden:
         material, place = ending.hidden.material(material), ending.hidden.place(place)
+    _print(material, place, stream, ending)
+    if ending.metrics:
+        _write_metrics(material, ending.metrics, ending)
+
+
+def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> None:
+    """Print the last screen, or all tables and the run's place, without the line for programs."""
+    from scaling.report.formats import screen, terminal
+
     if ending.verbose:
         text = f"{terminal.draw(material.doc, color=ending.color)}\n" + "".join(
             f"{line}\n" for line in filter(None, (ending.event, *screen.footer(material, place)))
@@ -310,8 +322,6 @@ def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> 
         text = screen.render(material, place, width=ending.width, color=ending.color)
     stream.write(text)
     stream.flush()
-    if ending.metrics:
-        _write_metrics(material, ending.metrics, ending)
 
 
 def _write_metrics(material: Material, file: Path, ending: Ending) -> None:

@@ -117,7 +117,6 @@ class Lead:
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
         wanted = resolve(asked, _settings(asked))
-        self._hides = wanted.anonymous
         made = self.planned(wanted, tries=not asked.dry_run)
         plan.check_given(made, asked.given)
         if asked.dry_run:
@@ -144,8 +143,7 @@ class Lead:
         """Measure the plan as a new run, print and write what `asked` wants; return the exit code. `warns`: of
         devices without a rank."""
         header = self.header(made)
-        now = datetime.fromtimestamp(header.created_unix_s)
-        with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
+        with self.create(made, header) as opened:
             if warns:
                 self._warn_of_idle_devices(made.device)
             return measuring.measure(
@@ -167,7 +165,6 @@ class Lead:
         header, _ = store.load_measured(run)
         enrolment.check_same_launch(header, self.enrolled, run)
         wanted = config.build(header.config, source=str(run))
-        self._hides = wanted.anonymous
         made = self.planned(wanted, goes_on=True)
         if asked.dry_run:
             return self.show(made)
@@ -192,6 +189,7 @@ class Lead:
     def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False, tries: bool = False) -> plan.Plan:
         """Make the plan on the hosts of this launch, for a new run or one that `goes_on`. Raises UsageError.
         `tries`: a GPU may try how large a batch fits."""
+        self._hides = wanted.anonymous
         wanted = revisions.settled(wanted)
         self.enrolled = enrolment.ask_of_outside(self.mailbox, self.enrolled, wanted.strategy or ())
         named = networks.read_fabric(wanted.fabric or os.environ.get(networks.VARIABLE))
@@ -208,6 +206,11 @@ class Lead:
     def header(self, made: plan.Plan) -> Header:
         """Return the header of a new run of this plan."""
         return make_header(self.cluster, made, self.enrolled, self._argv, self._program)
+
+    def create(self, made: plan.Plan, header: Header) -> store.Store:
+        """Make the folder and the file of a new run. Raises UsageError."""
+        now = datetime.fromtimestamp(header.created_unix_s)
+        return store.Store.create(Path(made.config.results), made.config.name, now, header)
 
     def show(self, made: plan.Plan) -> int:
         """Print the plan; return the exit code."""

@@ -18,6 +18,7 @@ from scaling.analysis.table.rows import Contender
 from scaling.records.burn_in import BIN, LinkErrors, PointSummary, Stretches, joined
 from scaling.records.point import EXCHANGING, Hardware, Kind, Point, Record, Workload
 from scaling.records.run import PointRecord
+from scaling.text import HOUR_S
 
 # Fewest rounds of a run without --for whose report shows times.
 MANY_ROUNDS = 30
@@ -127,7 +128,6 @@ _SHARES = (("p50_s", 0.5), ("p95_s", 0.95), ("p99_s", 0.99))
 MOST_BATCHES, LEAST_BATCHES = 30, 5
 # Chance of a false report per run; least change worth one, as a fraction.
 ERROR, LEAST = 0.01, 0.005
-HOUR_S = 3600.0
 
 
 def drift(points: Sequence[tuple[float, float]]) -> Estimate | None:

@@ -22,6 +22,7 @@ from scaling.errors import UsageError, told_by
 from scaling.records.host import HostInfo
 from scaling.records.point import Record
 from scaling.records.run import Header
+from scaling.text import HOUR_S
 
 # ---------------------------------------------------------------- prices
 #
@@ -146,7 +147,6 @@ def _is_day(text: str) -> bool:
 # * not counted: storage, transfers, the start of machines, `minimum_s`
 
 
-HOUR_S = 3600.0
 MILLION = 1e6
 KNEE = 1.5
 # Days before the run; an older price gets a note.

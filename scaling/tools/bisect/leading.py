@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from math import exp, log2, sqrt
 from operator import sub
-from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple, TextIO
 
@@ -22,7 +20,6 @@ from scaling.plan.plan import Plan
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
 from scaling.records.run import PointRecord
-from scaling.records.store import Store
 from scaling.run.invocation import resolve
 from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
@@ -277,9 +274,8 @@ def bisect(lead: Lead, asked: Asked) -> int:
     _check(made)
     made = lead.proved(made)
     header = lead.header(made)
-    now = datetime.fromtimestamp(header.created_unix_s)
     screen = live.make(asked.invocation.view, sys.stdout)
-    with Store.create(Path(made.config.results), made.config.name, now, header) as opened:
+    with lead.create(made, header) as opened:
         sweep = Sweep(made, lead.mailbox, opened, screen)
         found = Bisection(made, sweep, screen, asked.noise)
         output: TextIO = sys.stdout
@@ -297,18 +293,28 @@ def bisect(lead: Lead, asked: Asked) -> int:
             Stream(output).write("\n".join(["", *found.said, f"run: {opened.folder}", ""]))
 
 
-def _check(made: Plan) -> None:
+def check_one_exchange(made: Plan, why: str) -> None:
+    """Raise UsageError if the plan has several exchanges, for this reason, or one that cannot be measured."""
     for flag, given in (("--strategy", made.config.strategy or ()), ("--interconnect", made.config.interconnect)):
         if len(given) > 1:
-            raise UsageError(f"{flag} {','.join(given)}: a search uses one; name one")
+            raise UsageError(f"{flag} {','.join(given)}: {why}; name one")
+    for cell in made.cells:
+        if reason := made.refused.get(cell.cell) or made.missing.get(cell.strategy):
+            raise UsageError(f"--strategy {cell.strategy}: {reason}")
+
+
+def most_points(nodes: int, rounds: int) -> int:
+    """Return how many points a search among so many nodes measures, if one node is slow."""
+    return len(EVIDENCE) + points_for(nodes) + 4 * rounds
+
+
+def _check(made: Plan) -> None:
     if len(made.hosts) < LEAST_NODES:
         raise UsageError(
             f"this launch has {counted(len(made.hosts), 'node')}, a search needs {LEAST_NODES}: the suspect and "
             "two that exchange without it; start it on more (mpirun --host or --hostfile)"
         )
-    for cell in made.cells:
-        if why := made.refused.get(cell.cell) or made.missing.get(cell.strategy):
-            raise UsageError(f"--strategy {cell.strategy}: {why}")
+    check_one_exchange(made, "a search uses one")
 
 
 class Bisection:
@@ -325,7 +331,7 @@ class Bisection:
         self._cells: dict[Kind, Point] = {cell.kind: cell for cell in made.cells}
         self._solo = next(cell for cell in made.cells if cell.kind in ("solo", "each"))
         self._waves = 0
-        self.total = len(EVIDENCE) + points_for(len(self.nodes)) + 4 * made.rounds
+        self.total = most_points(len(self.nodes), made.rounds)
 
     def run(self) -> int:
         self._note(f"searching {len(self.nodes)} nodes for a slow one: {', '.join(self.nodes)}")

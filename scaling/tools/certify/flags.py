@@ -66,40 +66,34 @@ _FIELDS = (
 )  # fmt: skip
 
 
+_LINE = typer.Option(
+    help="The efficiency of all devices that passes, in percent of linear scaling; with --reference, in percent "
+    "of the reference's rates and efficiencies.",
+    metavar="PERCENT",
+)
+_REFERENCE = typer.Option(
+    "--reference",
+    help="What a like machine reached: a file that scaling report RUN --format reference made, or one of the "
+    f"package: {', '.join(reference.packaged())}.",
+    metavar="FILE",
+)
+_MINUTES = typer.Option(help="The time after which there is NO VERDICT, in minutes.", metavar="M")
+_JUNIT = typer.Option(help="Write the verdict to this file as JUnit.", metavar="FILE")
+_ARCHIVE = typer.Option(
+    help="Pack the run with its logs, preflight and verdict into this .tgz, which scaling report opens.",
+    metavar="FILE",
+)
+
+
 @app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
 @with_fields(_FIELDS, name="certify")
 def certify(
     context: typer.Context,
-    line: Annotated[
-        str,
-        typer.Option(
-            help="The efficiency of all devices that passes, in percent of linear scaling; with --reference, in "
-            "percent of the reference's rates and efficiencies.",
-            metavar="PERCENT",
-        ),
-    ] = LINE,
-    reference_: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            help="What a like machine reached: a file that scaling report RUN --format reference made, or one of "
-            f"the package: {', '.join(reference.packaged())}.",
-            metavar="FILE",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float, typer.Option(help="The time after which there is NO VERDICT, in minutes.", metavar="M")
-    ] = MINUTES,
-    junit: Annotated[
-        Path | None, typer.Option(help="Write the verdict to this file as JUnit.", metavar="FILE")
-    ] = None,
-    archive: Annotated[
-        Path | None,
-        typer.Option(
-            help="Pack the run with its logs, preflight and verdict into this .tgz, which scaling report opens.",
-            metavar="FILE",
-        ),
-    ] = None,
+    line: Annotated[str, _LINE] = LINE,
+    reference_: Annotated[str | None, _REFERENCE] = None,
+    minutes: Annotated[float, _MINUTES] = MINUTES,
+    junit: Annotated[Path | None, _JUNIT] = None,
+    archive: Annotated[Path | None, _ARCHIVE] = None,
     metrics: Metrics = None,
     view: View = "auto",
     page: Page = True,
@@ -119,29 +113,14 @@ def certify(
     Devices and links are measured first. Then rounds follow until the verdict is decided. A false FAIL and a
     false PASS have a probability of 1 % each.
     """
-    if not isfinite(minutes) or not 0 < minutes <= MOST_MINUTES:
-        raise UsageError(
-            f"--minutes {minutes:g}: not between 0 and {MOST_MINUTES:g}; write for example --minutes 15"
-        )
+    _check_minutes(minutes)
     for flag, file in (("--junit", junit), ("--archive", archive), ("--metrics", metrics)):
         if file is not None:
             check_output(file, flag)
-    told = {
-        "name": "certify",
-        **fields(given(context), None),
-        "rounds": FIRST_ROUNDS,
-        "soak_s": 0.0,
-    }
+    told = {"name": "certify", **fields(given(context), None), "rounds": FIRST_ROUNDS, "soak_s": 0.0}
+    out: dict[str, Any] = {"page": page, "verbose": verbose, "dry_run": dry_run, "metrics": metrics}
     return Asked(
-        invocation=Invocation(
-            given=told,
-            base={},
-            view=checked_view(view),
-            page=page,
-            verbose=verbose,
-            dry_run=dry_run,
-            metrics=metrics,
-        ),
+        invocation=Invocation(given=told, base={}, view=checked_view(view), **out),
         line=line_of(line),
         minutes=minutes,
         reference=None if reference_ is None else reference.read(reference_),
@@ -149,3 +128,10 @@ def certify(
         junit=junit,
         archive=archive,
     )
+
+
+def _check_minutes(minutes: float) -> None:
+    if not isfinite(minutes) or not 0 < minutes <= MOST_MINUTES:
+        raise UsageError(
+            f"--minutes {minutes:g}: not between 0 and {MOST_MINUTES:g}; write for example --minutes 15"
+        )

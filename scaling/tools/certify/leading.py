@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 
 from scaling.analysis.measured.controls import Controls
@@ -23,7 +21,6 @@ from scaling.plan.plan import Plan, check_given
 from scaling.records.certificate import FAIL, NO_VERDICT, PASS, Certificate, Criterion, Result
 from scaling.records.point import Device
 from scaling.records.run import Header
-from scaling.records.store import Store
 from scaling.report import archive, reference, verdict, words
 from scaling.report.anonymous import Disguise
 from scaling.report.answer import largest_loss
@@ -34,25 +31,25 @@ from scaling.run.invocation import resolve
 from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view.base import View
-from scaling.text import as_json, counted, duration, one_line
+from scaling.text import MINUTE_S, as_json, counted, duration, one_line
 from scaling.tools.bisect.flags import KINDS
-from scaling.tools.bisect.leading import LEAST_NODES, Bisection
-from scaling.tools.bisect.searching import points_for
+from scaling.tools.bisect.leading import LEAST_NODES, Bisection, check_one_exchange, most_points
 from scaling.tools.certify import NAME, rule
 from scaling.tools.certify.flags import Asked
-from scaling.tools.check.facts import Findings
+from scaling.tools.check.facts import Findings, Verdict
 from scaling.tools.check.lead import Lead as PreflightLead
-from scaling.tools.check.verdicts import judge
-from scaling.tools.check.verdicts.devices import QUANTITIES
+from scaling.tools.check.ranks import age_s
+from scaling.tools.check.verdicts import devices, judge
 
 PREFLIGHT_FILE = "preflight.json"
 LINKS_S = 11.0
 # Topics of the preflight that name a device, a link or a node which slows the others.
-SLOW = ("device rates", "bandwidth", "latency", "all-reduce")
+SLOW = (devices.TOPIC, "bandwidth", "latency")
 EXIT_CODES: dict[Result, int] = {PASS: 0, FAIL: 1, NO_VERDICT: 3}
 # A round may take this many times as long as those before.
 LONGER = 1.1
-MINUTE_S = 60.0
+# The proof of a search needs the time of these rounds.
+ROUNDS_OF_SEARCH = 1
 
 # ---------------------------------------------------------------- preflight
 
@@ -70,22 +67,23 @@ def preflight(lead: PreflightLead, asked: Asked) -> Findings | None:
     facts = lead.rated(facts, _device(given.get("device", "auto")))
     facts = lead.linked(facts, time.monotonic() + LINKS_S)
     found = Findings(facts=facts, verdicts=judge(facts), wall_s=age_s())
-    for one in found.verdicts:
-        if one.level != "ok":
-            lead.say(f"{one.level}: {one.topic}: {one.text}")
+    for line in map(_finding, _faults(found)):
+        lead.say(line)
     return found
+
+
+def _faults(found: Findings) -> list[Verdict]:
+    return [one for one in found.verdicts if one.level != "ok"]
+
+
+def _finding(one: Verdict) -> str:
+    return f"{one.level}: {one.topic}: {one.text}"
 
 
 def _device(given: str) -> Device | None:
     """Return the kind of device that `--device` names; None to choose for each rank."""
     kind = given.partition(":")[0]
     return next((one for one in get_args(Device) if one == kind), None)
-
-
-def age_s() -> float:
-    """Return the seconds since this process started."""
-    started_unix_s: float = psutil.Process().create_time()
-    return time.time() - started_unix_s
 
 
 # ---------------------------------------------------------------- criteria
@@ -153,31 +151,22 @@ def certify(lead: Lead, asked: Asked, found: Findings | None) -> int:
     made = lead.planned(resolve(invocation), tries=not invocation.dry_run)
     check_given(made, given)
     header = lead.header(made)
-    _check(made)
+    check_one_exchange(made, "a verdict is on one")
     _match(asked, made, header)
     if invocation.dry_run:
         return lead.show(made)
-    judge = Judge(lead, asked, found, header)
-    judge.check_budget(made)
-    code = lead.measure(lead.proved(made), invocation, more=judge.more, certify=judge.certificate)
-    if judge.found is None:
+    judging = Judge(lead, asked, found, header)
+    judging.check_budget(made)
+    code = lead.measure(lead.proved(made), invocation, more=judging.more, certify=judging.certificate)
+    if judging.found is None:
         return code
-    tests = _junit(judge.found, judge.folder)
+    tests = _junit(judging.found, judging.folder)
     if asked.junit:
         deliver(tests, asked.junit, "--junit")
     if asked.archive:
-        files = {"junit.xml": tests.encode(), "verdict.json": as_json(judge.found).encode()}
-        archive.write(judge.folder, asked.archive, files, anonymous=made.config.anonymous, flag="--archive")
-    return EXIT_CODES[judge.found.result]
-
-
-def _check(made: Plan) -> None:
-    for flag, given in (("--strategy", made.config.strategy or ()), ("--interconnect", made.config.interconnect)):
-        if len(given) > 1:
-            raise UsageError(f"{flag} {','.join(given)}: a verdict is on one; name one")
-    for cell in made.cells:
-        if why := made.refused.get(cell.cell) or made.missing.get(cell.strategy):
-            raise UsageError(f"--strategy {cell.strategy}: {why}")
+        files = {"junit.xml": tests.encode(), "verdict.json": as_json(judging.found).encode()}
+        archive.write(judging.folder, asked.archive, files, anonymous=made.config.anonymous, flag="--archive")
+    return EXIT_CODES[judging.found.result]
 
 
 def _match(asked: Asked, made: Plan, header: Header) -> None:
@@ -215,7 +204,7 @@ class Judge:
         self._lead = lead
         self._asked = asked
         self._header = header
-        self._verdicts = [one for one in preflight.verdicts if one.level != "ok"] if preflight else []
+        self._faults = _faults(preflight) if preflight else []
         self._preflight = preflight
         self._devices = preflight.facts.device_rates if preflight else ()
         self._bars = bars(asked, lead.cluster.size)
@@ -270,7 +259,7 @@ class Judge:
             minutes=self._asked.minutes,
             where=tuple(self._where(row, material, sweep, screen)) if result == FAIL else (),
             reference=f"{Path(self._asked.reference_name).name} (sum {known.sum[:12]})" if known else "",
-            findings=tuple(f"{one.level}: {one.topic}: {one.text}" for one in self._verdicts),
+            findings=tuple(map(_finding, self._faults)),
             devices=self._devices,
         )
         return self.found
@@ -290,7 +279,7 @@ class Judge:
     # ------------------------------------------------------------ where it fails
 
     def _where(self, row: Row | None, material: Material, sweep: Sweep, screen: View) -> Iterator[str]:
-        slow = [f"{one.topic}: {one.text}" for one in self._verdicts if one.topic in SLOW]
+        slow = [f"{one.topic}: {one.text}" for one in self._faults if one.topic in SLOW]
         slow += self._below_reference()
         if row is not None and row.failed is None:
             slow += [f"ranks: {text}" for text in slow_ranks(material.cell(row), Controls(sweep.records))]
@@ -303,25 +292,23 @@ class Judge:
     def _below_reference(self) -> Iterator[str]:
         """Yield the devices that are below the line of the reference's device alone."""
         known = self._asked.reference.devices if self._asked.reference else {}
-        for quantity in QUANTITIES:
+        for quantity in devices.QUANTITIES:
             line = self._asked.line * known.get(quantity.field, 0.0)
             for one in self._devices:
                 if (rate := quantity.of(one)) is not None and rate < line:
                     below = f"{100 * (1 - rate / known[quantity.field]):.0f} % below the reference"
-                    yield f"device rates: {one.place}: {quantity.name} {below}"
+                    yield f"{devices.TOPIC}: {one.place}: {quantity.name} {below}"
 
     def _searched(self, sweep: Sweep, screen: View) -> str:
         """Search the slow node if the budget allows it."""
-        points = 2 + points_for(len(sweep.plan.hosts)) + 4
+        points = most_points(len(sweep.plan.hosts), ROUNDS_OF_SEARCH)
         if not self._has_time(points * self._measured_s / max(1, len(sweep.records))):
             return "node: not searched, the time is over; python -m scaling bisect searches it"
         lead, name = self._lead, f"{sweep.plan.config.name}-bisect"
-        own = {"world_sizes": [lead.cluster.size], "kinds": KINDS, "rounds": 1, "name": name}
+        own = {"world_sizes": [lead.cluster.size], "kinds": KINDS, "rounds": ROUNDS_OF_SEARCH, "name": name}
         wanted = replace(self._asked.invocation, given={**self._asked.invocation.given, **own})
         made = lead.proved(lead.planned(resolve(wanted)))
-        header = lead.header(made)
-        now = datetime.fromtimestamp(header.created_unix_s)
-        with Store.create(Path(made.config.results), name, now, header) as opened:
+        with lead.create(made, lead.header(made)) as opened:
             search = Bisection(made, Sweep(made, lead.mailbox, opened, screen), screen, None)
             search.run()
         named = f"slow node: {', '.join(search.blamed)}" if search.blamed else "no single node is slow"

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
-
 from scaling.command import complain, show
 from scaling.errors import Interrupted, LaunchError, ScalingError
 from scaling.hosts import networks
@@ -177,20 +175,15 @@ def _check(lead: Lead, asked: flags.Asked) -> int:
     if not asked.json:
         lead.say = lambda text: show(f"check: {one_line(text)}\n")
     facts = lead.found(lead.enrolled(), asked.interconnect, known)
-    left_s = WALL_S - _age_s()
+    left_s = WALL_S - ranks.age_s()
     if asked.device_rates:
         facts = lead.rated(facts)
     facts = lead.linked(facts, time.monotonic() + left_s)
     if asked.all_reduce:
         facts = lead.all_reduced(facts)
-    found = Findings(facts=facts, verdicts=judge(facts), wall_s=_age_s())
+    found = Findings(facts=facts, verdicts=judge(facts), wall_s=ranks.age_s())
     show(as_json(found) if asked.json else f"\n{render(found)}\n")
     return 1 if found.errors else 0
-
-
-def _age_s() -> float:
-    started_unix_s: float = psutil.Process().create_time()
-    return time.time() - started_unix_s
 
 
 if __name__ == "__main__":

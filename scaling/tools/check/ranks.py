@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.errors import Interrupted, LaunchError
 from scaling.tools.check import gather
@@ -15,6 +18,12 @@ from scaling.transport.mailbox import Mailbox
 from scaling.transport.signals import Signals
 
 LEAVE_S = 20.0
+
+
+def age_s() -> float:
+    """Return the seconds since this process started."""
+    started_unix_s: float = psutil.Process().create_time()
+    return time.time() - started_unix_s
 
 
 def begin(cluster: Cluster, signals: Signals) -> Prober:

@@ -6,14 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -21,58 +18,31 @@ from scaling.errors import Interrupted
 from scaling.records.network import ALONE, NcclChoice, Network, Place
 from scaling.records.task import AskedAllReduce, RankAllReduce
 from scaling.tools.check import all_reduce, processes
-from scaling.tools.check.facts import LEAD_DECODER, AllReduce, Facts, Prepared, RankFacts, ToLead, ToRank
-from scaling.tools.check.lead import Lead
-from scaling.tools.check.prober import Prober
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox
+from scaling.tools.check.facts import AllReduce, Facts, Prepared, RankFacts
 from tests.support import telling_all_reduce
 from tests.support.check_facts import FOUR, ranks
+from tests.support.probers import Probers
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 
-class Cluster:
-    """Inline ranks that start real processes; a megabyte is exchanged, or as much as a test allows."""
+class Cluster(Probers):
+    """A megabyte is exchanged, or as much as a test allows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Sequence[RankFacts]) -> None:
         monkeypatch.setattr(all_reduce, "MOST_BYTES", 1_000_000)
         monkeypatch.setattr(all_reduce, "BUDGET_S", 0.5)
-        self.told = tuple(told)
-        hub = Hub(len(told))
-        self.signals: list[list[int]] = [[] for _ in told]
-        self.probers = [Prober(hub.rank(rank), signals=self.signals[rank]) for rank in range(hub.size)]
-        self.lead = Lead(
-            Mailbox[ToRank, ToLead](hub.rank(0), LEAD_DECODER, turn=self.turn, wait=lambda: time.sleep(0.005))
-        )
-
-    def turn(self) -> None:
-        for one in self.probers:
-            one.turn()
+        super().__init__(told)
 
     def measured(self, networks: Sequence[Network] = ()) -> tuple[AllReduce, ...]:
-        """The all-reduces; afterwards nothing runs any more."""
         ports = {network.word: 1 for network in networks}
         known = Facts(
             ranks=self.told,
             networks=tuple(networks),
             prepared={rank.host.hostname: Prepared(ports=ports) for rank in self.told},
         )
-        try:
-            return self.lead.all_reduced(known).all_reduces
-        finally:
-            self.lead.dismiss()
-            self.turn()
-            assert children() == []
-
-
-def children() -> list[psutil.Process]:
-    """Those that run; a zombie that another test left has no command line."""
-    found = []
-    for one in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            found += [one] if processes.PROCESS in " ".join(one.cmdline()) else []
-    return found
+        with self.ending(processes.PROCESS) as lead:
+            return lead.all_reduced(known).all_reduces
 
 
 def torches(nodes: Sequence[str], each: int) -> tuple[RankFacts, ...]:

@@ -4,60 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 
-import psutil
 import pytest
 
 from scaling.errors import Interrupted
 from scaling.records.device_rates import DeviceRates
 from scaling.tools.check import device_rates, processes
-from scaling.tools.check.facts import LEAD_DECODER, Facts, RankFacts, ToLead, ToRank
-from scaling.tools.check.lead import Lead
-from scaling.tools.check.prober import Prober
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox
+from scaling.tools.check.facts import Facts
 from tests.support.check_facts import FOUR, TORCH, ranks
+from tests.support.probers import Probers
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 
-class Cluster:
-    """Inline ranks that start real processes."""
-
-    def __init__(self, told: Sequence[RankFacts]) -> None:
-        self.told = tuple(told)
-        hub = Hub(len(told))
-        self.signals: list[list[int]] = [[] for _ in told]
-        self.probers = [Prober(hub.rank(rank), signals=self.signals[rank]) for rank in range(hub.size)]
-        self.lead = Lead(
-            Mailbox[ToRank, ToLead](hub.rank(0), LEAD_DECODER, turn=self.turn, wait=lambda: time.sleep(0.005))
-        )
-
-    def turn(self) -> None:
-        for one in self.probers:
-            one.turn()
-
+class Cluster(Probers):
     def rates(self) -> tuple[DeviceRates, ...]:
-        """The rates; afterwards nothing runs any more."""
-        try:
-            return self.lead.rated(Facts(ranks=self.told)).device_rates
-        finally:
-            self.lead.dismiss()
-            self.turn()
-            assert children() == []
-
-
-def children() -> list[psutil.Process]:
-    """Those that run; a zombie that another test left has no command line."""
-    found = []
-    for one in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            found += [one] if processes.RATES_PROCESS in " ".join(one.cmdline()) else []
-    return found
+        with self.ending(processes.RATES_PROCESS) as lead:
+            return lead.rated(Facts(ranks=self.told)).device_rates
 
 
 def two_ranks() -> Cluster:

@@ -138,13 +138,10 @@ def test_the_exchange_counts_only_at_a_world_size_of_the_reference() -> None:
     assert differences(replace(other, efficiency=()), header(launch_size=2)) == ()
 
 
-def test_other_software_is_listed_but_allowed() -> None:
+def test_other_software_is_allowed() -> None:
     made = reference.of(material())
     other = replace(made, software={**made.software, "torch": "0.1"})
     assert differences(other, header(launch_size=2)) == ()
-    assert any(
-        one.startswith("torch 0.1, here ") for one in reference.other_software(other, header(launch_size=2))
-    )
 
 
 def test_toml_keeps_names_and_texts(tmp_path: Path) -> None:
