@@ -5,6 +5,7 @@ Sends are kept until they complete. A receive follows a probe: a rank in a block
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 import traceback
@@ -24,6 +25,7 @@ TAGS: dict[Box, int] = {"agent": 1, "sweep": 2}
 BYE_TAG = 3
 FLUSH_S = 5.0
 PROBES = 2
+PIDFD_GETFD = 438  # a system call of Linux 5.6, the same on all processors
 LINGERS_S = 10.0
 DAEMONS = ("orted", "prted")  # of Open MPI, on other nodes than mpirun
 
@@ -71,11 +73,29 @@ def launcher_output() -> TextIO | None:
     if this rank is not its child."""
     with suppress(OSError):
         if launcher := _launcher():
-            path = Path(f"/proc/{launcher.pid}/fd/1")
-            with path.open("a") as output:
-                output.write("\n")  # mpirun may have ended amid a line
-            return path.open("a")
+            output = _stdout_of(launcher.pid)
+            output.write("\n")  # mpirun may have ended amid a line
+            output.flush()
+            return output
     return None
+
+
+def _stdout_of(pid: int) -> TextIO:
+    """Open the stdout of this process. For a file share its position, where the kernel permits it: a process that
+    did not open its file for appending writes over what another one has appended."""
+    path = Path(f"/proc/{pid}/fd/1")
+    if path.is_file() and (shared := _shared(pid, 1)) >= 0:
+        return os.fdopen(shared, "w")
+    return path.open("a")
+
+
+def _shared(pid: int, fd: int) -> int:
+    """Return a copy of another process's file descriptor; -1 if the kernel has none or does not permit it."""
+    process = os.pidfd_open(pid)
+    try:
+        return int(ctypes.CDLL(None).syscall(PIDFD_GETFD, process, fd, 0))
+    finally:
+        os.close(process)
 
 
 def _launcher() -> psutil.Process | None:
