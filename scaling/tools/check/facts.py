@@ -271,7 +271,7 @@ class EndProcess(Record, frozen=True, kw_only=True, tag="end-process"):
 
 class Leave(Record, frozen=True, kw_only=True, tag="leave"):
     """The preflight is over. `exit_code`: of all ranks, if a signal ended it. `answer`: the rank's last message is
-    `Left`."""
+    `Left`; it waits for this order again, which follows once all have left."""
 
     exit_code: int = 0
     answer: bool = False

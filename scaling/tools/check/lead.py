@@ -453,8 +453,8 @@ class Lead:
         all_reduces = AllReduces(self._mailbox, facts, self.say, self._numbers)
         return replace(facts, all_reduces=all_reduces.take())
 
-    def dismiss(self, exit_code: int = 0, *, answer: bool = False) -> None:
-        self._mailbox.order_all(Leave(exit_code=exit_code, answer=answer))
+    def dismiss(self, exit_code: int = 0) -> None:
+        self._mailbox.order_all(Leave(exit_code=exit_code))
 
     def _prepared(self, facts: Facts, first: Mapping[str, int]) -> dict[str, Prepared]:
         for node, rank in first.items():

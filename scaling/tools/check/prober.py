@@ -288,6 +288,8 @@ class Prober:
             self.wait()
         if self._answers_leaving:
             self.say(Left())
+            while self.cluster.receive("agent") is None:  # others may not have left, and rank 0 reads their answers
+                self.wait()
 
     def turn(self) -> None:
         """Take all orders and forward all answers without blocking. Raises what a measuring thread raised."""
@@ -324,10 +326,13 @@ class Prober:
             case EndProcess():
                 self._end(order.number)
             case Leave():
-                self.left, self.exit_code, self._answers_leaving = True, order.exit_code, order.answer
-                self._end(FOR_GOOD)
-                for listener in self._listeners:
-                    listener.close()
+                self.leave(order)
+
+    def leave(self, order: Leave) -> None:
+        self.left, self.exit_code, self._answers_leaving = True, order.exit_code, order.answer
+        self._end(FOR_GOOD)
+        for listener in self._listeners:
+            listener.close()
 
     def _end(self, number: float) -> None:
         for processes in (self._exchanger, self._rater):

@@ -10,7 +10,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.errors import Interrupted, LaunchError
 from scaling.tools.check import gather
-from scaling.tools.check.facts import LEAD_DECODER, Left, ToLead, ToRank
+from scaling.tools.check.facts import LEAD_DECODER, Leave, Left, ToLead, ToRank
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
 from scaling.transport.base import Cluster
@@ -56,12 +56,15 @@ def leading(cluster: Cluster, prober: Prober, *, goes_on: bool = False) -> Itera
 def _release(
     lead: Lead, mailbox: Mailbox[ToRank, ToLead], prober: Prober, exit_code: int, *, goes_on: bool
 ) -> None:
-    lead.dismiss(exit_code, answer=goes_on)
     if not goes_on:
+        lead.dismiss(exit_code)
         prober.serve()
         return
-    others = range(1, mailbox.size)
+    order, others = Leave(exit_code=exit_code, answer=True), range(1, mailbox.size)
+    prober.leave(order)
+    mailbox.order(others, order)
     mailbox.signalled = None  # it was obeyed, or the launch's next part obeys it
     left = mailbox.answers(Left, others, LEAVE_S) if others else {}
     if silent := ", ".join(str(rank) for rank in others if rank not in left):
         raise LaunchError(f"no answer within {LEAVE_S:g} s after the preflight from ranks {silent}")
+    mailbox.order(others, order)

@@ -13,7 +13,7 @@ import pytest
 
 from scaling.errors import Interrupted
 from scaling.hosts.networks import Entry
-from scaling.tools.check import __main__, gather, lead
+from scaling.tools.check import __main__, gather, lead, ranks
 from scaling.tools.check import prober as check_links
 from scaling.tools.check.facts import LEAD_DECODER, Facts, Findings, Link, Measure, RankFacts, ToLead, ToRank
 from scaling.tools.check.lead import Lead
@@ -176,3 +176,26 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytes
     monkeypatch.setattr(socket, "getaddrinfo", late)
     assert gather.resolve(["node1"], within_s=0.01) == {"node1": ()}
     answered.set()
+
+
+def test_no_rank_goes_on_before_all_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rank says next is of another kind, which the preflight cannot read."""
+    monkeypatch.setattr(ranks, "LEAVE_S", 60.0)
+    hub, went_on = Hub(3), threading.Event()
+    probers = [Prober(hub.rank(number)) for number in range(hub.size)]
+
+    def serve(number: int) -> None:
+        if number == 2:
+            went_on.wait(0.1)
+        probers[number].serve()
+        went_on.set()
+        hub.rank(number).send(0, "sweep", b"of another kind")
+
+    threads = [threading.Thread(target=serve, args=(number,), daemon=True) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    with ranks.leading(hub.rank(0), probers[0], goes_on=True):
+        assert not went_on.is_set()
+    for thread in threads:
+        thread.join(60)
+    assert {hub.rank(0).receive("sweep") for _ in threads} == {(number, b"of another kind") for number in (1, 2)}
