@@ -15,17 +15,22 @@ from pathlib import Path
 
 MODULE = "tests.support.burner"
 # Nobody ends it where the tests themselves are killed.
-LIMIT_S = 180.0
+LIMIT_S = 300.0
 
 
 @contextmanager
-def burning(cpu: int, busy_s: float = 1.0, idle_s: float = 0.0, lives_s: float = 0.0) -> Iterator[str]:
+def burning(
+    cpu: int, busy_s: float = 1.0, idle_s: float = 0.0, lives_s: float = 0.0, *, first: bool = False
+) -> Iterator[str]:
     """Burn this CPU meanwhile, `busy_s` of every `busy_s` + `idle_s`; part of its name in a record. With `lives_s`
-    by children that live for so long, one after the other, as a compilation does."""
+    by children that live for so long, one after the other, as a compilation does. `first`: before all usual
+    programs (SCHED_FIFO, needs root), as a driver's thread."""
     command = [sys.executable, "-m", MODULE, f"{busy_s:g}", f"{idle_s:g}", f"{lives_s:g}"]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
     try:
         os.sched_setaffinity(process.pid, {cpu})
+        if first:
+            os.sched_setscheduler(process.pid, os.SCHED_FIFO, os.sched_param(1))
         yield MODULE
     finally:
         process.kill()

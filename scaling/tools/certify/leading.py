@@ -45,6 +45,8 @@ PREFLIGHT_FILE = "preflight.json"
 LINKS_S = 11.0
 # Topics of the preflight that name a device, a link or a node which slows the others.
 SLOW = (devices.TOPIC, "bandwidth", "latency")
+# The topic of other programs: they may be the reason, but do not end the search for it.
+BUSY = "load"
 EXIT_CODES: dict[Result, int] = {PASS: 0, FAIL: 1, NO_VERDICT: 3}
 # A round may take this many times as long as those before.
 LONGER = 1.1
@@ -286,6 +288,7 @@ class Judge:
         yield from slow
         if not slow and len(sweep.plan.hosts) >= LEAST_NODES:
             yield self._searched(sweep, screen)
+        yield from (f"{one.topic}: {one.text}" for one in self._faults if one.topic == BUSY)
         if row is not None and (cause := largest_loss(row)) != words.NONE:
             yield f"largest loss: {cause}"
 

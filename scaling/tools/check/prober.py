@@ -288,7 +288,7 @@ class Prober:
             self.wait()
         if self._answers_leaving:
             self.say(Left())
-            while self.cluster.receive("agent") is None:  # others may not have left, and rank 0 reads their answers
+            while self.cluster.receive("agent") is None:  # rank 0 waits for other ranks' answers
                 self.wait()
 
     def turn(self) -> None:

@@ -1,7 +1,8 @@
-"""Verdicts on labs, under a real mpirun: a healthy one passes, a planted link fails by its name."""
+"""Verdicts on labs, under a real mpirun: a healthy one passes, a planted link or burner fails by its name."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,21 +14,19 @@ from scaling.records import store
 from scaling.records.certificate import Certificate
 from scaling.tools.lab import lifecycle
 from scaling.tools.lab.state import Lab
-from tests.support import labs
+from tests.support import burner, labs
 from tests.support.labs import needs_lab
 
 pytestmark = needs_lab
 LIMIT_S = 300.0
+# Steps of 0.15 s that leave most of two cores idle.
 EMULATED = (
-    "--device",
-    "emulated:p100",
-    "--model",
-    "resnet50",
-    "--strategy",
-    "torch:gloo",
-    "--interconnect",
-    "eth0",
-)
+    "--device", "emulated:p100", "--model", "resnet50", "--batch-size", "32", "--shrink", "30", "--dilate", "1",
+    "--strategy", "torch:gloo", "--interconnect", "eth0",
+)  # fmt: skip
+CORES = sorted(os.sched_getaffinity(0))
+# The nodes share the cores of this machine: node2's rank alone is on the last one, with the burner.
+APART = f'[ "$OMPI_COMM_WORLD_RANK" = 1 ] && cpu={CORES[-1]} || cpu={CORES[0]}; exec taskset -c $cpu "$@"'
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +35,13 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
-def certified(lab: Lab, results: Path, *flags: str) -> tuple[int, Certificate, str]:
-    words = ["run", "--name", lab.name, "--", "-np", "4", "python", "-m", "scaling", "certify", "--minutes", "4"]
+def certified(
+    lab: Lab, results: Path, *flags: str, ranks: int = 4, within: tuple[str, ...] = ()
+) -> tuple[int, Certificate, str]:
+    words = ("python", "-m", "scaling", "certify", "--minutes", "3", *flags, "--no-page", "--results")
+    command = (*within, *words, str(results))
     done = subprocess.run(
-        [sys.executable, "-m", "scaling", "lab", *words, *flags, "--no-page", "--results", str(results)],
+        [sys.executable, "-m", "scaling", "lab", "run", "--name", lab.name, "--", "-np", str(ranks), *command],
         cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     runs = [*results.glob("*-certify")]
@@ -50,7 +52,7 @@ def certified(lab: Lab, results: Path, *flags: str) -> tuple[int, Certificate, s
 
 
 def test_a_healthy_lab_passes(lab: Lab, tmp_path: Path) -> None:
-    code, found, out = certified(lab, tmp_path, *EMULATED, "--line", "50%")
+    code, found, out = certified(lab, tmp_path, *EMULATED, "--line", "40%")
     assert (code, found.result) == (0, "PASS"), out
     assert "PASS, EMULATED: torch:gloo over eth0 reaches" in " ".join(out.split())
 
@@ -65,8 +67,17 @@ def test_a_planted_link_fails_by_its_name(lab: Lab, tmp_path: Path) -> None:
     assert any("eth0: node2 is slow" in one for one in found.where), found.where
 
 
+@pytest.mark.skipif(len(CORES) < 2, reason="needs a core for the burner, and another for the other nodes")
+def test_a_node_with_a_burner_fails_by_its_name(lab: Lab, tmp_path: Path) -> None:
+    with burner.burning(CORES[-1], busy_s=0.03, idle_s=0.01, first=True):
+        code, found, out = certified(lab, tmp_path, *EMULATED, "--line", "95%", within=("sh", "-c", APART, "sh"))
+    assert (code, found.result) == (1, "FAIL"), out
+    assert any("eth0: node2 is slow" in one for one in found.where), found.where
+    assert any(one.startswith("load: ") for one in found.where), found.where
+
+
 def test_a_lab_without_receipts_gets_no_verdict(lab: Lab, tmp_path: Path) -> None:
     unknown_bytes = ("--device", "cpu", "--strategy", "fake:a-async", "--interconnect", "eth0")
-    code, found, out = certified(lab, tmp_path, *unknown_bytes, "--line", "10%")
+    code, found, out = certified(lab, tmp_path, *unknown_bytes, "--line", "10%", ranks=2)
     assert (code, found.result) == (3, "NO VERDICT"), out
     assert found.why.startswith("UNVERIFIED"), found.why
