@@ -18,7 +18,7 @@ _HEAD = """\
 #     python -m scaling predict learn {name}
 # Expectation maximisation over random effects, one cluster being one draw; a series counts 1 / sqrt(series of its
 # source), half of that at trust B; `before` counts as one. `mean` and `sd` are of the logarithm (of the logit of
-# `hide.*`, of the value itself for `wire`); `value` and `factor` are the median and what one standard deviation
+# `hide.*`, of the value itself for `wire` and exponents); `value` and `factor` are the median and what one standard deviation
 # multiplies it by.
 """
 
@@ -39,15 +39,15 @@ def priors_toml(priors: Priors, name: str) -> str:
 
 def priors_before(belief: Belief) -> str:
     """Describe the belief before learning: `0.94 x/÷ 1.06: source`."""
-    sign = "±" if belief.unit == "logit" else "x/÷"
+    sign = "±" if belief.unit in ("logit", "exponent") else "x/÷"
     return f"{belief.value:g} {sign} {belief.factor:g}: {belief.source}"
 
 
 def _entry(prior: Prior, belief: Belief) -> list[str]:
-    logit = belief.unit == "logit"
+    logit, plain = belief.unit == "logit", belief.unit in ("exponent",) or belief.unit.startswith("above")
     value = 1 / (1 + exp(-prior.mean)) if logit else exp(prior.mean)
-    told = [] if belief.unit.startswith("above") else [f"value = {value:.4g}"]
-    told += [] if logit or belief.unit.startswith("above") else [f"factor = {exp(prior.sd):.3g}"]
+    told = [] if plain else [f"value = {value:.4g}"]
+    told += [] if logit or plain else [f"factor = {exp(prior.sd):.3g}"]
     unit = "share hidden, believed in as a logit" if logit else belief.unit
     return [
         f"mean = {prior.mean:.4f}",
