@@ -27,6 +27,7 @@ from scaling.tools.predict.forecast import (
     HIGH,
     LEAST_DRAWS,
     LOW,
+    RDMA,
     WIDEST,
     Case,
     Outlook,
@@ -74,10 +75,13 @@ def planned(asked: Asked, case: Case, priors: Priors) -> str:
             "another device's rate is not predicted: measure one such device"
         )
     look = outlook(case, priors)
-    tried = list(_plans(asked, look, fitting))
+    tried = [_fewest(asked, own) or f"{own.price.name}, batch {own.batch}" for own in _tries(asked, look, fitting)]
     found = sorted((plan for plan in tried if isinstance(plan, Plan)), key=lambda one: (one.hourly, one.machines))
     if not found:
-        raise UsageError(f"--target {asked.target:g}: no claimed world size reaches it with 80 % probability")
+        raise UsageError(
+            f"--target {asked.target:g}: no claimed world size reaches it with 80 % probability; "
+            + _most(case, list(_tries(asked, look, fitting)))
+        )
     write = _plans_json if asked.format == "json" else _plans_table
     left_out = tuple(
         f"{name}: no claimed number of machines reaches it" for name in tried if isinstance(name, str)
@@ -91,26 +95,58 @@ def _is_ours(price: Price, case: Case) -> bool:
     return holds(emulated=name) if case.emulated else holds(gpu=name) or holds(cpu=name)
 
 
-def _plans(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[Plan | str]:
+class _Try(NamedTuple):
+    """Machines of one price with one batch; `word` is their network."""
+
+    look: Outlook
+    price: Price
+    batch: int
+    word: str
+
+    def rates(self, counts: Sequence[int]) -> _Rates:
+        return _Rates.of(self.look, self.price, counts)
+
+    @property
+    def farthest(self) -> int:
+        """The largest number of machines that may be claimed."""
+        case = self.look.case
+        return (FARTHEST_COLD if case.cold else FARTHEST * case.largest) // self.price.devices
+
+
+def _tries(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[_Try]:
     for price in fitting:
         for model, batch, rate in look.case.rates:
             if model == look.case.model:
-                yield _fewest(asked, look, price, batch, rate) or f"{price.name}, batch {batch}"
+                yield _try(asked, look, price, batch, rate)
 
 
-def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> Plan | None:
+def _try(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> _Try:
     case = look.case
     # Without a run, --network is required for prices without one.
     word = price.network or asked.network if case.cold else asked.network or price.network
-    target = (asked.target or 0.0) / case.units_per_sample
     setting = replace(case.setting, step_s=batch / rate / case.accumulation, compress=asked.compress)
     if word:
-        link, line = network(word, emulated=case.emulated)
-        setting = replace(setting, link=link, line_bytes_per_s=line)
+        setting = _over(word, setting, case)
     if setting.link == "none":
         raise UsageError(f"--prices: {price.name}: its network is unknown: give --network, such as tcp:25")
     own = look._replace(posterior=carried(look.posterior, setting), rate=rate)
-    return _first(own, _machines(target, rate, price, case), price, batch, word or "the run's", target)
+    return _Try(own, price, batch, word or "the run's")
+
+
+def _most(case: Case, tried: Sequence[_Try]) -> str:
+    """Say which claimed rate 80 % of draws exceed is the largest, over doublings of machines."""
+    best, where = 0.0, ""
+    for own in tried:
+        if counts := [1 << power for power in range(own.farthest.bit_length())]:
+            rates = own.rates(counts)
+            lower = np.where(rates.claimed, rates.lower, 0.0)
+            index = int(lower.argmax())
+            if lower[index] > best:
+                best = float(lower[index])
+                where = f"{counts[index]} x {own.price.name} (batch {own.batch}, {own.word})"
+    return (
+        f"the most is {case.units_per_sample * best:,.0f} {case.unit}/s: {where}" if where else "none is claimed"
+    )
 
 
 class _Rates(NamedTuple):
@@ -139,37 +175,36 @@ class _Rates(NamedTuple):
         return int(reached[0]) if len(reached) else None
 
 
-def _machines(target: float, rate: float, price: Price, case: Case) -> list[int]:
-    """Each number up to 16, then steps of a sixteenth."""
-    most = (FARTHEST_COLD if case.cold else FARTHEST * case.largest) // price.devices
+def _machines(target: float, own: _Try) -> list[int]:
+    """Each number up to 16, then steps of a sixteenth, up to the farthest."""
     found: list[int] = []
-    count = max(1, int(target / rate / price.devices * 0.9))
-    while count <= most and len(found) < MOST_COUNTS:
+    count = max(1, int(target / own.look.rate / own.price.devices * 0.9))
+    while count <= own.farthest and len(found) < MOST_COUNTS:
         found.append(count)
         count += max(1, count // 16)
-    return found
+    return [*found, own.farthest] if found and found[-1] < own.farthest < count else found
 
 
-def _first(
-    look: Outlook, counts: Sequence[int], price: Price, batch: int, word: str, target: float
-) -> Plan | None:
+def _fewest(asked: Asked, own: _Try) -> Plan | None:
+    target = (asked.target or 0.0) / own.look.case.units_per_sample
+    counts = _machines(target, own)
     if not counts:
         return None
-    tried = _Rates.of(look, price, counts)
+    tried = own.rates(counts)
     index = tried.first(target)
     if index is None:
         return None
     fewest = counts[int(np.flatnonzero(tried.upper >= target)[0])]
     if index and counts[index] - counts[index - 1] > 1:  # the numbers that were skipped in between
-        between = _Rates.of(look, price, range(counts[index - 1] + 1, counts[index]))
+        between = own.rates(range(counts[index - 1] + 1, counts[index]))
         if (sooner := between.first(target)) is not None:
             tried, index = between, sooner
-    machines, devices = tried.counts[index], tried.counts[index] * price.devices
+    machines, devices = tried.counts[index], tried.counts[index] * own.price.devices
     middle, lower, upper = (float(values[index]) for values in (tried.middle, tried.lower, tried.upper))
     return Plan(
-        price=price.name, machines=machines, devices=devices, batch_size=batch, network=word,
-        hourly=machines * price.hourly, samples_per_s=middle, lower=lower, upper=upper,
-        efficiency=middle / devices / look.rate, fewest=min(fewest, machines),
+        price=own.price.name, machines=machines, devices=devices, batch_size=own.batch, network=own.word,
+        hourly=machines * own.price.hourly, samples_per_s=middle, lower=lower, upper=upper,
+        efficiency=middle / devices / own.look.rate, fewest=min(fewest, machines),
     )  # fmt: skip
 
 
@@ -214,6 +249,8 @@ def _plans_json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -
 DOUBLINGS = 5
 # outside these a step or a compression is a typing error
 SHORTEST_S, LONGEST_S, MOST_COMPRESSION = 1e-5, 24 * 3600.0, 10_000
+# operations/s that no device trains at, and operations of a parameter and a token: forward and twice that backward
+MOST_OPERATIONS, OPERATIONS = 5e15, 6
 
 
 def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> Case:
@@ -230,7 +267,7 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
         found = found._replace(devices_per_node=asked.devices_per_node)
     if asked.model not in ("", found.model):  # samples of another model may have another length
         found = found._replace(unit="samples", units_per_sample=1)
-    return found
+    return found.titled(asked.model, asked.batch_size, asked.network)
 
 
 def _alike(asked: Asked) -> None:
@@ -284,7 +321,7 @@ def _cold(asked: Asked) -> Case:
     known, (link, line) = known_by_name(asked.model), network(asked.network)
     bus: Bus = "nvlink" if each > 4 else "pcie"
     name = {"nvlink": "NVLink", "pcie": "PCIe"}[bus]
-    _step(batch, rate)
+    _step(batch, rate, known)
     setting = Setting(
         gradient_bytes=4.0 * known.parameters, tail=known.tail, tensors=known.tensors, step_s=batch / rate,
         bus=bus, link=link, line_bytes_per_s=line, overlap="ddp", messages="buckets",
@@ -299,7 +336,15 @@ def _cold(asked: Asked) -> Case:
     )  # fmt: skip
 
 
-def _step(batch: int, rate: float) -> None:
+def _step(batch: int, rate: float, known: KnownModel | None) -> None:
+    if known and known.tokens > 1:
+        operations = OPERATIONS * known.parameters * known.tokens * rate
+        if operations > MOST_OPERATIONS:
+            raise UsageError(
+                f"--rate {rate:g}: so many samples/s of {known.name}, of {known.tokens} tokens or more each, need "
+                f"{operations:.1g} operations/s, more than any device does; divide a rate in tokens/s by the "
+                "tokens of a sample"
+            )
     if not SHORTEST_S <= batch / rate <= LONGEST_S:
         raise UsageError(
             f"--rate {rate:g}: a step of {batch} samples would take {batch / rate:.3g} s; from {SHORTEST_S:g} to "
@@ -321,10 +366,14 @@ def look(asked: Asked, case: Case, priors: Priors) -> Outlook:
         return outlook(case, priors)
     setting, rate = _work(asked, case)
     if asked.network:
-        link, line = network(asked.network, emulated=case.emulated)
-        setting = replace(setting, link=link, line_bytes_per_s=line)
+        setting = _over(asked.network, setting, case)
     setting = replace(setting, compress=asked.compress)
     return outlook(case, priors, None if setting == case.setting else setting, rate)
+
+
+def _over(words: str, setting: Setting, case: Case) -> Setting:
+    link, line = network(words, emulated=case.emulated, verbs=case.verbs)
+    return replace(setting, link=link, line_bytes_per_s=line)
 
 
 def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
@@ -340,10 +389,10 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
             f"known; measure mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its "
             f"{case.unit}/s as --rate"
         )
-    _step(batch, rate)
+    known = known_by_name(model) if model != case.model else None
+    _step(batch, rate, known)
     setting = replace(case.setting, step_s=batch / rate / case.accumulation)
-    if model != case.model:
-        known = known_by_name(model)
+    if known:
         size = 4.0 * known.parameters
         setting = replace(setting, gradient_bytes=size, tail=known.tail, tensors=known.tensors)
     return setting, rate
@@ -351,21 +400,31 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
 
 def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[int, ...]:
     """Return the asked world sizes, ascending. Raises UsageError if one is too far from the measured ones."""
-    first = case.devices_per_node if case.cold else 2 * case.largest
-    usual = (relief.world_size,) if relief else tuple(first * 2**power for power in range(DOUBLINGS))
-    sizes = _sizes(asked.world_sizes) if asked.world_sizes else usual
+    apart = asked.network or case.setting.link not in ("none", "unknown")
     most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
+    if asked.world_sizes:
+        sizes = _sizes(asked.world_sizes)
+    else:
+        sizes = (relief.world_size,) if relief else _usual(case, most if apart else case.devices_per_node)
+    whose = f"--world-sizes {sizes[-1]}" if asked.world_sizes else f"N={sizes[-1]}"
     if sizes[-1] > most:
         why = "the largest published" if case.cold else f"{FARTHEST} times the largest measured"
         larger = f"mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} --batch-size {case.batch_size}"
         mend = "" if case.cold else f"; measure a larger one: {larger}"
-        raise UsageError(f"--world-sizes {sizes[-1]}: more than {most}, {why}{mend}")
-    if sizes[-1] > case.devices_per_node and not asked.network and case.setting.link in ("none", "unknown"):
+        raise UsageError(f"{whose}: more than {most}, {why}{mend}")
+    if sizes[-1] > case.devices_per_node and not apart:
         raise UsageError(
-            f"--world-sizes {sizes[-1]}: only one node of {case.devices_per_node} devices was measured: "
+            f"{whose}: only one node of {case.devices_per_node} devices was measured: "
             "give the network between nodes, --network ib:100, or measure two nodes"
         )
     return sizes
+
+
+def _usual(case: Case, most: int) -> tuple[int, ...]:
+    """Doublings beyond the run up to `most`, or the first alone."""
+    first = case.devices_per_node if case.cold else 2 * case.largest
+    sizes = [first * 2**power for power in range(DOUBLINGS)]
+    return tuple(size for size in sizes if size <= max(most, first))
 
 
 def _sizes(words: str) -> tuple[int, ...]:
@@ -386,15 +445,23 @@ def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[st
     spread = next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in apart), "")
     said = (
         (relief, _relieved(relief) if relief else ""),
-        (asked.network, f"over {asked.network}, which was not measured"),
-        (asked.batch_size not in (None, case.batch_size), f"batch {asked.batch_size} per device"),
-        (asked.model not in ("", case.model), f"model {asked.model}"),
+        (asked.network, f"over {asked.network}, which was not measured{_as_tcp(asked.network, case)}"),
+        (
+            asked.batch_size not in (None, case.batch_size),
+            f"batch {asked.batch_size} per device; measured rows have batch {case.batch_size}",
+        ),
+        (asked.model not in ("", case.model), f"model {asked.model}; measured rows are of {case.model}"),
         (asked.rate, f"{asked.rate or 0:g} {case.unit}/s on one device, as --rate says"),
         (asked.compress > 1, f"gradients / {asked.compress:g}; the cost of compressing them is not counted"),
         (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
         (spread and not asked.devices_per_node, f"nodes are filled; {spread}"),
     )
     return tuple(f"what if: {text}" for given, text in said if given)
+
+
+def _as_tcp(words: str, case: Case) -> str:
+    carried_by_tcp = not case.verbs and words.partition(":")[0].lower() in RDMA
+    return f"; {case.strategy} sends TCP there, not RDMA" if carried_by_tcp else ""
 
 
 def _relieved(relief: Relief) -> str:

@@ -25,7 +25,7 @@ from scaling.errors import UsageError
 from scaling.frameworks.base import Exchange as Declared
 from scaling.records.point import Point, Record
 from scaling.records.run import Header, PointRecord
-from scaling.tools.predict.forecast import Case, Measured
+from scaling.tools.predict.forecast import NORMAL_95, Case, Measured
 from scaling.tools.predict.setting import (
     At,
     Bus,
@@ -49,11 +49,14 @@ from scaling.tools.predict.setting import (
 
 
 class KnownModel(Record, frozen=True, kw_only=True):
+    """`tokens` of a short sample of text: fewer are not used to train it."""
+
     name: str
     parameters: int
     tail: float
     tensors: int
     pattern: str
+    tokens: int = 1
 
 
 MODELS = (
@@ -67,15 +70,33 @@ MODELS = (
     KnownModel(
         name="inception_v3", parameters=23_834_568, tail=0.0001, tensors=284, pattern=r"inception[- _]?(v3|bn)"
     ),
-    KnownModel(name="bert-base", parameters=110_000_000, tail=0.217, tensors=206, pattern=r"bert-?base"),
-    KnownModel(name="bert-large", parameters=336_200_000, tail=0.095, tensors=398, pattern=r"bert-?large"),
-    KnownModel(name="transformer-xl", parameters=285_000_000, tail=0.3, tensors=300, pattern=r"transformer-?xl"),
     KnownModel(
-        name="transformer-big", parameters=213_000_000, tail=0.16, tensors=250, pattern=r"transformer-?big"
+        name="bert-base", parameters=110_000_000, tail=0.217, tensors=206, pattern=r"bert-?base", tokens=64
     ),
-    KnownModel(name="gnmt", parameters=160_000_000, tail=0.2, tensors=80, pattern="gnmt"),
-    KnownModel(name="llama-8b", parameters=8_030_000_000, tail=0.065, tensors=291, pattern=r"llama.*8b"),
-    KnownModel(name="bart", parameters=406_300_000, tail=0.127, tensors=500, pattern="bart"),
+    KnownModel(
+        name="bert-large", parameters=336_200_000, tail=0.095, tensors=398, pattern=r"bert-?large", tokens=64
+    ),
+    KnownModel(
+        name="transformer-xl",
+        parameters=285_000_000,
+        tail=0.3,
+        tensors=300,
+        pattern=r"transformer-?xl",
+        tokens=128,
+    ),
+    KnownModel(
+        name="transformer-big",
+        parameters=213_000_000,
+        tail=0.16,
+        tensors=250,
+        pattern=r"transformer-?big",
+        tokens=16,
+    ),
+    KnownModel(name="gnmt", parameters=160_000_000, tail=0.2, tensors=80, pattern="gnmt", tokens=16),
+    KnownModel(
+        name="llama-8b", parameters=8_030_000_000, tail=0.065, tensors=291, pattern=r"llama.*8b", tokens=256
+    ),
+    KnownModel(name="bart", parameters=406_300_000, tail=0.127, tensors=500, pattern="bart", tokens=64),
 )
 
 
@@ -192,11 +213,15 @@ def _link(header: Header, row: Row) -> tuple[Link, float]:
     if row.hardware.profile:
         return "tcp10", line
     cards = max((len(place.hca.split(",")) for place in network.places.values() if place.hca), default=0)
-    # NCCL uses RDMA cards directly; everything else sends TCP.
-    if cards and row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl):
+    if cards and _by_verbs(row):
         card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
         return ("rdma_several" if cards > 1 else "rdma"), card * cards
     return ("tcp10" if line <= 1.25e9 else "tcp"), line
+
+
+def _by_verbs(row: Row) -> bool:
+    """Whether NCCL carries the exchange. It uses RDMA cards directly; everything else sends TCP."""
+    return row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl)
 
 
 def device(header: Header) -> str:
@@ -309,10 +334,9 @@ def _unsound(row: Row) -> str:
 
 # ---------------------------------------------------------------- case
 
-# noise of a single round, and limits of the noise from any number of rounds
-ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 0.2
+# noise of a single round, and limits of the noise from any number of rounds: with the largest nothing is known
+ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 1.0
 COMM_NOISE, SHARE_NOISE = 0.05, 0.01
-NORMAL_95 = 1.96
 
 
 def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -> Case:
@@ -343,10 +367,8 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
 
 def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Case:
     work, together = row.workload, accumulation(row)
-    emulated = f", EMULATED {row.hardware.profile}" if row.hardware.profile else ""
-    title = f"{row.strategy} over {row.interconnect}, {work.model}, batch {work.batch_size} per device{emulated}"
     return Case(
-        title=title,
+        title="",
         setting=setting_of(header, records, row, rate),
         known=Known(At(world_size=1, nodes=1, accumulation=together)),
         rate=rate,
@@ -360,10 +382,11 @@ def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: 
         interconnect=row.interconnect,
         options=row.options,
         emulated=bool(row.hardware.profile),
+        verbs=_by_verbs(row),
         device=row.hardware.profile or device(header),
         notes=_supposed(row),
         command=point_command(row),
-    )
+    ).titled()
 
 
 def _too_little(row: Row, wanted: Wanted, left_out: Sequence[str]) -> UsageError:
@@ -404,6 +427,8 @@ def _measured(rows: Iterable[Row], rate: float) -> tuple[Measured, ...]:
             at=_at(row),
             samples_per_s=row.samples_per_s.mean if row.samples_per_s else 0.0,
             efficiency=row.efficiency.mean,
+            low=row.efficiency.low,
+            high=row.efficiency.high,
         )
         for row in rows
         if row.efficiency and row.world_size > 1

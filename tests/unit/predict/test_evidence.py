@@ -22,7 +22,7 @@ from scaling.tools.predict.evidence import ANY, Wanted
 from scaling.tools.predict.forecast import WIDEST, Case, forecasts, outlook
 from scaling.tools.predict.model import Parts
 from scaling.tools.predict.setting import At
-from tests.support.predicted_runs import HEADER, placed, run
+from tests.support.predicted_runs import HEADER, large, placed, run
 from tests.support.scripted_clusters import RESNET50, at, exact
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
 
@@ -190,7 +190,7 @@ def test_the_command_reads_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     folder = written(tmp_path / "run", (HEADER_OF_EVIDENCE, run()))
     assert command.main([str(folder), "--world-sizes", "8,16", "--network", "ib:100"]) == 0
     out, _ = capsys.readouterr()
-    assert out.startswith("PREDICTED, not measured: fake:a over auto, digits-cnn, batch 32 per device")
+    assert out.startswith("PREDICTED, not measured: fake:a over ib:100, digits-cnn, batch 32 per device")
     said = [line.split()[2] for line in out.splitlines() if line.lstrip()[:1].isdigit() and "%:" not in line]
     assert said == ["measured"] * 3 + ["PREDICTED"] * 2
 
@@ -465,6 +465,26 @@ def test_a_batch_that_was_measured_is_predicted_from_its_own_curve(tmp_path: Pat
     said = (tmp_path / "out").read_text()
     assert "batch 16 per device" in said.splitlines()[0]
     assert "what if" not in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "title"),
+    [
+        (["--devices-per-node", "8"], "fake:a over auto, digits-cnn, batch 32 per device"),
+        (["--batch-size", "128"], "fake:a over auto, digits-cnn, batch 128 per device"),
+        (["--model", "vgg16", "--rate", "154"], "fake:a over auto, vgg16, batch 32 per device"),
+        (["--network", "ib:200"], "fake:a over ib:200, digits-cnn, batch 32 per device"),
+    ],
+)
+def test_a_title_is_of_what_was_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], title: str
+) -> None:
+    """Measured rows stay as they were; a note says of what they are. --devices-per-node ended in a traceback."""
+    folder = written(tmp_path / "run", large())
+    assert command.main([str(folder), *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"PREDICTED, not measured: {title}"
+    assert any(line.startswith("note: what if: ") for line in lines)
 
 
 @pytest.mark.parametrize("name", [r"\1", r"a\gb"])

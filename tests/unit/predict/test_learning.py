@@ -27,6 +27,7 @@ from tests.support.scripted_clusters import ONE, RESNET50, at, truth
 
 FILE = Path(__file__).resolve().parents[2] / "published.json"
 OURS = {one.name: one for one in published.series(published.read(FILE))}
+NODES = FILE.with_name("published-nodes.json")
 
 
 def told(**words: Any) -> Setting:
@@ -85,6 +86,21 @@ def test_a_step_is_batch_over_rate_also_in_tokens() -> None:
     large = OURS["nv_txl_large_dgx1_b2_fp32"].setting
     assert large.step_s == pytest.approx(2 * 384 / 3558)
     assert OURS["hvd288_rn50_c4140"].setting.step_spread > 0
+
+
+def test_every_series_of_modern_nodes_is_usable_and_names_its_source() -> None:
+    tables = published.read(NODES)
+    found = published.series(tables)
+    assert len({one.name for one in found} - set(OURS)) == len(tables)
+    assert all(len(one.source.split()) > 1 and one.anchor.world_size == 1 for one in found)
+    assert len({one.publisher for one in found if one.trust in "AB"}) >= 4
+
+
+def test_a_network_is_read_of_series_of_several_nodes() -> None:
+    found = {one.name: one.setting for one in published.series(published.read(NODES))}
+    puhti, mahti = found["csc_puhti_20240612_fp32"], found["csc_mahti_20240612_fp32"]
+    assert (puhti.link, puhti.line_bytes_per_s) == ("rdma_several", 25e9)
+    assert (mahti.link, mahti.line_bytes_per_s) == ("rdma", 25e9)
 
 
 def test_unusable_series_are_left_out() -> None:
