@@ -16,8 +16,8 @@ from scaling.tools.predict.priors import Prior, Priors
 _HEAD = """\
 # What scaling predict believes of clusters before any is measured. Written by
 #     python -m scaling predict learn {name}
-# Expectation maximisation over random effects, one cluster being one draw; a series counts 1 / sqrt(series of its
-# source), half of that at trust B; `before` counts as one. `mean` and `sd` are of the logarithm (of the logit of
+# Expectation maximisation over random effects, one cluster being one draw; each publisher counts once, and its
+# series of trust B half of those of A; `before` counts as one. `mean` and `sd` are of the logarithm (of the logit of
 # `hide.*`, of the value itself for `wire` and exponents); `value` and `factor` are the median and what one standard deviation
 # multiplies it by.
 """

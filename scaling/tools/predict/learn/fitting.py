@@ -1,6 +1,6 @@
 """Learns priors from published series by expectation maximisation over random effects. One cluster is one draw.
 
-Series of one source share weight: forty tables of one cluster are not forty clusters.
+Series of one publisher share one weight: forty tables of one cluster are not forty clusters.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def learn(series: Sequence[Series], rounds: int = ROUNDS, draws: int = DRAWS) ->
 
 
 def _weights(series: Sequence[Series]) -> dict[str, float]:
-    counts = Counter(one.source for one in series)
-    return {one.name: (0.5 if one.trust == "B" else 1.0) / sqrt(counts[one.source]) for one in series}
+    counts = Counter(one.publisher for one in series)
+    return {one.name: (0.5 if one.trust == "B" else 1.0) / counts[one.publisher] for one in series}
 
 
 def _told(one: Series, weight: float, priors: Priors, draws: int, turn: int) -> _Told:
