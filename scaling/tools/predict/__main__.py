@@ -10,7 +10,7 @@ import msgspec
 from scaling.command import deliver, obey
 from scaling.records.store import load_measured
 from scaling.text import as_json, printable, rounded
-from scaling.tools.predict import asking, flags, healthy, preflight, priors
+from scaling.tools.predict import asking, cold, flags, healthy, preflight, priors
 from scaling.tools.predict.flags import NAME, Asked
 from scaling.tools.predict.forecast import (
     LEAST_DRAWS,
@@ -118,7 +118,8 @@ def predict(asked: Asked) -> str:
     rows = forecasts(look, sizes)
     following = measure_next(look, sizes[-1])
     write = prediction_json if asked.format == "json" else prediction_table
-    return write(case, rows, (*look.doubts, *asking.supposed(asked, case, relief)), following)
+    noted = cold.line_note(look.posterior.setting, believed) if asked.network else ()
+    return write(case, rows, (*look.doubts, *asking.supposed(asked, case, relief), *noted), following)
 
 
 def _act(argv: Sequence[str]) -> None:

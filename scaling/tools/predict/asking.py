@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from scaling.analysis.table import cost
 from scaling.analysis.table.cost import Price, Prices
-from scaling.errors import UsageError, near
+from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.records.run import Header, PointRecord
 from scaling.text import as_json, printable, rounded
-from scaling.tools.predict import evidence, infer
-from scaling.tools.predict.evidence import MODELS, KnownModel, Wanted
+from scaling.tools.predict import cold, evidence, infer
+from scaling.tools.predict.evidence import Wanted
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.forecast import (
     FARTHEST,
@@ -38,7 +38,7 @@ from scaling.tools.predict.forecast import (
 from scaling.tools.predict.healthy import Relief
 from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
-from scaling.tools.predict.setting import At, Bus, Known, Setting
+from scaling.tools.predict.setting import At, Setting
 
 # the ends of one-sided 80 % intervals
 LOWER, UPPER = 0.2, 0.8
@@ -247,17 +247,17 @@ def _plans_json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -
 
 
 DOUBLINGS = 5
-# outside these a step or a compression is a typing error
-SHORTEST_S, LONGEST_S, MOST_COMPRESSION = 1e-5, 24 * 3600.0, 10_000
-# operations/s that no device trains at, and operations of a parameter and a token: forward and twice that backward
-MOST_OPERATIONS, OPERATIONS = 5e15, 6
+# flags that describe what a run has
+COLD = ("bus", "precision", "sequence_length")
+# a larger compression is a typing error
+MOST_COMPRESSION = 10_000
 
 
 def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> Case:
     """Build the case from the run's curve, or from one device and a data sheet. Raises UsageError."""
     _alike(asked)
     if run is None:
-        return _cold(asked)
+        return cold.case(asked)
     header, records = run
     wanted = Wanted(
         asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size
@@ -282,6 +282,9 @@ def _alike(asked: Asked) -> None:
             "--device: only with --cold, because a run has its own device; measure another device: "
             "mpirun -np 2 python -m scaling.run --world-sizes 1,2"
         )
+    if not asked.cold and (given := next((name for name in COLD if getattr(asked, name)), "")):
+        flag = f"--{given.replace('_', '-')}"
+        raise UsageError(f"{flag}: only with --cold, because a run has its own")
     if not 1 <= asked.compress <= MOST_COMPRESSION:
         raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 to {MOST_COMPRESSION:,}")
     if asked.rate is not None and not 0 < asked.rate < inf:
@@ -307,59 +310,6 @@ def _planning(asked: Asked) -> None:
         )
 
 
-def _cold(asked: Asked) -> Case:
-    needed = {
-        "--rate R": asked.rate, "--model NAME": asked.model, "--batch-size B": asked.batch_size,
-        "--devices-per-node D": asked.devices_per_node, "--network KIND:GBIT": asked.network,
-    }  # fmt: skip
-    missing = [flag for flag, value in needed.items() if not value]
-    if missing:
-        raise UsageError(f"--cold: needs {', '.join(missing)} as well")
-    if asked.without:
-        raise UsageError("--without: needs a run with that node; give RUN instead of --cold")
-    rate, batch, each = asked.rate or 0.0, asked.batch_size or 1, asked.devices_per_node or 1
-    known, (link, line) = known_by_name(asked.model), network(asked.network)
-    bus: Bus = "nvlink" if each > 4 else "pcie"
-    name = {"nvlink": "NVLink", "pcie": "PCIe"}[bus]
-    _step(batch, rate, known)
-    setting = Setting(
-        gradient_bytes=4.0 * known.parameters, tail=known.tail, tensors=known.tensors, step_s=batch / rate,
-        bus=bus, link=link, line_bytes_per_s=line, overlap="ddp", messages="buckets",
-        compress=asked.compress,
-    )  # fmt: skip
-    return Case(
-        title=f"{known.name}, batch {batch} per device, {rate:g} samples/s on one, {each} a node, {asked.network}",
-        setting=setting, known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, unit="samples",
-        devices_per_node=each, model=known.name, cold=True, rates=((known.name, batch, rate),),
-        device=asked.device,
-        notes=(f"nothing was measured; assumed: an all-reduce that overlaps like DDP's, float32, {name}",),
-    )  # fmt: skip
-
-
-def _step(batch: int, rate: float, known: KnownModel | None) -> None:
-    if known and known.tokens > 1:
-        operations = OPERATIONS * known.parameters * known.tokens * rate
-        if operations > MOST_OPERATIONS:
-            raise UsageError(
-                f"--rate {rate:g}: so many samples/s of {known.name}, of {known.tokens} tokens or more each, need "
-                f"{operations:.1g} operations/s, more than any device does; divide a rate in tokens/s by the "
-                "tokens of a sample"
-            )
-    if not SHORTEST_S <= batch / rate <= LONGEST_S:
-        raise UsageError(
-            f"--rate {rate:g}: a step of {batch} samples would take {batch / rate:.3g} s; from {SHORTEST_S:g} to "
-            f"{LONGEST_S:,.0f} s are predicted"
-        )
-
-
-def known_by_name(name: str) -> KnownModel:
-    """Find a model of the table. Raises UsageError with the nearest name."""
-    names = {one.name: one for one in MODELS}
-    if name not in names:
-        raise UsageError(f"--model {name}: its gradient size is unknown; {near(name, names)}")
-    return names[name]
-
-
 def look(asked: Asked, case: Case, priors: Priors) -> Outlook:
     """Infer from the case and transfer the result to the asked setting. Raises UsageError."""
     if case.cold:
@@ -372,8 +322,7 @@ def look(asked: Asked, case: Case, priors: Priors) -> Outlook:
 
 
 def _over(words: str, setting: Setting, case: Case) -> Setting:
-    link, line = network(words, emulated=case.emulated, verbs=case.verbs)
-    return replace(setting, link=link, line_bytes_per_s=line)
+    return replace(setting, **network(words, emulated=case.emulated, verbs=case.verbs)._asdict())
 
 
 def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
@@ -389,8 +338,8 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
             f"known; measure mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its "
             f"{case.unit}/s as --rate"
         )
-    known = known_by_name(model) if model != case.model else None
-    _step(batch, rate, known)
+    known = cold.known_by_name(model) if model != case.model else None
+    cold.checked_step(batch, rate, known)
     setting = replace(case.setting, step_s=batch / rate / case.accumulation)
     if known:
         size = 4.0 * known.parameters

@@ -25,13 +25,13 @@ from scaling.errors import UsageError
 from scaling.frameworks.base import Exchange as Declared
 from scaling.records.point import Point, Record
 from scaling.records.run import Header, PointRecord
-from scaling.tools.predict.forecast import NORMAL_95, Case, Measured
+from scaling.tools.predict.buses import bytes_per_s
+from scaling.tools.predict.forecast import NORMAL_95, Case, Measured, Wires
 from scaling.tools.predict.setting import (
     At,
     Bus,
     Exchange,
     Known,
-    Link,
     Messages,
     Method,
     Observed,
@@ -115,7 +115,6 @@ USUAL: Mapping[str, tuple[str, ...]] = {"hsdp": ("0",), "param_dtype": ("fp32",)
 
 def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Setting:
     known = known_model(row.workload.model)
-    link, line = _link(header, row)
     _known_way(row)
     method, overlap, messages = way(row)
     return Setting(
@@ -123,9 +122,10 @@ def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: f
         tail=known.tail if known else 0.05,
         step_s=row.workload.batch_size / rate / accumulation(row),
         wire=_wire(row),
-        bus=_bus(header, row),
-        link=link,
-        line_bytes_per_s=line,
+        bus=(bus := _bus(header, row)),
+        bus_bytes_per_s=bytes_per_s(bus, device(header)),
+        **_wires(header, row)._asdict(),
+        carrier="nccl" if _by_verbs(row) else "cpu",
         method=method,
         overlap=overlap,
         messages=messages,
@@ -175,11 +175,14 @@ def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
 def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
     if row.servers:
         return ("servers_beside" if row.server_hosts == "shared" else "servers_apart"), "other", "tensors"
-    exchange = _exchange(row)
+    method, overlap, messages = declared_way(_exchange(row))
     # Sharded: two gathers and a scatter. With kept parameters it moves the bytes of a ring.
-    kept = exchange.method == "sharded" and row.options.get("reshard", "true").lower() in FALSE
-    method = "ring" if kept else exchange.method
-    return cast(Method, method), cast(Overlap, exchange.overlap), cast(Messages, exchange.messages)
+    kept = method == "sharded" and row.options.get("reshard", "true").lower() in FALSE
+    return ("ring" if kept else method), overlap, messages
+
+
+def declared_way(exchange: Declared) -> tuple[Method, Overlap, Messages]:
+    return cast(Method, exchange.method), cast(Overlap, exchange.overlap), cast(Messages, exchange.messages)
 
 
 def _exchange(row: Row | Point) -> Declared:
@@ -204,19 +207,20 @@ def _bus(header: Header, row: Row) -> Bus:
     return "nvswitch" if whole else "nvlink"
 
 
-def _link(header: Header, row: Row) -> tuple[Link, float]:
+def _wires(header: Header, row: Row) -> Wires:
     """Emulated links have the rates of the emulated cluster."""
     network = next((one for one in header.networks if one.word == row.interconnect), None)
     if network is None or network.rate_bits_per_s is None:
-        return ("unknown", 0.0) if row.nodes > 1 else ("none", 0.0)
+        return Wires("unknown" if row.nodes > 1 else "none", 0.0)
     line = network.rate_bits_per_s / 8
     if row.hardware.profile:
-        return "tcp10", line
+        return Wires("tcp10", line)
+    infiniband = any(place.interface.startswith("ib") for place in network.places.values())
     cards = max((len(place.hca.split(",")) for place in network.places.values() if place.hca), default=0)
     if cards and _by_verbs(row):
         card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
-        return ("rdma_several" if cards > 1 else "rdma"), card * cards
-    return ("tcp10" if line <= 1.25e9 else "tcp"), line
+        return Wires("rdma_several" if cards > 1 else "rdma", card * cards, cards)
+    return Wires("tcp10" if line <= 1.25e9 else "ipoib" if infiniband else "tcp", line)
 
 
 def _by_verbs(row: Row) -> bool:
@@ -382,7 +386,6 @@ def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: 
         interconnect=row.interconnect,
         options=row.options,
         emulated=bool(row.hardware.profile),
-        verbs=_by_verbs(row),
         device=row.hardware.profile or device(header),
         notes=_supposed(row),
         command=point_command(row),

@@ -41,7 +41,6 @@ class Case(NamedTuple):
     * largest: largest measured world size
     * without: a node whose delay was removed from the measurements
     * emulated: links are shaped, so shares of the line hold
-    * verbs: the exchange uses RDMA where the network has it; Gloo sends TCP over any network
     """
 
     title: str
@@ -60,13 +59,17 @@ class Case(NamedTuple):
     options: Mapping[str, str] = MappingProxyType({})
     without: str = ""
     emulated: bool = False
-    verbs: bool = True
     cold: bool = False
     device: str = ""
     accumulation: int = 1
     units_per_sample: int = 1
     notes: tuple[str, ...] = ()
     command: str = "python -m scaling.run"
+
+    @property
+    def verbs(self) -> bool:
+        """Whether the exchange uses RDMA if the network has it; Gloo sends TCP over any network."""
+        return self.setting.carrier == "nccl"
 
     def titled(self, model: str = "", batch_size: int | None = None, over: str = "") -> Case:
         """Write the title, of the run's own work or of the asked one."""
@@ -80,8 +83,16 @@ class Case(NamedTuple):
         return At(world_size=world_size, nodes=nodes, accumulation=self.accumulation)
 
 
-def network(words: str, *, emulated: bool = False, verbs: bool = True) -> tuple[Link, float]:
-    """Parse `ib:200` or `tcp:25x2` into the link's kind and a node's bytes/s. Raises UsageError.
+class Wires(NamedTuple):
+    """A network between nodes, in the words of `Setting`."""
+
+    link: Link
+    line_bytes_per_s: float
+    cards: int = 1
+
+
+def network(words: str, *, emulated: bool = False, verbs: bool = True) -> Wires:
+    """Parse `ib:200` or `tcp:25x2`. Raises UsageError.
 
     Without verbs, InfiniBand carries TCP.
     """
@@ -95,10 +106,11 @@ def network(words: str, *, emulated: bool = False, verbs: bool = True) -> tuple[
         raise UsageError(f"--network {words}: give at least {SLOWEST_GBIT:g} Gb/s and one card")
     line = gbit * cards * GBIT_BYTES
     if emulated:
-        return "tcp10", line
+        return Wires("tcp10", line, cards)
     if kind in RDMA and verbs:
-        return ("rdma_several" if cards > 1 else "rdma"), line
-    return ("tcp10" if gbit <= 10 else "tcp"), line
+        return Wires("rdma_several" if cards > 1 else "rdma", line, cards)
+    fast: Link = "ipoib" if kind in ("ib", "ipoib") else "tcp"
+    return Wires("tcp10" if gbit <= 10 else fast, line, cards)
 
 
 LOW, HIGH = 0.1, 0.9

@@ -54,7 +54,7 @@ def keys(setting: Setting) -> dict[str, str]:
         "hide": hidden(setting.overlap, emulated=setting.emulated),
         "wire": "wire",
     }
-    if _is_capped(setting):
+    if setting.link == "tcp" and not _is_cpu_ring(setting):
         found["cap_growth"] = "cap_growth"
     if setting.emulated:
         found |= EMULATED
@@ -66,14 +66,13 @@ def keys(setting: Setting) -> dict[str, str]:
 def _network(setting: Setting, family: str) -> str:
     if setting.link in ("none", "unknown"):
         return "network.unknown"
-    if setting.link in TCP and setting.carrier == "cpu":
+    if setting.link in TCP and _is_cpu_ring(setting):
         return "network.cpu"
     return f"network.{setting.link}.{family}" if setting.link in ("tcp", "tcp10") else f"network.{setting.link}"
 
 
-def _is_capped(setting: Setting) -> bool:
-    """True if NCCL or servers send TCP faster than 10 Gb/s: their hosts limit them, the newer the less."""
-    return setting.link == "tcp" and setting.carrier == "nccl"
+def _is_cpu_ring(setting: Setting) -> bool:
+    return setting.carrier == "cpu" and setting.method not in SERVERS
 
 
 def hidden(overlap: Overlap, *, emulated: bool) -> str:
@@ -172,12 +171,16 @@ def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts
 def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Floats:
     size = np.asarray(setting.gradient_bytes / setting.compress * _wire(setting, values))
     network = network_bytes_per_s(setting, values, at)
-    bus = values["bus"] * (setting.bus_bytes_per_s or USUAL_BYTES_PER_S[setting.bus])
+    bus = values["bus"] * bus_bytes_per_s(setting)
     time = moved_s(setting, bus, network, at, size)
     time = time + messages(setting, size, t1 * values["window"]) * latency_s(setting, values, at)
     if setting.sparse_bytes:
         time = time + (at.world - 1) * setting.sparse_bytes / _slowest(bus, network, at)
     return time
+
+
+def bus_bytes_per_s(setting: Setting) -> float:
+    return setting.bus_bytes_per_s or USUAL_BYTES_PER_S[setting.bus]
 
 
 def _wire(setting: Setting, values: Values) -> Floats:
@@ -196,7 +199,7 @@ def carried_bytes_per_s(setting: Setting, values: Values) -> Floats:
     line, network = setting.line_bytes_per_s, values["network"]
     if setting.link in ("unknown", "none"):
         return network
-    if setting.emulated or not _has_cap(setting):
+    if not has_cap(setting):
         return np.asarray(network * max(line, 1.0))
     return np.asarray(np.minimum(TCP_EFFICIENCY * line, cap_bytes_per_s(setting, values)))
 
@@ -209,8 +212,10 @@ def cap_bytes_per_s(setting: Setting, values: Values) -> Floats:
     return np.asarray(setting.cards * values["network"] * faster ** values["cap_growth"])
 
 
-def _has_cap(setting: Setting) -> bool:
-    return setting.link in ("tcp", "ipoib") or (setting.link == "tcp10" and setting.carrier == "cpu")
+def has_cap(setting: Setting) -> bool:
+    """Whether a host sends less over TCP than a fast line carries."""
+    slow = setting.link == "tcp10" and _is_cpu_ring(setting) and not setting.emulated
+    return setting.link in ("tcp", "ipoib") or slow
 
 
 def _slowest(bus: Floats, network: Floats, at: Sizes) -> Floats:

@@ -45,7 +45,7 @@ class Prior(Record, frozen=True, kw_only=True):
     factor: float = 0.0
     unit: str = ""
     series: int = 0
-    sources: tuple[str, ...] = ()
+    publishers: tuple[str, ...] = ()
     before: str = ""
 
 

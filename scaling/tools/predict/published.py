@@ -120,7 +120,7 @@ def _has_sense(one: Published) -> bool:
 
 
 def _servers_known(one: Published) -> bool:
-    """False if parameter servers serve several nodes and their number is not stated, or differs from the nodes'."""
+    """False if parameter servers serve several nodes, and their number is not stated or not the nodes'."""
     if not _method(one).startswith("servers_") or all(point.nodes == 1 for point in one.points):
         return True
     text = one.comm.lower()

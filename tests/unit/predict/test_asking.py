@@ -103,11 +103,11 @@ def test_networks_without_a_prior(words: str, said: str) -> None:
 
 
 def test_networks_as_the_model_takes_them() -> None:
-    assert network("ib:200") == ("rdma", 25e9)
-    assert network("roce:100x4") == ("rdma_several", 50e9)
-    assert network("eth:10") == ("tcp10", 1.25e9)
-    assert network("tcp:25x2") == ("tcp", 6.25e9)
-    assert network("ib:100", emulated=True) == ("tcp10", 12.5e9)
+    assert network("ib:200") == ("rdma", 25e9, 1)
+    assert network("roce:100x4") == ("rdma_several", 50e9, 4)
+    assert network("eth:10") == ("tcp10", 1.25e9, 1)
+    assert network("tcp:25x2") == ("tcp", 6.25e9, 2)
+    assert network("ib:100", emulated=True) == ("tcp10", 12.5e9, 1)
 
 
 @pytest.mark.parametrize("rate", [1e9, 1e-5])
@@ -122,9 +122,9 @@ def test_steps_that_no_device_takes_are_refused(rate: float) -> None:
 @pytest.mark.parametrize(("model", "rate"), [("llama-8b", 8000.0), ("bert-large", 115_000.0)])
 def test_tokens_for_samples_are_refused_with_the_fix(model: str, rate: float) -> None:
     """0.0 % with 0 to 0 was claimed of them."""
-    with pytest.raises(UsageError, match=rf"--rate {rate:g}: .* divide a rate in tokens/s by the tokens of"):
+    with pytest.raises(UsageError, match=rf"--rate {rate:g}: .* give --sequence-length for a rate in tokens/s"):
         asking.case_of(Asked(**{**COLD, "model": model, "rate": rate, "batch_size": 2}), None)
-    with pytest.raises(UsageError, match="divide a rate in tokens/s"):
+    with pytest.raises(UsageError, match="divide it by the tokens of a sample"):
         asking.look(Asked(model=model, rate=rate), case({4: 0.9}), PRIORS)
     asking.case_of(Asked(**{**COLD, "model": model, "rate": rate / 2048, "batch_size": 2}), None)
 
@@ -145,10 +145,11 @@ def test_the_table_has_measured_intervals() -> None:
 
 
 def test_gloo_sends_tcp_over_infiniband() -> None:
-    assert network("ib:100", verbs=False) == network("tcp:100")
+    assert network("ib:100", verbs=False) == network("ipoib:100")
     assert network("ib:10", verbs=False) == network("tcp:10")
-    asked, gloo = Asked(network="ib:100"), case(TWO_NODES, verbs=False, strategy="torch:gloo")
-    assert asking.look(asked, gloo, PRIORS).posterior.setting.link == "tcp"
+    sockets = replace(RESNET50, carrier="cpu")
+    asked, gloo = Asked(network="ib:100"), case(TWO_NODES, sockets, strategy="torch:gloo")
+    assert asking.look(asked, gloo, PRIORS).posterior.setting.link == "ipoib"
     assert asking.supposed(asked, gloo) == (
         "what if: over ib:100, which was not measured; torch:gloo sends TCP there, not RDMA",
     )

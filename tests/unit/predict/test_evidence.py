@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from scaling.records.point import Hardware, Workload
 from scaling.records.run import PointRecord
 from scaling.tools.predict import __main__, evidence, healthy, infer, model, priors
 from scaling.tools.predict import __main__ as command
+from scaling.tools.predict.buses import USUAL_BYTES_PER_S
 from scaling.tools.predict.evidence import ANY, Wanted
 from scaling.tools.predict.forecast import WIDEST, Case, forecasts, outlook
 from scaling.tools.predict.model import Parts
@@ -54,7 +56,7 @@ def test_few_draws_are_reported() -> None:
     """An exchange of 40 bytes that takes 50 ms."""
     found = outlook(case(run()), priors.read())
     (said,) = found.doubts
-    assert said.startswith("the measurements are unlike all published clusters: intervals rest on 3 draws")
+    assert re.match(r"the measurements are unlike all published clusters: intervals rest on \d+ draws", said)
     (row,) = forecasts(found, (8,))
     assert not row.claimed
     assert (row.high - row.low) / 2 < WIDEST
@@ -74,14 +76,14 @@ def test_larger_world_sizes_can_be_held_back() -> None:
 def test_the_interval_is_narrower_with_comm() -> None:
     def half(records: list[PointRecord]) -> float:
         found = case(records)
-        setting = replace(found.setting, gradient_bytes=1e8, overlap="serial")
+        setting = replace(found.setting, gradient_bytes=1e8, overlap="ddp", bus="unknown")
         posterior = infer.posterior(setting, found.known, priors.read())
-        drawn = infer.predict(posterior, [found.layout(32)])
+        drawn = infer.predict(posterior, [At(world_size=8, nodes=1)])
         low, high = infer.quantiles(drawn.log_efficiency, drawn.weights, [0.1, 0.9])[:, 0]
         return float(high - low)
 
     records = run({1: 0.1, 2: 0.15})
-    assert half(records) < 0.95 * half([one for one in records if one.point.kind != "comm"])
+    assert half(records) < 0.8 * half([one for one in records if one.point.kind != "comm"])
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     ("strategy", "device", "link"),
     [
         ("torch:nccl", "cuda", "rdma"), ("torch:fsdp2", "cuda", "rdma"), ("torch:horovod", "cuda", "rdma"),
-        ("torch:gloo", "cuda", "tcp"), ("torch:horovod", "cpu", "tcp"),
+        ("torch:gloo", "cuda", "ipoib"), ("torch:horovod", "cpu", "ipoib"),
     ],
 )  # fmt: skip
 def test_what_takes_a_card_by_its_verbs(strategy: str, device: Literal["cpu", "cuda"], link: str) -> None:
@@ -294,11 +296,11 @@ def test_micro_steps_and_compression_of_the_strategy_count() -> None:
 
 # The time of a step against hand-made numbers.
 
-GB = 1e9
+GB, BUS = 1e9, USUAL_BYTES_PER_S["pcie"]
 
 
 def parts(world_size: int, setting: Any = RESNET50, each: int = 4, **known: float) -> Parts:
-    values = exact(setting, **{"network": 0.8, "bus": 5 * GB, "window": 0.66, "wire": 1.0, **known})
+    values = exact(setting, **{"network": 0.8, "bus": 5 * GB / BUS, "window": 0.66, "wire": 1.0, **known})
     return model.parts(setting, values, model.sizes([at(world_size, each)]), np.array([setting.step_s]))
 
 
@@ -343,7 +345,7 @@ def test_what_backward_hides_is_not_exposed_but_for_the_tail() -> None:
 
 
 def test_an_exchange_longer_than_backward_shows_by_the_difference() -> None:
-    found = parts(4, hide=1.0, bus=0.1 * GB)
+    found = parts(4, hide=1.0, bus=0.1 * GB / BUS)
     assert found.exposed_s.item() == pytest.approx(seconds(found) - 0.66 * 0.25)
 
 
@@ -356,7 +358,7 @@ def test_stragglers_grow_as_the_largest_of_n_normal_numbers() -> None:
 
 def test_gradients_are_exchanged_once_in_several_micro_steps() -> None:
     sizes = model.sizes([At(world_size=4, nodes=1, accumulation=8)])
-    values = exact(RESNET50, network=0.8, bus=5 * GB, window=0.66, wire=1.0)
+    values = exact(RESNET50, network=0.8, bus=5 * GB / BUS, window=0.66, wire=1.0)
     found = model.parts(RESNET50, values, sizes, np.array([0.25]))
     assert found.alone_s.item() == pytest.approx(2.0)
     assert seconds(found) == pytest.approx(seconds(parts(4)))
