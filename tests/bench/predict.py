@@ -31,6 +31,7 @@ from scaling.tools.predict.published import Series
 from scaling.tools.predict.setting import Known
 from tests.support.predicted_runs import HEADER, run
 from tests.support.prediction_errors import Miss, misses, of_each, table
+from tests.support.prediction_splits import split_table
 
 FILE = Path(__file__).resolve().parents[1] / "published.json"
 
@@ -151,8 +152,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("no series of trust A or B asks anything")
         return 1
     print(table(found))
-    judged = published.series(published.read(asked.judge or asked.as_shipped or asked.published))
+    tables = published.read(asked.judge or asked.as_shipped or asked.published)
+    judged = published.series(tables)
     print(of_each(found, {one.name: one.publisher for one in judged}))
+    print(split_table(found, judged, {one.id: one.gpu for one in tables}))
     print(f"{len({miss.series for miss in found})} series, {monotonic() - began_s:.0f} s")
     return 0
 

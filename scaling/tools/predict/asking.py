@@ -362,10 +362,10 @@ def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple
         mend = "" if case.cold else f"; measure a larger one: {larger}"
         raise UsageError(f"{whose}: more than {most}, {why}{mend}")
     if sizes[-1] > case.devices_per_node and not apart:
-        raise UsageError(
-            f"{whose}: only one node of {case.devices_per_node} devices was measured: "
-            "give the network between nodes, --network ib:100, or measure two nodes"
-        )
+        one = f"only one node of {case.devices_per_node} devices was measured"
+        why = one if case.setting.link == "none" else "the rate of the network between nodes is unknown"
+        mend = ", or measure two nodes" if case.setting.link == "none" else ""
+        raise UsageError(f"{whose}: {why}: give the network between nodes, --network ib:100{mend}")
     return sizes
 
 

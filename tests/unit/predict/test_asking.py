@@ -187,6 +187,10 @@ def test_beyond_one_node_needs_a_network() -> None:
     with pytest.raises(UsageError, match=r"^N=8: only one node of"):
         asking.world_sizes(Asked(), inside)
     assert asking.world_sizes(Asked(), case({2: 0.97}, setting=inside.setting)) == (4,)
+    with pytest.raises(
+        UsageError, match=r"^N=16: the rate of the network between nodes is unknown: give .* --network"
+    ):
+        asking.world_sizes(Asked(), case(TWO_NODES, setting=replace(RESNET50, link="unknown")))
     assert asking.world_sizes(Asked(world_sizes="8", network="ib:100"), inside) == (8,)
 
 

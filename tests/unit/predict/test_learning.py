@@ -25,6 +25,7 @@ from scaling.tools.predict.setting import Observed, Setting
 from scaling.workloads import walk
 from scaling.workloads.models import CATALOGUE
 from tests.support.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table
+from tests.support.prediction_splits import generation, split_table
 from tests.support.scripted_clusters import ONE, RESNET50, at, truth
 
 BUS = USUAL_BYTES_PER_S["pcie"]
@@ -182,6 +183,29 @@ def test_publishers_count_as_one_each() -> None:
         "E1: up to one full node: 80 % covers 33 % in the mean over 2 publishers, 0 % (second) to 67 %; "
         "worst median 50.0 points (second; naive rule 30.0)"
     )
+
+
+def test_errors_are_split_by_bus_generation_and_step() -> None:
+    """Two publishers with a median of 10 and 30 points: each counts once, whatever its number of points."""
+    nodes = {one.name: one for one in published.series(published.read(NODES))}
+    first, second = nodes["csc_mahti_20240612_fp32"], nodes["baskerville_gpt2large_bf16"]
+    found = [Miss("C", "A", first.name, size, 0.9, 0.8, 0.85, 0.95, 0.9) for size in (2, 4)]
+    found.append(Miss("C", "A", second.name, 2, 0.9, 0.6, 0.5, 0.7, 0.9))
+    said = split_table(found, nodes.values(), dict.fromkeys(nodes, "A100-SXM4"))
+    assert said.splitlines()[2:] == [
+        "| C: one device, data sheet | nvlink | 3 | 2 | 20.0 | 0.0 | 50 % |",
+        "| C: one device, data sheet | A100, RTX 3090, MI250X (2020, 2021) | 3 | 2 | 20.0 | 0.0 | 50 % |",
+        "| C: one device, data sheet | below 50 ms | 2 | 1 | 10.0 | 0.0 | 100 % |",
+        "| C: one device, data sheet | 0.2 to 1 s | 1 | 1 | 30.0 | 0.0 | 0 % |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "began"),
+    [("Tesla K80", "K80"), ("RTX 2080 Ti", "V100"), ("RTX 3090", "A100"), ("RTX 6000 Ada", "H100"), ("", "other")],
+)
+def test_devices_have_a_generation(device: str, began: str) -> None:
+    assert generation(device).startswith(began)
 
 
 def test_a_bus_twice_as_slow_as_believed_is_learned() -> None:
