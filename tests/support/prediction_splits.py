@@ -51,6 +51,27 @@ def split_table(found: Sequence[Miss], judged: Iterable[Series], devices: Mappin
     return "\n".join(lines)
 
 
+def single_nodes(found: Sequence[Miss], modern: Iterable[Series]) -> str:
+    """Write the errors of C at points inside a node of these series, together and by publisher."""
+    series = {one.name: one for one in modern}
+    inside = {
+        (one.name, seen.at.world_size) for one in series.values() for seen in one.observed if seen.at.nodes == 1
+    }
+    ours = [miss for miss in found if miss.task == "C" and (miss.series, miss.world_size) in inside]
+    by_publisher: dict[str, list[Miss]] = {}
+    for miss in ours:
+        by_publisher.setdefault(series[miss.series].publisher, []).append(miss)
+    parts = {"all": ours, **by_publisher} if ours else {}
+    return "\n".join(f"single nodes, cold, {name}: {_said(errors(own, 'C', 'AB'))}" for name, own in parts.items())
+
+
+def _said(one: Errors) -> str:
+    return (
+        f"{one.points} points, {one.median:.1f} / {one.p90:.1f}, naive rule {one.naive_median:.1f} / "
+        f"{one.naive_p90:.1f}, 80 % covers {one.coverage:.0f} %"
+    )
+
+
 def _line(known: str, part: str, ours: Sequence[Miss], series: Mapping[str, Series]) -> list[str]:
     publishers = sorted({series[miss.series].publisher for miss in ours})
     each = [_errors(ours, publisher, series) for publisher in publishers]

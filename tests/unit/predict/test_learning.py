@@ -25,7 +25,7 @@ from scaling.tools.predict.setting import Observed, Setting
 from scaling.workloads import walk
 from scaling.workloads.models import CATALOGUE
 from tests.support.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table
-from tests.support.prediction_splits import generation, split_table
+from tests.support.prediction_splits import generation, single_nodes, split_table
 from tests.support.scripted_clusters import ONE, RESNET50, at, truth
 
 BUS = USUAL_BYTES_PER_S["pcie"]
@@ -208,6 +208,18 @@ def test_devices_have_a_generation(device: str, began: str) -> None:
     assert generation(device).startswith(began)
 
 
+def test_single_nodes_are_points_inside_a_node_of_these_series() -> None:
+    one, other = (Series(name=name, source=f"p{name} x", trust="A", setting=RESNET50, anchor=ONE, observed=(
+        Observed(at=at(4), value=0.9), Observed(at=at(8), value=0.8))) for name in "ab")  # fmt: skip
+    found = [Miss("C", "A", name, size, 0.9, 0.88, 0.8, 1.0, 0.95) for name in "abc" for size in (4, 8)]
+    said = single_nodes([*found, Miss("E1", "A", "a", 4, 0.9, 0.5, 0.5, 0.5, 0.5)], [one, other])
+    assert said.splitlines()[0] == (
+        "single nodes, cold, all: 2 points, 2.0 / 2.0, naive rule 5.0 / 5.0, 80 % covers 100 %"
+    )
+    assert said.count("\n") == 2
+    assert single_nodes(found[4:], [one, other]) == ""
+
+
 def test_a_bus_twice_as_slow_as_believed_is_learned() -> None:
     """Eight clusters without overlap, whose exchange is most of their step."""
     weak = fitting.beliefs_before()
@@ -228,6 +240,26 @@ def test_a_bus_twice_as_slow_as_believed_is_learned() -> None:
     assert 2.2e9 < rate < 3.6e9
     assert found.constants["bus.pcie"].series == 8
     assert found.constants["alpha.tcp"] == weak.constants["alpha.tcp"]
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_whether_contention_is_a_share_or_a_time_is_learned(power: float) -> None:
+    """Clusters whose exchange takes no time, of short and of long steps."""
+    weak = fitting.beliefs_before()
+    told = {"tax": (log(0.02), 0.1), "tax_devices": (log(0.015), 0.1), "tax_power": (power, 0.02)}
+    sharp = {name: replace(weak.constants[name], mean=mean, sd=sd) for name, (mean, sd) in told.items()}
+    world = replace(weak, constants=weak.constants | sharp)
+    points = [at(2), at(4)]
+    taught = []
+    for seed in range(12):
+        quick = replace(RESNET50, gradient_bytes=1e3, link="none", step_s=0.03 if seed % 2 else 0.3)
+        values = zip(points, truth(quick, world, points, seed), strict=True)
+        seen = tuple(Observed(at=one, value=value) for one, value in values)
+        taught.append(
+            Series(name=f"s{seed}", source=f"s{seed}", trust="A", setting=quick, anchor=ONE, observed=seen)
+        )
+    found = fitting.learn(taught, rounds=3, draws=800).constants["tax_power"].mean
+    assert abs(found - power) < 0.8 * abs(weak.constants["tax_power"].mean - power)
 
 
 def test_series_of_trust_c_teach_nothing() -> None:
