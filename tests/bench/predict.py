@@ -102,13 +102,14 @@ class Answer(NamedTuple):
 
 
 def answers(series: Sequence[Series], priors: Priors, every: int = 1) -> Iterator[Answer]:
-    """Of every so many pairs, all points at world sizes that both have."""
+    """Of every so many pairs, all points at world sizes that both have; of another network all pairs."""
     pairs = [(one, other, what) for one in series for other in series if (what := _asks(one, other))]
-    for one, other, what in pairs[::every]:
+    networks = [pair for pair in pairs if pair[2] == "network"]
+    for one, other, what in [*[pair for pair in pairs if pair[2] != "network"][::every], *networks]:
         found = carried(infer.posterior(one.setting, Known(one.anchor, one.observed), priors), other.setting)
         known = {seen.at: seen.value for seen in one.observed}
         for seen in other.observed:
-            if seen.at in known:
+            if seen.at in known and (what != "network" or seen.at.nodes > 1):
                 drawn = infer.predict(found, [seen.at])
                 ends = np.exp(infer.quantiles(drawn.log_efficiency, drawn.weights, [0.1, 0.5, 0.9]))[:, 0]
                 inside = bool(ends[0] <= seen.value <= ends[2])
@@ -118,7 +119,7 @@ def answers(series: Sequence[Series], priors: Priors, every: int = 1) -> Iterato
 
 def _asks(one: Series, other: Series) -> str:
     """What differs between two series of one source; "" where that is not one of these."""
-    if one is other or one.source != other.source or len(one.observed) < 2:
+    if one is other or (one.source, one.exchange) != (other.source, other.exchange) or len(one.observed) < 2:
         return ""
     if (one.anchor.world_size, other.anchor.world_size) != (1, 1):
         return ""

@@ -57,10 +57,14 @@ class Published(Record, frozen=True, kw_only=True):
 
 
 class Series(Record, frozen=True, kw_only=True):
-    """A published curve for the model. Efficiencies are relative to `anchor`, its first point."""
+    """A published curve for the model. Efficiencies are relative to `anchor`, its first point.
+
+    `exchange`: in its publisher's words.
+    """
 
     name: str
     source: str
+    exchange: str = ""
     trust: str
     setting: Setting
     anchor: At
@@ -98,6 +102,7 @@ def _series(one: Published) -> Series | None:
     return Series(
         name=one.id,
         source=one.source,
+        exchange=one.comm,
         trust=one.trust,
         setting=setting(one, first),
         anchor=anchor,
@@ -196,6 +201,8 @@ def _bus(one: Published) -> Bus:
         return "nvswitch"
     if "nvlink2/nvswitch" in text:
         return "nvswitch" if (one.gpus_per_node or 0) > 8 else "nvlink"
+    if not text:
+        return "unknown"
     if "no nvlink" in text:
         return "pcie"
     return "nvlink" if re.search(r"nvlink|xgmi|infinity fabric", text) else "pcie"

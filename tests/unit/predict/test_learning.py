@@ -93,6 +93,42 @@ def test_exchanges(words: str, method: str, overlap: str) -> None:
     assert (found.method, found.overlap) == (method, overlap)
 
 
+@pytest.mark.parametrize(
+    ("words", "device", "bus", "gigabytes"),
+    [
+        ("NVSwitch NVLink3", "A100-SXM4-80GB (DGX A100)", "nvswitch", 240),
+        ("NVLink2 hybrid cube mesh", "V100-SXM2-16GB", "nvlink", 120),
+        ("AMD Infinity Fabric, 50 GB/s a link", "MI250X", "nvlink", 100),
+        ("PCIe, no NVLink", "Tesla K80", "pcie", 15.75),
+        ("PCIe 4.0", "a card of tomorrow", "pcie", 0),
+        ("", "A100", "unknown", 0),
+    ],
+)
+def test_buses(words: str, device: str, bus: str, gigabytes: float) -> None:
+    found = told(intra_node=words, gpu=device)
+    assert (str(found.bus), found.bus_bytes_per_s) == (bus, gigabytes * 1e9)
+
+
+def test_rings_on_cpus_are_distinguished() -> None:
+    assert told(comm="Gloo all-reduce").carrier == told(comm="ring over gRPC").carrier == "cpu"
+    assert told(comm="NCCL all-reduce").carrier == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_usable"),
+    [
+        ("parameter server", False), ("parameter server, 20 pservers", False), ("BytePS PS, 2 servers", True),
+        ("BytePS PS; #servers = #worker nodes", True), ("kvstore dist_sync (one per worker)", True),
+    ],
+)  # fmt: skip
+def test_parameter_servers_of_unknown_number_are_left_out(words: str, is_usable: bool) -> None:
+    if is_usable:
+        assert told(comm=words).method.startswith("servers_")
+    else:
+        with pytest.raises(IndexError):
+            told(comm=words)
+
+
 def test_a_step_is_batch_over_rate_also_in_tokens() -> None:
     assert told().step_s == pytest.approx(0.64)
     large = OURS["nv_txl_large_dgx1_b2_fp32"].setting
@@ -248,7 +284,7 @@ def test_whether_contention_is_a_share_or_a_time_is_learned(power: float) -> Non
     weak = fitting.beliefs_before()
     told = {"tax": (log(0.02), 0.1), "tax_devices": (log(0.015), 0.1), "tax_power": (power, 0.02)}
     sharp = {name: replace(weak.constants[name], mean=mean, sd=sd) for name, (mean, sd) in told.items()}
-    world = replace(weak, constants=weak.constants | sharp)
+    world = replace(weak, constants={**weak.constants, **sharp})
     points = [at(2), at(4)]
     taught = []
     for seed in range(12):

@@ -39,6 +39,7 @@ class Belief(NamedTuple):
 
 _GUESS = "a guess: the order of magnitude"
 _TUNING = "NCCL's src/graph/tuning.cc: 9.6 us a step between nodes, x 1.9 in its plateau"
+_WRAPPER = "DDP alone costs 2.7 % of a step of 55 ms on an H200 (tests/recorded/h200-default.jsonl)"
 _IPERF = "bytedance/byteps#29: iperf 13.7 to 21.1 Gb/s"
 _CAP, _SHARE, _POWER = "B/s a card of 25 Gb/s", "share of an all-reduce alone", "exponent"
 _CAPS = "NCCL over TCP at 100 Gb/s: 4 to 6 GB/s (NVIDIA/nccl#450), 4.7 (#398); 1.8 to 3.9 at 32 Gb/s (#209)"
@@ -71,7 +72,7 @@ BELIEFS: dict[str, Belief] = {
     "hide.mwms": Belief(-1.1, 1.0, "logit", "published as of little overlap"),
     "hide.serial": Belief(0.0, 1e-6, "logit", "nothing is hidden, by definition"),
     "window": Belief(0.66, 1.12, "share of a step", "backward has two thirds of the operations"),
-    "tax": Belief(0.02, 2.0, "share of a step of 0.3 s", _GUESS),
+    "tax": Belief(0.02, 2.0, "share of a step of 0.3 s", _WRAPPER),
     "tax_devices": Belief(0.015, 2.0, "share of a step of 0.3 s", _GUESS),
     "tax_nodes": Belief(0.007, 2.5, "share of a step of 0.3 s", _GUESS),
     "tax_power": Belief(0.3, 0.3, _POWER, "0: a share of each step; 1: the same time each step"),
