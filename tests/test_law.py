@@ -110,7 +110,7 @@ NAMING = {
         "horovod mxnet pytorch tensorflow tf",
         "tools whose logs are read, and the names of their strategies",
     ),
-    "predict/published.py": ("horovod tf", "words of published tables"),
+    "predict/published.py": ("gloo horovod tf", "words of published tables"),
     "predict/learn/fitting.py": ("horovod", "constants that are learned, by what they are learned from"),
     "predict/model.py": ("horovod", "the same"),
     "predict/priors.py": ("horovod", "the same"),

@@ -4,7 +4,8 @@ python -m tests.bench.predict                       each publisher's series from
 python -m tests.bench.predict --by source           each source's (a publisher has several of one cluster)
 python -m tests.bench.predict --judge other.json    series that are not among ours, from priors learned on ours
 python -m tests.bench.predict --as-shipped FILE     the same from the package's priors as they are
-python -m tests.bench.predict --what-if             one series of a source from another of other batch or model
+python -m tests.bench.predict --what-if             one series of a source from another of other batch, model or
+                                                    network
 python -m tests.bench.predict --speed               CPU seconds of a table of 8 world sizes
 """
 
@@ -31,8 +32,15 @@ from scaling.tools.predict.published import Series
 from scaling.tools.predict.setting import Known
 from tests.support.predicted_runs import HEADER, run
 from tests.support.prediction_errors import Miss, misses, of_each, table
+from tests.support.prediction_splits import single_nodes, split_table
 
-FILE = Path(__file__).resolve().parents[1] / "published.json"
+HERE = Path(__file__).resolve().parents[1]
+NODES = HERE / "published-nodes.json"
+FILES = [HERE / "published.json", NODES]
+
+
+def _series(paths: Sequence[Path]) -> list[Series]:
+    return [one for path in paths for one in published.series(published.read(path))]
 
 
 def _left_out(series: Sequence[Series], by: str, key: str) -> list[Miss]:
@@ -47,7 +55,7 @@ def _judged(series: Sequence[Series], priors: Priors) -> list[Miss]:
 def _found(asked: Namespace) -> list[Miss]:
     if asked.as_shipped:
         return _judged(published.series(published.read(asked.as_shipped)), read())
-    series = published.series(published.read(asked.published))
+    series = _series(asked.published)
     if asked.judge:
         return _judged(published.series(published.read(asked.judge)), fitting.learn(series))
     by = "source" if asked.by == "source" else "publisher"
@@ -79,33 +87,39 @@ def _speed() -> str:
 
 
 STEP = {"step_s", "step_spread"}
+NETWORK = {"link", "line_bytes_per_s", "cards"}
 MODEL = STEP | {"gradient_bytes", "tail", "tensors", "sparse_bytes"}
 
 
 class Answer(NamedTuple):
-    """A point of the other series: points of efficiency off, and whether it fell inside the 80 % interval."""
+    """A point of the other series: points of efficiency off, also if the measured efficiency is kept, and whether
+    it is inside the 80 % interval."""
 
     what: str
     error: float
     inside: bool
+    kept: float
 
 
 def answers(series: Sequence[Series], priors: Priors, every: int = 1) -> Iterator[Answer]:
-    """Of every so many pairs, all points at world sizes that both have."""
+    """Of every so many pairs, all points at world sizes that both have; of another network all pairs."""
     pairs = [(one, other, what) for one in series for other in series if (what := _asks(one, other))]
-    for one, other, what in pairs[::every]:
+    networks = [pair for pair in pairs if pair[2] == "network"]
+    for one, other, what in [*[pair for pair in pairs if pair[2] != "network"][::every], *networks]:
         found = carried(infer.posterior(one.setting, Known(one.anchor, one.observed), priors), other.setting)
-        known = {seen.at for seen in one.observed}
+        known = {seen.at: seen.value for seen in one.observed}
         for seen in other.observed:
-            if seen.at in known:
+            if seen.at in known and (what != "network" or seen.at.nodes > 1):
                 drawn = infer.predict(found, [seen.at])
                 ends = np.exp(infer.quantiles(drawn.log_efficiency, drawn.weights, [0.1, 0.5, 0.9]))[:, 0]
-                yield Answer(what, 100 * abs(float(ends[1]) - seen.value), bool(ends[0] <= seen.value <= ends[2]))
+                inside = bool(ends[0] <= seen.value <= ends[2])
+                off, kept = abs(float(ends[1]) - seen.value), abs(known[seen.at] - seen.value)
+                yield Answer(what, 100 * off, inside, 100 * kept)
 
 
 def _asks(one: Series, other: Series) -> str:
     """What differs between two series of one source; "" where that is not one of these."""
-    if one is other or one.source != other.source or len(one.observed) < 2:
+    if one is other or (one.source, one.exchange) != (other.source, other.exchange) or len(one.observed) < 2:
         return ""
     if (one.anchor.world_size, other.anchor.world_size) != (1, 1):
         return ""
@@ -113,24 +127,32 @@ def _asks(one: Series, other: Series) -> str:
     differing = {name for name in ours if ours[name] != theirs[name]}
     if differing and differing <= STEP:
         return "batch"
+    if "link" in differing and differing <= STEP | NETWORK:
+        return "network" if one.setting.link == "tcp10" else ""
     return "model" if "gradient_bytes" in differing and differing <= MODEL else ""
 
 
 def what_if_table(found: Sequence[Answer]) -> str:
     lines = []
-    for what in ("batch", "model"):
-        errors = np.array([one.error for one in found if one.what == what])
-        inside = float(np.mean([one.inside for one in found if one.what == what]))
-        median, ninth = np.median(errors), np.quantile(errors, 0.9)
-        off = f"off by {median:.1f} / {ninth:.1f}"
-        lines.append(f"another {what}: {len(errors)} points, {off}, 80 % covers {100 * inside:.0f} %")
+    for what in ("batch", "model", "network"):
+        ours = [one for one in found if one.what == what]
+        if not ours:
+            continue
+        (median, ninth), (same, most) = (
+            np.quantile(off, [0.5, 0.9]) for off in ([one.error for one in ours], [one.kept for one in ours])
+        )
+        inside = 100 * float(np.mean([one.inside for one in ours]))
+        lines.append(
+            f"another {what}: {len(ours)} points, off by {median:.1f} / {ninth:.1f} (the same efficiency: "
+            f"{same:.1f} / {most:.1f}), 80 % covers {inside:.0f} %"
+        )
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m tests.bench.predict")
     parser.add_argument("--by", choices=("publisher", "source"), default="publisher")
-    parser.add_argument("--published", type=Path, default=FILE)
+    parser.add_argument("--published", type=Path, nargs="+", default=FILES)
     parser.add_argument("--judge", type=Path)
     parser.add_argument("--as-shipped", type=Path)
     parser.add_argument("--processes", type=int, default=2)
@@ -142,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_speed())
         return 0
     if asked.what_if:
-        taught = [one for one in published.series(published.read(asked.published)) if one.trust in ("A", "B")]
+        taught = [one for one in _series(asked.published) if one.trust in ("A", "B")]
         print(what_if_table(list(answers(taught, read(), asked.every))))
         return 0
     began_s = monotonic()
@@ -151,8 +173,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("no series of trust A or B asks anything")
         return 1
     print(table(found))
-    judged = published.series(published.read(asked.judge or asked.as_shipped or asked.published))
+    other = asked.judge or asked.as_shipped
+    tables = [one for path in ([other] if other else asked.published) for one in published.read(path)]
+    judged = published.series(tables)
     print(of_each(found, {one.name: one.publisher for one in judged}))
+    print(single_nodes(found, published.series(published.read(NODES))))
+    print(split_table(found, judged, {one.id: one.gpu for one in tables}))
     print(f"{len({miss.series for miss in found})} series, {monotonic() - began_s:.0f} s")
     return 0
 

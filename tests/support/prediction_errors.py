@@ -17,7 +17,7 @@ LOW, HIGH = 0.1, 0.9
 BUS_BYTES_PER_S = {"pcie": 15.75e9, "nvlink": 150e9, "nvswitch": 150e9, "host": 15.75e9}
 # Task, trust: ceilings of the median and the 90th percentile of the error, in points of efficiency.
 CEILINGS = {
-    ("E2", "A"): (1.5, 6.0), ("E2", "AB"): (2.0, 10.0),
+    ("E2", "A"): (1.5, 5.0), ("E2", "AB"): (2.0, 10.0),
     ("E1", "A"): (3.0, 8.0), ("E1", "AB"): (3.5, 14.0),
     ("C", "A"): (3.5, 11.0), ("C", "AB"): (4.5, 15.0),
 }  # fmt: skip

@@ -10,10 +10,11 @@ import msgspec
 from scaling.command import deliver, obey
 from scaling.records.store import load_measured
 from scaling.text import as_json, printable, rounded
-from scaling.tools.predict import asking, flags, healthy, preflight, priors
+from scaling.tools.predict import asking, cold, flags, healthy, preflight, priors
 from scaling.tools.predict.flags import NAME, Asked
 from scaling.tools.predict.forecast import (
     LEAST_DRAWS,
+    LOWEST,
     WIDEST,
     Case,
     Forecast,
@@ -23,10 +24,12 @@ from scaling.tools.predict.forecast import (
     measure_next,
 )
 
-HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "largest")
+HEAD = ("N", "nodes", "", "/s", "efficiency", "interval", "contention", "straggling", "exposed", "rest", "largest")
 CHECKED = (
-    "80 %: interval of one run on a healthy cluster, tested on published ones: scaling/tools/predict/README.md"
+    "interval: PREDICTED 80 %, of one run on a healthy cluster, tested on published ones: "
+    "scaling/tools/predict/README.md"
 )
+OVER_ROUNDS = "; measured 95 %, over rounds"
 
 
 def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
@@ -36,18 +39,23 @@ def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str],
     cells = [head, *(_measured(one, case) for one in case.measured), *(_predicted(row, case) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
     lines += [_line(line, widths) for line in cells]
-    wide = [(row.high - row.low) / 2 > WIDEST for row in rows]
-    if any(wide):
-        lines.append(f"not claimed: the interval is wider than ± {100 * WIDEST:.0f} points")
-    if any(not row.claimed and not is_wide for row, is_wide in zip(rows, wide, strict=True)):
-        lines.append(f"not claimed: fewer than {LEAST_DRAWS} effective draws give no interval")
+    lines += sorted({f"not claimed: {_unclaimed(row)}" for row in rows if not row.claimed})
     if following is not None:
         lines.append(
             f"measure next: {following.what} (the interval at {following.asked:,} would be "
             f"± {100 * following.then:.1f} instead of ± {100 * following.now:.1f})"
         )
-    lines += ["losses are per cent of a step; PREDICTED rows are never ranked against measured ones", CHECKED]
+    lines.append("losses are per cent of a step; PREDICTED rows are never ranked against measured ones")
+    lines.append(CHECKED + OVER_ROUNDS * any(one.low is not None for one in case.measured))
     return "\n".join(map(printable, lines)) + "\n"
+
+
+def _unclaimed(row: Forecast) -> str:
+    if (row.high - row.low) / 2 > WIDEST:
+        return f"the interval is wider than ± {100 * WIDEST:.0f} points"
+    if row.efficiency < LOWEST:
+        return f"an efficiency below {100 * LOWEST:.0f} %, which no published cluster has; check --rate"
+    return f"fewer than {LEAST_DRAWS} effective draws give no interval"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -58,7 +66,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _measured(one: Measured, case: Case) -> tuple[str, ...]:
     rate, efficiency = f"{one.samples_per_s * case.units_per_sample:,.0f}", f"{100 * one.efficiency:.1f} %"
-    return (f"{one.at.world_size:,}", f"{one.at.nodes:,}", "measured", rate, efficiency, *[""] * 6)
+    between = "" if one.low is None or one.high is None else f"{100 * one.low:.0f} to {100 * one.high:.0f}"
+    return (f"{one.at.world_size:,}", f"{one.at.nodes:,}", "measured", rate, efficiency, between, *[""] * 5)
 
 
 def _predicted(row: Forecast, case: Case) -> tuple[str, ...]:
@@ -81,6 +90,7 @@ def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], 
     plain: dict[str, Any] = {
         "kind": "PREDICTED",
         "interval_percent": 80,
+        "measured_interval_percent": 95,
         "title": case.title,
         "notes": [*case.notes, *extra],
         "unit": case.unit,
@@ -108,7 +118,8 @@ def predict(asked: Asked) -> str:
     rows = forecasts(look, sizes)
     following = measure_next(look, sizes[-1])
     write = prediction_json if asked.format == "json" else prediction_table
-    return write(case, rows, (*look.doubts, *asking.supposed(asked, case, relief)), following)
+    noted = cold.line_note(look.posterior.setting, believed) if asked.network else ()
+    return write(case, rows, (*look.doubts, *asking.supposed(asked, case, relief), *noted), following)
 
 
 def _act(argv: Sequence[str]) -> None:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from scaling.analysis.table import cost
 from scaling.analysis.table.cost import Price, Prices
-from scaling.errors import UsageError, near
+from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.records.run import Header, PointRecord
 from scaling.text import as_json, printable, rounded
-from scaling.tools.predict import evidence, infer
-from scaling.tools.predict.evidence import MODELS, KnownModel, Wanted
+from scaling.tools.predict import cold, evidence, infer
+from scaling.tools.predict.evidence import Wanted
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.forecast import (
     FARTHEST,
@@ -27,6 +27,7 @@ from scaling.tools.predict.forecast import (
     HIGH,
     LEAST_DRAWS,
     LOW,
+    RDMA,
     WIDEST,
     Case,
     Outlook,
@@ -37,7 +38,7 @@ from scaling.tools.predict.forecast import (
 from scaling.tools.predict.healthy import Relief
 from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
-from scaling.tools.predict.setting import At, Bus, Known, Setting
+from scaling.tools.predict.setting import At, Setting
 
 # the ends of one-sided 80 % intervals
 LOWER, UPPER = 0.2, 0.8
@@ -74,10 +75,13 @@ def planned(asked: Asked, case: Case, priors: Priors) -> str:
             "another device's rate is not predicted: measure one such device"
         )
     look = outlook(case, priors)
-    tried = list(_plans(asked, look, fitting))
+    tried = [_fewest(asked, own) or f"{own.price.name}, batch {own.batch}" for own in _tries(asked, look, fitting)]
     found = sorted((plan for plan in tried if isinstance(plan, Plan)), key=lambda one: (one.hourly, one.machines))
     if not found:
-        raise UsageError(f"--target {asked.target:g}: no claimed world size reaches it with 80 % probability")
+        raise UsageError(
+            f"--target {asked.target:g}: no claimed world size reaches it with 80 % probability; "
+            + _most(case, list(_tries(asked, look, fitting)))
+        )
     write = _plans_json if asked.format == "json" else _plans_table
     left_out = tuple(
         f"{name}: no claimed number of machines reaches it" for name in tried if isinstance(name, str)
@@ -91,26 +95,58 @@ def _is_ours(price: Price, case: Case) -> bool:
     return holds(emulated=name) if case.emulated else holds(gpu=name) or holds(cpu=name)
 
 
-def _plans(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[Plan | str]:
+class _Try(NamedTuple):
+    """Machines of one price with one batch; `word` is their network."""
+
+    look: Outlook
+    price: Price
+    batch: int
+    word: str
+
+    def rates(self, counts: Sequence[int]) -> _Rates:
+        return _Rates.of(self.look, self.price, counts)
+
+    @property
+    def farthest(self) -> int:
+        """The largest number of machines that may be claimed."""
+        case = self.look.case
+        return (FARTHEST_COLD if case.cold else FARTHEST * case.largest) // self.price.devices
+
+
+def _tries(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[_Try]:
     for price in fitting:
         for model, batch, rate in look.case.rates:
             if model == look.case.model:
-                yield _fewest(asked, look, price, batch, rate) or f"{price.name}, batch {batch}"
+                yield _try(asked, look, price, batch, rate)
 
 
-def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> Plan | None:
+def _try(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> _Try:
     case = look.case
     # Without a run, --network is required for prices without one.
     word = price.network or asked.network if case.cold else asked.network or price.network
-    target = (asked.target or 0.0) / case.units_per_sample
     setting = replace(case.setting, step_s=batch / rate / case.accumulation, compress=asked.compress)
     if word:
-        link, line = network(word, emulated=case.emulated)
-        setting = replace(setting, link=link, line_bytes_per_s=line)
+        setting = _over(word, setting, case)
     if setting.link == "none":
         raise UsageError(f"--prices: {price.name}: its network is unknown: give --network, such as tcp:25")
     own = look._replace(posterior=carried(look.posterior, setting), rate=rate)
-    return _first(own, _machines(target, rate, price, case), price, batch, word or "the run's", target)
+    return _Try(own, price, batch, word or "the run's")
+
+
+def _most(case: Case, tried: Sequence[_Try]) -> str:
+    """Say which claimed rate 80 % of draws exceed is the largest, over doublings of machines."""
+    best, where = 0.0, ""
+    for own in tried:
+        if counts := [1 << power for power in range(own.farthest.bit_length())]:
+            rates = own.rates(counts)
+            lower = np.where(rates.claimed, rates.lower, 0.0)
+            index = int(lower.argmax())
+            if lower[index] > best:
+                best = float(lower[index])
+                where = f"{counts[index]} x {own.price.name} (batch {own.batch}, {own.word})"
+    return (
+        f"the most is {case.units_per_sample * best:,.0f} {case.unit}/s: {where}" if where else "none is claimed"
+    )
 
 
 class _Rates(NamedTuple):
@@ -139,37 +175,36 @@ class _Rates(NamedTuple):
         return int(reached[0]) if len(reached) else None
 
 
-def _machines(target: float, rate: float, price: Price, case: Case) -> list[int]:
-    """Each number up to 16, then steps of a sixteenth."""
-    most = (FARTHEST_COLD if case.cold else FARTHEST * case.largest) // price.devices
+def _machines(target: float, own: _Try) -> list[int]:
+    """Each number up to 16, then steps of a sixteenth, up to the farthest."""
     found: list[int] = []
-    count = max(1, int(target / rate / price.devices * 0.9))
-    while count <= most and len(found) < MOST_COUNTS:
+    count = max(1, int(target / own.look.rate / own.price.devices * 0.9))
+    while count <= own.farthest and len(found) < MOST_COUNTS:
         found.append(count)
         count += max(1, count // 16)
-    return found
+    return [*found, own.farthest] if found and found[-1] < own.farthest < count else found
 
 
-def _first(
-    look: Outlook, counts: Sequence[int], price: Price, batch: int, word: str, target: float
-) -> Plan | None:
+def _fewest(asked: Asked, own: _Try) -> Plan | None:
+    target = (asked.target or 0.0) / own.look.case.units_per_sample
+    counts = _machines(target, own)
     if not counts:
         return None
-    tried = _Rates.of(look, price, counts)
+    tried = own.rates(counts)
     index = tried.first(target)
     if index is None:
         return None
     fewest = counts[int(np.flatnonzero(tried.upper >= target)[0])]
     if index and counts[index] - counts[index - 1] > 1:  # the numbers that were skipped in between
-        between = _Rates.of(look, price, range(counts[index - 1] + 1, counts[index]))
+        between = own.rates(range(counts[index - 1] + 1, counts[index]))
         if (sooner := between.first(target)) is not None:
             tried, index = between, sooner
-    machines, devices = tried.counts[index], tried.counts[index] * price.devices
+    machines, devices = tried.counts[index], tried.counts[index] * own.price.devices
     middle, lower, upper = (float(values[index]) for values in (tried.middle, tried.lower, tried.upper))
     return Plan(
-        price=price.name, machines=machines, devices=devices, batch_size=batch, network=word,
-        hourly=machines * price.hourly, samples_per_s=middle, lower=lower, upper=upper,
-        efficiency=middle / devices / look.rate, fewest=min(fewest, machines),
+        price=own.price.name, machines=machines, devices=devices, batch_size=own.batch, network=own.word,
+        hourly=machines * own.price.hourly, samples_per_s=middle, lower=lower, upper=upper,
+        efficiency=middle / devices / own.look.rate, fewest=min(fewest, machines),
     )  # fmt: skip
 
 
@@ -212,15 +247,17 @@ def _plans_json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -
 
 
 DOUBLINGS = 5
-# outside these a step or a compression is a typing error
-SHORTEST_S, LONGEST_S, MOST_COMPRESSION = 1e-5, 24 * 3600.0, 10_000
+# flags that describe what a run has
+COLD = ("bus", "precision", "sequence_length")
+# a larger compression is a typing error
+MOST_COMPRESSION = 10_000
 
 
 def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> Case:
     """Build the case from the run's curve, or from one device and a data sheet. Raises UsageError."""
     _alike(asked)
     if run is None:
-        return _cold(asked)
+        return cold.case(asked)
     header, records = run
     wanted = Wanted(
         asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size
@@ -230,7 +267,7 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
         found = found._replace(devices_per_node=asked.devices_per_node)
     if asked.model not in ("", found.model):  # samples of another model may have another length
         found = found._replace(unit="samples", units_per_sample=1)
-    return found
+    return found.titled(asked.model, asked.batch_size, asked.network)
 
 
 def _alike(asked: Asked) -> None:
@@ -245,6 +282,9 @@ def _alike(asked: Asked) -> None:
             "--device: only with --cold, because a run has its own device; measure another device: "
             "mpirun -np 2 python -m scaling.run --world-sizes 1,2"
         )
+    if not asked.cold and (given := next((name for name in COLD if getattr(asked, name)), "")):
+        flag = f"--{given.replace('_', '-')}"
+        raise UsageError(f"{flag}: only with --cold, because a run has its own")
     if not 1 <= asked.compress <= MOST_COMPRESSION:
         raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 to {MOST_COMPRESSION:,}")
     if asked.rate is not None and not 0 < asked.rate < inf:
@@ -270,61 +310,19 @@ def _planning(asked: Asked) -> None:
         )
 
 
-def _cold(asked: Asked) -> Case:
-    needed = {
-        "--rate R": asked.rate, "--model NAME": asked.model, "--batch-size B": asked.batch_size,
-        "--devices-per-node D": asked.devices_per_node, "--network KIND:GBIT": asked.network,
-    }  # fmt: skip
-    missing = [flag for flag, value in needed.items() if not value]
-    if missing:
-        raise UsageError(f"--cold: needs {', '.join(missing)} as well")
-    if asked.without:
-        raise UsageError("--without: needs a run with that node; give RUN instead of --cold")
-    rate, batch, each = asked.rate or 0.0, asked.batch_size or 1, asked.devices_per_node or 1
-    known, (link, line) = known_by_name(asked.model), network(asked.network)
-    bus: Bus = "nvlink" if each > 4 else "pcie"
-    name = {"nvlink": "NVLink", "pcie": "PCIe"}[bus]
-    _step(batch, rate)
-    setting = Setting(
-        gradient_bytes=4.0 * known.parameters, tail=known.tail, tensors=known.tensors, step_s=batch / rate,
-        bus=bus, link=link, line_bytes_per_s=line, overlap="ddp", messages="buckets",
-        compress=asked.compress,
-    )  # fmt: skip
-    return Case(
-        title=f"{known.name}, batch {batch} per device, {rate:g} samples/s on one, {each} a node, {asked.network}",
-        setting=setting, known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, unit="samples",
-        devices_per_node=each, model=known.name, cold=True, rates=((known.name, batch, rate),),
-        device=asked.device,
-        notes=(f"nothing was measured; assumed: an all-reduce that overlaps like DDP's, float32, {name}",),
-    )  # fmt: skip
-
-
-def _step(batch: int, rate: float) -> None:
-    if not SHORTEST_S <= batch / rate <= LONGEST_S:
-        raise UsageError(
-            f"--rate {rate:g}: a step of {batch} samples would take {batch / rate:.3g} s; from {SHORTEST_S:g} to "
-            f"{LONGEST_S:,.0f} s are predicted"
-        )
-
-
-def known_by_name(name: str) -> KnownModel:
-    """Find a model of the table. Raises UsageError with the nearest name."""
-    names = {one.name: one for one in MODELS}
-    if name not in names:
-        raise UsageError(f"--model {name}: its gradient size is unknown; {near(name, names)}")
-    return names[name]
-
-
 def look(asked: Asked, case: Case, priors: Priors) -> Outlook:
     """Infer from the case and transfer the result to the asked setting. Raises UsageError."""
     if case.cold:
         return outlook(case, priors)
     setting, rate = _work(asked, case)
     if asked.network:
-        link, line = network(asked.network, emulated=case.emulated)
-        setting = replace(setting, link=link, line_bytes_per_s=line)
+        setting = _over(asked.network, setting, case)
     setting = replace(setting, compress=asked.compress)
     return outlook(case, priors, None if setting == case.setting else setting, rate)
+
+
+def _over(words: str, setting: Setting, case: Case) -> Setting:
+    return replace(setting, **network(words, emulated=case.emulated, verbs=case.verbs)._asdict())
 
 
 def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
@@ -340,10 +338,10 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
             f"known; measure mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its "
             f"{case.unit}/s as --rate"
         )
-    _step(batch, rate)
+    known = cold.known_by_name(model) if model != case.model else None
+    cold.checked_step(batch, rate, known)
     setting = replace(case.setting, step_s=batch / rate / case.accumulation)
-    if model != case.model:
-        known = known_by_name(model)
+    if known:
         size = 4.0 * known.parameters
         setting = replace(setting, gradient_bytes=size, tail=known.tail, tensors=known.tensors)
     return setting, rate
@@ -351,21 +349,31 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
 
 def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[int, ...]:
     """Return the asked world sizes, ascending. Raises UsageError if one is too far from the measured ones."""
-    first = case.devices_per_node if case.cold else 2 * case.largest
-    usual = (relief.world_size,) if relief else tuple(first * 2**power for power in range(DOUBLINGS))
-    sizes = _sizes(asked.world_sizes) if asked.world_sizes else usual
+    apart = asked.network or case.setting.link not in ("none", "unknown")
     most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
+    if asked.world_sizes:
+        sizes = _sizes(asked.world_sizes)
+    else:
+        sizes = (relief.world_size,) if relief else _usual(case, most if apart else case.devices_per_node)
+    whose = f"--world-sizes {sizes[-1]}" if asked.world_sizes else f"N={sizes[-1]}"
     if sizes[-1] > most:
         why = "the largest published" if case.cold else f"{FARTHEST} times the largest measured"
         larger = f"mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} --batch-size {case.batch_size}"
         mend = "" if case.cold else f"; measure a larger one: {larger}"
-        raise UsageError(f"--world-sizes {sizes[-1]}: more than {most}, {why}{mend}")
-    if sizes[-1] > case.devices_per_node and not asked.network and case.setting.link in ("none", "unknown"):
-        raise UsageError(
-            f"--world-sizes {sizes[-1]}: only one node of {case.devices_per_node} devices was measured: "
-            "give the network between nodes, --network ib:100, or measure two nodes"
-        )
+        raise UsageError(f"{whose}: more than {most}, {why}{mend}")
+    if sizes[-1] > case.devices_per_node and not apart:
+        one = f"only one node of {case.devices_per_node} devices was measured"
+        why = one if case.setting.link == "none" else "the rate of the network between nodes is unknown"
+        mend = ", or measure two nodes" if case.setting.link == "none" else ""
+        raise UsageError(f"{whose}: {why}: give the network between nodes, --network ib:100{mend}")
     return sizes
+
+
+def _usual(case: Case, most: int) -> tuple[int, ...]:
+    """Doublings beyond the run up to `most`, or the first alone."""
+    first = case.devices_per_node if case.cold else 2 * case.largest
+    sizes = [first * 2**power for power in range(DOUBLINGS)]
+    return tuple(size for size in sizes if size <= max(most, first))
 
 
 def _sizes(words: str) -> tuple[int, ...]:
@@ -386,15 +394,23 @@ def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[st
     spread = next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in apart), "")
     said = (
         (relief, _relieved(relief) if relief else ""),
-        (asked.network, f"over {asked.network}, which was not measured"),
-        (asked.batch_size not in (None, case.batch_size), f"batch {asked.batch_size} per device"),
-        (asked.model not in ("", case.model), f"model {asked.model}"),
+        (asked.network, f"over {asked.network}, which was not measured{_as_tcp(asked.network, case)}"),
+        (
+            asked.batch_size not in (None, case.batch_size),
+            f"batch {asked.batch_size} per device; measured rows have batch {case.batch_size}",
+        ),
+        (asked.model not in ("", case.model), f"model {asked.model}; measured rows are of {case.model}"),
         (asked.rate, f"{asked.rate or 0:g} {case.unit}/s on one device, as --rate says"),
         (asked.compress > 1, f"gradients / {asked.compress:g}; the cost of compressing them is not counted"),
         (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
         (spread and not asked.devices_per_node, f"nodes are filled; {spread}"),
     )
     return tuple(f"what if: {text}" for given, text in said if given)
+
+
+def _as_tcp(words: str, case: Case) -> str:
+    carried_by_tcp = not case.verbs and words.partition(":")[0].lower() in RDMA
+    return f"; {case.strategy} sends TCP there, not RDMA" if carried_by_tcp else ""
 
 
 def _relieved(relief: Relief) -> str:

@@ -25,13 +25,13 @@ from scaling.errors import UsageError
 from scaling.frameworks.base import Exchange as Declared
 from scaling.records.point import Point, Record
 from scaling.records.run import Header, PointRecord
-from scaling.tools.predict.forecast import Case, Measured
+from scaling.tools.predict.buses import bytes_per_s
+from scaling.tools.predict.forecast import NORMAL_95, Case, Measured, Wires
 from scaling.tools.predict.setting import (
     At,
     Bus,
     Exchange,
     Known,
-    Link,
     Messages,
     Method,
     Observed,
@@ -49,11 +49,14 @@ from scaling.tools.predict.setting import (
 
 
 class KnownModel(Record, frozen=True, kw_only=True):
+    """`tokens` of a short sample of text: fewer are not used to train it."""
+
     name: str
     parameters: int
     tail: float
     tensors: int
     pattern: str
+    tokens: int = 1
 
 
 MODELS = (
@@ -67,15 +70,33 @@ MODELS = (
     KnownModel(
         name="inception_v3", parameters=23_834_568, tail=0.0001, tensors=284, pattern=r"inception[- _]?(v3|bn)"
     ),
-    KnownModel(name="bert-base", parameters=110_000_000, tail=0.217, tensors=206, pattern=r"bert-?base"),
-    KnownModel(name="bert-large", parameters=336_200_000, tail=0.095, tensors=398, pattern=r"bert-?large"),
-    KnownModel(name="transformer-xl", parameters=285_000_000, tail=0.3, tensors=300, pattern=r"transformer-?xl"),
     KnownModel(
-        name="transformer-big", parameters=213_000_000, tail=0.16, tensors=250, pattern=r"transformer-?big"
+        name="bert-base", parameters=110_000_000, tail=0.217, tensors=206, pattern=r"bert-?base", tokens=64
     ),
-    KnownModel(name="gnmt", parameters=160_000_000, tail=0.2, tensors=80, pattern="gnmt"),
-    KnownModel(name="llama-8b", parameters=8_030_000_000, tail=0.065, tensors=291, pattern=r"llama.*8b"),
-    KnownModel(name="bart", parameters=406_300_000, tail=0.127, tensors=500, pattern="bart"),
+    KnownModel(
+        name="bert-large", parameters=336_200_000, tail=0.095, tensors=398, pattern=r"bert-?large", tokens=64
+    ),
+    KnownModel(
+        name="transformer-xl",
+        parameters=285_000_000,
+        tail=0.3,
+        tensors=300,
+        pattern=r"transformer-?xl",
+        tokens=128,
+    ),
+    KnownModel(
+        name="transformer-big",
+        parameters=213_000_000,
+        tail=0.16,
+        tensors=250,
+        pattern=r"transformer-?big",
+        tokens=16,
+    ),
+    KnownModel(name="gnmt", parameters=160_000_000, tail=0.2, tensors=80, pattern="gnmt", tokens=16),
+    KnownModel(
+        name="llama-8b", parameters=8_030_000_000, tail=0.065, tensors=291, pattern=r"llama.*8b", tokens=256
+    ),
+    KnownModel(name="bart", parameters=406_300_000, tail=0.127, tensors=500, pattern="bart", tokens=64),
 )
 
 
@@ -94,7 +115,6 @@ USUAL: Mapping[str, tuple[str, ...]] = {"hsdp": ("0",), "param_dtype": ("fp32",)
 
 def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Setting:
     known = known_model(row.workload.model)
-    link, line = _link(header, row)
     _known_way(row)
     method, overlap, messages = way(row)
     return Setting(
@@ -102,9 +122,10 @@ def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: f
         tail=known.tail if known else 0.05,
         step_s=row.workload.batch_size / rate / accumulation(row),
         wire=_wire(row),
-        bus=_bus(header, row),
-        link=link,
-        line_bytes_per_s=line,
+        bus=(bus := _bus(header, row)),
+        bus_bytes_per_s=bytes_per_s(bus, device(header)),
+        **_wires(header, row)._asdict(),
+        carrier="nccl" if _by_verbs(row) else "cpu",
         method=method,
         overlap=overlap,
         messages=messages,
@@ -154,11 +175,14 @@ def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
 def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
     if row.servers:
         return ("servers_beside" if row.server_hosts == "shared" else "servers_apart"), "other", "tensors"
-    exchange = _exchange(row)
+    method, overlap, messages = declared_way(_exchange(row))
     # Sharded: two gathers and a scatter. With kept parameters it moves the bytes of a ring.
-    kept = exchange.method == "sharded" and row.options.get("reshard", "true").lower() in FALSE
-    method = "ring" if kept else exchange.method
-    return cast(Method, method), cast(Overlap, exchange.overlap), cast(Messages, exchange.messages)
+    kept = method == "sharded" and row.options.get("reshard", "true").lower() in FALSE
+    return ("ring" if kept else method), overlap, messages
+
+
+def declared_way(exchange: Declared) -> tuple[Method, Overlap, Messages]:
+    return cast(Method, exchange.method), cast(Overlap, exchange.overlap), cast(Messages, exchange.messages)
 
 
 def _exchange(row: Row | Point) -> Declared:
@@ -183,20 +207,25 @@ def _bus(header: Header, row: Row) -> Bus:
     return "nvswitch" if whole else "nvlink"
 
 
-def _link(header: Header, row: Row) -> tuple[Link, float]:
+def _wires(header: Header, row: Row) -> Wires:
     """Emulated links have the rates of the emulated cluster."""
     network = next((one for one in header.networks if one.word == row.interconnect), None)
     if network is None or network.rate_bits_per_s is None:
-        return ("unknown", 0.0) if row.nodes > 1 else ("none", 0.0)
+        return Wires("unknown" if row.nodes > 1 else "none", 0.0)
     line = network.rate_bits_per_s / 8
     if row.hardware.profile:
-        return "tcp10", line
+        return Wires("tcp10", line)
+    infiniband = any(place.interface.startswith("ib") for place in network.places.values())
     cards = max((len(place.hca.split(",")) for place in network.places.values() if place.hca), default=0)
-    # NCCL uses RDMA cards directly; everything else sends TCP.
-    if cards and row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl):
+    if cards and _by_verbs(row):
         card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
-        return ("rdma_several" if cards > 1 else "rdma"), card * cards
-    return ("tcp10" if line <= 1.25e9 else "tcp"), line
+        return Wires("rdma_several" if cards > 1 else "rdma", card * cards, cards)
+    return Wires("tcp10" if line <= 1.25e9 else "ipoib" if infiniband else "tcp", line)
+
+
+def _by_verbs(row: Row) -> bool:
+    """Whether NCCL carries the exchange. It uses RDMA cards directly; everything else sends TCP."""
+    return row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl)
 
 
 def device(header: Header) -> str:
@@ -309,10 +338,9 @@ def _unsound(row: Row) -> str:
 
 # ---------------------------------------------------------------- case
 
-# noise of a single round, and limits of the noise from any number of rounds
-ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 0.2
+# noise of a single round, and limits of the noise from any number of rounds: with the largest nothing is known
+ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 1.0
 COMM_NOISE, SHARE_NOISE = 0.05, 0.01
-NORMAL_95 = 1.96
 
 
 def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -> Case:
@@ -343,10 +371,8 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
 
 def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Case:
     work, together = row.workload, accumulation(row)
-    emulated = f", EMULATED {row.hardware.profile}" if row.hardware.profile else ""
-    title = f"{row.strategy} over {row.interconnect}, {work.model}, batch {work.batch_size} per device{emulated}"
     return Case(
-        title=title,
+        title="",
         setting=setting_of(header, records, row, rate),
         known=Known(At(world_size=1, nodes=1, accumulation=together)),
         rate=rate,
@@ -363,7 +389,7 @@ def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: 
         device=row.hardware.profile or device(header),
         notes=_supposed(row),
         command=point_command(row),
-    )
+    ).titled()
 
 
 def _too_little(row: Row, wanted: Wanted, left_out: Sequence[str]) -> UsageError:
@@ -404,6 +430,8 @@ def _measured(rows: Iterable[Row], rate: float) -> tuple[Measured, ...]:
             at=_at(row),
             samples_per_s=row.samples_per_s.mean if row.samples_per_s else 0.0,
             efficiency=row.efficiency.mean,
+            low=row.efficiency.low,
+            high=row.efficiency.high,
         )
         for row in rows
         if row.efficiency and row.world_size > 1

@@ -16,6 +16,7 @@ from scaling.tools.predict.priors import FILE
 
 NAME = "scaling predict"
 Format = Literal["table", "json"]
+Precision = Literal["fp32", "tf32", "amp", "bf16", "fp16"]
 
 EPILOG = "Exit codes: 0 predicted, 2 a mistake in the call, a run that cannot be read or nothing to predict from."
 
@@ -36,7 +37,11 @@ _SIZES = Option(
     metavar="N,...|A..B",
     show_default="beyond the run",
 )
-_STRATEGY = Option(help="Which exchange, if the run has several.", metavar="NAME", show_default="fastest")
+_STRATEGY = Option(
+    help="Which exchange, if the run has several; with --cold, any of scaling.run --list.",
+    metavar="NAME",
+    show_default="fastest",
+)
 _INTERCONNECT = Option(help="Which network, if the run has several.", metavar="NAME", show_default="fastest")
 _UP_TO = Option(help="Use measured world sizes up to N; predict the larger ones.", metavar="N", min=2)
 _NETWORK = _what_if(
@@ -50,8 +55,20 @@ _COMPRESS = _what_if(
 _EACH = _what_if(help="Devices of each further node.", metavar="N", min=1, show_default="the run's")
 _WITHOUT = _what_if(help="Predict the cluster without this node.", metavar="NODE")
 _RATE = _cold(help="Samples/s of one device (of a RUN of text: tokens/s).", metavar="R")
-_COLD = _cold("--cold", help="Use only --rate, --model, --batch-size, --devices-per-node and --network.")
-_DEVICE = _cold(help="Name of the device in --prices.", metavar="NAME")
+_COLD = _cold("--cold", help="Use only the flags of one device, a node and --network.")
+_BUS = _cold(
+    help="Between devices of a node: pcie, nvlink or nvswitch, with the GB/s (busbw) of an all-reduce if known: "
+    "nvswitch:450.",
+    metavar="BUS",
+    show_default="unknown",
+)
+_PRECISION = _cold(
+    help="bf16 and fp16 send half the bytes of a gradient; amp keeps float32 gradients.",
+    metavar="NAME",
+    show_default="fp32",
+)
+_LENGTH = _cold(help="Tokens per sample; --rate is in tokens/s then.", metavar="L", min=1)
+_DEVICE = _cold(help="Name of the device: its bus, and its --prices.", metavar="NAME")
 _TARGET = _plan(help="Find the cheapest cluster of at least these samples/s or tokens/s.", metavar="R")
 _PRICES = _plan(help="TOML file of prices.", metavar="FILE", envvar="SCALING_PRICES")
 _CHECK = Option(help="Output of python -m scaling check --json.", metavar="FILE")
@@ -77,6 +94,9 @@ class Asked(Record, frozen=True, kw_only=True):
     without: Annotated[str, _WITHOUT] = ""
     rate: Annotated[float | None, _RATE] = None
     cold: Annotated[bool, _COLD] = False
+    bus: Annotated[str, _BUS] = ""
+    precision: Annotated[Precision | None, _PRECISION] = None
+    sequence_length: Annotated[int | None, _LENGTH] = None
     device: Annotated[str, _DEVICE] = ""
     target: Annotated[float | None, _TARGET] = None
     prices: Annotated[Path | None, _PRICES] = None
@@ -131,14 +151,14 @@ def parse_register(argv: Sequence[str]) -> Path | None:
 # ---------------------------------------------------------------- learn
 
 LEARN = "scaling predict learn"
-_PUBLISHED = Argument(help="A JSON array of published series.", metavar="PUBLISHED", show_default=False)
+_PUBLISHED = Argument(help="JSON arrays of published series.", metavar="PUBLISHED...", show_default=False)
 _OUTPUT = Option("--output", help="The file of priors to write.", metavar="FILE", show_default="the package's own")
 
 learn_app = typer.Typer(add_completion=False)
 
 
 class LearnAsked(Record, frozen=True, kw_only=True):
-    published: Annotated[Path, _PUBLISHED]
+    published: Annotated[list[Path], _PUBLISHED]
     output: Annotated[Path, _OUTPUT] = FILE
 
 

@@ -179,7 +179,8 @@ def _log_likelihood(
         direct = isinstance(one, Exchange)
         total = total - (0.5 * off if direct else 0.5 * (CONTROL_FREEDOM + 1) * np.log1p(off / CONTROL_FREEDOM))
     values = model.values(names, priors.constants, z)
-    constants = [(np.log(values[one.role][:, 0] / one.value) / one.noise) ** 2 for one in known.constants]
+    carried = values | {"network": model.carried_bytes_per_s(setting, values)}
+    constants = [(np.log(carried[one.role][:, 0] / one.value) / one.noise) ** 2 for one in known.constants]
     return total - 0.5 * np.sum(constants, axis=0), residuals
 
 

@@ -1,7 +1,7 @@
 """The time of a step at any world size from constants of a cluster, as arrays of draws x world sizes.
 
     t(N)    = a t1 (1 + tax) (1 + straggling) + exposed          a micro steps of t1 between two exchanges
-    tax     = (0.3 s / t1)^0.75 [d1 + d2 log2(n)/3 + d3 [M > 1]]   n devices on each of M nodes
+    tax     = (0.3 s / t1)^p [d1 + d2 log2(n)/3 + d3 [M > 1]]   n devices on each of M nodes
     strag.  = s Z(N) + r log2(M),  Z(N) = Phi^-1((N - 3/8) / (N + 1/4))
     T       = V(N) / b + messages x latency
     exposed = (1 - h) T + h W e(T / W),  W = window x t1,  e(x) = max(x - 1, tail x)
@@ -24,13 +24,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.tools.predict.priors import Prior
-from scaling.tools.predict.setting import At, Overlap, Setting
+from scaling.tools.predict.buses import USUAL_BYTES_PER_S
+from scaling.tools.predict.priors import POWERS, Prior
+from scaling.tools.predict.setting import At, Link, Overlap, Setting
 
 # ---------------------------------------------------------------- constants
 
 
-COMMON = ("window", "tax", "tax_devices", "tax_nodes", "jitter", "growth")
+COMMON = ("window", "tax", "tax_devices", "tax_nodes", "tax_power", "jitter", "growth")
+TCP: tuple[Link, ...] = ("tcp", "tcp10", "ipoib", "unknown", "none")
 # for sleeping devices and shaped links, which no published cluster has
 EMULATED = {
     "fade": "fade.emulated", "alpha": "alpha.emulated",
@@ -43,22 +45,34 @@ SERVERS = ("servers_apart", "servers_beside", "servers_in_host")
 def keys(setting: Setting) -> dict[str, str]:
     """Map the roles of constants in the equations to the names of their priors."""
     family = "servers" if setting.method in SERVERS else "ring"
-    wires = "tcp" if setting.link in ("tcp", "tcp10", "unknown", "none") else "rdma"
+    wires = "tcp" if setting.link in TCP else "rdma"
     found = {name: name for name in COMMON} | {
         "bus": f"bus.{setting.bus}",
-        "network": f"network.{setting.link}.{family}" if wires == "tcp" else f"network.{setting.link}",
+        "network": _network(setting, family),
         "fade": f"fade.{wires}",
         "alpha": f"alpha.{wires}",
         "hide": hidden(setting.overlap, emulated=setting.emulated),
         "wire": "wire",
     }
-    if setting.link in ("none", "unknown"):
-        found["network"] = "network.unknown"
+    if setting.link == "tcp" and not _is_cpu_ring(setting):
+        found["cap_growth"] = "cap_growth"
     if setting.emulated:
         found |= EMULATED
         if family == "ring" and setting.link == "tcp10":
             found["network"] = "network.emulated"
     return found
+
+
+def _network(setting: Setting, family: str) -> str:
+    if setting.link in ("none", "unknown"):
+        return "network.unknown"
+    if setting.link in TCP and _is_cpu_ring(setting):
+        return "network.cpu"
+    return f"network.{setting.link}.{family}" if setting.link in ("tcp", "tcp10") else f"network.{setting.link}"
+
+
+def _is_cpu_ring(setting: Setting) -> bool:
+    return setting.carrier == "cpu" and setting.method not in SERVERS
 
 
 def hidden(overlap: Overlap, *, emulated: bool) -> str:
@@ -79,6 +93,8 @@ def transformed(name: str, normal: Floats) -> Floats:
         return np.zeros_like(normal)
     if name.startswith("hide."):
         return np.asarray(1 / (1 + np.exp(-normal)))
+    if name in POWERS:
+        return np.maximum(normal, 0.0)
     return normal if name == "wire" else np.exp(normal)
 
 
@@ -87,11 +103,12 @@ def transformed(name: str, normal: Floats) -> Floats:
 Floats = NDArray[np.float64]
 Values = Mapping[str, Floats]
 
-TAX_STEP_S, TAX_POWER = 0.3, 0.75
+# where the tax and the cap of TCP have no power
+TAX_STEP_S, CAP_LINE_BYTES_PER_S = 0.3, 3.125e9
 BUCKET_BYTES, FUSION_BYTES, FUSION_CYCLE_S = 25e6, 64e6, 5e-3
 # one step inside a node; NVLink and PCIe: 3.4 and 5.7 us in NCCL's src/graph/tuning.cc
 INSIDE_LATENCY_S: Mapping[str, float] = {
-    "nvlink": 3.4e-6, "nvswitch": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6, "loopback": 30e-6,
+    "nvlink": 3.4e-6, "nvswitch": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6, "loopback": 30e-6, "unknown": 5.7e-6,
 }  # fmt: skip
 # how often a server's link carries a gradient in series: pushes and pulls are full duplex
 SERVERS_SERIAL, SERVERS_OVERLAPPED = 2.0, 1.1
@@ -138,7 +155,7 @@ def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts
     t1 = alone_s[:, None]
     compute = at.accumulation * t1
     several = at.world > 1
-    tax = (TAX_STEP_S / t1) ** TAX_POWER * (
+    tax = (TAX_STEP_S / t1) ** values["tax_power"] * (
         values["tax"] * several
         + values["tax_devices"] * np.log2(at.each) / 3
         + values["tax_nodes"] * (at.nodes > 1)
@@ -154,11 +171,16 @@ def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts
 def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Floats:
     size = np.asarray(setting.gradient_bytes / setting.compress * _wire(setting, values))
     network = network_bytes_per_s(setting, values, at)
-    time = moved_s(setting, values["bus"], network, at, size)
+    bus = values["bus"] * bus_bytes_per_s(setting)
+    time = moved_s(setting, bus, network, at, size)
     time = time + messages(setting, size, t1 * values["window"]) * latency_s(setting, values, at)
     if setting.sparse_bytes:
-        time = time + (at.world - 1) * setting.sparse_bytes / _slowest(values["bus"], network, at)
+        time = time + (at.world - 1) * setting.sparse_bytes / _slowest(bus, network, at)
     return time
+
+
+def bus_bytes_per_s(setting: Setting) -> float:
+    return setting.bus_bytes_per_s or USUAL_BYTES_PER_S[setting.bus]
 
 
 def _wire(setting: Setting, values: Values) -> Floats:
@@ -169,13 +191,31 @@ def _wire(setting: Setting, values: Values) -> Floats:
 
 def network_bytes_per_s(setting: Setting, values: Values, at: Sizes) -> Floats:
     """Compute what a node's link carries in an exchange among these nodes, bytes/s."""
-    line = setting.line_bytes_per_s
-    fade = (np.maximum(at.nodes, 2) / 2) ** -values["fade"]
-    if setting.link == "tcp":
-        return np.asarray(np.minimum(TCP_EFFICIENCY * line, values["network"]) * fade)
-    if setting.link == "unknown":
-        return values["network"] * fade
-    return values["network"] * max(line, 1.0) * fade
+    return np.asarray(carried_bytes_per_s(setting, values) * (np.maximum(at.nodes, 2) / 2) ** -values["fade"])
+
+
+def carried_bytes_per_s(setting: Setting, values: Values) -> Floats:
+    """Compute what a node's link carries between two nodes, bytes/s by draw."""
+    line, network = setting.line_bytes_per_s, values["network"]
+    if setting.link in ("unknown", "none"):
+        return network
+    if not has_cap(setting):
+        return np.asarray(network * max(line, 1.0))
+    return np.asarray(np.minimum(TCP_EFFICIENCY * line, cap_bytes_per_s(setting, values)))
+
+
+def cap_bytes_per_s(setting: Setting, values: Values) -> Floats:
+    """Compute what a node can send over TCP, whatever its line."""
+    if "cap_growth" not in values:
+        return np.asarray(setting.cards * values["network"])
+    faster = setting.line_bytes_per_s / setting.cards / CAP_LINE_BYTES_PER_S
+    return np.asarray(setting.cards * values["network"] * faster ** values["cap_growth"])
+
+
+def has_cap(setting: Setting) -> bool:
+    """Whether a host sends less over TCP than a fast line carries."""
+    slow = setting.link == "tcp10" and _is_cpu_ring(setting) and not setting.emulated
+    return setting.link in ("tcp", "ipoib") or slow
 
 
 def _slowest(bus: Floats, network: Floats, at: Sizes) -> Floats:

@@ -138,14 +138,10 @@ def _exchange(timed: Timed, nodes: int, setting: Setting) -> Exchange:
 def _constants(facts: Facts, network: Network, setting: Setting) -> Iterator[Constant]:
     """RDMA links are skipped, because they differ from a TCP flow."""
     links = [one for one in facts.links if one.network == network.word]
-    if setting.link not in ("tcp", "tcp10"):
+    if setting.link not in ("tcp", "tcp10", "ipoib"):
         return
     if latencies := [one.latency_s for one in links if one.latency_s]:
         yield Constant("alpha", median(latencies), ALPHA_NOISE)
     flows = [rate for one in links for rate in (one.forth_bits_per_s, one.back_bits_per_s) if rate]
     if flows and setting.line_bytes_per_s:
-        carried = median(flows) / 8
-        if setting.link == "tcp10":
-            yield Constant("network", carried / setting.line_bytes_per_s, FLOW_NOISE)
-        else:
-            yield Constant("network", carried, FAST_FLOW_NOISE)
+        yield Constant("network", median(flows) / 8, FLOW_NOISE if setting.link == "tcp10" else FAST_FLOW_NOISE)

@@ -1,7 +1,7 @@
 """Reads the file of priors: what is believed of clusters before measurements.
 
 Each entry is a normal distribution of the logarithm of a constant; of the logit for `hide`, of the value for
-`wire`.
+`wire` and exponents.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ WIDEST_SD = 100.0
 # every constant that a setting may have (model.py, `keys`)
 NAMES = (
     "network.tcp10.ring", "network.tcp10.servers", "network.tcp.ring", "network.tcp.servers",
-    "network.rdma", "network.rdma_several", "network.unknown",
-    "bus.pcie", "bus.nvlink", "bus.nvswitch", "bus.host", "bus.loopback",
+    "network.ipoib", "network.cpu", "network.rdma", "network.rdma_several", "network.unknown", "cap_growth",
+    "bus.pcie", "bus.nvlink", "bus.nvswitch", "bus.host", "bus.loopback", "bus.unknown",
     "fade.tcp", "fade.rdma", "alpha.tcp", "alpha.rdma",
     "hide.ddp", "hide.horovod", "hide.other", "hide.mwms", "hide.serial",
-    "window", "tax", "tax_devices", "tax_nodes", "jitter", "growth", "wire",
+    "window", "tax", "tax_devices", "tax_nodes", "tax_power", "jitter", "growth", "wire",
     "network.emulated", "fade.emulated", "alpha.emulated", "hide.emulated", "tax.emulated", "straggling.emulated",
 )  # fmt: skip
+
+
+# exponents: normal themselves, and 0 if drawn below
+POWERS = frozenset({"tax_power", "cap_growth"})
 
 
 class Prior(Record, frozen=True, kw_only=True):
@@ -41,7 +45,7 @@ class Prior(Record, frozen=True, kw_only=True):
     factor: float = 0.0
     unit: str = ""
     series: int = 0
-    sources: tuple[str, ...] = ()
+    publishers: tuple[str, ...] = ()
     before: str = ""
 
 

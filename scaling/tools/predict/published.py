@@ -12,6 +12,7 @@ import msgspec
 from scaling import files
 from scaling.errors import UsageError
 from scaling.records.point import Record
+from scaling.tools.predict.buses import bytes_per_s
 from scaling.tools.predict.evidence import known_model
 from scaling.tools.predict.setting import At, Bus, Link, Messages, Method, Observed, Overlap, Setting, Wire
 
@@ -56,10 +57,14 @@ class Published(Record, frozen=True, kw_only=True):
 
 
 class Series(Record, frozen=True, kw_only=True):
-    """A published curve for the model. Efficiencies are relative to `anchor`, its first point."""
+    """A published curve for the model. Efficiencies are relative to `anchor`, its first point.
+
+    `exchange`: in its publisher's words.
+    """
 
     name: str
     source: str
+    exchange: str = ""
     trust: str
     setting: Setting
     anchor: At
@@ -67,7 +72,7 @@ class Series(Record, frozen=True, kw_only=True):
 
     @property
     def publisher(self) -> str:
-        """The repository of the source, which stands for a cluster."""
+        """The repository of the source, or its web site, which stands for a cluster."""
         return re.split(r"[\s]", self.source.removeprefix("github.com/"))[0].split("/issues")[0].split("/pull")[0]
 
 
@@ -97,6 +102,7 @@ def _series(one: Published) -> Series | None:
     return Series(
         name=one.id,
         source=one.source,
+        exchange=one.comm,
         trust=one.trust,
         setting=setting(one, first),
         anchor=anchor,
@@ -114,7 +120,19 @@ def _has_sense(one: Published) -> bool:
         and all(value is None or 0 <= value < inf for value in known)
         and all(point.gpus >= point.nodes >= 1 <= point.accum for point in one.points)
         and all(0 < point.throughput < inf for point in one.points)
+        and _servers_known(one)
     )
+
+
+def _servers_known(one: Published) -> bool:
+    """False if parameter servers serve several nodes, and their number is not stated or not the nodes'."""
+    if not _method(one).startswith("servers_") or all(point.nodes == 1 for point in one.points):
+        return True
+    text = one.comm.lower()
+    if re.search(r"#servers = #worker nodes|one (server )?per (worker|node)", text):
+        return True
+    counted = re.search(r"(\d+)(?: cpu)? p?servers", text)
+    return counted is not None and all(point.nodes in (1, int(counted[1])) for point in one.points)
 
 
 def _at(point: PublishedPoint) -> At:
@@ -137,9 +155,12 @@ def setting(one: Published, first: PublishedPoint) -> Setting:
         tail=known.tail if known else 0.05,
         step_s=step_s,
         step_spread=spread,
-        bus=_bus(one),
+        bus=(bus := _bus(one)),
+        bus_bytes_per_s=bytes_per_s(bus, one.gpu),
         link=link,
         line_bytes_per_s=line,
+        cards=_cards(one),
+        carrier="cpu" if re.search(r"gloo|grpc|horovod_device=cpu", one.comm.lower()) else "nccl",
         method=_method(one),
         overlap=overlap,
         messages=_messages(one, overlap),
@@ -180,9 +201,11 @@ def _bus(one: Published) -> Bus:
         return "nvswitch"
     if "nvlink2/nvswitch" in text:
         return "nvswitch" if (one.gpus_per_node or 0) > 8 else "nvlink"
+    if not text:
+        return "unknown"
     if "no nvlink" in text:
         return "pcie"
-    return "nvlink" if "nvlink" in text else "pcie"
+    return "nvlink" if re.search(r"nvlink|xgmi|infinity fabric", text) else "pcie"
 
 
 def _link(one: Published) -> tuple[Link, float]:
@@ -198,7 +221,7 @@ def _link(one: Published) -> tuple[Link, float]:
         rdma = re.search(r"infiniband|rdma|roce|mlx", text) and not tcp
         return ("rdma", 100 * GBIT_BYTES) if rdma else ("unknown", 0.0)
     if tcp:
-        return ("tcp10" if gbit <= 10 else "tcp"), line
+        return ("tcp10" if gbit <= 10 else "ipoib" if "ipoib" in text else "tcp"), line
     if re.search(r"infiniband|rdma|roce|\bib\b|edr|hdr|ndr|fdr|omni-?path|\bopa\b|slingshot|\befa\b", text):
         return ("rdma_several" if count > 1 else "rdma"), line
     return "tcp" if gbit > 10 else "tcp10", line

@@ -18,7 +18,10 @@ class Exchange(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A constant that was measured directly, by its role in the equations. `noise` is of the logarithm."""
+    """A constant that was measured directly, by its role in the equations; "network" in bytes/s of a node.
+
+    `noise` is of the logarithm.
+    """
 
     role: str
     value: float
@@ -45,8 +48,9 @@ class Known(NamedTuple):
     constants: Sequence[Constant] = ()
 
 
-Bus = Literal["pcie", "nvlink", "nvswitch", "host", "loopback"]
-Link = Literal["none", "tcp10", "tcp", "rdma", "rdma_several", "unknown"]
+Bus = Literal["pcie", "nvlink", "nvswitch", "host", "loopback", "unknown"]
+Link = Literal["none", "tcp10", "tcp", "ipoib", "rdma", "rdma_several", "unknown"]
+Carrier = Literal["nccl", "cpu"]
 Method = Literal["ring", "hierarchical", "servers_apart", "servers_beside", "servers_in_host", "sharded"]
 Overlap = Literal["ddp", "horovod", "other", "mwms", "serial"]
 Messages = Literal["one", "tensors", "buckets", "fusion"]
@@ -59,7 +63,9 @@ class Setting(Record, frozen=True, kw_only=True):
     * gradient_bytes: in float32, divided by `compress`; `wire` is their type on the network
     * tail: share of the gradients that only the end of backward produces
     * step_s: one micro step of one device alone; `step_spread`, of its logarithm, is 0 unless it is a guess
-    * line_bytes_per_s: of one node over all its cards, by the data sheet
+    * bus_bytes_per_s: of an all-reduce alone in one node (`buses.py`); 0 takes the usual one of the bus
+    * line_bytes_per_s: of one node over all its `cards`, by the data sheet
+    * carrier: "cpu" if CPUs reduce and send the gradients, as Gloo and gRPC do
     * tree: NCCL may use trees (2.4 and newer)
     * sparse_bytes: of each rank, gathered by all
     """
@@ -69,8 +75,11 @@ class Setting(Record, frozen=True, kw_only=True):
     step_s: float
     step_spread: float = 0.0
     bus: Bus = "pcie"
+    bus_bytes_per_s: float = 0.0
     link: Link = "none"
     line_bytes_per_s: float = 0.0
+    cards: int = 1
+    carrier: Carrier = "nccl"
     method: Method = "ring"
     overlap: Overlap = "other"
     messages: Messages = "buckets"

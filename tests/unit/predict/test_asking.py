@@ -103,11 +103,11 @@ def test_networks_without_a_prior(words: str, said: str) -> None:
 
 
 def test_networks_as_the_model_takes_them() -> None:
-    assert network("ib:200") == ("rdma", 25e9)
-    assert network("roce:100x4") == ("rdma_several", 50e9)
-    assert network("eth:10") == ("tcp10", 1.25e9)
-    assert network("tcp:25x2") == ("tcp", 6.25e9)
-    assert network("ib:100", emulated=True) == ("tcp10", 12.5e9)
+    assert network("ib:200") == ("rdma", 25e9, 1)
+    assert network("roce:100x4") == ("rdma_several", 50e9, 4)
+    assert network("eth:10") == ("tcp10", 1.25e9, 1)
+    assert network("tcp:25x2") == ("tcp", 6.25e9, 2)
+    assert network("ib:100", emulated=True) == ("tcp10", 12.5e9, 1)
 
 
 @pytest.mark.parametrize("rate", [1e9, 1e-5])
@@ -119,12 +119,50 @@ def test_steps_that_no_device_takes_are_refused(rate: float) -> None:
         asking.look(Asked(rate=rate), case({4: 0.9}), PRIORS)
 
 
+@pytest.mark.parametrize(("model", "rate"), [("llama-8b", 8000.0), ("bert-large", 115_000.0)])
+def test_tokens_for_samples_are_refused_with_the_fix(model: str, rate: float) -> None:
+    """0.0 % with 0 to 0 was claimed of them."""
+    with pytest.raises(UsageError, match=rf"--rate {rate:g}: .* give --sequence-length for a rate in tokens/s"):
+        asking.case_of(Asked(**{**COLD, "model": model, "rate": rate, "batch_size": 2}), None)
+    with pytest.raises(UsageError, match="divide it by the tokens of a sample"):
+        asking.look(Asked(model=model, rate=rate), case({4: 0.9}), PRIORS)
+    asking.case_of(Asked(**{**COLD, "model": model, "rate": rate / 2048, "batch_size": 2}), None)
+
+
+def test_an_efficiency_below_all_published_ones_is_not_claimed(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*_cold(), "--world-sizes", "64"]
+    asked[asked.index("343")], asked[asked.index("ib:100")] = "300000", "tcp:1"
+    assert command.main(asked) == 0
+    out = capsys.readouterr().out
+    assert "not claimed: an efficiency below 5 %, which no published cluster has; check --rate" in out
+
+
+def test_the_table_has_measured_intervals() -> None:
+    seen = Measured(at=at(8), samples_per_s=1802.0, efficiency=0.88, low=0.861, high=0.899)
+    said = __main__.prediction_table(case({8: 0.88}, measured=(seen,)), (ROW,), (), None)
+    assert "88.0 %  86 to 90" in said
+    assert said.endswith("; measured 95 %, over rounds\n")
+
+
+def test_gloo_sends_tcp_over_infiniband() -> None:
+    assert network("ib:100", verbs=False) == network("ipoib:100")
+    assert network("ib:10", verbs=False) == network("tcp:10")
+    sockets = replace(RESNET50, carrier="cpu")
+    asked, gloo = Asked(network="ib:100"), case(TWO_NODES, sockets, strategy="torch:gloo")
+    assert asking.look(asked, gloo, PRIORS).posterior.setting.link == "ipoib"
+    assert asking.supposed(asked, gloo) == (
+        "what if: over ib:100, which was not measured; torch:gloo sends TCP there, not RDMA",
+    )
+    assert asking.look(asked, case(TWO_NODES), PRIORS).posterior.setting.link == "rdma"
+
+
 def test_nodes_that_were_not_filled_are_reported() -> None:
     spread = case({4: 0.9})._replace(
         measured=(Measured(at=At(world_size=4, nodes=4), samples_per_s=1, efficiency=1),)
     )
     assert asking.supposed(Asked(), spread) == ("what if: nodes are filled; N=4 was measured on 4 nodes",)
     assert asking.supposed(Asked(), case({4: 0.9, 8: 0.8})) == ()
+    assert asking.supposed(Asked(devices_per_node=8), spread) == ("what if: 8 devices a node",)
 
 
 def test_world_sizes() -> None:
@@ -144,8 +182,15 @@ def test_world_sizes() -> None:
 def test_beyond_one_node_needs_a_network() -> None:
     inside = case({2: 0.97, 4: 0.93}, setting=replace(RESNET50, link="none"))
     assert asking.world_sizes(Asked(world_sizes="4"), inside) == (4,)
-    with pytest.raises(UsageError, match="only one node of"):
+    with pytest.raises(UsageError, match="--world-sizes 8: only one node of"):
         asking.world_sizes(Asked(world_sizes="8"), inside)
+    with pytest.raises(UsageError, match=r"^N=8: only one node of"):
+        asking.world_sizes(Asked(), inside)
+    assert asking.world_sizes(Asked(), case({2: 0.97}, setting=inside.setting)) == (4,)
+    with pytest.raises(
+        UsageError, match=r"^N=16: the rate of the network between nodes is unknown: give .* --network"
+    ):
+        asking.world_sizes(Asked(), case(TWO_NODES, setting=replace(RESNET50, link="unknown")))
     assert asking.world_sizes(Asked(world_sizes="8", network="ib:100"), inside) == (8,)
 
 
@@ -231,7 +276,14 @@ def test_a_bad_fit_is_a_doubt() -> None:
     one = case({4: 0.6})
     seen = Observed(at=at(4), value=0.6, noise=0.06)
     (said,) = asking.look(Asked(), one._replace(known=one.known._replace(observed=(seen,))), PRIORS).doubts
-    assert said.startswith("N=4 was measured at 60 %, but the model says ")
+    assert said.startswith("N=4 was measured at 60 % (53 to 67 %), but the model says ")
+
+
+def test_an_interval_that_reaches_the_model_is_no_doubt() -> None:
+    """A measured interval of 20 to 399 % contradicts nothing."""
+    wide = case({4: 0.6})
+    seen = Observed(at=at(4), value=0.79, noise=0.76)
+    assert asking.look(Asked(), wide._replace(known=wide.known._replace(observed=(seen,))), PRIORS).doubts == ()
 
 
 def test_compression_is_a_supposition_without_a_run_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -462,8 +514,14 @@ def test_close_prices_are_tied(tmp_path: Path) -> None:
 
 
 def test_what_nobody_can_plan(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="reaches it with 80 %"):
+    with pytest.raises(
+        UsageError, match=r"reaches it with 80 % .*; the most is [\d,]+ images/s: \d+ x fast "
+    ) as error:
         planned(tmp_path, target=1e9)
+    most = float(str(error.value).partition("the most is ")[2].split()[0].replace(",", ""))
+    (plan,) = json.loads(planned(tmp_path, target=0.98 * most, kind="json"))["plans"]  # draws differ by 1 %
+    assert plan["price"] == "fast"
+    assert 120 < plan["machines"] <= 128
     path = tmp_path / "none.toml"
     path.write_text('currency = "EUR"\nprice = []\n')
     with pytest.raises(UsageError, match="no price matches Tesla V100"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +19,12 @@ from scaling.records.point import Hardware, Workload
 from scaling.records.run import PointRecord
 from scaling.tools.predict import __main__, evidence, healthy, infer, model, priors
 from scaling.tools.predict import __main__ as command
+from scaling.tools.predict.buses import USUAL_BYTES_PER_S
 from scaling.tools.predict.evidence import ANY, Wanted
 from scaling.tools.predict.forecast import WIDEST, Case, forecasts, outlook
 from scaling.tools.predict.model import Parts
 from scaling.tools.predict.setting import At
-from tests.support.predicted_runs import HEADER, placed, run
+from tests.support.predicted_runs import HEADER, large, placed, run
 from tests.support.scripted_clusters import RESNET50, at, exact
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
 
@@ -54,7 +56,7 @@ def test_few_draws_are_reported() -> None:
     """An exchange of 40 bytes that takes 50 ms."""
     found = outlook(case(run()), priors.read())
     (said,) = found.doubts
-    assert said.startswith("the measurements are unlike all published clusters: intervals rest on 3 draws")
+    assert re.match(r"the measurements are unlike all published clusters: intervals rest on \d+ draws", said)
     (row,) = forecasts(found, (8,))
     assert not row.claimed
     assert (row.high - row.low) / 2 < WIDEST
@@ -74,14 +76,14 @@ def test_larger_world_sizes_can_be_held_back() -> None:
 def test_the_interval_is_narrower_with_comm() -> None:
     def half(records: list[PointRecord]) -> float:
         found = case(records)
-        setting = replace(found.setting, gradient_bytes=1e8, overlap="serial")
+        setting = replace(found.setting, gradient_bytes=1e8, overlap="ddp", bus="unknown")
         posterior = infer.posterior(setting, found.known, priors.read())
-        drawn = infer.predict(posterior, [found.layout(32)])
+        drawn = infer.predict(posterior, [At(world_size=8, nodes=1)])
         low, high = infer.quantiles(drawn.log_efficiency, drawn.weights, [0.1, 0.9])[:, 0]
         return float(high - low)
 
     records = run({1: 0.1, 2: 0.15})
-    assert half(records) < 0.95 * half([one for one in records if one.point.kind != "comm"])
+    assert half(records) < 0.8 * half([one for one in records if one.point.kind != "comm"])
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_the_command_reads_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     folder = written(tmp_path / "run", (HEADER_OF_EVIDENCE, run()))
     assert command.main([str(folder), "--world-sizes", "8,16", "--network", "ib:100"]) == 0
     out, _ = capsys.readouterr()
-    assert out.startswith("PREDICTED, not measured: fake:a over auto, digits-cnn, batch 32 per device")
+    assert out.startswith("PREDICTED, not measured: fake:a over ib:100, digits-cnn, batch 32 per device")
     said = [line.split()[2] for line in out.splitlines() if line.lstrip()[:1].isdigit() and "%:" not in line]
     assert said == ["measured"] * 3 + ["PREDICTED"] * 2
 
@@ -217,7 +219,7 @@ def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     ("strategy", "device", "link"),
     [
         ("torch:nccl", "cuda", "rdma"), ("torch:fsdp2", "cuda", "rdma"), ("torch:horovod", "cuda", "rdma"),
-        ("torch:gloo", "cuda", "tcp"), ("torch:horovod", "cpu", "tcp"),
+        ("torch:gloo", "cuda", "ipoib"), ("torch:horovod", "cpu", "ipoib"),
     ],
 )  # fmt: skip
 def test_what_takes_a_card_by_its_verbs(strategy: str, device: Literal["cpu", "cuda"], link: str) -> None:
@@ -294,11 +296,11 @@ def test_micro_steps_and_compression_of_the_strategy_count() -> None:
 
 # The time of a step against hand-made numbers.
 
-GB = 1e9
+GB, BUS = 1e9, USUAL_BYTES_PER_S["pcie"]
 
 
 def parts(world_size: int, setting: Any = RESNET50, each: int = 4, **known: float) -> Parts:
-    values = exact(setting, **{"network": 0.8, "bus": 5 * GB, "window": 0.66, "wire": 1.0, **known})
+    values = exact(setting, **{"network": 0.8, "bus": 5 * GB / BUS, "window": 0.66, "wire": 1.0, **known})
     return model.parts(setting, values, model.sizes([at(world_size, each)]), np.array([setting.step_s]))
 
 
@@ -343,7 +345,7 @@ def test_what_backward_hides_is_not_exposed_but_for_the_tail() -> None:
 
 
 def test_an_exchange_longer_than_backward_shows_by_the_difference() -> None:
-    found = parts(4, hide=1.0, bus=0.1 * GB)
+    found = parts(4, hide=1.0, bus=0.1 * GB / BUS)
     assert found.exposed_s.item() == pytest.approx(seconds(found) - 0.66 * 0.25)
 
 
@@ -356,7 +358,7 @@ def test_stragglers_grow_as_the_largest_of_n_normal_numbers() -> None:
 
 def test_gradients_are_exchanged_once_in_several_micro_steps() -> None:
     sizes = model.sizes([At(world_size=4, nodes=1, accumulation=8)])
-    values = exact(RESNET50, network=0.8, bus=5 * GB, window=0.66, wire=1.0)
+    values = exact(RESNET50, network=0.8, bus=5 * GB / BUS, window=0.66, wire=1.0)
     found = model.parts(RESNET50, values, sizes, np.array([0.25]))
     assert found.alone_s.item() == pytest.approx(2.0)
     assert seconds(found) == pytest.approx(seconds(parts(4)))
@@ -465,6 +467,26 @@ def test_a_batch_that_was_measured_is_predicted_from_its_own_curve(tmp_path: Pat
     said = (tmp_path / "out").read_text()
     assert "batch 16 per device" in said.splitlines()[0]
     assert "what if" not in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "title"),
+    [
+        (["--devices-per-node", "8"], "fake:a over auto, digits-cnn, batch 32 per device"),
+        (["--batch-size", "128"], "fake:a over auto, digits-cnn, batch 128 per device"),
+        (["--model", "vgg16", "--rate", "154"], "fake:a over auto, vgg16, batch 32 per device"),
+        (["--network", "ib:200"], "fake:a over ib:200, digits-cnn, batch 32 per device"),
+    ],
+)
+def test_a_title_is_of_what_was_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], title: str
+) -> None:
+    """Measured rows stay as they were; a note says of what they are. --devices-per-node ended in a traceback."""
+    folder = written(tmp_path / "run", large())
+    assert command.main([str(folder), *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"PREDICTED, not measured: {title}"
+    assert any(line.startswith("note: what if: ") for line in lines)
 
 
 @pytest.mark.parametrize("name", [r"\1", r"a\gb"])

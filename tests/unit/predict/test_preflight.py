@@ -71,7 +71,7 @@ def test_its_all_reduces_latency_and_flows_are_evidence(tmp_path: Path) -> None:
     ]
     assert {one.setting.gradient_bytes for one in told.known.exchanges if one.setting} == {25e6}
     assert [one.role for one in told.known.constants] == ["alpha", "network"]
-    assert [one.value for one in told.known.constants] == pytest.approx([30e-6, 0.94])
+    assert [one.value for one in told.known.constants] == pytest.approx([30e-6, 1.175e9])
     assert "eth0 as the preflight measured it: 3 all-reduces, 2 constants" in told.notes
 
 

@@ -16,10 +16,10 @@ from scaling.tools.predict.priors import Prior, Priors
 _HEAD = """\
 # What scaling predict believes of clusters before any is measured. Written by
 #     python -m scaling predict learn {name}
-# Expectation maximisation over random effects, one cluster being one draw; a series counts 1 / sqrt(series of its
-# source), half of that at trust B; `before` counts as one. `mean` and `sd` are of the logarithm (of the logit of
-# `hide.*`, of the value itself for `wire`); `value` and `factor` are the median and what one standard deviation
-# multiplies it by.
+# Expectation maximisation over random effects, one cluster being one draw; each publisher counts once, at trust B
+# half; `before` counts as one. `mean` and `sd` are of the logarithm (of the logit of
+# `hide.*`, of the value itself for `wire` and exponents); `value` and `factor` are the median and what one
+# standard deviation multiplies it by.
 """
 
 
@@ -39,15 +39,15 @@ def priors_toml(priors: Priors, name: str) -> str:
 
 def priors_before(belief: Belief) -> str:
     """Describe the belief before learning: `0.94 x/÷ 1.06: source`."""
-    sign = "±" if belief.unit == "logit" else "x/÷"
+    sign = "±" if belief.unit in ("logit", "exponent") else "x/÷"
     return f"{belief.value:g} {sign} {belief.factor:g}: {belief.source}"
 
 
 def _entry(prior: Prior, belief: Belief) -> list[str]:
-    logit = belief.unit == "logit"
+    logit, plain = belief.unit == "logit", belief.unit in ("exponent",) or belief.unit.startswith("above")
     value = 1 / (1 + exp(-prior.mean)) if logit else exp(prior.mean)
-    told = [] if belief.unit.startswith("above") else [f"value = {value:.4g}"]
-    told += [] if logit or belief.unit.startswith("above") else [f"factor = {exp(prior.sd):.3g}"]
+    told = [] if plain else [f"value = {value:.4g}"]
+    told += [] if logit or plain else [f"factor = {exp(prior.sd):.3g}"]
     unit = "share hidden, believed in as a logit" if logit else belief.unit
     return [
         f"mean = {prior.mean:.4f}",
@@ -56,26 +56,29 @@ def _entry(prior: Prior, belief: Belief) -> list[str]:
         f"unit = {json.dumps(unit)}",
         f"before = {json.dumps(priors_before(belief), ensure_ascii=False)}",
         f"series = {prior.series}",
-        f"sources = [{', '.join(json.dumps(source, ensure_ascii=False) for source in prior.sources)}]",
+        f"publishers = [{', '.join(map(json.dumps, prior.publishers))}]",
     ]
 
 
 def learn(asked: flags.LearnAsked) -> str:
     """Write the file and return a summary. Raises UsageError."""
-    tables = published.read(asked.published)
+    names = " ".join(map(str, asked.published))
+    tables = [one for path in asked.published for one in published.read(path)]
     series = published.series(tables)
     taught = [one for one in series if one.trust in ("A", "B")]
     if not taught:
-        raise UsageError(f"{asked.published}: no series of trust A or B with two points and known gradients")
+        raise UsageError(f"{names}: no series of trust A or B with two points and known gradients")
     priors = fitting.learn(taught)
     if wrong := [name for name, one in priors.constants.items() if not isfinite(one.mean + one.sd)]:
-        raise UsageError(f"{asked.published}: {wrong[0]} cannot be learned from these series; nothing was written")
+        raise UsageError(f"{names}: {wrong[0]} cannot be learned from these series; nothing was written")
     try:
-        asked.output.write_text(priors_toml(priors, asked.published.name), encoding="utf-8")
+        asked.output.write_text(
+            priors_toml(priors, " ".join(path.name for path in asked.published)), encoding="utf-8"
+        )
     except OSError as error:
         raise UsageError(f"--output {asked.output}: {error.strerror}") from None
-    sources = len({one.source for one in taught})
-    said = f"{len(priors.constants)} priors from {len(taught)} series of {sources} sources"
+    publishers = len({one.publisher for one in taught})
+    said = f"{len(priors.constants)} priors from {len(taught)} series of {publishers} publishers"
     rest = len(tables) - len(taught)
     return f"{asked.output}: {said}{f'; {rest} not used (trust C, or numbers missing)' if rest else ''}\n"
 
