@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite, isnan
 from pathlib import Path
 from statistics import median
@@ -205,7 +205,7 @@ SpeedOf = Literal["", "worker", "all"]
 # A whole number, neither cut nor the beginning of a longer one; maybe with thousands commas or an exponent.
 NUMBER = (
     r"(?<![\d.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
-    rf"(?=$|[\s,;:)\]}}%|'\"])(?![.,;:][\d{CUT}])"
+    rf"(?=$|[\s,;:)\]}}%|'\"/])(?![.,;:][\d{CUT}])"
 )
 MOST_SHOWN = 80
 # far above any real rate
@@ -260,8 +260,7 @@ class Skipped:
     def notes(self) -> tuple[str, ...]:
         if self._first is None:
             return ()
-        shown = one_line(self._first.text)
-        shown = shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
+        shown = _short(self._first.text)
         number = self._first.number
         which = f"line {number}" if self.count == 1 else f"the first is line {number}"
         return (f"{counted(self.count, 'line')} skipped that looked like data: {which}: {shown}",)
@@ -274,14 +273,29 @@ def number(text: str) -> float:
 
 
 def agreed(said: Iterable[Value], given: Value, flag: str, what: str) -> Value | None:
-    """Return the log's value, else the flag's, else None. Raises Refused for several values or a contradiction."""
+    """Return the log's value, else the flag's, else None. Raises Refused for several values or a contradiction.
+
+    `said` may map values to their lines, which the reason then shows.
+    """
+    where = said if isinstance(said, Mapping) else {}
     values = sorted(set(said))
     if len(values) > 1:
-        shown = ", ".join(map(str, values[:4]))
+        shown = ", ".join(f"{value}{_at(where.get(value), text=False)}" for value in values[:4])
         raise Refused(f"says several {what}: {shown}; split the log by launch")
     if values and given and values[0] != given:
-        raise Refused(f"{flag} {given}: the log says {values[0]}")
+        raise Refused(f"{flag} {given}: the log says {values[0]}{_at(where.get(values[0]))}")
     return values[0] if values else given or None
+
+
+def _at(line: LogLine | None, text: bool = True) -> str:
+    if line is None:
+        return ""
+    return f" (line {line.number}: {_short(line.text.strip())})" if text else f" (line {line.number})"
+
+
+def _short(text: str) -> str:
+    shown = one_line(text)
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
 
 
 def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
@@ -292,11 +306,6 @@ def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
     if found < 1:
         raise Refused(f"says {found} devices: add --world-size N")
     return found
-
-
-def batch_size(said: Iterable[int], given: Given) -> int:
-    """Return the batch size of a device, 0 if unknown."""
-    return agreed(said, given.batch_size, "--batch-size", "batch sizes") or 0
 
 
 def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
@@ -325,6 +334,10 @@ def row(
     models: Iterable[str] = (),
     batches: Iterable[int] = (),
     precisions: Iterable[str] = (),
+    device_kinds: Iterable[str] = (),
+    frameworks: Iterable[str] = (),
+    variables: Iterable[str] = (),
+    parallelism: str = "",
     synchronous: bool = True,
     failed: str = "",
     audit: str = "",
@@ -340,8 +353,12 @@ def row(
         rate=rate,
         world_size=devices,
         model=name(models, given.model, "--model", "models"),
-        batch_size=batch_size(batches, given),
+        batch_size=agreed(batches, given.batch_size, "--batch-size", "batch sizes") or 0,
         precision=name(precisions, given.precision, "--precision", "precisions"),
+        device_kind=name(device_kinds, "", "", "kinds of devices"),
+        framework=name(frameworks, "", "", "frameworks"),
+        variables=name(variables, "", "", "ways to place variables"),
+        parallelism=parallelism,
         synchronous=synchronous,
         failed=failed,
         audit=audit,

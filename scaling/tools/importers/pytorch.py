@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from statistics import median
+from typing import Any
 
+from scaling.tools.importers.engine import DEGREES, Grammar, form, of_device, tool
 from scaling.tools.importers.logs import (
     NUMBER,
     Found,
@@ -16,7 +18,7 @@ from scaling.tools.importers.logs import (
     Refused,
     Skipped,
     Tool,
-    batch_size,
+    agreed,
     compiled,
     number,
     row,
@@ -69,7 +71,7 @@ def _read_hf_trainer(lines: Iterable[LogLine], given: Given) -> Found:
         )
     rate = _of_one(rates["samples"])
     devices = world_size(_devices(head), given)
-    batch = batch_size(head.get("Instantaneous", ()), given)
+    batch = agreed(head.get("Instantaneous", ()), given.batch_size, "--batch-size", "batch sizes") or 0
     _audit(rate, rates["steps"].middle(), head)
     plan.audit(rates["steps"].middle())
     return skipped.found(
@@ -314,63 +316,44 @@ AWS_FSDP = Tool(("samples/sec",), _SURE_AWS, _read_aws_fsdp)
 
 
 # ---------------------------------------------------------------- torchtitan
-# github.com/pytorch/torchtitan prints `tps`, tokens/s of one device. Ranks may repeat a step, so they are not
-# added.
+# github.com/pytorch/torchtitan prints `tps` (`wps` in 2024), tokens/s of one device. Ranks may repeat a step, so
+# they are not added.
 
-_SURE_TORCHTITAN = re.compile(r"step: *\d+ .*loss: *\S+ .*tps: *[\d,]+")
-_STEP = compiled(r"step: *(\d+) .*?loss: *(\S+) .*?tps: *", NUMBER)
-_MESH = re.compile(r"[Bb]uilding \d+-D device mesh with [\[(][^\])]*[\])], \[([\d, ]*)\](?:\s|$)")
-_PARALLEL = re.compile(r"[Bb]uilding device mesh with parallelism: (.*)")
-_DEGREES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp)=(-?\d+)")
-_BATCH = re.compile(r"local batch size:? (\d+)")
-_MODEL = re.compile(r"Model (\S+ \S+) size: ")
+_MESH = re.compile(r"[Bb]uilding \d+-D device mesh with [\[(]([^\])]*)[\])], \[([\d, ]*)\](?:\s|$)")
+_DEGREES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep)=(\d+)")
 
 
-def _read_torchtitan(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped, steps, diverged = Skipped(), Rates(), False
-    sizes, batches, models = set[int](), set[int](), set[str]()
-    for line in lines:
-        text = line.text
-        if "tps:" in text:
-            if "validate step" in text:
-                continue
-            if (step := _STEP.search(text)) is None:
-                skipped.add(line)
-            else:
-                steps.add(number(step[3]), int(step[1]))
-                diverged |= step[2].lower().strip(",") in ("nan", "inf")
-        elif "device mesh" in text:
-            sizes |= _size(text)
-        elif (batch := _BATCH.search(text)) is not None:
-            batches.add(int(batch[1]))
-        elif (model := _MODEL.search(text)) is not None:
-            models.add(model[1])
-    if not steps:
-        raise Refused("has no whole line with a step and its tps")
-    devices = world_size(sizes, given)
-    return skipped.found(
-        row(
-            given,
-            tool="torchtitan",
-            unit="tokens",
-            rate=None if diverged else devices * steps.steady("step"),
-            devices=devices,
-            models=models,
-            batches=batches,
-            failed="the loss is no number" if diverged else "",
-            notes=("tps of one device x devices; the first step that was logged is left out",),
-        )
-    )
-
-
-def _size(text: str) -> set[int]:
-    """Devices of a mesh, in older and newer formats; none if a degree is -1 (all that remain)."""
+def _mesh(text: str) -> Iterator[Mapping[str, Any]]:
+    """Degrees of parallelism in older and newer formats. The product is unknown if one is -1 (all that remain)."""
+    if "device mesh" not in text:
+        return
     if (mesh := _MESH.search(text)) is not None:
-        return {prod(int(one) for one in mesh[1].split(",") if one.strip())}
-    if (parallel := _PARALLEL.search(text)) is not None and (degrees := _DEGREES.findall(parallel[1])):
-        sizes = [int(size) for _, size in degrees]
-        return {prod(sizes)} if min(sizes) > 0 else set()
-    return set()
+        degrees = dict(zip(re.findall(r"\w+", mesh[1]), re.findall(r"\d+", mesh[2]), strict=True))
+    elif not (degrees := dict(_DEGREES.findall(text.partition("parallelism:")[2]))):
+        return
+    size = prod(int(value) for name, value in degrees.items() if name != "ep")
+    yield {
+        **dict.fromkeys(DEGREES, 1),
+        **degrees,
+        "world_size": None if "=-1" in text else size,
+        "begins": True,
+    }
 
 
-TORCHTITAN = Tool(("tps:",), _SURE_TORCHTITAN, _read_torchtitan)
+TORCHTITAN = tool(
+    Grammar(
+        name="torchtitan",
+        marks=("tps:", "wps:"),
+        sure=r"step: *\d+ .*loss: *\S+ .*[tw]ps: *[\d,]+",
+        unit="tokens",
+        data=("tps:",),
+        no_data="validate step",
+        value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
+        objects=_mesh,
+        lines=(
+            form("ps:", r"(?<!validate )step: *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
+            form("local batch size", r"local batch size:? <batch_size>[,\s]"),
+            form("Model ", r"Model (?P<model>\S+ \S+) size: \d"),
+        ),
+    )
+)

@@ -241,10 +241,10 @@ def test_two_launches_in_a_file_are_two_rows(tmp_path: Path) -> None:
     [
         ("Total img/sec on 1 GPU(s): 112.2", "Total img/sec on 1 GPU(s): 912.2", "contradicts itself: 1 x 112.2"),
         ("Iter #1: 112.4", "Iter #1: 912.4", "its iterations are"),
-        ("Number of GPUs: 1", "Number of GPUs: 2", "several numbers of devices: 1, 2"),
+        ("Number of GPUs: 1", "Number of GPUs: 2", "several numbers of devices: 1 (line 9), 2 (line 3)"),
         ("Total img/sec on 1 GPU(s): 112.2 +-0.4\n", "", "it was broken off"),
         ("112.2 +-0.4\n", "112.", "it was broken off"),
-        ("Batch size: 32", "Batch size: 32\nBatch size: 64", "several batch sizes: 32, 64"),
+        ("Batch size: 32", "Batch size: 32\nBatch size: 64", "several batch sizes: 32 (line 2), 64 (line 3)"),
     ],
 )
 def test_what_contradicts_itself_is_refused(before: str, after: str, said: str, tmp_path: Path) -> None:
@@ -289,7 +289,13 @@ def test_newer_torchtitan_tells_its_mesh_by_names(tmp_path: Path) -> None:
     ],
 )
 def test_a_mesh_of_one_device_and_one_with_more_behind_it(mesh: str, devices: int, tmp_path: Path) -> None:
-    assert only_row(written(tmp_path, TITAN.replace(OLDER, mesh))).world_size == devices
+    one_rank = "".join(line for line in TITAN.splitlines(keepends=True) if "rank1" not in line)
+    assert only_row(written(tmp_path, one_rank.replace(OLDER, mesh))).world_size == devices
+
+
+def test_a_rank_above_the_number_of_devices_is_refused(tmp_path: Path) -> None:
+    one = TITAN.replace(OLDER, "Building 0-D device mesh with [], []")
+    assert "has rates of rank 1: it ran on more than 1 devices" in refusal(written(tmp_path, one))
 
 
 def test_two_trainings_of_the_hugging_face_trainer_are_not_their_middle(tmp_path: Path) -> None:
