@@ -320,6 +320,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     sizes: Callable[[Launch], Iterable[int]] = sizes
     batches: Callable[[Launch], Iterable[int]] = batches
     models: Callable[[Launch], Iterable[str]] = lambda launch: launch.texts("model")
+    precisions: Callable[[Launch], Iterable[str]] = lambda launch: launch.texts("precision")
     checks: tuple[Callable[[Launch, float], None], ...] = ()
 
 
@@ -400,7 +401,7 @@ def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
         devices=devices,
         models=grammar.models(launch),
         batches=grammar.batches(launch),
-        precisions=launch.texts("precision"),
+        precisions=grammar.precisions(launch),
         device_kinds=[kind.lower() for kind in launch.texts("device_kind")],
         frameworks=launch.texts("framework"),
         variables=launch.texts("variables"),

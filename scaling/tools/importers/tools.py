@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.text import one_line
-from scaling.tools.importers import horovod, mxnet, nccl_tests, pytorch, suites, tensorflow
+from scaling.tools.importers import horovod, language_models, mxnet, nccl_tests, pytorch, suites, tensorflow
 from scaling.tools.importers.logs import CUT, Found, Given, Refused, Tool, blocks, of_blocks, untagged
 
 TOOLS: dict[str, Tool] = {
@@ -28,6 +28,13 @@ TOOLS: dict[str, Tool] = {
     "dlbs": suites.DLBS,
     "mlperf": suites.MLPERF,
     "aws_fsdp": pytorch.AWS_FSDP,
+    "megatron": language_models.MEGATRON,
+    "nemo": language_models.NEMO,
+    "maxtext": language_models.MAXTEXT,
+    "deepspeed": language_models.DEEPSPEED,
+    "kempnerforge": language_models.KEMPNERFORGE,
+    "llm_c": language_models.LLM_C,
+    "nanogpt": language_models.NANOGPT,
 }
 
 
