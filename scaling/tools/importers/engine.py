@@ -3,7 +3,8 @@
 A form is a regular expression in which `<rate>` or `<world_size>` is a number with this name. It must include the
 text that always follows a number, so that a cut number is not read. Names:
 
-* `step`, `epoch`: the place of a rate; a place that is repeated at another rate is another training.
+* `step`, `epoch`: the place of a rate; a place that is repeated at another rate is another training. `at` is the
+  step of the lines that follow.
 * RATES: numbers that become the value. `total`: one for the whole launch.
 * `loss`: a loss that is no number is a failure. `who`: the rank of a line whose launcher prints no tag.
 * `world_size`, `batch_size` (of a device), `global_batch`, `accumulation`, `model`, `precision`, `framework`,
@@ -47,7 +48,7 @@ RATES = frozenset({"rate", "device_rate", "total", "cut_total", "steps_rate", "s
 # tensor, pipeline, context, expert: the parallelisms that split a model
 DEGREES = ("tp", "pp", "cp", "ep")
 _TEXTS = frozenset({"model", "precision", "framework", "variables"})
-_PLACES = frozenset({"step", "epoch", "who"})
+_PLACES = frozenset({"step", "epoch", "who", "at"})
 _INTEGER = r"(?<![\d.,])(?:\d{1,3}(?:,\d{3})+|\d{1,18})(?![\d\u2026])"
 _NO_NUMBER = frozenset({"nan", "inf", "-nan", "-inf"})
 
@@ -134,16 +135,20 @@ class Launch:
         self.last: dict[str, str] = {}
         self.diverged = False
         self.mixed = ""
+        # the place that a line said for the lines after it, by speaker
+        self.at: dict[int, int | None] = {}
 
     def add(self, line: LogLine, values: Mapping[str, Any]) -> bool:
         """Add what a line says. Return True if it says a rate."""
         who = speaker(line, values)
         spoke = False
+        if "at" in values:
+            self.at[who] = _place({**values, "step": values["at"]})
         for name, value in values.items():
             if value is None or name in _PLACES:
                 continue
             if name in RATES:
-                spoke |= self._rate(line, name, who, _place(values), number(str(value)))
+                spoke |= self._rate(line, name, who, _place(values, self.at.get(who)), number(str(value)))
             elif name == "loss":
                 self.diverged |= value.lower().strip(".,") in _NO_NUMBER
             elif name[0] == "_":
@@ -215,10 +220,10 @@ def speaker(line: LogLine, values: Mapping[str, Any]) -> int:
     return -1 if line.rank is None else line.rank
 
 
-def _place(values: Mapping[str, Any]) -> int | None:
+def _place(values: Mapping[str, Any], default: int | None = None) -> int | None:
     step, epoch = values.get("step"), values.get("epoch")
     if step is None and epoch is None:
-        return None
+        return default
     return min(_whole(epoch), _MOST) * _SHIFT + min(_whole(step), _SHIFT - 1)
 
 

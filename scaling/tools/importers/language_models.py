@@ -45,7 +45,7 @@ def _accumulated(launch: Launch) -> list[int]:
 
 
 # ---------------------------------------------------------------- Megatron-LM
-# training_log in megatron/training/training.py, also of Megatron Bridge and AMD's Primus, which adds a mean after a
+# training_log in megatron/training/training.py, also of Bridge and AMD's Primus. Primus adds a mean after a
 # slash. Timers stop during validation and checkpoints. The last rank prints.
 
 
@@ -71,8 +71,8 @@ MEGATRON = tool(
         lines=(
             form(
                 "elapsed time per iteration (ms)",
-                r"(?:\[rank-<who>/<world_size>\].*)?iteration +<step>/ *\d+ \|.* elapsed time per iteration \(ms\): *"
-                r"<ms>(?:/[\d.]+)? \|.* global batch size: *<global_batch> \|(?:.* lm loss: *<loss> \|)?",
+                r"(?:\[rank-<who>/<world_size>\].*)?iteration +<step>/ *\d+ \|.* elapsed time per iteration "
+                r"\(ms\): *<ms>(?:/[\d.]+)? \|.* global batch size: *<global_batch> \|(?:.* lm loss: *<loss> \|)?",
             ),
             form("nan iterations", r"number of (?P<loss>nan) iterations: *[1-9]\d* \|"),
             form("using world size", r"using world size: *<world_size>,", begins=True),
@@ -120,7 +120,8 @@ NEMO = tool(
             form(
                 "train_step_timing in s",
                 r"(?:epoch <epoch>, )?iteration <step>/\d+ \|.* global_batch_size: <global_batch> \|"
-                r"(?:.* reduced_train_loss: <loss> \|)?.* train_step_timing in s: <seconds> \|.*consumed_samples: \d",
+                r"(?:.* reduced_train_loss: <loss> \|)?.* train_step_timing in s: <seconds> \|"
+                r".*consumed_samples: \d",
             ),
             form("MEMBER: ", r"GLOBAL_RANK: \d+, MEMBER: \d+/<world_size>\s*$"),
             form("Starting with ", r"Starting with <world_size> processes"),
@@ -130,7 +131,8 @@ NEMO = tool(
 
 
 # ---------------------------------------------------------------- MaxText
-# src/maxtext/common/metric_logger.py: tokens of a device are max_target_length x per_device_batch_size x accumulation.
+# src/maxtext/common/metric_logger.py: a device's tokens are max_target_length x per_device_batch_size x
+# gradient_accumulation_steps.
 
 _UNREAD = (
     r"dcn_(?:tensor|pipeline|context|expert)|(?:ici|dcn)_(?:tensor_(?:sequence|transpose)|sequence|autoregressive)"
@@ -160,7 +162,8 @@ MAXTEXT = tool(
                 "completed step",
                 r"\bcompleted step: <step>, seconds: .*Tokens/s/device: <device_rate>, .*?loss: <loss>(?:,|$)",
             ),
-            form("Num_devices", r"Num_devices: <world_size>, shape", begins=True),
+            form("Config param", r"Config param \w+: ", begins=True),
+            form("Num_devices", r"Num_devices: <world_size>, shape"),
             form("Config param", r"per_device_batch_size: (?P<per_device>\d+(?:\.\d+)?)\s*$"),
             form("Config param", r"gradient_accumulation_steps: <accumulation>\s*$"),
             form("Config param", r"model_name: <model>\s*$"),
@@ -221,7 +224,7 @@ DEEPSPEED = tool(
 
 
 # ---------------------------------------------------------------- KempnerForge
-# github.com/KempnerInstitute/KempnerForge, kempnerforge/metrics/tracker.py: tok/s of all devices. Its mesh leaves out
+# github.com/KempnerInstitute/KempnerForge, kempnerforge/metrics/tracker.py: tok/s of all devices. Its mesh lacks
 # dimensions of 1.
 
 _MESH = re.compile(r"DeviceMesh: dims=\[([^\]]*)\], sizes=\[([\d, ]*)\], world_size=(\d+)\s*$")
@@ -251,7 +254,7 @@ KEMPNERFORGE = tool(
             ),
             form(
                 "Training config",
-                r"mixed_precision='<precision>'".replace("<precision>", r"(?P<precision>\w+)"),
+                r"mixed_precision='(?P<precision>\w+)'",
                 begins=True,
             ),
             form("Model: ", r"Model: (?P<model>[\d,]+ parameters)\s*$"),
@@ -331,6 +334,7 @@ NANOGPT = tool(
         lines=(
             form(": loss ", r"\biter <step>: loss <loss>, time (?P<ms>\d+\.\d\d)ms\b"),
             form(": train loss ", r"\bstep (?P<evaluated>\d+): train loss \S+, val loss"),
+            form("Overriding", r"^Overriding", begins=True),
             form("tokens per iteration", r"tokens per iteration will be: <global_tokens>\s*$", begins=True),
             form("number of parameters", r"number of parameters: (?P<parameters>[\d.]+M)\s*$"),
             form("block_size = ", r"^(?:Overriding: )?block_size = <sequence_length>\b"),

@@ -163,15 +163,20 @@ HF_TRAINER = Tool(("train_samples_per_second",), _SURE_HF, _read_hf_trainer)
 
 
 _SURE_LIGHTNING = re.compile(
-    r"(?:Epoch \d+|Training[^:|]*): +\d+%\|.*\| *\d+/\d+ \[[^\]]*(?:it/s|s/it)"
-    r"|(?<!train_)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]"
+    r"(?:Epoch \d+|Training[^:|]*): (?: *\d+%)?\|.*\| *\d+/(?:\d+|\?) \[[^\]]*(?:it/s|s/it)"
+    r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
+    r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]"
 )
 _BAR = re.compile(
-    r"(?:Epoch (\d{1,9})|Training[^:|]*): +\d+%\|.*?\| *(\d{1,12})/(\d{1,12}) "
+    r"(?:Epoch (\d{1,9})|Training[^:|]*): (?: *\d+%)?\|.*?\| *(\d{1,12})/(?:\d{1,12}|\?) "
     r"\[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
 )
+# Rich's bar; its rate is that of the last 30 s
+_RICH = re.compile(
+    r"Epoch (\d{1,9})/-?\d+ +\u2501.* (\d{1,12})/(?:\d+|--) [\d:]+ \u2022 [-\d:]+ +(\d+\.\d\d)(it/s)(?:\s|$)"
+)
 _TRAINS = re.compile(r"Epoch (\d{1,9})|Training")
-_VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?: ")
+_VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?(?:: | +\u2501)")
 # The stage and `device` precede the key, with separators that users choose.
 _BEFORE = r"[^\s'\"{}()\[\],]"
 _MONITOR = compiled(rf"(?<!{_BEFORE})({_BEFORE}{{0,200}}?)samples_per_sec['\"]?\s*[:=]\s*['\"]?", NUMBER)
@@ -219,9 +224,9 @@ class _Bars:
     def read(self, line: LogLine, skipped: Skipped) -> None:
         if (trains := _TRAINS.search(line.text)) is not None:
             self._epoch = int(trains[1] or 0)
-            bar = _BAR.search(line.text)
+            bar = _BAR.search(line.text) or _RICH.search(line.text)
             if bar is not None:
-                self._add(int(bar[1] or 0), int(bar[2]), number(bar[4]), bar[5] == "it/s")
+                self._add(int(bar[1] or 0), int(bar[2]), number(bar[3]), bar[4] == "it/s")
             elif "?it/s" not in line.text and "?s/it" not in line.text:
                 skipped.add(line)
         elif self._epoch is not None and _VALIDATES.search(line.text):

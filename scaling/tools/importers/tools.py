@@ -11,7 +11,17 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.text import one_line
-from scaling.tools.importers import horovod, language_models, mxnet, nccl_tests, pytorch, suites, tensorflow
+from scaling.tools.importers import (
+    collectives,
+    horovod,
+    language_models,
+    mxnet,
+    nccl_tests,
+    pytorch,
+    suites,
+    tensorflow,
+    trainers,
+)
 from scaling.tools.importers.logs import CUT, Found, Given, Refused, Tool, blocks, of_blocks, untagged
 
 TOOLS: dict[str, Tool] = {
@@ -20,6 +30,8 @@ TOOLS: dict[str, Tool] = {
     "mxnet": mxnet.TOOL,
     "mxnet_benchmark": mxnet.BENCHMARK,
     "nccl_tests": nccl_tests.TOOL,
+    "rccl_tests": collectives.RCCL,
+    "nccl_inspector": collectives.INSPECTOR,
     "dllogger": suites.DLLOGGER,
     "torchtitan": pytorch.TORCHTITAN,
     "hf_trainer": pytorch.HF_TRAINER,
@@ -35,6 +47,10 @@ TOOLS: dict[str, Tool] = {
     "kempnerforge": language_models.KEMPNERFORGE,
     "llm_c": language_models.LLM_C,
     "nanogpt": language_models.NANOGPT,
+    "composer": trainers.COMPOSER,
+    "timm": trainers.TIMM,
+    "tf_orbit": trainers.ORBIT,
+    "superbench": suites.SUPERBENCH,
 }
 
 
