@@ -76,14 +76,14 @@ MEGATRON = tool(
             ),
             form("nan iterations", r"number of (?P<loss>nan) iterations: *[1-9]\d* \|"),
             form("using world size", r"using world size: *<world_size>,", begins=True),
-            form("world_size", r"^\s*world_size \.+ <world_size>\s*$"),
+            form("world_size", r"(?:^|\s)world_size \.{25,} <world_size>\s*$"),
             _degree("tp", "tensor_model"),
             _degree("pp", "pipeline_model"),
             _degree("cp", "context"),
             _degree("ep", "expert_model"),
-            form("params_dtype", r"^\s*params_dtype \.+ torch\.<precision>\s*$"),
+            form("params_dtype", r"(?:^|\s)params_dtype \.+ torch\.<precision>\s*$"),
             form("for parameters", r"using torch\.<precision> for parameters"),
-            form(" fp8 ", r"^\s*fp8 \.+ (?P<quantised>(?!None)\w+)\s*$"),
+            form(" fp8 ", r"(?:^|\s)fp8 \.+ (?P<quantised>(?!None)\w+)\s*$"),
         ),
     )
 )
