@@ -69,7 +69,6 @@ class ImportedRow(Record, frozen=True, kw_only=True):
 
     `rate`: `unit` per second over all devices; None if the training failed, for the reason `failed`.
     `batch_size`: of one device, 0 if unknown; `model` and `precision` are never guessed.
-    `device_kind`: "gpu" or "cpu"; `parallelism`: `tp=2,pp=4`, "none" if no model is split; "" if unknown.
     `audit`: what in the log contradicts its rate.
     `run`: the name of the import if several are read together.
     `device_kind` (gpu, cpu), `framework`, `variables` (their placement): "" if unknown.
@@ -84,10 +83,6 @@ class ImportedRow(Record, frozen=True, kw_only=True):
     model: str = ""
     batch_size: Index = 0
     precision: str = ""
-    device_kind: str = ""
-    framework: str = ""
-    variables: str = ""
-    parallelism: str = ""
     synchronous: bool = True
     failed: str = ""
     audit: str = ""

@@ -5,7 +5,7 @@ text that always follows a number, so that a cut number is not read. Names:
 
 * `step`, `epoch`: the place of a rate; a place that is repeated at another rate is another training. `at` is the
   step of the lines that follow.
-* RATES: numbers that become the value. `total`: one for the whole launch.
+* RATES, `x_rate`, `x_total`: numbers that become the value. A total is of the whole launch.
 * `loss`: a loss that is no number is a failure. `who`: the rank of a line whose launcher prints no tag.
 * `world_size`, `batch_size` (of a device), `global_batch`, `accumulation`, `model`, `precision`, `framework`,
   `variables`, `device_kind`, `asynchronous`, DEGREES: facts, kept with their first line.
@@ -44,11 +44,11 @@ from scaling.tools.importers.logs import world_size as agreed_size
 
 # ---------------------------------------------------------------- forms of lines
 
-RATES = frozenset({"rate", "device_rate", "total", "cut_total", "steps_rate", "steps_total", "seconds", "ms"})
+RATES = frozenset({"rate", "total", "seconds", "ms"})
 # tensor, pipeline, context, expert: the parallelisms that split a model
 DEGREES = ("tp", "pp", "cp", "ep")
 _TEXTS = frozenset({"model", "precision", "framework", "variables"})
-_PLACES = frozenset({"step", "epoch", "who", "at"})
+_NO_FACTS = frozenset({"step", "epoch", "who", "at", "begins", "length"})
 _INTEGER = r"(?<![\d.,])(?:\d{1,3}(?:,\d{3})+|\d{1,18})(?![\d\u2026])"
 _NO_NUMBER = frozenset({"nan", "inf", "-nan", "-inf"})
 
@@ -67,9 +67,13 @@ def form(mark: str, text: str, *, begins: bool = False, reason: str = "") -> Lin
     return Line(mark, re.compile(re.sub(r"(?<!\?P)<(\w+)>", _field, text)), begins, reason)
 
 
+def is_rate(name: str) -> bool:
+    return name in RATES or name.endswith(("_rate", "_total"))
+
+
 def _field(name: re.Match[str]) -> str:
     value = _INTEGER
-    if name[1] in RATES or name[1].startswith("_"):
+    if is_rate(name[1]) or name[1].startswith("_"):
         value = NUMBER
     elif name[1] in _TEXTS:
         value = r"\S+"
@@ -118,12 +122,21 @@ class Rates:
         later: NDArray[np.float64] = self.all()[1:][epochs[1:] == epochs[:-1]]
         return later
 
+    def lasts(self) -> dict[int, float]:
+        """The last rate of each epoch."""
+        return dict(zip(self.epochs().tolist(), self.rates, strict=True))
+
     def epochs(self) -> NDArray[np.int64]:
         return np.frombuffer(self.places, np.int64) // _SHIFT
 
 
+# the rank in a launcher's tag and the rank that a line says, -1 for none
+Speaker = tuple[int, int]
+_NOBODY = (-1, -1)
+
+
 class Launch:
-    """Facts and rates of a launch. Speakers are ranks, -1 if lines have none."""
+    """Facts and rates of a launch."""
 
     def __init__(self, given: Given, first: int = 1) -> None:
         self.given = given
@@ -131,12 +144,14 @@ class Launch:
         # known once all lines are read
         self.devices = 0
         self.facts: dict[str, dict[str, LogLine]] = defaultdict(dict)
-        self.rates: dict[str, dict[int, Rates]] = defaultdict(dict)
+        self.rates: dict[str, dict[Speaker, Rates]] = defaultdict(dict)
         self.last: dict[str, str] = {}
+        # the largest step of progress bars, by their length
+        self.bars: dict[str, int] = {}
         self.diverged = False
         self.mixed = ""
         # the place that a line said for the lines after it, by speaker
-        self.at: dict[int, int | None] = {}
+        self.at: dict[Speaker, int | None] = {}
 
     def add(self, line: LogLine, values: Mapping[str, Any]) -> bool:
         """Add what a line says. Return True if it says a rate."""
@@ -145,19 +160,25 @@ class Launch:
         if "at" in values:
             self.at[who] = _place({**values, "step": values["at"]})
         for name, value in values.items():
-            if value is None or name in _PLACES:
+            if value is None or name in _NO_FACTS:
                 continue
-            if name in RATES:
+            if is_rate(name):
                 spoke |= self._rate(line, name, who, _place(values, self.at.get(who)), number(str(value)))
             elif name == "loss":
                 self.diverged |= value.lower().strip(".,") in _NO_NUMBER
             elif name[0] == "_":
                 self.last[name] = value
+            elif name == "done":
+                self._bar(values["length"], int(value))
             elif len(said := self.facts[name]) < _MOST_VALUES:
                 said.setdefault(str(value), line)
         return spoke
 
-    def _rate(self, line: LogLine, name: str, who: int, place: int | None, rate: float) -> bool:
+    def _bar(self, length: str, done: int) -> None:
+        if length in self.bars or len(self.bars) < _MOST_VALUES:
+            self.bars[length] = max(done, self.bars.get(length, 0))
+
+    def _rate(self, line: LogLine, name: str, who: Speaker, place: int | None, rate: float) -> bool:
         if not rate > 0:
             return False
         rates = self.rates[name].get(who) or self.rates[name].setdefault(who, Rates())
@@ -169,14 +190,21 @@ class Launch:
             )
         return True
 
-    def spoke(self, who: int) -> bool:
-        """True if this rank, or a line without a rank, has said a rate."""
+    def spoke(self, who: Speaker) -> bool:
+        """True if this speaker, or one without a rank, has said a rate."""
         speakers = self.speakers
-        return who in speakers or -1 in speakers or (who == -1 and bool(speakers))
+        return who in speakers or _NOBODY in speakers or (who == _NOBODY and bool(speakers))
 
     @property
-    def speakers(self) -> set[int]:
+    def speakers(self) -> set[Speaker]:
         return {who for speakers in self.rates.values() for who in speakers}
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """Equal for two launches that say the same."""
+        facts = tuple((name, *said) for name, said in self.facts.items())
+        rates = tuple(one.rates.tobytes() for of in self.rates.values() for one in of.values())
+        return facts, rates, self.diverged, self.mixed, *self.last.values(), *self.bars.items()
 
     def texts(self, name: str) -> list[str]:
         return list(self.facts[name]) if name in self.facts else []
@@ -214,10 +242,9 @@ class Launch:
         return float(np.median(of_each))
 
 
-def speaker(line: LogLine, values: Mapping[str, Any]) -> int:
-    if (said := values.get("who")) is not None:
-        return int(said)
-    return -1 if line.rank is None else line.rank
+def speaker(line: LogLine, values: Mapping[str, Any]) -> Speaker:
+    said = values.get("who")
+    return -1 if line.rank is None else line.rank, -1 if said is None else int(said)
 
 
 def _place(values: Mapping[str, Any], default: int | None = None) -> int | None:
@@ -250,6 +277,24 @@ def of_all(what: str, *notes: str) -> Values:
 def of_device(what: str, *notes: str) -> Values:
     """`<device_rate>` times devices, the median after the first `what`."""
     return lambda launch: (launch.devices * launch.steady("device_rate", what), notes)
+
+
+def of_asked(what: str, *notes: str) -> Values:
+    """`<rate>` of all devices, or with `--speed-of worker` of one worker: the median after the first `what`."""
+
+    def value(launch: Launch) -> Value:
+        rate, spoke = launch.steady("rate", what), len(launch.rates["rate"])
+        if launch.given.speed_of == "worker":
+            workers = spoke if spoke > 1 else launch.devices
+            return workers * rate, (f"one worker's own speed x {workers}", *notes)
+        if spoke > 1 and not launch.given.speed_of:
+            raise Refused(
+                f"has {what}s of {spoke} processes, and no line says whether a speed is of one of them or of all; "
+                "say --speed-of worker or --speed-of all"
+            )
+        return rate, notes
+
+    return value
 
 
 def per_step(what: str, *notes: str) -> Values:
@@ -290,11 +335,10 @@ def batches(launch: Launch) -> Iterable[int]:
 
 
 def parallelism(launch: Launch) -> str:
-    """`tp=2,pp=4`; "none" if the log says that no model is split, "" if it does not say."""
+    """`tp=2,pp=4`; `tp=1` if the log says that the model is not split, "" if it does not say."""
     degrees = {name: launch.only(name) for name in DEGREES if name in launch.facts}
-    return ",".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1) or (
-        "none" if degrees else ""
-    )
+    split = ",".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1)
+    return split or ("tp=1" if degrees else "")
 
 
 # ---------------------------------------------------------------- grammars
@@ -307,8 +351,9 @@ class Grammar(Record, frozen=True, kw_only=True):
     `data`: a line with one of these and without a rate is counted as skipped, unless `no_data` is in it.
     `value`: the rate over all devices, with notes. `lacks`: why a log without any rate is refused.
     `hint`: why the number of devices is unknown. `checks`: raise Refused for a rate that contradicts the launch.
-    `objects`: what a line of JSON says, by names as in forms, `begins` if it opens a launch; it raises ValueError,
-    KeyError, TypeError or AttributeError for a damaged line.
+    `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
+    raises ValueError, KeyError, TypeError or AttributeError for a damaged line.
+    `worker`: fact with the worker that wrote the log, for tools whose workers all say the total.
     """
 
     name: str
@@ -317,7 +362,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     unit: ImportedUnit | Callable[[Launch], ImportedUnit]
     value: Values
     lines: tuple[Line, ...] = ()
-    objects: Callable[[str], Iterable[Mapping[str, Any]]] | None = None
+    objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
     data: tuple[str, ...] = ()
     no_data: str = "\0"
     lacks: str = "has no whole line with a rate"
@@ -327,6 +372,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     models: Callable[[Launch], Iterable[str]] = lambda launch: launch.texts("model")
     precisions: Callable[[Launch], Iterable[str]] = lambda launch: launch.texts("precision")
     checks: tuple[Callable[[Launch, float], None], ...] = ()
+    worker: str = ""
 
 
 def tool(grammar: Grammar) -> Tool:
@@ -344,6 +390,8 @@ class _Reading:
         self.rows = Rows()
         self.skipped = Skipped()
         self.unfinished: list[tuple[int, Unfinished]] = []
+        self.workers: set[str] = set()
+        self.seen: set[int] = set()
 
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
@@ -354,7 +402,8 @@ class _Reading:
         rows = tuple(self.rows)
         if not rows:
             raise self.unfinished[0][1]
-        return Found(rows=rows, notes=(*self.skipped.notes(), *self._broken_off()))
+        worker = int(self.workers.pop()) if len(self.workers) == 1 else None
+        return Found(rows=rows, worker=worker, notes=(*self.skipped.notes(), *self._broken_off()))
 
     def _read(self, one: LogLine) -> bool:
         text, spoke = one.text, False
@@ -365,7 +414,7 @@ class _Reading:
                 spoke |= self._add(one, match.groupdict(), kind.begins)
         if self.grammar.objects is not None:
             try:
-                for values in self.grammar.objects(text):
+                for values in self.grammar.objects(one, self.launch):
                     spoke |= self._add(one, values, bool(values.get("begins")))
             except _DAMAGED:
                 self.skipped.add(one)
@@ -378,6 +427,11 @@ class _Reading:
         return self.launch.add(one, values)
 
     def _close(self) -> None:
+        """Make the launch's row; text that is repeated counts once."""
+        if (content := hash(self.launch.content)) in self.seen:
+            return
+        self.seen.add(content)
+        self.workers.update(self.launch.texts(self.grammar.worker))
         try:
             self.rows.add(_row(self.grammar, self.launch))
         except Unfinished as why:
@@ -393,8 +447,10 @@ def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
     if not launch.rates:
         raise Unfinished(grammar.lacks)
     launch.devices = devices = agreed_size(grammar.sizes(launch), launch.given, grammar.hint)
-    if max(launch.speakers) >= devices:
-        raise Refused(f"has rates of rank {max(launch.speakers)}: it ran on more than {devices} devices")
+    if (last := max(tag for tag, _ in launch.speakers)) >= devices:
+        raise Refused(
+            f"has rates of rank {last} on {devices} devices: --world-size N must count devices of all ranks"
+        )
     rate, notes = grammar.value(launch)
     for check in grammar.checks:
         check(launch, rate)

@@ -25,7 +25,7 @@ from scaling.tools.importers.engine import (
     per_step,
     tool,
 )
-from scaling.tools.importers.logs import Refused
+from scaling.tools.importers.logs import LogLine, Refused
 
 _FIRST = "the first line is left out"
 
@@ -98,7 +98,8 @@ _GROUP = re.compile(
 _KINDS = {"tensor model": "tp", "pipeline model": "pp", "context": "cp", "expert model": "ep"}
 
 
-def _groups(text: str) -> Iterator[Mapping[str, Any]]:
+def _groups(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+    text = line.text
     if "parallel group" in text and (group := _GROUP.search(text)) is not None:
         yield {_KINDS[group[1]]: group[2].count(",") + 1}
 
@@ -230,7 +231,8 @@ DEEPSPEED = tool(
 _MESH = re.compile(r"DeviceMesh: dims=\[([^\]]*)\], sizes=\[([\d, ]*)\], world_size=(\d+)\s*$")
 
 
-def _mesh(text: str) -> Iterator[Mapping[str, Any]]:
+def _mesh(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+    text = line.text
     if "DeviceMesh: " in text and (mesh := _MESH.search(text)) is not None:
         degrees = dict(zip(re.findall(r"\w+", mesh[1]), re.findall(r"\d+", mesh[2]), strict=True))
         yield {**dict.fromkeys(DEGREES, 1), **degrees, "world_size": mesh[3], "begins": True}

@@ -1,4 +1,4 @@
-"""Logs as lines, compact storage of rates, and helpers with which importers make rows."""
+"""Logs as lines, and how facts become rows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import re
 from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
-from statistics import median
 from typing import Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -18,57 +17,15 @@ from scaling.records.point import Record
 from scaling.records.run import ImportedBandwidth, ImportedRow, ImportedUnit
 from scaling.text import counted, one_line
 
-# ---------------------------------------------------------------- rates: a few bytes per line, for long logs
+# ---------------------------------------------------------------- launches of one log
 
 
-# an epoch and a step in one integer of 63 bits
-_SHIFT, _MOST = 1 << 40, 1 << 22
-
-
-class Rates:
-    """Positive rates with their steps, in the order of the log; other rates are dropped."""
-
-    def __init__(self) -> None:
-        self._steps = array("q")
-        self._rates = array("d")
-
-    def __bool__(self) -> bool:
-        return bool(self._rates)
-
-    def add(self, rate: float, *step: int) -> None:
-        """Add a rate. `step` may be an epoch and a step within it."""
-        if rate > 0:
-            first, second = (0, 0, *step)[-2:]
-            self._steps.append(min(first, _MOST) * _SHIFT + min(second, _SHIFT - 1))
-            self._rates.append(rate)
-
-    def later(self) -> array[float]:
-        first = min(self._steps, default=0)
-        return array("d", (rate for step, rate in zip(self._steps, self._rates, strict=True) if step != first))
-
-    def steady(self, what: str) -> float:
-        """Return the median without the first step. Raises Refused if there is no other step."""
-        later = self.later()
-        if not later:
-            raise Refused(f"has only its first {what}, which includes the start")
-        return median(later)
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        return min(self._rates), max(self._rates)
-
-    def middle(self) -> float:
-        if not self._rates:
-            raise Refused("has no whole line with a rate")
-        return median(self._rates)
-
-    @property
-    def steps(self) -> int:
-        return len(set(self._steps))
+# largest relative difference between launches of a cell in one log
+APART = 0.2
 
 
 class Rows:
-    """One row per cell. Of several launches of a cell in one log, the row has the lower median."""
+    """One row per cell. Of several launches of a cell in one log it has the lower median, with a note."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[object, ...], tuple[ImportedRow, array[float]]] = {}
@@ -82,7 +39,14 @@ class Rows:
 
     def __iter__(self) -> Iterator[ImportedRow]:
         for one, rates in self._rows.values():
-            yield one if one.rate is None else replace(one, rate=sorted(rates)[(len(rates) - 1) // 2])
+            low, high = min(rates), max(rates)
+            if high > (1 + APART) * low:
+                raise Refused(f"has launches from {low:g} to {high:g} {one.unit}/s of one cell: split it")
+            if low == high:
+                yield one
+            else:
+                note = f"the lower median of {len(rates)} launches in this log, {low:g} to {high:g} {one.unit}/s"
+                yield replace(one, rate=sorted(rates)[(len(rates) - 1) // 2], notes=(*one.notes, note))
 
 
 # ---------------------------------------------------------------- lines
@@ -254,9 +218,6 @@ class Skipped:
         self.count += 1
         self._first = self._first or line
 
-    def found(self, one: ImportedRow) -> Found:
-        return Found(rows=(one,), notes=self.notes())
-
     def notes(self) -> tuple[str, ...]:
         if self._first is None:
             return ()
@@ -314,14 +275,6 @@ def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
     by_fold = {one.casefold(): one for one in shown if one}
     folded = agreed(list(by_fold), given.casefold(), flag, what)
     return by_fold.get(folded, given) if folded else ""
-
-
-def middle(values: Iterable[float]) -> float:
-    """Return the median of values from one launch. Raises Refused without values."""
-    known = [value for value in values if not isnan(value)]
-    if not known:
-        raise Refused("has no whole line with a rate")
-    return median(known)
 
 
 def row(

@@ -19,6 +19,7 @@ from scaling.tools.importers import (
     nccl_tests,
     pytorch,
     suites,
+    superbench,
     tensorflow,
     trainers,
 )
@@ -50,7 +51,7 @@ TOOLS: dict[str, Tool] = {
     "composer": trainers.COMPOSER,
     "timm": trainers.TIMM,
     "tf_orbit": trainers.ORBIT,
-    "superbench": suites.SUPERBENCH,
+    "superbench": superbench.TOOL,
 }
 
 

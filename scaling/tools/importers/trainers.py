@@ -137,7 +137,8 @@ def _unit(launch: Launch) -> ImportedUnit:
 _MIRRORED = re.compile(r"MirroredStrategy with devices \(((?:'[^']*/device:\w+:\d+'(?:, )?)+,?\)\s*$)")
 
 
-def _replicas(text: str) -> Iterator[dict[str, int]]:
+def _replicas(line: LogLine, _: Launch) -> Iterator[dict[str, int]]:
+    text = line.text
     if "MirroredStrategy" in text and (devices := _MIRRORED.search(text)) is not None:
         yield {"world_size": devices[1].count("/device:")}
 

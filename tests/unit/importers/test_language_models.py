@@ -91,10 +91,10 @@ def test_megatron_says_how_its_model_is_split() -> None:
     assert (row.precision, row.parallelism, row.model) == ("bfloat16", "tp=2", "")
 
 
-def test_megatron_without_a_split_says_none(tmp_path: Path) -> None:
+def test_megatron_without_a_split_says_so(tmp_path: Path) -> None:
     text = MEGATRON.replace("tensor-model-parallel size: 2", "tensor-model-parallel size: 1")
     row = only_row(written(tmp_path, text.replace(f"{'.' * 22} 2\n", f"{'.' * 22} 1\n")))
-    assert (row.parallelism, row.batch_size) == ("none", 8)
+    assert (row.parallelism, row.batch_size) == ("tp=1", 8)
 
 
 def test_fp8_is_another_precision(tmp_path: Path) -> None:
