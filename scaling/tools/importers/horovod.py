@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from scaling.records.run import ImportedRow
+from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import (
     NUMBER,
     Found,
     Given,
-    LogLine,
     Refused,
     Rows,
     Skipped,

@@ -14,12 +14,11 @@ from statistics import median
 
 from scaling.records.run import ImportedRow
 from scaling.text import one_line
+from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
-    CUT,
     NUMBER,
     Found,
     Given,
-    LogLine,
     Refused,
     Rows,
     Skipped,

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from math import prod
 from statistics import median
 
+from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import (
     NUMBER,
     Found,
     Given,
-    LogLine,
     Rates,
     Refused,
     Skipped,

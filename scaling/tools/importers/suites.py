@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scaling.records.run import ImportedUnit
+from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
-    CUT,
     NUMBER,
     Found,
     Given,
-    LogLine,
     Rates,
     Refused,
     Skipped,

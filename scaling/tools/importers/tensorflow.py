@@ -9,11 +9,11 @@ from statistics import median
 from typing import NamedTuple
 
 from scaling.records.run import ImportedRow
+from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import (
     NUMBER,
     Found,
     Given,
-    LogLine,
     Rates,
     Refused,
     Rows,

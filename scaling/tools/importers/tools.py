@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.text import one_line
 from scaling.tools.importers import horovod, mxnet, nccl_tests, pytorch, suites, tensorflow
-from scaling.tools.importers.logs import CUT, Found, Given, Refused, Tool, blocks, of_blocks, untagged
+from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
+from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
 TOOLS: dict[str, Tool] = {
     "horovod": horovod.TOOL,
@@ -32,7 +33,7 @@ TOOLS: dict[str, Tool] = {
 
 
 Cell = tuple[str, str, int, int, bool]
-_ENDS = f"\n{CUT}"
+_WHITE = b" \t\r\n"
 
 
 class Log(NamedTuple):
@@ -42,17 +43,20 @@ class Log(NamedTuple):
 
 
 def recognise(path: Path, wanted: str | None = None) -> Log:
-    """Find a log's tool. Raises Refused for no tool or several; `wanted` overrides the lines."""
+    """Find a log's tool. Raises Refused for no tool or several; `wanted` overrides the lines.
+
+    The digest is of the text without tags and white space.
+    """
     if not path.is_file():
         raise Refused(_why_not(path))
-    digest, before = sha256(), ""
+    digest = sha256()
     tools: set[str] = set()
     for block in blocks(path):
-        text = f"{before}{block}".rstrip(_ENDS)
-        before = "\n"  # ends of logs do not count: copies differ there
-        digest.update(text.encode("utf-8", "replace"))
+        lines = [text for _, text in untagged(block)]
+        bare = "\n".join(lines)
+        digest.update(bare.replace(CUT, "").encode("utf-8", "replace").translate(None, _WHITE))
         if wanted is None:
-            tools.update(name for name in TOOLS.keys() - tools if _has(block, TOOLS[name]))
+            tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, TOOLS[name]))
     if wanted is None:
         _one_of(tools)
     return Log(path, wanted or tools.pop(), digest.hexdigest())
@@ -64,11 +68,9 @@ def _why_not(path: Path) -> str:
     return "is no regular file: it is read twice, save it first" if path.exists() else "no such file"
 
 
-def _has(block: str, tool: Tool) -> bool:
-    return any(mark in block for mark in tool.marks) and any(
-        tool.sure.search(untagged(line)[1])
-        for line in block.split("\n")
-        if any(mark in line for mark in tool.marks)
+def _has(text: str, lines: Iterable[str], tool: Tool) -> bool:
+    return any(mark in text for mark in tool.marks) and any(
+        tool.sure.search(line) for line in lines if any(mark in line for mark in tool.marks)
     )
 
 
