@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -109,8 +109,11 @@ def _refuse_other_workers(found: Found, path: Path, workers: dict[Cell, tuple[in
             )
 
 
-def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Found]:
-    """Read all logs. Raises UsageError with the log's name if one is refused, repeated, or of another worker."""
+def read_all(
+    paths: Iterable[Path], wanted: str | None, given: Given, of_log: Mapping[Path, Given] | None = None
+) -> list[Found]:
+    """Read all logs; `of_log` has its own `given` by log. Raises UsageError with the log's name if one is refused,
+    repeated, or of another worker."""
     seen: dict[str, Path] = {}
     workers: dict[Cell, tuple[int, Path]] = {}
     found = []
@@ -120,7 +123,7 @@ def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Fo
             if log.digest in seen:
                 raise Refused(f"is {seen[log.digest]} again: a launch counts once")
             seen[log.digest] = path
-            found.append(read(log, given))
+            found.append(read(log, (of_log or {}).get(path, given)))
             _refuse_other_workers(found[-1], path, workers)
         except UsageError as error:
             raise UsageError(f"LOG {path}: {error}") from None
