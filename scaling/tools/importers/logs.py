@@ -1,12 +1,11 @@
-"""Compact storage of rates, and helpers with which importers make rows."""
+"""How facts of a log become rows."""
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from math import isfinite, isnan
-from statistics import median
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
 from typing import Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -17,57 +16,15 @@ from scaling.records.run import ImportedBandwidth, ImportedRow, ImportedUnit
 from scaling.text import counted, one_line
 from scaling.tools.importers.lines import CUT, LogLine
 
-# ---------------------------------------------------------------- rates: a few bytes per line, for long logs
+# ---------------------------------------------------------------- launches of one log
 
 
-# an epoch and a step in one integer of 63 bits
-_SHIFT, _MOST = 1 << 40, 1 << 22
-
-
-class Rates:
-    """Positive rates with their steps, in the order of the log; other rates are dropped."""
-
-    def __init__(self) -> None:
-        self._steps = array("q")
-        self._rates = array("d")
-
-    def __bool__(self) -> bool:
-        return bool(self._rates)
-
-    def add(self, rate: float, *step: int) -> None:
-        """Add a rate. `step` may be an epoch and a step within it."""
-        if rate > 0:
-            first, second = (0, 0, *step)[-2:]
-            self._steps.append(min(first, _MOST) * _SHIFT + min(second, _SHIFT - 1))
-            self._rates.append(rate)
-
-    def later(self) -> array[float]:
-        first = min(self._steps, default=0)
-        return array("d", (rate for step, rate in zip(self._steps, self._rates, strict=True) if step != first))
-
-    def steady(self, what: str) -> float:
-        """Return the median without the first step. Raises Refused if there is no other step."""
-        later = self.later()
-        if not later:
-            raise Refused(f"has only its first {what}, which includes the start")
-        return median(later)
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        return min(self._rates), max(self._rates)
-
-    def middle(self) -> float:
-        if not self._rates:
-            raise Refused("has no whole line with a rate")
-        return median(self._rates)
-
-    @property
-    def steps(self) -> int:
-        return len(set(self._steps))
+# largest relative difference between launches of a cell in one log
+APART = 0.2
 
 
 class Rows:
-    """One row per cell. Of several launches of a cell in one log, the row has the lower median."""
+    """One row per cell. Of several launches of a cell in one log it has the lower median, with a note."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[object, ...], tuple[ImportedRow, array[float]]] = {}
@@ -81,7 +38,14 @@ class Rows:
 
     def __iter__(self) -> Iterator[ImportedRow]:
         for one, rates in self._rows.values():
-            yield one if one.rate is None else replace(one, rate=sorted(rates)[(len(rates) - 1) // 2])
+            low, high = min(rates), max(rates)
+            if high > (1 + APART) * low:
+                raise Refused(f"has launches from {low:g} to {high:g} {one.unit}/s of one cell: split it")
+            if low == high:
+                yield one
+            else:
+                note = f"the lower median of {len(rates)} launches in this log, {low:g} to {high:g} {one.unit}/s"
+                yield replace(one, rate=sorted(rates)[(len(rates) - 1) // 2], notes=(*one.notes, note))
 
 
 # ---------------------------------------------------------------- rows
@@ -91,7 +55,7 @@ SpeedOf = Literal["", "worker", "all"]
 # A whole number, neither cut nor the beginning of a longer one; maybe with thousands commas or an exponent.
 NUMBER = (
     r"(?<![\d.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
-    rf"(?=$|[\s,;:)\]}}%|'\"])(?![.,;:][\d{CUT}])"
+    rf"(?=$|[\s,;:)\]}}%|'\"/])(?![.,;:][\d{CUT}])"
 )
 MOST_SHOWN = 80
 # far above any real rate
@@ -140,14 +104,10 @@ class Skipped:
         self.count += 1
         self._first = self._first or line
 
-    def found(self, one: ImportedRow) -> Found:
-        return Found(rows=(one,), notes=self.notes())
-
     def notes(self) -> tuple[str, ...]:
         if self._first is None:
             return ()
-        shown = one_line(self._first.text)
-        shown = shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
+        shown = _short(self._first.text)
         number = self._first.number
         which = f"line {number}" if self.count == 1 else f"the first is line {number}"
         return (f"{counted(self.count, 'line')} skipped that looked like data: {which}: {shown}",)
@@ -160,14 +120,29 @@ def number(text: str) -> float:
 
 
 def agreed(said: Iterable[Value], given: Value, flag: str, what: str) -> Value | None:
-    """Return the log's value, else the flag's, else None. Raises Refused for several values or a contradiction."""
+    """Return the log's value, else the flag's, else None. Raises Refused for several values or a contradiction.
+
+    `said` may map values to their lines, which the reason then shows.
+    """
+    where = said if isinstance(said, Mapping) else {}
     values = sorted(set(said))
     if len(values) > 1:
-        shown = ", ".join(map(str, values[:4]))
+        shown = ", ".join(f"{value}{_at(where.get(value), text=False)}" for value in values[:4])
         raise Refused(f"says several {what}: {shown}; split the log by launch")
     if values and given and values[0] != given:
-        raise Refused(f"{flag} {given}: the log says {values[0]}")
+        raise Refused(f"{flag} {given}: the log says {values[0]}{_at(where.get(values[0]))}")
     return values[0] if values else given or None
+
+
+def _at(line: LogLine | None, text: bool = True) -> str:
+    if line is None:
+        return ""
+    return f" (line {line.number}: {_short(line.text.strip())})" if text else f" (line {line.number})"
+
+
+def _short(text: str) -> str:
+    shown = one_line(text)
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
 
 
 def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
@@ -180,25 +155,12 @@ def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
     return found
 
 
-def batch_size(said: Iterable[int], given: Given) -> int:
-    """Return the batch size of a device, 0 if unknown."""
-    return agreed(said, given.batch_size, "--batch-size", "batch sizes") or 0
-
-
 def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
     """Return a model or a precision, ignoring case; "" if unknown."""
     shown = (one_line(one)[:MOST_SHOWN] for one in said)
     by_fold = {one.casefold(): one for one in shown if one}
     folded = agreed(list(by_fold), given.casefold(), flag, what)
     return by_fold.get(folded, given) if folded else ""
-
-
-def middle(values: Iterable[float]) -> float:
-    """Return the median of values from one launch. Raises Refused without values."""
-    known = [value for value in values if not isnan(value)]
-    if not known:
-        raise Refused("has no whole line with a rate")
-    return median(known)
 
 
 def row(
@@ -211,6 +173,10 @@ def row(
     models: Iterable[str] = (),
     batches: Iterable[int] = (),
     precisions: Iterable[str] = (),
+    device_kinds: Iterable[str] = (),
+    frameworks: Iterable[str] = (),
+    variables: Iterable[str] = (),
+    parallelism: str = "",
     synchronous: bool = True,
     failed: str = "",
     audit: str = "",
@@ -226,8 +192,12 @@ def row(
         rate=rate,
         world_size=devices,
         model=name(models, given.model, "--model", "models"),
-        batch_size=batch_size(batches, given),
+        batch_size=agreed(batches, given.batch_size, "--batch-size", "batch sizes") or 0,
         precision=name(precisions, given.precision, "--precision", "precisions"),
+        device_kind=name(device_kinds, "", "", "kinds of devices"),
+        framework=name(frameworks, "", "", "frameworks"),
+        variables=name(variables, "", "", "ways to place variables"),
+        parallelism=parallelism,
         synchronous=synchronous,
         failed=failed,
         audit=audit,

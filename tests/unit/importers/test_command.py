@@ -206,8 +206,8 @@ def test_what_is_no_log_is_refused(
         ([N1, N1], f"LOG {N1}: is {N1} again: a launch counts once"),
         ([N1, "--tool", "horowod"], "--tool horowod: did you mean 'horovod'?"),
         ([N1, "--world-size", "0"], "--world-size 0: must be 1 or more"),
-        ([N1, "--world-size", "8"], f"LOG {N1}: --world-size 8: the log says 1"),
-        ([N1, "--batch-size", "64"], f"LOG {N1}: --batch-size 64: the log says 32"),
+        ([N1, "--world-size", "8"], f"LOG {N1}: --world-size 8: the log says 1 (line 3: Number of GPUs: 1)"),
+        ([N1, "--batch-size", "64"], f"LOG {N1}: --batch-size 64: the log says 32 (line 2: Batch size: 32)"),
         ([N1, "--model", "vgg16"], f"LOG {N1}: --model vgg16: the log says resnet50"),
     ],
 )

@@ -1,0 +1,467 @@
+"""The engine of importers: a tool is a table of forms of lines; one pass over a log gathers facts and rates.
+
+A form is a regular expression in which `<rate>` or `<world_size>` is a number with this name. It must include the
+text that always follows a number, so that a cut number is not read. Names:
+
+* `step`, `epoch`: the place of a rate; a place that is repeated at another rate is another training.
+* RATES, `x_rate`, `x_total`: numbers that become the value. A total is of the whole launch.
+* `loss`: a loss that is no number is a failure. `who`: the rank of a line whose launcher prints no tag.
+* `world_size`, `batch_size` (of a device), `global_batch`, `accumulation`, `model`, `precision`, `framework`,
+  `variables`, `device_kind`, `asynchronous`, DEGREES: facts, kept with their first line.
+* `_name`: a number, of which the last value is kept. Other names are facts for the functions of a tool.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.records.point import Record
+from scaling.records.run import ImportedRow, ImportedUnit
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import (
+    NUMBER,
+    Found,
+    Given,
+    Refused,
+    Rows,
+    Skipped,
+    Tool,
+    agreed,
+    number,
+    row,
+)
+from scaling.tools.importers.logs import world_size as agreed_size
+
+# ---------------------------------------------------------------- forms of lines
+
+RATES = frozenset({"rate", "total", "seconds", "ms"})
+# tensor, pipeline, context, expert: the parallelisms that split a model
+DEGREES = ("tp", "pp", "cp", "ep")
+_TEXTS = frozenset({"model", "precision", "framework", "variables"})
+_NO_FACTS = frozenset({"step", "epoch", "who", "begins", "length"})
+_INTEGER = r"(?<![\d.,])(?:\d{1,3}(?:,\d{3})+|\d{1,18})(?![\d\u2026])"
+_NO_NUMBER = frozenset({"nan", "inf", "-nan", "-inf"})
+
+
+class Line(NamedTuple):
+    """A form of a line, tried if `mark` is in the line. A line that `begins` opens a launch once one has rates."""
+
+    mark: str
+    pattern: re.Pattern[str]
+    begins: bool = False
+    # a log with such a line is refused
+    reason: str = ""
+
+
+def form(mark: str, text: str, *, begins: bool = False, reason: str = "") -> Line:
+    return Line(mark, re.compile(re.sub(r"(?<!\?P)<(\w+)>", _field, text)), begins, reason)
+
+
+def is_rate(name: str) -> bool:
+    return name in RATES or name.endswith(("_rate", "_total"))
+
+
+def _field(name: re.Match[str]) -> str:
+    value = _INTEGER
+    if is_rate(name[1]) or name[1].startswith("_"):
+        value = NUMBER
+    elif name[1] in _TEXTS:
+        value = r"\S+"
+    elif name[1] == "loss":
+        value = r"[^\s,;|]+"
+    return f"(?P<{name[1]}>{value})"
+
+
+# ---------------------------------------------------------------- facts and rates of a launch
+
+# an epoch and a step in one integer of 63 bits
+_SHIFT, _MOST = 1 << 40, 1 << 22
+# largest relative difference between ranks: of one step; of steady rates and totals
+_ALIKE, APART = 0.05, 0.2
+_MOST_VALUES = 4096
+
+
+class Rates:
+    """Rates of one speaker by increasing place, in 16 bytes each."""
+
+    def __init__(self) -> None:
+        self.places = array("q")
+        self.rates = array("d")
+
+    def add(self, place: int | None, rate: float) -> bool:
+        """Return False for a place before the last that is new, or that has another rate."""
+        places = self.places
+        if place is None:
+            place = len(places)
+        if not places or place > places[-1]:
+            places.append(place)
+            self.rates.append(rate)
+            return True
+        at = bisect_left(places, place)
+        # the first step includes the start, which differs between ranks
+        return places[at] == place and (not at or abs(self.rates[at] - rate) <= _ALIKE * rate)
+
+    def all(self) -> NDArray[np.float64]:
+        return np.frombuffer(self.rates)
+
+    def later(self, by_epoch: bool = False) -> NDArray[np.float64]:
+        """All but the first, or but the first of each epoch."""
+        if not by_epoch:
+            return self.all()[1:]
+        epochs = self.epochs()
+        later: NDArray[np.float64] = self.all()[1:][epochs[1:] == epochs[:-1]]
+        return later
+
+    def lasts(self) -> dict[int, float]:
+        """The last rate of each epoch."""
+        return dict(zip(self.epochs().tolist(), self.rates, strict=True))
+
+    def epochs(self) -> NDArray[np.int64]:
+        return np.frombuffer(self.places, np.int64) // _SHIFT
+
+
+# the rank in a launcher's tag and the rank that a line says, -1 for none
+Speaker = tuple[int, int]
+_NOBODY = (-1, -1)
+
+
+class Launch:
+    """Facts and rates of a launch."""
+
+    def __init__(self, given: Given, first: int = 1) -> None:
+        self.given = given
+        self.first = first
+        # known once all lines are read
+        self.devices = 0
+        self.facts: dict[str, dict[str, LogLine]] = defaultdict(dict)
+        self.rates: dict[str, dict[Speaker, Rates]] = defaultdict(dict)
+        self.last: dict[str, str] = {}
+        # the largest step of progress bars, by their length
+        self.bars: dict[str, int] = {}
+        self.diverged = False
+        self.mixed = ""
+
+    def add(self, line: LogLine, values: Mapping[str, Any]) -> bool:
+        """Add what a line says. Return True if it says a rate."""
+        who = speaker(line, values)
+        spoke = False
+        for name, value in values.items():
+            if value is None or name in _NO_FACTS:
+                continue
+            if is_rate(name):
+                spoke |= self._rate(line, name, who, _place(values), number(str(value)))
+            elif name == "loss":
+                self.diverged |= value.lower().strip(".,") in _NO_NUMBER
+            elif name[0] == "_":
+                self.last[name] = value
+            elif name == "done":
+                self._bar(values["length"], int(value))
+            elif len(said := self.facts[name]) < _MOST_VALUES:
+                said.setdefault(str(value), line)
+        return spoke
+
+    def _bar(self, length: str, done: int) -> None:
+        if length in self.bars or len(self.bars) < _MOST_VALUES:
+            self.bars[length] = max(done, self.bars.get(length, 0))
+
+    def _rate(self, line: LogLine, name: str, who: Speaker, place: int | None, rate: float) -> bool:
+        if not rate > 0:
+            return False
+        rates = self.rates[name].get(who) or self.rates[name].setdefault(who, Rates())
+        if not rates.add(place, rate) and place is not None:
+            where = f"step {place % _SHIFT}" + (f" of epoch {place // _SHIFT}" if place >= _SHIFT else "")
+            self.mixed = self.mixed or (
+                f"says several rates of {where} (line {line.number}), and no line says who speaks: "
+                "several trainings or ranks; split it by launch"
+            )
+        return True
+
+    def spoke(self, who: Speaker) -> bool:
+        """True if this speaker, or one without a rank, has said a rate."""
+        speakers = self.speakers
+        return who in speakers or _NOBODY in speakers or (who == _NOBODY and bool(speakers))
+
+    @property
+    def speakers(self) -> set[Speaker]:
+        return {who for speakers in self.rates.values() for who in speakers}
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """Equal for two launches that say the same."""
+        facts = tuple((name, *said) for name, said in self.facts.items())
+        rates = tuple(one.rates.tobytes() for of in self.rates.values() for one in of.values())
+        return facts, rates, self.diverged, self.mixed, *self.last.values(), *self.bars.items()
+
+    def texts(self, name: str) -> list[str]:
+        return list(self.facts[name]) if name in self.facts else []
+
+    def integers(self, name: str) -> dict[int, LogLine]:
+        said = self.facts[name].items() if name in self.facts else ()
+        return {int(text.replace(",", "")): line for text, line in said if text.replace(",", "").isdigit()}
+
+    def only(self, name: str) -> int:
+        """The only value of an integer, 0 if unknown. Raises Refused for several."""
+        what = "batch sizes" if name == "batch_size" else f"values of {name.replace('_', ' ')}"
+        return agreed(self.integers(name), 0, "", what) or 0
+
+    def pooled(self, metric: str) -> NDArray[np.float64]:
+        return np.concatenate([[], *(rates.all() for rates in self.rates[metric].values())])
+
+    def middle(self, metric: str, apart: float = APART) -> float:
+        """Median of totals, which must agree. Raises Refused."""
+        totals = self.pooled(metric)
+        if not totals.size:
+            raise Unfinished("has no whole line with a rate")
+        if totals.max() > (1 + apart) * totals.min():
+            raise Refused(f"has totals from {totals.min():g} to {totals.max():g}, of several launches: split it")
+        return float(np.median(totals))
+
+    def steady(self, metric: str, what: str) -> float:
+        """Median without the first place, of speakers that agree. Raises Refused."""
+        if not self.rates[metric]:
+            raise Unfinished(f"has no whole line of a {what} with its rate")
+        of_each = [float(np.median(later)) for one in self.rates[metric].values() if (later := one.later()).size]
+        if not of_each:
+            raise Unfinished(f"has only its first {what}, which includes the start")
+        if max(of_each) > (1 + APART) * min(of_each):
+            raise Refused(f"has ranks that disagree: rates from {min(of_each):g} to {max(of_each):g}")
+        return float(np.median(of_each))
+
+
+def speaker(line: LogLine, values: Mapping[str, Any]) -> Speaker:
+    said = values.get("who")
+    return -1 if line.rank is None else line.rank, -1 if said is None else int(said)
+
+
+def _place(values: Mapping[str, Any]) -> int | None:
+    step, epoch = values.get("step"), values.get("epoch")
+    if step is None and epoch is None:
+        return None
+    return min(_whole(epoch), _MOST) * _SHIFT + min(_whole(step), _SHIFT - 1)
+
+
+def _whole(value: Any) -> int:
+    return int(value.replace(",", "")) if isinstance(value, str) else int(value or 0)
+
+
+class Unfinished(Refused):
+    """A launch without its rate. It is named in a note if the log has others."""
+
+
+# ---------------------------------------------------------------- how rates become a value
+
+# rate over all devices in the grammar's unit per second, notes
+Value = tuple[float, tuple[str, ...]]
+Values = Callable[[Launch], Value]
+
+
+def of_all(what: str, *notes: str) -> Values:
+    """`<rate>` of all devices, the median after the first `what`."""
+    return lambda launch: (launch.steady("rate", what), notes)
+
+
+def of_device(what: str, *notes: str) -> Values:
+    """`<device_rate>` times devices, the median after the first `what`."""
+    return lambda launch: (launch.devices * launch.steady("device_rate", what), notes)
+
+
+def of_asked(what: str, *notes: str) -> Values:
+    """`<rate>` of all devices, or with `--speed-of worker` of one worker: the median after the first `what`."""
+
+    def value(launch: Launch) -> Value:
+        rate, spoke = launch.steady("rate", what), len(launch.rates["rate"])
+        if launch.given.speed_of == "worker":
+            workers = spoke if spoke > 1 else launch.devices
+            return workers * rate, (f"one worker's own speed x {workers}", *notes)
+        if spoke > 1 and not launch.given.speed_of:
+            raise Refused(
+                f"has {what}s of {spoke} processes, and no line says whether a speed is of one of them or of all; "
+                "say --speed-of worker or --speed-of all"
+            )
+        return rate, notes
+
+    return value
+
+
+def per_step(what: str, *notes: str) -> Values:
+    """The global batch over `<seconds>` or `<ms>` of a step, the median after the first `what`."""
+
+    def value(launch: Launch) -> Value:
+        whole = launch.only("global_batch") or launch.devices * (
+            launch.only("batch_size") or launch.given.batch_size
+        )
+        if not whole:
+            raise Refused("says neither its batch nor its global batch: add --batch-size N")
+        in_ms = bool(launch.rates.get("ms"))
+        return whole / launch.steady("ms" if in_ms else "seconds", what) * (1000 if in_ms else 1), notes
+
+    return value
+
+
+# ---------------------------------------------------------------- number of devices, batch, parallelism
+
+
+def sizes(launch: Launch) -> dict[int, LogLine | None]:
+    """Numbers of devices that a log says, also as global batch over batch of a device. Raises Refused."""
+    said: dict[int, LogLine | None] = {**launch.integers("world_size")}
+    whole, batch = launch.only("global_batch"), launch.only("batch_size") * (launch.only("accumulation") or 1)
+    if whole and batch:
+        if whole % batch:
+            raise Refused(f"contradicts itself: a global batch of {whole} with {batch} per device")
+        split = prod(launch.only(name) or 1 for name in DEGREES[:3])
+        said.setdefault(whole // batch * split, next(iter(launch.facts["global_batch"].values())))
+    return said
+
+
+def batches(launch: Launch) -> Iterable[int]:
+    """Samples per device and step, if the log says them or their sum."""
+    if said := launch.integers("batch_size"):
+        return said
+    return [whole // launch.devices for whole in launch.integers("global_batch") if whole % launch.devices == 0]
+
+
+def parallelism(launch: Launch) -> str:
+    """`tp=2,pp=4`; `tp=1` if the log says that the model is not split, "" if it does not say."""
+    degrees = {name: launch.only(name) for name in DEGREES if name in launch.facts}
+    split = ",".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1)
+    return split or ("tp=1" if degrees else "")
+
+
+# ---------------------------------------------------------------- grammars
+
+
+class Grammar(Record, frozen=True, kw_only=True):
+    """How a tool's log is read.
+
+    `marks`, `sure`: a line of the tool has one of `marks` and matches `sure`.
+    `data`: a line with one of these and without a rate is counted as skipped, unless `no_data` is in it.
+    `value`: the rate over all devices, with notes. `lacks`: why a log without any rate is refused.
+    `hint`: why the number of devices is unknown. `checks`: raise Refused for a rate that contradicts the launch.
+    `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
+    raises ValueError, KeyError, TypeError or AttributeError for a damaged line.
+    `worker`: fact with the worker that wrote the log, for tools whose workers all say the total.
+    """
+
+    name: str
+    marks: tuple[str, ...]
+    sure: str
+    unit: ImportedUnit | Callable[[Launch], ImportedUnit]
+    value: Values
+    lines: tuple[Line, ...] = ()
+    objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
+    data: tuple[str, ...] = ()
+    no_data: str = "\0"
+    lacks: str = "has no whole line with a rate"
+    hint: str = ""
+    sizes: Callable[[Launch], Iterable[int]] = sizes
+    batches: Callable[[Launch], Iterable[int]] = batches
+    models: Callable[[Launch], Iterable[str]] = lambda launch: launch.texts("model")
+    checks: tuple[Callable[[Launch, float], None], ...] = ()
+    worker: str = ""
+
+
+def tool(grammar: Grammar) -> Tool:
+    return Tool(grammar.marks, re.compile(grammar.sure), lambda lines, given: _Reading(grammar, given).read(lines))
+
+
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+class _Reading:
+    def __init__(self, grammar: Grammar, given: Given) -> None:
+        self.grammar = grammar
+        self.given = given
+        self.launch = Launch(given)
+        self.rows = Rows()
+        self.skipped = Skipped()
+        self.unfinished: list[tuple[int, Unfinished]] = []
+        self.workers: set[str] = set()
+        self.seen: set[int] = set()
+
+    def read(self, lines: Iterable[LogLine]) -> Found:
+        data, no_data = self.grammar.data, self.grammar.no_data
+        for one in lines:
+            if not self._read(one) and any(word in one.text for word in data) and no_data not in one.text:
+                self.skipped.add(one)
+        self._close()
+        rows = tuple(self.rows)
+        if not rows:
+            raise self.unfinished[0][1]
+        worker = int(self.workers.pop()) if len(self.workers) == 1 else None
+        return Found(rows=rows, worker=worker, notes=(*self.skipped.notes(), *self._broken_off()))
+
+    def _read(self, one: LogLine) -> bool:
+        text, spoke = one.text, False
+        for kind in self.grammar.lines:
+            if kind.mark in text and (match := kind.pattern.search(text)) is not None:
+                if kind.reason:
+                    raise Refused(f"{kind.reason.format(*match.groups())} (line {one.number})")
+                spoke |= self._add(one, match.groupdict(), kind.begins)
+        if self.grammar.objects is not None:
+            try:
+                for values in self.grammar.objects(one, self.launch):
+                    spoke |= self._add(one, values, bool(values.get("begins")))
+            except _DAMAGED:
+                self.skipped.add(one)
+        return spoke
+
+    def _add(self, one: LogLine, values: Mapping[str, Any], begins: bool) -> bool:
+        if begins and self.launch.spoke(speaker(one, values)):
+            self._close()
+            self.launch = Launch(self.given, one.number)
+        return self.launch.add(one, values)
+
+    def _close(self) -> None:
+        """Make the launch's row; text that is repeated counts once."""
+        if (content := hash(self.launch.content)) in self.seen:
+            return
+        self.seen.add(content)
+        self.workers.update(self.launch.texts(self.grammar.worker))
+        try:
+            self.rows.add(_row(self.grammar, self.launch))
+        except Unfinished as why:
+            self.unfinished.append((self.launch.first, why))
+
+    def _broken_off(self) -> tuple[str, ...]:
+        return tuple(f"not counted: the launch from line {first} on {why}" for first, why in self.unfinished)
+
+
+def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
+    if launch.mixed:
+        raise Refused(launch.mixed)
+    if not launch.rates:
+        raise Unfinished(grammar.lacks)
+    launch.devices = devices = agreed_size(grammar.sizes(launch), launch.given, grammar.hint)
+    if (last := max(tag for tag, _ in launch.speakers)) >= devices:
+        raise Refused(
+            f"has rates of rank {last} on {devices} devices: --world-size N must count devices of all ranks"
+        )
+    rate, notes = grammar.value(launch)
+    for check in grammar.checks:
+        check(launch, rate)
+    return row(
+        launch.given,
+        tool=grammar.name,
+        unit=grammar.unit(launch) if callable(grammar.unit) else grammar.unit,
+        rate=None if launch.diverged else rate,
+        devices=devices,
+        models=grammar.models(launch),
+        batches=grammar.batches(launch),
+        precisions=launch.texts("precision"),
+        device_kinds=[kind.lower() for kind in launch.texts("device_kind")],
+        frameworks=launch.texts("framework"),
+        variables=launch.texts("variables"),
+        parallelism=parallelism(launch),
+        synchronous=not launch.texts("asynchronous"),
+        failed="the loss is no number" if launch.diverged else "",
+        notes=notes,
+    )
