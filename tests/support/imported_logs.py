@@ -66,6 +66,7 @@ SAID = {
     "deepspeed.log": Said("deepspeed", 4, 16, 404.0, "samples"),
     "deepspeed_old.log": Said("deepspeed", 8, 0, 230.25, "samples", Given(world_size=8)),
     "kempnerforge.log": Said("kempnerforge", 8, 8, 44299.0, "tokens"),
+    "kempnerforge_table.md": Said("kempnerforge_table", 8, 0, 44000.0, "tokens"),
     "llm_c.log": Said("llm_c", 4, 32, 655360.0, "tokens"),
     # 131,072 tokens in 0.5 s; the iteration of 9 s evaluated first
     "nanogpt.log": Said("nanogpt", 4, 128, 262144.0, "tokens", Given(world_size=4)),

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from scaling.records.run import ImportedBandwidth
-from scaling.tools.importers.logs import Found, Given, LogLine, Refused, Skipped, Tool, once, world_size
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import Found, Given, Refused, Skipped, Tool, once, world_size
 
 _NAMES = {
     name.replace("_", ""): name

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
+from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import (
     NUMBER,
     Found,
     Given,
-    LogLine,
     Refused,
     Rows,
     Skipped,

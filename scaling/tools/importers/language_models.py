@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from scaling.records.run import ImportedRow
 from scaling.tools.importers.engine import (
     DEGREES,
     Grammar,
@@ -25,7 +26,8 @@ from scaling.tools.importers.engine import (
     per_step,
     tool,
 )
-from scaling.tools.importers.logs import LogLine, Refused
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import Found, Given, Refused, Rows, Skipped, Tool, number, row, world_size
 
 _FIRST = "the first line is left out"
 
@@ -265,6 +267,41 @@ KEMPNERFORGE = tool(
 )
 
 
+# A table of results as its benchmarks/mfu_scaling has it, a row per training. Cells are two spaces apart.
+
+_HEADER = r"GPUs  Nodes  Model  Parallelism  tok/s"
+_RESULT = re.compile(
+    r"^\d+  (?P<gpus>\d+)  \d+  (?P<model>\S+)  (?P<split>\S+)  (?P<rate>[\d,]+)  [*\d.]+  [\d.]+ GB  [\d.]+s$"
+)
+
+
+def _read_table(lines: Iterable[LogLine], given: Given) -> Found:
+    rows, skipped = Rows(), Skipped()
+    for line in lines:
+        if (one := _RESULT.search(line.text)) is not None:
+            rows.add(_result(one, given))
+        elif " GB  " in line.text:
+            skipped.add(line)
+    return Found(rows=tuple(rows), notes=skipped.notes())
+
+
+def _result(one: re.Match[str], given: Given) -> ImportedRow:
+    degrees = re.findall(r"\b(tp|pp|cp|ep)=(\d+)", one["split"].lower())
+    return row(
+        given,
+        tool="kempnerforge_table",
+        unit="tokens",
+        rate=number(one["rate"]),
+        devices=world_size([int(one["gpus"])], given),
+        models=[one["model"]],
+        parallelism=",".join(f"{name}={degree}" for name, degree in degrees) or "tp=1",
+        notes=("the mean of the last steps, as its table says",),
+    )
+
+
+KEMPNERFORGE_TABLE = Tool(("tok/s",), re.compile(_HEADER), _read_table)
+
+
 # ---------------------------------------------------------------- llm.c
 # github.com/karpathy/llm.c: train_gpt2.cu prints an exponential mean of all processes' tokens, the PyTorch and the
 # fp32 programs those of the step.
@@ -291,12 +328,12 @@ LLM_C = tool(
         models=_parameters,
         lines=(
             form(" tok/s", r"step +<step>/\d+(?: \||:) (?:train )?loss <loss> .*[|,] <rate> tok/s"),
-            form("| Parameter ", r"\| Parameter +\| Value ", begins=True),
-            form("| sequence length T", r"length T +\| <sequence_length> +\|"),
-            form("| total batch size", r"total batch size +\| <global_tokens> +\|"),
-            form("| num_processes", r"num_processes +\| <world_size> +\|"),
-            form("| precision", r"\| precision +\| <precision> +\|"),
-            form("| num_parameters", r"num_parameters +\| <parameters> +\|"),
+            form("Parameter  ", r"^Parameter  Value$", begins=True),
+            form("sequence length T", r"^sequence length T  <sequence_length>$"),
+            form("total batch size", r"^total batch size  <global_tokens>$"),
+            form("num_processes", r"^num_processes  <world_size>$"),
+            form("precision", r"^precision  <precision>$"),
+            form("num_parameters", r"^num_parameters  <parameters>$"),
         ),
     )
 )

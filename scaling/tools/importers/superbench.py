@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable
 
 from scaling.records.run import ImportedRow
+from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import (
     NUMBER,
     Found,
     Given,
-    LogLine,
     Refused,
     Rows,
     Skipped,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,8 @@ from scaling.tools.importers import (
     tensorflow,
     trainers,
 )
-from scaling.tools.importers.logs import CUT, Found, Given, Refused, Tool, blocks, of_blocks, untagged
+from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
+from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
 TOOLS: dict[str, Tool] = {
     "horovod": horovod.TOOL,
@@ -46,6 +47,7 @@ TOOLS: dict[str, Tool] = {
     "maxtext": language_models.MAXTEXT,
     "deepspeed": language_models.DEEPSPEED,
     "kempnerforge": language_models.KEMPNERFORGE,
+    "kempnerforge_table": language_models.KEMPNERFORGE_TABLE,
     "llm_c": language_models.LLM_C,
     "nanogpt": language_models.NANOGPT,
     "composer": trainers.COMPOSER,
@@ -56,7 +58,7 @@ TOOLS: dict[str, Tool] = {
 
 
 Cell = tuple[str, str, int, int, bool]
-_ENDS = f"\n{CUT}"
+_WHITE = b" \t\r\n"
 
 
 class Log(NamedTuple):
@@ -66,17 +68,20 @@ class Log(NamedTuple):
 
 
 def recognise(path: Path, wanted: str | None = None) -> Log:
-    """Find a log's tool. Raises Refused for no tool or several; `wanted` overrides the lines."""
+    """Find a log's tool. Raises Refused for no tool or several; `wanted` overrides the lines.
+
+    The digest is of the text without tags and white space.
+    """
     if not path.is_file():
         raise Refused(_why_not(path))
-    digest, before = sha256(), ""
+    digest = sha256()
     tools: set[str] = set()
     for block in blocks(path):
-        text = f"{before}{block}".rstrip(_ENDS)
-        before = "\n"  # ends of logs do not count: copies differ there
-        digest.update(text.encode("utf-8", "replace"))
+        lines = [text for _, text in untagged(block)]
+        bare = "\n".join(lines)
+        digest.update(bare.replace(CUT, "").encode("utf-8", "replace").translate(None, _WHITE))
         if wanted is None:
-            tools.update(name for name in TOOLS.keys() - tools if _has(block, TOOLS[name]))
+            tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, TOOLS[name]))
     if wanted is None:
         _one_of(tools)
     return Log(path, wanted or tools.pop(), digest.hexdigest())
@@ -88,11 +93,9 @@ def _why_not(path: Path) -> str:
     return "is no regular file: it is read twice, save it first" if path.exists() else "no such file"
 
 
-def _has(block: str, tool: Tool) -> bool:
-    return any(mark in block for mark in tool.marks) and any(
-        tool.sure.search(untagged(line)[1])
-        for line in block.split("\n")
-        if any(mark in line for mark in tool.marks)
+def _has(text: str, lines: Iterable[str], tool: Tool) -> bool:
+    return any(mark in text for mark in tool.marks) and any(
+        tool.sure.search(line) for line in lines if any(mark in line for mark in tool.marks)
     )
 
 
@@ -131,8 +134,11 @@ def _refuse_other_workers(found: Found, path: Path, workers: dict[Cell, tuple[in
             )
 
 
-def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Found]:
-    """Read all logs. Raises UsageError with the log's name if one is refused, repeated, or of another worker."""
+def read_all(
+    paths: Iterable[Path], wanted: str | None, given: Given, of_log: Mapping[Path, Given] | None = None
+) -> list[Found]:
+    """Read all logs; `of_log` has its own `given` by log. Raises UsageError with the log's name if one is refused,
+    repeated, or of another worker."""
     seen: dict[str, Path] = {}
     workers: dict[Cell, tuple[int, Path]] = {}
     found = []
@@ -142,7 +148,7 @@ def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Fo
             if log.digest in seen:
                 raise Refused(f"is {seen[log.digest]} again: a launch counts once")
             seen[log.digest] = path
-            found.append(read(log, given))
+            found.append(read(log, (of_log or {}).get(path, given)))
             _refuse_other_workers(found[-1], path, workers)
         except UsageError as error:
             raise UsageError(f"LOG {path}: {error}") from None

@@ -10,7 +10,8 @@ import numpy as np
 
 from scaling.records.run import ImportedUnit
 from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, form, of_all, tool
-from scaling.tools.importers.logs import LogLine, Refused
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import Refused
 
 
 def _multiples(low: float, high: float, of: int) -> set[int]:

@@ -219,6 +219,20 @@ def test_a_split_model_is_compared_with_the_same_split(tmp_path: Path) -> None:
     }
 
 
+def test_a_table_of_results_has_the_same_bases(tmp_path: Path) -> None:
+    """The text is of no training: batch and precision are added."""
+    results = ((1, "\u2014", 10471), (4, "FSDP=4", 38983), (4, "TP=4", 25135), (8, "TP=4+FSDP=2", 44299))
+    rows = "".join(
+        f"| {place} | {gpus} | 1 | 7B | {split} | {rate:,} | **57.8** | 80.7 GB | 3.13s |\n"
+        for place, (gpus, split, rate) in enumerate(results, 1)
+    )
+    head = "| # | GPUs | Nodes | Model | Parallelism | tok/s | MFU (%) | Mem/GPU | Step Time |\n|---|---|---|\n"
+    log = written(tmp_path, head + rows, "results.md")
+    (found,) = read_all([log], None, Given(batch_size=8, precision="bf16"))
+    told = [(cell.world_size, cell.base_world_size, round(cell.efficiency or 0, 3)) for cell in cells(found.rows)]
+    assert told == [(1, 1, 1.0), (4, 1, 0.931), (4, 4, 1.0), (8, 4, 0.881)]
+
+
 def test_without_the_same_split_the_row_says_what_it_needs(tmp_path: Path) -> None:
     _, split = of_forge(tmp_path, (1, 1, 10471), (8, 4, 44299))
     assert split.efficiency is None
