@@ -18,16 +18,18 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
-from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
     NUMBER,
     Found,
@@ -36,6 +38,7 @@ from scaling.tools.importers.logs import (
     Rows,
     Skipped,
     Tool,
+    Trace,
     agreed,
     number,
     row,
@@ -49,7 +52,7 @@ RATES = frozenset({"rate", "total", "seconds", "ms"})
 DEGREES = ("tp", "pp", "cp", "ep")
 _TEXTS = frozenset({"model", "precision", "framework", "variables"})
 _NO_FACTS = frozenset({"step", "epoch", "who", "at", "begins", "length"})
-_INTEGER = r"(?<![\d.,])(?:\d{1,3}(?:,\d{3})+|\d{1,18})(?![\d\u2026])"
+_INTEGER = rf"(?<![\d.,])(?:\d{{1,3}}(?:,\d{{3}})+|\d{{1,18}})(?![\d{CUT}])"
 _NO_NUMBER = frozenset({"nan", "inf", "-nan", "-inf"})
 
 
@@ -67,16 +70,21 @@ def form(mark: str, text: str, *, begins: bool = False, reason: str = "") -> Lin
     return Line(mark, re.compile(re.sub(r"(?<!\?P)<(\w+)>", _field, text)), begins, reason)
 
 
-def is_rate(name: str) -> bool:
-    return name in RATES or name.endswith(("_rate", "_total"))
+@cache
+def _kind(name: str) -> str:
+    if name in RATES or name.endswith(("_rate", "_total")):
+        return "rate"
+    if name in ("loss", "done"):
+        return name
+    return "" if name in _NO_FACTS else "last" if name[0] == "_" else "fact"
 
 
 def _field(name: re.Match[str]) -> str:
     value = _INTEGER
-    if is_rate(name[1]) or name[1].startswith("_"):
+    if _kind(name[1]) in ("rate", "last"):
         value = NUMBER
     elif name[1] in _TEXTS:
-        value = r"\S+"
+        value = rf"[^\s{CUT}]+"
     elif name[1] == "loss":
         value = r"[^\s,;|]+"
     return f"(?P<{name[1]}>{value})"
@@ -89,6 +97,8 @@ _SHIFT, _MOST = 1 << 40, 1 << 22
 # largest relative difference between ranks: of one step; of steady rates and totals
 _ALIKE, APART = 0.05, 0.2
 _MOST_VALUES = 4096
+# of a trace
+_MOST_PLACES = 4096
 
 
 class Rates:
@@ -110,6 +120,9 @@ class Rates:
         at = bisect_left(places, place)
         # the first step includes the start, which differs between ranks
         return places[at] == place and (not at or abs(self.rates[at] - rate) <= _ALIKE * rate)
+
+    def head(self) -> Trace:
+        return Trace(self.places[:_MOST_PLACES], self.rates[:_MOST_PLACES])
 
     def all(self) -> NDArray[np.float64]:
         return np.frombuffer(self.rates)
@@ -155,36 +168,40 @@ class Launch:
 
     def add(self, line: LogLine, values: Mapping[str, Any]) -> bool:
         """Add what a line says. Return True if it says a rate."""
-        who = speaker(line, values)
         spoke = False
         if "at" in values:
-            self.at[who] = _place({**values, "step": values["at"]})
+            self.at[speaker(line, values)] = _place({**values, "step": values["at"]})
         for name, value in values.items():
-            if value is None or name in _NO_FACTS:
+            if value is None:
                 continue
-            if is_rate(name):
-                spoke |= self._rate(line, name, who, _place(values, self.at.get(who)), number(str(value)))
-            elif name == "loss":
-                self.diverged |= value.lower().strip(".,") in _NO_NUMBER
-            elif name[0] == "_":
+            kind = _kind(name)
+            if kind == "rate":
+                spoke |= self._rate(line, name, values, number(value if isinstance(value, str) else str(value)))
+            elif kind == "fact":
+                said, text = self.facts[name], str(value)
+                if text not in said and len(said) < _MOST_VALUES:
+                    said[text] = line
+            elif kind == "last":
                 self.last[name] = value
-            elif name == "done":
+            elif kind == "loss":
+                self.diverged |= value.lower().strip(".,") in _NO_NUMBER
+            elif kind == "done":
                 self._bar(values["length"], int(value))
-            elif len(said := self.facts[name]) < _MOST_VALUES:
-                said.setdefault(str(value), line)
         return spoke
 
     def _bar(self, length: str, done: int) -> None:
         if length in self.bars or len(self.bars) < _MOST_VALUES:
             self.bars[length] = max(done, self.bars.get(length, 0))
 
-    def _rate(self, line: LogLine, name: str, who: Speaker, place: int | None, rate: float) -> bool:
+    def _rate(self, line: LogLine, name: str, values: Mapping[str, Any], rate: float) -> bool:
         if not rate > 0:
             return False
+        who = speaker(line, values)
+        place = _place(values, self.at.get(who))
         rates = self.rates[name].get(who) or self.rates[name].setdefault(who, Rates())
-        if not rates.add(place, rate) and place is not None:
+        if not rates.add(place, rate) and place is not None and not self.mixed:
             where = f"step {place % _SHIFT}" + (f" of epoch {place // _SHIFT}" if place >= _SHIFT else "")
-            self.mixed = self.mixed or (
+            self.mixed = (
                 f"says several rates of {where} (line {line.number}), and no line says who speaks: "
                 "several trainings or ranks; split it by launch"
             )
@@ -199,12 +216,21 @@ class Launch:
     def speakers(self) -> set[Speaker]:
         return {who for speakers in self.rates.values() for who in speakers}
 
+    def distinct(self, metric: str) -> list[Rates]:
+        """Rates of speakers; those that say the same all along are one."""
+        return list({one.rates.tobytes(): one for one in self.rates.get(metric, {}).values()}.values())
+
     @property
     def content(self) -> tuple[object, ...]:
         """Equal for two launches that say the same."""
         facts = tuple((name, *said) for name, said in self.facts.items())
         rates = tuple(one.rates.tobytes() for of in self.rates.values() for one in of.values())
         return facts, rates, self.diverged, self.mixed, *self.last.values(), *self.bars.items()
+
+    def trace(self) -> list[Trace]:
+        """The first rates of one speaker, of the metric that is said most often."""
+        speakers = max(self.rates.values(), key=lambda of: sum(len(one.rates) for one in of.values()))
+        return [speakers[min(speakers)].head()]
 
     def texts(self, name: str) -> list[str]:
         return list(self.facts[name]) if name in self.facts else []
@@ -255,7 +281,7 @@ def _place(values: Mapping[str, Any], default: int | None = None) -> int | None:
 
 
 def _whole(value: Any) -> int:
-    return int(value.replace(",", "")) if isinstance(value, str) else int(value or 0)
+    return int(value.replace(",", "") if isinstance(value, str) and "," in value else value or 0)
 
 
 class Unfinished(Refused):
@@ -348,7 +374,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     """How a tool's log is read.
 
     `marks`, `sure`: a line of the tool has one of `marks` and matches `sure`.
-    `data`: a line with one of these and without a rate is counted as skipped, unless `no_data` is in it.
+    `data`: a line with this text and without a rate is counted as skipped, unless `no_data` is in it.
     `value`: the rate over all devices, with notes. `lacks`: why a log without any rate is refused.
     `hint`: why the number of devices is unknown. `checks`: raise Refused for a rate that contradicts the launch.
     `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
@@ -363,7 +389,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     value: Values
     lines: tuple[Line, ...] = ()
     objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
-    data: tuple[str, ...] = ()
+    data: str = "\0"
     no_data: str = "\0"
     lacks: str = "has no whole line with a rate"
     hint: str = ""
@@ -379,7 +405,9 @@ def tool(grammar: Grammar) -> Tool:
     return Tool(grammar.marks, re.compile(grammar.sure), lambda lines, given: _Reading(grammar, given).read(lines))
 
 
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+# digits of a number that a terminal wrapped
+_REST, _MOST_REST = re.compile(rf"[\d.,]+\s*{CUT}?$"), 20
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.DecodeError)
 
 
 class _Reading:
@@ -392,26 +420,28 @@ class _Reading:
         self.unfinished: list[tuple[int, Unfinished]] = []
         self.workers: set[str] = set()
         self.seen: set[int] = set()
+        self.traces: list[Trace] = []
 
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
-        for one in lines:
-            if not self._read(one) and any(word in one.text for word in data) and no_data not in one.text:
+        for one in _marked(lines):
+            if not self._read(one) and data in one.text and no_data not in one.text:
                 self.skipped.add(one)
         self._close()
         rows = tuple(self.rows)
         if not rows:
             raise self.unfinished[0][1]
         worker = int(self.workers.pop()) if len(self.workers) == 1 else None
-        return Found(rows=rows, worker=worker, notes=(*self.skipped.notes(), *self._broken_off()))
+        traces = tuple(self.traces)
+        return Found(rows=rows, worker=worker, traces=traces, notes=(*self.skipped.notes(), *self._broken_off()))
 
     def _read(self, one: LogLine) -> bool:
         text, spoke = one.text, False
-        for kind in self.grammar.lines:
-            if kind.mark in text and (match := kind.pattern.search(text)) is not None:
-                if kind.reason:
-                    raise Refused(f"{kind.reason.format(*match.groups())} (line {one.number})")
-                spoke |= self._add(one, match.groupdict(), kind.begins)
+        for mark, pattern, begins, reason in self.grammar.lines:
+            if mark in text and (match := pattern.search(text)) is not None:
+                if reason:
+                    raise Refused(f"{reason.format(*match.groups())} (line {one.number})")
+                spoke |= self._add(one, match.groupdict(), begins)
         if self.grammar.objects is not None:
             try:
                 for values in self.grammar.objects(one, self.launch):
@@ -421,7 +451,7 @@ class _Reading:
         return spoke
 
     def _add(self, one: LogLine, values: Mapping[str, Any], begins: bool) -> bool:
-        if begins and self.launch.spoke(speaker(one, values)):
+        if begins and self.launch.rates and self.launch.spoke(speaker(one, values)):
             self._close()
             self.launch = Launch(self.given, one.number)
         return self.launch.add(one, values)
@@ -434,11 +464,24 @@ class _Reading:
         self.workers.update(self.launch.texts(self.grammar.worker))
         try:
             self.rows.add(_row(self.grammar, self.launch))
+            self.traces += self.launch.trace()
         except Unfinished as why:
             self.unfinished.append((self.launch.first, why))
 
     def _broken_off(self) -> tuple[str, ...]:
         return tuple(f"not counted: the launch from line {first} on {why}" for first, why in self.unfinished)
+
+
+def _marked(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Mark a line as cut if the next one may be the rest of a number that a terminal wrapped."""
+    before: LogLine | None = None
+    for one in lines:
+        if before is not None:
+            is_rest = len(one.text) <= _MOST_REST and before.text[-1:].isdigit() and _REST.match(one.text)
+            yield before._replace(text=before.text + CUT) if is_rest else before
+        before = one
+    if before is not None:
+        yield before
 
 
 def _row(grammar: Grammar, launch: Launch) -> ImportedRow:

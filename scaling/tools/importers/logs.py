@@ -73,12 +73,21 @@ class Given(Record, frozen=True, kw_only=True):
     speed_of: SpeedOf = ""
 
 
+class Trace(NamedTuple):
+    """Rates of one speaker of a launch by their place; of a long launch the first ones."""
+
+    places: array[int]
+    rates: array[float]
+
+
 class Found(Record, frozen=True, kw_only=True):
-    """The result for one log. `worker` wrote it, for tools whose workers all print the total."""
+    """The result for one log. `worker` wrote it, for tools whose workers all print the total.
+    `traces`: one of each launch, by which logs of one launch are known."""
 
     rows: tuple[ImportedRow, ...] = ()
     bandwidths: tuple[ImportedBandwidth, ...] = ()
     worker: int | None = None
+    traces: tuple[Trace, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -108,6 +108,7 @@ def _arguments(line: LogLine, launch: Launch) -> Mapping[str, Any]:
         "begins": True,
         "who": node[1] if node else None,
         "process": process,
+        "whole": "yes" if said else None,
         "model": _model(said),
         "precision": said.get("dtype"),
         "device_kind": None if gpus is None else "cpu" if gpus in _NO_GPUS[: 2 + ("num_gpus" in said)] else "gpu",
@@ -136,11 +137,13 @@ def _each(launch: Launch) -> int:
         return launch.only("num_gpus") or 1
     listed = [max(len([one for one in text.split(",") if one.strip()]), 1) for text in launch.texts("gpus")]
     listed = listed or [text.count("pu(") for text in launch.texts("contexts")]
-    return agreed(listed, 0, "", "numbers of GPUs") or int(len(launch.facts["process"]) > 1)
+    return agreed(listed, 0, "", "numbers of GPUs") or int(
+        len(launch.facts["process"]) > 1 and "whole" in launch.facts
+    )
 
 
 def _spoke(launch: Launch) -> int:
-    return len(launch.rates.get("rate", ()))
+    return len(launch.distinct("rate"))
 
 
 def _sizes(launch: Launch) -> Iterable[int]:
@@ -174,9 +177,9 @@ def _rate(launch: Launch) -> Value:
     if spoke > 1:
         if spoke != workers and launch.facts["process"]:
             raise Refused(f"{spoke} of {workers} workers speak: give the log of all")
-        total = sum(map(_steady, launch.rates["rate"].values()))
+        total = sum(map(_steady, launch.distinct("rate")))
         return total, (*notes, f"the sum of {spoke} workers' own rates")
-    alone = _steady(next(iter(launch.rates["rate"].values())))
+    alone = _steady(launch.distinct("rate")[0])
     if workers == 1:
         return alone, notes
     if (launch.given.speed_of or _audited(launch, workers)) == "all":
@@ -224,7 +227,7 @@ TOOL = tool(
         marks=("samples/sec",),
         sure=r"(?:Epoch|Iter)\[\d+\] Batch ?\[[\d-]+\]\s+Speed: ?\S+ samples/sec",
         unit="samples",
-        data=("samples/sec",),
+        data="samples/sec",
         value=_rate,
         sizes=_sizes,
         batches=_batches,

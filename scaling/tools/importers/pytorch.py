@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import prod
 from statistics import median
 from typing import Any
@@ -81,7 +82,7 @@ HF_TRAINER = tool(
         marks=("train_samples_per_second",),
         sure=r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=",
         unit="samples",
-        data=("train_samples_per_second", "train_steps_per_second"),
+        data="train_s",
         value=_of_the_trainer,
         sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
         checks=(_samples_of_a_step, _was_not_stopped),
@@ -172,12 +173,18 @@ def _bar(bar: re.Match[str], launch: Launch) -> Iterator[Mapping[str, Any]]:
 def _monitored(text: str) -> Iterator[Mapping[str, Any]]:
     found, step = list(_MONITOR.finditer(text)), _MONITOR_STEP.search(text)
     for one in found:
-        words = re.findall(r"\w+", one[1])
-        device = words[-1:] == ["device"]
-        if words[: len(words) - device] in ([], ["train"]):
+        stage, device = _stage(one[1])
+        if stage in ("", "train"):
             yield {"step": step and step[1], "device_rate" if device else "rate": one[2]}
     if not found:
         raise ValueError
+
+
+@lru_cache(64)
+def _stage(prefix: str) -> tuple[str, bool]:
+    words = re.findall(r"\w+", prefix)
+    device = words[-1:] == ["device"]
+    return "|".join(words[:-1] if device else words), device
 
 
 def _is_monitored(launch: Launch) -> bool:
@@ -243,7 +250,7 @@ AWS_FSDP = tool(
         marks=("samples/sec",),
         sure=r"Batch:? \d+,? Loss: \S+, Speed: \S+ samples/sec",
         unit="samples",
-        data=("samples/sec",),
+        data="samples/sec",
         no_data="Running Avg",
         value=of_asked("line", "the first line is left out"),
         lines=(form("samples/sec", r"Batch:? <step>,? Loss: <loss>, Speed: *<rate> samples/sec"),),
@@ -283,7 +290,7 @@ TORCHTITAN = tool(
         marks=("tps:", "wps:"),
         sure=r"step: *\d+ .*loss: *\S+ .*[tw]ps: *[\d,]+",
         unit="tokens",
-        data=("tps:",),
+        data="tps:",
         no_data="validate step",
         value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
         objects=_mesh,

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from scaling.records.run import ImportedUnit
 from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, sizes, tool
 from scaling.tools.importers.lines import CUT, LogLine
@@ -35,7 +37,7 @@ def _pair(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
         return
     if CUT in pair[3] and not pair[3].endswith(f'"{CUT}'):
         raise ValueError
-    value = json.loads(pair[3].removesuffix(CUT))
+    value = msgspec.json.decode(pair[3].removesuffix(CUT))
     if name == "phase" and value != "training":
         raise Refused(f"is of phase {value}: nothing was trained")
     if name == "total" and launch.rates.get("total"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import chain, pairwise
 
 from scaling.records.run import ImportedRow
 from scaling.tools.importers.lines import LogLine
@@ -31,14 +32,16 @@ _TRAINED = compiled(
     r'"[^"]+/pytorch-(?P<model>[^"/]+)(?:/\d+)?/(?:(?P<precision>\w+?)_train_throughput|throughput_train_(?P<old>\w+))'
     r'(?P<copy>:\d+)?": *(?P<rate>',
     NUMBER,
-    ")(?=[,}]|$)",
+    r")(?=\s*[,}])",
 )
+_END = LogLine(0, None, "")
 
 
 def _read_superbench(lines: Iterable[LogLine], given: Given) -> Found:
     skipped, rows = Skipped(), Rows()
-    for line in lines:
-        found = list(_TRAINED.finditer(line.text)) if "throughput" in line.text else []
+    for line, after in pairwise(chain(lines, [_END])):
+        text = line.text + after.text.strip()[:1]  # a last value of an object ends with its line
+        found = list(_TRAINED.finditer(text)) if "throughput" in text else []
         for one in found:
             if number(one["rate"]) > 0:
                 rows.add(_trained(one, given))

@@ -23,6 +23,7 @@ from scaling.tools.importers import (
     tensorflow,
     trainers,
 )
+from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
 from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
@@ -57,7 +58,6 @@ TOOLS: dict[str, Tool] = {
 }
 
 
-Cell = tuple[str, str, int, int, bool]
 _WHITE = b" \t\r\n"
 
 
@@ -107,49 +107,38 @@ def _one_of(tools: Iterable[str]) -> None:
         raise Refused(f"has lines of {' and of '.join(names)}: split it, or choose one with --tool {names[0]}")
 
 
-def read(log: Log, given: Given) -> Found:
+def read(log: Log, given: Given) -> ReadLog:
     """Read a log into rows with the log's name and notes on skipped lines. Raises Refused."""
-    found = TOOLS[log.tool].read(of_blocks(blocks(log.path)), given)
+    tool = TOOLS[log.tool]
+    clock = Clock(tool.marks)
+    found = tool.read(of_blocks(clock.watch(blocks(log.path))), given)
     if not found.rows and not found.bandwidths:
         raise Refused(f"has no line that is whole and says a rate of {log.tool}")
     named = one_line(log.path.name)
-    return replace(
+    found = replace(
         found,
         rows=tuple(replace(row, log=named, notes=(*row.notes, *found.notes)) for row in found.rows),
         bandwidths=tuple(replace(one, log=named, notes=found.notes) for one in found.bandwidths),
     )
-
-
-def _refuse_other_workers(found: Found, path: Path, workers: dict[Cell, tuple[int, Path]]) -> None:
-    """Several workers of one launch would give a wrong interval."""
-    if found.worker is None:
-        return
-    for row in found.rows:
-        cell = row.tool, row.model.casefold(), row.batch_size, row.world_size, row.synchronous
-        worker, other = workers.setdefault(cell, (found.worker, path))
-        if worker != found.worker:
-            raise Refused(
-                f"is of worker {found.worker}, {other} of worker {worker}: each says the total of all; "
-                "give one worker's log of each launch"
-            )
+    return ReadLog(log.path, found, clock)
 
 
 def read_all(
     paths: Iterable[Path], wanted: str | None, given: Given, of_log: Mapping[Path, Given] | None = None
 ) -> list[Found]:
     """Read all logs; `of_log` has its own `given` by log. Raises UsageError with the log's name if one is refused,
-    repeated, or of another worker."""
+    repeated, or of the launch of another."""
     seen: dict[str, Path] = {}
-    workers: dict[Cell, tuple[int, Path]] = {}
-    found = []
+    found: list[ReadLog] = []
     for path in paths:
         try:
             log = recognise(path, wanted)
             if log.digest in seen:
                 raise Refused(f"is {seen[log.digest]} again: a launch counts once")
             seen[log.digest] = path
-            found.append(read(log, (of_log or {}).get(path, given)))
-            _refuse_other_workers(found[-1], path, workers)
+            one = read(log, (of_log or {}).get(path, given))
+            refuse_same_launch(one, found)
+            found.append(one)
         except UsageError as error:
             raise UsageError(f"LOG {path}: {error}") from None
-    return found
+    return [one.found for one in found]
