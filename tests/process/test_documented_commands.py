@@ -29,7 +29,7 @@ SUBSTITUTES = {
     "--check FILE": "--check check.json",
     "--prices FILE": "--prices prices.toml",
     "--tool NAME": "--tool horovod",
-    "LOG -o RUN": "LOG -o $(mktemp --dry-run)",
+    " -o RUN": " -o $(mktemp --dry-run)",
     "--against REV": "--against HEAD",
     "scaling.run --against BASE": "scaling.run --against RUN",
     "--data fashion-mnist": "--data fashion-mnist --data-dir fashion-mnist",

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
-from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
-    CUT,
     NUMBER,
     Found,
     Given,
