@@ -28,16 +28,16 @@ from numpy.typing import NDArray
 
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
+from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
-    CUT,
     NUMBER,
     Found,
     Given,
-    LogLine,
     Refused,
     Rows,
     Skipped,
     Tool,
+    Trace,
     agreed,
     number,
     row,
@@ -96,6 +96,8 @@ _SHIFT, _MOST = 1 << 40, 1 << 22
 # largest relative difference between ranks: of one step; of steady rates and totals
 _ALIKE, APART = 0.05, 0.2
 _MOST_VALUES = 4096
+# of a trace
+_MOST_PLACES = 4096
 
 
 class Rates:
@@ -117,6 +119,9 @@ class Rates:
         at = bisect_left(places, place)
         # the first step includes the start, which differs between ranks
         return places[at] == place and (not at or abs(self.rates[at] - rate) <= _ALIKE * rate)
+
+    def head(self) -> Trace:
+        return Trace(self.places[:_MOST_PLACES], self.rates[:_MOST_PLACES])
 
     def all(self) -> NDArray[np.float64]:
         return np.frombuffer(self.rates)
@@ -215,6 +220,11 @@ class Launch:
         facts = tuple((name, *said) for name, said in self.facts.items())
         rates = tuple(one.rates.tobytes() for of in self.rates.values() for one in of.values())
         return facts, rates, self.diverged, self.mixed, *self.last.values(), *self.bars.items()
+
+    def trace(self) -> list[Trace]:
+        """The first rates of one speaker, of the metric that is said most often."""
+        speakers = max(self.rates.values(), key=lambda of: sum(len(one.rates) for one in of.values()))
+        return [speakers[min(speakers)].head()]
 
     def texts(self, name: str) -> list[str]:
         return list(self.facts[name]) if name in self.facts else []
@@ -403,6 +413,7 @@ class _Reading:
         self.unfinished: list[tuple[int, Unfinished]] = []
         self.workers: set[str] = set()
         self.seen: set[int] = set()
+        self.traces: list[Trace] = []
 
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
@@ -414,7 +425,8 @@ class _Reading:
         if not rows:
             raise self.unfinished[0][1]
         worker = int(self.workers.pop()) if len(self.workers) == 1 else None
-        return Found(rows=rows, worker=worker, notes=(*self.skipped.notes(), *self._broken_off()))
+        traces = tuple(self.traces)
+        return Found(rows=rows, worker=worker, traces=traces, notes=(*self.skipped.notes(), *self._broken_off()))
 
     def _read(self, one: LogLine) -> bool:
         text, spoke = one.text, False
@@ -445,6 +457,7 @@ class _Reading:
         self.workers.update(self.launch.texts(self.grammar.worker))
         try:
             self.rows.add(_row(self.grammar, self.launch))
+            self.traces += self.launch.trace()
         except Unfinished as why:
             self.unfinished.append((self.launch.first, why))
 

@@ -1,13 +1,11 @@
-"""Logs as lines, and how facts become rows."""
+"""How facts of a log become rows."""
 
 from __future__ import annotations
 
 import re
 from array import array
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
-from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -16,6 +14,7 @@ from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.records.run import ImportedBandwidth, ImportedRow, ImportedUnit
 from scaling.text import counted, one_line
+from scaling.tools.importers.lines import CUT, LogLine
 
 # ---------------------------------------------------------------- launches of one log
 
@@ -49,119 +48,6 @@ class Rows:
                 yield replace(one, rate=sorted(rates)[(len(rates) - 1) // 2], notes=(*one.notes, note))
 
 
-# ---------------------------------------------------------------- lines
-# Lines are decoded without colours and launchers' tags. A carriage return ends a line too, because progress bars
-# use it. An unfinished last line gets an ellipsis, and a number directly before an ellipsis is not read.
-
-
-BLOCK_BYTES = 1 << 20
-# kept of a line
-MOST_LINE_BYTES = 1 << 20
-CUT = "\u2026"
-# of the first block: with a larger share of control characters it is not text
-MOST_CONTROL = 0.02
-_ENDING = re.compile(rb"[\r\n]")
-_CONTROL = bytes(set(range(32)) - set(b"\a\b\t\n\f\r\x1b"))
-_MAGIC = {
-    b"\x1f\x8b": "is compressed: gunzip it first",
-    b"BZh": "is compressed: bunzip2 it first",
-    b"PK\x03\x04": "is a zip archive: unzip it first",
-    b"\xfd7zXZ": "is compressed: unxz it first",
-    b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
-    b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
-}
-# ECMA-48: control sequences (colours) and terminal titles
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
-# Tags of mpirun -tag-output (`[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker
-# `[1,mpirank:3,algo-1]<stdout>:`), horovodrun with Gloo (`[3]<stdout>:`, maybe after a time), torchrun
-# (`[rank3]:`, `[default3]:`), srun -l (`3: `) and Hydra's -l and -prepend-rank (`[3] `).
-_TAG = re.compile(
-    r"^(?:[A-Z][\w :]{15,30})?(\[(?:[^\],\s]*,)?(?:mpirank:)?(\d{1,6})(?:,[\w.-]{1,64})?\]<std(?:out|err)>:)[ \t]?"
-    r"|^\[(?:rank|default)(\d{1,6})\]:[ \t]?"
-    r"|^[ ]*(\d{1,6}): "
-    r"|^\[(\d{1,6})\] "
-)
-# in front of the tag, from kubectl logs --timestamps and docker logs -t
-_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z ")
-_MAY_BE_TAG = re.compile(r"(?m)^(?:[^\n]{0,70}<std|\[rank|\[default|[ ]*\d{1,6}: |\[\d{1,6}\] |\d{4}-\d\d-\d\dT)")
-
-
-class LogLine(NamedTuple):
-    """A line: its number from 1, the rank in the launcher's tag if any, its text."""
-
-    number: int
-    rank: int | None
-    text: str
-
-
-def blocks(log: Path) -> Iterator[str]:
-    """Yield whole lines, about a MiB at a time. Raises UsageError for unreadable files and binary files."""
-    rest = b""
-    try:
-        with log.open("rb") as file:
-            first = file.read(BLOCK_BYTES)
-            _refuse_binary(first)
-            for data in _chunks(first.removeprefix(BOM_UTF8), file):
-                text = rest + (_from_its_end(data) if len(rest) == MOST_LINE_BYTES else data)
-                end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1  # a last \r may be half of \r\n
-                whole, rest = text[:end], text[end : end + MOST_LINE_BYTES]
-                if whole:
-                    yield _cleaned(whole)
-    except OSError as error:
-        raise UsageError(error.strerror or str(error)) from None
-    if rest:
-        yield _cleaned(rest) + (CUT if not rest.endswith(b"\r") else "") + "\n"
-
-
-def _from_its_end(data: bytes) -> bytes:
-    """The data after a line that exceeds MOST_LINE_BYTES; an ellipsis marks the dropped part."""
-    ending = _ENDING.search(data)
-    return CUT.encode() + data[ending.start() :] if ending else b""
-
-
-def _chunks(first: bytes, file: Iterable[bytes]) -> Iterator[bytes]:
-    data = first
-    while data:
-        yield data
-        data = file.read(BLOCK_BYTES)  # type: ignore[attr-defined]
-
-
-def _refuse_binary(data: bytes) -> None:
-    for magic, says in _MAGIC.items():
-        if data.startswith(magic):
-            raise UsageError(says)
-    if len(data) - len(data.translate(None, _CONTROL)) > MOST_CONTROL * len(data):
-        raise UsageError("is a binary file, not a log")
-
-
-def _cleaned(data: bytes) -> str:
-    text = data.decode("utf-8", "replace")
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _ANSI.sub("", text) if "\x1b" in text else text
-
-
-def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
-    number = 0
-    for block in found:
-        tagged = _MAY_BE_TAG.search(block) is not None
-        for text in block.split("\n")[:-1]:
-            number += 1
-            rank, rest = untagged(text) if tagged else (None, text)
-            yield LogLine(number, rank, rest)
-
-
-def untagged(text: str) -> tuple[int | None, str]:
-    """Split a line into rank and text. mpirun puts tags also in the middle of a line."""
-    if (time := _TIME.match(text)) is not None:
-        text = text[time.end() :]
-    tag = _TAG.match(text)
-    if tag is None:
-        return None, text
-    rest = text[tag.end() :]
-    return int(tag[2] or tag[3] or tag[4] or tag[5]), rest.replace(tag[1], "") if tag[1] else rest
-
-
 # ---------------------------------------------------------------- rows
 
 Value = TypeVar("Value", str, int)
@@ -190,12 +76,21 @@ class Given(Record, frozen=True, kw_only=True):
     speed_of: SpeedOf = ""
 
 
+class Trace(NamedTuple):
+    """Rates of one speaker of a launch by their place; of a long launch the first ones."""
+
+    places: array[int]
+    rates: array[float]
+
+
 class Found(Record, frozen=True, kw_only=True):
-    """The result for one log. `worker` wrote it, for tools whose workers all print the total."""
+    """The result for one log. `worker` wrote it, for tools whose workers all print the total.
+    `traces`: one of each launch, by which logs of one launch are known."""
 
     rows: tuple[ImportedRow, ...] = ()
     bandwidths: tuple[ImportedBandwidth, ...] = ()
     worker: int | None = None
+    traces: tuple[Trace, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -17,12 +17,11 @@ import numpy as np
 from scaling.records.run import ImportedRow
 from scaling.text import one_line
 from scaling.tools.importers.engine import Grammar, Launch, Rates, Unfinished, Value, form, tool
+from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
-    CUT,
     NUMBER,
     Found,
     Given,
-    LogLine,
     Refused,
     Skipped,
     Tool,

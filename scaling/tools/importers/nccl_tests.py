@@ -18,11 +18,10 @@ from msgspec.structs import replace
 
 from scaling.records.run import ImportedBandwidth
 from scaling.text import counted
+from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
-    CUT,
     Found,
     Given,
-    LogLine,
     Refused,
     Skipped,
     Tool,

@@ -22,7 +22,8 @@ from scaling.tools.importers.engine import (
     sizes,
     tool,
 )
-from scaling.tools.importers.logs import NUMBER, LogLine, Refused, number
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import NUMBER, Refused, number
 
 # ---------------------------------------------------------------- Hugging Face's Trainer
 # It prints one rate of all devices, including the start. Before 4.7 `train_samples_per_second` counted steps

@@ -11,7 +11,8 @@ import msgspec
 
 from scaling.records.run import ImportedUnit
 from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, sizes, tool
-from scaling.tools.importers.logs import CUT, NUMBER, LogLine, Refused, compiled
+from scaling.tools.importers.lines import CUT, LogLine
+from scaling.tools.importers.logs import NUMBER, Refused, compiled
 
 # ---------------------------------------------------------------- DLBS
 # HPE's Deep Learning Benchmarking Suite prints `__key__=json`; the last value counts. The throughput is the

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from scaling.tools.importers.engine import APART, Grammar, Launch, Unfinished, Value, form, of_asked, sizes, tool
-from scaling.tools.importers.logs import CUT, NUMBER, LogLine, Refused, compiled, number
+from scaling.tools.importers.lines import CUT, LogLine
+from scaling.tools.importers.logs import NUMBER, Refused, compiled, number
 
 # ---------------------------------------------------------------- official models
 # `TimeHistory` of their Keras callback, over all replicas. Their final mean includes the start, so windows after

@@ -229,6 +229,16 @@ def test_a_copy_that_ends_otherwise_is_no_second_launch(
     assert said == f"LOG {copy}: is {N4} again: a launch counts once"
 
 
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "  [1,0]<stdout>:", "[pod/a-0/b] ", "\x1b[32m> "])
+def test_a_log_and_its_twin_with_tags_are_one_launch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tag: str
+) -> None:
+    lines = Path(N4).read_text().splitlines()
+    twin = written(tmp_path, "".join(f"{tag}{line}\n" for line in lines), "twin.log")
+    said = refusal(capsys, [N4, str(twin), "-o", str(tmp_path / "run")])
+    assert said == f"LOG {twin}: is {N4} again: a launch counts once"
+
+
 @pytest.mark.parametrize("name", ["mxnet_benchmark.csv", "nccl_tests.json", "horovod_n4.log"])
 def test_a_byte_order_mark_is_no_part_of_a_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

@@ -74,7 +74,9 @@ def of_worker(task: int, global_batch: int = 64, launch: int = 0) -> str:
 def test_workers_of_one_launch_are_no_launches(tmp_path: Path) -> None:
     """Their totals differ by a rounding: an interval of them would be invented."""
     logs = [written(tmp_path, of_worker(task), f"w{task}.log") for task in (0, 1)]
-    with pytest.raises(UsageError, match=r"w1\.log: is of worker 1, .*w0\.log of worker 0.*give one worker's log"):
+    with pytest.raises(
+        UsageError, match=r"w1\.log: is of worker 1, .*w0\.log of worker 0.*give one log of each launch"
+    ):
         read_all(logs, None, Given())
     both = imported(written(tmp_path, of_worker(0) + of_worker(1))).rows
     assert [(row.world_size, row.rate) for row in both] == [(2, 204.7)]
