@@ -100,19 +100,20 @@ def _arguments(line: LogLine, launch: Launch) -> Mapping[str, Any]:
     whole = inside.rstrip().endswith(")") and inside.count("'") % 2 == 0
     said = {name: value.strip().strip("'\"") for name, value in _SAYS.findall(inside) if whole}
     is_named = node is not None and said.get("kv_store", "horovod") != "horovod"
-    process = node[1] if node and is_named else f"{line.rank} of tags"
-    if not is_named and line.rank is None:
-        process = f"line {len(launch.facts['process'])}"
+    process = {}
+    for name, mark in (("process", "Namespace("), ("started", "start with arguments")):  # one of them may be cut
+        unnamed = f"line {len(launch.facts[name])}" if line.rank is None else f"rank {line.rank}"
+        process[name] = (node[1] if node and is_named else unnamed) if mark in line.text else None
     gpus = said.get("num_gpus", said.get("gpus", "0" if said.get("no_cuda") == "False" else None))
     return {
         "begins": True,
         "who": node[1] if node else None,
-        "process": process,
         "whole": "yes" if said else None,
         "model": _model(said),
         "precision": said.get("dtype"),
         "device_kind": None if gpus is None else "cpu" if gpus in _NO_GPUS[: 2 + ("num_gpus" in said)] else "gpu",
         "worker_batch": said.get("batch_size"),
+        **process,
         **{name: said.get(name) for name in ("kv_store", "gpus", "num_gpus", "num_examples")},
     }
 
@@ -137,9 +138,11 @@ def _each(launch: Launch) -> int:
         return launch.only("num_gpus") or 1
     listed = [max(len([one for one in text.split(",") if one.strip()]), 1) for text in launch.texts("gpus")]
     listed = listed or [text.count("pu(") for text in launch.texts("contexts")]
-    return agreed(listed, 0, "", "numbers of GPUs") or int(
-        len(launch.facts["process"]) > 1 and "whole" in launch.facts
-    )
+    return agreed(listed, 0, "", "numbers of GPUs") or int(_processes(launch) > 1 and "whole" in launch.facts)
+
+
+def _processes(launch: Launch) -> int:
+    return max(len(launch.facts["process"]), len(launch.facts["started"]))
 
 
 def _spoke(launch: Launch) -> int:
@@ -147,11 +150,11 @@ def _spoke(launch: Launch) -> int:
 
 
 def _sizes(launch: Launch) -> Iterable[int]:
-    started, each = max(len(launch.facts["process"]), _spoke(launch)), _each(launch)
-    hint = " (no Namespace line)" if not launch.facts["process"] else ""
+    started, each = max(_processes(launch), _spoke(launch)), _each(launch)
+    hint = "" if _processes(launch) else " (no Namespace line)"
     if started == 1 and any(kind.startswith(("dist", "horovod")) for kind in _kinds(launch)):
         hint = ", and one worker of several speaks in it"
-    if each and launch.facts["process"] and not hint:
+    if each and not hint:
         return [started * each]
     devices = world_size([], launch.given, hint)
     if each and devices % each:
@@ -175,7 +178,7 @@ def _rate(launch: Launch) -> Value:
         raise Unfinished(_LACKS)
     workers = launch.devices // (_each(launch) or 1)
     if spoke > 1:
-        if spoke != workers and launch.facts["process"]:
+        if spoke != workers and _processes(launch):
             raise Refused(f"{spoke} of {workers} workers speak: give the log of all")
         total = sum(map(_steady, launch.distinct("rate")))
         return total, (*notes, f"the sum of {spoke} workers' own rates")

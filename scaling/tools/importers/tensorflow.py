@@ -53,6 +53,12 @@ def _samples(launch: Launch) -> list[int]:
     return [whole] if whole and abs(step - whole * launch.devices) <= _ROUNDING * launch.devices * whole else []
 
 
+def _num_gpus_divide(launch: Launch, _: float) -> None:
+    for gpus in launch.integers("num_gpus"):
+        if gpus and launch.devices % gpus:
+            raise Refused(f"--world-size {launch.devices}: each process has {gpus} GPUs (--num_gpus)")
+
+
 TF_OFFICIAL = tool(
     Grammar(
         name="tf_official",
@@ -64,7 +70,9 @@ TF_OFFICIAL = tool(
         batches=_samples,
         objects=_windows,
         lacks="has no whole window of steps",
+        checks=(_num_gpus_divide,),
         lines=(
+            form("num_gpus", r"(?:--num_gpus[= ]|'num_gpus': )<num_gpus>(?![\w.])"),
             form(
                 "BenchmarkMetric",
                 r"'global step': *<step>, *'time_taken': *<_seconds>, *'examples_per_second': *<rate>\}",

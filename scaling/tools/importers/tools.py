@@ -56,7 +56,8 @@ TOOLS: dict[str, Tool] = {
     "tf_orbit": trainers.ORBIT,
     "superbench": superbench.TOOL,
 }
-
+# suites run other tools, whose lines are in their logs, too
+SUITES = ("dlbs", "mlperf")
 
 _WHITE = b" \t\r\n"
 
@@ -82,9 +83,7 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
         digest.update(bare.replace(CUT, "").encode("utf-8", "replace").translate(None, _WHITE))
         if wanted is None:
             tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, TOOLS[name]))
-    if wanted is None:
-        _one_of(tools)
-    return Log(path, wanted or tools.pop(), digest.hexdigest())
+    return Log(path, wanted or _one_of(tools), digest.hexdigest())
 
 
 def _why_not(path: Path) -> str:
@@ -99,12 +98,15 @@ def _has(text: str, lines: Iterable[str], tool: Tool) -> bool:
     )
 
 
-def _one_of(tools: Iterable[str]) -> None:
+def _one_of(tools: Iterable[str]) -> str:
     names = sorted(tools)
+    if suites := [name for name in SUITES if name in names]:
+        return suites[0]
     if not names:
         raise Refused(f"no line of it is of a known tool ({', '.join(TOOLS)}); --tool NAME says why not")
     if len(names) > 1:
         raise Refused(f"has lines of {' and of '.join(names)}: split it, or choose one with --tool {names[0]}")
+    return names[0]
 
 
 def read(log: Log, given: Given) -> ReadLog:

@@ -1,4 +1,4 @@
-"""Every tool's sample cut, wrapped, tagged, doubled, or interleaved with another rank: its numbers or a refusal."""
+"""Every tool's sample cut, wrapped, tagged, doubled, or interleaved with a rank: its numbers or a refusal."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_tags_change_nothing(name: str, tag: str, tmp_path: Path) -> None:
     text = "".join(f"{tag}{line}\n" for line in untagged(text_of(name)))
     if not said.given.world_size and name not in {"tf_cnn_8.log", "mxnet_horovod.log"}:
         ((size, batch, rate),) = numbers(text, said, tmp_path)
-        assert (size, batch, rate) == (said.world_size, said.batch_size, pytest.approx(said.rate, rel=1e-3))
+        assert (size, batch) == (said.world_size, said.batch_size)
+        assert rate == pytest.approx(said.rate, rel=1e-3)
     assert others(text, name, tmp_path) == []
 
 
