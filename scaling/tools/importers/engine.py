@@ -482,7 +482,7 @@ def _marked(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 
 
 def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
-    if launch.mixed:
+    if launch.mixed and "total" not in launch.rates:
         raise Refused(launch.mixed)
     if not launch.rates:
         raise Unfinished(grammar.lacks)
