@@ -163,7 +163,10 @@ def _bar(bar: re.Match[str], launch: Launch) -> Iterator[Mapping[str, Any]]:
     epoch, done, value = bar[1] or "0", int(bar[2]), float(bar[3])
     if not done or not value or launch.last.get("_done") == f"{epoch} {done}":
         return
-    if epoch not in launch.facts["validated"]:
+    # an earlier epoch is of another training, whose epochs were not validated yet
+    is_back = int(epoch) < int(launch.last.get("_last", "0"))
+    yield {"_last": epoch, "_back": "yes" if is_back else None}
+    if epoch not in launch.facts["validated"] or "_back" in launch.last:
         rate = value if bar[4] == "it/s" else 1 / value
         yield {"epoch": epoch, "step": bar[2], "bar_rate": rate, "_done": f"{epoch} {done}", "barred": epoch}
     elif epoch not in launch.facts["barred"]:
@@ -210,7 +213,8 @@ def _lightning_rate(launch: Launch) -> Value:
         return launch.devices * launch.steady("device_rate", "window"), ("the first window is left out",)
     if not launch.rates.get("bar_rate"):
         raise Unfinished("has no whole bar of an epoch with its rate")
-    bars = {epoch: rate for of in launch.rates["bar_rate"].values() for epoch, rate in of.lasts().items()}
+    speakers = launch.rates["bar_rate"].values()
+    bars = {epoch: of.rates[end - 1] for of in speakers for epoch, _, end in of.epochs()}
     later = [bars[epoch] for epoch in sorted(bars)[1:]] or list(bars.values())
     left_out = "the first epoch left out" if len(bars) > 1 else "its start included"
     notes = (f"the last rate of each epoch's bar before a validation, {left_out}",)
@@ -233,6 +237,7 @@ LIGHTNING = tool(
         lacks="has no whole bar of an epoch with its rate",
         lines=(
             form("Starting with", r"Starting with <world_size> processes", begins=True),
+            form("Using ", r"Using (?P<precision>16bit|bfloat16) (?:native |Native |Automatic )"),
             form("MEMBER: ", r"MEMBER: \d+/<world_size>\s*$", begins=True),
         ),
     )
