@@ -31,6 +31,7 @@ from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
+    MOST_RATE,
     NUMBER,
     Found,
     Given,
@@ -128,24 +129,21 @@ class Rates:
         return np.frombuffer(self.rates)
 
     def later(self, by_epoch: bool = False) -> NDArray[np.float64]:
-        """All but the first, or but the first of each epoch."""
-        if not by_epoch:
-            return self.all()[1:]
-        epochs = self.epochs()
-        later: NDArray[np.float64] = self.all()[1:][epochs[1:] == epochs[:-1]]
-        return later
+        """A copy without the first, or without the first of each epoch."""
+        return np.delete(self.all(), [start for _, start, _ in self.epochs()] if by_epoch else [0])
 
-    def lasts(self) -> dict[int, float]:
-        """The last rate of each epoch."""
-        return dict(zip(self.epochs().tolist(), self.rates, strict=True))
-
-    def epochs(self) -> NDArray[np.int64]:
-        return np.frombuffer(self.places, np.int64) // _SHIFT
+    def epochs(self) -> Iterator[tuple[int, int, int]]:
+        """Each epoch and the range of its rates."""
+        places, end = np.frombuffer(self.places, np.int64), 0
+        while (start := end) < len(places):
+            epoch = int(places[start]) // _SHIFT
+            end = int(np.searchsorted(places, (epoch + 1) * _SHIFT))
+            yield epoch, start, end
 
 
-# the rank in a launcher's tag and the rank that a line says, -1 for none
-Speaker = tuple[int, int]
-_NOBODY = (-1, -1)
+# the rank in a launcher's tag and `<who>` of a line
+Speaker = tuple[int | None, str | None]
+_NOBODY = (None, None)
 
 
 class Launch:
@@ -170,13 +168,13 @@ class Launch:
         """Add what a line says. Return True if it says a rate."""
         spoke = False
         if "at" in values:
-            self.at[speaker(line, values)] = _place({**values, "step": values["at"]})
+            self.at[line.rank, values.get("who")] = _place(values.get("epoch"), values["at"])
         for name, value in values.items():
             if value is None:
                 continue
             kind = _kind(name)
             if kind == "rate":
-                spoke |= self._rate(line, name, values, number(value if isinstance(value, str) else str(value)))
+                spoke |= self._rate(line, name, values, value)
             elif kind == "fact":
                 said, text = self.facts[name], str(value)
                 if text not in said and len(said) < _MOST_VALUES:
@@ -193,12 +191,16 @@ class Launch:
         if length in self.bars or len(self.bars) < _MOST_VALUES:
             self.bars[length] = max(done, self.bars.get(length, 0))
 
-    def _rate(self, line: LogLine, name: str, values: Mapping[str, Any], rate: float) -> bool:
-        if not rate > 0:
+    def _rate(self, line: LogLine, name: str, values: Mapping[str, Any], value: Any) -> bool:
+        rate = number(value) if isinstance(value, str) else float(value)
+        if not 0 < rate < MOST_RATE:
             return False
-        who = speaker(line, values)
-        place = _place(values, self.at.get(who))
-        rates = self.rates[name].get(who) or self.rates[name].setdefault(who, Rates())
+        who, of_name = (line.rank, values.get("who")), self.rates[name]
+        if (rates := of_name.get(who)) is None:
+            rates = of_name[who] = Rates()
+        place = _place(values.get("epoch"), values.get("step"))
+        if place is None:
+            place = self.at.get(who)
         if not rates.add(place, rate) and place is not None and not self.mixed:
             where = f"step {place % _SHIFT}" + (f" of epoch {place // _SHIFT}" if place >= _SHIFT else "")
             self.mixed = (
@@ -230,7 +232,7 @@ class Launch:
     def trace(self) -> list[Trace]:
         """The first rates of one speaker, of the metric that is said most often."""
         speakers = max(self.rates.values(), key=lambda of: sum(len(one.rates) for one in of.values()))
-        return [speakers[min(speakers)].head()]
+        return [next(iter(speakers.values())).head()]
 
     def texts(self, name: str) -> list[str]:
         return list(self.facts[name]) if name in self.facts else []
@@ -260,7 +262,11 @@ class Launch:
         """Median without the first place, of speakers that agree. Raises Refused."""
         if not self.rates[metric]:
             raise Unfinished(f"has no whole line of a {what} with its rate")
-        of_each = [float(np.median(later)) for one in self.rates[metric].values() if (later := one.later()).size]
+        of_each = [
+            float(np.median(later, overwrite_input=True))
+            for one in self.rates[metric].values()
+            if (later := one.later()).size
+        ]
         if not of_each:
             raise Unfinished(f"has only its first {what}, which includes the start")
         if max(of_each) > (1 + APART) * min(of_each):
@@ -268,20 +274,17 @@ class Launch:
         return float(np.median(of_each))
 
 
-def speaker(line: LogLine, values: Mapping[str, Any]) -> Speaker:
-    said = values.get("who")
-    return -1 if line.rank is None else line.rank, -1 if said is None else int(said)
-
-
-def _place(values: Mapping[str, Any], default: int | None = None) -> int | None:
-    step, epoch = values.get("step"), values.get("epoch")
-    if step is None and epoch is None:
-        return default
+def _place(epoch: Any, step: Any) -> int | None:
+    if epoch is None:
+        return None if step is None else min(_whole(step), _SHIFT - 1)
     return min(_whole(epoch), _MOST) * _SHIFT + min(_whole(step), _SHIFT - 1)
 
 
 def _whole(value: Any) -> int:
-    return int(value.replace(",", "") if isinstance(value, str) and "," in value else value or 0)
+    try:
+        return int(value or 0)
+    except ValueError:
+        return int(value.replace(",", ""))
 
 
 class Unfinished(Refused):
@@ -441,17 +444,19 @@ class _Reading:
             if mark in text and (match := pattern.search(text)) is not None:
                 if reason:
                     raise Refused(f"{reason.format(*match.groups())} (line {one.number})")
-                spoke |= self._add(one, match.groupdict(), begins)
+                values = match.groupdict()
+                spoke |= self._add(one, values) if begins else self.launch.add(one, values)
         if self.grammar.objects is not None:
             try:
-                for values in self.grammar.objects(one, self.launch):
-                    spoke |= self._add(one, values, bool(values.get("begins")))
+                for said in self.grammar.objects(one, self.launch):
+                    spoke |= self._add(one, said) if said.get("begins") else self.launch.add(one, said)
             except _DAMAGED:
                 self.skipped.add(one)
         return spoke
 
-    def _add(self, one: LogLine, values: Mapping[str, Any], begins: bool) -> bool:
-        if begins and self.launch.rates and self.launch.spoke(speaker(one, values)):
+    def _add(self, one: LogLine, values: Mapping[str, Any]) -> bool:
+        """Add a line that opens a launch if its speaker has said a rate."""
+        if self.launch.rates and self.launch.spoke((one.rank, values.get("who"))):
             self._close()
             self.launch = Launch(self.given, one.number)
         return self.launch.add(one, values)
@@ -490,7 +495,7 @@ def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
     if not launch.rates:
         raise Unfinished(grammar.lacks)
     launch.devices = devices = agreed_size(grammar.sizes(launch), launch.given, grammar.hint)
-    if (last := max(tag for tag, _ in launch.speakers)) >= devices:
+    if (last := max(tag or 0 for tag, _ in launch.speakers)) >= devices:
         raise Refused(
             f"has rates of rank {last} on {devices} devices: --world-size N must count devices of all ranks"
         )

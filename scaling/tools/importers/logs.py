@@ -121,7 +121,7 @@ class Skipped:
 
 def number(text: str) -> float:
     """Parse `7,282` as 7282.0; NaN for infinity and impossible rates."""
-    value = float(text.replace(",", ""))
+    value = float(text.replace(",", "") if "," in text else text)
     return value if isfinite(value) and 0 <= value < MOST_RATE else float("nan")
 
 

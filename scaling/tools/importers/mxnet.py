@@ -90,8 +90,7 @@ def _said(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     if "Namespace(" in text or "start with arguments" in text:
         yield _arguments(line, launch)
     elif "Time cost=" in text and (cost := _COST.search(text)) is not None:
-        tag, node = -1 if line.rank is None else line.rank, cost[1] or -1
-        yield {"cost": f"{tag} {node} {cost[2]} {cost[3].replace(',', '')}"}
+        yield {"cost": f"{line.rank} {cost[1]} {cost[2]} {cost[3].replace(',', '')}"}
 
 
 def _arguments(line: LogLine, launch: Launch) -> Mapping[str, Any]:
@@ -193,11 +192,11 @@ def _rate(launch: Launch) -> Value:
 def _steady(rates: Rates) -> float:
     """The median without the first window of each epoch. If epochs have one window, without the first epoch."""
     later = rates.later(by_epoch=True)
-    if not later.size and rates.epochs()[0] != rates.epochs()[-1]:
+    if not later.size and len(list(rates.epochs())) > 1:
         later = rates.later()
     if not later.size:
         raise Unfinished("has only the first window of an epoch of a worker, which includes the start")
-    return float(np.median(later))
+    return float(np.median(later, overwrite_input=True))
 
 
 def _audited(launch: Launch, workers: int) -> str:
@@ -219,9 +218,9 @@ def _audited(launch: Launch, workers: int) -> str:
 def _epochs(launch: Launch) -> Iterator[float]:
     for cost in islice(launch.texts("cost"), _MOST_EPOCHS):
         tag, node, epoch, seconds = cost.split()
-        if (rates := launch.rates["rate"].get((int(tag), int(node)))) is not None:
-            of_epoch = rates.all()[rates.epochs() == int(epoch)]
-            yield float(of_epoch.mean()) * float(seconds) if of_epoch.size else 0.0
+        for rates in (one for who, one in launch.rates["rate"].items() if f"{who[0]} {who[1]}" == f"{tag} {node}"):
+            for start, end in (span for one, *span in rates.epochs() if one == int(epoch)):
+                yield float(rates.all()[start:end].mean()) * float(seconds)
 
 
 TOOL = tool(

@@ -210,7 +210,8 @@ def _lightning_rate(launch: Launch) -> Value:
         return launch.devices * launch.steady("device_rate", "window"), ("the first window is left out",)
     if not launch.rates.get("bar_rate"):
         raise Unfinished("has no whole bar of an epoch with its rate")
-    bars = {epoch: rate for of in launch.rates["bar_rate"].values() for epoch, rate in of.lasts().items()}
+    speakers = launch.rates["bar_rate"].values()
+    bars = {epoch: of.rates[end - 1] for of in speakers for epoch, _, end in of.epochs()}
     later = [bars[epoch] for epoch in sorted(bars)[1:]] or list(bars.values())
     left_out = "the first epoch left out" if len(bars) > 1 else "its start included"
     notes = (f"the last rate of each epoch's bar before a validation, {left_out}",)
