@@ -126,6 +126,11 @@ def test_the_first_epoch_of_a_bar_is_left_out(text: str, tmp_path: Path) -> None
     assert row.rate == pytest.approx(8.1 * 2 * 16)
 
 
+def test_a_bar_of_lightning_1_without_a_total(tmp_path: Path) -> None:
+    bars = "".join(f"Epoch {n}: 200it [00:25, {rate}it/s, loss=2.1]\n" for n, rate in enumerate((5.0, 8.0, 8.2)))
+    assert only_row(written(tmp_path, bars), TWO).rate == pytest.approx(8.1)
+
+
 def test_rich_without_a_total(tmp_path: Path) -> None:
     text = RICH.replace("/200 ", "/-- ").replace("0:00:00 ", "-:--:-- ").replace("/2 ", "/-2 ")
     assert only_row(written(tmp_path, text)).rate == pytest.approx(8.1)
