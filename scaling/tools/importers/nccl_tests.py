@@ -32,7 +32,7 @@ from scaling.tools.importers.logs import (
 )
 
 # ---------------------------------------------------------------- number of devices
-# busbw / algbw (PERFORMANCE.md of nccl-tests) is 2 (N - 1) / N for an all-reduce; 1.75 is N = 8. It is (N - 1) / N
+# busbw / algbw (its performance document) is 2 (N - 1) / N for an all-reduce; 1.75 is N = 8. It is (N - 1) / N
 # for these:
 
 _OF_SHARES = {"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"}

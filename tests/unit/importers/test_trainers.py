@@ -105,6 +105,15 @@ def test_digits_that_leave_several_batches_tell_none(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- Orbit
 
 
+def test_examples_per_second_are_better_than_rounded_steps(tmp_path: Path) -> None:
+    """TensorFlow's models print both."""
+    text = (
+        ORBIT.replace("INFO:tensorflow:Using MirroredStrategy", "Using")
+        + (SAMPLES / "tf_official.log").read_text()
+    )
+    assert only_row(written(tmp_path, text), SAID["tf_official.log"].given).tool == "tf_official"
+
+
 def test_a_batch_makes_samples_of_steps() -> None:
     row = only_row(SAMPLES / "tf_orbit.log", Given(batch_size=32))
     assert (row.rate, row.unit, row.batch_size) == (25.0 * 2 * 32, "samples", 32)
