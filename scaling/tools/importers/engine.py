@@ -3,7 +3,8 @@
 A form is a regular expression in which `<rate>` or `<world_size>` is a number with this name. It must include the
 text that always follows a number, so that a cut number is not read. Names:
 
-* `step`, `epoch`: the place of a rate; a place that is repeated at another rate is another training.
+* `step`, `epoch`: the place of a rate; a place that is repeated at another rate is another training. `at` is the
+  step of the lines that follow.
 * RATES, `x_rate`, `x_total`: numbers that become the value. A total is of the whole launch.
 * `loss`: a loss that is no number is a failure. `who`: the rank of a line whose launcher prints no tag.
 * `world_size`, `batch_size` (of a device), `global_batch`, `accumulation`, `model`, `precision`, `framework`,
@@ -51,7 +52,7 @@ RATES = frozenset({"rate", "total", "seconds", "ms"})
 # tensor, pipeline, context, expert: the parallelisms that split a model
 DEGREES = ("tp", "pp", "cp", "ep")
 _TEXTS = frozenset({"model", "precision", "framework", "variables"})
-_NO_FACTS = frozenset({"step", "epoch", "who", "begins", "length"})
+_NO_FACTS = frozenset({"step", "epoch", "who", "at", "begins", "length"})
 _INTEGER = rf"(?<![\d.,])(?:\d{{1,3}}(?:,\d{{3}})+|\d{{1,18}})(?![\d{CUT}])"
 _NO_NUMBER = frozenset({"nan", "inf", "-nan", "-inf"})
 
@@ -160,10 +161,14 @@ class Launch:
         self.bars: dict[str, int] = {}
         self.diverged = False
         self.mixed = ""
+        # the place that a line said for the lines after it, by speaker
+        self.at: dict[Speaker, int | None] = {}
 
     def add(self, line: LogLine, values: Mapping[str, Any]) -> bool:
         """Add what a line says. Return True if it says a rate."""
         spoke = False
+        if "at" in values:
+            self.at[line.rank, values.get("who")] = _place(values.get("epoch"), values["at"])
         for name, value in values.items():
             if value is None:
                 continue
@@ -193,7 +198,7 @@ class Launch:
         who, of_name = (line.rank, values.get("who")), self.rates[name]
         if (rates := of_name.get(who)) is None:
             rates = of_name[who] = Rates()
-        place = _place(values.get("epoch"), values.get("step"))
+        place = _place(values.get("epoch"), values.get("step"), self.at.get(who))
         if not rates.add(place, rate) and place is not None and not self.mixed:
             where = f"step {place % _SHIFT}" + (f" of epoch {place // _SHIFT}" if place >= _SHIFT else "")
             self.mixed = (
@@ -267,9 +272,9 @@ class Launch:
         return float(np.median(of_each))
 
 
-def _place(epoch: Any, step: Any) -> int | None:
+def _place(epoch: Any, step: Any, default: int | None = None) -> int | None:
     if epoch is None:
-        return None if step is None else min(_whole(step), _SHIFT - 1)
+        return default if step is None else min(_whole(step), _SHIFT - 1)
     return min(_whole(epoch), _MOST) * _SHIFT + min(_whole(step), _SHIFT - 1)
 
 
@@ -392,6 +397,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     sizes: Callable[[Launch], Iterable[int]] = sizes
     batches: Callable[[Launch], Iterable[int]] = batches
     models: Callable[[Launch], Iterable[str]] = lambda launch: launch.texts("model")
+    precisions: Callable[[Launch], Iterable[str]] = lambda launch: launch.texts("precision")
     checks: tuple[Callable[[Launch, float], None], ...] = ()
     worker: str = ""
 
@@ -502,7 +508,7 @@ def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
         devices=devices,
         models=grammar.models(launch),
         batches=grammar.batches(launch),
-        precisions=launch.texts("precision"),
+        precisions=grammar.precisions(launch),
         device_kinds=[kind.lower() for kind in launch.texts("device_kind")],
         frameworks=launch.texts("framework"),
         variables=launch.texts("variables"),

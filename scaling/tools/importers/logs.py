@@ -27,13 +27,10 @@ class Rows:
     """One row per cell. Of several launches of a cell in one log it has the lower median, with a note."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[object, ...], tuple[ImportedRow, array[float]]] = {}
+        self._rows: dict[ImportedRow, tuple[ImportedRow, array[float]]] = {}
 
     def add(self, one: ImportedRow) -> None:
-        key = (
-            one.world_size, one.model.casefold(), one.batch_size, one.precision, one.unit, one.synchronous,
-            one.failed,
-        )  # fmt: skip
+        key = replace(one, model=one.model.casefold(), rate=None, notes=())
         self._rows.setdefault(key, (one, array("d")))[1].append(one.rate or 0.0)
 
     def __iter__(self) -> Iterator[ImportedRow]:

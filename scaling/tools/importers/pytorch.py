@@ -125,11 +125,15 @@ HF_TRAINER = tool(
 # first rate of a count is used, and none after a validation's bar.
 
 _BAR = re.compile(
-    r"(?:Epoch (\d{1,9})|Training[^:|]*): +\d+%\|.*?\| *(\d{1,12})/\d{1,12} "
+    r"(?:Epoch (\d{1,9})|Training[^:|]*): (?: *\d+%)?\|.*?\| *(\d{1,12})/(?:\d{1,12}|\?) "
     r"\[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
 )
+# Rich's bar; its rate is that of the last 30 s
+_RICH = re.compile(
+    r"Epoch (\d{1,9})/-?\d+ +\u2501.* (\d{1,12})/(?:\d+|--) [\d:]+ \u2022 [-\d:]+ +(\d+\.\d\d)(it/s)(?:\s|$)"
+)
 _TRAINS = re.compile(r"Epoch (\d{1,9})|Training")
-_VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?: ")
+_VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?(?:: | +\u2501)")
 # The stage and `device` precede the key, with separators that users choose.
 _BEFORE = r"[^\s'\"{}()\[\],]"
 _MONITOR = re.compile(
@@ -146,7 +150,7 @@ def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
         return
     elif (trains := _TRAINS.search(text)) is not None:
         yield {"_epoch": trains[1] or "0"}
-        if (bar := _BAR.search(text)) is not None:
+        if (bar := _BAR.search(text) or _RICH.search(text)) is not None:
             yield from _bar(bar, launch)
         elif "?it/s" not in text and "?s/it" not in text:
             raise ValueError
@@ -223,8 +227,9 @@ LIGHTNING = tool(
     Grammar(
         name="lightning",
         marks=("it/s", "s/it", "samples_per_sec"),
-        sure=r"(?:Epoch \d+|Training[^:|]*): +\d+%\|.*\| *\d+/\d+ \[[^\]]*(?:it/s|s/it)"
-        r"|(?<!train_)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
+        sure=r"(?:Epoch \d+|Training[^:|]*): (?: *\d+%)?\|.*\| *\d+/(?:\d+|\?) \[[^\]]*(?:it/s|s/it)"
+        r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
+        r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
         unit=_lightning_unit,
         value=_lightning_rate,
         sizes=_lightning_sizes,

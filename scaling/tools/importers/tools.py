@@ -11,7 +11,18 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.text import one_line
-from scaling.tools.importers import horovod, mxnet, nccl_tests, pytorch, suites, tensorflow
+from scaling.tools.importers import (
+    collectives,
+    horovod,
+    language_models,
+    mxnet,
+    nccl_tests,
+    pytorch,
+    suites,
+    superbench,
+    tensorflow,
+    trainers,
+)
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
 from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
@@ -22,6 +33,8 @@ TOOLS: dict[str, Tool] = {
     "mxnet": mxnet.TOOL,
     "mxnet_benchmark": mxnet.BENCHMARK,
     "nccl_tests": nccl_tests.TOOL,
+    "rccl_tests": collectives.RCCL,
+    "nccl_inspector": collectives.INSPECTOR,
     "dllogger": suites.DLLOGGER,
     "torchtitan": pytorch.TORCHTITAN,
     "hf_trainer": pytorch.HF_TRAINER,
@@ -30,6 +43,18 @@ TOOLS: dict[str, Tool] = {
     "dlbs": suites.DLBS,
     "mlperf": suites.MLPERF,
     "aws_fsdp": pytorch.AWS_FSDP,
+    "megatron": language_models.MEGATRON,
+    "nemo": language_models.NEMO,
+    "maxtext": language_models.MAXTEXT,
+    "deepspeed": language_models.DEEPSPEED,
+    "kempnerforge": language_models.KEMPNERFORGE,
+    "kempnerforge_table": language_models.KEMPNERFORGE_TABLE,
+    "llm_c": language_models.LLM_C,
+    "nanogpt": language_models.NANOGPT,
+    "composer": trainers.COMPOSER,
+    "timm": trainers.TIMM,
+    "tf_orbit": trainers.ORBIT,
+    "superbench": superbench.TOOL,
 }
 # suites run other tools, whose lines are in their logs, too
 SUITES = ("dlbs", "mlperf")

@@ -10,7 +10,17 @@ import pytest
 from scaling.tools.importers import lines
 from scaling.tools.importers.logs import NUMBER, Given, SpeedOf, compiled
 from scaling.tools.importers.tools import TOOLS, read_all, recognise
-from tests.support.imported_logs import SAID, SAMPLES, damaged, imported, invented, only_row, refusal, written
+from tests.support.imported_logs import (
+    NETWORKS,
+    SAID,
+    SAMPLES,
+    damaged,
+    imported,
+    invented,
+    only_row,
+    refusal,
+    written,
+)
 
 # A log as lines: tags, carriage returns, colours, ends that were cut, lines without end; whose log it is.
 
@@ -19,7 +29,7 @@ DAMAGES = 40
 
 
 def test_every_sample_is_told() -> None:
-    of_networks = {path.name for path in SAMPLES.iterdir() if path.name.startswith("nccl_tests")}
+    of_networks = {path.name for path in SAMPLES.iterdir() if path.name.startswith(NETWORKS)}
     assert {path.name for path in SAMPLES.iterdir()} - of_networks == SAID.keys()
 
 
@@ -73,7 +83,7 @@ def test_every_tool_has_a_sample() -> None:
 
 
 def networks() -> list[Path]:
-    return sorted(path for path in SAMPLES.iterdir() if path.name.startswith("nccl_tests"))
+    return sorted(path for path in SAMPLES.iterdir() if path.name.startswith(NETWORKS))
 
 
 SIZES = {"dllogger_stdout.log": 2, "dllogger_file.log": 8, "nccl_tests.log": 8, "dlbs.log": 4}
