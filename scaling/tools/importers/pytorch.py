@@ -82,7 +82,7 @@ HF_TRAINER = tool(
         marks=("train_samples_per_second",),
         sure=r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=",
         unit="samples",
-        data="train_s",
+        data="train_samples_per_second",
         value=_of_the_trainer,
         sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
         checks=(_samples_of_a_step, _was_not_stopped),
