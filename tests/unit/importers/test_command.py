@@ -143,6 +143,59 @@ def test_efficiency_needs_the_same_work(tmp_path: Path, capsys: pytest.CaptureFi
     assert "N=4 432.8 images/s speedup - efficiency - flags IMPORTED" in capsys.readouterr().out
 
 
+def test_a_run_of_an_older_version_is_read(run: str) -> None:
+    """Its rows lack the fields that came later."""
+    path = Path(run) / "run.jsonl"
+    first, *rest = path.read_text().splitlines(keepends=True)
+    plain = json.loads(first)
+    for row in plain["imported"]:
+        for name in ("device_kind", "framework", "variables", "parallelism"):
+            row.pop(name, None)
+    path.write_text("".join([json.dumps(plain) + "\n", *rest]))
+    header, _ = store.load(Path(run))
+    assert [(row.rate, row.device_kind, row.parallelism) for row in header.imported] == [
+        (112.2, "", ""),
+        (432.8, "", ""),
+    ]
+
+
+def titan(degrees: dict[str, int], tokens_per_s: int) -> str:
+    """A log of torchtitan; tokens/s are of one device."""
+    names, sizes = ", ".join(f"'{name}'" for name in degrees), ", ".join(map(str, degrees.values()))
+    return (
+        f"[titan] - Building {len(degrees)}-D device mesh with [{names}], [{sizes}]\n"
+        "[titan] - Model llama3 8B size: 8,030,261,248 total parameters\n"
+        "[titan] - Training starts at step 1, with local batch size 1, sequence length 8192\n"
+    ) + "".join(f"step: {step}  loss: 7.2  memory: 40GiB  tps: {tokens_per_s:,}  mfu: 1%\n" for step in (1, 2, 3))
+
+
+@pytest.fixture
+def split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """A model on one device, and split over four: 53 % at 8 over the one device, 88 % over the four."""
+    told = (({"tp": 1}, 9000), ({"tp": 4}, 5420), ({"dp_shard": 2, "tp": 4}, 4770))
+    logs = [written(tmp_path, titan(degrees, rate), f"{rate}.log") for degrees, rate in told]
+    assert command.main([*map(str, logs), "--precision", "bf16", "-o", str(tmp_path / "run")]) == 0
+    return capsys.readouterr().out
+
+
+def test_an_efficiency_over_four_devices_names_its_base(
+    split: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert split.splitlines()[-1].endswith("efficiency 0.880 base N=4 flags IMPORTED")
+    (line,) = (line for line in split.splitlines() if "4770.log" in line and "%" in line)
+    assert line.split()[2:5] == ["1.76", "88.0", "%"] and line.split()[6] == "4"
+    assert "53" not in split
+    run = str(tmp_path / "run")
+    assert "1.76x its own rate on 4: 88.0 % of linear scaling" in shown(capsys, run, "--format", "html")
+    rows = list(csv.DictReader(io.StringIO(shown(capsys, run, "--format", "csv"))))
+    found = [(row["world_size"], row["base_world_size"], row["parallelism"]) for row in rows]
+    assert found == [("1", "1", ""), ("4", "4", "tp=4"), ("8", "4", "tp=4")]
+    of_json = json.loads(shown(capsys, run, "--format", "json"))["imported"]
+    assert [row["base_world_size"] for row in of_json] == [1, 4, 4]
+    assert history.main([str(tmp_path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["headline"]["efficiency"] is None
+
+
 # ---------------------------------------------------------------- who else reads it
 
 
