@@ -274,8 +274,8 @@ class Launch:
 
 def _place(epoch: Any, step: Any, default: int | None = None) -> int | None:
     if epoch is None:
-        return default if step is None else min(_whole(step), _SHIFT - 1)
-    return min(_whole(epoch), _MOST) * _SHIFT + min(_whole(step), _SHIFT - 1)
+        return default if step is None else _whole(step) % _SHIFT
+    return min(_whole(epoch), _MOST) * _SHIFT + _whole(step) % _SHIFT
 
 
 def _whole(value: Any) -> int:

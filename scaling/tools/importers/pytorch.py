@@ -300,7 +300,7 @@ TORCHTITAN = tool(
         value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
         objects=_mesh,
         lines=(
-            form("ps:", r"(?<!validate )step: *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
+            form("ps:", r"step:(?<!validate step:) *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
             form("local batch size", r"local batch size:? <batch_size>[,\s]"),
             form("Model ", r"Model (?P<model>\S+ \S+) size: \d"),
         ),

@@ -110,7 +110,7 @@ TIMM = tool(
             form("Training with a single", r"Training with a single process on <world_size> ", begins=True),
             form("created, param", r"Model <model> created, param"),
             form("Training in mixed", r"Using \w+ \w+ (?P<precision>AMP)\. Training in mixed precision"),
-            form("AMP not enabled", r"AMP not enabled\. Training in (?:torch\.)?(?P<precision>\w+)"),
+            form("AMP not enabled", r"AMP not enabled\. Training in (?:\w+\.)?(?P<precision>\w+)"),
         ),
     )
 )
