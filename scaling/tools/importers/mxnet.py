@@ -241,7 +241,7 @@ TOOL = tool(
         lines=(
             form(
                 "samples/sec",
-                r"(?:Node\[<who>\].*?)?(?:Epoch|Iter)\[<epoch>\] Batch ?\[(?:\d+-)?<step>\]\s+"
+                r"(?:Node\[<who>\].*?(?:Epoch|Iter)|Epoch|Iter)\[<epoch>\] Batch ?\[(?:\d+-)?<step>\]\s+"
                 r"Speed: *<rate> samples/sec",
             ),
             form("Rank[", r"Epoch\[\d+\] Rank\[<gluon_rank>\] Batch\["),

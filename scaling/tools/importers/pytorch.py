@@ -82,7 +82,7 @@ HF_TRAINER = tool(
         marks=("train_samples_per_second",),
         sure=r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=",
         unit="samples",
-        data="train_s",
+        data="train_samples_per_second",
         value=_of_the_trainer,
         sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
         checks=(_samples_of_a_step, _was_not_stopped),
@@ -300,7 +300,7 @@ TORCHTITAN = tool(
         value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
         objects=_mesh,
         lines=(
-            form("ps:", r"(?<!validate )step: *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
+            form("ps:", r"step:(?<!validate step:) *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
             form("local batch size", r"local batch size:? <batch_size>[,\s]"),
             form("Model ", r"Model (?P<model>\S+ \S+) size: \d"),
         ),
