@@ -90,7 +90,9 @@ def _curve(of_curve: Sequence[Imported], notes: Notes) -> Section:
     parts = (
         first.tool,
         first.model or "model unknown",
-        f"batch {first.batch_size} per device" if first.batch_size else "batch unknown",
+        f"batch {first.batch_size} per {'replica' if first.parallelism else 'device'}"
+        if first.batch_size
+        else "batch unknown",
         first.precision or "precision unknown",
         first.device_kind,
         first.framework,

@@ -173,6 +173,12 @@ def fewest(cell: Imported) -> int | None:
     return prod(map(int, degrees.values())) if degrees.keys() <= {"tp", "pp", "cp"} else None
 
 
+def global_batch_size(cell: Imported) -> int | None:
+    """Return the samples of a step of all devices; None if unknown. Devices that share a model share its batch."""
+    shared = fewest(cell)
+    return cell.batch_size * cell.world_size // shared if shared and cell.batch_size else None
+
+
 def _why_none(cell: Imported, made: Sequence[Imported]) -> str:
     if flags := lacking(cell):
         lacks = " and ".join(FACTS[name] for name, flag in NEEDED.items() if flag in flags)

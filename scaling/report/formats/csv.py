@@ -12,7 +12,7 @@ from io import StringIO
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.cost import Bill, Pricing, bill
-from scaling.analysis.table.imported import Imported, cells
+from scaling.analysis.table.imported import Imported, cells, global_batch_size
 from scaling.analysis.table.rows import ENDS, Column, Row, Standing
 from scaling.analysis.table.unmeasured import of_row
 from scaling.records.run import Header, Prediction
@@ -90,7 +90,7 @@ def _imported(cell: Imported) -> dict[str, Value]:
         "precision": cell.precision or None,
         **{name: getattr(cell, name) or None for name in ("device_kind", "framework", "variables", "parallelism")},
         "batch_size": cell.batch_size or None,
-        "global_batch_size": cell.batch_size * cell.world_size or None,
+        "global_batch_size": global_batch_size(cell),
         "world_size": cell.world_size,
         "rounds": len(cell.logs),
         **(_estimate("images_per_s", cell.rate) if cell.unit == "images" else {}),

@@ -44,8 +44,8 @@ def _check(one: ImportedBandwidth) -> ImportedBandwidth:
 
 
 # ---------------------------------------------------------------- rccl-tests
-# Reporter::addResult in src/common.cu. Ranks are processes, each with gpusPerRank devices. Later versions write a
-# list.
+# Reporter of github.com/ROCm/rccl-tests. Ranks are processes, each with gpusPerRank devices. Later versions write
+# a list.
 
 _RCCL = re.compile(r'\{[^{}]*"busBw"[^{}]*\}')
 

@@ -198,9 +198,7 @@ class Launch:
         who, of_name = (line.rank, values.get("who")), self.rates[name]
         if (rates := of_name.get(who)) is None:
             rates = of_name[who] = Rates()
-        place = _place(values.get("epoch"), values.get("step"))
-        if place is None:
-            place = self.at.get(who)
+        place = _place(values.get("epoch"), values.get("step"), self.at.get(who))
         if not rates.add(place, rate) and place is not None and not self.mixed:
             where = f"step {place % _SHIFT}" + (f" of epoch {place // _SHIFT}" if place >= _SHIFT else "")
             self.mixed = (
@@ -274,9 +272,9 @@ class Launch:
         return float(np.median(of_each))
 
 
-def _place(epoch: Any, step: Any) -> int | None:
+def _place(epoch: Any, step: Any, default: int | None = None) -> int | None:
     if epoch is None:
-        return None if step is None else min(_whole(step), _SHIFT - 1)
+        return default if step is None else min(_whole(step), _SHIFT - 1)
     return min(_whole(epoch), _MOST) * _SHIFT + min(_whole(step), _SHIFT - 1)
 
 
@@ -490,7 +488,7 @@ def _marked(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 
 
 def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
-    if launch.mixed:
+    if launch.mixed and "total" not in launch.rates:
         raise Refused(launch.mixed)
     if not launch.rates:
         raise Unfinished(grammar.lacks)

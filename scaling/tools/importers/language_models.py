@@ -47,7 +47,7 @@ def _accumulated(launch: Launch) -> list[int]:
 
 
 # ---------------------------------------------------------------- Megatron-LM
-# training_log in megatron/training/training.py, also of Bridge and AMD's Primus. Primus adds a mean after a
+# `training_log` of github.com/NVIDIA/Megatron-LM, also of Bridge and AMD's Primus. Primus adds a mean after a
 # slash. Timers stop during validation and checkpoints. The last rank prints.
 
 
@@ -83,8 +83,8 @@ MEGATRON = tool(
             _degree("pp", "pipeline_model"),
             _degree("cp", "context"),
             _degree("ep", "expert_model"),
-            form("params_dtype", r"(?:^|\s)params_dtype \.+ torch\.<precision>\s*$"),
-            form("for parameters", r"using torch\.<precision> for parameters"),
+            form("params_dtype", r"(?:^|\s)params_dtype \.+ \w+\.<precision>\s*$"),
+            form("for parameters", r"using \w+\.<precision> for parameters"),
             form(" fp8 ", r"(?:^|\s)fp8 \.+ (?P<quantised>(?!None)\w+)\s*$"),
         ),
     )
@@ -134,8 +134,8 @@ NEMO = tool(
 
 
 # ---------------------------------------------------------------- MaxText
-# src/maxtext/common/metric_logger.py: a device's tokens are max_target_length x per_device_batch_size x
-# gradient_accumulation_steps.
+# MetricLogger of github.com/AI-Hypercomputer/maxtext: a device's tokens are max_target_length x
+# per_device_batch_size x gradient_accumulation_steps.
 
 _UNREAD = (
     r"dcn_(?:tensor|pipeline|context|expert)|(?:ici|dcn)_(?:tensor_(?:sequence|transpose)|sequence|autoregressive)"
@@ -187,8 +187,8 @@ MAXTEXT = tool(
 
 
 # ---------------------------------------------------------------- DeepSpeed
-# ThroughputTimer in deepspeed/utils/timer.py: the global batch over the time from forward to step. Its running
-# average starts after the second step and leaves out what is between steps.
+# ThroughputTimer of github.com/deepspeedai/DeepSpeed: the global batch over the time from forward to step. Its
+# running average starts after the second step and leaves out what is between steps.
 
 
 def _running(launch: Launch) -> Value:
@@ -227,8 +227,7 @@ DEEPSPEED = tool(
 
 
 # ---------------------------------------------------------------- KempnerForge
-# github.com/KempnerInstitute/KempnerForge, kempnerforge/metrics/tracker.py: tok/s of all devices. Its mesh lacks
-# dimensions of 1.
+# MetricsTracker of github.com/KempnerInstitute/KempnerForge: tok/s of all devices. Its mesh lacks dimensions of 1.
 
 _MESH = re.compile(r"DeviceMesh: dims=\[([^\]]*)\], sizes=\[([\d, ]*)\], world_size=(\d+)\s*$")
 
@@ -303,8 +302,8 @@ KEMPNERFORGE_TABLE = Tool(("tok/s",), re.compile(_HEADER), _read_table)
 
 
 # ---------------------------------------------------------------- llm.c
-# github.com/karpathy/llm.c: train_gpt2.cu prints an exponential mean of all processes' tokens, the PyTorch and the
-# fp32 programs those of the step.
+# github.com/karpathy/llm.c: the CUDA program prints an exponential mean of all processes' tokens, the PyTorch
+# and the fp32 programs those of the step.
 
 
 def _sequences(launch: Launch) -> list[int]:
@@ -340,7 +339,7 @@ LLM_C = tool(
 
 
 # ---------------------------------------------------------------- nanoGPT
-# github.com/karpathy/nanoGPT, train.py: the time of an iteration, which includes an evaluation before it.
+# github.com/karpathy/nanoGPT: the time of an iteration, which includes an evaluation before it.
 
 
 def _iterations(launch: Launch) -> Value:

@@ -16,7 +16,7 @@ import numpy as np
 
 from scaling.records.run import ImportedRow
 from scaling.text import one_line
-from scaling.tools.importers.engine import Grammar, Launch, Rates, Unfinished, Value, form, tool
+from scaling.tools.importers.engine import APART, Grammar, Launch, Rates, Unfinished, Value, form, tool
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
     NUMBER,
@@ -58,6 +58,9 @@ def _read_benchmark(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _middle(rates: Counter[str]) -> float:
+    low, high = (pick(map(number, rates)) for pick in (min, max))
+    if high > (1 + APART) * low:
+        raise Refused(f"has rates from {low:g} to {high:g} of one number of devices: split it")
     left = (rates.total() + 1) // 2
     for text in sorted(rates, key=number):
         left -= rates[text]

@@ -32,8 +32,8 @@ from scaling.tools.importers.logs import (
 )
 
 # ---------------------------------------------------------------- number of devices
-# busbw / algbw (PERFORMANCE.md of nccl-tests) is 2 (N - 1) / N for an all-reduce; 1.75 is N = 8. It is (N - 1) / N
-# for these:
+# By the performance document of nccl-tests, busbw / algbw of an all-reduce is 2 (N - 1) / N: 1.75 is N = 8. It is
+# (N - 1) / N for these:
 
 _OF_SHARES = {"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"}
 _MOST_DEVICES = 4096

@@ -82,7 +82,7 @@ HF_TRAINER = tool(
         marks=("train_samples_per_second",),
         sure=r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=",
         unit="samples",
-        data="train_s",
+        data="train_samples_per_second",
         value=_of_the_trainer,
         sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
         checks=(_samples_of_a_step, _was_not_stopped),
@@ -163,7 +163,10 @@ def _bar(bar: re.Match[str], launch: Launch) -> Iterator[Mapping[str, Any]]:
     epoch, done, value = bar[1] or "0", int(bar[2]), float(bar[3])
     if not done or not value or launch.last.get("_done") == f"{epoch} {done}":
         return
-    if epoch not in launch.facts["validated"]:
+    # an earlier epoch is of another training, whose epochs were not validated yet
+    is_back = int(epoch) < int(launch.last.get("_last", "0"))
+    yield {"_last": epoch, "_back": "yes" if is_back else None}
+    if epoch not in launch.facts["validated"] or "_back" in launch.last:
         rate = value if bar[4] == "it/s" else 1 / value
         yield {"epoch": epoch, "step": bar[2], "bar_rate": rate, "_done": f"{epoch} {done}", "barred": epoch}
     elif epoch not in launch.facts["barred"]:
@@ -234,6 +237,7 @@ LIGHTNING = tool(
         lacks="has no whole bar of an epoch with its rate",
         lines=(
             form("Starting with", r"Starting with <world_size> processes", begins=True),
+            form("Using ", r"Using (?P<precision>16bit|bfloat16) (?:native |Native |Automatic )"),
             form("MEMBER: ", r"MEMBER: \d+/<world_size>\s*$", begins=True),
         ),
     )

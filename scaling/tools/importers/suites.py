@@ -42,7 +42,7 @@ def _pair(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
         raise Refused(f"is of phase {value}: nothing was trained")
     if name == "total" and launch.rates.get("total"):
         launch.rates["total"].clear()
-    yield {name: value, "begins": pair[1] == "exp" and name[0] != "_" and name != "nodes"}
+    yield {name: value, "begins": name in launch.facts}
 
 
 def _throughput(launch: Launch) -> Value:

@@ -1,6 +1,6 @@
 """Importer for SuperBench (github.com/microsoft/superbenchmark): summaries of its results.
 
-results-summary.jsonl has a line per node, results-summary.json is one of them. A throughput counts one device.
+`results-summary` with a line per node, or that of one node. A throughput counts one device.
 `:3` is the copy of rank 3: copies train alone, at the same time. A distributed training has no such end, and its
 number of devices is not written.
 """

@@ -58,6 +58,8 @@ TOOLS: dict[str, Tool] = {
 }
 # suites run other tools, whose lines are in their logs, too
 SUITES = ("dlbs", "mlperf")
+# a library that prints in logs of these trainers, which print their own rate
+INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}}
 
 _WHITE = b" \t\r\n"
 
@@ -99,7 +101,8 @@ def _has(text: str, lines: Iterable[str], tool: Tool) -> bool:
 
 
 def _one_of(tools: Iterable[str]) -> str:
-    names = sorted(tools)
+    found = set(tools)
+    names = sorted(name for name in found if not found & INSIDE.get(name, set()))
     if suites := [name for name in SUITES if name in names]:
         return suites[0]
     if not names:

@@ -19,7 +19,7 @@ def _multiples(low: float, high: float, of: int) -> set[int]:
 
 
 # ---------------------------------------------------------------- Composer
-# SpeedMonitor (composer/callbacks/speed_monitor.py): means over the last batches, with four digits.
+# SpeedMonitor of github.com/mosaicml/composer: means over the last batches, with four digits.
 # `time/sample` over `time/batch` is the global batch.
 
 _HALF = 0.00005
@@ -69,7 +69,7 @@ COMPOSER = tool(
 
 
 # ---------------------------------------------------------------- timm
-# train.py of github.com/huggingface/pytorch-image-models: images of all devices over the seconds of one update.
+# github.com/huggingface/pytorch-image-models: images of all devices over the seconds of one update.
 # The rate in parentheses is the epoch's mean with its start. The first update of an epoch waits for its data.
 
 
@@ -117,7 +117,7 @@ TIMM = tool(
 
 
 # ---------------------------------------------------------------- Orbit
-# orbit/controller.py of github.com/tensorflow/models: steps/s with one decimal, evaluations not counted.
+# Controller of Orbit in github.com/tensorflow/models: steps/s with one decimal, evaluations not counted.
 
 
 def _steps(launch: Launch) -> Value:

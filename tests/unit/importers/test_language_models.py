@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.analysis.table.imported import Imported, cells
+from scaling.analysis.table.imported import Imported, cells, global_batch_size
 from scaling.tools.importers.logs import Given
 from scaling.tools.importers.tools import read_all
 from tests.support.imported_logs import SAID, SAMPLES, only_row, refusal, written
@@ -137,6 +137,14 @@ def test_deepspeed_must_agree_with_its_batches(tmp_path: Path) -> None:
     assert said == "says several numbers of devices: 4 (line 3), 8 (line 5); split the log by launch"
 
 
+@pytest.mark.parametrize("trainer", ["megatron.log", "hf_trainer.log"])
+def test_a_trainer_on_deepspeed_says_its_own_rate(trainer: str, tmp_path: Path) -> None:
+    timer = DEEPSPEED[DEEPSPEED.index("[2026-01-05 11:00:00,123] [INFO] [timer") :]
+    row = only_row(written(tmp_path, timer + (SAMPLES / trainer).read_text()))
+    assert row.tool == SAID[trainer].tool
+    assert row.rate == pytest.approx(SAID[trainer].rate)
+
+
 def test_maxtext_without_tokens_is_refused_with_the_reason(tmp_path: Path) -> None:
     text = MAXTEXT.replace("Tokens/s/device", "Words/s/device")
     assert "has no line with Tokens/s/device" in refusal(written(tmp_path, text))
@@ -210,6 +218,7 @@ def test_a_split_model_is_compared_with_the_same_split(tmp_path: Path) -> None:
         (cell.world_size, cell.parallelism): (cell.base_world_size, round(cell.efficiency or 0, 3))
         for cell in found
     }
+    assert [global_batch_size(cell) for cell in found] == [8, 32, 8, 16, 64]
     assert told == {
         (1, ""): (1, 1.0),
         (4, ""): (1, 0.931),

@@ -399,6 +399,12 @@ def test_a_bar_that_first_shows_after_its_validation_is_refused(tmp_path: Path) 
     assert said in refusal(written(tmp_path, epochs(begun, *OLD_BARS[1:])))
 
 
+def test_a_second_training_whose_epochs_were_validated_is_refused(tmp_path: Path) -> None:
+    slower = [bar.replace("1.00it/s", "0.50it/s") for bar in NEW_BARS]
+    both = epochs(*NEW_BARS) + epochs(*slower).partition("\n")[2]
+    assert "several rates of step 100 of epoch 1" in refusal(written(tmp_path, both))
+
+
 def test_a_sanity_check_is_no_validation(tmp_path: Path) -> None:
     check = "Validation sanity check:  50%|###   | 1/2 [00:00<00:00,  2.0it/s]"
     assert only_row(written(tmp_path, epochs(check, *OLD_BARS))).rate == 1.0
