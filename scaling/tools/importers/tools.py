@@ -80,7 +80,7 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
     digest = sha256()
     tools: set[str] = set()
     for block in blocks(path):
-        lines = [text for _, text in untagged(block)]
+        _, lines = untagged(block)
         bare = "\n".join(lines)
         digest.update(bare.replace(CUT, "").encode("utf-8", "replace").translate(None, _WHITE))
         if wanted is None:
