@@ -96,7 +96,8 @@ def _cleaned(data: bytes) -> str:
 # mpirun -tag-output `[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker `[1,mpirank:3,algo-1]<stdout>:`,
 # horovodrun with Gloo `[3]<stdout>:`; mpirun -timestamp-output puts a date in front
 _MPIRUN = (
-    r"(?:[A-Z][\w :]{15,30})?\[(?:[^\],\s]*,)?(?:mpirank:)?\d{1,6}(?:,[\w.-]{1,64})?\]<std(?:out|err)>:[ \t]?"
+    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
+    r"\[(?:[^\],\s]*,)?(?:mpirank:)?\d{1,6}(?:,[\w.-]{1,64})?\]<std(?:out|err)>:[ \t]?"
 )
 # service[process] of syslog and journald
 _UNIT = r"[\w.-]+ [\w./@-]+\[\d+\]: "

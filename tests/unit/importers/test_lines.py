@@ -106,6 +106,11 @@ def read(folder: Path, data: bytes) -> list[tuple[int | None, str]]:
         ("[1,3]<stdout>:Model: [1,4]<stdout>:b", 3, "Model: [1,4]<stdout>:b"),
         ("[2]<stdout>:Model: a", 2, "Model: a"),
         ("Fri Apr 17 10:00:00 2020[1,2]<stdout>:Model: a", 2, "Model: a"),
+        (
+            "A word cut by a rank[1,2]<stdout>:Model: a",
+            None,
+            "A word cut by a rank[1,2]<stdout>:Model: a",
+        ),
         ("[rank3]:Model: a", 3, "Model: a"),
         ("[rank3]: Model: a", 3, "Model: a"),
         ("[default1]:Model: a", 1, "Model: a"),
