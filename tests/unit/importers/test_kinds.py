@@ -110,6 +110,12 @@ def test_mirrored_devices_are_the_number_of_devices(tmp_path: Path) -> None:
     assert (row.world_size, row.device_kind, row.batch_size) == (2, "gpu", 1024)
 
 
+def test_mirrored_devices_of_one_worker_of_several_are_not_all(tmp_path: Path) -> None:
+    worker = MIRRORED.replace("localhost", "worker") + OFFICIAL
+    assert "add --world-size N" in refusal(written(tmp_path, worker))
+    assert only_row(written(tmp_path, worker), EIGHT).world_size == 8
+
+
 @pytest.mark.parametrize(
     ("text", "given", "said"),
     [
