@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import count, repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,7 +113,8 @@ _TAGS = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)[ \t](?:" + _UNIT + ")?",
     r">[ \t]?",  # quotes of mail and Markdown
 )
-_TAG = re.compile(rf"(?:[ \t]*(?:{'|'.join(_TAGS)}))+")
+# The start of a line with its tags.
+_START = re.compile(rf"\n((?:[ \t]*(?:{'|'.join(_TAGS)}))*)")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)[\w ]*$")
 # What a block with tags has; faster than a look at each line.
 _MAY_BE_TAG = re.compile(rf"\n[ \t]*(?:{'|'.join(_TAGS)}|\||```|~~~)")
@@ -125,36 +126,41 @@ _CELL = re.compile(r"(?<!\\)\|")
 
 
 def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
-    lines = chain.from_iterable(map(untagged, found))
-    return (LogLine(number, rank, text) for number, (rank, text) in enumerate(lines, 1))
+    first = 1
+    for block in found:
+        ranks, texts = untagged(block)
+        yield from map(LogLine, count(first), ranks, texts)
+        first += len(texts)
 
 
-def untagged(block: str) -> Iterator[tuple[int | None, str]]:
-    """Split whole lines into rank and text."""
-    tagged = _MAY_BE_TAG.search(f"\n{block}") is not None
-    for text in block.split("\n")[:-1]:
-        yield _untagged(text) if tagged else (None, text)
+def untagged(block: str) -> tuple[Iterable[int | None], Sequence[str]]:
+    """Split whole lines into their ranks and texts."""
+    lines = f"\n{block}".removesuffix("\n")
+    if _MAY_BE_TAG.search(lines) is None:
+        return repeat(None), lines.split("\n")[1:]
+    _, *parts = _START.split(lines)
+    tags, texts = parts[::2], parts[1::2]
+    bare = "\n".join(texts)
+    if any(sign in bare for sign in ("<std", "|", "```", "~~~")):
+        texts = list(map(_bare, tags, texts))
+    return [_rank(tag) if tag else None for tag in tags], texts
 
 
-def _untagged(text: str) -> tuple[int | None, str]:
-    rank: int | None = None
-    if (tags := _TAG.match(text)) is not None:
-        rest = text[tags.end() :]
-        rank, within = _rank(tags[0])
-        text = rest.replace(within, "") if within else rest
-    if text.lstrip().startswith("|") and text.rstrip().endswith("|"):
-        return rank, _row(text)
-    return rank, "" if _FENCE.match(text) else text
+def _bare(tags: str, text: str) -> str:
+    """Take tags within a line off, which mpirun puts there, and the marks of Markdown."""
+    if "<std" in text and (within := _WITHIN.search(tags)) is not None:
+        text = text.replace(within[0], "")
+    if "|" in text and text.lstrip().startswith("|") and text.rstrip().endswith("|"):
+        return _row(text)
+    return "" if ("```" in text or "~~~" in text) and _FENCE.match(text) else text
 
 
 @lru_cache(maxsize=4096)
-def _rank(tags: str) -> tuple[int | None, str]:
-    """Return the rank if the tags agree, and mpirun's tag, which it also puts in the middle of a line."""
-    ranks = {next(filter(None, found)) for found in _RANK.findall(tags)} or {
-        next(filter(None, found)) for found in _NUMBER.findall(tags)
-    }
-    within = _WITHIN.search(tags)
-    return int(ranks.pop()) if len(ranks) == 1 else None, within[0] if within else ""
+def _rank(tags: str) -> int | None:
+    """Return the rank if the tags agree."""
+    found = _RANK.findall(tags) or _NUMBER.findall(tags)
+    ranks = {next(filter(None, groups)) for groups in found}
+    return int(ranks.pop()) if len(ranks) == 1 else None
 
 
 def _row(text: str) -> str:

@@ -125,7 +125,7 @@ HF_TRAINER = tool(
 # first rate of a count is used, and none after a validation's bar.
 
 _BAR = re.compile(
-    r"(?:Epoch (\d{1,9})|Training[^:|]*): (?: *\d+%)?\|.*?\| *(\d{1,12})/(?:\d{1,12}|\?) "
+    r"(?:Epoch (\d{1,9})|Training[^:|]*): *(?:(?:\d+%)?\|.*?\| *)?(\d{1,12})(?:/(?:\d{1,12}|\?)|it) "
     r"\[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
 )
 # Rich's bar; its rate is that of the last 30 s
@@ -227,7 +227,7 @@ LIGHTNING = tool(
     Grammar(
         name="lightning",
         marks=("it/s", "s/it", "samples_per_sec"),
-        sure=r"(?:Epoch \d+|Training[^:|]*): (?: *\d+%)?\|.*\| *\d+/(?:\d+|\?) \[[^\]]*(?:it/s|s/it)"
+        sure=r"(?:Epoch \d+|Training[^:|]*): *(?:(?:\d+%)?\|.*\| *)?\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)"
         r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
         r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
         unit=_lightning_unit,

@@ -59,7 +59,7 @@ TOOLS: dict[str, Tool] = {
 # suites run other tools, whose lines are in their logs, too
 SUITES = ("dlbs", "mlperf")
 # a library that prints in logs of these trainers, which print their own rate
-INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}}
+INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}, "tf_orbit": {"tf_official"}}
 
 _WHITE = b" \t\r\n"
 
@@ -80,7 +80,7 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
     digest = sha256()
     tools: set[str] = set()
     for block in blocks(path):
-        lines = [text for _, text in untagged(block)]
+        _, lines = untagged(block)
         bare = "\n".join(lines)
         digest.update(bare.replace(CUT, "").encode("utf-8", "replace").translate(None, _WHITE))
         if wanted is None:
@@ -95,9 +95,8 @@ def _why_not(path: Path) -> str:
 
 
 def _has(text: str, lines: Iterable[str], tool: Tool) -> bool:
-    return any(mark in text for mark in tool.marks) and any(
-        tool.sure.search(line) for line in lines if any(mark in line for mark in tool.marks)
-    )
+    marks = [mark for mark in tool.marks if mark in text]
+    return any(tool.sure.search(line) for mark in marks for line in lines if mark in line)
 
 
 def _one_of(tools: Iterable[str]) -> str:

@@ -105,6 +105,15 @@ def test_digits_that_leave_several_batches_tell_none(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- Orbit
 
 
+def test_examples_per_second_are_better_than_rounded_steps(tmp_path: Path) -> None:
+    """TensorFlow's models print both."""
+    text = (
+        ORBIT.replace("INFO:tensorflow:Using MirroredStrategy", "Using")
+        + (SAMPLES / "tf_official.log").read_text()
+    )
+    assert only_row(written(tmp_path, text), SAID["tf_official.log"].given).tool == "tf_official"
+
+
 def test_a_batch_makes_samples_of_steps() -> None:
     row = only_row(SAMPLES / "tf_orbit.log", Given(batch_size=32))
     assert (row.rate, row.unit, row.batch_size) == (25.0 * 2 * 32, "samples", 32)
@@ -124,6 +133,11 @@ def test_the_first_epoch_of_a_bar_is_left_out(text: str, tmp_path: Path) -> None
     row = only_row(written(tmp_path, text), Given(batch_size=16))
     assert row.unit == "samples"
     assert row.rate == pytest.approx(8.1 * 2 * 16)
+
+
+def test_a_bar_of_lightning_1_without_a_total(tmp_path: Path) -> None:
+    bars = "".join(f"Epoch {n}: 200it [00:25, {rate}it/s, loss=2.1]\n" for n, rate in enumerate((5.0, 8.0, 8.2)))
+    assert only_row(written(tmp_path, bars), TWO).rate == pytest.approx(8.1)
 
 
 def test_rich_without_a_total(tmp_path: Path) -> None:
