@@ -487,25 +487,31 @@ def _marked(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         yield before
 
 
-def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
+def _value(grammar: Grammar, launch: Launch) -> Value:
+    """The rate of a launch and notes, after all checks. Raises Refused."""
     if launch.mixed and "total" not in launch.rates:
         raise Refused(launch.mixed)
     if not launch.rates:
         raise Unfinished(grammar.lacks)
-    launch.devices = devices = agreed_size(grammar.sizes(launch), launch.given, grammar.hint)
-    if (last := max(tag or 0 for tag, _ in launch.speakers)) >= devices:
+    launch.devices = agreed_size(grammar.sizes(launch), launch.given, grammar.hint)
+    if (last := max(tag or 0 for tag, _ in launch.speakers)) >= launch.devices:
         raise Refused(
-            f"has rates of rank {last} on {devices} devices: --world-size N must count devices of all ranks"
+            f"has rates of rank {last} on {launch.devices} devices: --world-size N must count devices of all ranks"
         )
     rate, notes = grammar.value(launch)
     for check in grammar.checks:
         check(launch, rate)
+    return rate, notes
+
+
+def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
+    rate, notes = _value(grammar, launch)
     return row(
         launch.given,
         tool=grammar.name,
         unit=grammar.unit(launch) if callable(grammar.unit) else grammar.unit,
         rate=None if launch.diverged else rate,
-        devices=devices,
+        devices=launch.devices,
         models=grammar.models(launch),
         batches=grammar.batches(launch),
         precisions=grammar.precisions(launch),

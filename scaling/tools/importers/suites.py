@@ -80,7 +80,7 @@ DLBS = tool(
 # (384 in 199.4 s, logged as 1.9258), of llama31_8b sequences (AMD: 172,032 in 5,744 s, logged as 30.69). A rate
 # after `run_stop` is the average of the whole training.
 
-_OLD = re.compile(r":::MLL [\d.]+ (\w+): (\{.*)$")
+_OLD = re.compile(r":::MLL (\d+)\.\d+ (\w+): (\{.*)$")
 _MLPERF_FACTS = {
     "submission_benchmark": "benchmark",
     "global_batch_size": "global_batch",
@@ -104,17 +104,19 @@ def _event(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     if ":::MLL" not in text:
         return
     if (old := _OLD.search(text)) is not None:
-        key, value = old[1], json.loads(old[2].removesuffix(CUT)).get("value")
+        time, key, value = old[1], old[2], json.loads(old[3].removesuffix(CUT)).get("value")
     else:
         found = json.loads(text[text.index(":::MLLOG ") + 9 :].removesuffix(CUT))
-        key, value = str(found["key"]), found.get("value")
+        time, key, value = found.get("time_ms"), str(found["key"]), found.get("value")
     if key in _MLPERF_FACTS and isinstance(value, str | int):
         yield {_MLPERF_FACTS[key]: value, "begins": key == "submission_benchmark"}
     elif key == "run_stop":
         yield {"_stopped": "yes"}
     elif key == "tracked_stats" and isinstance(value, dict):
         name = "whole_total" if "_stopped" in launch.last else "rate"
-        yield from ({name: value[of]} for of in _MLPERF_RATES if isinstance(value.get(of), int | float))
+        yield from (
+            {"step": time, name: value[of]} for of in _MLPERF_RATES if isinstance(value.get(of), int | float)
+        )
 
 
 def _tracked(launch: Launch) -> Value:

@@ -39,7 +39,9 @@ def _windows(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
         }  # fmt: skip
     elif "MirroredStrategy" in text and (devices := _MIRRORED.search(text)) is not None:
         kinds = re.findall(r"(?:device:|/)([CG]PU):\d", devices[1])
-        yield {"world_size": len(kinds) or None, "device_kind": kinds[0] if kinds else None, "begins": True}
+        # with several workers these are one worker's
+        whole = None if "/job:worker" in devices[1] else len(kinds) or None
+        yield {"world_size": whole, "device_kind": kinds[0] if kinds else None, "begins": True}
 
 
 def _samples(launch: Launch) -> list[int]:

@@ -110,6 +110,12 @@ def test_mirrored_devices_are_the_number_of_devices(tmp_path: Path) -> None:
     assert (row.world_size, row.device_kind, row.batch_size) == (2, "gpu", 1024)
 
 
+def test_mirrored_devices_of_one_worker_of_several_are_not_all(tmp_path: Path) -> None:
+    worker = MIRRORED.replace("localhost", "worker") + OFFICIAL
+    assert "add --world-size N" in refusal(written(tmp_path, worker))
+    assert only_row(written(tmp_path, worker), EIGHT).world_size == 8
+
+
 @pytest.mark.parametrize(
     ("text", "given", "said"),
     [
@@ -218,3 +224,30 @@ def test_a_suite_around_a_tool_is_the_suite(tmp_path: Path) -> None:
     assert (row.tool, row.rate) == ("dlbs", 1380)
     row = only_row(written(tmp_path, SAMPLE["mxnet_one.log"] + SAMPLE["mlperf.log"]), SIXTEEN)
     assert row.tool == "mlperf"
+
+
+# ---------------------------------------------------------------- facts that tell cells apart
+
+MESH = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=2, cp=1, tp=2, ep=1"
+AMP = SAMPLE["dllogger_file.log"].replace('"arch"', '"amp": true, "arch"')
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        (SAMPLE["horovod_keras.log"], "device_kind", "cpu"),
+        (SAMPLE["tf_cnn_8.log"], "device_kind", "gpu"),
+        (TF_CNN.replace("/gpu:", "/cpu:"), "device_kind", "cpu"),
+        (SAMPLE["mxnet_dist.log"], "device_kind", "gpu"),
+        (SAMPLE["mxnet_one.log"].replace("gpus='2'", "gpus=''"), "device_kind", "cpu"),
+        (TF_CNN, "variables", "parameter_server"),
+        ('__exp.framework__= "caffe2"\n' + SAMPLE["dlbs.log"], "framework", "caffe2"),
+        (AMP, "precision", "amp"),
+        (SAMPLE["lightning_monitor.log"] + "Using 16bit Automatic Mixed Precision (AMP)\n", "precision", "16bit"),
+        (TITAN, "parallelism", "tp=1"),
+        (TITAN.replace("Building 1-D device mesh with ['dp_shard'], [8]", MESH), "parallelism", "tp=2,pp=2"),
+        (SAMPLE["horovod_n1.log"], "parallelism", ""),
+    ],
+)
+def test_a_row_has_the_facts_of_its_cell(text: str, field: str, value: str, tmp_path: Path) -> None:
+    assert getattr(only_row(written(tmp_path, text)), field) == value

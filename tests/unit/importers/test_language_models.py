@@ -58,6 +58,11 @@ def test_the_first_step_alone_is_refused(name: str, second: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", [f"{tool}.log" for tool in TOOLS])
+def test_every_line_of_a_sample_is_understood(name: str) -> None:
+    assert not any("skipped" in note for note in only_row(SAMPLES / name, SAID[name].given).notes)
+
+
+@pytest.mark.parametrize("name", [f"{tool}.log" for tool in TOOLS])
 def test_another_batch_is_refused(name: str) -> None:
     given = Given(world_size=SAID[name].given.world_size, batch_size=63)
     assert "--batch-size 63: the log says" in refusal(SAMPLES / name, given)

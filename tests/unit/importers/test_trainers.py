@@ -77,6 +77,11 @@ def test_digits_tell_the_devices_of_composer(tmp_path: Path) -> None:
     assert "add --world-size N" in refusal(written(tmp_path, few.replace("per_sec: 0.0625", "per_sec: 0.0001")))
 
 
+def test_four_digits_of_small_rates_tell_the_devices(tmp_path: Path) -> None:
+    window = "Train throughput/samples_per_sec: 2.7330\nTrain throughput/device/samples_per_sec: 0.1708\n"
+    assert only_row(written(tmp_path, window + window)).world_size == 16
+
+
 def test_batches_that_were_not_full_tell_no_batch(tmp_path: Path) -> None:
     assert only_row(written(tmp_path, COMPOSER.replace("sample: 6656", "sample: 6650"))).batch_size == 0
 
@@ -93,11 +98,28 @@ def test_timm_says_model_and_precision(tmp_path: Path) -> None:
     assert only_row(written(tmp_path, text)).precision == "float32"
 
 
-def test_digits_that_leave_several_batches_tell_none(tmp_path: Path) -> None:
-    text = "".join(
-        f"Train: 0 [{step:>4d}/312 ( 16%)]  Loss: 6.95 (6.96)  Time: 0.012s, {rate:>7.2f}/s  (0.013s, 900.00/s)\n"
-        for step, rate in ((0, 500.0), (50, 10000.0), (100, 10100.0))
+def updates(*of: tuple[int, int, float, float]) -> str:
+    """Lines of epoch, update, seconds, images per second."""
+    return "".join(
+        f"Train: {epoch} [{step:>4d}/312 ( 16%)]  Loss: 6.95 (6.96)  "
+        f"Time: {seconds:.3f}s, {rate:>7.2f}/s  (0.900s, 900.00/s)\n"
+        for epoch, step, seconds, rate in of
     )
+
+
+def test_each_epochs_first_update_is_left_out(tmp_path: Path) -> None:
+    text = updates((0, 0, 2.0, 64.0), (0, 50, 0.064, 2000.0), (1, 0, 2.0, 64.0), (1, 50, 0.061, 2100.0))
+    assert only_row(written(tmp_path, text), TWO).rate == 2050
+
+
+def test_all_lines_together_tell_the_batch(tmp_path: Path) -> None:
+    """0.063 s x 2016/s may be 126 to 128, 0.065 s x 1984/s 128 or 129."""
+    text = updates((0, 0, 2.0, 64.0), (0, 50, 0.065, 1984.0), (0, 100, 0.063, 2016.0))
+    assert only_row(written(tmp_path, text), Given(world_size=1)).batch_size == 128
+
+
+def test_digits_that_leave_several_batches_tell_none(tmp_path: Path) -> None:
+    text = updates((0, 0, 0.012, 500.0), (0, 50, 0.012, 10000.0), (0, 100, 0.012, 10100.0))
     row = only_row(written(tmp_path, text), TWO)
     assert (row.rate, row.batch_size) == (10050.0, 0)
 
