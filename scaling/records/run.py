@@ -71,6 +71,8 @@ class ImportedRow(Record, frozen=True, kw_only=True):
     `batch_size`: of one device, 0 if unknown; `model` and `precision` are never guessed.
     `audit`: what in the log contradicts its rate.
     `run`: the name of the import if several are read together.
+    `device_kind` (gpu, cpu), `framework`, `variables` (their placement): "" if unknown.
+    `parallelism`: degrees by which the model is split, `tp=4,pp=2`; degrees of 1 mean none, "" unknown.
     """
 
     tool: str
@@ -86,6 +88,10 @@ class ImportedRow(Record, frozen=True, kw_only=True):
     audit: str = ""
     notes: tuple[str, ...] = ()
     run: str = ""
+    device_kind: str = ""
+    framework: str = ""
+    variables: str = ""
+    parallelism: str = ""
 
 
 class ImportedBandwidth(Record, frozen=True, kw_only=True):

@@ -166,7 +166,8 @@ def _imported(material: Material) -> Answer:
     sentence = f"{cell.tool} says: {rate} on {counted(cell.world_size, 'device')}"
     if cell.speedup is not None and cell.efficiency is not None:
         share = _percent(cell.efficiency)
-        sentence += f", {cell.speedup:.2f}x its own rate on one: {share} of linear scaling"
+        base = "one" if cell.base_world_size == 1 else f"{cell.base_world_size}"
+        sentence += f", {cell.speedup:.2f}x its own rate on {base}: {share} of linear scaling"
     return Answer(sentence=f"{sentence}. It was not measured here.", stamps=("IMPORTED",))
 
 

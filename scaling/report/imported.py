@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.catalogue import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE
+from scaling.analysis.table.catalogue import EFFICIENCY, SPEEDUP, WORLD_SIZE
+from scaling.analysis.table.imported import Imported, cells, curves
 from scaling.analysis.table.rows import Column
-from scaling.analysis.table.unmeasured import Imported, cells, curves
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
 from scaling.report.notes import Notes
@@ -20,8 +20,7 @@ from scaling.text import counted, decimals, several
 
 TITLE = "Imported"
 LOGS = Column(key="logs", title="logs", is_text=True)
-CAUSES = Column(key="causes", title="causes", is_text=True)
-RECEIPT = Column(key="receipt", title="receipt", is_text=True)
+BASE = Column(key="base_world_size", title="base N")
 SIZE = Column(key="size", title="bytes")
 TIME = Column(key="time", title="time, us")
 ALGBW = Column(key="algbw", title="algbw, GB/s")
@@ -31,7 +30,7 @@ WRONG = Column(key="wrong", title="wrong")
 
 
 def sections(header: Header, notes: Notes) -> tuple[Section, ...]:
-    """Return a table for each tool, model, batch and precision, then those of networks."""
+    """Return a table for each curve, then those of networks."""
     found = curves(cells(header.imported))
     return (*(_curve(of_curve, notes) for of_curve in found), *_networks(header.bandwidths, notes))
 
@@ -68,9 +67,10 @@ def last_line(header: Header) -> str:
         speedup = words.NONE if cell.speedup is None else f"{cell.speedup:.2f}"
         efficiency = words.NONE if cell.efficiency is None else f"{cell.efficiency:.3f}"
         rate = f"{cell.rate.mean:.{max(1, decimals(cell.rate.mean))}f}"
+        base = f" base N={cell.base_world_size}" if (cell.base_world_size or 1) > 1 else ""
         return (
             f"scaling: imported:{cell.tool} N={cell.world_size} {rate} {cell.unit}/s speedup {speedup} "
-            f"efficiency {efficiency} flags {','.join(cell.flags)}"
+            f"efficiency {efficiency}{base} flags {','.join(cell.flags)}"
         )
     best = max(header.bandwidths, key=lambda one: one.busbw_gbytes_per_s, default=None)
     if best is None:
@@ -90,14 +90,20 @@ def _curve(of_curve: Sequence[Imported], notes: Notes) -> Section:
     parts = (
         first.tool,
         first.model or "model unknown",
-        f"batch {first.batch_size} per device" if first.batch_size else "batch unknown",
+        f"batch {first.batch_size} per {'replica' if first.parallelism else 'device'}"
+        if first.batch_size
+        else "batch unknown",
         first.precision or "precision unknown",
+        first.device_kind,
+        first.framework,
+        f"variables {first.variables}" if first.variables else "",
+        first.parallelism,
         first.run,
     )
     rate = Column(key="rate", title=f"{first.unit}/s", unit=f"{first.unit}/s")
     return Section(
         title=f"{TITLE}: {', '.join(filter(None, parts))}",
-        columns=(WORLD_SIZE, BATCH_SIZE, rate, SPEEDUP, EFFICIENCY, CAUSES, RECEIPT, LOGS),
+        columns=(WORLD_SIZE, rate, SPEEDUP, EFFICIENCY, BASE, LOGS),
         lines=tuple(_line(cell, notes) for cell in of_curve),
     )
 
@@ -105,12 +111,10 @@ def _curve(of_curve: Sequence[Imported], notes: Notes) -> Section:
 def _line(cell: Imported, notes: Notes) -> Line:
     found: dict[str, Cell] = {
         WORLD_SIZE.key: quantities.integer(cell.world_size),
-        BATCH_SIZE.key: quantities.integer(cell.batch_size) if cell.batch_size else None,
         "rate": None,
         SPEEDUP.key: None if cell.speedup is None else Quantity(value=cell.speedup, digits=2),
         EFFICIENCY.key: None if cell.efficiency is None else quantities.fraction(cell.efficiency),
-        CAUSES.key: None,
-        RECEIPT.key: None,
+        BASE.key: None if cell.base_world_size is None else quantities.integer(cell.base_world_size),
         LOGS.key: several(cell.logs, shown=2),
     }
     if cell.rate is not None:

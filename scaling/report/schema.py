@@ -20,6 +20,7 @@ from msgspec.structs import FieldInfo, fields
 from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill
+from scaling.analysis.table.imported import Imported
 from scaling.analysis.table.rows import (
     Baseline,
     Comparison,
@@ -31,7 +32,7 @@ from scaling.analysis.table.rows import (
     Training,
     Verdict,
 )
-from scaling.analysis.table.unmeasured import Imported, Judged
+from scaling.analysis.table.unmeasured import Judged
 from scaling.records.certificate import Certificate
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header, ImportedBandwidth

@@ -1,12 +1,14 @@
 """How long and in how much memory 100 MB of each tool's log are read, and what a thousand damages make of samples.
 
-    python -m tests.bench.importers [MB]
+    python -m tests.bench.importers [MB] [SAMPLE...]
 
 A log is a sample's lines again and again, in a process of its own; `reads` is its seconds over those of `wc -l`.
+Logs marked `+` repeat one line with rising steps.
 """
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import sys
@@ -33,6 +35,29 @@ def grown(name: str, size: int, folder: Path) -> Path:
     return path
 
 
+# a step of a sample, for logs with rising steps
+STEPS = {
+    "mxnet_one.log": r"(?<=Batch \[)40",
+    "aws_fsdp.log": "(?<=Batch )10",
+    "torchtitan.log": r"(?<=step: )10",
+    "lightning_monitor.log": "(?<='step': )1",
+    "dllogger_stdout.log": "(?<=Iteration: )2",
+}
+
+
+def risen(name: str, size: int, folder: Path) -> Path:
+    """A log of at least so many bytes whose steps never repeat."""
+    lines = (SAMPLES / name).read_text().splitlines(keepends=True)
+    place, line = next(found for found in enumerate(lines) if re.search(STEPS[name], found[1]))
+    before, after = re.split(STEPS[name], line, maxsplit=1)
+    path = folder / f"{name}+"
+    with path.open("w") as file:
+        file.writelines(lines[:place])
+        for step in range(100, 100 + size // len(line)):
+            file.write(f"{before}{step}{after}")
+    return path
+
+
 def _read(path: Path, said: Said) -> tuple[float, float, float, str]:
     began, began_cpu = time.perf_counter(), time.process_time()
     try:
@@ -52,20 +77,23 @@ def _damaged(name: str) -> int:
 
 def main() -> None:
     size = int(float(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_MB) * 1e6)
+    names = sys.argv[2:] or list(SAID)
     print(
         f"{'sample':24} {'seconds':>8} {'CPU':>6} {'reads':>6} {'MiB':>6} {'invented':>9}  {size / 1e6:g} MB say"
     )
     with tempfile.TemporaryDirectory() as folder:
-        for name, said in SAID.items():
-            path = grown(name, size, Path(folder))
+        makers = [(grown, name) for name in names] + [(risen, name) for name in STEPS if name in names]
+        for make, name in makers:
+            path, said = make(name, size, Path(folder)), SAID[name]
             began = time.perf_counter()
             subprocess.run(["wc", "-l", path], check=True, stdout=subprocess.DEVNULL)
             counted_s = time.perf_counter() - began
             with get_context("spawn").Pool(1) as alone:
                 seconds, cpu_s, mib, outcome = alone.apply(_read, (path, said))
-            made = _damaged(name)
+            made = _damaged(name) if make is grown else 0
+            reads = seconds / counted_s
             print(
-                f"{name:24} {seconds:8.1f} {cpu_s:6.1f} {seconds / counted_s:6.0f} {mib:6.0f} {made:9}  {outcome}",
+                f"{path.name:24} {seconds:8.1f} {cpu_s:6.1f} {reads:6.0f} {mib:6.0f} {made:9}  {outcome}",
                 flush=True,
             )
             path.unlink()

@@ -30,6 +30,8 @@ SUBSTITUTES = {
     "--prices FILE": "--prices prices.toml",
     "--tool NAME": "--tool horovod",
     "LOG -o RUN": "LOG -o $(mktemp --dry-run)",
+    "LOG:4 -o RUN": "LOG:4 -o $(mktemp --dry-run)",
+    "fp32 -o RUN": "fp32 -o $(mktemp --dry-run)",
     "--against REV": "--against HEAD",
     "scaling.run --against BASE": "scaling.run --against RUN",
     "--data fashion-mnist": "--data fashion-mnist --data-dir fashion-mnist",

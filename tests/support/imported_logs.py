@@ -47,6 +47,8 @@ SAID = {
     "hf_trainer.log": Said("hf_trainer", 4, 16, 267.4, "samples"),
     "hf_trainer_wrapped.log": Said("hf_trainer", 4, 8, 98.31, "samples"),
     "lightning_bar.log": Said("lightning", 4, 0, 0.8, "steps", earlier=(1 / 4.87, 1 / 1.67)),
+    "lightning_no_total.log": Said("lightning", 2, 0, 8.1, "steps", earlier=(4.0, 5.0)),
+    "lightning_rich.log": Said("lightning", 2, 0, 8.1, "steps", earlier=(4.0, 5.0)),
     "lightning_monitor.log": Said("lightning", 4, 0, 246.0, "samples"),
     "tf_official.log": Said("tf_official", 8, 256, 4865.76, "samples", Given(world_size=8)),
     "tf_official_old.log": Said("tf_official", 1, 0, 1381.718149, "samples", Given(world_size=1)),
@@ -54,7 +56,29 @@ SAID = {
     "mlperf.log": Said("mlperf", 16, 204, 20101.0, given=Given(world_size=16)),
     "mlperf_06.log": Said("mlperf", 8, 0, 1501.5, given=Given(world_size=8)),
     "aws_fsdp.log": Said("aws_fsdp", 16, 0, 9.43, "samples", Given(world_size=16)),
+    # 64 samples in 3.2 s, on 4 data-parallel ranks
+    "megatron.log": Said("megatron", 8, 16, 20.0, "samples"),
+    # 128 samples in 5 s
+    "primus.log": Said("megatron", 16, 8, 25.6, "samples"),
+    "nemo.log": Said("nemo", 8, 8, 80.0, "samples"),
+    # 16 x 4096 tokens/s; 2 sequences of a device on 2 devices that share a model
+    "maxtext.log": Said("maxtext", 16, 4, 65536.0, "tokens"),
+    "deepspeed.log": Said("deepspeed", 4, 16, 404.0, "samples"),
+    "deepspeed_old.log": Said("deepspeed", 8, 0, 230.25, "samples", Given(world_size=8)),
+    "kempnerforge.log": Said("kempnerforge", 8, 8, 44299.0, "tokens"),
+    "kempnerforge_table.md": Said("kempnerforge_table", 8, 0, 44000.0, "tokens"),
+    "llm_c.log": Said("llm_c", 4, 32, 655360.0, "tokens"),
+    # 131,072 tokens in 0.5 s; the iteration of 9 s evaluated first
+    "nanogpt.log": Said("nanogpt", 4, 128, 262144.0, "tokens", Given(world_size=4)),
+    "torchtitan_wps.log": Said("torchtitan", 8, 0, 25616.0, "tokens"),
+    "composer.log": Said("composer", 16, 32, 1281.0, "samples"),
+    "timm.log": Said("timm", 4, 256, 2000.0),
+    "tf_orbit.log": Said("tf_orbit", 2, 0, 25.0, "steps"),
+    "superbench.jsonl": Said("superbench", 1, 0, 700.5, "samples"),
+    "superbench_summary.json": Said("superbench", 8, 0, 324.0, "samples", Given(world_size=8)),
 }
+# Samples of benchmarks of collectives.
+NETWORKS = ("nccl_", "rccl_")
 
 
 def written(folder: Path, text: str, name: str = "a.log") -> Path:

@@ -12,8 +12,9 @@ from io import StringIO
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.cost import Bill, Pricing, bill
+from scaling.analysis.table.imported import Imported, cells, global_batch_size
 from scaling.analysis.table.rows import ENDS, Column, Row, Standing
-from scaling.analysis.table.unmeasured import Imported, cells, of_row
+from scaling.analysis.table.unmeasured import of_row
 from scaling.records.run import Header, Prediction
 from scaling.text import one_line, rounded
 
@@ -87,14 +88,16 @@ def _imported(cell: Imported) -> dict[str, Value]:
         "strategy": f"imported:{cell.tool}",
         "model": cell.model or None,
         "precision": cell.precision or None,
+        **{name: getattr(cell, name) or None for name in ("device_kind", "framework", "variables", "parallelism")},
         "batch_size": cell.batch_size or None,
-        "global_batch_size": cell.batch_size * cell.world_size or None,
+        "global_batch_size": global_batch_size(cell),
         "world_size": cell.world_size,
         "rounds": len(cell.logs),
         **(_estimate("images_per_s", cell.rate) if cell.unit == "images" else {}),
         **rate,
         "speedup": cell.speedup,
         "efficiency_fraction": cell.efficiency,
+        "base_world_size": cell.base_world_size,
         "flags": " ".join(cell.flags),
         "failed_message": cell.failed or None,
         "footnotes": " | ".join(cell.notes),

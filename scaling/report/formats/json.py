@@ -14,8 +14,9 @@ from scaling.analysis.table.analyse import Analysis, analyse
 from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill, Pricing, bill
+from scaling.analysis.table.imported import cells
 from scaling.analysis.table.rows import Baseline, Comparison, Minibatch, OverCpu, Row, Training
-from scaling.analysis.table.unmeasured import Judged, cells, judged
+from scaling.analysis.table.unmeasured import Judged, judged
 from scaling.records.certificate import Certificate
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report.schema import FORMERLY, INTERNAL

@@ -19,8 +19,8 @@ from scaling.analysis.measured.rounds import efficiencies
 from scaling.analysis.table.analyse import EXPECTED, kept, launch
 from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import exchanges
+from scaling.analysis.table.imported import Imported, cells
 from scaling.analysis.table.rows import Contender, Found
-from scaling.analysis.table.unmeasured import Imported, cells
 from scaling.errors import UsageError
 from scaling.records.events import Failed
 from scaling.records.other_code import revision
@@ -38,8 +38,9 @@ _USUAL = {one.name: one.default for one in fields(Workload) if one.name not in _
 
 
 class Headline(Record, frozen=True, kw_only=True):
-    """The fastest exchange at a run's largest world size, means over rounds. `efficiency` is a fraction of 1, None
-    if not claimed. `flags` are its own records' (SUPERLINEAR and DRIFTING need the full analysis)."""
+    """The fastest exchange at a run's largest world size, means over rounds. `efficiency` is a fraction of 1 over
+    one device, None if not claimed. `flags` are its own records' (SUPERLINEAR and DRIFTING need the full
+    analysis)."""
 
     strategy: str
     interconnect: str
@@ -188,7 +189,7 @@ def _said_by_log(cell: Imported) -> Headline:
         world_size=cell.world_size,
         samples_per_s=_mean(cell),
         unit=cell.unit,
-        efficiency=cell.efficiency,
+        efficiency=cell.efficiency if cell.base_world_size == 1 else None,
         flags=cell.flags,
     )
 

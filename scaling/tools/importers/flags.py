@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from msgspec.structs import replace
 from typer import Argument, Option
 
 from scaling.command import command
@@ -21,7 +23,11 @@ EPILOG = (
     "cell, and are never ranked.\n\nExit codes: 0 written, 2 a log or a flag was refused and nothing is written."
 )
 
-_LOGS = Argument(help="Logs: the printed text of a tool.", metavar="LOG...", show_default=False)
+_LOGS = Argument(
+    help="Printed text of a tool. LOG:N is one of N devices; :batch=B, :model=NAME, :precision=NAME add more.",
+    metavar="LOG...",
+    show_default=False,
+)
 _OUTPUT = Option("--output", "-o", help="The run folder to make.", metavar="RUN", show_default=False)
 _TOOL = Option("--tool", help="The tool that wrote the logs.", metavar="NAME", show_default="by their lines")
 _WORLD = Option("--world-size", help="Devices, if logs do not say.", metavar="N", show_default=False)
@@ -42,6 +48,7 @@ class Asked(Record, frozen=True, kw_only=True):
     output: Path
     tool: str | None = None
     given: Given = Given()
+    of_log: Mapping[Path, Given] = {}
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -52,7 +59,7 @@ def parse(argv: Sequence[str]) -> Asked | None:
 
 @app.command(epilog=EPILOG)
 def importers(
-    logs: Annotated[list[Path], _LOGS],
+    logs: Annotated[list[str], _LOGS],
     output: Annotated[Path, _OUTPUT],
     tool: Annotated[str | None, _TOOL] = None,
     world_size: Annotated[int | None, _WORLD] = None,
@@ -68,22 +75,57 @@ def importers(
     The tool is named:
         python -m scaling import --tool horovod LOG -o RUN
     The log lacks its number of devices:
-        python -m scaling import LOG -o RUN --world-size 4
+        python -m scaling import LOG:4 -o RUN
+    It also lacks its batch per device and precision:
+        python -m scaling import LOG:4:batch=32:precision=fp32 -o RUN
     """
     if tool is not None and tool not in TOOLS:
         raise UsageError(f"--tool {tool}: {near(tool, TOOLS)}")
     for flag, value in (("--world-size", world_size), ("--batch-size", batch_size)):
         if value is not None and value < 1:
             raise UsageError(f"{flag} {value}: must be 1 or more")
-    return Asked(
-        logs=tuple(logs),
-        output=output,
-        tool=tool,
-        given=Given(
-            world_size=world_size or 0,
-            batch_size=batch_size or 0,
-            model=model.strip(),
-            precision=precision.strip(),
-            speed_of=speed_of or "",
-        ),
+    given = Given(
+        world_size=world_size or 0,
+        batch_size=batch_size or 0,
+        model=model.strip(),
+        precision=precision.strip(),
+        speed_of=speed_of or "",
     )
+    of_log = [of_one(log, given) for log in logs]
+    return Asked(
+        logs=tuple(path for path, _ in of_log), output=output, tool=tool, given=given, of_log=dict(of_log)
+    )
+
+
+# ---------------------------------------------------------------- LOG:N:batch=B
+
+_FIELDS = {"batch": "batch_size", "model": "model", "precision": "precision"}
+
+
+def of_one(text: str, given: Given) -> tuple[Path, Given]:
+    """Split `LOG:N:batch=B:model=NAME:precision=NAME` into the log and what is given for it; all but LOG may be
+    left out, and what is there overrides `given`. A file of the whole name is a log. Raises UsageError."""
+    parts = text.split(":")
+    heads = {end: ":".join(parts[:end]) for end in range(len(parts), 0, -1)}
+    end = next((end for end, head in heads.items() if os.path.lexists(head)), 0) or _last_of_name(parts)
+    said: dict[str, int | str] = {}
+    for part in parts[end:]:
+        name, value = _fact(part)
+        if not value or name in said:
+            why = "is given twice" if value else "is not understood"
+            raise UsageError(f"LOG {text}: '{part}' {why}; write {heads[end]}:N:batch=B:model=NAME:precision=NAME")
+        said[name] = value
+    return Path(heads[end]), replace(given, **said)
+
+
+def _last_of_name(parts: Sequence[str]) -> int:
+    """Where the name of a missing log ends."""
+    return max([1, *(end for end, part in enumerate(parts, 1) if not _fact(part)[1])])
+
+
+def _fact(part: str) -> tuple[str, int | str]:
+    """Return a field of `Given` and its value, which is 0 or "" if the part is none."""
+    name, _, value = part.partition("=") if "=" in part else ("N", "", part)
+    if name in ("N", "batch"):
+        return _FIELDS.get(name, "world_size"), int(value) if value.isascii() and value.isdigit() else 0
+    return _FIELDS.get(name, name), value.strip() if name in _FIELDS else ""

@@ -1,14 +1,11 @@
-"""Logs as lines, compact storage of rates, and helpers with which importers make rows."""
+"""How facts of a log become rows."""
 
 from __future__ import annotations
 
 import re
 from array import array
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator
-from math import isfinite, isnan
-from pathlib import Path
-from statistics import median
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
 from typing import Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -17,185 +14,35 @@ from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.records.run import ImportedBandwidth, ImportedRow, ImportedUnit
 from scaling.text import counted, one_line
+from scaling.tools.importers.lines import CUT, LogLine
 
-# ---------------------------------------------------------------- rates: a few bytes per line, for long logs
-
-
-# an epoch and a step in one integer of 63 bits
-_SHIFT, _MOST = 1 << 40, 1 << 22
+# ---------------------------------------------------------------- launches of one log
 
 
-class Rates:
-    """Positive rates with their steps, in the order of the log; other rates are dropped."""
-
-    def __init__(self) -> None:
-        self._steps = array("q")
-        self._rates = array("d")
-
-    def __bool__(self) -> bool:
-        return bool(self._rates)
-
-    def add(self, rate: float, *step: int) -> None:
-        """Add a rate. `step` may be an epoch and a step within it."""
-        if rate > 0:
-            first, second = (0, 0, *step)[-2:]
-            self._steps.append(min(first, _MOST) * _SHIFT + min(second, _SHIFT - 1))
-            self._rates.append(rate)
-
-    def later(self) -> array[float]:
-        first = min(self._steps, default=0)
-        return array("d", (rate for step, rate in zip(self._steps, self._rates, strict=True) if step != first))
-
-    def steady(self, what: str) -> float:
-        """Return the median without the first step. Raises Refused if there is no other step."""
-        later = self.later()
-        if not later:
-            raise Refused(f"has only its first {what}, which includes the start")
-        return median(later)
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        return min(self._rates), max(self._rates)
-
-    def middle(self) -> float:
-        if not self._rates:
-            raise Refused("has no whole line with a rate")
-        return median(self._rates)
-
-    @property
-    def steps(self) -> int:
-        return len(set(self._steps))
+# largest relative difference between launches of a cell in one log
+APART = 0.2
 
 
 class Rows:
-    """One row per cell. Of several launches of a cell in one log, the row has the lower median."""
+    """One row per cell. Of several launches of a cell in one log it has the lower median, with a note."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[object, ...], tuple[ImportedRow, array[float]]] = {}
+        self._rows: dict[ImportedRow, tuple[ImportedRow, array[float]]] = {}
 
     def add(self, one: ImportedRow) -> None:
-        key = (
-            one.world_size, one.model.casefold(), one.batch_size, one.precision, one.unit, one.synchronous,
-            one.failed,
-        )  # fmt: skip
+        key = replace(one, model=one.model.casefold(), rate=None, notes=())
         self._rows.setdefault(key, (one, array("d")))[1].append(one.rate or 0.0)
 
     def __iter__(self) -> Iterator[ImportedRow]:
         for one, rates in self._rows.values():
-            yield one if one.rate is None else replace(one, rate=sorted(rates)[(len(rates) - 1) // 2])
-
-
-# ---------------------------------------------------------------- lines
-# Lines are decoded without colours and launchers' tags. A carriage return ends a line too, because progress bars
-# use it. An unfinished last line gets an ellipsis, and a number directly before an ellipsis is not read.
-
-
-BLOCK_BYTES = 1 << 20
-# kept of a line
-MOST_LINE_BYTES = 1 << 20
-CUT = "\u2026"
-# of the first block: with a larger share of control characters it is not text
-MOST_CONTROL = 0.02
-_ENDING = re.compile(rb"[\r\n]")
-_CONTROL = bytes(set(range(32)) - set(b"\a\b\t\n\f\r\x1b"))
-_MAGIC = {
-    b"\x1f\x8b": "is compressed: gunzip it first",
-    b"BZh": "is compressed: bunzip2 it first",
-    b"PK\x03\x04": "is a zip archive: unzip it first",
-    b"\xfd7zXZ": "is compressed: unxz it first",
-    b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
-    b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
-}
-# ECMA-48: control sequences (colours) and terminal titles
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
-# Tags of mpirun -tag-output (`[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker
-# `[1,mpirank:3,algo-1]<stdout>:`), horovodrun with Gloo (`[3]<stdout>:`, maybe after a time), torchrun
-# (`[rank3]:`, `[default3]:`), srun -l (`3: `) and Hydra's -l and -prepend-rank (`[3] `).
-_TAG = re.compile(
-    r"^(?:[A-Z][\w :]{15,30})?(\[(?:[^\],\s]*,)?(?:mpirank:)?(\d{1,6})(?:,[\w.-]{1,64})?\]<std(?:out|err)>:)[ \t]?"
-    r"|^\[(?:rank|default)(\d{1,6})\]:[ \t]?"
-    r"|^[ ]*(\d{1,6}): "
-    r"|^\[(\d{1,6})\] "
-)
-# in front of the tag, from kubectl logs --timestamps and docker logs -t
-_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z ")
-_MAY_BE_TAG = re.compile(r"(?m)^(?:[^\n]{0,70}<std|\[rank|\[default|[ ]*\d{1,6}: |\[\d{1,6}\] |\d{4}-\d\d-\d\dT)")
-
-
-class LogLine(NamedTuple):
-    """A line: its number from 1, the rank in the launcher's tag if any, its text."""
-
-    number: int
-    rank: int | None
-    text: str
-
-
-def blocks(log: Path) -> Iterator[str]:
-    """Yield whole lines, about a MiB at a time. Raises UsageError for unreadable files and binary files."""
-    rest = b""
-    try:
-        with log.open("rb") as file:
-            first = file.read(BLOCK_BYTES)
-            _refuse_binary(first)
-            for data in _chunks(first.removeprefix(BOM_UTF8), file):
-                text = rest + (_from_its_end(data) if len(rest) == MOST_LINE_BYTES else data)
-                end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1  # a last \r may be half of \r\n
-                whole, rest = text[:end], text[end : end + MOST_LINE_BYTES]
-                if whole:
-                    yield _cleaned(whole)
-    except OSError as error:
-        raise UsageError(error.strerror or str(error)) from None
-    if rest:
-        yield _cleaned(rest) + (CUT if not rest.endswith(b"\r") else "") + "\n"
-
-
-def _from_its_end(data: bytes) -> bytes:
-    """The data after a line that exceeds MOST_LINE_BYTES; an ellipsis marks the dropped part."""
-    ending = _ENDING.search(data)
-    return CUT.encode() + data[ending.start() :] if ending else b""
-
-
-def _chunks(first: bytes, file: Iterable[bytes]) -> Iterator[bytes]:
-    data = first
-    while data:
-        yield data
-        data = file.read(BLOCK_BYTES)  # type: ignore[attr-defined]
-
-
-def _refuse_binary(data: bytes) -> None:
-    for magic, says in _MAGIC.items():
-        if data.startswith(magic):
-            raise UsageError(says)
-    if len(data) - len(data.translate(None, _CONTROL)) > MOST_CONTROL * len(data):
-        raise UsageError("is a binary file, not a log")
-
-
-def _cleaned(data: bytes) -> str:
-    text = data.decode("utf-8", "replace")
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _ANSI.sub("", text) if "\x1b" in text else text
-
-
-def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
-    number = 0
-    for block in found:
-        tagged = _MAY_BE_TAG.search(block) is not None
-        for text in block.split("\n")[:-1]:
-            number += 1
-            rank, rest = untagged(text) if tagged else (None, text)
-            yield LogLine(number, rank, rest)
-
-
-def untagged(text: str) -> tuple[int | None, str]:
-    """Split a line into rank and text. mpirun puts tags also in the middle of a line."""
-    if (time := _TIME.match(text)) is not None:
-        text = text[time.end() :]
-    tag = _TAG.match(text)
-    if tag is None:
-        return None, text
-    rest = text[tag.end() :]
-    return int(tag[2] or tag[3] or tag[4] or tag[5]), rest.replace(tag[1], "") if tag[1] else rest
+            low, high = min(rates), max(rates)
+            if high > (1 + APART) * low:
+                raise Refused(f"has launches from {low:g} to {high:g} {one.unit}/s of one cell: split it")
+            if low == high:
+                yield one
+            else:
+                note = f"the lower median of {len(rates)} launches in this log, {low:g} to {high:g} {one.unit}/s"
+                yield replace(one, rate=sorted(rates)[(len(rates) - 1) // 2], notes=(*one.notes, note))
 
 
 # ---------------------------------------------------------------- rows
@@ -205,7 +52,7 @@ SpeedOf = Literal["", "worker", "all"]
 # A whole number, neither cut nor the beginning of a longer one; maybe with thousands commas or an exponent.
 NUMBER = (
     r"(?<![\d.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
-    rf"(?=$|[\s,;:)\]}}%|'\"])(?![.,;:][\d{CUT}])"
+    rf"(?=$|[\s,;:)\]}}%|'\"/])(?![.,;:][\d{CUT}])"
 )
 MOST_SHOWN = 80
 # far above any real rate
@@ -226,12 +73,21 @@ class Given(Record, frozen=True, kw_only=True):
     speed_of: SpeedOf = ""
 
 
+class Trace(NamedTuple):
+    """Rates of one speaker of a launch by their place; of a long launch the first ones."""
+
+    places: array[int]
+    rates: array[float]
+
+
 class Found(Record, frozen=True, kw_only=True):
-    """The result for one log. `worker` wrote it, for tools whose workers all print the total."""
+    """The result for one log. `worker` wrote it, for tools whose workers all print the total.
+    `traces`: one of each launch, by which logs of one launch are known."""
 
     rows: tuple[ImportedRow, ...] = ()
     bandwidths: tuple[ImportedBandwidth, ...] = ()
     worker: int | None = None
+    traces: tuple[Trace, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -254,14 +110,10 @@ class Skipped:
         self.count += 1
         self._first = self._first or line
 
-    def found(self, one: ImportedRow) -> Found:
-        return Found(rows=(one,), notes=self.notes())
-
     def notes(self) -> tuple[str, ...]:
         if self._first is None:
             return ()
-        shown = one_line(self._first.text)
-        shown = shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
+        shown = _short(self._first.text)
         number = self._first.number
         which = f"line {number}" if self.count == 1 else f"the first is line {number}"
         return (f"{counted(self.count, 'line')} skipped that looked like data: {which}: {shown}",)
@@ -269,19 +121,34 @@ class Skipped:
 
 def number(text: str) -> float:
     """Parse `7,282` as 7282.0; NaN for infinity and impossible rates."""
-    value = float(text.replace(",", ""))
+    value = float(text.replace(",", "") if "," in text else text)
     return value if isfinite(value) and 0 <= value < MOST_RATE else float("nan")
 
 
 def agreed(said: Iterable[Value], given: Value, flag: str, what: str) -> Value | None:
-    """Return the log's value, else the flag's, else None. Raises Refused for several values or a contradiction."""
+    """Return the log's value, else the flag's, else None. Raises Refused for several values or a contradiction.
+
+    `said` may map values to their lines, which the reason then shows.
+    """
+    where = said if isinstance(said, Mapping) else {}
     values = sorted(set(said))
     if len(values) > 1:
-        shown = ", ".join(map(str, values[:4]))
+        shown = ", ".join(f"{value}{_at(where.get(value), text=False)}" for value in values[:4])
         raise Refused(f"says several {what}: {shown}; split the log by launch")
     if values and given and values[0] != given:
-        raise Refused(f"{flag} {given}: the log says {values[0]}")
+        raise Refused(f"{flag} {given}: the log says {values[0]}{_at(where.get(values[0]))}")
     return values[0] if values else given or None
+
+
+def _at(line: LogLine | None, text: bool = True) -> str:
+    if line is None:
+        return ""
+    return f" (line {line.number}: {_short(line.text.strip())})" if text else f" (line {line.number})"
+
+
+def _short(text: str) -> str:
+    shown = one_line(text)
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
 
 
 def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
@@ -294,25 +161,12 @@ def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
     return found
 
 
-def batch_size(said: Iterable[int], given: Given) -> int:
-    """Return the batch size of a device, 0 if unknown."""
-    return agreed(said, given.batch_size, "--batch-size", "batch sizes") or 0
-
-
 def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
     """Return a model or a precision, ignoring case; "" if unknown."""
     shown = (one_line(one)[:MOST_SHOWN] for one in said)
     by_fold = {one.casefold(): one for one in shown if one}
     folded = agreed(list(by_fold), given.casefold(), flag, what)
     return by_fold.get(folded, given) if folded else ""
-
-
-def middle(values: Iterable[float]) -> float:
-    """Return the median of values from one launch. Raises Refused without values."""
-    known = [value for value in values if not isnan(value)]
-    if not known:
-        raise Refused("has no whole line with a rate")
-    return median(known)
 
 
 def row(
@@ -325,6 +179,10 @@ def row(
     models: Iterable[str] = (),
     batches: Iterable[int] = (),
     precisions: Iterable[str] = (),
+    device_kinds: Iterable[str] = (),
+    frameworks: Iterable[str] = (),
+    variables: Iterable[str] = (),
+    parallelism: str = "",
     synchronous: bool = True,
     failed: str = "",
     audit: str = "",
@@ -340,8 +198,12 @@ def row(
         rate=rate,
         world_size=devices,
         model=name(models, given.model, "--model", "models"),
-        batch_size=batch_size(batches, given),
+        batch_size=agreed(batches, given.batch_size, "--batch-size", "batch sizes") or 0,
         precision=name(precisions, given.precision, "--precision", "precisions"),
+        device_kind=name(device_kinds, "", "", "kinds of devices"),
+        framework=name(frameworks, "", "", "frameworks"),
+        variables=name(variables, "", "", "ways to place variables"),
+        parallelism=parallelism,
         synchronous=synchronous,
         failed=failed,
         audit=audit,

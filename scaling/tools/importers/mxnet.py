@@ -7,21 +7,22 @@ epoch is the process's share of the data set, or the whole. Otherwise the log is
 from __future__ import annotations
 
 import re
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
 
 from scaling.records.run import ImportedRow
 from scaling.text import one_line
+from scaling.tools.importers.engine import APART, Grammar, Launch, Rates, Unfinished, Value, form, tool
+from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
-    CUT,
     NUMBER,
     Found,
     Given,
-    LogLine,
     Refused,
-    Rows,
     Skipped,
     Tool,
     agreed,
@@ -57,6 +58,9 @@ def _read_benchmark(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _middle(rates: Counter[str]) -> float:
+    low, high = (pick(map(number, rates)) for pick in (min, max))
+    if high > (1 + APART) * low:
+        raise Refused(f"has rates from {low:g} to {high:g} of one number of devices: split it")
     left = (rates.total() + 1) // 2
     for text in sorted(rates, key=number):
         left -= rates[text]
@@ -74,183 +78,135 @@ BENCHMARK = Tool(("num_gpus",), _SURE_BENCHMARK, _read_benchmark)
 
 # ---------------------------------------------------------------- Speedometer
 
-_SURE = re.compile(r"(?:Epoch|Iter)\[\d+\] Batch ?\[[\d-]+\]\s+Speed: ?\S+ samples/sec")
-_SPEED = compiled(r"(?:Epoch|Iter)\[(\d+)\] Batch ?\[(?:\d+-)?(\d+)\]\s+Speed: *", NUMBER, " samples/sec")
-_FEED = re.compile(r"Batch ?\[[\d-]+\]\s+Speed: *\S+ samples/sec")
-_COST = compiled(r"Epoch\[(\d+)\] Time cost=", NUMBER)
+_LACKS = "has no whole line with a speed of training (the speed of its feed, --test-io, is none)"
 _SAYS = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,()]+)")
-# printed by FeedForward.fit, also without arguments
-_CONTEXTS = re.compile(r"Start training with \[((?:[cg]pu\(\d{1,4}\)(?:, )?){1,512})\]")
+_COST = compiled(r"(?:Node\[(\d+)\].*?)?Epoch\[(\d+)\].*?Time cost=", NUMBER)
+_NODE = re.compile(r"Node\[(\d+)\]")
 _LAYERED = ("resnet", "resnext", "vgg")
 # largest relative difference between rate x seconds and the samples of an epoch
 _AUDIT = 0.004
-_NODE = re.compile(r"Node\[(\d+)\]")
-# An epoch and a batch share one integer.
-_EPOCH = 1 << 40
-Key = tuple[int, int]
+_MOST_EPOCHS = 64
 
 
-class _Launch:
-    """Speakers are by rank, -1 if lines have no rank."""
-
-    def __init__(self) -> None:
-        self.arguments: list[tuple[int | None, dict[str, str]]] = []
-        self.speeds: dict[int, dict[int, float]] = defaultdict(dict)
-        self.several: Key | None = None
-        self.costs: dict[int, dict[int, float]] = defaultdict(dict)
-        self.contexts: set[int] = set()
-
-    def add(self, who: int, at: Key, speed: float) -> None:
-        """Lines for several metrics repeat a speed; a different one means several speakers without ranks."""
-        if speed > 0 and self.speeds[who].setdefault(at[0] * _EPOCH + at[1], speed) != speed:
-            self.several = self.several or at
-
-    def values(self, name: str) -> list[str]:
-        return [said[name] for _, said in self.arguments if name in said]
-
-    @property
-    def processes(self) -> int:
-        ranks = {rank for rank, _ in self.arguments}
-        return len(self.arguments) if ranks <= {None} else len(ranks - {None})
+def _said(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
+    text = line.text
+    if "Namespace(" in text or "start with arguments" in text:
+        yield _arguments(line, launch)
+    elif "Time cost=" in text and (cost := _COST.search(text)) is not None:
+        yield {"cost": f"{line.rank} {cost[1]} {cost[2]} {cost[3].replace(',', '')}"}
 
 
-def _read(lines: Iterable[LogLine], given: Given) -> Found:
-    launch, rows, skipped, feeds = _Launch(), Rows(), Skipped(), 0
-    for line in lines:
-        text = line.text
-        if "Namespace(" in text or "start with arguments" in text:
-            if launch.speeds:
-                rows.add(_row(launch, given))
-                launch = _Launch()
-            _arguments(line, launch)
-        if "samples/sec" in text:
-            if (speed := _SPEED.search(text)) is not None:
-                launch.add(_who(line), (int(speed[1]), int(speed[2])), number(speed[3]))
-            elif _FEED.search(text) and "Epoch" not in text:
-                feeds += 1
-            else:
-                skipped.add(line)
-        elif "Start training with" in text and (contexts := _CONTEXTS.search(text)) is not None:
-            launch.contexts.add(contexts[1].count("pu("))
-        elif "Time cost=" in text and (cost := _COST.search(text)) is not None:
-            launch.costs[_who(line)][int(cost[1])] = number(cost[2])
-    if launch.speeds:
-        rows.add(_row(launch, given))
-    found = tuple(rows)
-    if not found:
-        only = "has the speed of its feed alone (--test-io)" if feeds else "has no whole line with a speed"
-        raise Refused(f"{only}: nothing was trained")
-    return Found(rows=found, notes=skipped.notes())
-
-
-def _who(line: LogLine) -> int:
-    if (node := _NODE.search(line.text)) is not None:
-        return int(node[1])
-    return -1 if line.rank is None else line.rank
-
-
-def _arguments(line: LogLine, launch: _Launch) -> None:
-    inside = line.text.partition("Namespace(")[2]
+def _arguments(line: LogLine, launch: Launch) -> Mapping[str, Any]:
+    """A line with broken arguments still counts as a process. With Horovod every process calls itself Node[0]."""
+    inside, node = line.text.partition("Namespace(")[2], _NODE.search(line.text)
     whole = inside.rstrip().endswith(")") and inside.count("'") % 2 == 0
     said = {name: value.strip().strip("'\"") for name, value in _SAYS.findall(inside) if whole}
-    # With Horovod every process calls itself Node[0]. A line with broken arguments still counts as a process.
-    named = _NODE.search(line.text) if said.get("kv_store", "horovod") != "horovod" else None
-    launch.arguments.append((int(named[1]) if named else line.rank, said))
+    is_named = node is not None and said.get("kv_store", "horovod") != "horovod"
+    process = {}
+    for name, mark in (("process", "Namespace("), ("started", "start with arguments")):  # one of them may be cut
+        unnamed = f"line {len(launch.facts[name])}" if line.rank is None else f"rank {line.rank}"
+        process[name] = (node[1] if node and is_named else unnamed) if mark in line.text else None
+    gpus = said.get("num_gpus", said.get("gpus", "0" if said.get("no_cuda") == "False" else None))
+    return {
+        "begins": True,
+        "who": node[1] if node else None,
+        "whole": "yes" if said else None,
+        "model": _model(said),
+        "precision": said.get("dtype"),
+        "device_kind": None if gpus is None else "cpu" if gpus in _NO_GPUS[: 2 + ("num_gpus" in said)] else "gpu",
+        "worker_batch": said.get("batch_size"),
+        **process,
+        **{name: said.get(name) for name in ("kv_store", "gpus", "num_gpus", "num_examples")},
+    }
 
 
-def _row(launch: _Launch, given: Given) -> ImportedRow:
-    kinds = set(launch.values("kv_store"))
-    horovod = kinds == {"horovod"}
-    counted = [int(value) for value in launch.values("num_gpus") if value.isdigit()]  # Gluon's examples
-    each = 1 if horovod else agreed(counted or map(_gpus, launch.values("gpus")), 0, "", "numbers of GPUs")
-    workers, devices = _workers(launch, given, each, kinds)
-    rate, notes = _rate(launch, workers, given)
-    batches = [int(value) for value in launch.values("batch_size") if value.isdigit()]
-    per_device = batches if counted else [size // each for size in batches if each and size % each == 0]
-    return row(
-        given,
-        tool="mxnet",
-        unit="samples",
-        rate=rate,
-        devices=devices,
-        models=map(_model, (said for _, said in launch.arguments)),
-        batches=set(per_device),
-        precisions=launch.values("dtype"),
-        synchronous=not any("async" in kind for kind in kinds),
-        notes=notes,
-    )
+_NO_GPUS = ("", "None", "0")
 
 
-def _gpus(value: str) -> int:
-    """`0,1` is two GPUs, `2` is one GPU with number 2, "" is a CPU."""
-    return 1 if value in ("", "None") else len([one for one in value.split(",") if one.strip()])
-
-
-def _model(said: dict[str, str]) -> str:
-    network, layers = said.get("network") or said.get("model", ""), said.get("num_layers", "")
+def _model(said: Mapping[str, str]) -> str | None:
+    network, layers = said.get("network") or said.get("model"), said.get("num_layers", "")
     return f"{network}-{layers}" if network in _LAYERED and layers.isdigit() else network
 
 
-def _workers(launch: _Launch, given: Given, each: int | None, kinds: set[str]) -> tuple[int, int]:
-    spoke = len(launch.speeds)
-    if not launch.arguments or each is None:
-        devices = world_size([], given, " (no Namespace line)")
-        each = agreed(launch.contexts, 0, "", "numbers of GPUs") or 1
-        if devices % each:
-            raise Refused(f"--world-size {devices}: a worker has {each} GPUs")
-        return spoke if spoke > 1 else devices // each, devices
-    started = max(launch.processes, spoke)
-    if started == 1 and any(kind.startswith(("dist", "horovod")) for kind in kinds):
-        devices = world_size([], given, ", and one worker of several speaks in it")
-        if devices % each:
-            raise Refused(f"--world-size {devices}: a worker has {each} GPUs")
-        return devices // each, devices
-    return started, world_size([started * each], given)
+def _kinds(launch: Launch) -> set[str]:
+    return set(launch.texts("kv_store"))
+
+
+def _each(launch: Launch) -> int:
+    """GPUs of a worker, 0 if unknown. `0,1` is two GPUs, `2` is one GPU with number 2, "" is a CPU."""
+    if _kinds(launch) == {"horovod"}:
+        return 1
+    if "num_gpus" in launch.facts:  # Gluon's examples
+        return launch.only("num_gpus") or 1
+    listed = [max(len([one for one in text.split(",") if one.strip()]), 1) for text in launch.texts("gpus")]
+    listed = listed or [text.count("pu(") for text in launch.texts("contexts")]
+    return agreed(listed, 0, "", "numbers of GPUs") or int(_processes(launch) > 1 and "whole" in launch.facts)
+
+
+def _processes(launch: Launch) -> int:
+    return max(len(launch.facts["process"]), len(launch.facts["started"]))
+
+
+def _spoke(launch: Launch) -> int:
+    return len(launch.distinct("rate"))
+
+
+def _sizes(launch: Launch) -> Iterable[int]:
+    started, each = max(_processes(launch), _spoke(launch)), _each(launch)
+    hint = "" if _processes(launch) else " (no Namespace line)"
+    if started == 1 and any(kind.startswith(("dist", "horovod")) for kind in _kinds(launch)):
+        hint = ", and one worker of several speaks in it"
+    if each and not hint:
+        return [started * each]
+    devices = world_size([], launch.given, hint)
+    if each and devices % each:
+        raise Refused(f"--world-size {devices}: a worker has {each} GPUs")
+    return [devices]
+
+
+def _batches(launch: Launch) -> Iterable[int]:
+    each, batches = _each(launch), launch.integers("worker_batch")
+    if "num_gpus" in launch.facts:
+        return batches
+    return {batch // each for batch in batches if each and batch % each == 0}
 
 
 # ---------------------------------------------------------------- rate of a worker or of the job
 
 
-def _rate(launch: _Launch, workers: int, given: Given) -> tuple[float, list[str]]:
-    steady: dict[int, float] = {}
-    notes = ["the first window of each epoch is left out"]
-    if launch.several:
-        epoch, batch = launch.several
-        raise Refused(
-            f"says several speeds of epoch {epoch}, batch {batch}, and no line says who speaks: workers without "
-            "ranks (Node[r]), or several launches: split it"
-        )
-    for who, speeds in launch.speeds.items():
-        later = _later(speeds)
-        if not later:
-            raise Refused("has only the first window of an epoch of a worker, which includes the start")
-        steady[who] = median(later)
-    spoke = len(steady)
+def _rate(launch: Launch) -> Value:
+    spoke, notes = _spoke(launch), ("the first window of each epoch is left out",)
+    if not spoke:
+        raise Unfinished(_LACKS)
+    workers = launch.devices // (_each(launch) or 1)
     if spoke > 1:
-        if spoke != workers:
+        if spoke != workers and _processes(launch):
             raise Refused(f"{spoke} of {workers} workers speak: give the log of all")
-        return sum(steady.values()), [*notes, f"the sum of {spoke} workers' own rates"]
-    (alone,) = steady.values()
+        total = sum(map(_steady, launch.distinct("rate")))
+        return total, (*notes, f"the sum of {spoke} workers' own rates")
+    alone = _steady(launch.distinct("rate")[0])
     if workers == 1:
         return alone, notes
-    whose = given.speed_of or _audited(launch, workers)
-    if whose == "all":
-        return alone, [*notes, "one worker tells the rate of all"]
-    return alone * workers, [*notes, f"one worker's own rate x {workers}"]
+    if (launch.given.speed_of or _audited(launch, workers)) == "all":
+        return alone, (*notes, "one worker tells the rate of all")
+    return alone * workers, (*notes, f"one worker's own rate x {workers}")
 
 
-def _later(speeds: dict[int, float]) -> array[float]:
-    first: dict[int, int] = {}
-    for key in speeds:
-        first[key // _EPOCH] = min(first.get(key // _EPOCH, key), key)
-    return array("d", (speed for key, speed in speeds.items() if key != first[key // _EPOCH]))
+def _steady(rates: Rates) -> float:
+    """The median without the first window of each epoch. If epochs have one window, without the first epoch."""
+    later = rates.later(by_epoch=True)
+    if not later.size and len(list(rates.epochs())) > 1:
+        later = rates.later()
+    if not later.size:
+        raise Unfinished("has only the first window of an epoch of a worker, which includes the start")
+    return float(np.median(later, overwrite_input=True))
 
 
-def _audited(launch: _Launch, workers: int) -> str:
-    """`all` or `worker`, from rate x seconds of an epoch. Raises Refused."""
-    examples = agreed(
-        (int(value) for value in launch.values("num_examples") if value.isdigit()), 0, "", "sizes of an epoch"
-    )
+def _audited(launch: Launch, workers: int) -> str:
+    """`all` or `worker`, from rate x seconds of an epoch; Horovod's Gluon example counts all. Raises Refused."""
+    if launch.facts["gluon_rank"]:
+        return "all"
+    examples = launch.only("num_examples")
     for samples in _epochs(launch):
         if examples and abs(samples - examples) <= _AUDIT * examples:
             return "all"
@@ -262,15 +218,37 @@ def _audited(launch: _Launch, workers: int) -> str:
     )
 
 
-def _epochs(launch: _Launch) -> Iterator[float]:
-    for who, costs in launch.costs.items():
-        sums: dict[int, tuple[float, int]] = {}
-        for key, speed in launch.speeds.get(who, {}).items():
-            total, count = sums.get(key // _EPOCH, (0.0, 0))
-            sums[key // _EPOCH] = total + speed, count + 1
-        for epoch, seconds in costs.items():
-            if epoch in sums:
-                yield sums[epoch][0] / sums[epoch][1] * seconds
+def _epochs(launch: Launch) -> Iterator[float]:
+    for cost in islice(launch.texts("cost"), _MOST_EPOCHS):
+        tag, node, epoch, seconds = cost.split()
+        for rates in (one for who, one in launch.rates["rate"].items() if f"{who[0]} {who[1]}" == f"{tag} {node}"):
+            for start, end in (span for one, *span in rates.epochs() if one == int(epoch)):
+                yield float(rates.all()[start:end].mean()) * float(seconds)
 
 
-TOOL = Tool(("samples/sec",), _SURE, _read)
+TOOL = tool(
+    Grammar(
+        name="mxnet",
+        marks=("samples/sec",),
+        sure=r"(?:Epoch|Iter)\[\d+\] Batch ?\[[\d-]+\]\s+Speed: ?\S+ samples/sec",
+        unit="samples",
+        data="samples/sec",
+        value=_rate,
+        sizes=_sizes,
+        batches=_batches,
+        objects=_said,
+        lacks=_LACKS,
+        lines=(
+            form(
+                "samples/sec",
+                r"(?:Node\[<who>\].*?(?:Epoch|Iter)|Epoch|Iter)\[<epoch>\] Batch ?\[(?:\d+-)?<step>\]\s+"
+                r"Speed: *<rate> samples/sec",
+            ),
+            form("Rank[", r"Epoch\[\d+\] Rank\[<gluon_rank>\] Batch\["),
+            form(
+                "Start training with", r"Start training with \[(?P<contexts>(?:[cg]pu\(\d{1,4}\)(?:, )?){1,512})\]"
+            ),
+            form("async", r"kv_store='[^']*(?P<asynchronous>async)"),
+        ),
+    )
+)

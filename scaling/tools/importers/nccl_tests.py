@@ -14,15 +14,15 @@ from itertools import chain
 from math import isfinite
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from scaling.records.run import ImportedBandwidth
 from scaling.text import counted
+from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
-    CUT,
     Found,
     Given,
-    LogLine,
     Refused,
     Skipped,
     Tool,
@@ -30,6 +30,44 @@ from scaling.tools.importers.logs import (
     once,
     world_size,
 )
+
+# ---------------------------------------------------------------- number of devices
+# By the performance document of nccl-tests, busbw / algbw of an all-reduce is 2 (N - 1) / N: 1.75 is N = 8. It is
+# (N - 1) / N for these:
+
+_OF_SHARES = {"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"}
+_MOST_DEVICES = 4096
+# of values with two decimals, and of ratios that do not follow the formula
+_ROUNDING, _APART = 0.006, 0.002
+
+
+def _counted(
+    listed: int, found: Iterable[ImportedBandwidth], collective: str, given: Given, hint: str = ""
+) -> int:
+    """Devices by rank lines, by the ratio of bandwidths if it is of one number alone, or by the flag."""
+    fitting = _fitting(tuple(found), collective)
+    said = {listed} if listed else set(fitting if len(fitting) == 1 else ())
+    devices = world_size(said, given, hint)
+    if fitting and devices not in fitting:
+        near = " to ".join(map(str, dict.fromkeys((fitting[0], fitting[-1]))))
+        raise Refused(f"says {devices} devices, but its busbw / algbw is of {near}: --world-size N must be that")
+    return devices
+
+
+def _fitting(found: Sequence[ImportedBandwidth], collective: str) -> list[int]:
+    """Numbers of devices that explain each busbw, empty if none does or any would."""
+    if not collective and any(one.busbw_gbytes_per_s > 1.02 * one.algbw_gbytes_per_s > 1 for one in found):
+        collective = "all_reduce"
+    share = 2 if collective == "all_reduce" else 1 if collective in _OF_SHARES else 0
+    if not share or not found:
+        return []
+    algbw = np.array([one.algbw_gbytes_per_s for one in found])
+    busbw = np.array([one.busbw_gbytes_per_s for one in found])
+    counts = np.arange(1, _MOST_DEVICES + 1)
+    factors = share * (counts - 1) / counts
+    off = abs(busbw - factors[:, None] * algbw) - _ROUNDING * (1 + factors[:, None]) - _APART * busbw
+    return [int(count) for count in counts[(off <= 0).all(axis=1)]]
+
 
 # ---------------------------------------------------------------- JSON of -J
 # src/util.cu of versions 2 and 3 writes it. `env` has the environment of the process and is never kept.
@@ -50,12 +88,14 @@ def _read_json(lines: Iterable[LogLine], given: Given) -> Found:
     skipped = 0
     for one in _objects(_text(lines)):
         try:
-            devices, groups = _json_devices(one["config"], given)
+            listed, groups = _json_devices(one["config"])
             failed = int((one.get("out_of_bounds") or {}).get("count", 0))
-            told = list(_json_bandwidths(one, devices))
+            told = list(_json_bandwidths(one))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             raise Refused("is no object of nccl-tests -J as version 3 writes it") from None
         whole = [line for line in told if _is_whole(line)]
+        devices = _counted(listed, whole, whole[0].collective if whole else "", given)
+        whole = [replace(line, world_size=devices) for line in whole]
         found += _audited(whole, _out_of_bounds(failed) if failed else "")
         skipped += len(told) - len(whole)
         notes.update(dict.fromkeys(groups))
@@ -92,7 +132,7 @@ def _of_a_group(groups: Iterable[int]) -> tuple[int, tuple[str, ...]]:
     return sizes.total() // len(sizes), (said,)
 
 
-def _json_devices(config: dict[str, Any], given: Given) -> tuple[int, tuple[str, ...]]:
+def _json_devices(config: dict[str, Any]) -> tuple[int, tuple[str, ...]]:
     ranks = [int(device["rank"]) for device in config["devices"]]
     if len(set(ranks)) < len(ranks):
         raise Refused("has several Rank 0: built without MPI (make MPI=1); its bandwidths are of no network")
@@ -101,7 +141,7 @@ def _json_devices(config: dict[str, Any], given: Given) -> tuple[int, tuple[str,
     if sorted(ranks) != [listed * place for place in range(len(ranks))]:
         raise Refused(f"lists {len(ranks)} ranks up to {max(ranks)} of processes with {each}: some are missing")
     size, notes = _of_a_group(int(device.get("group", 0)) for device in config["devices"])
-    return world_size([listed * size] if size else [], given), notes
+    return listed * size, notes
 
 
 def _text(lines: Iterable[LogLine]) -> str:
@@ -129,16 +169,16 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
             place += 1
 
 
-def _json_bandwidths(one: dict[str, Any], devices: int) -> Iterator[ImportedBandwidth]:
+def _json_bandwidths(one: dict[str, Any]) -> Iterator[ImportedBandwidth]:
     named = _NAME.search(str((one.get("args") or [""])[0]))
     for result in one["results"]:
         for in_place, key in enumerate(("out_of_place", "in_place")):
             if (values := result.get(key)) is not None:
-                yield _bandwidth(result, values, bool(in_place), named[1] if named else "", devices)
+                yield _bandwidth(result, values, bool(in_place), named[1] if named else "")
 
 
 def _bandwidth(
-    result: dict[str, Any], values: dict[str, Any], in_place: bool, collective: str, devices: int
+    result: dict[str, Any], values: dict[str, Any], in_place: bool, collective: str
 ) -> ImportedBandwidth:
     if "cpu_time" in values:
         raise Refused(_CPU_TIME)
@@ -148,7 +188,7 @@ def _bandwidth(
         tool="nccl_tests",
         log="",
         collective=collective,
-        world_size=devices,
+        world_size=0,
         size_bytes=int(result["size"]),
         dtype=str(result["type"]).strip(),
         redop="" if redop == "none" else redop,
@@ -213,11 +253,12 @@ def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
     skipped, log = Skipped(), _Log()
     for line in lines:
         log.read(line, skipped)
-    devices, groups = _devices(log.ranks, log.groups, given)
+    listed, groups = _devices(log.ranks, log.groups)
     if log.tables > 1 and len(log.collectives) > 1:
         raise Refused(f"has tables of several collectives ({', '.join(sorted(log.collectives))}): split it")
     named = min(log.collectives) if len(log.collectives) == 1 else ""
-    found = once(_with(one, devices, named) for one in log.found)
+    devices = _counted(listed, log.found, named, given, " (no Rank lines)")
+    found = once(replace(one, world_size=devices, collective=named) for one in log.found)
     return Found(bandwidths=_audited(found, log.audit), notes=(*groups, *skipped.notes()))
 
 
@@ -237,7 +278,7 @@ def _tokens(text: str, columns: list[str]) -> list[str]:
     return tokens[:-2] if _DATE.match(" ".join(tokens[-2:])) else []
 
 
-def _devices(ranks: dict[int, set[str]], groups: dict[int, int], given: Given) -> tuple[int, tuple[str, ...]]:
+def _devices(ranks: dict[int, set[str]], groups: dict[int, int]) -> tuple[int, tuple[str, ...]]:
     if any(len(said) > 1 for said in ranks.values()):
         raise Refused(
             "has several Rank 0: as many runs of one process, built without MPI (make MPI=1), whose "
@@ -245,23 +286,24 @@ def _devices(ranks: dict[int, set[str]], groups: dict[int, int], given: Given) -
         )
     if ranks and sorted(ranks) != list(range(len(ranks))):
         raise Refused(f"lacks lines of ranks: the largest is {max(ranks)}, {len(ranks)} are there")
-    size, notes = _of_a_group(groups.values())
-    return world_size([size] if size else [], given, " (no Rank lines)"), notes
+    return _of_a_group(groups.values())
 
 
 def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[ImportedBandwidth]:
     """Empty if the columns do not match the header."""
-    width = (len(columns) - (columns[-1] == "timestamp") - columns.index("time")) // 2
-    left, groups = tokens[: -2 * width], (tokens[-2 * width : -width], tokens[-width:])
-    if not 2 <= len(left) <= columns.index("time") or len(tokens) < 2 * width + 2:
+    places, time = columns.count("time"), columns.index("time")
+    width = (len(columns) - (columns[-1] == "timestamp") - time) // places
+    left, right = tokens[: -places * width], tokens[-places * width :]
+    if width < 3 or not 2 <= len(left) <= time or len(tokens) < places * width + 2:
         return
+    groups = [right[place * width : (place + 1) * width] for place in range(places)]
     words = [one for one in left[2:] if not one.lstrip("-").isdigit()]
     values = [_values(group) for group in groups]
     if None in values or not all(one.isdigit() for one in left[:2]):
         return
     for in_place, (group, value) in enumerate(zip(groups, values, strict=True)):
         assert value is not None
-        wrong = group[3] if width > 3 and columns[columns.index("time") + 3] == "wrong" else "N/A"
+        wrong = group[3] if width > 3 and columns[time + 3] == "wrong" else "N/A"
         yield ImportedBandwidth(
             tool="nccl_tests",
             log="",
@@ -283,10 +325,6 @@ def _values(group: Sequence[str]) -> tuple[float, float, float] | None:
         return None
     time, algbw, busbw = map(number, group[:3])
     return (time, algbw, busbw) if time > 0 else None
-
-
-def _with(one: ImportedBandwidth, devices: int, collective: str) -> ImportedBandwidth:
-    return replace(one, world_size=devices, collective=collective)
 
 
 TOOL = Tool(("busbw", "nccl_version"), _SURE, _read)

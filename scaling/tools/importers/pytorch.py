@@ -1,46 +1,38 @@
-"""Importers for PyTorch trainers: Hugging Face's Trainer, Lightning, AWS' FSDP examples, torchtitan."""
+"""Tables of PyTorch trainers: Hugging Face's Trainer, Lightning, AWS' FSDP examples, torchtitan."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import prod
 from statistics import median
+from typing import Any
 
-from scaling.tools.importers.logs import (
-    NUMBER,
-    Found,
-    Given,
-    LogLine,
-    Rates,
-    Refused,
-    Skipped,
-    Tool,
-    batch_size,
-    compiled,
-    number,
-    row,
-    world_size,
+from scaling.records.run import ImportedUnit
+from scaling.tools.importers.engine import (
+    DEGREES,
+    Grammar,
+    Launch,
+    Unfinished,
+    Value,
+    form,
+    of_asked,
+    of_device,
+    sizes,
+    tool,
 )
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import NUMBER, Refused, number
 
 # ---------------------------------------------------------------- Hugging Face's Trainer
 # It prints one rate of all devices, including the start. Before 4.7 `train_samples_per_second` counted steps
 # (transformers#11818), so a log needs `train_steps_per_second`. Rates divide the planned work by this start's
 # seconds (speed_metrics), so a resumed or stopped training is refused.
 
-
-_SURE_HF = re.compile(r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=")
-_PER_SECOND = compiled(r"\btrain_(samples|steps)_per_second['\"]?\s*[:=]\s*['\"]?", NUMBER)
-_HF_HEAD = re.compile(
-    r"(Instantaneous batch size per device|Gradient Accumulation steps"
-    r"|Total train batch size \([^)]*\)) = (\d[\d,]{0,30})\s*$"
-)
-_PLAN = re.compile(r"(?:(Num Epochs) =|Continuing training from global step) (\d[\d,]{0,30})\s*$")
-_EPOCH = compiled(r"(?:['\"]epoch['\"]:|^\s*epoch +=)\s*['\"]?", NUMBER)
-_RUNTIME = compiled(r"['\"]train_runtime['\"]:\s*['\"]?", NUMBER)
-_HF_STEPS = re.compile(r"\| *(\d{1,12})/(\d{1,12}) \[")
 # below this share of the planned steps, a training was stopped early
 _DONE = 0.97
+# without a length of the data set, Num Epochs is sys.maxsize
 _MOST_EPOCHS = 1 << 31
 # largest relative difference between nodes of one training, because each uses its own clock
 _ALIKE = 0.02
@@ -48,110 +40,83 @@ _ALIKE = 0.02
 _APART = 0.3
 
 
-def _read_hf_trainer(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped, rates, plan = Skipped(), {"samples": Rates(), "steps": Rates()}, _Plan()
-    head: dict[str, list[int]] = {}
-    for line in lines:
-        plan.read(line.text)
-        if "_per_second" in line.text:
-            keys = list(_PER_SECOND.finditer(line.text))
-            for key in keys:
-                rates[key[1]].add(number(key[2]))
-            if not keys and "train_" in line.text:
-                skipped.add(line)
-        elif (said := _HF_HEAD.search(line.text)) is not None:
-            values, value = head.setdefault(said[1].partition(" ")[0], []), int(said[2].replace(",", ""))
-            if value not in values:
-                values.append(value)
-    if not rates["steps"]:
+def _of_the_trainer(launch: Launch) -> Value:
+    if not launch.rates.get("steps_total"):
         raise Refused(
             "has no train_steps_per_second: before transformers 4.7 train_samples_per_second counted steps"
         )
-    rate = _of_one(rates["samples"])
-    devices = world_size(_devices(head), given)
-    batch = batch_size(head.get("Instantaneous", ()), given)
-    _audit(rate, rates["steps"].middle(), head)
-    plan.audit(rates["steps"].middle())
-    return skipped.found(
-        row(
-            given,
-            tool="hf_trainer",
-            unit="samples",
-            rate=rate,
-            devices=devices,
-            batches=[batch] if batch else [],
-            notes=("of the whole training, its start included",),
-        )
-    )
+    return launch.middle("total", _ALIKE), ("of the whole training, its start included",)
 
 
-def _of_one(rates: Rates) -> float:
-    rate = rates.middle()
-    low, high = rates.ends
-    if high > (1 + _ALIKE) * low:
-        raise Refused(f"has several trainings, of {low:g} to {high:g} samples/s: split it by launch")
-    return rate
-
-
-class _Plan:
-    def __init__(self) -> None:
-        self.start = self.epochs = 0
-        self.epoch = self.runtime_s = 0.0
-        self.bars: dict[int, int] = {}
-
-    def read(self, text: str) -> None:
-        if (said := _PLAN.search(text)) is not None:
-            value = int(said[2].replace(",", ""))
-            if said[1]:
-                self.epochs = value
-            else:
-                self.start = max(value, self.start)
-        elif ("it/s" in text or "s/it" in text) and (bar := _HF_STEPS.search(text)) is not None:
-            self.bars[int(bar[2])] = max(int(bar[1]), self.bars.get(int(bar[2]), 0))
-        if "epoch" in text and (epoch := _EPOCH.search(text)) is not None:
-            self.epoch = number(epoch[1])
-        if "train_runtime" in text and (seconds := _RUNTIME.search(text)) is not None:
-            self.runtime_s = number(seconds[1])
-
-    def audit(self, steps_per_s: float) -> None:
-        """Check the plan. Raises Refused for a training that was resumed or stopped early."""
-        if self.start:
-            raise Refused(
-                f"was resumed from global step {self.start}: its rates count the steps before it, too, "
-                "over the seconds after it alone"
-            )
-        # Num Epochs is rounded up for a partial last epoch; without a length it is sys.maxsize.
-        if self.epoch and self.epoch <= self.epochs - 1 < _MOST_EPOCHS:
-            raise Refused(
-                f"was stopped early, at epoch {self.epoch:g} of {self.epochs}: "
-                "its rates count all steps that were planned"
-            )
-        planned = steps_per_s * self.runtime_s
-        for total, done in self.bars.items():
-            if abs(total - planned) <= 0.01 * total and done < _DONE * total:
-                raise Refused(
-                    f"was stopped early, at step {done} of {total}: its rates count all steps that were planned"
-                )
-
-
-def _devices(head: dict[str, list[int]]) -> list[int]:
-    if not head.keys() >= {"Total", "Instantaneous", "Gradient"}:
-        return []
-    each = head["Instantaneous"][0] * head["Gradient"][0]
-    return [total // each for total in head["Total"] if each and total % each == 0]
-
-
-def _audit(rate: float, steps_per_s: float, head: dict[str, list[int]]) -> None:
-    total = head.get("Total", [0])[0]
-    if not total or steps_per_s < 0.1:  # too few digits
-        return
-    if not (1 - _APART) * total <= rate / steps_per_s <= (1 + _APART) * total:
+def _was_not_stopped(launch: Launch, _: float) -> None:
+    epochs, epoch = launch.only("epochs"), number(launch.last.get("_epoch", "0"))
+    if epoch and epoch <= epochs - 1 < _MOST_EPOCHS:
         raise Refused(
-            f"contradicts itself: {rate:g} samples/s and {steps_per_s:g} steps/s with a batch of {total} in all"
+            f"was stopped early, at epoch {epoch:g} of {epochs}: its rates count all steps that were planned"
+        )
+    planned = launch.middle("steps_total") * number(launch.last.get("_runtime", "0"))
+    for length, done in launch.bars.items():
+        if abs(int(length) - planned) <= 0.01 * planned and done < _DONE * int(length):
+            raise Refused(
+                f"was stopped early, at step {done} of {length}: its rates count all steps that were planned"
+            )
+
+
+def _samples_of_a_step(launch: Launch, rate: float) -> None:
+    """Samples per step are the global batch, or with flags a multiple of the devices' batches (accumulation)."""
+    steps_per_s, batch = launch.middle("steps_total"), launch.only("batch_size") or launch.given.batch_size
+    whole = launch.only("global_batch")
+    if steps_per_s < 0.1:  # too few digits
+        return
+    low, high = (1 - _APART) * (whole or batch * launch.devices), (1 + _APART) * whole or rate / steps_per_s
+    if not low <= rate / steps_per_s <= high:
+        raise Refused(
+            f"contradicts itself: {rate:g} samples/s and {steps_per_s:g} steps/s with a batch of "
+            f"{whole or batch * launch.devices} in all"
         )
 
 
-HF_TRAINER = Tool(("train_samples_per_second",), _SURE_HF, _read_hf_trainer)
+HF_TRAINER = tool(
+    Grammar(
+        name="hf_trainer",
+        marks=("train_samples_per_second",),
+        sure=r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=",
+        unit="samples",
+        data="train_samples_per_second",
+        value=_of_the_trainer,
+        sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
+        checks=(_samples_of_a_step, _was_not_stopped),
+        lines=(
+            form("Running training", r"\*{5} Running training \*{5}", begins=True),
+            form("batch size per device", r"Instantaneous batch size per device = <batch_size>\s*$"),
+            form("Total train batch size", r"Total train batch size \([^)]*\) = <global_batch>\s*$"),
+            form("ccumulation steps", r"Gradient [Aa]ccumulation steps = <accumulation>\s*$"),
+            form("Num Epochs", r"Num Epochs = <epochs>\s*$"),
+            form(
+                "Continuing training",
+                r"Continuing training from global step ([1-9][\d,]{0,30})\s*$",
+                reason="was resumed from global step {}: its rates count the steps before it, too, over the "
+                "seconds after it alone",
+            ),
+            form("it", r"\| *(?P<done>\d{1,12})/(?P<length>\d{1,12}) \[.*(?:it/s|s/it)"),
+            *(
+                form(name, text.format(name=name, value=f"<{value}>"))
+                for name, value in (
+                    ("train_samples_per_second", "total"),
+                    ("train_steps_per_second", "steps_total"),
+                    ("train_runtime", "_runtime"),
+                    ("epoch", "_epoch"),
+                )
+                for text in (
+                    # printed, in a file of JSON, as a block
+                    r"['\"]{name}['\"]: *['\"]?{value}['\"]?\s*[,}}]",
+                    r'^ {{2,}}"{name}": {value}\s*$',
+                    r"^\s*{name} +=\s+{value}\s*$",
+                )
+            ),
+        ),
+    )
+)
 
 
 # ---------------------------------------------------------------- Lightning
@@ -159,116 +124,124 @@ HF_TRAINER = Tool(("train_samples_per_second",), _SURE_HF, _read_hf_trainer)
 # front of `device/samples_per_sec` and `samples_per_sec` (`train|`). A bar's seconds include validation, so the
 # first rate of a count is used, and none after a validation's bar.
 
-
-_SURE_LIGHTNING = re.compile(
-    r"(?:Epoch \d+|Training[^:|]*): +\d+%\|.*\| *\d+/\d+ \[[^\]]*(?:it/s|s/it)"
-    r"|(?<!train_)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]"
-)
 _BAR = re.compile(
-    r"(?:Epoch (\d{1,9})|Training[^:|]*): +\d+%\|.*?\| *(\d{1,12})/(\d{1,12}) "
+    r"(?:Epoch (\d{1,9})|Training[^:|]*): *(?:(?:\d+%)?\|.*?\| *)?(\d{1,12})(?:/(?:\d{1,12}|\?)|it) "
     r"\[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
 )
+# Rich's bar; its rate is that of the last 30 s
+_RICH = re.compile(
+    r"Epoch (\d{1,9})/-?\d+ +\u2501.* (\d{1,12})/(?:\d+|--) [\d:]+ \u2022 [-\d:]+ +(\d+\.\d\d)(it/s)(?:\s|$)"
+)
 _TRAINS = re.compile(r"Epoch (\d{1,9})|Training")
-_VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?: ")
+_VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?(?:: | +\u2501)")
 # The stage and `device` precede the key, with separators that users choose.
 _BEFORE = r"[^\s'\"{}()\[\],]"
-_MONITOR = compiled(rf"(?<!{_BEFORE})({_BEFORE}{{0,200}}?)samples_per_sec['\"]?\s*[:=]\s*['\"]?", NUMBER)
-_WORLD = re.compile(r"Starting with (\d+) processes|MEMBER: \d+/(\d+)(?![\d\u2026])")
+_MONITOR = re.compile(
+    rf"(?<!{_BEFORE})({_BEFORE}{{0,200}}?)samples_per_sec['\"]?\s*[:=]\s*['\"]?{NUMBER}(?=['\",\s}}]+\S|['\"]?\}})"
+)
+_MONITOR_STEP = re.compile(r"\bstep['\"]?\s*[:=] *(\d{1,12})\b")
 
 
-def _read_lightning(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped, sizes = Skipped(), set[int]()
-    bars, rates, place = _Bars(), {True: Rates(), False: Rates()}, 0
-    for line in lines:
-        text = line.text
-        if "samples_per_sec" in text:
-            found = list(_MONITOR.finditer(text))
-            place += 1
-            for one in found:
-                stage, device = _prefix(one[1])
-                if stage in ("", "train"):
-                    rates[device].add(number(one[2]), place)
-            if not found:
-                skipped.add(line)
-        elif "it/s" in text or "s/it" in text:
-            bars.read(line, skipped)
-        elif (size := _WORLD.search(text)) is not None:
-            sizes.add(int(size[1] or size[2]))
-    if rates[True] or rates[False]:
-        return _monitored(rates, sizes, given, skipped)
-    return _counted(bars.rates, sizes, given, skipped)
+def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
+    text = line.text
+    if "samples_per_sec" in text:
+        yield from _monitored(text)
+    elif "it/s" not in text and "s/it" not in text:
+        return
+    elif (trains := _TRAINS.search(text)) is not None:
+        yield {"_epoch": trains[1] or "0"}
+        if (bar := _BAR.search(text) or _RICH.search(text)) is not None:
+            yield from _bar(bar, launch)
+        elif "?it/s" not in text and "?s/it" not in text:
+            raise ValueError
+    elif "_epoch" in launch.last and _VALIDATES.search(text):
+        yield {"validated": launch.last["_epoch"], "_done": ""}
 
 
-def _prefix(text: str) -> tuple[str, bool]:
-    words = re.findall(r"\w+", text)
+def _bar(bar: re.Match[str], launch: Launch) -> Iterator[Mapping[str, Any]]:
+    """A count that is drawn again has the seconds of a validation."""
+    epoch, done, value = bar[1] or "0", int(bar[2]), float(bar[3])
+    if not done or not value or launch.last.get("_done") == f"{epoch} {done}":
+        return
+    # an earlier epoch is of another training, whose epochs were not validated yet
+    is_back = int(epoch) < int(launch.last.get("_last", "0"))
+    yield {"_last": epoch, "_back": "yes" if is_back else None}
+    if epoch not in launch.facts["validated"] or "_back" in launch.last:
+        rate = value if bar[4] == "it/s" else 1 / value
+        yield {"epoch": epoch, "step": bar[2], "bar_rate": rate, "_done": f"{epoch} {done}", "barred": epoch}
+    elif epoch not in launch.facts["barred"]:
+        raise Refused(f"says no rate of epoch {epoch} before its validation, whose seconds are in the bar")
+
+
+def _monitored(text: str) -> Iterator[Mapping[str, Any]]:
+    found, step = list(_MONITOR.finditer(text)), _MONITOR_STEP.search(text)
+    for one in found:
+        stage, device = _stage(one[1])
+        if stage in ("", "train"):
+            yield {"step": step and step[1], "device_rate" if device else "rate": one[2]}
+    if not found:
+        raise ValueError
+
+
+@lru_cache(64)
+def _stage(prefix: str) -> tuple[str, bool]:
+    words = re.findall(r"\w+", prefix)
     device = words[-1:] == ["device"]
     return "|".join(words[:-1] if device else words), device
 
 
-class _Bars:
-    """By epoch: the first rate at the largest count before its validation."""
-
-    def __init__(self) -> None:
-        self.rates: dict[int, float] = {}
-        self._done: dict[int, int] = {}
-        self._validated: set[int] = set()
-        self._epoch: int | None = None
-
-    def read(self, line: LogLine, skipped: Skipped) -> None:
-        if (trains := _TRAINS.search(line.text)) is not None:
-            self._epoch = int(trains[1] or 0)
-            bar = _BAR.search(line.text)
-            if bar is not None:
-                self._add(int(bar[1] or 0), int(bar[2]), number(bar[4]), bar[5] == "it/s")
-            elif "?it/s" not in line.text and "?s/it" not in line.text:
-                skipped.add(line)
-        elif self._epoch is not None and _VALIDATES.search(line.text):
-            self._validated.add(self._epoch)
-
-    def _add(self, epoch: int, done: int, value: float, per_s: bool) -> None:
-        if not done or not value:
-            return
-        if epoch in self._validated:
-            if epoch not in self.rates:
-                raise Refused(f"says no rate of epoch {epoch} before its validation, whose seconds are in the bar")
-        elif done > self._done.get(epoch, 0):
-            self._done[epoch], self.rates[epoch] = done, value if per_s else 1 / value
+def _is_monitored(launch: Launch) -> bool:
+    return bool(launch.rates.get("rate") or launch.rates.get("device_rate"))
 
 
-def _counted(bars: dict[int, float], sizes: set[int], given: Given, skipped: Skipped) -> Found:
-    if not bars:
-        raise Refused("has no whole bar of an epoch with its rate")
-    epochs = sorted(bars)
-    later = epochs[1:] or epochs
-    steps = median(bars[epoch] for epoch in later)
-    devices = world_size(sizes, given)
-    left_out = "the first epoch left out" if len(epochs) > 1 else "its start included"
-    notes = [f"the last rate of each epoch's bar before a validation, {left_out}"]
-    if not given.batch_size:
-        notes.append("steps/s: --batch-size N makes samples of them")
-    rate = steps * given.batch_size * devices if given.batch_size else steps
-    one = row(
-        given,
-        tool="lightning",
-        unit="samples" if given.batch_size else "steps",
-        rate=rate,
-        devices=devices,
-        notes=notes,
+def _lightning_unit(launch: Launch) -> ImportedUnit:
+    return "samples" if _is_monitored(launch) or launch.given.batch_size else "steps"
+
+
+def _lightning_sizes(launch: Launch) -> Mapping[int, LogLine | None]:
+    said = sizes(launch)
+    if launch.rates.get("rate") and launch.rates.get("device_rate"):
+        ratio = round(launch.steady("rate", "window") / launch.steady("device_rate", "window"))
+        said.setdefault(ratio, None)
+    return said
+
+
+def _lightning_rate(launch: Launch) -> Value:
+    if launch.rates.get("rate"):
+        return launch.steady("rate", "window"), ("the first window is left out",)
+    if launch.rates.get("device_rate"):
+        return launch.devices * launch.steady("device_rate", "window"), ("the first window is left out",)
+    if not launch.rates.get("bar_rate"):
+        raise Unfinished("has no whole bar of an epoch with its rate")
+    speakers = launch.rates["bar_rate"].values()
+    bars = {epoch: of.rates[end - 1] for of in speakers for epoch, _, end in of.epochs()}
+    later = [bars[epoch] for epoch in sorted(bars)[1:]] or list(bars.values())
+    left_out = "the first epoch left out" if len(bars) > 1 else "its start included"
+    notes = (f"the last rate of each epoch's bar before a validation, {left_out}",)
+    if not launch.given.batch_size:
+        return median(later), (*notes, "steps/s: --batch-size N makes samples of them")
+    return median(later) * launch.given.batch_size * launch.devices, notes
+
+
+LIGHTNING = tool(
+    Grammar(
+        name="lightning",
+        marks=("it/s", "s/it", "samples_per_sec"),
+        sure=r"(?:Epoch \d+|Training[^:|]*): *(?:(?:\d+%)?\|.*\| *)?\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)"
+        r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
+        r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
+        unit=_lightning_unit,
+        value=_lightning_rate,
+        sizes=_lightning_sizes,
+        objects=_of_lightning,
+        lacks="has no whole bar of an epoch with its rate",
+        lines=(
+            form("Starting with", r"Starting with <world_size> processes", begins=True),
+            form("Using ", r"Using (?P<precision>16bit|bfloat16) (?:native |Native |Automatic )"),
+            form("MEMBER: ", r"MEMBER: \d+/<world_size>\s*$", begins=True),
+        ),
     )
-    return skipped.found(one)
-
-
-def _monitored(rates: dict[bool, Rates], sizes: set[int], given: Given, skipped: Skipped) -> Found:
-    both = {key: of.steady("window") for key, of in rates.items() if of}
-    said = {*sizes, *([round(both[False] / both[True])] if len(both) == 2 else [])}
-    devices = world_size(said, given)
-    rate = both[False] if False in both else devices * both[True]
-    notes = ("the first window is left out",)
-    one = row(given, tool="lightning", unit="samples", rate=rate, devices=devices, notes=notes)
-    return skipped.found(one)
-
-
-LIGHTNING = Tool(("it/s", "s/it", "samples_per_sec"), _SURE_LIGHTNING, _read_lightning)
+)
 
 
 # ---------------------------------------------------------------- AWS
@@ -276,101 +249,60 @@ LIGHTNING = Tool(("it/s", "s/it", "samples_per_sec"), _SURE_LIGHTNING, _read_lig
 # speed of all devices: input.shape[0] x the data-parallel size. Some variants count their own samples: `--speed-of
 # worker`.
 
-
-_SURE_AWS = re.compile(r"Batch:? \d+,? Loss: \S+, Speed: \S+ samples/sec")
-_SPEED = compiled(r"Batch:? (\d+),? Loss: (\S+), Speed: *", NUMBER, " samples/sec")
-
-
-def _read_aws_fsdp(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped, speeds, diverged = Skipped(), Rates(), False
-    for line in lines:
-        if "samples/sec" not in line.text or "Running Avg" in line.text:
-            continue
-        if (found := _SPEED.search(line.text)) is None:
-            skipped.add(line)
-            continue
-        speeds.add(number(found[3]), int(found[1]))
-        diverged |= found[2].lower() in ("nan", "inf")
-    if not speeds:
-        raise Refused("has no whole line with a speed")
-    devices, speed = world_size([], given), speeds.steady("line")
-    own = given.speed_of == "worker"
-    one = row(
-        given,
-        tool="aws_fsdp",
+AWS_FSDP = tool(
+    Grammar(
+        name="aws_fsdp",
+        marks=("samples/sec",),
+        sure=r"Batch:? \d+,? Loss: \S+, Speed: \S+ samples/sec",
         unit="samples",
-        rate=None if diverged else speed * (devices if own else 1),
-        devices=devices,
-        failed="the loss is no number" if diverged else "",
-        notes=(
-            f"one worker's own speed x {devices}" if own else "the speed of all, as rank 0 counts it",
-            "the first line is left out",
-        ),
+        data="samples/sec",
+        no_data="Running Avg",
+        value=of_asked("line", "the first line is left out"),
+        lines=(form("samples/sec", r"Batch:? <step>,? Loss: <loss>, Speed: *<rate> samples/sec"),),
     )
-    return skipped.found(one)
-
-
-AWS_FSDP = Tool(("samples/sec",), _SURE_AWS, _read_aws_fsdp)
+)
 
 
 # ---------------------------------------------------------------- torchtitan
-# github.com/pytorch/torchtitan prints `tps`, tokens/s of one device. Ranks may repeat a step, so they are not
-# added.
+# github.com/pytorch/torchtitan prints `tps` (`wps` in 2024), tokens/s of one device. Ranks may repeat a step, so
+# they are not added.
 
-_SURE_TORCHTITAN = re.compile(r"step: *\d+ .*loss: *\S+ .*tps: *[\d,]+")
-_STEP = compiled(r"step: *(\d+) .*?loss: *(\S+) .*?tps: *", NUMBER)
-_MESH = re.compile(r"[Bb]uilding \d+-D device mesh with [\[(][^\])]*[\])], \[([\d, ]*)\](?:\s|$)")
-_PARALLEL = re.compile(r"[Bb]uilding device mesh with parallelism: (.*)")
-_DEGREES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp)=(-?\d+)")
-_BATCH = re.compile(r"local batch size:? (\d+)")
-_MODEL = re.compile(r"Model (\S+ \S+) size: ")
+_MESH = re.compile(r"[Bb]uilding \d+-D device mesh with [\[(]([^\])]*)[\])], \[([\d, ]*)\](?:\s|$)")
+_DEGREES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep)=(\d+)")
 
 
-def _read_torchtitan(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped, steps, diverged = Skipped(), Rates(), False
-    sizes, batches, models = set[int](), set[int](), set[str]()
-    for line in lines:
-        text = line.text
-        if "tps:" in text:
-            if "validate step" in text:
-                continue
-            if (step := _STEP.search(text)) is None:
-                skipped.add(line)
-            else:
-                steps.add(number(step[3]), int(step[1]))
-                diverged |= step[2].lower().strip(",") in ("nan", "inf")
-        elif "device mesh" in text:
-            sizes |= _size(text)
-        elif (batch := _BATCH.search(text)) is not None:
-            batches.add(int(batch[1]))
-        elif (model := _MODEL.search(text)) is not None:
-            models.add(model[1])
-    if not steps:
-        raise Refused("has no whole line with a step and its tps")
-    devices = world_size(sizes, given)
-    return skipped.found(
-        row(
-            given,
-            tool="torchtitan",
-            unit="tokens",
-            rate=None if diverged else devices * steps.steady("step"),
-            devices=devices,
-            models=models,
-            batches=batches,
-            failed="the loss is no number" if diverged else "",
-            notes=("tps of one device x devices; the first step that was logged is left out",),
-        )
-    )
-
-
-def _size(text: str) -> set[int]:
-    """Devices of a mesh, in older and newer formats; none if a degree is -1 (all that remain)."""
+def _mesh(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+    """Degrees of parallelism in older and newer formats. The product is unknown if one is -1 (all that remain)."""
+    text = line.text
+    if "device mesh" not in text:
+        return
     if (mesh := _MESH.search(text)) is not None:
-        return {prod(int(one) for one in mesh[1].split(",") if one.strip())}
-    if (parallel := _PARALLEL.search(text)) is not None and (degrees := _DEGREES.findall(parallel[1])):
-        sizes = [int(size) for _, size in degrees]
-        return {prod(sizes)} if min(sizes) > 0 else set()
-    return set()
+        degrees = dict(zip(re.findall(r"\w+", mesh[1]), re.findall(r"\d+", mesh[2]), strict=True))
+    elif not (degrees := dict(_DEGREES.findall(text.partition("parallelism:")[2]))):
+        return
+    size = prod(int(value) for name, value in degrees.items() if name != "ep")
+    yield {
+        **dict.fromkeys(DEGREES, 1),
+        **degrees,
+        "world_size": None if "=-1" in text else size,
+        "begins": True,
+    }
 
 
-TORCHTITAN = Tool(("tps:",), _SURE_TORCHTITAN, _read_torchtitan)
+TORCHTITAN = tool(
+    Grammar(
+        name="torchtitan",
+        marks=("tps:", "wps:"),
+        sure=r"step: *\d+ .*loss: *\S+ .*[tw]ps: *[\d,]+",
+        unit="tokens",
+        data="tps:",
+        no_data="validate step",
+        value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
+        objects=_mesh,
+        lines=(
+            form("ps:", r"step:(?<!validate step:) *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
+            form("local batch size", r"local batch size:? <batch_size>[,\s]"),
+            form("Model ", r"Model (?P<model>\S+ \S+) size: \d"),
+        ),
+    )
+)

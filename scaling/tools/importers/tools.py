@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +11,21 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.text import one_line
-from scaling.tools.importers import horovod, mxnet, nccl_tests, pytorch, suites, tensorflow
-from scaling.tools.importers.logs import CUT, Found, Given, Refused, Tool, blocks, of_blocks, untagged
+from scaling.tools.importers import (
+    collectives,
+    horovod,
+    language_models,
+    mxnet,
+    nccl_tests,
+    pytorch,
+    suites,
+    superbench,
+    tensorflow,
+    trainers,
+)
+from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
+from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
+from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
 TOOLS: dict[str, Tool] = {
     "horovod": horovod.TOOL,
@@ -20,6 +33,8 @@ TOOLS: dict[str, Tool] = {
     "mxnet": mxnet.TOOL,
     "mxnet_benchmark": mxnet.BENCHMARK,
     "nccl_tests": nccl_tests.TOOL,
+    "rccl_tests": collectives.RCCL,
+    "nccl_inspector": collectives.INSPECTOR,
     "dllogger": suites.DLLOGGER,
     "torchtitan": pytorch.TORCHTITAN,
     "hf_trainer": pytorch.HF_TRAINER,
@@ -28,11 +43,25 @@ TOOLS: dict[str, Tool] = {
     "dlbs": suites.DLBS,
     "mlperf": suites.MLPERF,
     "aws_fsdp": pytorch.AWS_FSDP,
+    "megatron": language_models.MEGATRON,
+    "nemo": language_models.NEMO,
+    "maxtext": language_models.MAXTEXT,
+    "deepspeed": language_models.DEEPSPEED,
+    "kempnerforge": language_models.KEMPNERFORGE,
+    "kempnerforge_table": language_models.KEMPNERFORGE_TABLE,
+    "llm_c": language_models.LLM_C,
+    "nanogpt": language_models.NANOGPT,
+    "composer": trainers.COMPOSER,
+    "timm": trainers.TIMM,
+    "tf_orbit": trainers.ORBIT,
+    "superbench": superbench.TOOL,
 }
+# suites run other tools, whose lines are in their logs, too
+SUITES = ("dlbs", "mlperf")
+# a library that prints in logs of these trainers, which print their own rate
+INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}, "tf_orbit": {"tf_official"}}
 
-
-Cell = tuple[str, str, int, int, bool]
-_ENDS = f"\n{CUT}"
+_WHITE = b" \t\r\n"
 
 
 class Log(NamedTuple):
@@ -42,20 +71,21 @@ class Log(NamedTuple):
 
 
 def recognise(path: Path, wanted: str | None = None) -> Log:
-    """Find a log's tool. Raises Refused for no tool or several; `wanted` overrides the lines."""
+    """Find a log's tool. Raises Refused for no tool or several; `wanted` overrides the lines.
+
+    The digest is of the text without tags and white space.
+    """
     if not path.is_file():
         raise Refused(_why_not(path))
-    digest, before = sha256(), ""
+    digest = sha256()
     tools: set[str] = set()
     for block in blocks(path):
-        text = f"{before}{block}".rstrip(_ENDS)
-        before = "\n"  # ends of logs do not count: copies differ there
-        digest.update(text.encode("utf-8", "replace"))
+        _, lines = untagged(block)
+        bare = "\n".join(lines)
+        digest.update(bare.replace(CUT, "").encode("utf-8", "replace").translate(None, _WHITE))
         if wanted is None:
-            tools.update(name for name in TOOLS.keys() - tools if _has(block, TOOLS[name]))
-    if wanted is None:
-        _one_of(tools)
-    return Log(path, wanted or tools.pop(), digest.hexdigest())
+            tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, TOOLS[name]))
+    return Log(path, wanted or _one_of(tools), digest.hexdigest())
 
 
 def _why_not(path: Path) -> str:
@@ -64,62 +94,55 @@ def _why_not(path: Path) -> str:
     return "is no regular file: it is read twice, save it first" if path.exists() else "no such file"
 
 
-def _has(block: str, tool: Tool) -> bool:
-    return any(mark in block for mark in tool.marks) and any(
-        tool.sure.search(untagged(line)[1])
-        for line in block.split("\n")
-        if any(mark in line for mark in tool.marks)
-    )
+def _has(text: str, lines: Iterable[str], tool: Tool) -> bool:
+    marks = [mark for mark in tool.marks if mark in text]
+    return any(tool.sure.search(line) for mark in marks for line in lines if mark in line)
 
 
-def _one_of(tools: Iterable[str]) -> None:
-    names = sorted(tools)
+def _one_of(tools: Iterable[str]) -> str:
+    found = set(tools)
+    names = sorted(name for name in found if not found & INSIDE.get(name, set()))
+    if suites := [name for name in SUITES if name in names]:
+        return suites[0]
     if not names:
         raise Refused(f"no line of it is of a known tool ({', '.join(TOOLS)}); --tool NAME says why not")
     if len(names) > 1:
         raise Refused(f"has lines of {' and of '.join(names)}: split it, or choose one with --tool {names[0]}")
+    return names[0]
 
 
-def read(log: Log, given: Given) -> Found:
+def read(log: Log, given: Given) -> ReadLog:
     """Read a log into rows with the log's name and notes on skipped lines. Raises Refused."""
-    found = TOOLS[log.tool].read(of_blocks(blocks(log.path)), given)
+    tool = TOOLS[log.tool]
+    clock = Clock(tool.marks)
+    found = tool.read(of_blocks(clock.watch(blocks(log.path))), given)
     if not found.rows and not found.bandwidths:
         raise Refused(f"has no line that is whole and says a rate of {log.tool}")
     named = one_line(log.path.name)
-    return replace(
+    found = replace(
         found,
         rows=tuple(replace(row, log=named, notes=(*row.notes, *found.notes)) for row in found.rows),
         bandwidths=tuple(replace(one, log=named, notes=found.notes) for one in found.bandwidths),
     )
+    return ReadLog(log.path, found, clock)
 
 
-def _refuse_other_workers(found: Found, path: Path, workers: dict[Cell, tuple[int, Path]]) -> None:
-    """Several workers of one launch would give a wrong interval."""
-    if found.worker is None:
-        return
-    for row in found.rows:
-        cell = row.tool, row.model.casefold(), row.batch_size, row.world_size, row.synchronous
-        worker, other = workers.setdefault(cell, (found.worker, path))
-        if worker != found.worker:
-            raise Refused(
-                f"is of worker {found.worker}, {other} of worker {worker}: each says the total of all; "
-                "give one worker's log of each launch"
-            )
-
-
-def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Found]:
-    """Read all logs. Raises UsageError with the log's name if one is refused, repeated, or of another worker."""
+def read_all(
+    paths: Iterable[Path], wanted: str | None, given: Given, of_log: Mapping[Path, Given] | None = None
+) -> list[Found]:
+    """Read all logs; `of_log` has its own `given` by log. Raises UsageError with the log's name if one is refused,
+    repeated, or of the launch of another."""
     seen: dict[str, Path] = {}
-    workers: dict[Cell, tuple[int, Path]] = {}
-    found = []
+    found: list[ReadLog] = []
     for path in paths:
         try:
             log = recognise(path, wanted)
             if log.digest in seen:
                 raise Refused(f"is {seen[log.digest]} again: a launch counts once")
             seen[log.digest] = path
-            found.append(read(log, given))
-            _refuse_other_workers(found[-1], path, workers)
+            one = read(log, (of_log or {}).get(path, given))
+            refuse_same_launch(one, found)
+            found.append(one)
         except UsageError as error:
             raise UsageError(f"LOG {path}: {error}") from None
-    return found
+    return [one.found for one in found]

@@ -25,11 +25,12 @@ from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import written as written_run
 
 N1, N4 = str(SAMPLES / "horovod_n1.log"), str(SAMPLES / "horovod_n4.log")
+FP32 = ("--precision", "fp32")
 
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    assert command.main([N1, N4, "-o", str(tmp_path / "run")]) == 0
+    assert command.main([N1, N4, *FP32, "-o", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     return str(tmp_path / "run")
 
@@ -54,7 +55,7 @@ def test_the_table_is_printed_and_the_report_says_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(tmp_path / "run")
-    assert command.main([N4, N1, "-o", folder]) == 0
+    assert command.main([N4, N1, *FP32, "-o", folder]) == 0
     printed = capsys.readouterr().out
     assert shown(capsys, folder) == printed
     assert printed.splitlines()[-1] == (
@@ -78,8 +79,9 @@ def test_rows_are_marked_and_nothing_is_claimed_beside_the_rate(
     text = shown(capsys, run)
     assert "Imported: horovod, resnet50, batch 32 per device" in text
     (line,) = (line for line in text.splitlines() if "432.8" in line and "scaling:" not in line)
-    assert line.split() == ["4", "32", "432.8", "3.86", "96.4", "%", line.split()[6], "-", "-", "horovod_n4.log",
-                            "IMPORTED", "[2]"]  # fmt: skip
+    words = line.split()
+    assert words[:5] == ["4", "432.8", "3.86", "96.4", "%"]
+    assert words[6:] == ["1", "horovod_n4.log", "IMPORTED", "[2]"]  # after the bar
     assert "best" not in text and "±" not in text
 
 
@@ -130,15 +132,68 @@ def test_several_logs_of_a_cell_are_launches_with_an_interval(
 ) -> None:
     text = Path(N1).read_text()
     logs = [written(tmp_path, text.replace("112.2 +", f"112.{digit} +"), f"{digit}.log") for digit in (2, 3)]
-    assert command.main([*map(str, logs), "-o", str(tmp_path / "run")]) == 0
+    assert command.main([*map(str, logs), *FP32, "-o", str(tmp_path / "run")]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "±" in line)
     assert "2.log 3.log" in line
 
 
 def test_efficiency_needs_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = written(tmp_path, Path(N1).read_text().replace("Batch size: 32", "Batch size: 64"))
-    assert command.main([str(other), N4, "-o", str(tmp_path / "run")]) == 0
+    assert command.main([str(other), N4, *FP32, "-o", str(tmp_path / "run")]) == 0
     assert "N=4 432.8 images/s speedup - efficiency - flags IMPORTED" in capsys.readouterr().out
+
+
+def test_a_run_of_an_older_version_is_read(run: str) -> None:
+    """Its rows lack the fields that came later."""
+    path = Path(run) / "run.jsonl"
+    first, *rest = path.read_text().splitlines(keepends=True)
+    plain = json.loads(first)
+    for row in plain["imported"]:
+        for name in ("device_kind", "framework", "variables", "parallelism"):
+            row.pop(name, None)
+    path.write_text("".join([json.dumps(plain) + "\n", *rest]))
+    header, _ = store.load(Path(run))
+    assert [(row.rate, row.device_kind, row.parallelism) for row in header.imported] == [
+        (112.2, "", ""),
+        (432.8, "", ""),
+    ]
+
+
+def titan(degrees: dict[str, int], tokens_per_s: int) -> str:
+    """A log of torchtitan; tokens/s are of one device."""
+    names, sizes = ", ".join(f"'{name}'" for name in degrees), ", ".join(map(str, degrees.values()))
+    return (
+        f"[titan] - Building {len(degrees)}-D device mesh with [{names}], [{sizes}]\n"
+        "[titan] - Model llama3 8B size: 8,030,261,248 total parameters\n"
+        "[titan] - Training starts at step 1, with local batch size 1, sequence length 8192\n"
+    ) + "".join(f"step: {step}  loss: 7.2  memory: 40GiB  tps: {tokens_per_s:,}  mfu: 1%\n" for step in (1, 2, 3))
+
+
+@pytest.fixture
+def split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """A model on one device, and split over four: 53 % at 8 over the one device, 88 % over the four."""
+    told = (({"tp": 1}, 9000), ({"tp": 4}, 5420), ({"dp_shard": 2, "tp": 4}, 4770))
+    logs = [written(tmp_path, titan(degrees, rate), f"{rate}.log") for degrees, rate in told]
+    assert command.main([*map(str, logs), "--precision", "bf16", "-o", str(tmp_path / "run")]) == 0
+    return capsys.readouterr().out
+
+
+def test_an_efficiency_over_four_devices_names_its_base(
+    split: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert split.splitlines()[-1].endswith("efficiency 0.880 base N=4 flags IMPORTED")
+    (line,) = (line for line in split.splitlines() if "4770.log" in line and "%" in line)
+    assert line.split()[2:5] == ["1.76", "88.0", "%"] and line.split()[6] == "4"
+    assert "53" not in split
+    run = str(tmp_path / "run")
+    assert "1.76x its own rate on 4: 88.0 % of linear scaling" in shown(capsys, run, "--format", "html")
+    rows = list(csv.DictReader(io.StringIO(shown(capsys, run, "--format", "csv"))))
+    found = [(row["world_size"], row["base_world_size"], row["parallelism"]) for row in rows]
+    assert found == [("1", "1", ""), ("4", "4", "tp=4"), ("8", "4", "tp=4")]
+    of_json = json.loads(shown(capsys, run, "--format", "json"))["imported"]
+    assert [row["base_world_size"] for row in of_json] == [1, 4, 4]
+    assert history.main([str(tmp_path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["headline"]["efficiency"] is None
 
 
 # ---------------------------------------------------------------- who else reads it
@@ -204,8 +259,8 @@ def test_what_is_no_log_is_refused(
         ([N1, N1], f"LOG {N1}: is {N1} again: a launch counts once"),
         ([N1, "--tool", "horowod"], "--tool horowod: did you mean 'horovod'?"),
         ([N1, "--world-size", "0"], "--world-size 0: must be 1 or more"),
-        ([N1, "--world-size", "8"], f"LOG {N1}: --world-size 8: the log says 1"),
-        ([N1, "--batch-size", "64"], f"LOG {N1}: --batch-size 64: the log says 32"),
+        ([N1, "--world-size", "8"], f"LOG {N1}: --world-size 8: the log says 1 (line 3: Number of GPUs: 1)"),
+        ([N1, "--batch-size", "64"], f"LOG {N1}: --batch-size 64: the log says 32 (line 2: Batch size: 32)"),
         ([N1, "--model", "vgg16"], f"LOG {N1}: --model vgg16: the log says resnet50"),
     ],
 )
@@ -225,6 +280,16 @@ def test_a_copy_that_ends_otherwise_is_no_second_launch(
     copy.write_bytes(Path(N4).read_bytes().rstrip(b"\n") + ending.encode())
     said = refusal(capsys, [N4, str(copy), "-o", str(tmp_path / "run")])
     assert said == f"LOG {copy}: is {N4} again: a launch counts once"
+
+
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "  [1,0]<stdout>:", "[pod/a-0/b] ", "\x1b[32m> "])
+def test_a_log_and_its_twin_with_tags_are_one_launch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tag: str
+) -> None:
+    lines = Path(N4).read_text().splitlines()
+    twin = written(tmp_path, "".join(f"{tag}{line}\n" for line in lines), "twin.log")
+    said = refusal(capsys, [N4, str(twin), "-o", str(tmp_path / "run")])
+    assert said == f"LOG {twin}: is {N4} again: a launch counts once"
 
 
 @pytest.mark.parametrize("name", ["mxnet_benchmark.csv", "nccl_tests.json", "horovod_n4.log"])

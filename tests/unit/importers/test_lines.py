@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from scaling.tools.importers import logs
+from scaling.tools.importers import lines
 from scaling.tools.importers.logs import NUMBER, Given, SpeedOf, compiled
 from scaling.tools.importers.tools import TOOLS, read_all, recognise
-from tests.support.imported_logs import SAID, SAMPLES, damaged, imported, invented, only_row, refusal, written
+from tests.support.imported_logs import (
+    NETWORKS,
+    SAID,
+    SAMPLES,
+    damaged,
+    imported,
+    invented,
+    only_row,
+    refusal,
+    written,
+)
 
 # A log as lines: tags, carriage returns, colours, ends that were cut, lines without end; whose log it is.
 
@@ -18,7 +29,7 @@ DAMAGES = 40
 
 
 def test_every_sample_is_told() -> None:
-    of_networks = {path.name for path in SAMPLES.iterdir() if path.name.startswith("nccl_tests")}
+    of_networks = {path.name for path in SAMPLES.iterdir() if path.name.startswith(NETWORKS)}
     assert {path.name for path in SAMPLES.iterdir()} - of_networks == SAID.keys()
 
 
@@ -72,7 +83,7 @@ def test_every_tool_has_a_sample() -> None:
 
 
 def networks() -> list[Path]:
-    return sorted(path for path in SAMPLES.iterdir() if path.name.startswith("nccl_tests"))
+    return sorted(path for path in SAMPLES.iterdir() if path.name.startswith(NETWORKS))
 
 
 SIZES = {"dllogger_stdout.log": 2, "dllogger_file.log": 8, "nccl_tests.log": 8, "dlbs.log": 4}
@@ -82,7 +93,7 @@ HOROVOD = (SAMPLES / "horovod_n1.log").read_text()
 def read(folder: Path, data: bytes) -> list[tuple[int | None, str]]:
     path = folder / "a.log"
     path.write_bytes(data)
-    return [(line.rank, line.text) for line in logs.of_blocks(logs.blocks(path))]
+    return [(line.rank, line.text) for line in lines.of_blocks(lines.blocks(path))]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +106,11 @@ def read(folder: Path, data: bytes) -> list[tuple[int | None, str]]:
         ("[1,3]<stdout>:Model: [1,4]<stdout>:b", 3, "Model: [1,4]<stdout>:b"),
         ("[2]<stdout>:Model: a", 2, "Model: a"),
         ("Fri Apr 17 10:00:00 2020[1,2]<stdout>:Model: a", 2, "Model: a"),
+        (
+            "A word cut by a rank[1,2]<stdout>:Model: a",
+            None,
+            "A word cut by a rank[1,2]<stdout>:Model: a",
+        ),
         ("[rank3]:Model: a", 3, "Model: a"),
         ("[rank3]: Model: a", 3, "Model: a"),
         ("[default1]:Model: a", 1, "Model: a"),
@@ -102,6 +118,35 @@ def read(folder: Path, data: bytes) -> list[tuple[int | None, str]]:
         ("[3] Model: a", 3, "Model: a"),
         ("2018-09-04T11:27:31.565575798Z Model: a", None, "Model: a"),
         ("2018-09-04T11:27:31Z [1,2]<stdout>:Model: a", 2, "Model: a"),
+        ("  [1,3]<stdout>:Model: a", 3, "Model: a"),
+        ("[1,3]<stdout>:[1,3]<stdout>:Model: a", 3, "Model: a"),
+        ("0: [1,3]<stdout>:Model: a", 3, "Model: a"),
+        ("1: [rank12]: Model: a", 12, "Model: a"),
+        ("1: [default3]:Model: a", None, "Model: a"),  # node 1, process 3 of the node
+        ("[pod/trainer-0/pytorch] Model: a", None, "Model: a"),
+        ("[pod/trainer-0/pytorch] [1,3]<stdout>:Model: a", 3, "Model: a"),
+        ("worker-1  | Model: a", None, "Model: a"),
+        ("train_worker_1 | Model: a", None, "Model: a"),
+        ("trainer  | Model: a", None, "Model: a"),
+        ("(RayTrainWorker pid=123, ip=10.0.0.2) Model: a", None, "Model: a"),
+        ("(RayTrainWorker pid=123) [rank1]:Model: a", 1, "Model: a"),
+        ("Jan  2 03:04:05 node7 python[4242]: Model: a", None, "Model: a"),
+        ("<30>Jan 12 03:04:05 node7 srun[4242]: 3: Model: a", 3, "Model: a"),
+        ("2026-01-01T00:00:00+0200 node7 docker/abc[12]: Model: a", None, "Model: a"),
+        ("2026-01-01T00:00:00+02:00 Model: a", None, "Model: a"),
+        ("2026-01-01T00:00:00.123456789Z Model: a", None, "Model: a"),
+        ("2026-01-01T00:00:00.123456789Z 2026-01-01T00:00:00Z Model: a", None, "Model: a"),
+        ("> Model: a", None, "Model: a"),
+        ("> > [1,3]<stdout>:Model: a", 3, "Model: a"),
+        ("```text", None, ""),
+        ("| num | rate \\| x |", None, "num  rate | x"),
+        ("2026-01-01 00:00:00,123 Model: a", None, "2026-01-01 00:00:00,123 Model: a"),
+        (
+            " [2026-01-01 00:00:00] iteration 6/ 100 | ms: 5 |",
+            None,
+            " [2026-01-01 00:00:00] iteration 6/ 100 | ms: 5 |",
+        ),
+        ("step 3 | loss 2.1", None, "step 3 | loss 2.1"),
         ("Model: a", None, "Model: a"),
         ("[1,2] Model: a", None, "[1,2] Model: a"),
         ("\x1b[31mModel: \x1b[0ma", None, "Model: a"),
@@ -119,8 +164,8 @@ def test_a_carriage_return_ends_a_line_and_a_cut_end_is_marked(tmp_path: Path) -
 def test_blocks_end_with_lines_and_a_line_without_end_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(logs, "MOST_LINE_BYTES", 40)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(lines, "MOST_LINE_BYTES", 40)
     text = b"".join(b"line %d\n" % number for number in range(50))
     assert [text for _, text in read(tmp_path, text)] == [f"line {number}" for number in range(50)]
     (long,) = read(tmp_path, b"x" * 1000)
@@ -131,13 +176,13 @@ def test_a_bar_of_an_hour_is_many_lines_and_the_rest_of_a_long_line_is_not_joine
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bars have no other end than a carriage return: more than the longest line of them in an epoch is usual."""
-    monkeypatch.setattr(logs, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(logs, "MOST_LINE_BYTES", 40)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(lines, "MOST_LINE_BYTES", 40)
     bars = [f"bar {number}" for number in range(50)]
     for ending in ("\r", "\r\n"):
         assert [text for _, text in read(tmp_path, ending.join([*bars, ""]).encode()) if text] == bars
     found = [text for _, text in read(tmp_path, b"rate 1" + b"2" * 100 + b"3 images\rnext\n")]
-    assert found == ["rate 1" + "2" * 34 + logs.CUT, "next"]
+    assert found == ["rate 1" + "2" * 34 + lines.CUT, "next"]
 
 
 @pytest.mark.parametrize(
@@ -166,9 +211,61 @@ def test_two_tools_in_one_file_are_refused(tmp_path: Path) -> None:
     assert imported(written(tmp_path, both), Given(), "horovod").rows[0].world_size == 1
 
 
+RANK_TAGS = [
+    "[1,0]<stdout>:",
+    "  [1,0]<stdout>:[1,0]<stdout>:",
+    "[1,mpirank:0,algo-1]<stdout>:",
+    "[rank0]:",
+    "[0] ",
+    "0: ",
+]
+TAGS = [
+    "2018-09-04T11:27:31.5Z ",
+    "2018-09-04T11:27:31+02:00 ",
+    "[pod/trainer-0/pytorch] ",
+    "worker-1  | ",
+    "(RayTrainWorker pid=123, ip=10.0.0.2) ",
+    "Jan  2 03:04:05 node7 python[4242]: ",
+    "> ",
+    "\x1b[36m(main pid=7)\x1b[0m ",
+]
+
+
+# Its eight processes are lines without rank; with the tag of one rank they are one.
+SEVERAL_PROCESSES = {"mxnet_horovod.log"}
+
+
 @pytest.mark.parametrize(
-    "tag", ["[1,0]<stdout>:", "[1,mpirank:0,algo-1]<stdout>:", "[rank0]:", "[0] ", "2018-09-04T11:27:31.5Z "]
+    ("tag", "name"),
+    [*product(TAGS, SAID), *product(RANK_TAGS, [name for name in SAID if name not in SEVERAL_PROCESSES])],
 )
+def test_tags_change_nothing_of_any_tool(name: str, tag: str, tmp_path: Path) -> None:
+    said = SAID[name]
+    lines = (SAMPLES / name).read_text().splitlines()
+    tagged = written(tmp_path, "".join(f"{tag}{line}\n" for line in lines))
+    row = only_row(tagged, said.given)
+    assert (row.tool, row.world_size, row.batch_size, row.unit) == said[:3] + said[4:5]
+    assert row.rate == pytest.approx(said.rate, rel=1e-4)
+    assert recognise(tagged).digest == recognise(SAMPLES / name).digest
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_log_in_a_code_fence_says_the_same(name: str, tmp_path: Path) -> None:
+    fenced = written(tmp_path, f"```text\n{(SAMPLES / name).read_text()}```\n")
+    assert only_row(fenced, SAID[name].given).rate == pytest.approx(SAID[name].rate, rel=1e-4)
+
+
+def test_a_table_of_nccl_tests_in_markdown_says_the_same(tmp_path: Path) -> None:
+    lines = (SAMPLES / "nccl_tests.log").read_text().splitlines()
+    cells = (f"| {' | '.join(line.split())} |" if line.split() and "Rank" not in line else line for line in lines)
+    table = imported(written(tmp_path, "\n".join(cells) + "\n"), Given(world_size=8))
+    plain = imported(SAMPLES / "nccl_tests.log", Given(world_size=8))
+    assert [one.busbw_gbytes_per_s for one in table.bandwidths] == [
+        one.busbw_gbytes_per_s for one in plain.bandwidths
+    ]
+
+
+@pytest.mark.parametrize("tag", [*TAGS, *RANK_TAGS])
 @pytest.mark.parametrize("name", ["dllogger_stdout.log", "dllogger_file.log", "nccl_tests.log", "dlbs.log"])
 def test_a_log_is_recognised_behind_tags(name: str, tag: str, tmp_path: Path) -> None:
     text = (SAMPLES / name).read_text()
@@ -195,6 +292,7 @@ FEED = ONE.replace("Epoch[0] ", "").replace(
     "root:Batch [80]\tSpeed: 1001.00", "root:Epoch[0] Batch [80]\tSpeed: inf"
 )
 SPEED = "Epoch[0] Batch [40]\tSpeed: 100.00 samples/sec\n"
+LATER = SPEED.replace("40", "60")
 
 
 def test_workers_of_one_job_are_added_and_said() -> None:
@@ -217,11 +315,11 @@ def test_one_speaker_of_eight_tells_a_share_by_the_audit(tmp_path: Path) -> None
     [
         (WITH_HVD.replace("114.267", "99.0"), Given(), "does not tell whether a speed is of one worker or of all"),
         (SPEED, Given(), "does not say on how many devices it ran (no Namespace line): add --world-size N"),
-        (SPEED + SPEED.replace("100.00", "90.00"), Given(world_size=2), "no line says who speaks"),
+        (SPEED + LATER + LATER.replace("100.00", "90.00"), Given(world_size=2), "no line says who speaks"),
         (OF_ONE, Given(), "one worker of several speaks in it: add --world-size N"),
         ("Batch [20]\tSpeed: 5000.00 samples/sec\n" * 3, Given(), "of a known tool"),
         (ONE.replace("Speed: ", "Speed: in"), Given(), "has no whole line with a speed"),
-        (FEED, Given(), "the speed of its feed alone"),
+        (FEED, Given(), "the speed of its feed"),
     ],
 )  # fmt: skip
 def test_what_is_refused(text: str, given: Given, said: str, tmp_path: Path) -> None:

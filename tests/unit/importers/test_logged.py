@@ -74,7 +74,9 @@ def of_worker(task: int, global_batch: int = 64, launch: int = 0) -> str:
 def test_workers_of_one_launch_are_no_launches(tmp_path: Path) -> None:
     """Their totals differ by a rounding: an interval of them would be invented."""
     logs = [written(tmp_path, of_worker(task), f"w{task}.log") for task in (0, 1)]
-    with pytest.raises(UsageError, match=r"w1\.log: is of worker 1, .*w0\.log of worker 0.*give one worker's log"):
+    with pytest.raises(
+        UsageError, match=r"w1\.log: is of worker 1, .*w0\.log of worker 0.*give one log of each launch"
+    ):
         read_all(logs, None, Given())
     both = imported(written(tmp_path, of_worker(0) + of_worker(1))).rows
     assert [(row.world_size, row.rate) for row in both] == [(2, 204.7)]
@@ -94,7 +96,7 @@ def test_totals_of_several_launches_without_headers_are_not_their_middle(tmp_pat
     """As of `grep total *.log`."""
     totals = "total images/sec: 204.75\ntotal images/sec: 991.92\n"
     said = refusal(written(tmp_path, totals), Given(world_size=4))
-    assert said == "has totals from 204.75 to 991.92 images/sec, of several launches: split it"
+    assert said == "has totals from 204.75 to 991.92, of several launches: split it"
     alike = written(tmp_path, totals.replace("204.75", "990.02"), "alike.log")
     assert only_row(alike, Given(world_size=4)).rate == 990.97
 
@@ -165,7 +167,7 @@ def test_dlrm_of_mlperf_says_one_average_of_all(benchmark: str, tmp_path: Path) 
         (
             DLBS.replace("effective_batch__= 256", "effective_batch__= 250"),
             Given(),
-            "250 in all with 64 per replica",
+            "a global batch of 250 with 64 per device",
         ),
         (DLBS.replace("__results.throughput", "__result.throughput"), Given(), "has no results.throughput"),
         (DLBS.replace("effective", "eff") + "__exp.num_nodes__= 2\n", Given(), "add --world-size N"),
@@ -241,10 +243,10 @@ def test_two_launches_in_a_file_are_two_rows(tmp_path: Path) -> None:
     [
         ("Total img/sec on 1 GPU(s): 112.2", "Total img/sec on 1 GPU(s): 912.2", "contradicts itself: 1 x 112.2"),
         ("Iter #1: 112.4", "Iter #1: 912.4", "its iterations are"),
-        ("Number of GPUs: 1", "Number of GPUs: 2", "several numbers of devices: 1, 2"),
+        ("Number of GPUs: 1", "Number of GPUs: 2", "several numbers of devices: 1 (line 9), 2 (line 3)"),
         ("Total img/sec on 1 GPU(s): 112.2 +-0.4\n", "", "it was broken off"),
         ("112.2 +-0.4\n", "112.", "it was broken off"),
-        ("Batch size: 32", "Batch size: 32\nBatch size: 64", "several batch sizes: 32, 64"),
+        ("Batch size: 32", "Batch size: 32\nBatch size: 64", "several batch sizes: 32 (line 2), 64 (line 3)"),
     ],
 )
 def test_what_contradicts_itself_is_refused(before: str, after: str, said: str, tmp_path: Path) -> None:
@@ -289,15 +291,27 @@ def test_newer_torchtitan_tells_its_mesh_by_names(tmp_path: Path) -> None:
     ],
 )
 def test_a_mesh_of_one_device_and_one_with_more_behind_it(mesh: str, devices: int, tmp_path: Path) -> None:
-    assert only_row(written(tmp_path, TITAN.replace(OLDER, mesh))).world_size == devices
+    one_rank = "".join(line for line in TITAN.splitlines(keepends=True) if "rank1" not in line)
+    assert only_row(written(tmp_path, one_rank.replace(OLDER, mesh))).world_size == devices
+
+
+def test_a_rank_above_the_number_of_devices_is_refused(tmp_path: Path) -> None:
+    one = TITAN.replace(OLDER, "Building 0-D device mesh with [], []")
+    assert "has rates of rank 1 on 1 devices" in refusal(written(tmp_path, one))
 
 
 def test_two_trainings_of_the_hugging_face_trainer_are_not_their_middle(tmp_path: Path) -> None:
     faster = HF.replace("267.4", "367.4").replace("2.089", "2.870")
     assert faster != HF
-    assert "several trainings, of 267.4 to 367.4 samples/s" in refusal(written(tmp_path, HF + faster))
+    assert "has launches from 267.4 to 367.4 samples/s of one cell: split it" in refusal(
+        written(tmp_path, HF + faster)
+    )
     node = HF.replace("267.4", "267.9")
-    assert only_row(written(tmp_path, HF + node, "nodes.log")).rate == pytest.approx(267.65)
+    row = only_row(written(tmp_path, HF + node, "nodes.log"))
+    assert (row.rate, row.notes[-1]) == (
+        267.4,
+        "the lower median of 2 launches in this log, 267.4 to 267.9 samples/s",
+    )
 
 
 def test_validation_of_torchtitan_is_no_training(tmp_path: Path) -> None:
@@ -383,6 +397,12 @@ def test_a_bar_that_first_shows_after_its_validation_is_refused(tmp_path: Path) 
     begun = "Epoch E:   0%|      | 0/100 [00:00<?, ?it/s]"
     said = "says no rate of epoch 0 before its validation"
     assert said in refusal(written(tmp_path, epochs(begun, *OLD_BARS[1:])))
+
+
+def test_a_second_training_whose_epochs_were_validated_is_refused(tmp_path: Path) -> None:
+    slower = [bar.replace("1.00it/s", "0.50it/s") for bar in NEW_BARS]
+    both = epochs(*NEW_BARS) + epochs(*slower).partition("\n")[2]
+    assert "several rates of step 100 of epoch 1" in refusal(written(tmp_path, both))
 
 
 def test_a_sanity_check_is_no_validation(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_twice_in_a_file_is_once(text: str, tmp_path: Path) -> None:
 )
 def test_columns_go_by_the_header(names: str, row: str, tmp_path: Path) -> None:
     log = written(tmp_path, f"#   size   count   {names}\n 1048576 262144 {row}\n")
-    assert told(log, Given(world_size=2)) == [55.44, 54.78]
+    assert told(log, Given(world_size=8)) == [55.44, 54.78]
 
 
 def test_signs_that_markdown_took_are_not_missed(tmp_path: Path) -> None:
@@ -138,6 +138,10 @@ def of_processes(processes: int, gpus: int, groups: int = 1, listed: int = 1) ->
         for process in range(processes)
         for place in range(listed)
     ]
+    devices = processes * gpus // groups
+    for values in (result[place] for result in whole["results"] for place in ("out_of_place", "in_place")):
+        if values is not None:
+            values["bus_bw"] = values["alg_bw"] * 2 * (devices - 1) / devices
     return json.dumps(whole)
 
 
@@ -158,6 +162,8 @@ def test_the_object_lists_one_device_of_each_process(text: str, world_size: int,
 
 def test_groups_that_run_at_once_are_of_their_own_size(tmp_path: Path) -> None:
     split = re.sub(r"Rank +(\d+) Group +0", lambda rank: f"Rank {rank[1]} Group {int(rank[1]) % 4}", TEXT)
+    for busbw, algbw in (("55.44", "31.68"), ("54.78", "31.30"), ("237.48", "135.70"), ("237.86", "135.92")):
+        split = split.replace(busbw, algbw)
     found = imported(written(tmp_path, split)).bandwidths
     assert {one.world_size for one in found} == {2}
     assert (
@@ -194,7 +200,7 @@ def test_two_collectives_are_not_one_table(tmp_path: Path) -> None:
         (TEXT.replace("Rank  7 Group  0", "Rank  7 Group  1"), "has groups of several sizes"),
         (TEXT.replace("Rank  1 Group", "Rank  0 Group"), "has several Rank 0"),
         (TEXT.replace("Rank  7 Group", "Rank  9 Group"), "lacks lines of ranks"),
-        (NO_RANKS, "(no Rank lines): add --world-size N"),
+        (NO_RANKS.replace("all_reduce", "broadcast"), "(no Rank lines): add --world-size N"),
         (TEXT.replace("1048576  ", "10x8576  ").replace("1073741824  ", "...  "), "no line that is whole"),
         (TEXT.replace(" time ", " cputime "), "has CPU times (-C 1)"),
         (TEXT.replace(" time ", " tme "), "no line that is whole"),
@@ -217,3 +223,42 @@ def test_damage_invents_no_line(name: str, tmp_path: Path) -> None:
             assert set(told(path)) <= set(BUSBW)
         except UsageError:
             continue
+
+
+# ---------------------------------------------------------------- devices by bandwidths, headers of one place
+
+ONE_PLACE = """#       size         count      type   redop    root     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1      33.1   31.68   55.44      0
+  1073741824     268435456     float     sum      -1    7912.4  135.70  237.48      0
+"""
+
+
+def test_a_header_of_one_place_is_read(tmp_path: Path) -> None:
+    found = imported(written(tmp_path, ONE_PLACE)).bandwidths
+    assert [(one.world_size, one.in_place, one.busbw_gbytes_per_s) for one in found] == [
+        (8, False, 55.44),
+        (8, False, 237.48),
+    ]
+
+
+@pytest.mark.parametrize("columns", ["time", "time algbw busbw", "count size time time algbw busbw"])
+def test_a_damaged_header_is_no_traceback(columns: str, tmp_path: Path) -> None:
+    text = ONE_PLACE.replace("time   algbw   busbw #wrong", columns)
+    assert refusal(written(tmp_path, text), Given(world_size=8), "nccl_tests")
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "said"),
+    [
+        (ONE_PLACE, Given(world_size=4), "--world-size 4: the log says 8"),
+        (
+            "".join(line for line in (SAMPLES / "nccl_tests.log").read_text().splitlines(keepends=True)
+                    if "Rank  7" not in line),
+            Given(),
+            "says 7 devices, but its busbw / algbw is of 8",
+        ),
+    ],
+)  # fmt: skip
+def test_bandwidths_tell_the_number_of_devices(text: str, given: Given, said: str, tmp_path: Path) -> None:
+    assert said in refusal(written(tmp_path, text), given)

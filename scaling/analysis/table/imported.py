@@ -1,0 +1,205 @@
+"""Cells of imported rows, and the base of an efficiency.
+
+A cell has one tool, model, batch per device, precision, device kind, framework, variables, parallelism, unit and
+number of devices. Several logs of a cell are launches of it.
+
+    speedup = rate(N) / rate(B)        efficiency = speedup x B / N
+
+B, the base, is one device. A model that is split (tensor, pipeline, context or expert parallelism above 1) does
+not run on one device: B is then the smallest number of devices with the same split. Unknown values never count as
+equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from msgspec.structs import replace
+
+from scaling.analysis.statistics.intervals import Estimate, geometric
+from scaling.records.point import Record
+from scaling.records.run import ImportedRow, ImportedUnit
+from scaling.text import counted
+
+IMPORTED = "IMPORTED"
+Key = tuple[object, ...]
+# The fields of a cell with their names for people, in the order of titles.
+FACTS = {
+    "model": "model", "batch_size": "batch per device", "precision": "precision", "device_kind": "device kind",
+    "framework": "framework", "variables": "variables", "unit": "unit", "synchronous": "synchronous",
+}  # fmt: skip
+# Without these a cell is unknown; the flags that add them.
+NEEDED = {"model": "--model", "batch_size": "--batch-size", "precision": "--precision"}
+_DEGREE = re.compile(r"([a-z_]+) *= *(\d+)")
+_SPLITS = ("tp", "pp", "cp", "ep")
+
+
+class Imported(Record, frozen=True, kw_only=True):
+    """A cell of an import. `rate` is in `unit` per second over all devices; None if it failed.
+
+    With several logs, each a launch, `rate` has an interval. `batch_size` is per device, 0 if unknown.
+    `parallelism`: the degrees above 1 by which the model is split.
+    `base_world_size`: the devices of the row that speedup and efficiency are relative to; None without them.
+    """
+
+    tool: str
+    model: str
+    precision: str
+    unit: ImportedUnit
+    world_size: int
+    batch_size: int
+    synchronous: bool
+    rate: Estimate | None
+    logs: tuple[str, ...]
+    speedup: float | None = None
+    efficiency: float | None = None
+    flags: tuple[str, ...] = (IMPORTED,)
+    failed: str = ""
+    notes: tuple[str, ...] = ()
+    run: str = ""
+    device_kind: str = ""
+    framework: str = ""
+    variables: str = ""
+    parallelism: str = ""
+    base_world_size: int | None = None
+
+
+def cells(rows: Iterable[ImportedRow]) -> tuple[Imported, ...]:
+    """Return the cells, curve by curve. A row that lacks a value of `NEEDED` is a cell of its own."""
+    found: dict[Key, list[ImportedRow]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        is_told = bool(row.parallelism) or row.world_size == 1  # no parallelism is not an unknown one
+        found[(_curve(row), row.world_size, is_told, place if lacking(row) else None)].append(row)
+    made = [cell for curve in curves(map(_cell, found.values())) for cell in curve]
+    return tuple(_against(cell, made) for cell in made)
+
+
+def curves(found: Iterable[Imported]) -> list[list[Imported]]:
+    """Group the cells that differ only in their number of devices, which is their order."""
+    by_key: dict[Key, list[Imported]] = defaultdict(list)
+    for cell in found:
+        by_key[_curve(cell)].append(cell)
+    return [sorted(curve, key=lambda cell: cell.world_size) for curve in by_key.values()]
+
+
+def lacking(one: ImportedRow | Imported) -> list[str]:
+    """Return the flags that would add the values that the log lacks."""
+    return [flag for name, flag in NEEDED.items() if not getattr(one, name)]
+
+
+def parallelism(one: ImportedRow | Imported) -> str:
+    """Return the degrees that split the model, `tp=4,pp=2`: those above 1 without data parallelism."""
+    if one.world_size == 1:
+        return ""
+    text = one.parallelism.casefold()
+    degrees = {name: int(degree) for name, degree in _DEGREE.findall(text) if not name.startswith("dp")}
+    order = (*_SPLITS, *sorted(degrees.keys() - set(_SPLITS)))
+    return ",".join(f"{name}={degrees[name]}" for name in order if degrees.get(name, 1) > 1)
+
+
+def _fact(one: ImportedRow | Imported, name: str) -> object:
+    value = getattr(one, name)
+    return value.casefold() if isinstance(value, str) else value
+
+
+def _work(one: ImportedRow | Imported) -> Key:
+    return (one.run, one.tool, *(_fact(one, name) for name in FACTS))
+
+
+def _curve(one: ImportedRow | Imported) -> Key:
+    return (*_work(one), parallelism(one))
+
+
+def _cell(rows: Sequence[ImportedRow]) -> Imported:
+    first = rows[0]
+    rates = [row.rate for row in rows if row.rate is not None]
+    failed = next((row.failed for row in rows if row.failed), "") if not rates else ""
+    audits = [row.audit for row in rows if row.audit]
+    flags = [IMPORTED, *(["FAILED"] if failed else []), *(["AUDIT"] if audits else [])]
+    notes = [*audits, *(f"{row.log}: {row.failed}" for row in rows if row.failed)]
+    return Imported(
+        tool=first.tool,
+        world_size=first.world_size,
+        **{name: getattr(first, name) for name in FACTS},
+        parallelism=parallelism(first),
+        rate=geometric(rates) if rates else None,
+        logs=tuple(row.log for row in rows),
+        flags=(*flags, *(() if first.synchronous else ("ASYNC",))),
+        failed=failed,
+        notes=tuple(dict.fromkeys((*notes, *(note for row in rows for note in row.notes)))),
+        run=first.run,
+    )
+
+
+# ---------------------------------------------------------------- base
+
+
+def _against(cell: Imported, made: Sequence[Imported]) -> Imported:
+    if cell.rate is None or "AUDIT" in cell.flags:
+        return cell
+    base = None if lacking(cell) else _base(cell, made)
+    if base is None or base.rate is None:
+        return replace(cell, notes=(_why_none(cell, made), *cell.notes))
+    speedup = cell.rate.mean / base.rate.mean
+    efficiency = speedup * base.world_size / cell.world_size
+    return replace(cell, speedup=speedup, efficiency=efficiency, base_world_size=base.world_size)
+
+
+def _base(cell: Imported, made: Iterable[Imported]) -> Imported | None:
+    """Return the row that the efficiency is over. A smallest row is its own base only on the fewest devices that
+    its parallelism allows."""
+    found = [one for one in _bases(cell, made) if _work(one) == _work(cell) and _is_usable(one)]
+    base = min(found, key=lambda one: one.world_size, default=None)
+    return None if base is cell and cell.world_size != fewest(cell) else base
+
+
+def _bases(cell: Imported, made: Iterable[Imported]) -> list[Imported]:
+    """Return the cells whose number of devices and parallelism would make a base."""
+    if cell.parallelism:
+        return [one for one in made if one.parallelism == cell.parallelism]
+    return [one for one in made if one.world_size == 1]
+
+
+def _is_usable(one: Imported) -> bool:
+    return one.rate is not None and "AUDIT" not in one.flags
+
+
+def fewest(cell: Imported) -> int | None:
+    """Return the fewest devices of its parallelism; None if unknown. Experts may share the devices of others."""
+    degrees = dict(_DEGREE.findall(cell.parallelism))
+    return prod(map(int, degrees.values())) if degrees.keys() <= {"tp", "pp", "cp"} else None
+
+
+def global_batch_size(cell: Imported) -> int | None:
+    """Return the samples of a step of all devices; None if unknown. Devices that share a model share its batch."""
+    shared = fewest(cell)
+    return cell.batch_size * cell.world_size // shared if shared and cell.batch_size else None
+
+
+def _why_none(cell: Imported, made: Sequence[Imported]) -> str:
+    if flags := lacking(cell):
+        lacks = " and ".join(FACTS[name] for name, flag in NEEDED.items() if flag in flags)
+        return f"no efficiency and no interval: the log does not say its {lacks}; add {' and '.join(flags)}"
+    devices = fewest(cell)
+    where = "fewer devices" if devices is None else counted(devices, "device")
+    needs = f"no efficiency: it needs a row of {cell.parallelism or 'the same work'} on {where}"
+    others = [one for one in _bases(cell, made) if one.tool == cell.tool and one.run == cell.run]
+    smaller = [one for one in others if one.world_size < cell.world_size]
+    nearest = min(smaller, key=lambda one: len(_differences(cell, one)), default=None)
+    if nearest is None:
+        return needs
+    if not _is_usable(nearest):
+        return f"{needs}; the one of {nearest.logs[0]} is marked {nearest.flags[-1]}"
+    told = _differences(cell, nearest)
+    return f"{needs}; {nearest.logs[0]} differs: {', '.join(told)}" if told else needs
+
+
+def _differences(cell: Imported, other: Imported) -> list[str]:
+    return [
+        f"{what} {getattr(other, name) or 'unknown'}, here {getattr(cell, name) or 'unknown'}"
+        for name, what in FACTS.items()
+        if _fact(cell, name) != _fact(other, name)
+    ]

@@ -1,0 +1,170 @@
+"""A log as lines, without colours and without tags that other programs put in front.
+
+A carriage return ends a line too, because progress bars use it. An unfinished last line gets an ellipsis, and a
+number directly before an ellipsis is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import count, repeat
+from pathlib import Path
+from typing import NamedTuple
+
+from scaling.errors import UsageError
+
+BLOCK_BYTES = 1 << 20
+# kept of a line
+MOST_LINE_BYTES = 1 << 20
+CUT = "\u2026"
+# of the first block: with a larger share of control characters it is not text
+MOST_CONTROL = 0.02
+_ENDING = re.compile(rb"[\r\n]")
+_CONTROL = bytes(set(range(32)) - set(b"\a\b\t\n\f\r\x1b"))
+_MAGIC = {
+    b"\x1f\x8b": "is compressed: gunzip it first",
+    b"BZh": "is compressed: bunzip2 it first",
+    b"PK\x03\x04": "is a zip archive: unzip it first",
+    b"\xfd7zXZ": "is compressed: unxz it first",
+    b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
+    b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
+}
+# ECMA-48: control sequences (colours) and terminal titles
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
+
+
+class LogLine(NamedTuple):
+    """A line: its number from 1, the rank in the launcher's tag if any, its text."""
+
+    number: int
+    rank: int | None
+    text: str
+
+
+def blocks(log: Path) -> Iterator[str]:
+    """Yield whole lines, about a MiB at a time. Raises UsageError for unreadable files and binary files."""
+    rest = b""
+    try:
+        with log.open("rb") as file:
+            first = file.read(BLOCK_BYTES)
+            _refuse_binary(first)
+            for data in _chunks(first.removeprefix(BOM_UTF8), file):
+                text = rest + (_from_its_end(data) if len(rest) == MOST_LINE_BYTES else data)
+                end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1  # a last \r may be half of \r\n
+                whole, rest = text[:end], text[end : end + MOST_LINE_BYTES]
+                if whole:
+                    yield _cleaned(whole)
+    except OSError as error:
+        raise UsageError(error.strerror or str(error)) from None
+    if rest:
+        yield _cleaned(rest) + (CUT if not rest.endswith(b"\r") else "") + "\n"
+
+
+def _from_its_end(data: bytes) -> bytes:
+    """The data after a line that exceeds MOST_LINE_BYTES; an ellipsis marks the dropped part."""
+    ending = _ENDING.search(data)
+    return CUT.encode() + data[ending.start() :] if ending else b""
+
+
+def _chunks(first: bytes, file: Iterable[bytes]) -> Iterator[bytes]:
+    data = first
+    while data:
+        yield data
+        data = file.read(BLOCK_BYTES)  # type: ignore[attr-defined]
+
+
+def _refuse_binary(data: bytes) -> None:
+    for magic, says in _MAGIC.items():
+        if data.startswith(magic):
+            raise UsageError(says)
+    if len(data) - len(data.translate(None, _CONTROL)) > MOST_CONTROL * len(data):
+        raise UsageError("is a binary file, not a log")
+
+
+def _cleaned(data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+# ---------------------------------------------------------------- tags
+
+# mpirun -tag-output `[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker `[1,mpirank:3,algo-1]<stdout>:`,
+# horovodrun with Gloo `[3]<stdout>:`; mpirun -timestamp-output puts a date in front
+_MPIRUN = (
+    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
+    r"\[(?:[^\],\s]*,)?(?:mpirank:)?\d{1,6}(?:,[\w.-]{1,64})?\]<std(?:out|err)>:[ \t]?"
+)
+# service[process] of syslog and journald
+_UNIT = r"[\w.-]+ [\w./@-]+\[\d+\]: "
+_TAGS = (
+    _MPIRUN,
+    r"\[(?:rank|default)\d{1,6}\]:[ \t]?",  # torchrun
+    r"\d{1,6}: ",  # srun -l
+    r"\[\d{1,6}\] ",  # Hydra's -l and -prepend-rank
+    r"\[pod/[^\]\s]+\][ \t]?",  # kubectl logs --prefix
+    r"\([A-Za-z_][\w.:<>-]* pid=\d+(?:, ip=[\w.:-]+)?\)[ \t]?",  # Ray
+    r"[A-Za-z][\w.-]*[-_]\d+ +\| ?|[a-z][\w.-]*  +\| ?",  # docker compose
+    r"(?:<\d{1,3}>)?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d " + _UNIT,
+    # a time with its zone: kubectl logs --timestamps, docker logs -t, RFC 5424
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)[ \t](?:" + _UNIT + ")?",
+    r">[ \t]?",  # quotes of mail and Markdown
+)
+# The start of a line with its tags.
+_START = re.compile(rf"\n((?:[ \t]*(?:{'|'.join(_TAGS)}))*)")
+_FENCE = re.compile(r"[ \t]*(?:```|~~~)[\w ]*$")
+# What a block with tags has; faster than a look at each line.
+_MAY_BE_TAG = re.compile(rf"\n[ \t]*(?:{'|'.join(_TAGS)}|\||```|~~~)")
+_WITHIN = re.compile(r"\[[^\]\n]*\]<std(?:out|err)>:")
+# The rank of the whole job; a number of a launcher that may count nodes.
+_RANK = re.compile(r"\[(?:[^\],\s]*,)?(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]<std|\[rank(\d+)\]:")
+_NUMBER = re.compile(r"\[default(\d+)\]:|(?<![\w:.+-])(\d+): |\[(\d+)\] ")
+_CELL = re.compile(r"(?<!\\)\|")
+
+
+def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
+    first = 1
+    for block in found:
+        ranks, texts = untagged(block)
+        yield from map(LogLine, count(first), ranks, texts)
+        first += len(texts)
+
+
+def untagged(block: str) -> tuple[Iterable[int | None], Sequence[str]]:
+    """Split whole lines into their ranks and texts."""
+    lines = f"\n{block}".removesuffix("\n")
+    if _MAY_BE_TAG.search(lines) is None:
+        return repeat(None), lines.split("\n")[1:]
+    _, *parts = _START.split(lines)
+    tags, texts = parts[::2], parts[1::2]
+    bare = "\n".join(texts)
+    if any(sign in bare for sign in ("<std", "|", "```", "~~~")):
+        texts = list(map(_bare, tags, texts))
+    return [_rank(tag) if tag else None for tag in tags], texts
+
+
+def _bare(tags: str, text: str) -> str:
+    """Take tags within a line off, which mpirun puts there, and the marks of Markdown."""
+    if "<std" in text and (within := _WITHIN.search(tags)) is not None:
+        text = text.replace(within[0], "")
+    if "|" in text and text.lstrip().startswith("|") and text.rstrip().endswith("|"):
+        return _row(text)
+    return "" if ("```" in text or "~~~" in text) and _FENCE.match(text) else text
+
+
+@lru_cache(maxsize=4096)
+def _rank(tags: str) -> int | None:
+    """Return the rank if the tags agree."""
+    found = _RANK.findall(tags) or _NUMBER.findall(tags)
+    ranks = {next(filter(None, groups)) for groups in found}
+    return int(ranks.pop()) if len(ranks) == 1 else None
+
+
+def _row(text: str) -> str:
+    """Return the cells of a Markdown table; a bar in a cell is written `\\|`."""
+    cells = _CELL.split(text.strip())[1:-1]
+    return "  ".join(cell.strip().replace("\\|", "|") for cell in cells)

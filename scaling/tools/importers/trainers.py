@@ -1,0 +1,161 @@
+"""Trainers of other models: Composer, timm, TensorFlow's Orbit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import ceil, floor
+
+import numpy as np
+
+from scaling.records.run import ImportedUnit
+from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, form, of_all, tool
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import Refused
+
+
+def _multiples(low: float, high: float, of: int) -> set[int]:
+    return {of * count for count in range(ceil(low / of), floor(high / of) + 1)}
+
+
+# ---------------------------------------------------------------- Composer
+# SpeedMonitor of github.com/mosaicml/composer: means over the last batches, with four digits.
+# `time/sample` over `time/batch` is the global batch.
+
+_HALF = 0.00005
+
+
+def _ratio(launch: Launch) -> dict[int, LogLine | None]:
+    """Devices: nodes times their GPUs, else the rate of all over that of one if its digits leave one number."""
+    nodes, each = launch.only("nodes"), launch.only("gpus_per_node")
+    if nodes and each:
+        return {nodes * each: next(iter(launch.facts["nodes"].values()))}
+    whole, one = launch.pooled("rate"), launch.pooled("device_rate")
+    if not whole.size or not one.size or one[-1] <= _HALF:
+        return {}
+    found = _multiples((whole[-1] - _HALF) / (one[-1] + _HALF), (whole[-1] + _HALF) / (one[-1] - _HALF), 1)
+    return dict.fromkeys(found) if len(found) == 1 else {}
+
+
+def _of_counters(launch: Launch) -> list[int]:
+    samples, count = (int(launch.last.get(name, 0)) for name in ("_samples", "_batches"))
+    each = count * launch.devices
+    return [samples // each] if each and samples and samples % each == 0 else []
+
+
+COMPOSER = tool(
+    Grammar(
+        name="composer",
+        marks=("throughput/",),
+        sure=r"Train throughput/(?:device/)?samples_per_sec: [\d.]+",
+        unit="samples",
+        data="throughput/samples_per_sec",
+        value=of_all("window", "the mean over the last batches, of all devices; the first is left out"),
+        sizes=_ratio,
+        batches=_of_counters,
+        lines=(
+            form("[", r"^\[(?:epoch=<epoch>\]\[)?(?:batch|token|sample|iteration)=<at>[/\]]"),
+            form("throughput/samples", r"Train throughput/samples_per_sec: (?P<rate>\d+\.\d{4})\s*$"),
+            form("device/samples", r"Train throughput/device/samples_per_sec: (?P<device_rate>\d+\.\d{4})\s*$"),
+            form("Train time/batch:", r"Train time/batch: (?P<_batches>\d+)\s*$"),
+            form("Train time/sample:", r"Train time/sample: (?P<_samples>\d+)\s*$"),
+            form("loss/train/total", r"Train loss/train/total: <loss>\s*$"),
+            form("num_nodes", r"^num_nodes: <nodes>\s*$"),
+            form("num_gpus_per_node", r"^num_gpus_per_node: <gpus_per_node>\s*$"),
+            form("Config:", r"^Config:\s*$", begins=True),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- timm
+# github.com/huggingface/pytorch-image-models: images of all devices over the seconds of one update.
+# The rate in parentheses is the epoch's mean with its start. The first update of an epoch waits for its data.
+
+
+def _updates(launch: Launch) -> Value:
+    later = [one for rates in launch.rates.get("rate", {}).values() if (one := rates.later(by_epoch=True)).size]
+    if not later:
+        raise Unfinished("has only the first update of its epochs, which includes the start")
+    return float(np.median(np.concatenate(later))), (
+        "images of all devices; each epoch's first update is left out",
+    )
+
+
+def _of_update(launch: Launch) -> list[int]:
+    """Images of a device: seconds x rate, where the digits of all lines leave one number."""
+    found: set[int] | None = None
+    for seconds, rate in zip(launch.pooled("seconds"), launch.pooled("rate"), strict=True):
+        one = _multiples((seconds - 0.0005) * (rate - 0.005), (seconds + 0.0005) * (rate + 0.005), launch.devices)
+        found = one if found is None else found & one
+    return [found.pop() // launch.devices] if found and len(found) == 1 else []
+
+
+TIMM = tool(
+    Grammar(
+        name="timm",
+        marks=("Train: ",),
+        sure=r"Train: \d+ \[ *\d+/\d+ \( *\d+%\)\] +Loss: ",
+        unit="images",
+        data="Train: ",
+        value=_updates,
+        batches=_of_update,
+        lines=(
+            form(
+                "Train: ",
+                r"Train: <epoch> \[ *<step>/\d+ \( *\d+%\)\] +Loss: *<loss> .*?"
+                r"Time: *(?P<seconds>\d+\.\d{3})s, +(?P<rate>\d+\.\d\d)/s +\(\d+\.\d{3}s, +\d",
+            ),
+            form("Training in distributed", r"Process \d+, total <world_size>[,.]", begins=True),
+            form("Training with a single", r"Training with a single process on <world_size> ", begins=True),
+            form("created, param", r"Model <model> created, param"),
+            form("Training in mixed", r"Using \w+ \w+ (?P<precision>AMP)\. Training in mixed precision"),
+            form("AMP not enabled", r"AMP not enabled\. Training in (?:\w+\.)?(?P<precision>\w+)"),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- Orbit
+# Controller of Orbit in github.com/tensorflow/models: steps/s with one decimal, evaluations not counted.
+
+
+def _steps(launch: Launch) -> Value:
+    steps, batch = launch.steady("steps_rate", "loop"), launch.given.batch_size
+    if steps < 1:
+        raise Refused(f"says {steps:g} steps/sec with one decimal: the rounding is over 5 %")
+    note = "steps/s with one decimal; the first loop is left out"
+    return steps * (batch * launch.devices if batch else 1), (
+        note,
+        *(() if batch else ("steps/s: --batch-size N makes samples of them",)),
+    )
+
+
+def _unit(launch: Launch) -> ImportedUnit:
+    return "samples" if launch.given.batch_size else "steps"
+
+
+_MIRRORED = re.compile(r"MirroredStrategy with devices \(((?:'[^']*/device:\w+:\d+'(?:, )?)+,?\)\s*$)")
+
+
+def _replicas(line: LogLine, _: Launch) -> Iterator[dict[str, int]]:
+    text = line.text
+    if "MirroredStrategy" in text and (devices := _MIRRORED.search(text)) is not None:
+        yield {"world_size": devices[1].count("/device:")}
+
+
+ORBIT = tool(
+    Grammar(
+        name="tf_orbit",
+        marks=("train | step:",),
+        sure=r"train \| step: +\d+ \| steps/sec: +[\d.]+ \|",
+        unit=_unit,
+        data="train | step:",
+        no_data="training until step",
+        value=_steps,
+        objects=_replicas,
+        lines=(
+            form("train | step:", r"\btrain \| step: +<step> \| steps/sec: +(?P<steps_rate>\d+\.\d) \| output:"),
+        ),
+    )
+)

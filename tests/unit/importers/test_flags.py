@@ -1,0 +1,75 @@
+"""`LOG:N:batch=B`: what is given for one log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaling.errors import UsageError
+from scaling.tools.importers import __main__ as command
+from scaling.tools.importers.flags import of_one
+from scaling.tools.importers.logs import Given
+from tests.support.imported_logs import written
+
+ALL = Given(batch_size=16, precision="fp32")
+
+
+@pytest.mark.parametrize(
+    ("end", "given"),
+    [
+        ("", ALL),
+        (":4", Given(world_size=4, batch_size=16, precision="fp32")),
+        (":4:batch=32", Given(world_size=4, batch_size=32, precision="fp32")),
+        (":precision=bf16:8", Given(world_size=8, batch_size=16, precision="bf16")),
+        (":model=llama3 8B", Given(batch_size=16, model="llama3 8B", precision="fp32")),
+    ],
+)
+def test_a_log_has_its_own_values_before_those_of_all(end: str, given: Given, tmp_path: Path) -> None:
+    log = written(tmp_path, "")
+    assert of_one(f"{log}{end}", ALL) == (log, given)
+
+
+def test_a_file_whose_name_has_colons_wins(tmp_path: Path) -> None:
+    written(tmp_path, "")
+    log = written(tmp_path, "", "a.log:4")
+    assert of_one(str(log), ALL) == (log, ALL)
+    assert of_one(f"{log}:2", ALL) == (log, Given(world_size=2, batch_size=16, precision="fp32"))
+
+
+@pytest.mark.parametrize(("name", "log"), [("a.log:4:batch=2", "a.log"), ("a:b.log:4", "a:b.log"), (":4", "")])
+def test_the_name_of_a_missing_log_is_without_values(name: str, log: str) -> None:
+    assert of_one(f"/nowhere/{name}", ALL)[0] == Path(f"/nowhere/{log}")
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (":0", "'0' is not understood"),
+        (":4:", "'' is not understood"),
+        (":4x", "'4x' is not understood"),
+        (":batch=", "'batch=' is not understood"),
+        (":world=4", "'world=4' is not understood"),
+        (":4:8", "'8' is given twice"),
+        (":model=a:model=b", "'model=b' is given twice"),
+    ],
+)
+def test_a_mistake_names_the_log_and_the_form(end: str, said: str, tmp_path: Path) -> None:
+    log = written(tmp_path, "")
+    with pytest.raises(UsageError) as error:
+        of_one(f"{log}{end}", ALL)
+    assert str(error.value) == f"LOG {log}{end}: {said}; write {log}:N:batch=B:model=NAME:precision=NAME"
+
+
+def test_logs_of_several_numbers_of_devices_have_an_efficiency(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No line of this tool has the number of devices."""
+    line = "Batch {} Loss: 7.24, Speed: {} samples/sec\n"
+    logs = [
+        f"{written(tmp_path, ''.join(line.format(step, rate) for step in range(3)), f'{devices}.log')}:{devices}"
+        for devices, rate in ((1, 10.0), (4, 36.0))
+    ]
+    flags = ["--batch-size", "2", "--model", "gpt", "--precision", "bf16", "-o", str(tmp_path / "run")]
+    assert command.main([*logs, *flags]) == 0
+    assert "N=4 36.0 samples/s speedup 3.60 efficiency 0.900" in capsys.readouterr().out

@@ -1,0 +1,253 @@
+"""Logs that independent judges found misread: several trainings, wrong flags, cut numbers, lost launches."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scaling.errors import UsageError
+from scaling.tools.importers.logs import Given
+from tests.support.imported_logs import SAID, SAMPLES, imported, is_near, only_row, refusal, written
+
+SAMPLE = {path.name: path.read_text() for path in SAMPLES.iterdir()}
+TF_CNN, HOROVOD, TITAN = SAMPLE["tf_cnn_2.log"], SAMPLE["horovod_n1.log"], SAMPLE["torchtitan.log"]
+SIXTEEN, EIGHT = Given(world_size=16), Given(world_size=8)
+
+# ---------------------------------------------------------------- several trainings in one file
+
+# what stands before and after a rate, or the seconds of a step, in some sample
+BEFORE = (
+    "[Ss]peed: ", "[tw]ps: ", r"\(s\): ", "per [GC]PU: ", "images/sec: ", "_per_second': ", "_per_second': '",
+    "samples_per_sec': ", "samples_per_sec: ", 'ips": ', "ips : ", 'throughput": ', "throughput__=",
+    r'_throughput:\d": ', r"iteration \(ms\): ", "timing in s: ", ", seconds: ", "SamplesPerSec=",
+    "Tokens/s/device: ", "steps/sec:   ", "tok/s=", r"FSDP=\d \| ", "\n1,",
+)  # fmt: skip
+AFTER = (" img/sec", " examples/second", "it/s", "s/it", r" ms \|", "ms, mfu", "/s  ", " tok/s")
+RATE = re.compile("|".join([*(rf"(?<={text})[\d.,]*\d" for text in BEFORE), rf"[\d.]+(?={'|'.join(AFTER)})"]))
+
+
+def halved(number: re.Match[str]) -> str:
+    decimals = len(number[0].partition(".")[2])
+    return f"{float(number[0].replace(',', '')) / 2:.{decimals}f}"
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_second_training_at_half_the_rate(name: str, tmp_path: Path) -> None:
+    said, text = SAID[name], SAMPLE[name].replace("\r", "\n").replace("\x1b", "")
+    slower = RATE.sub(halved, text)
+    assert slower != text
+    try:
+        rows = imported(written(tmp_path, re.sub(r"\[\d\dm", "", text + slower)), said.given).rows
+    except UsageError:
+        return
+    first, second = (row.rate or 0.0 for row in rows)
+    assert is_near(first, said.rate) and (is_near(second, said.rate / 2) or is_near(second, said.rate * 2))
+
+
+AWS = """0: 2025-06-17 16:24:55 I [train.py:103] Batch 1 Loss: 11.6, Speed: 10.90 samples/sec, lr: 0.0001
+0: 2025-06-17 16:24:58 I [train.py:103] Batch 2 Loss: 10.5, Speed: 11.10 samples/sec, lr: 0.0001
+0: 2025-06-17 16:58:41 I [train.py:103] Batch 0 Loss: 11.2, Speed: 6.19 samples/sec, lr: 0.0001
+0: 2025-06-17 16:58:49 I [train.py:103] Batch 1 Loss: 11.2, Speed: 14.51 samples/sec, lr: 0.0001
+"""
+
+
+def test_a_step_that_goes_back_is_another_training(tmp_path: Path) -> None:
+    assert "several rates of step 0 (line 3)" in refusal(written(tmp_path, AWS), SIXTEEN)
+
+
+def test_a_second_start_line_opens_a_launch(tmp_path: Path) -> None:
+    smaller = TITAN.replace("[8]", "[4]").replace(" 7,28", " 7,48").replace(" 7,290", " 7,490")
+    found = imported(written(tmp_path, TITAN + smaller)).rows
+    assert [(row.world_size, row.rate) for row in found] == [(8, 58288.0), (4, 4 * 7486.0)]
+
+
+def test_launches_of_a_cell_that_differ_little_have_a_note(tmp_path: Path) -> None:
+    faster = TITAN.replace(" 7,28", " 7,38").replace(" 7,290", " 7,390")
+    row = only_row(written(tmp_path, TITAN + faster))
+    assert row.rate == 58288
+    assert "the lower median of 2 launches in this log" in row.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("mlperf.log", '"resnet"', '"bert"'),
+        ("dllogger_file.log", '"arch": "resnet50"', '"arch": "vgg16"'),
+        ("dlbs.log", '"resnet50"', '"vgg16"'),
+        ("tf_cnn_2.log", "resnet50", "vgg16"),
+    ],
+)
+def test_two_models_are_two_rows(name: str, before: str, after: str, tmp_path: Path) -> None:
+    text = SAMPLE[name]
+    found = imported(written(tmp_path, text + text.replace(before, after)), SAID[name].given).rows
+    assert [row.model for row in found] == [
+        before.rpartition(": ")[2].strip('"'),
+        after.rpartition(": ")[2].strip('"'),
+    ]
+
+
+def test_ranks_that_print_nearly_the_same_step_are_one_training(tmp_path: Path) -> None:
+    ranks = re.sub(r"\[rank\d\]:", "", TITAN)
+    other = re.sub(r"( 7,2)(\d)(\d)  ", r"\g<1>\g<2>9  ", ranks)
+    lines = "".join(f"{one}\n{two}\n" for one, two in zip(ranks.splitlines(), other.splitlines(), strict=True))
+    assert is_near(only_row(written(tmp_path, lines)).rate, 58288)
+
+
+# ---------------------------------------------------------------- flags against the log
+
+MIRRORED = (
+    "INFO:tensorflow:Using MirroredStrategy with devices ('/job:localhost/replica:0/task:0/device:GPU:0', "
+    "'/job:localhost/replica:0/task:0/device:GPU:1')\n"
+)
+OFFICIAL = SAMPLE["tf_official.log"]
+RANK_7 = SAMPLE["aws_fsdp.log"].replace("2024", "[rank7]: 2024")
+
+
+def test_mirrored_devices_are_the_number_of_devices(tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, MIRRORED + OFFICIAL))
+    assert (row.world_size, row.device_kind, row.batch_size) == (2, "gpu", 1024)
+
+
+def test_mirrored_devices_of_one_worker_of_several_are_not_all(tmp_path: Path) -> None:
+    worker = MIRRORED.replace("localhost", "worker") + OFFICIAL
+    assert "add --world-size N" in refusal(written(tmp_path, worker))
+    assert only_row(written(tmp_path, worker), EIGHT).world_size == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "said"),
+    [
+        (MIRRORED + OFFICIAL, EIGHT, "--world-size 8: the log says 2 (line 1: INFO:tensorflow:Using Mirrored"),
+        ("--num_gpus=8\n" + OFFICIAL, Given(world_size=4), "--world-size 4: each process has 8 GPUs (--num_gpus)"),
+        (
+            SAMPLE["lightning_monitor.log"].replace("1/4", "1/8"),
+            Given(),
+            "several numbers of devices: 4, 8 (line 1)",
+        ),
+        (RANK_7, Given(world_size=4), "has rates of rank 7 on 4 devices"),
+        (
+            SAMPLE["hf_trainer.log"].splitlines()[-1] + "\n",
+            Given(world_size=4, batch_size=64),
+            "267.4 samples/s and 2.089 steps/s with a batch of 256 in all",
+        ),
+    ],
+)
+def test_a_flag_that_disagrees_is_refused(text: str, given: Given, said: str, tmp_path: Path) -> None:
+    assert said in refusal(written(tmp_path, text), given)
+
+
+def test_accumulated_batches_agree_with_the_flags(tmp_path: Path) -> None:
+    text = SAMPLE["hf_trainer.log"].splitlines()[-1] + "\n"
+    assert only_row(written(tmp_path, text), Given(world_size=4, batch_size=16)).rate == 267.4
+
+
+# ---------------------------------------------------------------- cut numbers, lost launches
+
+WRAPPED = """{'train_runtime': 169.6, 'train_samples_per_second': 25
+2.02, 'train_steps_per_second': 15.768}
+"""
+
+
+def test_a_wrapped_rate_is_not_its_first_digits(tmp_path: Path) -> None:
+    assert "has no whole line with a rate" in refusal(written(tmp_path, WRAPPED), EIGHT)
+
+
+@pytest.mark.parametrize("after", ["Batch size: 3\n2\n", "Model: resnet\n50\n"])
+def test_a_wrapped_fact_is_unknown(after: str, tmp_path: Path) -> None:
+    name = after.partition(":")[0]
+    text = "".join(line for line in HOROVOD.splitlines(keepends=True) if not line.startswith(name))
+    row = only_row(written(tmp_path, after + text))
+    assert row.batch_size in (0, 32) and row.model in ("resnet", "resnet50")
+
+
+def test_a_launch_of_another_mode_after_the_total_is_refused(tmp_path: Path) -> None:
+    forward = TF_CNN.replace("training\nSing", "forward-only\nSing").partition("total images")[0]
+    assert "is of mode forward-only: nothing was trained (line 27)" in refusal(written(tmp_path, TF_CNN + forward))
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [(TF_CNN, 204.75), (HOROVOD, 112.2), (SAMPLE["hf_trainer.log"], 267.4), (TITAN, 58288.0)]
+)
+def test_a_launch_that_broke_off_is_named(text: str, rate: float, tmp_path: Path) -> None:
+    lines = text.splitlines(keepends=True)
+    broken = "".join(lines[:-3] if text is not TITAN else lines[:4]).partition("total images")[0]
+    for log in (text + broken, broken + text):
+        row = only_row(written(tmp_path, log))
+        assert row.rate == rate
+        if text is not SAMPLE["hf_trainer.log"]:
+            assert any(note.startswith("not counted: the launch from line") for note in row.notes)
+
+
+# ---------------------------------------------------------------- logs that were refused without need
+
+GLUON = """INFO:root:Namespace(batch_size=128, dtype='float16', model='resnet50_v1', no_cuda=False)
+INFO:root:Epoch[0] Rank[0] Batch[40]\taccuracy=0.1\tlr=0.1
+INFO:root:Epoch[0] Rank[1] Batch[40]\taccuracy=0.1\tlr=0.1
+INFO:root:Epoch[0] Batch[40]\tSpeed: 900.00 samples/sec
+INFO:root:Epoch[0] Batch[80]\tSpeed: 2900.00 samples/sec
+INFO:root:Epoch[0] Batch[120]\tSpeed: 2904.00 samples/sec
+"""
+
+
+def test_horovods_gluon_example_counts_all_and_says_its_arguments_once_a_process(tmp_path: Path) -> None:
+    first = GLUON.splitlines(keepends=True)[0]
+    row = only_row(written(tmp_path, 3 * first + GLUON))
+    assert (row.world_size, row.rate, row.batch_size) == (4, 2902.0, 128)
+    assert (row.model, row.precision, row.device_kind) == ("resnet50_v1", "float16", "gpu")
+
+
+def test_one_window_an_epoch_is_read_without_the_first_epoch(tmp_path: Path) -> None:
+    head = SAMPLE["mxnet_one.log"].splitlines()[0]
+    epochs = "".join(f"Epoch[{epoch}] Batch [20]\tSpeed: {900 + epoch}.00 samples/sec\n" for epoch in range(30))
+    assert only_row(written(tmp_path, f"{head}\n{epochs}")).rate == 915
+
+
+def test_the_average_after_run_stop_is_of_the_whole_training(tmp_path: Path) -> None:
+    lines = SAMPLE["mlperf.log"].splitlines(keepends=True)
+    stop = '{"key": "run_stop", "value": null, "metadata": {"status": "success"}}'
+    row = only_row(written(tmp_path, f"{''.join(lines[:2])}:::MLLOG {stop}\n{lines[3]}"), SIXTEEN)
+    assert (row.rate, row.notes) == (20100.25, ("of the whole training",))
+
+
+def test_items_are_read(tmp_path: Path) -> None:
+    text = (
+        SAMPLE["dllogger_stdout.log"].replace("train.total_ips", "train_items_per_sec").replace("img/s", "items/s")
+    )
+    row = only_row(written(tmp_path, text), Given(world_size=2))
+    assert (row.rate, row.unit) == (267.94, "samples")
+
+
+def test_a_suite_around_a_tool_is_the_suite(tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, TF_CNN + SAMPLE["dlbs.log"]))
+    assert (row.tool, row.rate) == ("dlbs", 1380)
+    row = only_row(written(tmp_path, SAMPLE["mxnet_one.log"] + SAMPLE["mlperf.log"]), SIXTEEN)
+    assert row.tool == "mlperf"
+
+
+# ---------------------------------------------------------------- facts that tell cells apart
+
+MESH = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=2, cp=1, tp=2, ep=1"
+AMP = SAMPLE["dllogger_file.log"].replace('"arch"', '"amp": true, "arch"')
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        (SAMPLE["horovod_keras.log"], "device_kind", "cpu"),
+        (SAMPLE["tf_cnn_8.log"], "device_kind", "gpu"),
+        (TF_CNN.replace("/gpu:", "/cpu:"), "device_kind", "cpu"),
+        (SAMPLE["mxnet_dist.log"], "device_kind", "gpu"),
+        (SAMPLE["mxnet_one.log"].replace("gpus='2'", "gpus=''"), "device_kind", "cpu"),
+        (TF_CNN, "variables", "parameter_server"),
+        ('__exp.framework__= "caffe2"\n' + SAMPLE["dlbs.log"], "framework", "caffe2"),
+        (AMP, "precision", "amp"),
+        (SAMPLE["lightning_monitor.log"] + "Using 16bit Automatic Mixed Precision (AMP)\n", "precision", "16bit"),
+        (TITAN, "parallelism", "tp=1"),
+        (TITAN.replace("Building 1-D device mesh with ['dp_shard'], [8]", MESH), "parallelism", "tp=2,pp=2"),
+        (SAMPLE["horovod_n1.log"], "parallelism", ""),
+    ],
+)
+def test_a_row_has_the_facts_of_its_cell(text: str, field: str, value: str, tmp_path: Path) -> None:
+    assert getattr(only_row(written(tmp_path, text)), field) == value

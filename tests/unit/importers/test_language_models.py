@@ -1,0 +1,253 @@
+"""Logs of trainers of language models: forms of versions, what is no training, and one efficiency per split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaling.analysis.table.imported import Imported, cells, global_batch_size
+from scaling.tools.importers.logs import Given
+from scaling.tools.importers.tools import read_all
+from tests.support.imported_logs import SAID, SAMPLES, only_row, refusal, written
+
+EIGHT = Given(world_size=8)
+MEGATRON, DEEPSPEED, NEMO, MAXTEXT, NANOGPT, LLM_C = (
+    (SAMPLES / f"{name}.log").read_text()
+    for name in ("megatron", "deepspeed", "nemo", "maxtext", "nanogpt", "llm_c")
+)
+KEMPNERFORGE = (SAMPLES / "kempnerforge.log").read_text()
+TOOLS = ("megatron", "primus", "nemo", "maxtext", "deepspeed", "kempnerforge", "llm_c", "nanogpt")
+
+
+# ---------------------------------------------------------------- what holds for each tool
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("megatron", " validation loss at iteration 20 | lm loss value: 9.9E+00 | lm loss PPL: 1.99E+04 | \n"),
+        ("nemo", "Validation: iteration 1/10 | global_batch_size: 32 | val_loss: 9.861\n"),
+        ("maxtext", "Completed eval step: 0, seconds: 0.700, running loss=11.000, running perplexity=5.1\n"),
+        ("deepspeed", "[INFO] [config.py:1001:print]   world_size ................... 4\n"),
+        ("kempnerforge", "[rank 0] INFO     [step 500] eval/loss=3.8200 | eval/perplexity=45.6000\n"),
+        ("llm_c", "val loss 11.006021\n"),
+        ("nanogpt", "step 50: train loss 9.1000, val loss 9.2000\n"),
+    ],
+)
+def test_an_evaluation_is_no_training(tool: str, text: str, tmp_path: Path) -> None:
+    assert "no line of it is of a known tool" in refusal(written(tmp_path, text), EIGHT)
+    assert refusal(written(tmp_path, text), EIGHT, tool).startswith("has no ")
+
+
+@pytest.mark.parametrize(
+    ("name", "second"),
+    [
+        ("megatron.log", " [2026-01-05 10:01"),
+        ("primus.log", "[20260105 12:00:02]"),
+        ("nemo.log", "Training epoch 0, iteration 2/"),
+        ("maxtext.log", "completed step: 1,"),
+        ("kempnerforge.log", "[rank 0] INFO     [step 2]"),
+        ("llm_c.log", "step    2/"),
+        ("nanogpt.log", "iter 10:"),
+    ],
+)
+def test_the_first_step_alone_is_refused(name: str, second: str, tmp_path: Path) -> None:
+    first = (SAMPLES / name).read_text().partition(second)[0]
+    assert "has only its first" in refusal(written(tmp_path, first), SAID[name].given)
+
+
+@pytest.mark.parametrize("name", [f"{tool}.log" for tool in TOOLS])
+def test_every_line_of_a_sample_is_understood(name: str) -> None:
+    assert not any("skipped" in note for note in only_row(SAMPLES / name, SAID[name].given).notes)
+
+
+@pytest.mark.parametrize("name", [f"{tool}.log" for tool in TOOLS])
+def test_another_batch_is_refused(name: str) -> None:
+    given = Given(world_size=SAID[name].given.world_size, batch_size=63)
+    assert "--batch-size 63: the log says" in refusal(SAMPLES / name, given)
+
+
+@pytest.mark.parametrize(
+    ("text", "mark", "again"),
+    [
+        (MEGATRON, "iteration       20/", ("3199.0", "1599.0")),
+        (NEMO, "iteration 2/", ("in s: 0.4 ", "in s: 0.2 ")),
+        (MAXTEXT, "completed step: 2,", ("4096.000", "8192.000")),
+        (KEMPNERFORGE, "[step 2]", ("44,200", "88,400")),
+        (LLM_C, "step    3/", ("655000", "1310000")),
+        (NANOGPT, "iter 20:", ("501.00", "251.00")),
+    ],
+)
+def test_a_step_that_is_repeated_at_another_rate_is_another_training(
+    text: str, mark: str, again: tuple[str, str], tmp_path: Path
+) -> None:
+    (line,) = (line for line in text.splitlines(keepends=True) if mark in line)
+    said = refusal(written(tmp_path, text + line.replace(*again)), Given(world_size=4 if text == NANOGPT else 0))
+    assert said.startswith("says several rates of step ")
+    assert "split it by launch" in said
+
+
+# ---------------------------------------------------------------- Megatron-LM
+
+
+def test_megatron_says_how_its_model_is_split() -> None:
+    row = only_row(SAMPLES / "megatron.log")
+    assert (row.precision, row.parallelism, row.model) == ("bfloat16", "tp=2", "")
+
+
+def test_megatron_without_a_split_says_so(tmp_path: Path) -> None:
+    text = MEGATRON.replace("tensor-model-parallel size: 2", "tensor-model-parallel size: 1")
+    row = only_row(written(tmp_path, text.replace(f"{'.' * 22} 2\n", f"{'.' * 22} 1\n")))
+    assert (row.parallelism, row.batch_size) == ("tp=1", 8)
+
+
+def test_fp8_is_another_precision(tmp_path: Path) -> None:
+    fp8 = f"  fp8 {'.' * 45} hybrid\n"
+    assert only_row(written(tmp_path, fp8 + MEGATRON)).precision == "hybrid"
+    assert only_row(written(tmp_path, fp8.replace("hybrid", "None") + MEGATRON)).precision == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("| global batch size:    64 | lm loss: 1.000000E+01", "| global batch size:    32 | lm loss: 1.0E+01",
+         "says several values of global batch: 32"),
+        ("using world size: 8", "using world size: 16", "several numbers of devices: 8 (line 14), 16 (line 1)"),
+        (" | global batch size:", " | batch size:", "has no whole line with a rate"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_of_megatron(before: str, after: str, said: str, tmp_path: Path) -> None:
+    assert before in MEGATRON
+    assert said in refusal(written(tmp_path, MEGATRON.replace(before, after)))
+
+
+def test_iterations_that_are_no_number_are_a_failure(tmp_path: Path) -> None:
+    text = MEGATRON.replace("nan iterations:   0 |\n validation", "nan iterations:   2 |\n validation")
+    assert only_row(written(tmp_path, text)).failed == "the loss is no number"
+
+
+# ---------------------------------------------------------------- the others
+
+
+def test_deepspeed_of_2020_prints_one_average(tmp_path: Path) -> None:
+    lines = "".join(f"[INFO] [timer.py:157:stop] 0/{10 * n}, SamplesPerSec=23{n}.5312345\n" for n in (1, 2))
+    assert only_row(written(tmp_path, lines), EIGHT).rate == 232.5312345
+    cut = written(tmp_path, "[stop] 0/10, SamplesPerSec=23\n1.5\n")
+    assert refusal(cut, EIGHT) == "has no whole line with a rate"
+
+
+def test_deepspeed_must_agree_with_its_batches(tmp_path: Path) -> None:
+    said = refusal(written(tmp_path, DEEPSPEED.replace("world_size ................... 4", "world_size ... 8")))
+    assert said == "says several numbers of devices: 4 (line 3), 8 (line 5); split the log by launch"
+
+
+@pytest.mark.parametrize("trainer", ["megatron.log", "hf_trainer.log"])
+def test_a_trainer_on_deepspeed_says_its_own_rate(trainer: str, tmp_path: Path) -> None:
+    timer = DEEPSPEED[DEEPSPEED.index("[2026-01-05 11:00:00,123] [INFO] [timer") :]
+    row = only_row(written(tmp_path, timer + (SAMPLES / trainer).read_text()))
+    assert row.tool == SAID[trainer].tool
+    assert row.rate == pytest.approx(SAID[trainer].rate)
+
+
+def test_maxtext_without_tokens_is_refused_with_the_reason(tmp_path: Path) -> None:
+    text = MAXTEXT.replace("Tokens/s/device", "Words/s/device")
+    assert "has no line with Tokens/s/device" in refusal(written(tmp_path, text))
+
+
+def test_maxtext_split_over_slices_is_refused(tmp_path: Path) -> None:
+    text = MAXTEXT.replace("dcn_tensor_parallelism: 1", "dcn_tensor_parallelism: 4")
+    assert "splits its model by dcn_tensor_parallelism=4" in refusal(written(tmp_path, text))
+
+
+def test_half_a_sample_per_device_is_no_batch(tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, MAXTEXT.replace("batch_size: 2.0", "batch_size: 0.25")))
+    assert (row.batch_size, row.rate) == (0, 65536.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step {step:4d}/100 | train loss 5.270007 | norm 30.7 | lr 1.00e-04 | (50.25 ms | {rate} tok/s)\n",
+        "step {step:4d}/74: train loss 4.367631 (80.639749 ms, {rate} tok/s)\n",
+    ],
+)
+def test_other_programs_of_llm_c(line: str, tmp_path: Path) -> None:
+    text = "".join(line.format(step=step, rate=rate) for step, rate in ((1, 9000), (2, 50000), (3, 52000)))
+    row = only_row(written(tmp_path, text), Given(world_size=1))
+    assert (row.rate, row.unit, row.batch_size) == (51000, "tokens", 0)
+
+
+def test_an_iteration_that_evaluates_is_not_counted(tmp_path: Path) -> None:
+    """Where each logged iteration evaluates first, no rate is left."""
+    steps = "".join(f"step {n}: train loss 1.0000, val loss 1.0000\n" for n in (10, 20, 30, 40))
+    said = refusal(written(tmp_path, NANOGPT + steps), Given(world_size=4))
+    assert said == "has only its first iteration, or iterations that include an evaluation"
+
+
+def test_nanogpt_without_its_tokens_is_refused(tmp_path: Path) -> None:
+    text = NANOGPT.replace("tokens per iteration", "tokens")
+    assert refusal(written(tmp_path, text), Given(world_size=4)) == "does not say its tokens per iteration"
+
+
+# ---------------------------------------------------------------- a model that is split
+
+
+def forge(devices: int, tp: int, tokens_per_s: int) -> str:
+    """A log as KempnerForge writes it: `tp` devices share a model."""
+    replicas = devices // tp
+    mesh = (
+        f"dims=['dp_shard', 'tp'], sizes=[{replicas}, {tp}]" if tp > 1 else f"dims=['dp_shard'], sizes=[{devices}]"
+    )
+    steps = "".join(
+        f"[step {step}] loss=11.2000 | lr=3.00e-04 | grad_norm=1.340 | tok/s={rate:,} | mfu=30.6% | "
+        f"mem=32.7/141GB | step_time=1.48s\n"
+        for step, rate in enumerate((tokens_per_s // 5, tokens_per_s, tokens_per_s), 1)
+    )
+    return (
+        f"DeviceMesh: {mesh}, world_size={devices}\n"
+        "Training config: JobConfig(train=TrainConfig(mixed_precision='bf16'))\nModel: 8,030,261,248 parameters\n"
+        f"Starting training: step=0, max_steps=20, batch_size=4, grad_accum=2, world_size={devices}\n{steps}"
+    )
+
+
+def of_forge(folder: Path, *logs: tuple[int, int, int]) -> list[Imported]:
+    paths = [written(folder, forge(*log), f"n{log[0]}_tp{log[1]}.log") for log in logs]
+    return list(cells(row for found in read_all(paths, None, Given()) for row in found.rows))
+
+
+def test_a_split_model_is_compared_with_the_same_split(tmp_path: Path) -> None:
+    """Published figures (KempnerForge, mfu_scaling.md, 4 H200 per node): 53 % over one GPU that splits nothing."""
+    found = of_forge(tmp_path, (1, 1, 10471), (4, 1, 38983), (4, 4, 25135), (8, 4, 44299), (32, 4, 155917))
+    told = {
+        (cell.world_size, cell.parallelism): (cell.base_world_size, round(cell.efficiency or 0, 3))
+        for cell in found
+    }
+    assert [global_batch_size(cell) for cell in found] == [8, 32, 8, 16, 64]
+    assert told == {
+        (1, ""): (1, 1.0),
+        (4, ""): (1, 0.931),
+        (4, "tp=4"): (4, 1.0),
+        (8, "tp=4"): (4, 0.881),
+        (32, "tp=4"): (4, 0.775),
+    }
+
+
+def test_a_table_of_results_has_the_same_bases(tmp_path: Path) -> None:
+    """The text is of no training: batch and precision are added."""
+    results = ((1, "\u2014", 10471), (4, "FSDP=4", 38983), (4, "TP=4", 25135), (8, "TP=4+FSDP=2", 44299))
+    rows = "".join(
+        f"| {place} | {gpus} | 1 | 7B | {split} | {rate:,} | **57.8** | 80.7 GB | 3.13s |\n"
+        for place, (gpus, split, rate) in enumerate(results, 1)
+    )
+    head = "| # | GPUs | Nodes | Model | Parallelism | tok/s | MFU (%) | Mem/GPU | Step Time |\n|---|---|---|\n"
+    log = written(tmp_path, head + rows, "results.md")
+    (found,) = read_all([log], None, Given(batch_size=8, precision="bf16"))
+    told = [(cell.world_size, cell.base_world_size, round(cell.efficiency or 0, 3)) for cell in cells(found.rows)]
+    assert told == [(1, 1, 1.0), (4, 1, 0.931), (4, 4, 1.0), (8, 4, 0.881)]
+
+
+def test_without_the_same_split_the_row_says_what_it_needs(tmp_path: Path) -> None:
+    _, split = of_forge(tmp_path, (1, 1, 10471), (8, 4, 44299))
+    assert split.efficiency is None
+    assert "it needs a row of tp=4 on 4 devices" in split.notes[0]
