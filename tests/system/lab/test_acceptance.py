@@ -35,7 +35,7 @@ def test_sixteen_devices_over_two_networks_in_one_table(tmp_path: Path) -> None:
     lab_command("up", "--name", name)
     lab = labs.load("accept")
     try:
-        launch = ("-np", "16", "python", "-m", "scaling.run", *SWEEP, "--results", str(tmp_path))
+        launch = ("-np", "16", "python", "-m", "scaling.run", *SWEEP, "--verbose", "--results", str(tmp_path))
         text = lab_command("run", "--name", name, "--", *launch)
     finally:
         lab_command("down", "--name", name, "--force")

@@ -62,7 +62,7 @@ def test_a_signal_ends_a_burn_in_with_its_table_and_resume_goes_on(tmp_path: Pat
             env={**os.environ, **mpi.environ(2)}, start_new_session=True,
         )  # fmt: skip
         try:
-            eventually(lambda: rounds(tmp_path) > 2, within_s=90)
+            eventually(lambda: rounds(tmp_path) > 2, within_s=300)
             process.send_signal(signal.SIGINT)
             process.wait(120)
         finally:
