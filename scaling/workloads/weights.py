@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import zip_longest
 
 import numpy as np
@@ -18,13 +21,24 @@ Random = np.random.Generator
 
 
 def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
-    """Yield `path.parameter` and values of every parameter, in order, one in memory at a time. Each is drawn from
-    the seed and its index, or read from the model's file. Raises UsageError for a file of another network."""
+    """Yield `path.parameter` and values of every parameter, in order. Each is drawn from the seed and its index,
+    or read from the model's file. Each core of this process draws one; twice as many are in memory at most. Raises
+    UsageError for a file of another network."""
     kept = weights_file.weights(spec).trained if spec.weights else ()
-    named = ((placed, each) for placed in spec.placed for each in placed.parameters)
-    for index, ((placed, parameter), known) in enumerate(zip_longest(named, kept)):
-        drawn = values(parameter, Random(np.random.SFC64((seed, index)))) if known is None else known
-        yield f"{placed.path}.{parameter.name}", drawn
+    parameters = (each for placed in spec.placed for each in placed.parameters)
+
+    def value(index: int, parameter: Parameter, known: Array | None) -> Array:
+        return values(parameter, Random(np.random.SFC64((seed, index)))) if known is None else known
+
+    with ThreadPoolExecutor(cores := len(os.sched_getaffinity(0))) as pool:
+        begun: deque[Future[Array]] = deque()
+        remaining = names(spec)[::-1]
+        for index, (parameter, known) in enumerate(zip_longest(parameters, kept)):
+            begun.append(pool.submit(value, index, parameter, known))
+            if len(begun) == 2 * cores:  # every other one is a small bias
+                yield remaining.pop(), begun.popleft().result()
+        for one in begun:
+            yield remaining.pop(), one.result()
 
 
 def names(spec: ModelSpec) -> list[str]:

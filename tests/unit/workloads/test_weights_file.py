@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import pickle
 import struct
 import zipfile
@@ -255,6 +256,14 @@ def test_a_seed_gives_the_same_weights_in_the_descriptions_order() -> None:
     ]
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not np.array_equal(first["0.weight"], other["0.weight"])
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_weights_are_the_same_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    found = list(weights.draw(SPEC, seed=3))
+    assert [name for name, _ in found] == weights.names(SPEC) == list(DRAWN)
+    assert all(np.array_equal(values, DRAWN[name]) for name, values in found)
 
 
 # Weights that were saved: what is read of them again, and what becomes of a file that cannot be written.
