@@ -94,7 +94,7 @@ def _field(name: re.Match[str]) -> str:
 # ---------------------------------------------------------------- facts and rates of a launch
 
 # an epoch and a step in one integer of 63 bits
-_SHIFT, _MOST = 1 << 40, 1 << 22
+SHIFT, _MOST = 1 << 40, 1 << 22
 # largest relative difference between ranks: of one step; of steady rates and totals
 _ALIKE, APART = 0.05, 0.2
 _MOST_VALUES = 4096
@@ -119,8 +119,9 @@ class Rates:
             self.rates.append(rate)
             return True
         at = bisect_left(places, place)
-        # the first step includes the start, which differs between ranks
-        return places[at] == place and (not at or abs(self.rates[at] - rate) <= _ALIKE * rate)
+        # the first step includes the start, which differs between ranks; they are at most a step apart
+        is_of_start = not at and len(places) <= 2
+        return places[at] == place and (is_of_start or abs(self.rates[at] - rate) <= _ALIKE * rate)
 
     def head(self) -> Trace:
         return Trace(self.places[:_MOST_PLACES], self.rates[:_MOST_PLACES])
@@ -136,8 +137,8 @@ class Rates:
         """Each epoch and the range of its rates."""
         places, end = np.frombuffer(self.places, np.int64), 0
         while (start := end) < len(places):
-            epoch = int(places[start]) // _SHIFT
-            end = int(np.searchsorted(places, (epoch + 1) * _SHIFT))
+            epoch = int(places[start]) // SHIFT
+            end = int(np.searchsorted(places, (epoch + 1) * SHIFT))
             yield epoch, start, end
 
 
@@ -200,7 +201,7 @@ class Launch:
             rates = of_name[who] = Rates()
         place = _place(values.get("epoch"), values.get("step"), self.at.get(who))
         if not rates.add(place, rate) and place is not None and not self.mixed:
-            where = f"step {place % _SHIFT}" + (f" of epoch {place // _SHIFT}" if place >= _SHIFT else "")
+            where = f"step {place % SHIFT}" + (f" of epoch {place // SHIFT}" if place >= SHIFT else "")
             self.mixed = (
                 f"says several rates of {where} (line {line.number}), and no line says who speaks: "
                 "several trainings or ranks; split it by launch"
@@ -266,7 +267,7 @@ class Launch:
             if (later := one.later()).size
         ]
         if not of_each:
-            raise Unfinished(f"has only its first {what}, which includes the start")
+            raise Unfinished(f"has only its first {what}, which may include the start")
         if max(of_each) > (1 + APART) * min(of_each):
             raise Refused(f"has ranks that disagree: rates from {min(of_each):g} to {max(of_each):g}")
         return float(np.median(of_each))
@@ -274,8 +275,8 @@ class Launch:
 
 def _place(epoch: Any, step: Any, default: int | None = None) -> int | None:
     if epoch is None:
-        return default if step is None else _whole(step) % _SHIFT
-    return min(_whole(epoch), _MOST) * _SHIFT + _whole(step) % _SHIFT
+        return default if step is None else _whole(step) % SHIFT
+    return min(_whole(epoch), _MOST) * SHIFT + _whole(step) % SHIFT
 
 
 def _whole(value: Any) -> int:

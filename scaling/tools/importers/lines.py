@@ -1,7 +1,7 @@
 """A log as lines, without colours and without tags that other programs put in front.
 
 A carriage return ends a line too, because progress bars use it. An unfinished last line gets an ellipsis, and a
-number directly before an ellipsis is not read.
+number directly before an ellipsis is not read. SageMaker prints carriage returns and escapes as `#015` and `#033`.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ def _refuse_binary(data: bytes) -> None:
 
 def _cleaned(data: bytes) -> str:
     text = data.decode("utf-8", "replace")
+    if "#0" in text:
+        text = text.replace("#015", "\r").replace("#033[", "\x1b[")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _ANSI.sub("", text) if "\x1b" in text else text

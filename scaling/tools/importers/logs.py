@@ -199,7 +199,7 @@ def row(
         world_size=devices,
         model=name(models, given.model, "--model", "models"),
         batch_size=agreed(batches, given.batch_size, "--batch-size", "batch sizes") or 0,
-        precision=name(precisions, given.precision, "--precision", "precisions"),
+        precision=name(map(_precision, precisions), _precision(given.precision), "--precision", "precisions"),
         device_kind=name(device_kinds, "", "", "kinds of devices"),
         framework=name(frameworks, "", "", "frameworks"),
         variables=name(variables, "", "", "ways to place variables"),
@@ -209,6 +209,11 @@ def row(
         audit=audit,
         notes=tuple(notes),
     )
+
+
+def _precision(text: str) -> str:
+    """One name per precision: `float16` of tools and `fp16` of people are the same cell."""
+    return re.sub(r"^(b?)float(?=\d)", lambda found: "bf" if found[1] else "fp", text, flags=re.IGNORECASE)
 
 
 def compiled(*parts: str) -> re.Pattern[str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from scaling.records.run import ImportedRow
 from scaling.text import one_line
-from scaling.tools.importers.engine import APART, Grammar, Launch, Rates, Unfinished, Value, form, tool
+from scaling.tools.importers.engine import APART, SHIFT, Grammar, Launch, Rates, Unfinished, Value, form, tool
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
     NUMBER,
@@ -81,10 +81,11 @@ BENCHMARK = Tool(("num_gpus",), _SURE_BENCHMARK, _read_benchmark)
 _LACKS = "has no whole line with a speed of training (the speed of its feed, --test-io, is none)"
 _SAYS = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,()]+)")
 _COST = compiled(r"(?:Node\[(\d+)\].*?)?Epoch\[(\d+)\].*?Time cost=", NUMBER)
+_TRAINING_COST = compiled(r"\[Epoch (\d+)\] Training cost: ", NUMBER)
 _NODE = re.compile(r"Node\[(\d+)\]")
 _LAYERED = ("resnet", "resnext", "vgg")
-# largest relative difference between rate x seconds and the samples of an epoch
-_AUDIT = 0.004
+# largest relative difference between rate x seconds and the samples of an epoch; for speeds of single batches
+_AUDIT, _OF_A_BATCH = 0.004, 0.05
 _MOST_EPOCHS = 64
 
 
@@ -92,6 +93,8 @@ def _said(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     text = line.text
     if "Namespace(" in text or "start with arguments" in text:
         yield _arguments(line, launch)
+    elif "Training cost: " in text and (cost := _TRAINING_COST.search(text)) is not None:
+        yield {"training_cost": f"{cost[1]} {cost[2].replace(',', '')}"}
     elif "Time cost=" in text and (cost := _COST.search(text)) is not None:
         yield {"cost": f"{line.rank} {cost[1]} {cost[2]} {cost[3].replace(',', '')}"}
 
@@ -102,9 +105,13 @@ def _arguments(line: LogLine, launch: Launch) -> Mapping[str, Any]:
     whole = inside.rstrip().endswith(")") and inside.count("'") % 2 == 0
     said = {name: value.strip().strip("'\"") for name, value in _SAYS.findall(inside) if whole}
     is_named = node is not None and said.get("kv_store", "horovod") != "horovod"
+    # a header that comes again is a new start, unless processes share the job
+    store = said.get("kv_store", said.get("kvstore", "horovod" if said.get("horovod") == "True" else ""))
+    is_alone = ("num_gpus" in said or "gpus" in said) and not store.startswith(("dist", "horovod"))
     process = {}
     for name, mark in (("process", "Namespace("), ("started", "start with arguments")):  # one of them may be cut
-        unnamed = f"line {len(launch.facts[name])}" if line.rank is None else f"rank {line.rank}"
+        start = "alone" if is_alone else f"line {len(launch.facts[name])}"
+        unnamed = start if line.rank is None else f"rank {line.rank}"
         process[name] = (node[1] if node and is_named else unnamed) if mark in line.text else None
     gpus = said.get("num_gpus", said.get("gpus", "0" if said.get("no_cuda") == "False" else None))
     return {
@@ -147,8 +154,12 @@ def _processes(launch: Launch) -> int:
     return max(len(launch.facts["process"]), len(launch.facts["started"]))
 
 
+def _metric(launch: Launch) -> str:
+    return "rate" if launch.rates.get("rate") else "epoch_rate"
+
+
 def _spoke(launch: Launch) -> int:
-    return len(launch.distinct("rate"))
+    return len(launch.distinct(_metric(launch)))
 
 
 def _sizes(launch: Launch) -> Iterable[int]:
@@ -182,9 +193,9 @@ def _rate(launch: Launch) -> Value:
     if spoke > 1:
         if spoke != workers and _processes(launch):
             raise Refused(f"{spoke} of {workers} workers speak: give the log of all")
-        total = sum(map(_steady, launch.distinct("rate")))
+        total = sum(map(_steady, launch.distinct(_metric(launch))))
         return total, (*notes, f"the sum of {spoke} workers' own rates")
-    alone = _steady(launch.distinct("rate")[0])
+    alone = _steady(launch.distinct(_metric(launch))[0])
     if workers == 1:
         return alone, notes
     if (launch.given.speed_of or _audited(launch, workers)) == "all":
@@ -221,29 +232,56 @@ def _audited(launch: Launch, workers: int) -> str:
 def _epochs(launch: Launch) -> Iterator[float]:
     for cost in islice(launch.texts("cost"), _MOST_EPOCHS):
         tag, node, epoch, seconds = cost.split()
-        for rates in (one for who, one in launch.rates["rate"].items() if f"{who[0]} {who[1]}" == f"{tag} {node}"):
+        of_each = launch.rates[_metric(launch)].items()
+        for rates in (one for who, one in of_each if f"{who[0]} {who[1]}" == f"{tag} {node}"):
             for start, end in (span for one, *span in rates.epochs() if one == int(epoch)):
                 yield float(rates.all()[start:end].mean()) * float(seconds)
 
+
+def _covers_an_epoch(launch: Launch, rate: float) -> None:
+    """GluonCV's detectors print the speed of one batch of a window, which may wait less or longer for its data."""
+    covered = [rate * seconds / samples for samples, seconds in _of_batches(launch)]
+    if covered and abs(float(np.median(covered)) - 1) > _OF_A_BATCH:
+        raise Refused(
+            f"contradicts itself: its speeds are of single batches, {rate:g} samples/s, and `Training cost` says "
+            f"{rate / float(np.median(covered)):.4g} samples/s of an epoch"
+        )
+
+
+def _of_batches(launch: Launch) -> Iterator[tuple[float, float]]:
+    """Samples of an epoch, within half a window, and its seconds."""
+    costs = (text.split() for text in launch.texts("training_cost"))
+    seconds, batch = {int(epoch): float(cost) for epoch, cost in costs}, launch.only("worker_batch")
+    for rates in launch.distinct("rate")[:1]:
+        for epoch, start, end in rates.epochs():
+            if batch and epoch in seconds and end - start > 1:
+                last, before = (place % SHIFT for place in (rates.places[end - 1], rates.places[end - 2]))
+                yield batch * (last + 1 + (last - before) / 2), seconds[epoch]
+
+
+# `Epoch[0] Batch [20]\tSpeed: `; of GluonCV also `Epoch[000] Batch [0049]/[1879]\tSpeed: `, of its detectors
+# `[Epoch 0][Batch 99], LR: 2.70E-05, Speed: `, with Horovod `Epoch[0]\tSpeed: ` of a whole epoch
+_SPEED = (
+    r"[\[ ]<epoch>\](?: ?\[?Batch ?[\[ ](?:\d+-)?<step>\](?:/\[\d+\])?,?\s+(?:LR: \S+ )?Speed: *<rate>"
+    r"|\s+Speed: *<epoch_rate>) samples/sec"
+)
 
 TOOL = tool(
     Grammar(
         name="mxnet",
         marks=("samples/sec",),
-        sure=r"(?:Epoch|Iter)\[\d+\] Batch ?\[[\d-]+\]\s+Speed: ?\S+ samples/sec",
+        sure="(?:Epoch|Iter)" + re.sub("<.*?>", r"[^\\s\\]]+", _SPEED),
         unit="samples",
         data="samples/sec",
+        no_data="] speed: ",
         value=_rate,
         sizes=_sizes,
         batches=_batches,
         objects=_said,
         lacks=_LACKS,
+        checks=(_covers_an_epoch,),
         lines=(
-            form(
-                "samples/sec",
-                r"(?:Node\[<who>\].*?(?:Epoch|Iter)|Epoch|Iter)\[<epoch>\] Batch ?\[(?:\d+-)?<step>\]\s+"
-                r"Speed: *<rate> samples/sec",
-            ),
+            form("samples/sec", rf"(?:Node\[<who>\].*?(?:Epoch|Iter)|Epoch|Iter){_SPEED}"),
             form("Rank[", r"Epoch\[\d+\] Rank\[<gluon_rank>\] Batch\["),
             form(
                 "Start training with", r"Start training with \[(?P<contexts>(?:[cg]pu\(\d{1,4}\)(?:, )?){1,512})\]"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import isfinite
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from scaling.records.run import ImportedBandwidth
 from scaling.text import counted
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
+    APART,
     Found,
     Given,
     Refused,
@@ -55,11 +57,13 @@ def _counted(
 
 
 def _fitting(found: Sequence[ImportedBandwidth], collective: str) -> list[int]:
-    """Numbers of devices that explain each busbw, empty if none does or any would."""
+    """Numbers of devices that explain each busbw, empty if none does or any would.
+
+    Before 2020 algbw of shares was busbw (NVIDIA/nccl-tests#37)."""
     if not collective and any(one.busbw_gbytes_per_s > 1.02 * one.algbw_gbytes_per_s > 1 for one in found):
         collective = "all_reduce"
     share = 2 if collective == "all_reduce" else 1 if collective in _OF_SHARES else 0
-    if not share or not found:
+    if not share or all(one.busbw_gbytes_per_s == one.algbw_gbytes_per_s for one in found):
         return []
     algbw = np.array([one.algbw_gbytes_per_s for one in found])
     busbw = np.array([one.busbw_gbytes_per_s for one in found])
@@ -253,13 +257,23 @@ def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
     skipped, log = Skipped(), _Log()
     for line in lines:
         log.read(line, skipped)
-    listed, groups = _devices(log.ranks, log.groups)
     if log.tables > 1 and len(log.collectives) > 1:
         raise Refused(f"has tables of several collectives ({', '.join(sorted(log.collectives))}): split it")
+    listed, groups = _devices(log.ranks, log.groups)
+    if log.tables > 1 and _apart(log.found) > 1 + APART:
+        raise Refused("has tables whose times differ by over 20 %, of several runs: split it")
     named = min(log.collectives) if len(log.collectives) == 1 else ""
     devices = _counted(listed, log.found, named, given, " (no Rank lines)")
     found = once(replace(one, world_size=devices, collective=named) for one in log.found)
     return Found(bandwidths=_audited(found, log.audit), notes=(*groups, *skipped.notes()))
+
+
+def _apart(found: Iterable[ImportedBandwidth]) -> float:
+    """Largest over least time of a size that several tables have: the median over sizes, 1 without any."""
+    by_size: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    for one in found:
+        by_size[one.size_bytes, one.in_place, one.dtype, one.redop].append(one.time_s)
+    return median([max(times) / min(times) for times in by_size.values() if len(times) > 1] or [1.0])
 
 
 def _columns(text: str) -> list[str]:

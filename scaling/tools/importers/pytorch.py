@@ -124,9 +124,11 @@ HF_TRAINER = tool(
 # front of `device/samples_per_sec` and `samples_per_sec` (`train|`). A bar's seconds include validation, so the
 # first rate of a count is used, and none after a validation's bar.
 
+# `50%|####    | `; SageMaker leaves the bar out
+_DRAWN = r": *(?:\d+% +(?=\d)|(?:\d+%)?\|.*?\| *)?"
 _BAR = re.compile(
-    r"(?:Epoch (\d{1,9})|Training[^:|]*): *(?:(?:\d+%)?\|.*?\| *)?(\d{1,12})(?:/(?:\d{1,12}|\?)|it) "
-    r"\[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
+    rf"(?:Epoch (\d{{1,9}})|Training[^:|]*){_DRAWN}"
+    r"(\d{1,12})(?:/(?:\d{1,12}|\?)|it) \[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
 )
 # Rich's bar; its rate is that of the last 30 s
 _RICH = re.compile(
@@ -134,6 +136,8 @@ _RICH = re.compile(
 )
 _TRAINS = re.compile(r"Epoch (\d{1,9})|Training")
 _VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?(?:: | +\u2501)")
+# A checkpoint of a validation's metric follows its bar; in the first epoch, so does a metric of validation.
+_CHECKED = re.compile(r"global step [\d,]+: '[^']*val[^']*' (?:reached|was not in top)|Epoch 0: .*[\[,] ?val\w*=")
 # The stage and `device` precede the key, with separators that users choose.
 _BEFORE = r"[^\s'\"{}()\[\],]"
 _MONITOR = re.compile(
@@ -150,6 +154,8 @@ def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
         return
     elif (trains := _TRAINS.search(text)) is not None:
         yield {"_epoch": trains[1] or "0"}
+        if "val" in text and _CHECKED.search(text) is not None:
+            yield {"validated": trains[1] or "0", "_done": ""}
         if (bar := _BAR.search(text) or _RICH.search(text)) is not None:
             yield from _bar(bar, launch)
         elif "?it/s" not in text and "?s/it" not in text:
@@ -168,9 +174,7 @@ def _bar(bar: re.Match[str], launch: Launch) -> Iterator[Mapping[str, Any]]:
     yield {"_last": epoch, "_back": "yes" if is_back else None}
     if epoch not in launch.facts["validated"] or "_back" in launch.last:
         rate = value if bar[4] == "it/s" else 1 / value
-        yield {"epoch": epoch, "step": bar[2], "bar_rate": rate, "_done": f"{epoch} {done}", "barred": epoch}
-    elif epoch not in launch.facts["barred"]:
-        raise Refused(f"says no rate of epoch {epoch} before its validation, whose seconds are in the bar")
+        yield {"epoch": epoch, "step": bar[2], "bar_rate": rate, "_done": f"{epoch} {done}"}
 
 
 def _monitored(text: str) -> Iterator[Mapping[str, Any]]:
@@ -227,14 +231,15 @@ LIGHTNING = tool(
     Grammar(
         name="lightning",
         marks=("it/s", "s/it", "samples_per_sec"),
-        sure=r"(?:Epoch \d+|Training[^:|]*): *(?:(?:\d+%)?\|.*\| *)?\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)"
+        sure=rf"(?:Epoch \d+|Training[^:|]*){_DRAWN}"
+        r"\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)"
         r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
         r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
         unit=_lightning_unit,
         value=_lightning_rate,
         sizes=_lightning_sizes,
         objects=_of_lightning,
-        lacks="has no whole bar of an epoch with its rate",
+        lacks="has no whole bar of an epoch with its rate before a validation, whose seconds are in later bars",
         lines=(
             form("Starting with", r"Starting with <world_size> processes", begins=True),
             form("Using ", r"Using (?P<precision>16bit|bfloat16) (?:native |Native |Automatic )"),

@@ -23,6 +23,7 @@ from scaling.tools.importers import (
     tensorflow,
     trainers,
 )
+from scaling.tools.importers.engine import Unfinished
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
 from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
@@ -65,9 +66,12 @@ _WHITE = b" \t\r\n"
 
 
 class Log(NamedTuple):
+    """A log whose tool is known; a suite may have run another tool `inside`."""
+
     path: Path
     tool: str
     digest: str
+    inside: str = ""
 
 
 def recognise(path: Path, wanted: str | None = None) -> Log:
@@ -77,6 +81,8 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
     """
     if not path.is_file():
         raise Refused(_why_not(path))
+    if not path.stat().st_size:
+        raise Refused("is empty")
     digest = sha256()
     tools: set[str] = set()
     for block in blocks(path):
@@ -85,13 +91,16 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
         digest.update(bare.replace(CUT, "").encode("utf-8", "replace").translate(None, _WHITE))
         if wanted is None:
             tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, TOOLS[name]))
-    return Log(path, wanted or _one_of(tools), digest.hexdigest())
+    tool = wanted or _one_of(tools)
+    return Log(path, tool, digest.hexdigest(), " or ".join(sorted(tools - {tool})) if tool in SUITES else "")
 
 
 def _why_not(path: Path) -> str:
     if path.is_dir():
         return "is a folder: give the logs in it"
-    return "is no regular file: it is read twice, save it first" if path.exists() else "no such file"
+    if path.exists() or str(path) == "-":
+        return "is no regular file: it is read twice, save it first"
+    return "no such file"
 
 
 def _has(text: str, lines: Iterable[str], tool: Tool) -> bool:
@@ -115,7 +124,10 @@ def read(log: Log, given: Given) -> ReadLog:
     """Read a log into rows with the log's name and notes on skipped lines. Raises Refused."""
     tool = TOOLS[log.tool]
     clock = Clock(tool.marks)
-    found = tool.read(of_blocks(clock.watch(blocks(log.path))), given)
+    try:
+        found = tool.read(of_blocks(clock.watch(blocks(log.path))), given)
+    except Unfinished as why:
+        raise Refused(f"{why}; --tool {log.inside} reads its other lines" if log.inside else str(why)) from None
     if not found.rows and not found.bandwidths:
         raise Refused(f"has no line that is whole and says a rate of {log.tool}")
     named = one_line(log.path.name)

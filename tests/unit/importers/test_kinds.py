@@ -195,7 +195,7 @@ def test_horovods_gluon_example_counts_all_and_says_its_arguments_once_a_process
     first = GLUON.splitlines(keepends=True)[0]
     row = only_row(written(tmp_path, 3 * first + GLUON))
     assert (row.world_size, row.rate, row.batch_size) == (4, 2902.0, 128)
-    assert (row.model, row.precision, row.device_kind) == ("resnet50_v1", "float16", "gpu")
+    assert (row.model, row.precision, row.device_kind) == ("resnet50_v1", "fp16", "gpu")
 
 
 def test_one_window_an_epoch_is_read_without_the_first_epoch(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_step_that_is_repeated_at_another_rate_is_another_training(
 
 def test_megatron_says_how_its_model_is_split() -> None:
     row = only_row(SAMPLES / "megatron.log")
-    assert (row.precision, row.parallelism, row.model) == ("bfloat16", "tp=2", "")
+    assert (row.precision, row.parallelism, row.model) == ("bf16", "tp=2", "")
 
 
 def test_megatron_without_a_split_says_so(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_megatron_without_a_split_says_so(tmp_path: Path) -> None:
 def test_fp8_is_another_precision(tmp_path: Path) -> None:
     fp8 = f"  fp8 {'.' * 45} hybrid\n"
     assert only_row(written(tmp_path, fp8 + MEGATRON)).precision == "hybrid"
-    assert only_row(written(tmp_path, fp8.replace("hybrid", "None") + MEGATRON)).precision == "bfloat16"
+    assert only_row(written(tmp_path, fp8.replace("hybrid", "None") + MEGATRON)).precision == "bf16"
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ LATER = SPEED.replace("40", "60")
 
 def test_workers_of_one_job_are_added_and_said() -> None:
     row = only_row(SAMPLES / "mxnet_dist.log")
-    assert (row.model, row.precision) == ("resnet-50", "float32")
+    assert (row.model, row.precision) == ("resnet-50", "fp32")
     assert row.notes == ("the first window of each epoch is left out", "the sum of 2 workers' own rates")
 
 

@@ -95,7 +95,7 @@ def test_timm_says_model_and_precision(tmp_path: Path) -> None:
     text = TIMM.replace(
         "Using native Torch AMP. Training in mixed precision.", "AMP not enabled. Training in float32."
     )
-    assert only_row(written(tmp_path, text)).precision == "float32"
+    assert only_row(written(tmp_path, text)).precision == "fp32"
 
 
 def updates(*of: tuple[int, int, float, float]) -> str:
@@ -186,7 +186,7 @@ def test_each_model_and_precision_is_a_row_and_nodes_are_launches(tmp_path: Path
 def test_superbench_of_2021_ends_in_throughput_train(tmp_path: Path) -> None:
     text = '{"node": "a", "bert_models/pytorch-bert-large/throughput_train_float16": 154.84}\n'
     row = only_row(written(tmp_path, text), TWO)
-    assert (row.model, row.precision, row.rate) == ("bert-large", "float16", 309.68)
+    assert (row.model, row.precision, row.rate) == ("bert-large", "fp16", 309.68)
 
 
 # ---------------------------------------------------------------- bandwidths

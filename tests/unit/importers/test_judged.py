@@ -1,0 +1,168 @@
+"""Logs of forms that further judges found unread or misread: GluonCV, two trainings, old tables, late bars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaling.tools.importers.logs import Given
+from tests.support.imported_logs import SAMPLES, imported, only_row, refusal, written
+
+ONE, TWO, EIGHT = (Given(world_size=count) for count in (1, 2, 8))
+
+# ---------------------------------------------------------------- GluonCV
+
+DETECTOR = """Namespace(batch_size=32, gpus='0,1,2,3', log_interval=100, network='vgg16', resume='')
+[Epoch 0][Batch 99], LR: 1.0E-03, Speed: 90.000 samples/sec, CrossEntropy=6.1,SmoothL1=3.0
+[Epoch 0][Batch 199], LR: 1.0E-03, Speed: 200.000 samples/sec, CrossEntropy=5.1,SmoothL1=2.5
+[Epoch 0][Batch 299], LR: 1.0E-03, Speed: 202.000 samples/sec, CrossEntropy=4.4,SmoothL1=2.2
+[Epoch 0] Training cost: 56.000, CrossEntropy=4.4
+"""
+PLACED = """Namespace(batch_size=16, dtype='float32', model='i3d', num_gpus=8)
+Total batch size is set to 128 on 8 GPUs
+Epoch[000] Batch [0049]/[1879]\tSpeed: 50.100000 samples/sec\t accuracy=0.1\t loss=5.9
+Epoch[000] Batch [0099]/[1879]\tSpeed: 101.500000 samples/sec\t accuracy=0.2\t loss=5.8
+[Epoch 000] speed: 93 samples/sec\ttime cost: 2814.2
+"""
+OF_EPOCHS = "".join(
+    f"[1,0]<stderr>:INFO:root:Epoch[{epoch}] Rank[0] Batch[100]\trmse=0.1\n"
+    f"[1,0]<stderr>:INFO:root:Epoch[{epoch}]\tSpeed: {speed} samples/sec\n"
+    for epoch, speed in enumerate((3000.5, 3200.5, 3210.5, 3190.5))
+)
+
+
+def test_detectors_of_gluoncv_count_the_whole_batch(tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, DETECTOR))
+    assert (row.tool, row.world_size, row.batch_size, row.model) == ("mxnet", 4, 8, "vgg16")
+    assert row.rate == pytest.approx(201.0)
+    without_lr = DETECTOR.replace("LR: 1.0E-03, ", "").replace("Batch 99]", "Batch 0]")
+    assert only_row(written(tmp_path, without_lr)).rate == pytest.approx(201.0)
+
+
+def test_the_speed_of_a_batch_is_no_rate_of_an_epoch(tmp_path: Path) -> None:
+    """350 batches of 32 in 56 s are 200 samples/s, within half a window."""
+    assert "and `Training cost` says 100 samples/s" in refusal(
+        written(tmp_path, DETECTOR.replace("56.0", "112.0"))
+    )
+
+
+def test_other_forms_of_gluoncv(tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, PLACED))
+    assert (row.world_size, row.batch_size, row.rate, row.precision) == (8, 16, 101.5, "fp32")
+    assert not any("skipped" in note for note in row.notes)
+    assert only_row(written(tmp_path, OF_EPOCHS), EIGHT).rate == 3200.5
+
+
+def test_windows_are_read_before_whole_epochs(tmp_path: Path) -> None:
+    both = PLACED + "Epoch[000]\t\tSpeed: 7000 samples/sec over 196 secs\tloss=0.1\n"
+    assert only_row(written(tmp_path, both)).rate == 101.5
+
+
+def test_a_start_that_broke_off_is_no_second_worker(tmp_path: Path) -> None:
+    head = PLACED.partition("\n")[0] + "\n"
+    assert only_row(written(tmp_path, head + PLACED)).world_size == 8
+    assert "one worker" in refusal(
+        written(tmp_path, head + PLACED.replace("num_gpus=8", "num_gpus=8, kvstore='dist'"))
+    )
+
+
+# ---------------------------------------------------------------- several runs without a first line
+
+
+def bar(epoch: int, rate: float, more: str = "") -> str:
+    return f"Epoch {epoch}: 100%|####| 500/500 [01:00<00:00, {rate:.2f}it/s, v_num=0{more}]\n"
+
+
+def test_a_first_epoch_that_comes_again_later_is_another_training(tmp_path: Path) -> None:
+    first = bar(0, 8.0) + bar(1, 8.4) + bar(2, 8.4)
+    assert only_row(written(tmp_path, first), ONE).rate == 8.4
+    assert "several rates of step 500" in refusal(written(tmp_path, first + bar(0, 7.0)), ONE)
+    interleaved = bar(0, 8.0) + bar(0, 7.0) + bar(1, 8.4) + bar(1, 8.4)
+    assert only_row(written(tmp_path, interleaved), TWO).rate == 8.4
+
+
+def test_tables_of_nccl_tests_that_differ_are_several_runs(tmp_path: Path) -> None:
+    text = (SAMPLES / "nccl_tests.log").read_text()
+    table = "".join(line for line in text.splitlines(keepends=True) if "Rank" not in line)
+    lines = table.splitlines()
+    slower = "\n".join(slowed(line) if line.split()[:1] and line.split()[0].isdigit() else line for line in lines)
+    devices = Given(world_size=imported(SAMPLES / "nccl_tests.log").bandwidths[0].world_size)
+    assert imported(written(tmp_path, table + table), devices).bandwidths
+    assert "of several runs: split it" in refusal(written(tmp_path, table + slower), devices)
+
+
+def slowed(line: str) -> str:
+    """The row with a longer time; its bandwidths stay."""
+    words = line.split()
+    time = next(place for place, word in enumerate(words) if place > 1 and "." in word)
+    return "  ".join([*words[:time], f"{2 * float(words[time]):.2f}", *words[time + 1 :]])
+
+
+# ---------------------------------------------------------------- others
+
+OLD_SHARES = """all_gather_perf -g 8 -b 4G -e 4G
+       size         count    type     time   algbw   busbw  error     time   algbw   busbw  error
+        (B)    (elements)             (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+  4294967296     134217728   float    30000  125.50  125.50  0e+00    30010  125.40  125.40  0e+00
+"""
+
+
+def test_old_tables_of_shares_have_one_bandwidth(tmp_path: Path) -> None:
+    found = imported(written(tmp_path, OLD_SHARES), EIGHT).bandwidths
+    assert [(one.collective, one.world_size, one.busbw_gbytes_per_s) for one in found] == [
+        ("all_gather", 8, 125.5), ("all_gather", 8, 125.4),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ", val_loss=0.5",
+        "Epoch 0, global step 250: 'val_acc' reached 0.1 (best 0.1), saving model to 'a.ckpt'",
+    ],
+)
+def test_a_bar_with_a_metric_of_validation_has_its_seconds(more: str, tmp_path: Path) -> None:
+    late = bar(0, 5.0, more)
+    assert "before a validation" in refusal(written(tmp_path, late), ONE)
+    assert only_row(written(tmp_path, late + bar(1, 8.4, ", val_loss=0.5")), ONE).rate == 8.4
+
+
+SAGEMAKER = """[1,mpirank:0,algo-1]<stdout>:#015Epoch 0:   0% 0/40 [00:00<?, ?it/s]
+[1,mpirank:0,algo-1]<stdout>:#015Epoch 0:  50% 20/40 [00:04<00:04,  5.10it/s, loss=2.29, v_num=0]
+[1,mpirank:0,algo-1]<stdout>:#015Validation DataLoader 0:   0% 0/20 [00:00<?, ?it/s]#033[A
+[1,mpirank:0,algo-1]<stdout>:#015Epoch 0: 100% 40/40 [00:04<00:00,  9.20it/s, loss=2.29, v_num=0, val_acc=0.1]
+[1,mpirank:0,algo-1]<stdout>:#015Epoch 1:  50% 20/40 [00:04<00:04,  5.40it/s, loss=2.2, v_num=0, val_acc=0.1]
+[1,mpirank:0,algo-1]<stdout>:#015Validation DataLoader 0: 100% 20/20 [00:00<00:00, 99.73it/s]#033[A
+[1,mpirank:0,algo-1]<stdout>:#015Epoch 1: 100% 40/40 [00:04<00:00,  9.40it/s, loss=2.2, v_num=0, val_acc=0.2]
+"""
+
+
+def test_bars_of_sagemaker(tmp_path: Path) -> None:
+    assert only_row(written(tmp_path, SAGEMAKER), TWO).rate == 5.4
+
+
+def test_a_suite_without_a_rate_names_the_tool_that_it_ran(tmp_path: Path) -> None:
+    suite = (SAMPLES / "mlperf.log").read_text().replace("throughput", "walltime")
+    both = written(tmp_path, suite + (SAMPLES / "mxnet_one.log").read_text())
+    assert refusal(both, EIGHT).endswith("; --tool mxnet reads its other lines")
+
+
+def test_llama_405b_counts_sequences(tmp_path: Path) -> None:
+    text = (SAMPLES / "mlperf.log").read_text().replace('"resnet"', '"llama31_405b"')
+    assert only_row(written(tmp_path, text), Given(world_size=16)).unit == "sequences"
+
+
+def test_an_empty_log_and_stdin(tmp_path: Path) -> None:
+    assert refusal(written(tmp_path, "")) == "is empty"
+    assert "save it first" in refusal(Path("-"))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("fp16", "float16"), ("Float16", "float16"), ("bfloat16", "bf16"), ("fp32", "float32")]
+)
+def test_a_precision_has_one_name(given: str, name: str, tmp_path: Path) -> None:
+    text = PLACED.replace("float32", name)
+    row = only_row(written(tmp_path, text), Given(precision=given))
+    assert row.precision == {"float16": "fp16", "float32": "fp32"}.get(name, name)
+    assert "--precision fp8: the log says" in refusal(written(tmp_path, text), Given(precision="fp8"))
