@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from math import prod
+from math import ceil, floor, prod
 from typing import Any, NamedTuple
 
 import msgspec
@@ -352,6 +352,11 @@ def sizes(launch: Launch) -> dict[int, LogLine | None]:
         split = prod(launch.only(name) or 1 for name in DEGREES[:3])
         said.setdefault(whole // batch * split, next(iter(launch.facts["global_batch"].values())))
     return said
+
+
+def integers(low: float, high: float) -> set[int]:
+    """The integers that printed digits leave."""
+    return set(range(ceil(low), floor(high) + 1))
 
 
 def batches(launch: Launch) -> Iterable[int]:

@@ -10,6 +10,7 @@ from scaling.errors import UsageError
 from scaling.tools.importers import __main__ as command
 from scaling.tools.importers.flags import of_one
 from scaling.tools.importers.logs import Given
+from scaling.tools.importers.tools import read_all
 from tests.support.imported_logs import written
 
 ALL = Given(batch_size=16, precision="fp32")
@@ -59,6 +60,17 @@ def test_a_mistake_names_the_log_and_the_form(end: str, said: str, tmp_path: Pat
     with pytest.raises(UsageError) as error:
         of_one(f"{log}{end}", ALL)
     assert str(error.value) == f"LOG {log}{end}: {said}; write {log}:N:batch=B:model=NAME:precision=NAME"
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [(":4000000000", "4000000000 devices"), (":4:batch=4000000000", "4000000000 samples per device")],
+)
+def test_more_than_a_run_can_hold_is_refused(end: str, said: str, tmp_path: Path) -> None:
+    text = "".join(f"Batch {step} Loss: 7.24, Speed: 9.41 samples/sec\n" for step in range(3))
+    log, given = of_one(f"{written(tmp_path, text)}{end}", Given())
+    with pytest.raises(UsageError, match=f"{said}, which is impossible"):
+        read_all([log], None, given)
 
 
 def test_logs_of_several_numbers_of_devices_have_an_efficiency(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_fp8_is_another_precision(tmp_path: Path) -> None:
         ("| global batch size:    64 | lm loss: 1.000000E+01", "| global batch size:    32 | lm loss: 1.0E+01",
          "says several values of global batch: 32"),
         ("using world size: 8", "using world size: 16", "several numbers of devices: 8 (line 14), 16 (line 1)"),
-        (" | global batch size:", " | batch size:", "has no whole line with a rate"),
+        (" | global batch size:", " | batch size:", "has no whole line with a time and its global batch size"),
     ],
 )  # fmt: skip
 def test_what_is_refused_of_megatron(before: str, after: str, said: str, tmp_path: Path) -> None:
@@ -127,7 +128,56 @@ def test_iterations_that_are_no_number_are_a_failure(tmp_path: Path) -> None:
     assert only_row(written(tmp_path, text)).failed == "the loss is no number"
 
 
+# Megatron-DeepSpeed prints samples/s of all devices, tokens/s of one device, and seconds in some versions.
+TGS = "".join(
+    f"iteration {step:8}/    9000 | consumed samples: {96 * step:12} | elapsed time per iteration (s): "
+    f"{seconds:.2f} | global batch size:    96 | lm loss: 5.900000E+00 | actual seqlen:  1024 | samples per second:"
+    f" {96 / seconds:.3f} | tokens per gpu per second (tgs): {8192 / seconds:.3f} | TFLOPs: 51.20 |\n"
+    for step, seconds in ((1, 9.0), (2, 3.0), (3, 3.2), (4, 3.0))
+)
+
+
+def test_tokens_per_second_of_a_device_say_how_many_there_are(tmp_path: Path) -> None:
+    log = written(tmp_path, TGS)
+    row = only_row(log)
+    assert (row.rate, row.world_size) == (32.0, 12)
+    assert "--world-size 16: the log says 12" in refusal(log, Given(world_size=16))
+
+
+def test_several_lengths_of_a_sequence_tell_no_number_of_devices(tmp_path: Path) -> None:
+    log = written(tmp_path, TGS.replace("seqlen:  1024", "seqlen:  2048", 1))
+    assert only_row(log, EIGHT).world_size == 8
+
+
 # ---------------------------------------------------------------- the others
+
+
+def test_nemo_may_print_consumed_samples_first(tmp_path: Path) -> None:
+    lines = [line.partition(" | consumed_samples: ") for line in NEMO.splitlines()]
+    first = "".join(f"{a.replace(' | lr', f' | consumed_samples: {b} | lr')}{' | val_loss: 9.8' if b else ''}\n"
+                    for a, _, b in lines)  # fmt: skip
+    assert only_row(written(tmp_path, first)).rate == pytest.approx(SAID["nemo.log"].rate)
+    assert refusal(written(tmp_path, first.replace(" | val_loss: 9.8", ""))) == "has no whole line with a rate"
+
+
+def test_deepspeed_that_trains_on_its_own_samples_is_refused(tmp_path: Path) -> None:
+    chat = (
+        "|E2E latency=4.00s |Generate time=3.00s (75.00%) |Training time=0.90s (22.50%) |AvgSamplesPerSec=16.00\n"
+    )
+    assert "leave out the generation (line 1)" in refusal(written(tmp_path, chat + DEEPSPEED))
+
+
+def test_deepspeed_says_its_ranks_before_its_engine(tmp_path: Path) -> None:
+    timer = DEEPSPEED[DEEPSPEED.index("[2026-01-05 11:00:00,123] [INFO] [timer") :]
+    log = written(tmp_path, f"[INFO] [config.py:733:__init__] Config mesh_device None world_size = 4\n{timer}")
+    assert only_row(log).world_size == 4
+    assert "--world-size 8: the log says 4" in refusal(log, EIGHT)
+
+
+def test_what_ray_adds_to_a_line_hides_no_step(tmp_path: Path) -> None:
+    repeated = re.sub(r"(completed step: [1-9].*)", r"(main pid=7) \1 [repeated 3x across cluster]", MAXTEXT)
+    assert repeated != MAXTEXT
+    assert only_row(written(tmp_path, repeated)).rate == SAID["maxtext.log"].rate
 
 
 def test_deepspeed_of_2020_prints_one_average(tmp_path: Path) -> None:

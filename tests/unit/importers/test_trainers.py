@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,11 @@ def test_timm_says_model_and_precision(tmp_path: Path) -> None:
         "Using native Torch AMP. Training in mixed precision.", "AMP not enabled. Training in float32."
     )
     assert only_row(written(tmp_path, text)).precision == "float32"
+
+
+def test_images_of_an_update_are_a_multiple_of_the_devices(tmp_path: Path) -> None:
+    text = re.sub("total 4,", "total 3,", TIMM)
+    assert refusal(written(tmp_path, text)) == "has 1024 images per update, no multiple of 3 devices"
 
 
 def updates(*of: tuple[int, int, float, float]) -> str:
