@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,14 @@ from scaling.tools.importers.engine import (
     Line,
     Unfinished,
     Value,
+    degrees,
     form,
     integers,
     of_all,
     of_device,
     per_step,
     sizes,
+    split,
     tool,
 )
 from scaling.tools.importers.lines import LogLine
@@ -34,12 +35,14 @@ from scaling.tools.importers.logs import Found, Given, Refused, Rows, Skipped, T
 _FIRST = "the first line is left out"
 
 
-def _replicas(launch: Launch) -> int:
-    return launch.devices // prod(launch.only(name) or 1 for name in DEGREES[:3])
-
-
 def _of_global(launch: Launch) -> list[int]:
-    whole, replicas = launch.only("global_batch"), _replicas(launch)
+    """Of a data-parallel rank, if the log or the flag says how the model is split. Raises Refused."""
+    whole, devices, batch = launch.only("global_batch"), launch.devices, launch.given.batch_size
+    if devices > 1 and not degrees(launch):
+        if whole and batch and (whole % batch or devices % (whole // batch)):
+            raise Refused(f"--batch-size {batch}: the log says a global batch of {whole} on {devices} devices")
+        return []
+    replicas = devices // split(launch)
     return [whole // replicas] if whole and replicas and whole % replicas == 0 else []
 
 
@@ -79,6 +82,7 @@ def _quantised(launch: Launch) -> Iterable[str]:
 MEGATRON = tool(
     Grammar(
         name="megatron",
+        splits=True,
         marks=("elapsed time per iteration (",),
         sure=r"iteration +\d+/ *\d+ \|.* elapsed time per iteration \(m?s\): *[\d.]+",
         unit="samples",
@@ -131,6 +135,7 @@ def _groups(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 NEMO = tool(
     Grammar(
         name="nemo",
+        splits=True,
         marks=("train_step_timing in s",),
         sure=r"iteration \d+/\d+ \|.* train_step_timing in s: [\d.]+",
         unit="samples",
@@ -166,14 +171,15 @@ _UNREAD = (
 
 def _of_maxtext(launch: Launch) -> list[int]:
     each = {float(text) for text in launch.texts("per_device")}
-    split = prod(launch.only(name) or 1 for name in DEGREES[:3])
-    whole = {one * split * (launch.only("accumulation") or 1) for one in each}
+    is_known = launch.devices == 1 or degrees(launch)
+    whole = {one * split(launch) * (launch.only("accumulation") or 1) for one in each if is_known}
     return [int(one) for one in whole if one == int(one)]
 
 
 MAXTEXT = tool(
     Grammar(
         name="maxtext",
+        splits=True,
         marks=("completed step: ",),
         sure=r"\bcompleted step: \d+, seconds: [\d.]+",
         unit="tokens",
@@ -270,6 +276,7 @@ def _mesh(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 KEMPNERFORGE = tool(
     Grammar(
         name="kempnerforge",
+        splits=True,
         marks=("tok/s=",),
         sure=r"\[step \d+\] loss=\S+ \| .*\btok/s=[\d,]+",
         unit="tokens",

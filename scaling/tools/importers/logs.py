@@ -72,6 +72,8 @@ class Given(Record, frozen=True, kw_only=True):
     batch_size: int = 0
     model: str = ""
     precision: str = ""
+    # `tp=4,pp=2`; `tp=1` for a model that is not split
+    parallelism: str = ""
     speed_of: SpeedOf = ""
 
 
@@ -208,7 +210,7 @@ def row(
         device_kind=name(device_kinds, "", "", "kinds of devices"),
         framework=name(frameworks, "", "", "frameworks"),
         variables=name(variables, "", "", "ways to place variables"),
-        parallelism=parallelism,
+        parallelism=agreed(filter(None, [parallelism]), given.parallelism, "--parallelism", "parallelisms") or "",
         synchronous=synchronous,
         failed=failed,
         audit=audit,

@@ -292,6 +292,7 @@ def _mesh(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 TORCHTITAN = tool(
     Grammar(
         name="torchtitan",
+        splits=True,
         marks=("tps:", "wps:"),
         sure=r"step: *\d+ .*loss: *\S+ .*[tw]ps: *[\d,]+",
         unit="tokens",

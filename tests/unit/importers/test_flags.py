@@ -23,6 +23,8 @@ ALL = Given(batch_size=16, precision="fp32")
         (":4", Given(world_size=4, batch_size=16, precision="fp32")),
         (":4:batch=32", Given(world_size=4, batch_size=32, precision="fp32")),
         (":precision=bf16:8", Given(world_size=8, batch_size=16, precision="bf16")),
+        (":parallelism=pp=2,tp=4", Given(batch_size=16, precision="fp32", parallelism="tp=4,pp=2")),
+        (":parallelism=tp=1", Given(batch_size=16, precision="fp32", parallelism="tp=1")),
         (":model=llama3 8B", Given(batch_size=16, model="llama3 8B", precision="fp32")),
     ],
 )
@@ -50,6 +52,7 @@ def test_the_name_of_a_missing_log_is_without_values(name: str, log: str) -> Non
         (":4:", "'' is not understood"),
         (":4x", "'4x' is not understood"),
         (":batch=", "'batch=' is not understood"),
+        (":parallelism=dp=4", "'parallelism=dp=4' is not understood"),
         (":world=4", "'world=4' is not understood"),
         (":4:8", "'8' is given twice"),
         (":model=a:model=b", "'model=b' is given twice"),
@@ -59,7 +62,8 @@ def test_a_mistake_names_the_log_and_the_form(end: str, said: str, tmp_path: Pat
     log = written(tmp_path, "")
     with pytest.raises(UsageError) as error:
         of_one(f"{log}{end}", ALL)
-    assert str(error.value) == f"LOG {log}{end}: {said}; write {log}:N:batch=B:model=NAME:precision=NAME"
+    form = f"{log}:N:batch=B:model=NAME:precision=NAME:parallelism=tp=T"
+    assert str(error.value) == f"LOG {log}{end}: {said}; write {form}"
 
 
 @pytest.mark.parametrize(

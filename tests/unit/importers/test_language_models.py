@@ -131,8 +131,8 @@ def test_iterations_that_are_no_number_are_a_failure(tmp_path: Path) -> None:
 # Megatron-DeepSpeed prints samples/s of all devices, tokens/s of one device, and seconds in some versions.
 TGS = "".join(
     f"iteration {step:8}/    9000 | consumed samples: {96 * step:12} | elapsed time per iteration (s): "
-    f"{seconds:.2f} | global batch size:    96 | lm loss: 5.900000E+00 | actual seqlen:  1024 | samples per second:"
-    f" {96 / seconds:.3f} | tokens per gpu per second (tgs): {8192 / seconds:.3f} | TFLOPs: 51.20 |\n"
+    f"{seconds:.2f} | global batch size:    96 | lm loss: 5.900000E+00 | actual seqlen:  1024 | samples per "
+    f"second: {96 / seconds:.3f} | tokens per gpu per second (tgs): {8192 / seconds:.3f} | TFLOPs: 51.20 |\n"
     for step, seconds in ((1, 9.0), (2, 3.0), (3, 3.2), (4, 3.0))
 )
 
@@ -295,6 +295,44 @@ def test_a_table_of_results_has_the_same_bases(tmp_path: Path) -> None:
     (found,) = read_all([log], None, Given(batch_size=8, precision="bf16"))
     told = [(cell.world_size, cell.base_world_size, round(cell.efficiency or 0, 3)) for cell in cells(found.rows)]
     assert told == [(1, 1, 1.0), (4, 1, 0.931), (4, 4, 1.0), (8, 4, 0.881)]
+
+
+def of_nemo(devices: int, seconds: float) -> str:
+    """The lines of steps alone, as people paste them."""
+    return "".join(
+        f"Training epoch 0, iteration {step}/9 | global_batch_size: {4 * devices} | train_step_timing in s: "
+        f"{seconds} | consumed_samples: {4 * devices * (step + 1)}\n"
+        for step in range(1, 4)
+    )
+
+
+def test_a_log_that_does_not_say_its_split_has_no_efficiency_without_the_flag(tmp_path: Path) -> None:
+    logs = {
+        devices: written(tmp_path, of_nemo(devices, seconds), f"{devices}.log")
+        for devices, seconds in ((1, 0.4), (8, 0.5))
+    }
+
+    def told(split: str) -> list[tuple[int, str, float | None]]:
+        of_log = {
+            log: Given(world_size=devices, model="8B", precision="bf16", parallelism=split if devices > 1 else "")
+            for devices, log in logs.items()
+        }
+        rows = [row for found in read_all(logs.values(), None, Given(), of_log) for row in found.rows]
+        return [
+            (cell.batch_size, cell.parallelism, cell.efficiency and round(cell.efficiency, 3))
+            for cell in cells(rows)
+        ]
+
+    assert told("") == [(4, "", 1.0), (0, "unknown", None)]
+    assert told("tp=1") == [(4, "", 1.0), (4, "", 0.8)]
+    assert told("tp=2")[1:] == [(8, "tp=2", None)]
+
+
+def test_a_split_that_the_log_contradicts_is_refused() -> None:
+    said = refusal(SAMPLES / "megatron.log", Given(parallelism="tp=4"))
+    assert said == "--parallelism tp=4: the log says tp=2"
+    said = refusal(SAMPLES / "aws_fsdp.log", Given(world_size=6, parallelism="tp=4"))
+    assert said == "splits its model over 4 devices: 6 are no multiple of them"
 
 
 def test_without_the_same_split_the_row_says_what_it_needs(tmp_path: Path) -> None:
