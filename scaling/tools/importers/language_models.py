@@ -42,8 +42,10 @@ def _of_global(launch: Launch) -> list[int]:
         if whole and batch and (whole % batch or devices % (whole // batch)):
             raise Refused(f"--batch-size {batch}: the log says a global batch of {whole} on {devices} devices")
         return []
-    replicas = devices // split(launch)
-    return [whole // replicas] if whole and replicas and whole % replicas == 0 else []
+    replicas = max(1, devices // split(launch))
+    if whole % replicas:
+        raise Refused(f"has a global batch of {whole}, no multiple of {replicas} data-parallel ranks")
+    return [whole // replicas] if whole else []
 
 
 def _accumulated(launch: Launch) -> list[int]:

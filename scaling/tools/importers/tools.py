@@ -75,7 +75,7 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
 
     The digest is of the text without tags and white space.
     """
-    if not path.is_file():
+    if not path.is_file() or not path.stat().st_size:
         raise Refused(_why_not(path))
     digest = sha256()
     tools: set[str] = set()
@@ -89,6 +89,8 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
 
 
 def _why_not(path: Path) -> str:
+    if path.is_file():
+        return "is empty"
     if path.is_dir():
         return "is a folder: give the logs in it"
     return "is no regular file: it is read twice, save it first" if path.exists() else "no such file"

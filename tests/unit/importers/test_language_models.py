@@ -328,6 +328,13 @@ def test_a_log_that_does_not_say_its_split_has_no_efficiency_without_the_flag(tm
     assert told("tp=2")[1:] == [(8, "tp=2", None)]
 
 
+def test_a_global_batch_is_a_multiple_of_the_ranks(tmp_path: Path) -> None:
+    log = written(tmp_path, of_nemo(8, 0.5))
+    said = refusal(log, Given(world_size=3, parallelism="tp=1"))
+    assert said == "has a global batch of 32, no multiple of 3 data-parallel ranks"
+    assert only_row(log, Given(world_size=4, parallelism="tp=1")).batch_size == 8
+
+
 def test_a_split_that_the_log_contradicts_is_refused() -> None:
     said = refusal(SAMPLES / "megatron.log", Given(parallelism="tp=4"))
     assert said == "--parallelism tp=4: the log says tp=2"
