@@ -251,6 +251,7 @@ DEEPSPEED = tool(
                 reason="trains on samples that it generates: its rates leave out the generation",
             ),
             form("configuration:", r"DeepSpeedEngine configuration:", begins=True),
+            form("dist_world_size=", r"dist_world_size=<world_size>\s*$"),
             form("Config mesh_device", r"Config mesh_device \w+ world_size = <world_size>\s*$"),
             form("world_size .", r"\s\s+world_size \.+ <world_size>\s*$"),
             form("train_micro_batch", r"train_micro_batch_size_per_gpu \.* ?<batch_size>\s*$"),

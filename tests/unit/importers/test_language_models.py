@@ -174,6 +174,13 @@ def test_deepspeed_says_its_ranks_before_its_engine(tmp_path: Path) -> None:
     assert "--world-size 8: the log says 4" in refusal(log, EIGHT)
 
 
+def test_deepspeed_on_more_devices_than_ranks_with_data_is_refused(tmp_path: Path) -> None:
+    """The launcher counts devices, the engine data-parallel ranks."""
+    launcher = "[INFO] [launch.py:164:main] dist_world_size={}\n"
+    assert only_row(written(tmp_path, launcher.format(4) + DEEPSPEED)).world_size == 4
+    assert "several numbers of devices: 4 (line" in refusal(written(tmp_path, launcher.format(8) + DEEPSPEED))
+
+
 def test_what_ray_adds_to_a_line_hides_no_step(tmp_path: Path) -> None:
     repeated = re.sub(r"(completed step: [1-9].*)", r"(main pid=7) \1 [repeated 3x across cluster]", MAXTEXT)
     assert repeated != MAXTEXT
