@@ -72,7 +72,8 @@ class ImportedRow(Record, frozen=True, kw_only=True):
     `audit`: what in the log contradicts its rate.
     `run`: the name of the import if several are read together.
     `device_kind` (gpu, cpu), `framework`, `variables` (their placement): "" if unknown.
-    `parallelism`: degrees by which the model is split, `tp=4,pp=2`; degrees of 1 mean none, "" unknown.
+    `parallelism`: degrees by which the model is split, `tp=4,pp=2`; degrees of 1 mean none.
+    It is "unknown" for a tool of split models that does not say it, "" for a tool that splits none.
     """
 
     tool: str

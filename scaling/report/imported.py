@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.catalogue import EFFICIENCY, SPEEDUP, WORLD_SIZE
-from scaling.analysis.table.imported import Imported, cells, curves
+from scaling.analysis.table.imported import UNKNOWN, Imported, cells, curves
 from scaling.analysis.table.rows import Column
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
@@ -97,7 +97,7 @@ def _curve(of_curve: Sequence[Imported], notes: Notes) -> Section:
         first.device_kind,
         first.framework,
         f"variables {first.variables}" if first.variables else "",
-        first.parallelism,
+        "parallelism unknown" if first.parallelism == UNKNOWN else first.parallelism,
         first.run,
     )
     rate = Column(key="rate", title=f"{first.unit}/s", unit=f"{first.unit}/s")

@@ -59,7 +59,7 @@ SAID = {
     # 64 samples in 3.2 s, on 4 data-parallel ranks
     "megatron.log": Said("megatron", 8, 16, 20.0, "samples"),
     # 128 samples in 5 s
-    "primus.log": Said("megatron", 16, 8, 25.6, "samples"),
+    "primus.log": Said("megatron", 16, 8, 25.6, "samples", Given(parallelism="tp=1")),
     "nemo.log": Said("nemo", 8, 8, 80.0, "samples"),
     # 16 x 4096 tokens/s; 2 sequences of a device on 2 devices that share a model
     "maxtext.log": Said("maxtext", 16, 4, 65536.0, "tokens"),

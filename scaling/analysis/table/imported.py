@@ -32,7 +32,11 @@ FACTS = {
     "framework": "framework", "variables": "variables", "unit": "unit", "synchronous": "synchronous",
 }  # fmt: skip
 # Without these a cell is unknown; the flags that add them.
-NEEDED = {"model": "--model", "batch_size": "--batch-size", "precision": "--precision"}
+NEEDED = {
+    "model": "--model", "batch_size": "--batch-size", "precision": "--precision", "parallelism": "--parallelism",
+}  # fmt: skip
+# the parallelism of a tool that splits models, whose log does not say it
+UNKNOWN = "unknown"
 _DEGREE = re.compile(r"([a-z_]+) *= *(\d+)")
 _SPLITS = ("tp", "pp", "cp", "ep")
 
@@ -41,7 +45,7 @@ class Imported(Record, frozen=True, kw_only=True):
     """A cell of an import. `rate` is in `unit` per second over all devices; None if it failed.
 
     With several logs, each a launch, `rate` has an interval. `batch_size` is per device, 0 if unknown.
-    `parallelism`: the degrees above 1 by which the model is split.
+    `parallelism`: the degrees above 1 by which the model is split, or "unknown".
     `base_world_size`: the devices of the row that speedup and efficiency are relative to; None without them.
     """
 
@@ -71,8 +75,7 @@ def cells(rows: Iterable[ImportedRow]) -> tuple[Imported, ...]:
     """Return the cells, curve by curve. A row that lacks a value of `NEEDED` is a cell of its own."""
     found: dict[Key, list[ImportedRow]] = defaultdict(list)
     for place, row in enumerate(rows):
-        is_told = bool(row.parallelism) or row.world_size == 1  # no parallelism is not an unknown one
-        found[(_curve(row), row.world_size, is_told, place if lacking(row) else None)].append(row)
+        found[(_curve(row), row.world_size, place if lacking(row) else None)].append(row)
     made = [cell for curve in curves(map(_cell, found.values())) for cell in curve]
     return tuple(_against(cell, made) for cell in made)
 
@@ -87,13 +90,14 @@ def curves(found: Iterable[Imported]) -> list[list[Imported]]:
 
 def lacking(one: ImportedRow | Imported) -> list[str]:
     """Return the flags that would add the values that the log lacks."""
-    return [flag for name, flag in NEEDED.items() if not getattr(one, name)]
+    known = {name: getattr(one, name) for name in NEEDED} | {"parallelism": parallelism(one) != UNKNOWN}
+    return [flag for name, flag in NEEDED.items() if not known[name]]
 
 
 def parallelism(one: ImportedRow | Imported) -> str:
-    """Return the degrees that split the model, `tp=4,pp=2`: those above 1 without data parallelism."""
-    if one.world_size == 1:
-        return ""
+    """Return the degrees that split the model, `tp=4,pp=2`: those above 1 without data parallelism. Or UNKNOWN."""
+    if one.world_size == 1 or one.parallelism == UNKNOWN:
+        return "" if one.world_size == 1 else UNKNOWN
     text = one.parallelism.casefold()
     degrees = {name: int(degree) for name, degree in _DEGREE.findall(text) if not name.startswith("dp")}
     order = (*_SPLITS, *sorted(degrees.keys() - set(_SPLITS)))
@@ -170,7 +174,8 @@ def _is_usable(one: Imported) -> bool:
 def fewest(cell: Imported) -> int | None:
     """Return the fewest devices of its parallelism; None if unknown. Experts may share the devices of others."""
     degrees = dict(_DEGREE.findall(cell.parallelism))
-    return prod(map(int, degrees.values())) if degrees.keys() <= {"tp", "pp", "cp"} else None
+    is_known = cell.parallelism != UNKNOWN and degrees.keys() <= {"tp", "pp", "cp"}
+    return prod(map(int, degrees.values())) if is_known else None
 
 
 def global_batch_size(cell: Imported) -> int | None:
@@ -181,7 +186,7 @@ def global_batch_size(cell: Imported) -> int | None:
 
 def _why_none(cell: Imported, made: Sequence[Imported]) -> str:
     if flags := lacking(cell):
-        lacks = " and ".join(FACTS[name] for name, flag in NEEDED.items() if flag in flags)
+        lacks = " and ".join(FACTS.get(name, name) for name, flag in NEEDED.items() if flag in flags)
         return f"no efficiency and no interval: the log does not say its {lacks}; add {' and '.join(flags)}"
     devices = fewest(cell)
     where = "fewer devices" if devices is None else counted(devices, "device")

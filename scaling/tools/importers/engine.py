@@ -20,13 +20,14 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from math import prod
+from math import ceil, floor, prod
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling.analysis.table.imported import UNKNOWN
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
 from scaling.tools.importers.lines import CUT, LogLine
@@ -350,9 +351,13 @@ def sizes(launch: Launch) -> dict[int, LogLine | None]:
     if whole and batch:
         if whole % batch:
             raise Refused(f"contradicts itself: a global batch of {whole} with {batch} per device")
-        split = prod(launch.only(name) or 1 for name in DEGREES[:3])
-        said.setdefault(whole // batch * split, next(iter(launch.facts["global_batch"].values())))
+        said.setdefault(whole // batch * split(launch), next(iter(launch.facts["global_batch"].values())))
     return said
+
+
+def integers(low: float, high: float) -> set[int]:
+    """The integers that printed digits leave."""
+    return set(range(ceil(low), floor(high) + 1))
 
 
 def batches(launch: Launch) -> Iterable[int]:
@@ -362,11 +367,37 @@ def batches(launch: Launch) -> Iterable[int]:
     return [whole // launch.devices for whole in launch.integers("global_batch") if whole % launch.devices == 0]
 
 
-def parallelism(launch: Launch) -> str:
-    """`tp=2,pp=4`; `tp=1` if the log says that the model is not split, "" if it does not say."""
-    degrees = {name: launch.only(name) for name in DEGREES if name in launch.facts}
-    split = ",".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1)
+_DEGREE = re.compile(rf"({'|'.join(DEGREES)})=([1-9]\d{{0,5}})")
+
+
+def as_text(degrees: Mapping[str, int]) -> str:
+    """`tp=2,pp=4`; `tp=1` for degrees of 1, "" for none."""
+    split = ",".join(f"{name}={degrees[name]}" for name in DEGREES if degrees.get(name, 1) > 1)
     return split or ("tp=1" if degrees else "")
+
+
+def as_degrees(text: str) -> dict[str, int]:
+    """The degrees in `tp=2,pp=4`; none if another word is in it."""
+    found = [_DEGREE.fullmatch(part.strip()) for part in text.split(",")]
+    return {one[1]: int(one[2]) for one in found if one is not None} if all(found) else {}
+
+
+def degrees(launch: Launch) -> dict[str, int]:
+    """Degrees of parallelism that the log says, else those of the flag. Raises Refused if they disagree."""
+    said = {name: launch.only(name) for name in DEGREES if name in launch.facts}
+    text = agreed(filter(None, [as_text(said)]), launch.given.parallelism, "--parallelism", "parallelisms")
+    return as_degrees(text or "")
+
+
+def split(launch: Launch) -> int:
+    """Devices that share a model, 1 if unknown."""
+    return prod(degrees(launch).get(name, 1) for name in DEGREES[:3])
+
+
+def _parallelism(grammar: Grammar, launch: Launch) -> str:
+    if launch.devices % split(launch):
+        raise Refused(f"splits its model over {split(launch)} devices: {launch.devices} are no multiple of them")
+    return as_text(degrees(launch)) or (UNKNOWN if grammar.splits and launch.devices > 1 else "")
 
 
 # ---------------------------------------------------------------- grammars
@@ -382,6 +413,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
     raises ValueError, KeyError, TypeError or AttributeError for a damaged line.
     `worker`: fact with the worker that wrote the log, for tools whose workers all say the total.
+    `splits`: the tool splits models, so a log that does not say how is of an unknown parallelism.
     """
 
     name: str
@@ -401,6 +433,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     precisions: Callable[[Launch], Iterable[str]] = lambda launch: launch.texts("precision")
     checks: tuple[Callable[[Launch, float], None], ...] = ()
     worker: str = ""
+    splits: bool = False
 
 
 def tool(grammar: Grammar) -> Tool:
@@ -519,7 +552,7 @@ def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
         device_kinds=[kind.lower() for kind in launch.texts("device_kind")],
         frameworks=launch.texts("framework"),
         variables=launch.texts("variables"),
-        parallelism=parallelism(launch),
+        parallelism=_parallelism(grammar, launch),
         synchronous=not launch.texts("asynchronous"),
         failed="the loss is no number" if launch.diverged else "",
         notes=notes,

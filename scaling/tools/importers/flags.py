@@ -14,6 +14,7 @@ from typer import Argument, Option
 from scaling.command import command
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
+from scaling.tools.importers.engine import as_degrees, as_text
 from scaling.tools.importers.logs import Given
 from scaling.tools.importers.tools import TOOLS
 
@@ -24,7 +25,8 @@ EPILOG = (
 )
 
 _LOGS = Argument(
-    help="Printed text of a tool. LOG:N is one of N devices; :batch=B, :model=NAME, :precision=NAME add more.",
+    help="Printed text of a tool. LOG:N is one of N devices; :batch=B, :model=NAME, :precision=NAME, "
+    ":parallelism=tp=T add more.",
     metavar="LOG...",
     show_default=False,
 )
@@ -34,6 +36,12 @@ _WORLD = Option("--world-size", help="Devices, if logs do not say.", metavar="N"
 _BATCH = Option("--batch-size", help="Samples per device, if logs do not say.", metavar="N", show_default=False)
 _MODEL = Option("--model", help="The model, if logs do not say.", metavar="NAME", show_default=False)
 _PRECISION = Option("--precision", help="The precision, if logs do not say.", metavar="NAME", show_default=False)
+_PARALLELISM = Option(
+    "--parallelism",
+    help="How the model is split, if logs do not say: tp=4,pp=2,cp=2,ep=8; tp=1 for not at all.",
+    metavar="SPLIT",
+    show_default=False,
+)
 _SPEED_OF = Option(
     "--speed-of",
     help="worker or all: whose speed a line of mxnet, aws_fsdp or tf_official is, if the log does not prove it.",
@@ -66,6 +74,7 @@ def importers(
     batch_size: Annotated[int | None, _BATCH] = None,
     model: Annotated[str, _MODEL] = "",
     precision: Annotated[str, _PRECISION] = "",
+    parallelism: Annotated[str, _PARALLELISM] = "",
     speed_of: Annotated[Literal["worker", "all"] | None, _SPEED_OF] = None,
 ) -> Asked:
     """Read logs of other benchmarks into a run that scaling report shows, its rows marked IMPORTED.
@@ -84,11 +93,14 @@ def importers(
     for flag, value in (("--world-size", world_size), ("--batch-size", batch_size)):
         if value is not None and value < 1:
             raise UsageError(f"{flag} {value}: must be 1 or more")
+    if parallelism and not as_degrees(parallelism):
+        raise UsageError(f"--parallelism {parallelism}: write tp=4,pp=2, or tp=1 for a model that is not split")
     given = Given(
         world_size=world_size or 0,
         batch_size=batch_size or 0,
         model=model.strip(),
         precision=precision.strip(),
+        parallelism=as_text(as_degrees(parallelism)),
         speed_of=speed_of or "",
     )
     of_log = [of_one(log, given) for log in logs]
@@ -99,12 +111,14 @@ def importers(
 
 # ---------------------------------------------------------------- LOG:N:batch=B
 
-_FIELDS = {"batch": "batch_size", "model": "model", "precision": "precision"}
+_FIELDS = {"batch": "batch_size", "model": "model", "precision": "precision", "parallelism": "parallelism"}
 
 
 def of_one(text: str, given: Given) -> tuple[Path, Given]:
-    """Split `LOG:N:batch=B:model=NAME:precision=NAME` into the log and what is given for it; all but LOG may be
-    left out, and what is there overrides `given`. A file of the whole name is a log. Raises UsageError."""
+    """Split `LOG:N:batch=B:model=NAME:precision=NAME:parallelism=tp=T` into the log and what is given for it.
+
+    All but LOG may be left out; the others override `given`. A file of the whole name is a log. Raises UsageError.
+    """
     parts = text.split(":")
     heads = {end: ":".join(parts[:end]) for end in range(len(parts), 0, -1)}
     end = next((end for end, head in heads.items() if os.path.lexists(head)), 0) or _last_of_name(parts)
@@ -113,7 +127,8 @@ def of_one(text: str, given: Given) -> tuple[Path, Given]:
         name, value = _fact(part)
         if not value or name in said:
             why = "is given twice" if value else "is not understood"
-            raise UsageError(f"LOG {text}: '{part}' {why}; write {heads[end]}:N:batch=B:model=NAME:precision=NAME")
+            form = f"{heads[end]}:N:batch=B:model=NAME:precision=NAME:parallelism=tp=T"
+            raise UsageError(f"LOG {text}: '{part}' {why}; write {form}")
         said[name] = value
     return Path(heads[end]), replace(given, **said)
 
@@ -128,4 +143,6 @@ def _fact(part: str) -> tuple[str, int | str]:
     name, _, value = part.partition("=") if "=" in part else ("N", "", part)
     if name in ("N", "batch"):
         return _FIELDS.get(name, "world_size"), int(value) if value.isascii() and value.isdigit() else 0
+    if name == "parallelism":
+        return name, as_text(as_degrees(value))
     return _FIELDS.get(name, name), value.strip() if name in _FIELDS else ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,14 @@ from scaling.tools.importers.engine import (
     Line,
     Unfinished,
     Value,
+    degrees,
     form,
+    integers,
     of_all,
     of_device,
     per_step,
+    sizes,
+    split,
     tool,
 )
 from scaling.tools.importers.lines import LogLine
@@ -32,13 +35,17 @@ from scaling.tools.importers.logs import Found, Given, Refused, Rows, Skipped, T
 _FIRST = "the first line is left out"
 
 
-def _replicas(launch: Launch) -> int:
-    return launch.devices // prod(launch.only(name) or 1 for name in DEGREES[:3])
-
-
 def _of_global(launch: Launch) -> list[int]:
-    whole, replicas = launch.only("global_batch"), _replicas(launch)
-    return [whole // replicas] if whole and replicas and whole % replicas == 0 else []
+    """Of a data-parallel rank, if the log or the flag says how the model is split. Raises Refused."""
+    whole, devices, batch = launch.only("global_batch"), launch.devices, launch.given.batch_size
+    if devices > 1 and not degrees(launch):
+        if whole and batch and (whole % batch or devices % (whole // batch)):
+            raise Refused(f"--batch-size {batch}: the log says a global batch of {whole} on {devices} devices")
+        return []
+    replicas = max(1, devices // split(launch))
+    if whole % replicas:
+        raise Refused(f"has a global batch of {whole}, no multiple of {replicas} data-parallel ranks")
+    return [whole // replicas] if whole else []
 
 
 def _accumulated(launch: Launch) -> list[int]:
@@ -47,13 +54,27 @@ def _accumulated(launch: Launch) -> list[int]:
 
 
 # ---------------------------------------------------------------- Megatron-LM
-# `training_log` of github.com/NVIDIA/Megatron-LM, also of Bridge and AMD's Primus. Primus adds a mean after a
-# slash. Timers stop during validation and checkpoints. The last rank prints.
+# `training_log` of github.com/NVIDIA/Megatron-LM, also of Bridge, AMD's Primus and Megatron-DeepSpeed. Primus adds
+# a mean after a slash. Timers stop during validation and checkpoints. The last rank prints. Megatron-DeepSpeed
+# prints samples/s of all devices and tokens/s of one (tgs), whose ratio is the number of devices.
 
 
 def _degree(name: str, said: str) -> Line:
     said = said.replace("_", "[-_]")
     return form("parallel", rf"(?<![\w-]){said}[-_]parallel[-_ ]size(?: \.+|:|=) *<{name}>(?:,|\s*$)")
+
+
+_HALF = 0.0005
+
+
+def _devices(launch: Launch) -> dict[int, LogLine | None]:
+    said, lengths = sizes(launch), list(launch.integers("sequence_length"))
+    tgs, samples = (number(launch.last.get(name, "0")) for name in ("_tgs", "_samples"))
+    if len(lengths) == 1 and tgs > _HALF:
+        low, high = (samples - _HALF) / (tgs + _HALF), (samples + _HALF) / (tgs - _HALF)
+        found = integers(low * lengths[0], high * lengths[0])
+        said |= {devices: None for devices in found - said.keys() if len(found) == 1}
+    return said
 
 
 def _quantised(launch: Launch) -> Iterable[str]:
@@ -63,19 +84,26 @@ def _quantised(launch: Launch) -> Iterable[str]:
 MEGATRON = tool(
     Grammar(
         name="megatron",
-        marks=("elapsed time per iteration (ms)",),
-        sure=r"iteration +\d+/ *\d+ \|.* elapsed time per iteration \(ms\): *[\d.]+",
+        splits=True,
+        marks=("elapsed time per iteration (",),
+        sure=r"iteration +\d+/ *\d+ \|.* elapsed time per iteration \(m?s\): *[\d.]+",
         unit="samples",
-        data="elapsed time per iteration (ms)",
+        data="elapsed time per iteration (",
+        lacks="has no whole line with a time and its global batch size, which Megatron-LM lacked before 2021",
         value=per_step("line", "global batch size / elapsed time per iteration", _FIRST),
+        sizes=_devices,
         batches=_of_global,
         precisions=_quantised,
         lines=(
             form(
-                "elapsed time per iteration (ms)",
+                "elapsed time per iteration (",
                 r"(?:\[rank-<who>/<world_size>\].*)?iteration +<step>/ *\d+ \|.* elapsed time per iteration "
-                r"\(ms\): *<ms>(?:/[\d.]+)? \|.* global batch size: *<global_batch> \|(?:.* lm loss: *<loss> \|)?",
+                r"\((?:ms\): *<ms>|s\): *<seconds>)(?:/[\d.]+)? \|.* global batch size: *<global_batch> \|"
+                r"(?:.* lm loss: *<loss> \|)?",
             ),
+            form("(tgs)", r"samples per second: <_samples> \| tokens per gpu per second \(tgs\): <_tgs> \|"),
+            form("actual seqlen", r" actual seqlen: *<sequence_length> \|"),
+            form("seq_length", r"(?:^|\s)seq_length \.{5,} <sequence_length>\s*$"),
             form("nan iterations", r"number of (?P<loss>nan) iterations: *[1-9]\d* \|"),
             form("using world size", r"using world size: *<world_size>,", begins=True),
             form("world_size", r"(?:^|\s)world_size \.{25,} <world_size>\s*$"),
@@ -109,6 +137,7 @@ def _groups(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 NEMO = tool(
     Grammar(
         name="nemo",
+        splits=True,
         marks=("train_step_timing in s",),
         sure=r"iteration \d+/\d+ \|.* train_step_timing in s: [\d.]+",
         unit="samples",
@@ -122,9 +151,9 @@ NEMO = tool(
         lines=(
             form(
                 "train_step_timing in s",
+                r"^(?=.*consumed_samples: \d).*?"
                 r"(?:epoch <epoch>, )?iteration <step>/\d+ \|.* global_batch_size: <global_batch> \|"
-                r"(?:.* reduced_train_loss: <loss> \|)?.* train_step_timing in s: <seconds> \|"
-                r".*consumed_samples: \d",
+                r"(?:.* reduced_train_loss: <loss> \|)?.* train_step_timing in s: <seconds> \|",
             ),
             form("MEMBER: ", r"GLOBAL_RANK: \d+, MEMBER: \d+/<world_size>\s*$"),
             form("Starting with ", r"Starting with <world_size> processes"),
@@ -144,14 +173,15 @@ _UNREAD = (
 
 def _of_maxtext(launch: Launch) -> list[int]:
     each = {float(text) for text in launch.texts("per_device")}
-    split = prod(launch.only(name) or 1 for name in DEGREES[:3])
-    whole = {one * split * (launch.only("accumulation") or 1) for one in each}
+    is_known = launch.devices == 1 or degrees(launch)
+    whole = {one * split(launch) * (launch.only("accumulation") or 1) for one in each if is_known}
     return [int(one) for one in whole if one == int(one)]
 
 
 MAXTEXT = tool(
     Grammar(
         name="maxtext",
+        splits=True,
         marks=("completed step: ",),
         sure=r"\bcompleted step: \d+, seconds: [\d.]+",
         unit="tokens",
@@ -215,7 +245,14 @@ DEEPSPEED = tool(
                 r"[ =]<epoch>/(?:micro_step=\d+/global_step=)?<step>, RunningAvgSamplesPerSec=<rate>, Curr",
             ),
             form(", SamplesPerSec=", r" <epoch>/<step>, SamplesPerSec=(?P<rate>\d+\.\d{3,})(?:,|\s*$)"),
+            form(
+                "|E2E latency=",
+                r"\|Generate time=.*AvgSamplesPerSec=",
+                reason="trains on samples that it generates: its rates leave out the generation",
+            ),
             form("configuration:", r"DeepSpeedEngine configuration:", begins=True),
+            form("dist_world_size=", r"dist_world_size=<world_size>\s*$"),
+            form("Config mesh_device", r"Config mesh_device \w+ world_size = <world_size>\s*$"),
             form("world_size .", r"\s\s+world_size \.+ <world_size>\s*$"),
             form("train_micro_batch", r"train_micro_batch_size_per_gpu \.* ?<batch_size>\s*$"),
             form("gradient_accum", r"gradient_accumulation_steps \.+ <accumulation>\s*$"),
@@ -242,6 +279,7 @@ def _mesh(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 KEMPNERFORGE = tool(
     Grammar(
         name="kempnerforge",
+        splits=True,
         marks=("tok/s=",),
         sure=r"\[step \d+\] loss=\S+ \| .*\btok/s=[\d,]+",
         unit="tokens",

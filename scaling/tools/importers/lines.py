@@ -126,6 +126,8 @@ _WITHIN = re.compile(r"\[[^\]\n]*\]<std(?:out|err)>:")
 _RANK = re.compile(r"\[(?:[^\],\s]*,)?(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]<std|\[rank(\d+)\]:")
 _NUMBER = re.compile(r"\[default(\d+)\]:|(?<![\w:.+-])(\d+): |\[(\d+)\] ")
 _CELL = re.compile(r"(?<!\\)\|")
+# what Ray adds to a line that stands for similar ones
+_REPEATED = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray .*\))?\s*$")
 
 
 def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
@@ -144,13 +146,15 @@ def untagged(block: str) -> tuple[Iterable[int | None], Sequence[str]]:
     _, *parts = _START.split(lines)
     tags, texts = parts[::2], parts[1::2]
     bare = "\n".join(texts)
-    if any(sign in bare for sign in ("<std", "|", "```", "~~~")):
+    if any(sign in bare for sign in ("<std", "|", "```", "~~~", "across cluster]")):
         texts = list(map(_bare, tags, texts))
     return [_rank(tag) if tag else None for tag in tags], texts
 
 
 def _bare(tags: str, text: str) -> str:
-    """Take tags within a line off, which mpirun puts there, and the marks of Markdown."""
+    """Take off tags that mpirun puts within a line, and what Ray and Markdown put after it."""
+    if "across cluster]" in text:
+        text = _REPEATED.sub("", text)
     if "<std" in text and (within := _WITHIN.search(tags)) is not None:
         text = text.replace(within[0], "")
     if "|" in text and text.lstrip().startswith("|") and text.rstrip().endswith("|"):

@@ -57,6 +57,8 @@ NUMBER = (
 MOST_SHOWN = 80
 # far above any real rate
 MOST_RATE = 1e13
+# devices, and samples of a device; far above any real number
+MOST_COUNT = 10**9
 
 
 class Refused(UsageError):
@@ -70,6 +72,8 @@ class Given(Record, frozen=True, kw_only=True):
     batch_size: int = 0
     model: str = ""
     precision: str = ""
+    # `tp=4,pp=2`; `tp=1` for a model that is not split
+    parallelism: str = ""
     speed_of: SpeedOf = ""
 
 
@@ -156,8 +160,8 @@ def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
     found = agreed(said, given.world_size, "--world-size", "numbers of devices")
     if found is None:
         raise Refused(f"does not say on how many devices it ran{hint}: add --world-size N")
-    if found < 1:
-        raise Refused(f"says {found} devices: add --world-size N")
+    if not 1 <= found <= MOST_COUNT:
+        raise Refused(f"ran on {found} devices, which is impossible")
     return found
 
 
@@ -191,6 +195,9 @@ def row(
     """Build the row of a cell from a log and the command line. Raises Refused."""
     if rate is not None and not 0 < rate < MOST_RATE:
         raise Refused(f"has a rate of {rate:g}, which is impossible")
+    batch = agreed(batches, given.batch_size, "--batch-size", "batch sizes") or 0
+    if batch > MOST_COUNT:
+        raise Refused(f"has {batch} samples per device, which is impossible")
     return ImportedRow(
         tool=tool,
         log="",
@@ -198,12 +205,12 @@ def row(
         rate=rate,
         world_size=devices,
         model=name(models, given.model, "--model", "models"),
-        batch_size=agreed(batches, given.batch_size, "--batch-size", "batch sizes") or 0,
+        batch_size=batch,
         precision=name(map(_precision, precisions), _precision(given.precision), "--precision", "precisions"),
         device_kind=name(device_kinds, "", "", "kinds of devices"),
         framework=name(frameworks, "", "", "frameworks"),
         variables=name(variables, "", "", "ways to place variables"),
-        parallelism=parallelism,
+        parallelism=agreed(filter(None, [parallelism]), given.parallelism, "--parallelism", "parallelisms") or "",
         synchronous=synchronous,
         failed=failed,
         audit=audit,

@@ -122,7 +122,8 @@ HF_TRAINER = tool(
 # ---------------------------------------------------------------- Lightning
 # Its bar counts steps; `--batch-size` of a device turns them into samples. ThroughputMonitor prints the stage in
 # front of `device/samples_per_sec` and `samples_per_sec` (`train|`). A bar's seconds include validation, so the
-# first rate of a count is used, and none after a validation's bar.
+# first rate of a count is used, and none after a validation's bar. A terminal keeps the last state alone: a full
+# bar with a result of the validation and no earlier state of its epoch.
 
 # `50%|####    | `; SageMaker leaves the bar out
 _DRAWN = r": *(?:\d+% +(?=\d)|(?:\d+%)?\|.*?\| *)?"
@@ -138,6 +139,7 @@ _TRAINS = re.compile(r"Epoch (\d{1,9})|Training")
 _VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?(?:: | +\u2501)")
 # A checkpoint of a validation's metric follows its bar; in the first epoch, so does a metric of validation.
 _CHECKED = re.compile(r"global step [\d,]+: '[^']*val[^']*' (?:reached|was not in top)|Epoch 0: .*[\[,] ?val\w*=")
+_LAST_STATE = re.compile(r" (\d+)/\1 \[.*[ ,]val(?:id(?:ation)?)?[_/]\w+=")
 # The stage and `device` precede the key, with separators that users choose.
 _BEFORE = r"[^\s'\"{}()\[\],]"
 _MONITOR = re.compile(
@@ -150,18 +152,22 @@ def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     text = line.text
     if "samples_per_sec" in text:
         yield from _monitored(text)
-    elif "it/s" not in text and "s/it" not in text:
+    elif ("it/s" not in text and "s/it" not in text) or "Sanity Checking" in text:
         return
     elif (trains := _TRAINS.search(text)) is not None:
-        yield {"_epoch": trains[1] or "0"}
+        epoch = trains[1] or "0"
+        is_late = ("_epoch" not in launch.last and "_validating" in launch.last) or _LAST_STATE.search(text)
+        if is_late and "?it/s" not in text and epoch not in launch.facts["shown"]:
+            yield {"validated": epoch}
+        yield {"_epoch": epoch, "shown": epoch}
         if "val" in text and _CHECKED.search(text) is not None:
-            yield {"validated": trains[1] or "0", "_done": ""}
+            yield {"validated": epoch, "_done": ""}
         if (bar := _BAR.search(text) or _RICH.search(text)) is not None:
             yield from _bar(bar, launch)
         elif "?it/s" not in text and "?s/it" not in text:
             raise ValueError
-    elif "_epoch" in launch.last and _VALIDATES.search(text):
-        yield {"validated": launch.last["_epoch"], "_done": ""}
+    elif _VALIDATES.search(text):
+        yield {"validated": launch.last.get("_epoch"), "_validating": "yes", "_done": ""}
 
 
 def _bar(bar: re.Match[str], launch: Launch) -> Iterator[Mapping[str, Any]]:
@@ -297,6 +303,7 @@ def _mesh(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 TORCHTITAN = tool(
     Grammar(
         name="torchtitan",
+        splits=True,
         marks=("tps:", "wps:"),
         sure=r"step: *\d+ .*loss: *\S+ .*[tw]ps: *[\d,]+",
         unit="tokens",

@@ -79,7 +79,7 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
 
     The digest is of the text without tags and white space.
     """
-    if not path.is_file():
+    if not path.is_file() or not path.stat().st_size:
         raise Refused(_why_not(path))
     if not path.stat().st_size:
         raise Refused("is empty")
@@ -96,6 +96,8 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
 
 
 def _why_not(path: Path) -> str:
+    if path.is_file():
+        return "is empty"
     if path.is_dir():
         return "is a folder: give the logs in it"
     if path.exists() or str(path) == "-":

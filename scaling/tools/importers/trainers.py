@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from math import ceil, floor
 
 import numpy as np
 
 from scaling.records.run import ImportedUnit
-from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, form, of_all, tool
+from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, form, integers, of_all, tool
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused
-
-
-def _multiples(low: float, high: float, of: int) -> set[int]:
-    return {of * count for count in range(ceil(low / of), floor(high / of) + 1)}
-
 
 # ---------------------------------------------------------------- Composer
 # SpeedMonitor of github.com/mosaicml/composer: means over the last batches, with four digits.
@@ -33,7 +27,7 @@ def _ratio(launch: Launch) -> dict[int, LogLine | None]:
     whole, one = launch.pooled("rate"), launch.pooled("device_rate")
     if not whole.size or not one.size or one[-1] <= _HALF:
         return {}
-    found = _multiples((whole[-1] - _HALF) / (one[-1] + _HALF), (whole[-1] + _HALF) / (one[-1] - _HALF), 1)
+    found = integers((whole[-1] - _HALF) / (one[-1] + _HALF), (whole[-1] + _HALF) / (one[-1] - _HALF))
     return dict.fromkeys(found) if len(found) == 1 else {}
 
 
@@ -83,12 +77,15 @@ def _updates(launch: Launch) -> Value:
 
 
 def _of_update(launch: Launch) -> list[int]:
-    """Images of a device: seconds x rate, where the digits of all lines leave one number."""
+    """Images of a device: seconds x rate, where the digits of all lines leave one number. Raises Refused."""
     found: set[int] | None = None
     for seconds, rate in zip(launch.pooled("seconds"), launch.pooled("rate"), strict=True):
-        one = _multiples((seconds - 0.0005) * (rate - 0.005), (seconds + 0.0005) * (rate + 0.005), launch.devices)
+        one = integers((seconds - 0.0005) * (rate - 0.005), (seconds + 0.0005) * (rate + 0.005))
         found = one if found is None else found & one
-    return [found.pop() // launch.devices] if found and len(found) == 1 else []
+    whole = {images // launch.devices for images in found or () if images % launch.devices == 0}
+    if found and not whole:
+        raise Refused(f"has {min(found)} images per update, no multiple of {launch.devices} devices")
+    return [whole.pop()] if len(whole) == 1 else []
 
 
 TIMM = tool(

@@ -130,8 +130,12 @@ def test_degrees_of_one_and_data_parallelism_split_nothing(text: str) -> None:
     assert claims(TITAN, row(4, 3600.0, parallelism=text))[4] == (0.9, 1)
 
 
-def test_an_unknown_parallelism_is_no_launch_of_a_known_one() -> None:
-    assert len(cells([row(4, 3600.0), row(4, 3600.0, parallelism="tp=1,pp=1")])) == 2
+def test_an_unknown_parallelism_claims_nothing() -> None:
+    unknown = row(4, 3600.0, parallelism="unknown")
+    assert claims(TITAN, unknown)[4] is None
+    assert note(TITAN, unknown).endswith("the log does not say its parallelism; add --parallelism")
+    assert len(cells([unknown, unknown, row(4, 3600.0)])) == 3
+    assert claims(replace(TITAN, parallelism="unknown"))[1] == (1.0, 1)
 
 
 @pytest.mark.parametrize(

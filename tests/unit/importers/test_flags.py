@@ -10,6 +10,7 @@ from scaling.errors import UsageError
 from scaling.tools.importers import __main__ as command
 from scaling.tools.importers.flags import of_one
 from scaling.tools.importers.logs import Given
+from scaling.tools.importers.tools import read_all
 from tests.support.imported_logs import written
 
 ALL = Given(batch_size=16, precision="fp32")
@@ -22,6 +23,8 @@ ALL = Given(batch_size=16, precision="fp32")
         (":4", Given(world_size=4, batch_size=16, precision="fp32")),
         (":4:batch=32", Given(world_size=4, batch_size=32, precision="fp32")),
         (":precision=bf16:8", Given(world_size=8, batch_size=16, precision="bf16")),
+        (":parallelism=pp=2,tp=4", Given(batch_size=16, precision="fp32", parallelism="tp=4,pp=2")),
+        (":parallelism=tp=1", Given(batch_size=16, precision="fp32", parallelism="tp=1")),
         (":model=llama3 8B", Given(batch_size=16, model="llama3 8B", precision="fp32")),
     ],
 )
@@ -49,6 +52,7 @@ def test_the_name_of_a_missing_log_is_without_values(name: str, log: str) -> Non
         (":4:", "'' is not understood"),
         (":4x", "'4x' is not understood"),
         (":batch=", "'batch=' is not understood"),
+        (":parallelism=dp=4", "'parallelism=dp=4' is not understood"),
         (":world=4", "'world=4' is not understood"),
         (":4:8", "'8' is given twice"),
         (":model=a:model=b", "'model=b' is given twice"),
@@ -58,7 +62,19 @@ def test_a_mistake_names_the_log_and_the_form(end: str, said: str, tmp_path: Pat
     log = written(tmp_path, "")
     with pytest.raises(UsageError) as error:
         of_one(f"{log}{end}", ALL)
-    assert str(error.value) == f"LOG {log}{end}: {said}; write {log}:N:batch=B:model=NAME:precision=NAME"
+    form = f"{log}:N:batch=B:model=NAME:precision=NAME:parallelism=tp=T"
+    assert str(error.value) == f"LOG {log}{end}: {said}; write {form}"
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [(":4000000000", "4000000000 devices"), (":4:batch=4000000000", "4000000000 samples per device")],
+)
+def test_more_than_a_run_can_hold_is_refused(end: str, said: str, tmp_path: Path) -> None:
+    text = "".join(f"Batch {step} Loss: 7.24, Speed: 9.41 samples/sec\n" for step in range(3))
+    log, given = of_one(f"{written(tmp_path, text)}{end}", Given())
+    with pytest.raises(UsageError, match=f"{said}, which is impossible"):
+        read_all([log], None, given)
 
 
 def test_logs_of_several_numbers_of_devices_have_an_efficiency(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_fp8_is_another_precision(tmp_path: Path) -> None:
         ("| global batch size:    64 | lm loss: 1.000000E+01", "| global batch size:    32 | lm loss: 1.0E+01",
          "says several values of global batch: 32"),
         ("using world size: 8", "using world size: 16", "several numbers of devices: 8 (line 14), 16 (line 1)"),
-        (" | global batch size:", " | batch size:", "has no whole line with a rate"),
+        (" | global batch size:", " | batch size:", "has no whole line with a time and its global batch size"),
     ],
 )  # fmt: skip
 def test_what_is_refused_of_megatron(before: str, after: str, said: str, tmp_path: Path) -> None:
@@ -127,7 +128,63 @@ def test_iterations_that_are_no_number_are_a_failure(tmp_path: Path) -> None:
     assert only_row(written(tmp_path, text)).failed == "the loss is no number"
 
 
+# Megatron-DeepSpeed prints samples/s of all devices, tokens/s of one device, and seconds in some versions.
+TGS = "".join(
+    f"iteration {step:8}/    9000 | consumed samples: {96 * step:12} | elapsed time per iteration (s): "
+    f"{seconds:.2f} | global batch size:    96 | lm loss: 5.900000E+00 | actual seqlen:  1024 | samples per "
+    f"second: {96 / seconds:.3f} | tokens per gpu per second (tgs): {8192 / seconds:.3f} | TFLOPs: 51.20 |\n"
+    for step, seconds in ((1, 9.0), (2, 3.0), (3, 3.2), (4, 3.0))
+)
+
+
+def test_tokens_per_second_of_a_device_say_how_many_there_are(tmp_path: Path) -> None:
+    log = written(tmp_path, TGS)
+    row = only_row(log)
+    assert (row.rate, row.world_size) == (32.0, 12)
+    assert "--world-size 16: the log says 12" in refusal(log, Given(world_size=16))
+
+
+def test_several_lengths_of_a_sequence_tell_no_number_of_devices(tmp_path: Path) -> None:
+    log = written(tmp_path, TGS.replace("seqlen:  1024", "seqlen:  2048", 1))
+    assert only_row(log, EIGHT).world_size == 8
+
+
 # ---------------------------------------------------------------- the others
+
+
+def test_nemo_may_print_consumed_samples_first(tmp_path: Path) -> None:
+    lines = [line.partition(" | consumed_samples: ") for line in NEMO.splitlines()]
+    first = "".join(f"{a.replace(' | lr', f' | consumed_samples: {b} | lr')}{' | val_loss: 9.8' if b else ''}\n"
+                    for a, _, b in lines)  # fmt: skip
+    assert only_row(written(tmp_path, first)).rate == pytest.approx(SAID["nemo.log"].rate)
+    assert refusal(written(tmp_path, first.replace(" | val_loss: 9.8", ""))) == "has no whole line with a rate"
+
+
+def test_deepspeed_that_trains_on_its_own_samples_is_refused(tmp_path: Path) -> None:
+    chat = (
+        "|E2E latency=4.00s |Generate time=3.00s (75.00%) |Training time=0.90s (22.50%) |AvgSamplesPerSec=16.00\n"
+    )
+    assert "leave out the generation (line 1)" in refusal(written(tmp_path, chat + DEEPSPEED))
+
+
+def test_deepspeed_says_its_ranks_before_its_engine(tmp_path: Path) -> None:
+    timer = DEEPSPEED[DEEPSPEED.index("[2026-01-05 11:00:00,123] [INFO] [timer") :]
+    log = written(tmp_path, f"[INFO] [config.py:733:__init__] Config mesh_device None world_size = 4\n{timer}")
+    assert only_row(log).world_size == 4
+    assert "--world-size 8: the log says 4" in refusal(log, EIGHT)
+
+
+def test_deepspeed_on_more_devices_than_ranks_with_data_is_refused(tmp_path: Path) -> None:
+    """The launcher counts devices, the engine data-parallel ranks."""
+    launcher = "[INFO] [launch.py:164:main] dist_world_size={}\n"
+    assert only_row(written(tmp_path, launcher.format(4) + DEEPSPEED)).world_size == 4
+    assert "several numbers of devices: 4 (line" in refusal(written(tmp_path, launcher.format(8) + DEEPSPEED))
+
+
+def test_what_ray_adds_to_a_line_hides_no_step(tmp_path: Path) -> None:
+    repeated = re.sub(r"(completed step: [1-9].*)", r"(main pid=7) \1 [repeated 3x across cluster]", MAXTEXT)
+    assert repeated != MAXTEXT
+    assert only_row(written(tmp_path, repeated)).rate == SAID["maxtext.log"].rate
 
 
 def test_deepspeed_of_2020_prints_one_average(tmp_path: Path) -> None:
@@ -245,6 +302,51 @@ def test_a_table_of_results_has_the_same_bases(tmp_path: Path) -> None:
     (found,) = read_all([log], None, Given(batch_size=8, precision="bf16"))
     told = [(cell.world_size, cell.base_world_size, round(cell.efficiency or 0, 3)) for cell in cells(found.rows)]
     assert told == [(1, 1, 1.0), (4, 1, 0.931), (4, 4, 1.0), (8, 4, 0.881)]
+
+
+def of_nemo(devices: int, seconds: float) -> str:
+    """The lines of steps alone, as people paste them."""
+    return "".join(
+        f"Training epoch 0, iteration {step}/9 | global_batch_size: {4 * devices} | train_step_timing in s: "
+        f"{seconds} | consumed_samples: {4 * devices * (step + 1)}\n"
+        for step in range(1, 4)
+    )
+
+
+def test_a_log_that_does_not_say_its_split_has_no_efficiency_without_the_flag(tmp_path: Path) -> None:
+    logs = {
+        devices: written(tmp_path, of_nemo(devices, seconds), f"{devices}.log")
+        for devices, seconds in ((1, 0.4), (8, 0.5))
+    }
+
+    def told(split: str) -> list[tuple[int, str, float | None]]:
+        of_log = {
+            log: Given(world_size=devices, model="8B", precision="bf16", parallelism=split if devices > 1 else "")
+            for devices, log in logs.items()
+        }
+        rows = [row for found in read_all(logs.values(), None, Given(), of_log) for row in found.rows]
+        return [
+            (cell.batch_size, cell.parallelism, cell.efficiency and round(cell.efficiency, 3))
+            for cell in cells(rows)
+        ]
+
+    assert told("") == [(4, "", 1.0), (0, "unknown", None)]
+    assert told("tp=1") == [(4, "", 1.0), (4, "", 0.8)]
+    assert told("tp=2")[1:] == [(8, "tp=2", None)]
+
+
+def test_a_global_batch_is_a_multiple_of_the_ranks(tmp_path: Path) -> None:
+    log = written(tmp_path, of_nemo(8, 0.5))
+    said = refusal(log, Given(world_size=3, parallelism="tp=1"))
+    assert said == "has a global batch of 32, no multiple of 3 data-parallel ranks"
+    assert only_row(log, Given(world_size=4, parallelism="tp=1")).batch_size == 8
+
+
+def test_a_split_that_the_log_contradicts_is_refused() -> None:
+    said = refusal(SAMPLES / "megatron.log", Given(parallelism="tp=4"))
+    assert said == "--parallelism tp=4: the log says tp=2"
+    said = refusal(SAMPLES / "aws_fsdp.log", Given(world_size=6, parallelism="tp=4"))
+    assert said == "splits its model over 4 devices: 6 are no multiple of them"
 
 
 def test_without_the_same_split_the_row_says_what_it_needs(tmp_path: Path) -> None:

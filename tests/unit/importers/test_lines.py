@@ -130,6 +130,12 @@ def read(folder: Path, data: bytes) -> list[tuple[int | None, str]]:
         ("trainer  | Model: a", None, "Model: a"),
         ("(RayTrainWorker pid=123, ip=10.0.0.2) Model: a", None, "Model: a"),
         ("(RayTrainWorker pid=123) [rank1]:Model: a", 1, "Model: a"),
+        ("(RayTrainWorker pid=123) Model: a [repeated 9x across cluster]", None, "Model: a"),
+        (
+            "(main pid=7) Model: a [repeated 2x across cluster] (Ray deduplicates logs by default.)",
+            None,
+            "Model: a",
+        ),
         ("Jan  2 03:04:05 node7 python[4242]: Model: a", None, "Model: a"),
         ("<30>Jan 12 03:04:05 node7 srun[4242]: 3: Model: a", 3, "Model: a"),
         ("2026-01-01T00:00:00+0200 node7 docker/abc[12]: Model: a", None, "Model: a"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,37 @@ def test_batches_that_were_not_full_tell_no_batch(tmp_path: Path) -> None:
     assert only_row(written(tmp_path, COMPOSER.replace("sample: 6656", "sample: 6650"))).batch_size == 0
 
 
+# ---------------------------------------------------------------- Lightning's bars
+
+BAR = "Epoch {}: {}%|####| {}/90 [00:10<00:00, {}it/s, v_num=1{}]\n"
+VALIDATION = "Validation DataLoader 0:  50%|##  | 5/10 [00:01<00:01, 5.00it/s]\n"
+LATE = "has no whole bar of an epoch with its rate before a validation, whose seconds are in later bars"
+
+
+def test_a_full_bar_with_a_result_of_the_validation_includes_its_seconds(tmp_path: Path) -> None:
+    """It is the last state, which a terminal keeps alone."""
+    last = BAR.format(3, 100, 90, "8.00", ", val_loss=1.2")
+    assert refusal(written(tmp_path, last), TWO) == LATE
+    shown = BAR.format(3, 50, 45, "9.00", "") + last
+    assert only_row(written(tmp_path, shown), TWO).rate == 8.0
+    started = "Epoch 3:   0%|    | 0/90 [00:00<?, ?it/s]\n" + last
+    assert only_row(written(tmp_path, started), TWO).rate == 8.0
+    assert only_row(written(tmp_path, last.replace("val_loss", "train_loss")), TWO).rate == 8.0
+
+
+def test_a_log_that_begins_within_a_validation_has_no_rate_of_its_epoch(tmp_path: Path) -> None:
+    bar = BAR.format(3, 90, 81, "8.00", "")
+    assert refusal(written(tmp_path, VALIDATION + bar), TWO) == LATE
+    fit = "Epoch 3:   0%|    | 0/90 [00:00<?, ?it/s]\n"
+    assert only_row(written(tmp_path, VALIDATION + fit + bar), TWO).rate == 8.0
+
+
+def test_a_sanity_check_is_no_skipped_line(tmp_path: Path) -> None:
+    check = "Sanity Checking DataLoader 0: 100%|####| 2/2 [00:00<00:00, 9.00it/s] INFO Epoch 0: loss 1.0\n"
+    row = only_row(written(tmp_path, check + BAR.format(0, 50, 45, "8.00", "")), TWO)
+    assert not any("skipped" in note for note in row.notes)
+
+
 # ---------------------------------------------------------------- timm
 
 
@@ -96,6 +128,11 @@ def test_timm_says_model_and_precision(tmp_path: Path) -> None:
         "Using native Torch AMP. Training in mixed precision.", "AMP not enabled. Training in float32."
     )
     assert only_row(written(tmp_path, text)).precision == "fp32"
+
+
+def test_images_of_an_update_are_a_multiple_of_the_devices(tmp_path: Path) -> None:
+    text = re.sub("total 4,", "total 3,", TIMM)
+    assert refusal(written(tmp_path, text)) == "has 1024 images per update, no multiple of 3 devices"
 
 
 def updates(*of: tuple[int, int, float, float]) -> str:
