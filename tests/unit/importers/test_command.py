@@ -184,7 +184,7 @@ def test_an_efficiency_over_four_devices_names_its_base(
     assert split.splitlines()[-1].endswith("efficiency 0.880 base N=4 flags IMPORTED")
     (line,) = (line for line in split.splitlines() if "4770.log" in line and "%" in line)
     assert line.split()[2:5] == ["1.76", "88.0", "%"] and line.split()[6] == "4"
-    assert "53" not in split
+    assert "53.0 %" not in split
     run = str(tmp_path / "run")
     assert "1.76x its own rate on 4: 88.0 % of linear scaling" in shown(capsys, run, "--format", "html")
     rows = list(csv.DictReader(io.StringIO(shown(capsys, run, "--format", "csv"))))
