@@ -89,7 +89,7 @@ def written(folder: Path, text: str, name: str = "a.log") -> Path:
 
 
 def imported(log: Path, given: Given = NOTHING, tool: str | None = None) -> Found:
-    return read_all([log], tool, given)[0]
+    return read_all([(log, given)], tool)[0]
 
 
 def only_row(log: Path, given: Given = NOTHING) -> ImportedRow:

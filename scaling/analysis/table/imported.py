@@ -38,7 +38,8 @@ NEEDED = {
 # the parallelism of a tool that splits models, whose log does not say it
 UNKNOWN = "unknown"
 _DEGREE = re.compile(r"([a-z_]+) *= *(\d+)")
-_SPLITS = ("tp", "pp", "cp", "ep")
+# tensor, pipeline, context, expert: the parallelisms that split a model
+DEGREES = ("tp", "pp", "cp", "ep")
 
 
 class Imported(Record, frozen=True, kw_only=True):
@@ -100,7 +101,7 @@ def parallelism(one: ImportedRow | Imported) -> str:
         return "" if one.world_size == 1 else UNKNOWN
     text = one.parallelism.casefold()
     degrees = {name: int(degree) for name, degree in _DEGREE.findall(text) if not name.startswith("dp")}
-    order = (*_SPLITS, *sorted(degrees.keys() - set(_SPLITS)))
+    order = (*DEGREES, *sorted(degrees.keys() - set(DEGREES)))
     return ",".join(f"{name}={degrees[name]}" for name in order if degrees.get(name, 1) > 1)
 
 

@@ -21,7 +21,7 @@ from scaling.tools.importers.tools import read_all
 
 
 def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
-    found = read_all(asked.logs, asked.tool, asked.given, asked.of_log)
+    found = read_all(asked.logs, asked.tool)
     return Header(
         schema=SCHEMA,
         version=scaling.__version__,

@@ -11,17 +11,14 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from scaling.records.run import ImportedBandwidth
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Found, Given, Refused, Skipped, Tool, once, world_size
+from scaling.tools.importers.nccl_tests import COLLECTIVES, busbw_over_algbw
 
-_NAMES = {
-    name.replace("_", ""): name
-    for name in (
-        "all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast", "alltoall", "alltoallv", "sendrecv",
-        "gather", "scatter", "hypercube",
-    )
-}  # fmt: skip
+_NAMES = {name.replace("_", ""): name for name in COLLECTIVES}
 _APART = 0.02
 _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
@@ -34,11 +31,12 @@ def _check(one: ImportedBandwidth) -> ImportedBandwidth:
     """Raises ValueError for a result without time, Refused for a factor of another number of devices."""
     if not (one.time_s > 0 and one.algbw_gbytes_per_s > 0):
         raise ValueError
-    factor = 2 * (one.world_size - 1) / one.world_size
-    if one.collective == "all_reduce" and abs(one.busbw_gbytes_per_s / one.algbw_gbytes_per_s - factor) > _APART:
+    factor = float(busbw_over_algbw("all_reduce", np.array(one.world_size)))
+    said = one.busbw_gbytes_per_s / one.algbw_gbytes_per_s
+    if one.collective == "all_reduce" and abs(said - factor) > _APART:
         raise Refused(
             f"contradicts itself: busbw / algbw of an all-reduce on {one.world_size} devices is {factor:.2f}, not "
-            f"{one.busbw_gbytes_per_s / one.algbw_gbytes_per_s:.2f} (groups at once?)"
+            f"{said:.2f} (groups at once?)"
         )
     return one
 

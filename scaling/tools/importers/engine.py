@@ -6,7 +6,7 @@ text that always follows a number, so that a cut number is not read. Names:
 * `step`, `epoch`: the place of a rate; a place that is repeated at another rate is another training. `at` is the
   step of the lines that follow.
 * RATES, `x_rate`, `x_total`: numbers that become the value. A total is of the whole launch.
-* `loss`: a loss that is no number is a failure. `who`: the rank of a line whose launcher prints no tag.
+* `loss`: a loss that is no number is a failure. `rank`: that of a line whose launcher prints no tag.
 * `world_size`, `batch_size` (of a device), `global_batch`, `accumulation`, `model`, `precision`, `framework`,
   `variables`, `device_kind`, `asynchronous`, DEGREES: facts, kept with their first line.
 * `_name`: a number, of which the last value is kept. Other names are facts for the functions of a tool.
@@ -27,11 +27,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.analysis.table.imported import UNKNOWN
+from scaling.analysis.table.imported import DEGREES, UNKNOWN
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
+    APART,
     MOST_RATE,
     NUMBER,
     Found,
@@ -50,10 +51,8 @@ from scaling.tools.importers.logs import world_size as agreed_size
 # ---------------------------------------------------------------- forms of lines
 
 RATES = frozenset({"rate", "total", "seconds", "ms"})
-# tensor, pipeline, context, expert: the parallelisms that split a model
-DEGREES = ("tp", "pp", "cp", "ep")
 _TEXTS = frozenset({"model", "precision", "framework", "variables"})
-_NO_FACTS = frozenset({"step", "epoch", "who", "at", "begins", "length"})
+_NO_FACTS = frozenset({"step", "epoch", "rank", "at", "begins", "length"})
 _INTEGER = rf"(?<![\d.,])(?:\d{{1,3}}(?:,\d{{3}})+|\d{{1,18}})(?![\d{CUT}])"
 _NO_NUMBER = frozenset({"nan", "inf", "-nan", "-inf"})
 
@@ -96,8 +95,8 @@ def _field(name: re.Match[str]) -> str:
 
 # an epoch and a step in one integer of 63 bits
 SHIFT, _MOST = 1 << 40, 1 << 22
-# largest relative difference between ranks: of one step; of steady rates and totals
-_ALIKE, APART = 0.05, 0.2
+# largest relative difference between ranks in one step
+_ALIKE = 0.05
 _MOST_VALUES = 4096
 # of a trace
 _MOST_PLACES = 4096
@@ -143,7 +142,7 @@ class Rates:
             yield epoch, start, end
 
 
-# the rank in a launcher's tag and `<who>` of a line
+# the rank in a launcher's tag, and `<rank>` of a line
 Speaker = tuple[int | None, str | None]
 _NOBODY = (None, None)
 
@@ -170,7 +169,7 @@ class Launch:
         """Add what a line says. Return True if it says a rate."""
         spoke = False
         if "at" in values:
-            self.at[line.rank, values.get("who")] = _place(values.get("epoch"), values["at"])
+            self.at[line.rank, values.get("rank")] = _place(values.get("epoch"), values["at"])
         for name, value in values.items():
             if value is None:
                 continue
@@ -197,10 +196,10 @@ class Launch:
         rate = number(value) if isinstance(value, str) else float(value)
         if not 0 < rate < MOST_RATE:
             return False
-        who, of_name = (line.rank, values.get("who")), self.rates[name]
-        if (rates := of_name.get(who)) is None:
-            rates = of_name[who] = Rates()
-        place = _place(values.get("epoch"), values.get("step"), self.at.get(who))
+        speaker, of_name = (line.rank, values.get("rank")), self.rates[name]
+        if (rates := of_name.get(speaker)) is None:
+            rates = of_name[speaker] = Rates()
+        place = _place(values.get("epoch"), values.get("step"), self.at.get(speaker))
         if not rates.add(place, rate) and place is not None and not self.mixed:
             where = f"step {place % SHIFT}" + (f" of epoch {place // SHIFT}" if place >= SHIFT else "")
             self.mixed = (
@@ -209,14 +208,14 @@ class Launch:
             )
         return True
 
-    def spoke(self, who: Speaker) -> bool:
+    def spoke(self, speaker: Speaker) -> bool:
         """True if this speaker, or one without a rank, has said a rate."""
         speakers = self.speakers
-        return who in speakers or _NOBODY in speakers or (who == _NOBODY and bool(speakers))
+        return speaker in speakers or _NOBODY in speakers or (speaker == _NOBODY and bool(speakers))
 
     @property
     def speakers(self) -> set[Speaker]:
-        return {who for speakers in self.rates.values() for who in speakers}
+        return {speaker for speakers in self.rates.values() for speaker in speakers}
 
     def distinct(self, metric: str) -> list[Rates]:
         """Rates of speakers; those that say the same all along are one."""
@@ -341,6 +340,17 @@ def per_step(what: str, *notes: str) -> Values:
     return value
 
 
+def of_steps(launch: Launch, steps_per_s: float, *notes: str) -> Value:
+    """Steps/s, or with `--batch-size` samples/s."""
+    if not launch.given.batch_size:
+        return steps_per_s, (*notes, "steps/s: --batch-size N makes samples of them")
+    return steps_per_s * launch.given.batch_size * launch.devices, notes
+
+
+def unit_of_steps(launch: Launch) -> ImportedUnit:
+    return "samples" if launch.given.batch_size else "steps"
+
+
 # ---------------------------------------------------------------- number of devices, batch, parallelism
 
 
@@ -358,6 +368,19 @@ def sizes(launch: Launch) -> dict[int, LogLine | None]:
 def integers(low: float, high: float) -> set[int]:
     """The integers that printed digits leave."""
     return set(range(ceil(low), floor(high) + 1))
+
+
+def ratios(one: float, other: float, half: float, times: int = 1) -> set[int]:
+    """The integers that `times` the ratio of two printed numbers may be; `half` is half of their last digit."""
+    if other <= half:
+        return set()
+    return integers(times * (one - half) / (other + half), times * (one + half) / (other - half))
+
+
+def mesh(names: str, sizes: str) -> dict[str, int]:
+    """Degrees of a device mesh, such as `dp_shard, tp` and `2, 4`: lines leave out degrees of 1."""
+    found = zip(re.findall(r"\w+", names), map(int, re.findall(r"\d+", sizes)), strict=True)
+    return {**dict.fromkeys(DEGREES, 1), **dict(found)}
 
 
 def batches(launch: Launch) -> Iterable[int]:
@@ -488,7 +511,7 @@ class _Reading:
 
     def _add(self, one: LogLine, values: Mapping[str, Any]) -> bool:
         """Add a line that opens a launch if its speaker has said a rate."""
-        if self.launch.rates and self.launch.spoke((one.rank, values.get("who"))):
+        if self.launch.rates and self.launch.spoke((one.rank, values.get("rank"))):
             self._close()
             self.launch = Launch(self.given, one.number)
         return self.launch.add(one, values)

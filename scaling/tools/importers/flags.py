@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,11 +52,11 @@ app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    logs: tuple[Path, ...]
+    """The parsed command line; each log with its values."""
+
+    logs: tuple[tuple[Path, Given], ...]
     output: Path
     tool: str | None = None
-    given: Given = Given()
-    of_log: Mapping[Path, Given] = {}
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -103,10 +103,7 @@ def importers(
         parallelism=as_text(as_degrees(parallelism)),
         speed_of=speed_of or "",
     )
-    of_log = [of_one(log, given) for log in logs]
-    return Asked(
-        logs=tuple(path for path, _ in of_log), output=output, tool=tool, given=given, of_log=dict(of_log)
-    )
+    return Asked(logs=tuple(of_one(log, given) for log in logs), output=output, tool=tool)
 
 
 # ---------------------------------------------------------------- LOG:N:batch=B

@@ -13,7 +13,6 @@ import numpy as np
 
 from scaling.records.run import ImportedRow
 from scaling.tools.importers.engine import (
-    DEGREES,
     Grammar,
     Launch,
     Line,
@@ -21,10 +20,11 @@ from scaling.tools.importers.engine import (
     Value,
     degrees,
     form,
-    integers,
+    mesh,
     of_all,
     of_device,
     per_step,
+    ratios,
     sizes,
     split,
     tool,
@@ -70,10 +70,9 @@ _HALF = 0.0005
 def _devices(launch: Launch) -> dict[int, LogLine | None]:
     said, lengths = sizes(launch), list(launch.integers("sequence_length"))
     tgs, samples = (number(launch.last.get(name, "0")) for name in ("_tgs", "_samples"))
-    if len(lengths) == 1 and tgs > _HALF:
-        low, high = (samples - _HALF) / (tgs + _HALF), (samples + _HALF) / (tgs - _HALF)
-        found = integers(low * lengths[0], high * lengths[0])
-        said |= {devices: None for devices in found - said.keys() if len(found) == 1}
+    found = ratios(samples, tgs, _HALF, *lengths) if len(lengths) == 1 else set()
+    if len(found) == 1:
+        said |= dict.fromkeys(found - said.keys())
     return said
 
 
@@ -97,7 +96,7 @@ MEGATRON = tool(
         lines=(
             form(
                 "elapsed time per iteration (",
-                r"(?:\[rank-<who>/<world_size>\].*)?iteration +<step>/ *\d+ \|.* elapsed time per iteration "
+                r"(?:\[rank-<rank>/<world_size>\].*)?iteration +<step>/ *\d+ \|.* elapsed time per iteration "
                 r"\((?:ms\): *<ms>|s\): *<seconds>)(?:/[\d.]+)? \|.* global batch size: *<global_batch> \|"
                 r"(?:.* lm loss: *<loss> \|)?",
             ),
@@ -269,11 +268,10 @@ DEEPSPEED = tool(
 _MESH = re.compile(r"DeviceMesh: dims=\[([^\]]*)\], sizes=\[([\d, ]*)\], world_size=(\d+)\s*$")
 
 
-def _mesh(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+def _initialised(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
     text = line.text
-    if "DeviceMesh: " in text and (mesh := _MESH.search(text)) is not None:
-        degrees = dict(zip(re.findall(r"\w+", mesh[1]), re.findall(r"\d+", mesh[2]), strict=True))
-        yield {**dict.fromkeys(DEGREES, 1), **degrees, "world_size": mesh[3], "begins": True}
+    if "DeviceMesh: " in text and (said := _MESH.search(text)) is not None:
+        yield {**mesh(said[1], said[2]), "world_size": said[3], "begins": True}
 
 
 KEMPNERFORGE = tool(
@@ -286,18 +284,14 @@ KEMPNERFORGE = tool(
         data="tok/s=",
         value=of_all("step", "the tok/s of all devices; the first step that was logged is left out"),
         batches=_accumulated,
-        objects=_mesh,
+        objects=_initialised,
         lines=(
             form("tok/s=", r"\[step <step>\] loss=<loss> \| .*\btok/s=<rate> \| mfu=[\d.]+% \| mem="),
             form(
                 "Starting training",
                 r"batch_size=<batch_size>, grad_accum=<accumulation>, world_size=<world_size>\s*$",
             ),
-            form(
-                "Training config",
-                r"mixed_precision='(?P<precision>\w+)'",
-                begins=True,
-            ),
+            form("Training config", r"mixed_precision='(?P<precision>\w+)'", begins=True),
             form("Model: ", r"Model: (?P<model>[\d,]+ parameters)\s*$"),
         ),
     )

@@ -19,7 +19,7 @@ from scaling.tools.importers.lines import CUT, LogLine
 # ---------------------------------------------------------------- launches of one log
 
 
-# largest relative difference between launches of a cell in one log
+# largest relative difference in one log: between launches of a cell, ranks of a launch, and totals
 APART = 0.2
 
 
@@ -47,7 +47,7 @@ class Rows:
 
 # ---------------------------------------------------------------- rows
 
-Value = TypeVar("Value", str, int)
+_Said = TypeVar("_Said", str, int)
 SpeedOf = Literal["", "worker", "all"]
 # A whole number, neither cut nor the beginning of a longer one; maybe with thousands commas or an exponent.
 NUMBER = (
@@ -129,7 +129,7 @@ def number(text: str) -> float:
     return value if isfinite(value) and 0 <= value < MOST_RATE else float("nan")
 
 
-def agreed(said: Iterable[Value], given: Value, flag: str, what: str) -> Value | None:
+def agreed(said: Iterable[_Said], given: _Said, flag: str, what: str) -> _Said | None:
     """Return the log's value, else the flag's, else None. Raises Refused for several values or a contradiction.
 
     `said` may map values to their lines, which the reason then shows.

@@ -16,9 +16,10 @@ import numpy as np
 
 from scaling.records.run import ImportedRow
 from scaling.text import one_line
-from scaling.tools.importers.engine import APART, SHIFT, Grammar, Launch, Rates, Unfinished, Value, form, tool
+from scaling.tools.importers.engine import SHIFT, Grammar, Launch, Rates, Unfinished, Value, form, tool
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
+    APART,
     NUMBER,
     Found,
     Given,
@@ -116,7 +117,7 @@ def _arguments(line: LogLine, launch: Launch) -> Mapping[str, Any]:
     gpus = said.get("num_gpus", said.get("gpus", "0" if said.get("no_cuda") == "False" else None))
     return {
         "begins": True,
-        "who": node[1] if node else None,
+        "rank": node[1] if node else None,
         "whole": "yes" if said else None,
         "model": _model(said),
         "precision": said.get("dtype"),
@@ -233,7 +234,7 @@ def _epochs(launch: Launch) -> Iterator[float]:
     for cost in islice(launch.texts("cost"), _MOST_EPOCHS):
         tag, node, epoch, seconds = cost.split()
         of_each = launch.rates[_metric(launch)].items()
-        for rates in (one for who, one in of_each if f"{who[0]} {who[1]}" == f"{tag} {node}"):
+        for rates in (one for speaker, one in of_each if f"{speaker[0]} {speaker[1]}" == f"{tag} {node}"):
             for start, end in (span for one, *span in rates.epochs() if one == int(epoch)):
                 yield float(rates.all()[start:end].mean()) * float(seconds)
 
@@ -281,7 +282,7 @@ TOOL = tool(
         lacks=_LACKS,
         checks=(_covers_an_epoch,),
         lines=(
-            form("samples/sec", rf"(?:Node\[<who>\].*?(?:Epoch|Iter)|Epoch|Iter){_SPEED}"),
+            form("samples/sec", rf"(?:Node\[<rank>\].*?(?:Epoch|Iter)|Epoch|Iter){_SPEED}"),
             form("Rank[", r"Epoch\[\d+\] Rank\[<gluon_rank>\] Batch\["),
             form(
                 "Start training with", r"Start training with \[(?P<contexts>(?:[cg]pu\(\d{1,4}\)(?:, )?){1,512})\]"

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from scaling.records.run import ImportedBandwidth
 from scaling.text import counted
@@ -38,9 +39,16 @@ from scaling.tools.importers.logs import (
 # (N - 1) / N for these:
 
 _OF_SHARES = {"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"}
+COLLECTIVES = ("all_reduce", *sorted(_OF_SHARES), "reduce", "broadcast", "alltoallv", "sendrecv", "hypercube")
 _MOST_DEVICES = 4096
 # of values with two decimals, and of ratios that do not follow the formula
 _ROUNDING, _APART = 0.006, 0.002
+
+
+def busbw_over_algbw(collective: str, devices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The factor of a collective; 0 for those whose bandwidths are the same, or unknown."""
+    share = 2 if collective == "all_reduce" else 1 if collective in _OF_SHARES else 0
+    return np.asarray(share * (devices - 1) / devices)
 
 
 def _counted(
@@ -62,13 +70,12 @@ def _fitting(found: Sequence[ImportedBandwidth], collective: str) -> list[int]:
     Before 2020 algbw of shares was busbw (NVIDIA/nccl-tests#37)."""
     if not collective and any(one.busbw_gbytes_per_s > 1.02 * one.algbw_gbytes_per_s > 1 for one in found):
         collective = "all_reduce"
-    share = 2 if collective == "all_reduce" else 1 if collective in _OF_SHARES else 0
-    if not share or all(one.busbw_gbytes_per_s == one.algbw_gbytes_per_s for one in found):
-        return []
     algbw = np.array([one.algbw_gbytes_per_s for one in found])
     busbw = np.array([one.busbw_gbytes_per_s for one in found])
+    if collective not in ("all_reduce", *_OF_SHARES) or bool((busbw == algbw).all()):
+        return []
     counts = np.arange(1, _MOST_DEVICES + 1)
-    factors = share * (counts - 1) / counts
+    factors = busbw_over_algbw(collective, counts)
     off = abs(busbw - factors[:, None] * algbw) - _ROUNDING * (1 + factors[:, None]) - _APART * busbw
     return [int(count) for count in counts[(off <= 0).all(axis=1)]]
 
@@ -79,10 +86,7 @@ def _fitting(found: Sequence[ImportedBandwidth], collective: str) -> list[int]:
 
 # far above a table of all sizes
 _MOST_CHARACTERS = 64_000_000
-_NAME = re.compile(
-    r"\b(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoallv?|sendrecv|gather|scatter|hypercube)"
-    r"_perf(?:_mpi)?\b"
-)
+_NAME = re.compile(rf"\b({'|'.join(COLLECTIVES)})_perf(?:_mpi)?\b")
 _CPU_TIME = "has CPU times (-C 1), which are not the collective's: run it without -C"
 
 

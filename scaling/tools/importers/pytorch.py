@@ -11,16 +11,18 @@ from typing import Any
 
 from scaling.records.run import ImportedUnit
 from scaling.tools.importers.engine import (
-    DEGREES,
     Grammar,
     Launch,
     Unfinished,
     Value,
     form,
+    mesh,
     of_asked,
     of_device,
+    of_steps,
     sizes,
     tool,
+    unit_of_steps,
 )
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import NUMBER, Refused, number
@@ -205,7 +207,7 @@ def _is_monitored(launch: Launch) -> bool:
 
 
 def _lightning_unit(launch: Launch) -> ImportedUnit:
-    return "samples" if _is_monitored(launch) or launch.given.batch_size else "steps"
+    return "samples" if _is_monitored(launch) else unit_of_steps(launch)
 
 
 def _lightning_sizes(launch: Launch) -> Mapping[int, LogLine | None]:
@@ -227,10 +229,8 @@ def _lightning_rate(launch: Launch) -> Value:
     bars = {epoch: of.rates[end - 1] for of in speakers for epoch, _, end in of.epochs()}
     later = [bars[epoch] for epoch in sorted(bars)[1:]] or list(bars.values())
     left_out = "the first epoch left out" if len(bars) > 1 else "its start included"
-    notes = (f"the last rate of each epoch's bar before a validation, {left_out}",)
-    if not launch.given.batch_size:
-        return median(later), (*notes, "steps/s: --batch-size N makes samples of them")
-    return median(later) * launch.given.batch_size * launch.devices, notes
+    note = f"the last rate of each epoch's bar before a validation, {left_out}"
+    return of_steps(launch, median(later), note)
 
 
 LIGHTNING = tool(
@@ -282,22 +282,19 @@ _MESH = re.compile(r"[Bb]uilding \d+-D device mesh with [\[(]([^\])]*)[\])], \[(
 _DEGREES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep)=(\d+)")
 
 
-def _mesh(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+def _building(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
     """Degrees of parallelism in older and newer formats. The product is unknown if one is -1 (all that remain)."""
     text = line.text
     if "device mesh" not in text:
         return
-    if (mesh := _MESH.search(text)) is not None:
-        degrees = dict(zip(re.findall(r"\w+", mesh[1]), re.findall(r"\d+", mesh[2]), strict=True))
-    elif not (degrees := dict(_DEGREES.findall(text.partition("parallelism:")[2]))):
+    if (said := _MESH.search(text)) is not None:
+        degrees = mesh(said[1], said[2])
+    elif found := _DEGREES.findall(text.partition("parallelism:")[2]):
+        degrees = mesh(*map(",".join, zip(*found, strict=True)))
+    else:
         return
-    size = prod(int(value) for name, value in degrees.items() if name != "ep")
-    yield {
-        **dict.fromkeys(DEGREES, 1),
-        **degrees,
-        "world_size": None if "=-1" in text else size,
-        "begins": True,
-    }
+    size = prod(degree for name, degree in degrees.items() if name != "ep")
+    yield {**degrees, "world_size": None if "=-1" in text else size, "begins": True}
 
 
 TORCHTITAN = tool(
@@ -310,7 +307,7 @@ TORCHTITAN = tool(
         data="tps:",
         no_data="validate step",
         value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
-        objects=_mesh,
+        objects=_building,
         lines=(
             form("ps:", r"step:(?<!validate step:) *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
             form("local batch size", r"local batch size:? <batch_size>[,\s]"),

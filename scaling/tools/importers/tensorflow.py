@@ -1,4 +1,4 @@
-"""Tables of TensorFlow's benchmarks: the official models and tf_cnn_benchmarks."""
+"""Tables of TensorFlow's trainers: the official models, Orbit and tf_cnn_benchmarks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from scaling.tools.importers.engine import APART, Grammar, Launch, Unfinished, Value, form, of_asked, sizes, tool
+from scaling.tools.importers.engine import (
+    Grammar,
+    Launch,
+    Unfinished,
+    Value,
+    form,
+    of_asked,
+    of_steps,
+    sizes,
+    tool,
+    unit_of_steps,
+)
 from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import NUMBER, Refused, compiled, number
+from scaling.tools.importers.logs import APART, NUMBER, Refused, compiled, number
 
 # ---------------------------------------------------------------- official models
 # `TimeHistory` of their Keras callback, over all replicas. Their final mean includes the start, so windows after
@@ -23,12 +34,13 @@ _WINDOW = compiled(
     NUMBER,
     rf" examples/second between steps (\d+) and (\d+)(?![\d{CUT}])",
 )
-_MIRRORED = re.compile(r"Using MirroredStrategy with devices \((.*)\)")
+_DEVICE = r"(?:device:|/)([CG]PU):\d+"
+_MIRRORED = re.compile(rf"MirroredStrategy with devices \(((?:'[^']*{_DEVICE}'(?:, )?)+),?\)\s*$")
 # of seconds with two decimals
 _ROUNDING = 0.001
 
 
-def _windows(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+def _windows(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     text = line.text
     if "TimeHistory:" in text and (window := _WINDOW.search(text)) is not None:
         steps = int(window[4]) - int(window[3])
@@ -37,11 +49,16 @@ def _windows(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
         yield {
             "step": window[3], "rate": window[2], "samples_rate": number(window[1]) * number(window[2]) / steps,
         }  # fmt: skip
-    elif "MirroredStrategy" in text and (devices := _MIRRORED.search(text)) is not None:
-        kinds = re.findall(r"(?:device:|/)([CG]PU):\d", devices[1])
+    yield from _mirrored(line, launch)
+
+
+def _mirrored(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+    text = line.text
+    if "MirroredStrategy" in text and (devices := _MIRRORED.search(text)) is not None:
+        kinds = re.findall(_DEVICE, devices[1])
         # with several workers these are one worker's
-        whole = None if "/job:worker" in devices[1] else len(kinds) or None
-        yield {"world_size": whole, "device_kind": kinds[0] if kinds else None, "begins": True}
+        whole = None if "/job:worker" in devices[1] else len(kinds)
+        yield {"world_size": whole, "device_kind": kinds[0], "begins": True}
 
 
 def _samples(launch: Launch) -> list[int]:
@@ -79,6 +96,34 @@ TF_OFFICIAL = tool(
                 "BenchmarkMetric",
                 r"'global step': *<step>, *'time_taken': *<_seconds>, *'examples_per_second': *<rate>\}",
             ),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- Orbit
+# Controller of Orbit in github.com/tensorflow/models: steps/s with one decimal, evaluations not counted.
+
+
+def _steps(launch: Launch) -> Value:
+    steps_per_s = launch.steady("steps_rate", "loop")
+    if steps_per_s < 1:
+        raise Refused(f"says {steps_per_s:g} steps/sec with one decimal: the rounding is over 5 %")
+    return of_steps(launch, steps_per_s, "steps/s with one decimal; the first loop is left out")
+
+
+ORBIT = tool(
+    Grammar(
+        name="tf_orbit",
+        marks=("train | step:",),
+        sure=r"train \| step: +\d+ \| steps/sec: +[\d.]+ \|",
+        unit=unit_of_steps,
+        data="train | step:",
+        no_data="training until step",
+        value=_steps,
+        objects=_mirrored,
+        lines=(
+            form("train | step:", r"\btrain \| step: +<step> \| steps/sec: +(?P<steps_rate>\d+\.\d) \| output:"),
         ),
     )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -54,7 +54,7 @@ TOOLS: dict[str, Tool] = {
     "nanogpt": language_models.NANOGPT,
     "composer": trainers.COMPOSER,
     "timm": trainers.TIMM,
-    "tf_orbit": trainers.ORBIT,
+    "tf_orbit": tensorflow.ORBIT,
     "superbench": superbench.TOOL,
 }
 # suites run other tools, whose lines are in their logs, too
@@ -141,20 +141,18 @@ def read(log: Log, given: Given) -> ReadLog:
     return ReadLog(log.path, found, clock)
 
 
-def read_all(
-    paths: Iterable[Path], wanted: str | None, given: Given, of_log: Mapping[Path, Given] | None = None
-) -> list[Found]:
-    """Read all logs; `of_log` has its own `given` by log. Raises UsageError with the log's name if one is refused,
-    repeated, or of the launch of another."""
+def read_all(logs: Iterable[tuple[Path, Given]], wanted: str | None = None) -> list[Found]:
+    """Read all logs, each with its values from the command line. Raises UsageError with the log's name if one is
+    refused, repeated, or of the launch of another."""
     seen: dict[str, Path] = {}
     found: list[ReadLog] = []
-    for path in paths:
+    for path, given in logs:
         try:
             log = recognise(path, wanted)
             if log.digest in seen:
                 raise Refused(f"is {seen[log.digest]} again: a launch counts once")
             seen[log.digest] = path
-            one = read(log, (of_log or {}).get(path, given))
+            one = read(log, given)
             refuse_same_launch(one, found)
             found.append(one)
         except UsageError as error:

@@ -1,14 +1,10 @@
-"""Trainers of other models: Composer, timm, TensorFlow's Orbit."""
+"""Trainers of other models: Composer and timm."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
 import numpy as np
 
-from scaling.records.run import ImportedUnit
-from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, form, integers, of_all, tool
+from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, form, integers, of_all, ratios, tool
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused
 
@@ -25,9 +21,7 @@ def _ratio(launch: Launch) -> dict[int, LogLine | None]:
     if nodes and each:
         return {nodes * each: next(iter(launch.facts["nodes"].values()))}
     whole, one = launch.pooled("rate"), launch.pooled("device_rate")
-    if not whole.size or not one.size or one[-1] <= _HALF:
-        return {}
-    found = integers((whole[-1] - _HALF) / (one[-1] + _HALF), (whole[-1] + _HALF) / (one[-1] - _HALF))
+    found = ratios(whole[-1], one[-1], _HALF) if whole.size and one.size else set()
     return dict.fromkeys(found) if len(found) == 1 else {}
 
 
@@ -108,51 +102,6 @@ TIMM = tool(
             form("created, param", r"Model <model> created, param"),
             form("Training in mixed", r"Using \w+ \w+ (?P<precision>AMP)\. Training in mixed precision"),
             form("AMP not enabled", r"AMP not enabled\. Training in (?:\w+\.)?(?P<precision>\w+)"),
-        ),
-    )
-)
-
-
-# ---------------------------------------------------------------- Orbit
-# Controller of Orbit in github.com/tensorflow/models: steps/s with one decimal, evaluations not counted.
-
-
-def _steps(launch: Launch) -> Value:
-    steps, batch = launch.steady("steps_rate", "loop"), launch.given.batch_size
-    if steps < 1:
-        raise Refused(f"says {steps:g} steps/sec with one decimal: the rounding is over 5 %")
-    note = "steps/s with one decimal; the first loop is left out"
-    return steps * (batch * launch.devices if batch else 1), (
-        note,
-        *(() if batch else ("steps/s: --batch-size N makes samples of them",)),
-    )
-
-
-def _unit(launch: Launch) -> ImportedUnit:
-    return "samples" if launch.given.batch_size else "steps"
-
-
-_MIRRORED = re.compile(r"MirroredStrategy with devices \(((?:'[^']*/device:\w+:\d+'(?:, )?)+,?\)\s*$)")
-
-
-def _replicas(line: LogLine, _: Launch) -> Iterator[dict[str, int]]:
-    text = line.text
-    if "MirroredStrategy" in text and (devices := _MIRRORED.search(text)) is not None:
-        yield {"world_size": devices[1].count("/device:")}
-
-
-ORBIT = tool(
-    Grammar(
-        name="tf_orbit",
-        marks=("train | step:",),
-        sure=r"train \| step: +\d+ \| steps/sec: +[\d.]+ \|",
-        unit=_unit,
-        data="train | step:",
-        no_data="training until step",
-        value=_steps,
-        objects=_replicas,
-        lines=(
-            form("train | step:", r"\btrain \| step: +<step> \| steps/sec: +(?P<steps_rate>\d+\.\d) \| output:"),
         ),
     )
 )

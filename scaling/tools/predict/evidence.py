@@ -39,6 +39,7 @@ from scaling.tools.predict.setting import (
     Setting,
     Share,
     Wire,
+    tcp_link,
 )
 
 # ---------------------------------------------------------------- models
@@ -220,7 +221,7 @@ def _wires(header: Header, row: Row) -> Wires:
     if cards and _by_verbs(row):
         card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
         return Wires("rdma_several" if cards > 1 else "rdma", card * cards, cards)
-    return Wires("tcp10" if line <= 1.25e9 else "ipoib" if infiniband else "tcp", line)
+    return Wires(tcp_link(network.rate_bits_per_s / 1e9, infiniband=infiniband), line)
 
 
 def _by_verbs(row: Row) -> bool:

@@ -15,7 +15,7 @@ from scaling.tools.predict import infer, model
 from scaling.tools.predict.infer import Posterior
 from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
-from scaling.tools.predict.setting import At, Known, Link, Setting
+from scaling.tools.predict.setting import At, Known, Link, Setting, tcp_link
 
 GBIT_BYTES = 1e9 / 8
 # Fast Ethernet
@@ -109,8 +109,7 @@ def network(words: str, *, emulated: bool = False, verbs: bool = True) -> Wires:
         return Wires("tcp10", line, cards)
     if kind in RDMA and verbs:
         return Wires("rdma_several" if cards > 1 else "rdma", line, cards)
-    fast: Link = "ipoib" if kind in ("ib", "ipoib") else "tcp"
-    return Wires("tcp10" if gbit <= 10 else fast, line, cards)
+    return Wires(tcp_link(gbit, infiniband=kind in ("ib", "ipoib")), line, cards)
 
 
 LOW, HIGH = 0.1, 0.9

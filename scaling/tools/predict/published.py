@@ -14,7 +14,18 @@ from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.tools.predict.buses import bytes_per_s
 from scaling.tools.predict.evidence import known_model
-from scaling.tools.predict.setting import At, Bus, Link, Messages, Method, Observed, Overlap, Setting, Wire
+from scaling.tools.predict.setting import (
+    At,
+    Bus,
+    Link,
+    Messages,
+    Method,
+    Observed,
+    Overlap,
+    Setting,
+    Wire,
+    tcp_link,
+)
 
 GBIT_BYTES = 1e9 / 8
 # spellings of Gb/s; the group is Tb/s
@@ -221,10 +232,10 @@ def _link(one: Published) -> tuple[Link, float]:
         rdma = re.search(r"infiniband|rdma|roce|mlx", text) and not tcp
         return ("rdma", 100 * GBIT_BYTES) if rdma else ("unknown", 0.0)
     if tcp:
-        return ("tcp10" if gbit <= 10 else "ipoib" if "ipoib" in text else "tcp"), line
+        return tcp_link(gbit, infiniband="ipoib" in text), line
     if re.search(r"infiniband|rdma|roce|\bib\b|edr|hdr|ndr|fdr|omni-?path|\bopa\b|slingshot|\befa\b", text):
         return ("rdma_several" if count > 1 else "rdma"), line
-    return "tcp" if gbit > 10 else "tcp10", line
+    return tcp_link(gbit), line
 
 
 def _cards(one: Published) -> int:

@@ -57,6 +57,13 @@ Messages = Literal["one", "tensors", "buckets", "fusion"]
 Wire = Literal["full", "half", "unknown"]
 
 
+def tcp_link(gbit: float, *, infiniband: bool = False) -> Link:
+    """Return the kind of TCP over a card of this rate: up to 10 Gb/s a host keeps up with its line."""
+    if gbit <= 10:
+        return "tcp10"
+    return "ipoib" if infiniband else "tcp"
+
+
 class Setting(Record, frozen=True, kw_only=True):
     """The workload, the exchange and the network.
 

@@ -74,7 +74,7 @@ def test_more_than_a_run_can_hold_is_refused(end: str, said: str, tmp_path: Path
     text = "".join(f"Batch {step} Loss: 7.24, Speed: 9.41 samples/sec\n" for step in range(3))
     log, given = of_one(f"{written(tmp_path, text)}{end}", Given())
     with pytest.raises(UsageError, match=f"{said}, which is impossible"):
-        read_all([log], None, given)
+        read_all([(log, given)])
 
 
 def test_logs_of_several_numbers_of_devices_have_an_efficiency(

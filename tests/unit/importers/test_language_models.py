@@ -270,7 +270,7 @@ def forge(devices: int, tp: int, tokens_per_s: int) -> str:
 
 def of_forge(folder: Path, *logs: tuple[int, int, int]) -> list[Imported]:
     paths = [written(folder, forge(*log), f"n{log[0]}_tp{log[1]}.log") for log in logs]
-    return list(cells(row for found in read_all(paths, None, Given()) for row in found.rows))
+    return list(cells(row for found in read_all((path, Given()) for path in paths) for row in found.rows))
 
 
 def test_a_split_model_is_compared_with_the_same_split(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_table_of_results_has_the_same_bases(tmp_path: Path) -> None:
     )
     head = "| # | GPUs | Nodes | Model | Parallelism | tok/s | MFU (%) | Mem/GPU | Step Time |\n|---|---|---|\n"
     log = written(tmp_path, head + rows, "results.md")
-    (found,) = read_all([log], None, Given(batch_size=8, precision="bf16"))
+    (found,) = read_all([(log, Given(batch_size=8, precision="bf16"))])
     told = [(cell.world_size, cell.base_world_size, round(cell.efficiency or 0, 3)) for cell in cells(found.rows)]
     assert told == [(1, 1, 1.0), (4, 1, 0.931), (4, 4, 1.0), (8, 4, 0.881)]
 
@@ -324,7 +324,7 @@ def test_a_log_that_does_not_say_its_split_has_no_efficiency_without_the_flag(tm
             log: Given(world_size=devices, model="8B", precision="bf16", parallelism=split if devices > 1 else "")
             for devices, log in logs.items()
         }
-        rows = [row for found in read_all(logs.values(), None, Given(), of_log) for row in found.rows]
+        rows = [row for found in read_all(of_log.items()) for row in found.rows]
         return [
             (cell.batch_size, cell.parallelism, cell.efficiency and round(cell.efficiency, 3))
             for cell in cells(rows)

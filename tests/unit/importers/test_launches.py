@@ -94,7 +94,7 @@ def fsdp(folder: Path, name: str, rates: Sequence[float], start: str = "") -> Pa
 
 def refusal(*logs: Path) -> str:
     with pytest.raises(UsageError) as error:
-        read_all(logs, None, GIVEN)
+        read_all((log, GIVEN) for log in logs)
     return str(error.value)
 
 
@@ -117,10 +117,10 @@ def test_files_of_ranks_without_times_are_refused_by_their_rates(tmp_path: Path)
 
 def test_launches_after_each_other_are_two(tmp_path: Path) -> None:
     logs = [fsdp(tmp_path, f"{hour}.log", noisy([9.0] * 40, 0.003, hour), f"{hour}:00") for hour in (10, 11)]
-    assert len(read_all(logs, None, GIVEN)) == 2
+    assert len(read_all((log, GIVEN) for log in logs)) == 2
 
 
 def test_logs_of_other_cells_may_run_at_the_same_time(tmp_path: Path) -> None:
     logs = [fsdp(tmp_path, f"{rank}.log", STEPS, "10:00") for rank in range(2)]
     logs[1].write_text(f"no copy\n{logs[1].read_text()}")
-    assert len(read_all(logs, None, GIVEN, {logs[1]: Given(world_size=4)})) == 2
+    assert len(read_all([(logs[0], GIVEN), (logs[1], Given(world_size=4))])) == 2

@@ -74,7 +74,7 @@ def test_another_number_of_devices_is_refused(name: str, tmp_path: Path) -> None
     if said.given.world_size:
         return
     with pytest.raises(Exception, match="--world-size 63: the log says"):
-        read_all([SAMPLES / name], None, Given(world_size=63))
+        read_all([(SAMPLES / name, Given(world_size=63))])
 
 
 def test_every_tool_has_a_sample() -> None:

@@ -77,7 +77,7 @@ def test_workers_of_one_launch_are_no_launches(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"w1\.log: is of worker 1, .*w0\.log of worker 0.*give one log of each launch"
     ):
-        read_all(logs, None, Given())
+        read_all((log, Given()) for log in logs)
     both = imported(written(tmp_path, of_worker(0) + of_worker(1))).rows
     assert [(row.world_size, row.rate) for row in both] == [(2, 204.7)]
 
@@ -88,7 +88,7 @@ def test_one_worker_of_each_launch_and_size_is_read(tmp_path: Path) -> None:
         written(tmp_path, of_worker(0, launch=1), "b.log"),
         written(tmp_path, of_worker(1, global_batch=128), "c.log"),
     ]
-    found = [row for one in read_all(logs, None, Given()) for row in one.rows]
+    found = [row for one in read_all((log, Given()) for log in logs) for row in one.rows]
     assert [(row.world_size, row.rate) for row in found] == [(2, 204.7), (2, 204.71), (4, 204.8)]
 
 

@@ -173,6 +173,11 @@ def test_examples_per_second_are_better_than_rounded_steps(tmp_path: Path) -> No
     assert only_row(written(tmp_path, text), SAID["tf_official.log"].given).tool == "tf_official"
 
 
+def test_the_devices_of_one_worker_of_several_are_not_all(tmp_path: Path) -> None:
+    text = ORBIT.replace("/job:localhost/", "/job:worker/")
+    assert refusal(written(tmp_path, text)) == "does not say on how many devices it ran: add --world-size N"
+
+
 def test_a_batch_makes_samples_of_steps() -> None:
     row = only_row(SAMPLES / "tf_orbit.log", Given(batch_size=32))
     assert (row.rate, row.unit, row.batch_size) == (25.0 * 2 * 32, "samples", 32)

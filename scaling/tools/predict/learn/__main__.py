@@ -17,9 +17,8 @@ _HEAD = """\
 # What scaling predict believes of clusters before any is measured. Written by
 #     python -m scaling predict learn {name}
 # Expectation maximisation over random effects, one cluster being one draw; each publisher counts once, at trust B
-# half; `before` counts as one. `mean` and `sd` are of the logarithm (of the logit of
-# `hide.*`, of the value itself for `wire` and exponents); `value` and `factor` are the median and what one
-# standard deviation multiplies it by.
+# half; `before` counts as one. `mean` and `sd` are of the logarithm (of the logit of `hide.*`, of the value itself
+# for `wire` and exponents); `value` and `factor` are the median and what one standard deviation multiplies it by.
 """
 
 
@@ -39,12 +38,12 @@ def priors_toml(priors: Priors, name: str) -> str:
 
 def priors_before(belief: Belief) -> str:
     """Describe the belief before learning: `0.94 x/÷ 1.06: source`."""
-    sign = "±" if belief.unit in ("logit", "exponent") else "x/÷"
+    sign = "±" if belief.unit in ("logit", fitting.POWER) else "x/÷"
     return f"{belief.value:g} {sign} {belief.factor:g}: {belief.source}"
 
 
 def _entry(prior: Prior, belief: Belief) -> list[str]:
-    logit, plain = belief.unit == "logit", belief.unit in ("exponent",) or belief.unit.startswith("above")
+    logit, plain = belief.unit == "logit", belief.unit == fitting.POWER or belief.unit.startswith("above")
     value = 1 / (1 + exp(-prior.mean)) if logit else exp(prior.mean)
     told = [] if plain else [f"value = {value:.4g}"]
     told += [] if logit or plain else [f"factor = {exp(prior.sd):.3g}"]
