@@ -146,7 +146,9 @@ def find_mpirun() -> Path:
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     others = os.pathsep.join(folder for folder in folders if Path(folder).resolve() != here)
     found = shutil.which("mpirun", path=others) or shutil.which("mpirun", path=str(Path(sys.prefix, "bin")))
-    return Path(found) if found else fail("no mpirun on PATH and none in the environment; install an MPI")
+    if not found:
+        fail("no mpirun on PATH and none in the environment: ./launch/install mpi installs one")
+    return Path(found)
 
 
 def mpi_environ(mpirun: Path, ranks: int) -> dict[str, str]:

@@ -161,7 +161,7 @@ def test_no_mpirun_at_all(machine: Machine, tmp_path: Path) -> None:
     packages = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
     path = f"{REPOSITORY}{os.pathsep}{packages}"
     line = refused(machine, "-np", "1", "a", VIRTUAL_ENV=str(bare), PYTHONPATH=path)
-    assert line == "launch: no mpirun on PATH and none in the environment; install an MPI"
+    assert line == "launch: no mpirun on PATH and none in the environment: ./launch/install mpi installs one"
 
 
 def test_help_needs_no_environment(machine: Machine) -> None:
