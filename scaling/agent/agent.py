@@ -22,7 +22,7 @@ from scaling.agent.forks import Starter
 from scaling.agent.idle import IdleTraffic
 from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.errors import ScalingError, StrategyError, UsageError
-from scaling.hosts import process_limits
+from scaling.hosts import proc
 from scaling.hosts.connections import Attempts, door
 from scaling.quiet import agent as quiet
 from scaling.records.events import Ended, Event, Exit, Failed, Measured
@@ -367,7 +367,7 @@ class Agent:
 
 
 def _limit_hint(error: Exception) -> str:
-    return process_limits.hint("", is_fork=True) if isinstance(error, BlockingIOError) else ""
+    return proc.limit_hint("", is_fork=True) if isinstance(error, BlockingIOError) else ""
 
 
 def _answer(order: Ask | Locate | Try) -> Missing | Located | Tried:

@@ -2,7 +2,7 @@
 
 It leads its own session. Its pidfd reports its end, because a grandchild may hold its pipe open. Grandchildren of
 its group are killed while it is a zombie, so that the group's id is not reused. Those that left the group are this
-process's children by then (hosts/parents.py).
+process's children by then (hosts/proc.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from scaling.agent import forks
-from scaling.hosts import proc, process_limits
+from scaling.hosts import proc
 from scaling.records import other_code
 from scaling.records.events import Event, Exit
 from scaling.records.store import unlinked
@@ -171,7 +171,7 @@ class Child:
             signals=frozenset(self._signals),
             oom_kills=max(0, kills - self._oom_kills),
             oom_file=file,
-            limit=process_limits.hint(tail),
+            limit=proc.limit_hint(tail),
             log_tail=tail,
         )
 

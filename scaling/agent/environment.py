@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scaling.frameworks import variables
-from scaling.hosts import allocator
+from scaling.hosts import info
 from scaling.records.task import Task
 
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
@@ -74,4 +74,4 @@ def granted(base: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]
 
 def _heap(task: Task) -> dict[str, str]:
     is_kept = task.malloc == "keep" and task.point.hardware.device != "cuda"
-    return KEPT_HEAP if is_kept and not allocator.in_use() else {}
+    return KEPT_HEAP if is_kept and not info.allocator_in_use() else {}

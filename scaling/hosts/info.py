@@ -1,10 +1,12 @@
-"""Describe this host: processor, memory, network interfaces, GPUs, versions.
+"""Describe this host: processor, memory, network interfaces, GPUs, versions, allocator, code.
 
 Each agent reads it once, in a few milliseconds. Versions come from package metadata; no framework is imported.
 """
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
 import platform
 import re
@@ -12,8 +14,10 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -21,7 +25,7 @@ from msgspec.structs import replace
 
 import scaling
 from scaling.errors import LaunchError
-from scaling.hosts import allocator, interfaces, networks, proc, rdma
+from scaling.hosts import interfaces, networks, proc
 from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic, joined_variables
 from scaling.text import counted
@@ -51,12 +55,12 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         gpus=found.gpus,
         gpu_driver=found.driver,
         virtual=proc.virtual(cpuinfo, os.environ),
-        hcas=rdma.hcas(),
+        hcas=interfaces.hcas(),
         boot_id=proc.boot_id(),
         network_id=proc.network_id(),
-        allocator=allocator.in_use(),
-        allocator_by=allocator.brought_by(os.environ),
-        heap_settings=allocator.settings(os.environ),
+        allocator=allocator_in_use(),
+        allocator_by=allocator_brought_by(os.environ),
+        heap_settings=heap_settings(os.environ),
         routes=networks.read_routes({nic.name for nic in nics}),
         reachable_gpus=found.reachable,
         unsupported_gpus=unsupported(found),
@@ -221,3 +225,119 @@ def _version(names: Sequence[str]) -> str:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
     return ""
+
+
+# ---------------------------------------------------------------- allocator
+# The library that replaces malloc in this process and in children with its environment, from the process's memory
+# map. LD_PRELOAD may name a missing library; others come by /etc/ld.so.preload or are linked to Python. The map
+# does not show what a framework's own Python is linked to.
+
+ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc", "hoard", "snmalloc", "tbbmalloc")
+# Variables of glibc's heap (mallopt(3), "Tunables" in its manual).
+HEAP_VARIABLES = (
+    "MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST", "MALLOC_CHECK_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_PERTURB_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_",
+)  # fmt: skip
+MAPS = Path("/proc/self/maps")
+# The C library: glibc (libc.so.6, libc-2.31.so) or musl (ld-musl-x86_64.so.1).
+_C_LIBRARY = re.compile(r"libc\.|libc-2|ld-")
+
+
+@cache
+def allocator_in_use() -> str:
+    """Return the library that replaces malloc: `jemalloc`; "" for the C library."""
+    return allocator_named(_allocator_path())
+
+
+def allocator_brought_by(environ: Mapping[str, str]) -> str:
+    """Return `LD_PRELOAD` if that loaded the library in use, else ""."""
+    words = (
+        word
+        for word in re.split(r"[\s:]+", environ.get("LD_PRELOAD", ""))
+        if "/" not in word or "$" in word or Path(word).exists()
+    )
+    return "LD_PRELOAD" if allocator_in_use() and allocator_in_use() in map(allocator_named, words) else ""
+
+
+def heap_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the user's settings of glibc's heap: `MALLOC_TRIM_THRESHOLD_=0`, `glibc.malloc.arena_max=1`."""
+    tunables = environ.get("GLIBC_TUNABLES", "").split(":")
+    variables = (f"{name}={environ[name]}" for name in HEAP_VARIABLES if name in environ)
+    return (*variables, *(one for one in tunables if one.startswith("glibc.malloc.")))
+
+
+def allocator_named(path: str) -> str:
+    """Return the name of an allocator's library; "" for the C library and for no library."""
+    name = path.rpartition("/")[2]
+    if _C_LIBRARY.match(name) or ".so" not in name:
+        return ""
+    return next((known for known in ALLOCATORS if known in name), name.partition(".so")[0].removeprefix("lib"))
+
+
+def mapped_file(maps: str, address: int) -> str:
+    """Return the file mapped at an address, from the text of /proc/PID/maps; "" for none."""
+    for line in maps.splitlines():
+        span, *_, path = line.split(maxsplit=5)
+        first, _, end = span.partition("-")
+        if int(first, 16) <= address < int(end, 16):
+            return path if path.startswith("/") else ""
+    return ""
+
+
+def _allocator_path() -> str:
+    # Every allocator defines posix_memalign. The address of malloc is the program's in a Python that is not PIE.
+    address = ctypes.cast(ctypes.CDLL(None).posix_memalign, ctypes.c_void_p).value
+    try:
+        return mapped_file(MAPS.read_text(errors="replace"), address or 0)
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------- the code that runs here
+
+PACKAGE = Path(__file__).parents[1]
+# Written when an image is made, which has neither git nor a checkout.
+STAMP = "REVISION"
+DIGITS = 10
+
+
+def code_hash(package: Path = PACKAGE) -> str:
+    """Return the first 12 hex digits of SHA-256 over the names and contents of the package's Python files."""
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(package).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def revision(package: Path = PACKAGE) -> str:
+    """Return the commit of the package's checkout (10 digits), else the stamp of its image, else "". `-dirty`
+    follows if the package differs from the commit, `-unchecked` if git did not run."""
+    by_git = _revision_by_git(package) or _revision_by_files(package.parent / ".git")
+    return by_git or proc.text(package / STAMP)[:DIGITS]
+
+
+def _revision_by_git(package: Path) -> str:
+    tracked = proc.output("git", "-C", str(package), "rev-parse", "HEAD", "HEAD:./__init__.py")
+    if not tracked:
+        return ""
+    changed = proc.output("git", "-C", str(package), "--no-optional-locks", "status", "--porcelain", "--", ".")
+    return tracked[:DIGITS] + ("-dirty" if changed else "")
+
+
+def _revision_by_files(folder: Path) -> str:
+    """Read HEAD from git's own files, only if the package is in the root of the project's checkout."""
+    with suppress(OSError):
+        if not (folder.parent / "setup.cfg").exists():
+            return ""
+        head = (folder / "HEAD").read_text().strip().removeprefix("ref: ")
+        found = head if "/" not in head else _reference(folder, head)
+        return f"{found[:DIGITS]}-unchecked" if found else ""
+    return ""
+
+
+def _reference(folder: Path, name: str) -> str:
+    with suppress(OSError):
+        return (folder / name).read_text().strip()
+    lines = (line.split() for line in (folder / "packed-refs").read_text().splitlines())
+    return next((words[0] for words in lines if words[1:] == [name]), "")

@@ -1,20 +1,25 @@
-"""Read /proc and /sys: processes, cores, memory and CPU limits, virtual machine, container.
+"""This process and its kernel: cores, limits of memory, CPU time and processes, virtual machine, orphans.
 
-Missing files are normal in containers and on other processors; readers then return an empty value. `root` is the
-folder of /proc and /sys.
+Missing files of /proc and /sys are normal in containers and on other processors; readers then return an empty
+value. `root` is the folder of both.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
+import resource
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 # ---------------------------------------------------------------- processor
 
@@ -239,3 +244,78 @@ def output(*command: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout
+
+
+# ---------------------------------------------------------------- orphans and deaths of parents (prctl(2))
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def signal_at_parents_death(number: signal.Signals) -> None:
+    """Ask the kernel for a signal when this process's parent dies; forks do not inherit that."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies.
+    The thread that watches the lifeline cannot run during an import, or while a framework holds the GIL."""
+    signal_at_parents_death(signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants' orphans.
+    With SIGCHLD ignored the kernel would reap children, and their exit codes would be lost (sigaction(2))."""
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+# ---------------------------------------------------------------- limits of processes and threads
+# A fork or a thread that fails at a limit only gets EAGAIN, "Resource temporarily unavailable".
+
+# Messages of Python, libgomp, OpenBLAS and TensorFlow, in lower case.
+CLEAR = ("can't start new thread", "pthread_create failed", "pthread_create() failed", "thread creation failed")
+VAGUE = "resource temporarily unavailable"
+# A limit counts as reached from this part on: processes may have ended since.
+REACHED = 0.9
+
+
+class Limit(NamedTuple):
+    """A limit of processes and threads, their number, and how to raise it."""
+
+    name: str
+    most: int
+    used: int
+    mend: str
+
+
+def limit_hint(text: str, root: Path = ROOT, *, is_fork: bool = False) -> str:
+    """Return `; pids.max of the cgroup is 64, 64 in use: raise it (...)` for the limit with the least room.
+    "" unless `text` says that no process or thread could be made, or `is_fork` is set."""
+    words = text.lower()
+    is_clear = is_fork or any(one in words for one in CLEAR)
+    if not is_clear and VAGUE not in words:
+        return ""
+    one = min(_limits(root), key=lambda limit: limit.most - limit.used, default=None)
+    if one is None or not (is_clear or one.used >= REACHED * one.most):
+        return ""
+    return f"; {one.name} is {one.most}, {one.used} in use: raise it ({one.mend}), or use fewer ranks"
+
+
+def _limits(root: Path) -> Iterator[Limit]:
+    for most, used in pids(root):
+        mend = "docker --pids-limit, Kubernetes podPidsLimit, systemd TasksMax"
+        yield Limit("pids.max of the cgroup", most, used, mend)
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if most != resource.RLIM_INFINITY:
+        yield Limit("ulimit -u", most, _threads(), "ulimit -u unlimited; limits.d: `* - nproc unlimited`")
+
+
+def _threads() -> int:
+    mine = psutil.Process().uids().real
+    every = psutil.process_iter(["uids", "num_threads"])
+    return sum(one.info["num_threads"] or 0 for one in every if one.info["uids"] and one.info["uids"].real == mine)

@@ -12,8 +12,7 @@ from scaling import __version__, files, frameworks
 from scaling.agent import interpreters, strategies
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError, SilentRanks, UsageError
-from scaling.hosts.info import check_names
-from scaling.hosts.revision import code_hash
+from scaling.hosts.info import check_names, code_hash
 from scaling.plan import training
 from scaling.plan.plan import Plan
 from scaling.records.host import HostInfo, joined_variables

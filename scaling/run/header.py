@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from scaling import __version__
-from scaling.hosts.info import joined
-from scaling.hosts.revision import revision
+from scaling.hosts.info import joined, revision
 from scaling.plan.plan import Plan
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scaling.agent.agent import Agent
 from scaling.command import complain, show
 from scaling.errors import Interrupted, ScalingError, SilentRanks, UsageError
-from scaling.hosts import networks, parents
+from scaling.hosts import networks, proc
 from scaling.plan import config, plan, rules
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
@@ -42,7 +42,7 @@ def serve(cluster: Cluster, signals: Signals) -> int:
 
 
 def _agent(cluster: Cluster, signals: Signals) -> Agent:
-    parents.adopt_orphans()
+    proc.adopt_orphans()
     agent = Agent(cluster, woken_fd=signals.fd)
     signals.hand_to(agent.interrupt, lambda: agent.is_interrupted)
     enrolment.enrol(agent)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.errors import SilentRanks, UsageError
-from scaling.hosts.revision import PACKAGE
+from scaling.hosts.info import PACKAGE
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records import other_code

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 import msgspec
 
-from scaling.hosts import parents
+from scaling.hosts import proc
 from scaling.records.task import (
     CHILD_MARK,
     FORK_FD,
@@ -43,7 +43,7 @@ CUDA_DEVICE = "/dev/nvidia-uvm"
 def main(modules: list[str]) -> int:
     """Import the modules, report that, and fork until the agent is gone or a fork fails."""
     agent = socket.socket(fileno=int(os.environ[FORK_FD]))
-    parents.end_with_parent()  # an import that hangs reads no socket
+    proc.end_with_parent()  # an import that hangs reads no socket
     if select.select([agent], [], [], 0)[0]:
         return 0  # readable before any request: the agent is gone
     run_task.draw_nothing()

@@ -31,7 +31,7 @@ from scaling import frameworks
 from scaling.frameworks import answers, feeding
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
 from scaling.frameworks.feeding import FeedError
-from scaling.hosts import page_cache, parents, process_limits
+from scaling.hosts import page_cache, proc
 from scaling.records.crossing import Bounds
 from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
@@ -113,7 +113,7 @@ def event_of(error: BaseException) -> Error:
     """Report an exception in words, as evidence for rank 0, which does not know its class or its host's limits."""
     return Error(
         cause=cause_of(error),
-        message=readable(message_of(error) + process_limits.hint(str(error))),
+        message=readable(message_of(error) + proc.limit_hint(str(error))),
         traceback=readable("".join(traceback.format_exception(error))),
         may_follow=may_follow(error),
     )
@@ -265,9 +265,9 @@ def main(events_fd: int) -> int:
     # A hung worker is asked for its stacks, which go to its log.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # A stopped child goes on when its agent dies: it then sees the end of fd 0.
-    parents.signal_at_parents_death(signal.SIGCONT)
+    proc.signal_at_parents_death(signal.SIGCONT)
     # The agent then adopts what a strategy leaves behind, at the end of this process.
-    parents.adopt_orphans()
+    proc.adopt_orphans()
     draw_nothing()
     channel = Channel(0, events_fd)
     task = channel.read_task()

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.agent.forks import Starter
 from scaling.analysis.statistics import intervals
-from scaling.hosts.parents import adopt_orphans
+from scaling.hosts.proc import adopt_orphans
 from tests.bench import paired, turns, workers
 from tests.bench.paired import Side
 from tests.support import ranks

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 
 from scaling import frameworks
-from scaling.hosts.parents import adopt_orphans
+from scaling.hosts.proc import adopt_orphans
 from tests.bench import paired, turns, workers
 from tests.bench.paired import Side
 from tests.bench.plain import launch

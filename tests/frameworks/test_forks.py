@@ -20,7 +20,7 @@ from scaling import frameworks
 from scaling.agent.child import Child
 from scaling.agent.environment import child_environ
 from scaling.agent.forks import Starter
-from scaling.hosts.parents import adopt_orphans
+from scaling.hosts.proc import adopt_orphans
 from scaling.plan.tasks import helper_task, worker_tasks
 from scaling.records.events import Announce, Exit, Ready, Result, Window
 from scaling.records.task import Finish, Run, Task

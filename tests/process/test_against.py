@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts.revision import PACKAGE
+from scaling.hosts.info import PACKAGE
 from scaling.records import store
 from tests.support.checkouts import commit, edit, git, measure
 from tests.support.scripted_records import record, written

@@ -16,7 +16,7 @@ from scaling import frameworks
 from scaling.agent.child import Child
 from scaling.agent.environment import child_environ
 from scaling.agent.forks import Starter
-from scaling.hosts.parents import adopt_orphans
+from scaling.hosts.proc import adopt_orphans
 from scaling.records.events import Event, Exit, Ready, Result, Window
 from scaling.records.task import Finish, Run, Task
 from tests.support.children import marked

@@ -17,7 +17,7 @@ from scaling import __version__
 from scaling.agent.agent import Agent
 from scaling.agent.child import Child, Start
 from scaling.agent.supervisor import ChildLike
-from scaling.hosts.parents import adopt_orphans
+from scaling.hosts.proc import adopt_orphans
 from scaling.plan import config, plan, validation
 from scaling.records import store
 from scaling.records.host import HostInfo

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.agent.environment import child_environ
 from scaling.agent.forks import Fds, ForkServer, Started
-from scaling.hosts.parents import adopt_orphans
+from scaling.hosts.proc import adopt_orphans
 from scaling.records.task import Task
 from tests.support.waiting import eventually
 

@@ -21,7 +21,7 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.jax.loop import State
 from scaling.frameworks.jax.network import Arrays
 from scaling.frameworks.jax.psum_trainer import AXIS, Averaged, Untrained
-from scaling.hosts.parents import end_with_parent
+from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 
 

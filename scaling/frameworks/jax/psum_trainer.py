@@ -18,7 +18,7 @@ from scaling.frameworks.base import Trainer, timeout_s
 from scaling.frameworks.jax.loop import State, Training
 from scaling.frameworks.jax.network import Arrays
 from scaling.frameworks.jax.rank import JaxRank
-from scaling.hosts.parents import end_with_parent
+from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 
 AXIS = "data"

@@ -18,7 +18,7 @@ from scaling.frameworks.tf import evaluation
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.rank import AllReduces, TensorFlowRank
 from scaling.frameworks.tracing import Tracer
-from scaling.hosts.parents import end_with_parent
+from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 
 

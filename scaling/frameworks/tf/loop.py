@@ -19,7 +19,7 @@ from scaling.frameworks.digest import digest_of
 from scaling.frameworks.tf import evaluation, native_feed
 from scaling.frameworks.tf.emulated import EmulatedCompute
 from scaling.frameworks.tf.rank import TensorFlowRank
-from scaling.hosts.parents import end_with_parent
+from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads import feeds
 from scaling.workloads.specs import Binary, MaskedTokens, ModelSpec, Recipe, Target

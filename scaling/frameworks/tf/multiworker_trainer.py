@@ -12,7 +12,7 @@ from scaling.frameworks.base import Trainer, read_options, timeout_s
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.multiworker import STRATEGY
 from scaling.frameworks.tf.rank import AllReduces
-from scaling.hosts.parents import end_with_parent
+from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 
 

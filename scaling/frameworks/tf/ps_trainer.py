@@ -12,7 +12,7 @@ from scaling.frameworks.base import Trainer, read_options
 from scaling.frameworks.tf.loop import Learning, sources
 from scaling.frameworks.tf.ps import STRATEGY, TRAINER
 from scaling.frameworks.tf.rank import Untrained
-from scaling.hosts.parents import end_with_parent
+from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads.specs import Images, MaskedTokens, ModelSpec, NextToken
 

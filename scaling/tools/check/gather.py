@@ -17,8 +17,8 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from scaling import frameworks
 from scaling.agent import interpreters, strategies
 from scaling.hosts import gpu_health, proc
+from scaling.hosts.info import code_hash
 from scaling.hosts.interfaces import has_card
-from scaling.hosts.revision import code_hash
 from scaling.records.host import Interpreter
 from scaling.tools.check.facts import Load, RankFacts
 

@@ -13,7 +13,7 @@ import pytest
 
 from scaling.frameworks.horovod import strategy as hvd
 from scaling.hosts import connections, page_cache, proc
-from scaling.hosts.revision import revision
+from scaling.hosts.info import revision
 from scaling.records.telemetry import Flow
 from tests.support.waiting import eventually
 
@@ -200,7 +200,11 @@ int posix_memalign(void **made, unsigned long alignment, unsigned long bytes) {
     return (*made = __libc_memalign(alignment, bytes)) ? 0 : 12;
 }
 """
-TOLD = "import os; from scaling.hosts import allocator as a; print(a.in_use(), a.brought_by(os.environ), sep=',')"
+TOLD = """
+import os
+from scaling.hosts import info
+print(info.allocator_in_use(), info.allocator_brought_by(os.environ), sep=",")
+"""
 
 
 @pytest.fixture(scope="module")

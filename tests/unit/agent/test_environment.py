@@ -15,7 +15,7 @@ from scaling import frameworks
 from scaling.agent import interpreters
 from scaling.agent.environment import KEPT_HEAP, child_environ, granted
 from scaling.agent.watch import EVERY_S, EnergyMeter
-from scaling.hosts import allocator, rapl
+from scaling.hosts import info, rapl
 from scaling.records.host import Interpreter
 from scaling.records.messages import Enrol
 from scaling.records.network import Place
@@ -139,7 +139,7 @@ def test_where_it_would_not_help_nothing_is_set(task: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("role", ["worker", "server-0"])
 def test_another_allocator_is_told_nothing(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "in_use", lambda: "jemalloc")
+    monkeypatch.setattr(info, "allocator_in_use", lambda: "jemalloc")
     assert heap({}, role=role) == {}
 
 

@@ -22,9 +22,8 @@ import scaling
 from scaling import frameworks
 from scaling.agent.environment import KEPT_HEAP
 from scaling.errors import LaunchError
-from scaling.hosts import allocator, interfaces, proc
-from scaling.hosts.info import check_names, describe, gather, joined, pick_cpus
-from scaling.hosts.revision import code_hash
+from scaling.hosts import info, interfaces, proc
+from scaling.hosts.info import check_names, code_hash, describe, gather, joined, pick_cpus
 from scaling.records.host import Gpu, HostInfo
 from tests.support.fake_nvml import FakeGpu, Install
 from tests.support.inline import host as described
@@ -56,7 +55,7 @@ def test_this_host() -> None:
 
 
 def test_another_allocator_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "in_use", lambda: "jemalloc")
+    monkeypatch.setattr(info, "allocator_in_use", lambda: "jemalloc")
     for preload, by in (("libjemalloc.so.2", "LD_PRELOAD"), ("", "")):
         monkeypatch.setenv("LD_PRELOAD", preload)
         host = gather(PACKAGES)
@@ -326,7 +325,7 @@ MAPS = """\
     ],
 )
 def test_an_allocator_is_known_by_its_library(path: str, name: str) -> None:
-    assert allocator.named(path) == name
+    assert info.allocator_named(path) == name
 
 
 @pytest.mark.parametrize(
@@ -340,12 +339,12 @@ def test_an_allocator_is_known_by_its_library(path: str, name: str) -> None:
     ],
 )
 def test_the_file_that_is_mapped_at_an_address(address: int, path: str) -> None:
-    assert allocator.holder(MAPS, address) == path
+    assert info.mapped_file(MAPS, address) == path
 
 
 def test_a_host_that_shows_no_map_has_the_c_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "MAPS", tmp_path / "none")
-    assert allocator.in_use.__wrapped__() == ""
+    monkeypatch.setattr(info, "MAPS", tmp_path / "none")
+    assert info.allocator_in_use.__wrapped__() == ""
 
 
 @pytest.mark.parametrize(
@@ -361,14 +360,14 @@ def test_a_host_that_shows_no_map_has_the_c_library(tmp_path: Path, monkeypatch:
     ],
 )
 def test_whether_ld_preload_brought_it(preload: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "in_use", lambda: "jemalloc")
-    assert allocator.brought_by({"LD_PRELOAD": preload}) == by
+    monkeypatch.setattr(info, "allocator_in_use", lambda: "jemalloc")
+    assert info.allocator_brought_by({"LD_PRELOAD": preload}) == by
 
 
 def test_nothing_brought_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "in_use", lambda: "")
-    assert allocator.brought_by({"LD_PRELOAD": "libjemalloc.so.2"}) == ""
-    assert allocator.brought_by({}) == ""
+    monkeypatch.setattr(info, "allocator_in_use", lambda: "")
+    assert info.allocator_brought_by({"LD_PRELOAD": "libjemalloc.so.2"}) == ""
+    assert info.allocator_brought_by({}) == ""
 
 
 # ---------------------------------------------------------------- glibc's settings
@@ -389,11 +388,11 @@ def test_nothing_brought_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_the_user_has_set(environ: dict[str, str], found: tuple[str, ...]) -> None:
-    assert allocator.settings(environ) == found
+    assert info.heap_settings(environ) == found
 
 
 def test_all_that_workers_are_given_the_user_may_have_set() -> None:
-    assert KEPT_HEAP.keys() <= set(allocator.SETTINGS)
+    assert KEPT_HEAP.keys() <= set(info.HEAP_VARIABLES)
 
 
 # The hash of the code that runs on a host.

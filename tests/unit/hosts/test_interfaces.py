@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts import connections, interfaces, networks, rdma
+from scaling.hosts import connections, interfaces, networks
 from scaling.hosts.connections import Account, Connection
 from scaling.records.host import Hca, Nic
 from scaling.records.telemetry import Flow, Traffic
@@ -289,7 +289,7 @@ def sysfs(tmp_path: Path) -> Sysfs:
 def test_a_card_with_its_interface(sysfs: Sysfs) -> None:
     sysfs.interface("ib0")
     sysfs.port(nets=["ib0"])
-    assert rdma.hcas(sysfs.root) == (
+    assert interfaces.hcas(sysfs.root) == (
         Hca(
             name="mlx5_0", port=1, link_layer="InfiniBand", active=True, rate_bits_per_s=100e9, interfaces=("ib0",)
         ),
@@ -297,21 +297,21 @@ def test_a_card_with_its_interface(sysfs: Sysfs) -> None:
 
 
 def test_no_card(tmp_path: Path) -> None:
-    assert rdma.hcas(tmp_path) == ()
+    assert interfaces.hcas(tmp_path) == ()
 
 
 def test_each_port_of_a_card_has_its_own_interface(sysfs: Sysfs) -> None:
     for number in (1, 2):
         sysfs.port("mlx4_0", number, nets=["ib0", "ib1"])
         sysfs.interface(f"ib{number - 1}", dev_port=number - 1)
-    assert [(hca.port, hca.interfaces) for hca in rdma.hcas(sysfs.root)] == [(1, ("ib0",)), (2, ("ib1",))]
+    assert [(hca.port, hca.interfaces) for hca in interfaces.hcas(sysfs.root)] == [(1, ("ib0",)), (2, ("ib1",))]
 
 
 def test_an_interface_on_top_of_another_belongs_to_its_card(sysfs: Sysfs) -> None:
     sysfs.interface("ib0", master="bond0")
     sysfs.interface("bond0.7", on=["bond0"])
     sysfs.port(nets=["ib0"])
-    (hca,) = rdma.hcas(sysfs.root)
+    (hca,) = interfaces.hcas(sysfs.root)
     assert hca.interfaces == ("bond0", "bond0.7", "ib0")
 
 
@@ -319,14 +319,14 @@ def test_a_container_opens_the_cards_alone_that_it_was_given(sysfs: Sysfs) -> No
     for number in (0, 1):
         sysfs.port(f"mlx5_{number}", uverbs=f"uverbs{number}")
     sysfs.write("dev/infiniband/uverbs1", "")
-    assert [(hca.name, hca.opens) for hca in rdma.hcas(sysfs.root)] == [("mlx5_0", False), ("mlx5_1", True)]
-    assert [hca.name for hca in networks.cards_up(rdma.hcas(sysfs.root))] == ["mlx5_1"]
+    assert [(hca.name, hca.opens) for hca in interfaces.hcas(sysfs.root)] == [("mlx5_0", False), ("mlx5_1", True)]
+    assert [hca.name for hca in networks.cards_up(interfaces.hcas(sysfs.root))] == ["mlx5_1"]
 
 
 def test_slingshot_is_up_and_as_fast_as_its_interface(sysfs: Sysfs) -> None:
     sysfs.interface("hsn0", operstate="up", speed=200000)
     sysfs.slingshot("cxi0", 0, 0, net="hsn0")
-    assert rdma.hcas(sysfs.root) == (
+    assert interfaces.hcas(sysfs.root) == (
         Hca(name="cxi0", port=1, link_layer="Slingshot", active=True, rate_bits_per_s=200e9, interfaces=("hsn0",)),
     )
 
