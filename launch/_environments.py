@@ -1,7 +1,7 @@
 """Separate environments for frameworks whose CUDA libraries would overwrite another's.
 
 Wheels of CUDA 11, 12 and 13 install files of the same name (nvidia/nccl/lib/libnccl.so.2), and pip reports no
-conflict. Workers start in these environments by scaling/agent/interpreters.py.
+conflict. Workers start in these environments by scaling/agent/environment.py.
 """
 
 from __future__ import annotations

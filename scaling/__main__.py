@@ -14,7 +14,7 @@ from typing import NamedTuple
 from scaling.command import complain, obey
 from scaling.errors import near
 from scaling.run import NAME
-from scaling.transport.launchers import launched
+from scaling.transport.start import launched
 
 COMPLETING = "_SCALING_COMPLETE"  # set by Typer's completion scripts
 OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")

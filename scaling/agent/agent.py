@@ -15,12 +15,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from scaling.agent import other_code, strategies
-from scaling.agent.child import Child
+from scaling.agent import environment, strategies
+from scaling.agent.child import Child, Starter
 from scaling.agent.environment import child_environ, granted
-from scaling.agent.forks import Starter
-from scaling.agent.idle import IdleTraffic
 from scaling.agent.supervisor import ChildLike, Supervisor
+from scaling.agent.watch import IdleTraffic
 from scaling.errors import ScalingError, StrategyError, UsageError
 from scaling.hosts import proc
 from scaling.hosts.connections import Attempts, door
@@ -60,8 +59,7 @@ from scaling.records.messages import (
     Try,
 )
 from scaling.records.task import Task
-from scaling.transport.base import Cluster
-from scaling.transport.mailbox import send_news
+from scaling.transport.base import Cluster, send_news
 from scaling.workloads import data
 
 # ---------------------------------------------------------------- connections between hosts
@@ -372,7 +370,7 @@ def _limit_hint(error: Exception) -> str:
 
 def _answer(order: Ask | Locate | Try) -> Missing | Located | Tried:
     if isinstance(order, Try):
-        return other_code.tried(order)
+        return environment.revision_tried(order)
     if isinstance(order, Locate):
         return data_located(order)
     lacking = strategies.lacking(order.strategies)

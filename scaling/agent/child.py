@@ -11,22 +11,240 @@ import contextlib
 import os
 import select
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from scaling.agent import forks
+from scaling import frameworks
+from scaling.agent import environment, strategies
+from scaling.agent.environment import child_environ
+from scaling.errors import ScalingError
 from scaling.hosts import proc
-from scaling.records import other_code
 from scaling.records.events import Event, Exit
+from scaling.records.point import own_name
 from scaling.records.store import unlinked
-from scaling.records.task import CHILD_MARK, EVENTS_FD, Command, Task
+from scaling.records.task import (
+    CHILD_MARK,
+    EVENTS_FD,
+    FORK_FD,
+    FORK_READY,
+    FORK_TOUCHED,
+    MOST_REQUEST_BYTES,
+    OPTIONAL_MODULES,
+    Command,
+    ForkRequest,
+    Task,
+)
+
+# ---------------------------------------------------------------- fresh and forked processes
+# How an agent starts its children: as fresh processes, or as forks of one that has imported the framework.
+#
+# Forks cannot use CUDA if their parent has initialised it. Such a parent ends and its children start fresh, as do
+# those whose fork server fails.
+
+# Room in the environment of a fork server; a fork writes its mark over it.
+MARK_ROOM = "-" * 200
+ANSWER_S = 10.0
+# Sessions of the children and fork servers that this process has started and not yet waited for.
+SESSIONS: set[int] = set()
+
+
+class Started(NamedTuple):
+    """A running child. `wait` returns its exit code, or minus the number of the signal that ended it."""
+
+    pid: int
+    wait: Callable[[], int]
+
+
+class Fds(NamedTuple):
+    commands: int
+    events: int
+    log: int
+
+
+def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable, code: str = "") -> Started:
+    """Start a fresh child in a session of its own; `code` as in its task. Raises OSError."""
+    process = subprocess.Popen(
+        environment.module_command(python, "scaling.worker", code),
+        stdin=fds.commands,
+        stdout=fds.log,
+        stderr=subprocess.STDOUT,
+        env=dict(environ),
+        pass_fds=(fds.events,),
+        start_new_session=True,
+    )
+    return Started(process.pid, process.wait)
+
+
+class ForkServer:
+    """A process that has imported a framework. `ready` is None until it reports, and False if it has failed;
+    `is_touched` if the import has initialised CUDA."""
+
+    def __init__(self, python: str, modules: Collection[str], environ: Mapping[str, str], code: str = "") -> None:
+        """Start the server. Raises OSError."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.ready: bool | None = None
+        self.is_touched = False
+        with theirs:
+            self._process = subprocess.Popen(
+                [*environment.module_command(python, "scaling.worker.fork_server", code), *modules],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**environ, CHILD_MARK: MARK_ROOM, FORK_FD: str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        SESSIONS.add(self._process.pid)
+
+    @property
+    def fd(self) -> int:
+        return self._socket.fileno()
+
+    def look(self) -> None:
+        if self.ready is None and select.select([self._socket], [], [], 0)[0]:
+            said = self._socket.recv(MOST_REQUEST_BYTES)
+            self.ready, self.is_touched = said == FORK_READY, said == FORK_TOUCHED
+
+    def fork(self, environ: Mapping[str, str], fds: Fds) -> Started:
+        """Fork a child. Raises OSError; the server is then unusable, unless only the environment was at fault."""
+        if not self.ready:
+            raise ConnectionError("the fork server is gone")
+        try:
+            request = msgspec.json.encode(ForkRequest(environ=dict(environ)))
+        except UnicodeEncodeError as error:  # a variable in another encoding
+            raise OSError(f"this environment cannot be sent to the fork server: {error}") from None
+        pid = self._asked(request, fds)
+        return Started(pid, partial(self._reaped, pid))
+
+    def _reaped(self, pid: int) -> int:
+        """The exit code of a fork. This process adopts forks of an ended server or of another revision."""
+        try:
+            status = os.waitpid(pid, 0)[1]
+        except ChildProcessError:
+            status = self._status(pid)
+        return os.waitstatus_to_exitcode(status)
+
+    def _status(self, pid: int) -> int:
+        try:
+            return self._asked(str(pid).encode())
+        except OSError:
+            return os.waitpid(pid, 0)[1]
+
+    def _asked(self, request: bytes, fds: Collection[int] = ()) -> int:
+        """The server's answer to a request. Raises OSError; the server has then ended."""
+        try:
+            self._socket.settimeout(ANSWER_S)
+            socket.send_fds(self._socket, [request], list(fds))
+            answer = self._socket.recv(MOST_REQUEST_BYTES)
+        except OSError:
+            self.close()
+            raise
+        if not answer:
+            self.close()
+            raise ConnectionError("the fork server has died")
+        return int(answer)
+
+    def close(self) -> None:
+        """End the server. Its children go on, and this process adopts them."""
+        self.ready = False
+        self._socket.close()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+        SESSIONS.discard(self._process.pid)
+
+
+class Key(NamedTuple):
+    """What children of one fork server share."""
+
+    framework: str
+    on_gpus: bool
+    threads: int
+    malloc: str
+    code: str
+
+
+class Starter:
+    """The starter of an agent's children, with its fork servers."""
+
+    def __init__(self, base: Mapping[str, str]) -> None:
+        self._base = base
+        self._servers: dict[Key, ForkServer] = {}
+
+    def preload(self, task: Task, names: Collection[str] = ()) -> None:
+        """Start a fork server for children like this task's, with extra modules of the strategies `names`."""
+        key, framework = self._key(task), frameworks.named(_baseline(task))
+        if not _is_forked(task) or key in self._servers:
+            return
+        with suppress(OSError, ScalingError):  # children then start fresh
+            environ = child_environ(self._base, task, strategies.environ(task)) | framework.preload_environ
+            wanted = (*framework.preload, *_optional(task, names))
+            self._servers[key] = ForkServer(self._python(task), wanted, environ, task.code)
+
+    def fds(self) -> list[int]:
+        return [server.fd for server in self._servers.values() if server.ready is None]
+
+    def settled(self) -> bool:
+        for server in self._servers.values():
+            server.look()
+        return not self.fds()
+
+    def touched(self) -> tuple[str, ...]:
+        """Return the frameworks whose import has initialised CUDA."""
+        return tuple(dict.fromkeys(key.framework for key, server in self._servers.items() if server.is_touched))
+
+    def start(self, task: Task, environ: Mapping[str, str], fds: Fds) -> Started:
+        """Start a child of this task, as a fork if possible. Raises OSError."""
+        server = self._servers.get(self._key(task)) if _is_forked(task) else None
+        if server is not None and server.ready:
+            with suppress(OSError):
+                return server.fork({**environ, **frameworks.named(_baseline(task)).preload_environ}, fds)
+        return fresh(environ, fds, self._python(task), task.code)
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+
+    def _python(self, task: Task) -> str:
+        return environment.python_of(environment.framework_of(task.point.strategy), self._base)
+
+    def _key(self, task: Task) -> Key:
+        name, device = frameworks.named(_baseline(task)).name, task.point.hardware.device
+        return Key(name, device == "cuda", task.threads, task.malloc, task.code)
+
+
+def _is_forked(task: Task) -> bool:
+    return frameworks.named(_baseline(task)).forks(task.point.hardware.device, fresh=task.fresh)
+
+
+def _baseline(task: Task) -> str:
+    return frameworks.load(task.point.strategy).baseline
+
+
+def _optional(task: Task, names: Collection[str]) -> tuple[str, ...]:
+    """Extra modules of strategies of the task's framework; none for another revision, which may lack them."""
+    loaded = [] if task.code else [frameworks.load(name) for name in names]
+    wanted = [getattr(one, "preload", ()) for one in loaded if one.baseline == _baseline(task)]
+    found = dict.fromkeys(module for modules in wanted for module in modules)
+    return (OPTIONAL_MODULES, *found) if found else ()
+
+
+# ---------------------------------------------------------------- child
 
 LOG_TAIL_BYTES = 4000
 STACKS_S = 0.3
 
-Start = Callable[[Task, Mapping[str, str], forks.Fds], forks.Started]
+Start = Callable[[Task, Mapping[str, str], Fds], Started]
 
 
 class Child:
@@ -46,24 +264,24 @@ class Child:
         self.strays = 0
         self._signals: set[int] = set()
         unlinked(Path(task.log).parent).mkdir(parents=True, exist_ok=True)
-        self.pid, self._wait = self._start(environ, start or (lambda _, *asked: forks.fresh(*asked)))
-        forks.SESSIONS.add(self.pid)
+        self.pid, self._wait = self._start(environ, start or (lambda _, *asked: fresh(*asked)))
+        SESSIONS.add(self.pid)
         self._began = _session_and_start(self.pid)[1]
         self.exit_fd = _pidfd(self.pid)
         self._exit = select.poll()
         if self.exit_fd >= 0:
             self._exit.register(self.exit_fd, select.POLLIN)
-        self._send(msgspec.json.encode(other_code.told(task)))
+        self._send(msgspec.json.encode(without_revision(task)))
 
-    def _start(self, environ: Mapping[str, str], start: Start) -> forks.Started:
+    def _start(self, environ: Mapping[str, str], start: Start) -> Started:
         self.events_fd, events_fd = os.pipe()
         commands_fd, self.stdin_fd = os.pipe()
         os.set_blocking(self.events_fd, False)
         os.set_blocking(self.stdin_fd, False)
-        own = {**environ, CHILD_MARK: self.mark, EVENTS_FD: str(events_fd)}
+        own_name = {**environ, CHILD_MARK: self.mark, EVENTS_FD: str(events_fd)}
         try:
             with unlinked(Path(self.task.log)).open("ab") as log:
-                return start(self.task, own, forks.Fds(commands_fd, events_fd, log.fileno()))
+                return start(self.task, own_name, Fds(commands_fd, events_fd, log.fileno()))
         except (OSError, ValueError):
             os.close(self.events_fd)
             os.close(self.stdin_fd)
@@ -151,7 +369,7 @@ class Child:
         """Kill what is left of it, close its pipes and return the evidence of its end."""
         self._signal(signal.SIGKILL)
         code = self._wait()
-        forks.SESSIONS.discard(self.pid)
+        SESSIONS.discard(self.pid)
         self.strays = reap_strays(self._began)
         self._close()
         return self._exit_of(code)
@@ -176,6 +394,13 @@ class Child:
         )
 
 
+def without_revision(task: Task) -> Task:
+    """Return the task as its worker gets it: without the revision."""
+    if not task.code:
+        return task
+    return replace(task, code="", point=replace(task.point, strategy=own_name(task.point.strategy)))
+
+
 def _pidfd(pid: int) -> int:
     """A file descriptor that is readable when a child ends; -1 before Linux 5.3, and in Pythons built there
     (https://github.com/python-trio/trio/issues/2855)."""
@@ -198,7 +423,7 @@ def log_tail(path: Path) -> str:
 def reap_strays(began: int) -> int:
     """Kill and reap the orphans of a child that began at `began` (clock ticks since boot); return their number.
     Sessions of this process and of running children are spared. Killing an orphan may leave new ones."""
-    count, sessions = 0, {os.getsid(0), *forks.SESSIONS}
+    count, sessions = 0, {os.getsid(0), *SESSIONS}
     while strays := [pid for pid in _children() if _is_stray(pid, sessions, began)]:
         for pid in strays:
             os.kill(pid, signal.SIGKILL)

@@ -1,13 +1,25 @@
-"""The environment of a child: the agent's without the launcher's variables, plus ours and the strategy's."""
+"""What a child runs in: its environment variables, its Python, and the code of another revision.
+
+The variables are the agent's without the launcher's, plus ours and the strategy's.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+from msgspec.structs import replace
+
+from scaling import frameworks
 from scaling.frameworks import variables
 from scaling.hosts import info
+from scaling.records.host import HostInfo, Installed, Interpreter
+from scaling.records.messages import Tried, Try
+from scaling.records.point import Record
 from scaling.records.task import Task
 
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
@@ -75,3 +87,218 @@ def granted(base: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]
 def _heap(task: Task) -> dict[str, str]:
     is_kept = task.malloc == "keep" and task.point.hardware.device != "cuda"
     return KEPT_HEAP if is_kept and not info.allocator_in_use() else {}
+
+
+# ---------------------------------------------------------------- interpreters
+# The Python that runs a framework's children, and what is installed there.
+#
+# Frameworks whose CUDA libraries overwrite each other's need environments of their own (./launch/install).
+
+# SCALING_PYTHON_TENSORFLOW=/path/to/python precedes the interpreter next to the agent's.
+PYTHON_VARIABLE = "SCALING_PYTHON_"
+# Less than the time that ranks have to enrol; a cluster's file system may be slow at first.
+ANSWER_S = 45.0
+
+
+def python_of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the Python of a framework's children: the named one, the one next to the agent's, or the agent's."""
+    if named := environ.get(PYTHON_VARIABLE + framework.upper()):
+        return named
+    beside = Path(f"{sys.prefix}-{framework}", "bin/python")
+    return str(beside) if framework and beside.exists() else sys.executable
+
+
+def framework_of(strategy: str) -> str:
+    """Return the framework that a strategy's children run in; "" if it is none of this package's."""
+    return frameworks.named(frameworks.load(strategy).baseline).name
+
+
+class Question:
+    """A question to another interpreter: what does it have for a framework? Several are asked at once."""
+
+    def __init__(self, framework: str, names: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+        self.names = tuple(names)
+        self._framework, self._path = framework, python_of(framework, environ)
+        self._is_named = bool(environ.get(PYTHON_VARIABLE + framework.upper()))
+        self._process: subprocess.Popen[str] | None = None
+        self._answer: Installed | None = None
+        own = {key: value for key, value in outside_of_mpi(environ).items() if not key.startswith(PYTHON_VARIABLE)}
+        try:
+            self._process = subprocess.Popen(
+                [self._path, "-m", "scaling.agent.strategies", framework, *names],
+                env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._why = f"does not start ({error.strerror or error})"
+
+    def answer(self) -> Installed:
+        """Return what it has. If it does not work, all these strategies are missing."""
+        if self._answer is None:
+            found = self._installed()
+            self._answer = found or Installed(missing=dict.fromkeys(self.names, self._told()))
+            if found:
+                self._answer = replace(
+                    found, missing=self._placed(found.missing), missing_on_cuda=self._placed(found.missing_on_cuda)
+                )
+        return self._answer
+
+    def interpreter(self) -> Interpreter:
+        found = self.answer()
+        return Interpreter(
+            framework=self._framework,
+            path=self._path,
+            python=found.python,
+            versions=found.versions,
+            cuda=found.cuda,
+            compile_lacks=found.compile_lacks,
+        )
+
+    def _placed(self, missing: Mapping[str, str]) -> dict[str, str]:
+        where = self._path if not self._is_named else f"{PYTHON_VARIABLE}{self._framework.upper()}={self._path}"
+        return {name: f"{why} (in {where})" for name, why in missing.items()}
+
+    def _installed(self) -> Installed | None:
+        if self._process is None:
+            return None
+        try:
+            output, errors = self._process.communicate(timeout=ANSWER_S)
+            return msgspec.json.decode(output, type=Installed)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            self._why = f"does not answer within {ANSWER_S:g} s"
+        except msgspec.DecodeError:
+            self._why = f"cannot run workers: {(errors.strip().splitlines() or ['it says nothing'])[-1][:200]}"
+        return None
+
+    def _told(self) -> str:
+        root = Path(__file__).resolve().parents[2]
+        if self._is_named:
+            name = PYTHON_VARIABLE + self._framework.upper()
+            mend = f"name a Python with {self._framework} and with scaling (pip install {root}), or unset {name}"
+            return f"{name}={self._path} {self._why}; {mend}"
+        environment = Path(self._path).parent.parent
+        return f"{self._path} {self._why}; ./launch/install {self._framework}, or remove {environment}"
+
+
+def ask_interpreters(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[Question]:
+    """Start a question for each framework of these strategies that does not run in the agent's interpreter."""
+    parted: dict[str, list[str]] = {}
+    for name in names:
+        parted.setdefault(_framework_or_none(name), []).append(name)
+    return [Question(one, parted[one], environ) for one in parted if python_of(one, environ) != sys.executable]
+
+
+def _framework_or_none(strategy: str) -> str:
+    try:
+        return framework_of(strategy)
+    except Exception:  # any exception of a strategy; `missing` reports it
+        return ""
+
+
+# ---------------------------------------------------------------- description of a host
+
+
+def host_with(found: Sequence[Interpreter], environ: Mapping[str, str] = os.environ) -> HostInfo:
+    """Describe this host as its workers meet it, with these interpreters besides the agent's own."""
+    every = frameworks.FRAMEWORKS.values()
+    own = replace(
+        info.gather(frameworks.distributions()),
+        compile_lacks=next(filter(None, (one.compiler_lacks(environ) for one in every)), ""),
+        variables=variables.recorded(environ),
+        changed_variables=variables.changed(environ),
+    )
+    return with_interpreters(own, found)
+
+
+def with_interpreters(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
+    """Return the host with these interpreters. A package gets its framework's name, as `horovod (tensorflow)`, if
+    its version differs from the agent's, or if the agent's frameworks lack it."""
+    elsewhere = {one.framework for one in found}
+    every = frameworks.FRAMEWORKS.values()
+    here = {package for one in every if one.name not in elsewhere for package in one.distributions}
+    moved = {package for one in every if one.name in elsewhere for package in one.distributions} - here
+    versions = {package: version for package, version in host.versions.items() if package not in moved}
+    for one in found:
+        python = {"Python": one.python} if one.python not in ("", host.python) else {}
+        for package, version in {**one.versions, **python}.items():
+            known = versions.setdefault(package, version) if package in moved else versions.get(package)
+            if known != version:
+                versions[f"{package} ({one.framework})"] = version
+    compiling = (one for one in found if frameworks.named(one.framework).compiler)
+    lacks = next((one.compile_lacks for one in compiling), host.compile_lacks)
+    return replace(host, versions=versions, interpreters=tuple(found), compile_lacks=lacks)
+
+
+# ---------------------------------------------------------------- another revision
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# The working directory precedes PYTHONPATH and may hold this revision.
+_START = """
+import runpy, sys
+if sys.path[0] == "":
+    sys.path.append(sys.path.pop(0))
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+
+
+class RevisionProtocol(Record, frozen=True, kw_only=True):
+    """The output of protocol.py."""
+
+    package: str
+    version: str
+    protocol: str
+    lacking: dict[str, str]
+    files: dict[str, str] = {}
+
+
+def module_command(python: str, module: str, code: str) -> list[str]:
+    """Return the command that starts a module of the revision in `code`, or of this revision if it is ""."""
+    return [python, "-c", _START, module] if code else [python, "-m", module]
+
+
+def revision_tried(order: Try) -> Tried:
+    """Check that workers of a revision start on this host and understand this revision's messages."""
+    try:
+        other = _protocol_of(order.code, order.strategies)
+        ours = _protocol_of("", ())
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
+        said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+        why = (str(said).strip().splitlines() or ["no output"])[-1][:200]
+        return Tried(error=f"its workers do not start: {why}")
+    if why := _misplaced(order, other):
+        return Tried(error=why)
+    if other.protocol != ours.protocol:
+        return Tried(
+            error=f"its workers use another protocol (scaling {other.version}, protocol {other.protocol}; "
+            f"this is {ours.version}, protocol {ours.protocol}); compare two runs: --against RUN"
+        )
+    lacking = "; ".join(other.lacking.values())
+    return Tried(error=lacking and f"this revision lacks what is measured: {lacking}")
+
+
+def _misplaced(order: Try, other: RevisionProtocol) -> str:
+    """Why Python would load other code than that in the folder; "" if it would not."""
+    inside = [name for name in order.strategies if not frameworks.is_outside(name)]
+    place = Path(order.code, PACKAGE.name)
+    if not Path(order.code).is_dir():
+        return f"{order.code} is not visible here: give --results on a file system that all hosts share"
+    if inside and Path(other.package).resolve() != place.resolve():
+        return f"this revision lacks what is measured: {', '.join(inside)}: no folder {PACKAGE.name}"
+    strays = [name for name, file in other.files.items() if not _lies_in(file, order.code)]
+    found = "; ".join(f"{name}: {other.files[name]} would be taken" for name in strays)
+    return found and f"this revision lacks what is measured: {found}"
+
+
+def _lies_in(file: str, folder: str) -> bool:
+    return Path(file).resolve().is_relative_to(Path(folder).resolve())
+
+
+def _protocol_of(code: str, strategies: tuple[str, ...]) -> RevisionProtocol:
+    """Raises OSError, subprocess.SubprocessError, or msgspec.DecodeError for any other output."""
+    done = subprocess.run(
+        [sys.executable, str(PACKAGE / "agent/protocol.py"), *strategies],
+        env=outside_of_mpi(os.environ, code), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=ANSWER_S, check=True,
+    )  # fmt: skip
+    return msgspec.json.decode(done.stdout, type=RevisionProtocol)

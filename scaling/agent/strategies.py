@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from typing import NamedTuple
 
+import msgspec
+
 from scaling import frameworks
-from scaling.agent import interpreters
+from scaling.agent import environment
 from scaling.errors import ScalingError
-from scaling.hosts import gpus
-from scaling.records.host import Interpreter
+from scaling.hosts import gpus, info
+from scaling.records.host import Installed, Interpreter
 from scaling.records.point import Device
 from scaling.records.task import Task
 
@@ -31,7 +37,7 @@ def lacking(names: Iterable[str]) -> Lacking:
 def examine(names: Iterable[str]) -> tuple[Lacking, tuple[Interpreter, ...]]:
     """Return what strategies lack on this host, and the other interpreters that were asked."""
     names = tuple(names)
-    questions = interpreters.ask(names)
+    questions = environment.ask_interpreters(names)
     elsewhere = {name for question in questions for name in question.names}
     found = lacking_here(name for name in names if name not in elsewhere)
     for question in questions:
@@ -86,3 +92,36 @@ def _missing(name: str, device: Device) -> str | None:
 def environ(task: Task) -> dict[str, str]:
     """Return the variables that the strategy sets for a child. Raises ScalingError."""
     return frameworks.load(task.point.strategy).environ(task, task.announced)
+
+
+# ---------------------------------------------------------------- the answer of another interpreter
+# Report what an interpreter has installed for a framework. No framework is imported.
+#
+# python -m scaling.agent.installed FRAMEWORK STRATEGY...      (started by an agent that runs in another one)
+
+NEEDED = ("numpy", "psutil", "pynvml")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print an `Installed` as JSON and return 0; print a line and return 1 if no worker can run here."""
+    name, *names = arguments
+    framework = frameworks.FRAMEWORKS[name]
+    if absent := [name for name in NEEDED if find_spec(name) is None]:
+        sys.stderr.write(f"No module named {absent[0]!r}\n")
+        return 1
+    lacking = lacking_here(names)
+    answer = Installed(
+        python=platform.python_version(),
+        versions=info.versions(framework.distributions),
+        missing=lacking.anywhere,
+        missing_on_cuda=lacking.on_cuda,
+        name_addresses=lacking.name_addresses,
+        cuda=framework.built_for_cuda(),
+        compile_lacks=framework.compiler_lacks(os.environ),
+    )
+    sys.stdout.write(msgspec.json.encode(answer).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

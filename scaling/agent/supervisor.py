@@ -9,8 +9,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from scaling.agent.idle import IdleTraffic
-from scaling.agent.watch import Watch
+from scaling.agent.watch import IdleTraffic, Watch
 from scaling.frameworks import nccl_log
 from scaling.quiet.agent import Quiet, Suspicion
 from scaling.records.events import (

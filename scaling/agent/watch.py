@@ -8,19 +8,125 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from scaling.agent.device_probe import DeviceProbe
-from scaling.agent.idle import IdleTraffic
-from scaling.hosts import connections, interfaces, proc, rapl
+from scaling.hosts import connections, interfaces, proc
 from scaling.quiet.agent import Quiet
 from scaling.records.task import Task
 from scaling.records.telemetry import MAIN, CpuTime, Flow, MachineEnergy, Sample, Telemetry, ThreadTime, Traffic
+
+# ---------------------------------------------------------------- energy
+# Energy of processors and DRAM, from the kernel's RAPL counters (Documentation/power/powercap).
+#
+# Packages and DRAM are added. Other domains are left out: cores and uncore are parts of a package, `psys` contains
+# all, `intel-rapl-mmio` repeats a package. AMD uses the same names. Since Linux 5.10 only root may read
+# (CVE-2020-8694).
+
+POWERCAP = Path("/sys/class/powercap")
+UJ_PER_J = 1e6
+
+
+class EnergyCounter(NamedTuple):
+    """A domain's file of microjoules, which wraps at `range_uj`."""
+
+    path: Path
+    range_uj: int
+
+
+def energy_counters(root: Path | None = None) -> list[EnergyCounter]:
+    """Return the counters of packages and DRAM; none on most virtual machines."""
+    return list(_energy_counters(root or POWERCAP))
+
+
+def _energy_counters(root: Path) -> Iterator[EnergyCounter]:
+    for folder in sorted(root.glob("intel-rapl:*")):
+        try:
+            name = (folder / "name").read_text().strip()
+            range_uj = int((folder / "max_energy_range_uj").read_text())
+        except (OSError, ValueError):
+            continue
+        if name == "dram" or name.startswith("package-"):
+            yield EnergyCounter(folder / "energy_uj", range_uj)
+
+
+def read_energy(found: list[EnergyCounter]) -> list[int]:
+    """Return the microjoules of each counter. Raises OSError."""
+    return [_read_counter(counter.path) for counter in found]
+
+
+def _read_counter(path: Path) -> int:
+    # The error needs the path, also for wrong content.
+    text = path.read_text().strip()
+    if not text.isdecimal():
+        raise OSError(os.EX_DATAERR, f"no number: {text[:20]!r}", str(path))
+    return int(text)
+
+
+def joules(found: list[EnergyCounter], before: list[int], after: list[int]) -> float:
+    """Return the joules between two readings; each counter may have wrapped once."""
+    used = (
+        end - start + (counter.range_uj if end < start else 0)
+        for counter, start, end in zip(found, before, after, strict=True)
+    )
+    return sum(used) / UJ_PER_J
+
+
+# ---------------------------------------------------------------- idle traffic
+# Traffic of a host's cards while nothing of the launch runs: file systems, monitoring, other users.
+
+# The median over five stretches ignores a burst within two of them.
+STRETCHES = 5
+
+
+class IdleTraffic:
+    """The idle traffic of a host: for each card the rates of its median stretch."""
+
+    def __init__(self) -> None:
+        self._before: interfaces.Reading | None = None
+        self._began_s = self._stretch_s = 0.0
+        self._hearing: list[tuple[tuple[Traffic, ...], float]] = []
+        self._rates: dict[str, tuple[float, float]] = {}
+
+    def listen(self, seconds: float, now_s: float) -> None:
+        self._before, self._began_s = interfaces.read(), now_s
+        self._stretch_s, self._hearing = seconds / STRETCHES, []
+
+    def is_due(self, now_s: float) -> bool:
+        """Return True once, when listening is over. Call it often, because it also ends the stretches."""
+        if self._before is None or now_s < self._began_s + self._stretch_s:
+            return False
+        now = interfaces.read()
+        self._hearing.append((interfaces.since(self._before, now), now_s - self._began_s))
+        if len(self._hearing) < STRETCHES:
+            self._before, self._began_s = now, now_s
+            return False
+        self._before, self._rates = None, _median_rates(self._hearing)
+        return True
+
+    def over(self, seconds: float) -> tuple[Traffic, ...]:
+        """Return the idle traffic of so many seconds by card; empty if no listening has ended."""
+        return tuple(
+            Traffic(name=name, received_bytes=round(seconds * received), sent_bytes=round(seconds * sent))
+            for name, (received, sent) in self._rates.items()
+        )
+
+
+def _median_rates(stretches: list[tuple[tuple[Traffic, ...], float]]) -> dict[str, tuple[float, float]]:
+    """Bytes per second that each card received and sent in its median stretch."""
+    by_card: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for carried, seconds in stretches:
+        for one in carried:
+            by_card[one.name][0].append(one.received_bytes / seconds)
+            by_card[one.name][1].append(one.sent_bytes / seconds)
+    return {name: (median(received), median(sent)) for name, (received, sent) in by_card.items()}
+
 
 # ---------------------------------------------------------------- energy meter
 
@@ -34,7 +140,7 @@ class EnergyMeter:
 
     def __init__(self, root: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._counters = rapl.counters(root)
+        self._counters = energy_counters(root)
         self._last: list[int] | None = None
         self._last_s = 0.0
         self._joules = self._seconds = 0.0
@@ -62,14 +168,14 @@ class EnergyMeter:
         before, before_s = self._last, self._last_s
         self.start()
         if before is not None and self._last is not None:
-            self._joules += rapl.joules(self._counters, before, self._last)
+            self._joules += joules(self._counters, before, self._last)
             self._seconds += self._last_s - before_s
 
     def _read(self) -> list[int] | None:
         if not self._counters or self._unreadable:
             return None
         try:
-            return rapl.read(self._counters)
+            return read_energy(self._counters)
         except OSError as error:
             self._unreadable = f"{error.filename}: {error.strerror}"
             return None

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError, near
 from scaling.frameworks import answers, outside
 from scaling.frameworks.base import Framework, Helper, Strategy
-from scaling.records.other_code import own, revision
-from scaling.records.point import Device, Point
+from scaling.records.point import Device, Point, own_name, revision_of
 from scaling.records.task import Task
 
 # The order of --list; all other folders follow, by name.
@@ -63,8 +62,8 @@ def load(name: str) -> Strategy:
 
     Raises UsageError with the nearest match for an unknown name, StrategyError for an attribute of a wrong type.
     """
-    if revision(name):
-        return cast(Strategy, Revised(load(own(name))))
+    if revision_of(name):
+        return cast(Strategy, Revised(load(own_name(name))))
     return answers.judged(_load(ALIASES.get(name, name)), name)
 
 
@@ -89,7 +88,7 @@ def is_outside(name: str) -> bool:
 def missing(name: str, device: Device) -> str | None:
     """Return why a strategy cannot run on a device of this host, or None. From outside it may take the name
     alone."""
-    name = own(name)
+    name = own_name(name)
     ask: Callable[..., str | None] = load(name).missing
     try:
         inspect.signature(ask).bind(name, device)
@@ -160,13 +159,13 @@ class Revised:
 def _known(asked: object) -> object:
     match asked:
         case str():
-            return own(asked)
+            return own_name(asked)
         case Point():
-            return replace(asked, strategy=own(asked.strategy))
+            return replace(asked, strategy=own_name(asked.strategy))
         case Task():
             return _own_task(asked)
     return asked
 
 
 def _own_task(task: Task) -> Task:
-    return replace(task, point=replace(task.point, strategy=own(task.point.strategy)))
+    return replace(task, point=replace(task.point, strategy=own_name(task.point.strategy)))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from scaling import frameworks
-from scaling.records.secret import SECRET, USERINFO
+from scaling.records.host import SECRET, USERINFO
 
 _FRAMEWORKS = tuple(frameworks.FRAMEWORKS.values())
 # Variables of libraries, and those that frameworks declare.

@@ -63,7 +63,7 @@ def without_doubles(cells: Sequence[Point]) -> list[Point]:
 
 
 def _work(cell: Point) -> tuple[object, ...]:
-    alone = cell.workload.alone(cell.workload.batch_size)
+    alone = cell.workload.alone()
     return cell.strategy, alone, cell.hardware, cell.placement, cell.sorted_options
 
 

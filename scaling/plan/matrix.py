@@ -15,9 +15,11 @@ from scaling.frameworks.base import Traits, read_options
 from scaling.plan import training
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, first_slots, slots_of, whole_cpu
-from scaling.records import other_code
-from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Placement, Point, Workload
+from scaling.records.messages import Enrol
+from scaling.records.network import Network
+from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Placement, Point, Workload, own_name
 from scaling.tools.emulated import profiles
+from scaling.tools.emulated.profiles import Rate
 from scaling.workloads import data, models
 from scaling.workloads.specs import Images, ModelSpec, Tokens
 
@@ -339,7 +341,7 @@ def _point(
 ) -> Point:
     profile = profiles.name_of(config.device)
     if profile:
-        profiles.rate(profile, work.model, work.batch_size, work.image_size)
+        emulated_rate(profile, work)
     return Point(
         strategy=name,
         kind=kind,
@@ -354,6 +356,11 @@ def _point(
     )
 
 
+def emulated_rate(profile: str, work: Workload) -> Rate:
+    """Return the rate of an emulated device at this work. Raises UsageError if none is published or fitted."""
+    return profiles.rate(profile, work.model, work.batch_size, work.image_size)
+
+
 def _options(config: SweepConfig, name: str) -> dict[str, str]:
     """Return the options of a strategy (`--option [STRATEGY.]key=value`).
     A key without a strategy applies to each strategy that knows it. Raises UsageError for a key that none
@@ -363,7 +370,7 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
     for text in config.option:
         whole, equals, value = text.partition("=")
         target, _, key = whole.rpartition(".")
-        target, whose = frameworks.ALIASES.get(target, target), other_code.own(name)
+        target, whose = frameworks.ALIASES.get(target, target), own_name(name)
         if not equals or not key:
             raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
         if target and target not in (*(config.strategy or ()), strategy.baseline):
@@ -481,3 +488,38 @@ def _nodes(point: Point, slots: Sequence[Slot]) -> int:
 
 def _traits(name: str) -> Traits:
     return frameworks.load(name).traits(name)
+
+
+# ---------------------------------------------------------------- addresses of names
+# Check strategies whose ranks listen at the address of the host's name, whatever network is chosen.
+
+
+def name_refusal(
+    point: Point, slots: Sequence[Slot], enrolled: Sequence[Enrol], networks: Iterable[Network]
+) -> tuple[str, str] | None:
+    """Return why a point would not be measured on its network, and the fix; None if it would."""
+    network = next((one for one in networks if one.word == point.interconnect), None)
+    if network is None or point.kind not in EXCHANGING:
+        return None
+    strategy = own_name(point.strategy)
+    told = {one.host.hostname: one.name_addresses.get(strategy) for one in enrolled}
+    hosts = dict.fromkeys(slot.host for slot in slots_of(point, slots))
+    obeying = frameworks.load(strategy).obeying
+    return name_fault({host: told[host] for host in hosts}, network, point.hardware.device, obeying)
+
+
+def name_fault(
+    addresses: Mapping[str, str | None], network: Network, device: Device, obeying: str
+) -> tuple[str, str] | None:
+    """Return what is wrong with the addresses of these hosts' names, and the fix (with `obeying`), or None.
+    One host reaches itself at any address; NCCL (GPUs) needs any address that others reach."""
+    if len(addresses) < 2:
+        return None
+    for host, address in addresses.items():
+        wanted = network.places[host].address
+        is_own = (address or "127.").startswith(("127.", "::1"))
+        if address not in (None, wanted) and (is_own or device != "cuda"):
+            why = f"it listens at the address of the host's name: {host} is {address}, on {network.word} {wanted}"
+            ways = ["take the network of that address", f"write `{wanted} {host}` into /etc/hosts there"]
+            return why, f"{', '.join(ways)}, or {obeying}" if obeying else " or ".join(ways)
+    return None

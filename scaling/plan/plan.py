@@ -14,18 +14,16 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.hosts.networks import Entry, choose
-from scaling.plan import defaults, estimates, matrix, name_address, rules, stopping
+from scaling.plan import defaults, matrix, rules, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of, flag
 from scaling.plan.groups import Group, apart, together
 from scaling.plan.placement import Slot, place_ranks
-from scaling.records import other_code
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
-from scaling.records.point import Device, Hardware, Point, Record
+from scaling.records.point import Device, Hardware, Point, Record, revision_of
 from scaling.records.run import Emulation
 from scaling.records.task import BatchFit
-from scaling.tools.emulated import profiles
 
 # ---------------------------------------------------------------- flags without effect
 # These checks need the launch's devices; `validation.check_given` checks the configuration alone.
@@ -116,7 +114,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def code(self, point: Point) -> str:
         """Return the folder of the revision that a point's workers run; "" for the launch's own."""
-        return self.other_code if other_code.revision(point.strategy) else ""
+        return self.other_code if revision_of(point.strategy) else ""
 
     def network(self, point: Point) -> Network:
         """Return the network of a point; the first one for points without exchange."""
@@ -143,9 +141,7 @@ class Plan(Record, frozen=True, kw_only=True):
         if self.device != "emulated":
             return 0.0
         works = {point.workload for point in self.cells}
-        profile, dilate = self.hardware.profile, self.hardware.dilate
-        rates = (profiles.rate(profile, one.model, one.batch_size, one.image_size) for one in works)
-        return dilate * max(rate.step_s for rate in rates)
+        return self.hardware.dilate * max(matrix.emulated_rate(self.hardware.profile, one).step_s for one in works)
 
     @property
     def estimate_s(self) -> float:
@@ -153,7 +149,7 @@ class Plan(Record, frozen=True, kw_only=True):
         burn-in takes the time of --for at least."""
         if any(cell.regime for cell in self.cells):
             return 0.0
-        trace_s = estimates.TRACE_S * len(self.cells) if self.config.trace else 0.0
+        trace_s = defaults.TRACE_S * len(self.cells) if self.config.trace else 0.0
         return max(self._rounds_s + trace_s + sum(map(self.soak_of_s, self.groups)), self.burn_in_s)
 
     @property
@@ -169,7 +165,7 @@ class Plan(Record, frozen=True, kw_only=True):
     @property
     def burn_in_s(self) -> float:
         """Seconds of --for; 0 without it."""
-        return stopping.burn_in_s(self.config) or 0.0
+        return validation.burn_in_s(self.config) or 0.0
 
     @property
     def _rounds_s(self) -> float:
@@ -183,7 +179,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def seconds(self, group: Group) -> float:
         """Estimate the seconds of a group in one round."""
-        return estimates.group_s(group, self.config, self.slept_s)
+        return defaults.group_s(group, self.config, self.slept_s)
 
 
 def _soaked(group: Group) -> int:
@@ -210,7 +206,7 @@ def make(
     resolved, how, filled, missing, points = rules.resolve(config, launch)
     words = dict.fromkeys(config.interconnect)
     networks = tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)
-    refused = matrix.refused(points, slots, lambda point: name_address.refusal(point, slots, enrolled, networks))
+    refused = matrix.refused(points, slots, lambda point: matrix.name_refusal(point, slots, enrolled, networks))
     wanted = matrix.kept(points, refused)
     stages = ([one for one in wanted if _is_later(resolved, one) == later] for later in (False, True))
     grouped = tuple(group for cells in stages for group in _groups(resolved, cells, device, slots, enrolled))

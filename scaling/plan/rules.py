@@ -18,10 +18,9 @@ from scaling.errors import UsageError
 from scaling.plan import defaults, matrix, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, first_slots, slots_of
-from scaling.records import other_code
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
-from scaling.records.point import Device, Kind, MemoryFormat, Point, Precision, Workload
+from scaling.records.point import Device, Kind, MemoryFormat, Point, Precision, Workload, of_revision, own_name
 from scaling.records.run import Emulation
 from scaling.records.task import BatchFit
 from scaling.text import counted, several
@@ -109,11 +108,11 @@ def strategy(draft: Draft, launch: Launch) -> Draft:
 def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
     """Return the strategies by their own names, without duplicates."""
     default = frameworks.BASELINES[0] if config.has_passes else frameworks.default(device)
-    given = tuple(dict.fromkeys(other_code.own(name) for name in config.strategy or (default,)))
+    given = tuple(dict.fromkeys(own_name(name) for name in config.strategy or (default,)))
     if config.against is None and given != tuple(dict.fromkeys(config.strategy or given)):
         raise UsageError("--strategy: names a revision (@); give that with --against REV")
     own = tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
-    others = (other_code.of_revision(name, config.against) for name in own if config.against)
+    others = (of_revision(name, config.against) for name in own if config.against)
     return (*own, *others)
 
 
@@ -128,7 +127,7 @@ def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why
             hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
             raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({why}){hint}")
         for enrol in enrolled:
-            if reason := enrol.lacks(other_code.own(name), device) or enrol.lacks(strategy.baseline, device):
+            if reason := enrol.lacks(own_name(name), device) or enrol.lacks(strategy.baseline, device):
                 reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
     if reasons and all(name in reasons for name in names):
         cpus = any("cpu" in frameworks.load(name).devices(name) for name in names)
@@ -424,7 +423,7 @@ def _load(
         gradient_bytes=layers.gradient_bytes(work.model, work.image_size),
         tail_bytes=layers.tail_bytes(work.model, work.image_size),
         layers=len(layers.spans(layers.of(work.model, work.image_size), 1.0)),
-        step_s=profiles.rate(profile, work.model, work.batch_size, work.image_size).step_s,
+        step_s=matrix.emulated_rate(profile, work).step_s,
         world_size=len(taken),
         ranks=max(Counter(slot.machine for slot in taken).values()),
         cores=cores,
@@ -444,7 +443,7 @@ def emulation_told(
     work, hardware = point.workload, point.hardware
     if not hardware.profile:
         return None
-    rate = profiles.rate(hardware.profile, work.model, work.batch_size, work.image_size)
+    rate = matrix.emulated_rate(hardware.profile, work)
     if point.world_size == 1 or point.kind != "exchange":
         return Emulation(samples_per_s=rate.samples_per_s, fitted=rate.fitted)
     taken = slots_of(point, slots)

@@ -59,7 +59,7 @@ class Attempt(Protocol):
 
 
 class Turn(Protocol):
-    """The ranks of a turn and its `first` window (sweep/turns.py). Equal turns are tries of one turn."""
+    """The ranks of a turn and its `first` window (sweep/epoch.py). Equal turns are tries of one turn."""
 
     @property
     def attempt(self) -> Attempt: ...

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from ipaddress import IPv4Interface, IPv4Network
 
 from scaling.records.point import Amount, Count, Index, Record
+
+# ---------------------------------------------------------------- secrets
+# Names of variables that hold secrets. Neither records nor archives have their values.
+
+# NCCL_IB_PKEY is a partition of InfiniBand.
+SECRET = re.compile(r"TOKEN|SECRET|PASS(?:W|PHRASE)|CREDENTIAL|(?<!_P)KEY|(?<![A-Z])AUTH(?![A-Z])", re.IGNORECASE)
+# `//user:password@` in an address.
+USERINFO = re.compile(r"//[^/@\s]*@")
+
+
+# ---------------------------------------------------------------- host
 
 
 class GpuHealth(Record, frozen=True, kw_only=True):

@@ -129,9 +129,10 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
         """Return the work of the one device to which efficiency refers: the batch that the rule keeps fixed."""
         return replace(self, batch_size=self.batch_size * self.share(world_size), node_devices=1)
 
-    def alone(self, batch_size: int) -> Workload:
-        """Return the same at this batch under the weak rule, as controls have it."""
-        return replace(self, batch_rule="weak", batch_size=batch_size, node_devices=1)
+    def alone(self, batch_size: int | None = None) -> Workload:
+        """Return the same under the weak rule, as controls have it: at this batch, by default at its own."""
+        own = self.batch_size if batch_size is None else batch_size
+        return replace(self, batch_rule="weak", batch_size=own, node_devices=1)
 
 
 class Hardware(Record, frozen=True, kw_only=True, order=True):
@@ -274,3 +275,26 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
 def _words(of: Workload | Hardware | Regime) -> list[str]:
     fields = zip(of.__struct_fields__, astuple(of), strict=True)
     return [str(value) for name, value in fields if name not in LATER or value != LATER[name]]
+
+
+# ---------------------------------------------------------------- names of strategies that run another revision
+# Names of strategies whose workers run another revision: `torch:gloo@1a2b3c4d5e`.
+
+REVISION_SIGN = "@"
+# Digits of the commit in a strategy's name.
+COMMIT_DIGITS = 10
+
+
+def own_name(strategy: str) -> str:
+    """Return a strategy's name without its revision."""
+    return strategy.partition(REVISION_SIGN)[0]
+
+
+def revision_of(strategy: str) -> str:
+    """Return the revision of a strategy's workers; "" for the launch's."""
+    return strategy.partition(REVISION_SIGN)[2]
+
+
+def of_revision(strategy: str, commit: str) -> str:
+    """Return the name of a strategy whose workers run this commit; "" is the launch's."""
+    return f"{own_name(strategy)}{REVISION_SIGN}{commit[:COMMIT_DIGITS]}" if commit else own_name(strategy)

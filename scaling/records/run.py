@@ -19,8 +19,20 @@ from msgspec.structs import replace
 from scaling.records.events import Evaluated, Outcome, Ready, Result, Window
 from scaling.records.host import HostInfo
 from scaling.records.network import ALONE, NcclChoice, Network, Place
-from scaling.records.other_code import own
-from scaling.records.point import Amount, Count, Device, Index, Pattern, Point, Record, Seconds, Size, UnixSeconds
+from scaling.records.point import (
+    Amount,
+    Count,
+    Device,
+    Index,
+    Pattern,
+    Point,
+    Record,
+    Seconds,
+    Size,
+    UnixSeconds,
+    own_name,
+)
+from scaling.records.task import DeviceRates
 from scaling.records.telemetry import GpuTime, Telemetry
 
 # ---------------------------------------------------------------- prediction
@@ -147,7 +159,7 @@ class Emulation(Record, frozen=True, kw_only=True):
     def of(self, point: Point) -> Emulation:
         """Return it without the bound if the model is of another exchange than the point's."""
         buckets_mb = point.options.get("bucket_cap_mb", _DEFAULT_BUCKETS_MB[0])
-        is_modelled = own(point.strategy) == _MODELLED and buckets_mb in _DEFAULT_BUCKETS_MB
+        is_modelled = own_name(point.strategy) == _MODELLED and buckets_mb in _DEFAULT_BUCKETS_MB
         if is_modelled or point.kind != "exchange" or point.world_size == 1:
             return self
         return replace(self, error_fraction=None)
@@ -333,3 +345,57 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
     def is_import(self) -> bool:
         """Whether its data comes from other tools."""
         return bool(self.imported or self.bandwidths)
+
+
+# ---------------------------------------------------------------- certificate
+# The verdict of `scaling certify`, which is a line of the run's file.
+
+CertificateResult = Literal["PASS", "FAIL", "NO VERDICT"]
+PASS: CertificateResult = "PASS"
+FAIL: CertificateResult = "FAIL"
+NO_VERDICT: CertificateResult = "NO VERDICT"
+
+
+class Look(Record, frozen=True, kw_only=True):
+    """A measured value after some rounds, with its bounds. Each bound is wrong with probability `error`."""
+
+    rounds: Size
+    mean: Amount
+    low: Amount
+    high: Amount
+    error: Amount
+
+
+class Criterion(Record, frozen=True, kw_only=True):
+    """A quantity that was judged, look by look; the last look decides.
+
+    `unit`: "" for an efficiency, a fraction of 1. `line`: the least value that passes, with the error of
+    `reference`: the reference's value, None without one.
+    """
+
+    name: str
+    unit: str
+    line: Amount
+    looks: tuple[Look, ...]
+    result: CertificateResult
+    reference: Amount | None = None
+
+
+class Certificate(Record, frozen=True, kw_only=True, tag="certificate"):
+    """The verdict on a launch.
+
+    `why`: the reason for a FAIL or for NO VERDICT. `where`: the device, link or node that a FAIL points to.
+    `error`: the probability of a false FAIL, and of a false PASS. `minutes`: the budget.
+    `reference`: name and digest of the reference. `findings`: warnings and errors of the preflight. `devices`: the
+    rates of each device alone.
+    """
+
+    result: CertificateResult
+    why: str
+    criteria: tuple[Criterion, ...]
+    error: Amount
+    minutes: Amount
+    where: tuple[str, ...] = ()
+    reference: str = ""
+    findings: tuple[str, ...] = ()
+    devices: tuple[DeviceRates, ...] = ()

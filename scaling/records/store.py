@@ -26,10 +26,9 @@ from scaling import files
 from scaling.errors import StoreError, UsageError
 from scaling.records import crossing
 from scaling.records.burn_in import PointSummary, Stretches, asked_s, is_kept, spacing
-from scaling.records.certificate import Certificate
 from scaling.records.events import Finished
 from scaling.records.point import SERVER, Hardware, Workload
-from scaling.records.run import SCHEMA, Header, PointRecord, Prediction, WarningKind
+from scaling.records.run import SCHEMA, Certificate, Header, PointRecord, Prediction, WarningKind
 
 # ---------------------------------------------------------------- migrations
 

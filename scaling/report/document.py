@@ -17,9 +17,8 @@ from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Minibatch, Report, Resolution, Row
 from scaling.analysis.table.unmeasured import judged
 from scaling.quiet import notes as quiet
-from scaling.records.certificate import Certificate
 from scaling.records.point import Hardware, Unit, Workload
-from scaling.records.run import Header, PointRecord, Prediction
+from scaling.records.run import Certificate, Header, PointRecord, Prediction
 from scaling.report import burn_in, imported, labels, quantities, sections, verdict
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts

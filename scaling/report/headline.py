@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy
 from scaling.analysis.table.rows import Row, Training
-from scaling.records.certificate import Certificate
-from scaling.records.other_code import revision
+from scaling.records.point import revision_of
+from scaling.records.run import Certificate
 from scaling.report import verdict
 from scaling.text import decimals
 
@@ -35,7 +35,7 @@ def mean_rate(row: Row) -> float:
 
 def _rank(row: Row) -> tuple[int, bool, bool, bool, bool, float]:
     rate = mean_rate(row)
-    return row.world_size, row.workload.trains, rate > 0, claims(row), not revision(row.strategy), rate
+    return row.world_size, row.workload.trains, rate > 0, claims(row), not revision_of(row.strategy), rate
 
 
 def claims(row: Row) -> bool:

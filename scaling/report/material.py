@@ -18,8 +18,7 @@ from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Row
 from scaling.analysis.table.unmeasured import Judged, judged
 from scaling.records.burn_in import PointSummary, asked_s
-from scaling.records.certificate import Certificate
-from scaling.records.run import Header, PointRecord, Prediction
+from scaling.records.run import Certificate, Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
 from scaling.report import labels
 from scaling.report.document import document

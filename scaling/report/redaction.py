@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.records.secret import SECRET, USERINFO
+from scaling.records.host import SECRET, USERINFO
 from scaling.records.telemetry import Foreign
 from scaling.report.anonymous import Disguise
 

@@ -17,11 +17,10 @@ from scaling.analysis.measured.controls import Controls
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
-from scaling.records.certificate import Certificate
-from scaling.records.device_rates import RATES
 from scaling.records.network import GBIT
 from scaling.records.point import Amount, Hardware, Point, Record, Size, Workload
-from scaling.records.run import Header
+from scaling.records.run import Certificate, Header
+from scaling.records.task import RATES
 from scaling.report.headline import headline
 from scaling.report.material import Material
 from scaling.text import day, one_line

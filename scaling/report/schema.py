@@ -33,9 +33,8 @@ from scaling.analysis.table.rows import (
     Verdict,
 )
 from scaling.analysis.table.unmeasured import Judged
-from scaling.records.certificate import Certificate
 from scaling.records.point import Hardware, Workload
-from scaling.records.run import Header, ImportedBandwidth
+from scaling.records.run import Certificate, Header, ImportedBandwidth
 from scaling.text import as_json
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scaling.records.certificate import FAIL, Certificate, Criterion
+from scaling.records.run import FAIL, Certificate, Criterion
 from scaling.text import counted, decimals
 
 

@@ -15,9 +15,8 @@ from scaling.command import asked_or_code, open_streams
 from scaling.help import HELP, HELP_ALL
 from scaling.run import NAME
 from scaling.transport.base import Cluster
-from scaling.transport.launch import as_rank
-from scaling.transport.launchers import launched
-from scaling.transport.signals import Signals
+from scaling.transport.launch import Signals, as_rank
+from scaling.transport.start import launched
 
 if TYPE_CHECKING:
     from scaling.run.invocation import Invocation

@@ -12,8 +12,7 @@ from typing import Any
 from scaling.plan import config, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import COMMAND_LINE, fields_of, words
-from scaling.records import other_code
-from scaling.records.point import Record
+from scaling.records.point import Record, own_name
 from scaling.transport.terminal import ViewKind
 
 
@@ -51,7 +50,7 @@ def alike(older: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an older run for `--like`, without revisions."""
     kept = {field: value for field, value in inherited(older).items() if field != "against"}
     if kept.get("strategy"):
-        kept["strategy"] = list(dict.fromkeys(map(other_code.own, kept["strategy"])))
+        kept["strategy"] = list(dict.fromkeys(map(own_name, kept["strategy"])))
     return kept
 
 

@@ -13,9 +13,8 @@ from scaling.plan import placement, plan, rules
 from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.messages import Enrol
-from scaling.records.other_code import own
-from scaling.records.point import EXCHANGING, Device, Point
-from scaling.run.header import by_name
+from scaling.records.point import EXCHANGING, Device, Point, own_name
+from scaling.run.enrolment import by_name
 from scaling.text import counted, duration, printable, ranges
 from scaling.tools.emulated import profiles
 from scaling.tools.emulated.profiles import Profile
@@ -178,7 +177,7 @@ def _filled(one: rules.Filled) -> str:
 
 def open_servers(cells: Iterable[Point]) -> list[str]:
     """Return a line on strategies whose servers listen without authentication; none if no exchange uses them."""
-    names = dict.fromkeys(own(point.strategy) for point in cells if point.kind in EXCHANGING)
+    names = dict.fromkeys(own_name(point.strategy) for point in cells if point.kind in EXCHANGING)
     found = [name for name in names if frameworks.load(name).traits(name).is_open]
     text = "listens on all addresses of each host without authentication; use a network that you trust"
     return [f"{', '.join(found)} {text}"] if found else []

@@ -22,21 +22,19 @@ from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, U
 from scaling.plan.plan import Plan
 from scaling.records import store
 from scaling.records.burn_in import PointSummary
-from scaling.records.certificate import Certificate
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
-from scaling.records.run import Header, PointRecord, Prediction, Question
+from scaling.records.run import Certificate, Header, PointRecord, Prediction, Question
 from scaling.report.anonymous import Disguise, disguise
 from scaling.report.formats import openmetrics
 from scaling.report.material import PAGE_FILE, Material, Place
-from scaling.run import NAME, against, listing, programs
+from scaling.run import NAME, listing, programs
 from scaling.sweep.sweep import More, Sweep
 from scaling.sweep.view import live
-from scaling.sweep.view.base import View
-from scaling.sweep.view.plain import PlainView, Stream
+from scaling.sweep.view.plain import PlainView, Stream, View
 from scaling.text import counted
 from scaling.tools.lab import slowdown
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Mailbox
 from scaling.transport.mpi import beyond_the_launcher, launcher_output
 from scaling.transport.terminal import ViewKind
 
@@ -334,7 +332,7 @@ def _write_metrics(material: Material, file: Path, ending: Ending) -> None:
 def _compare(base: Path, new: Path, stream: Stream, ending: Ending) -> int:
     """Return the exit code; it is never 0 without a verdict."""
     try:
-        found = against.compare(base, new, ending.look)
+        found = programs.compared(base, new, ending.look)
     except ScalingError as error:
         ending.complain(error)
         return error.exit_code

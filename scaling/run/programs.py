@@ -1,4 +1,4 @@
-"""Run other commands of the package on a finished run, each in a process of its own.
+"""Programs that rank 0 starts: other commands on a finished run, a trial of batches before the plan is made.
 
 They cost the run no memory, and `run` imports none of them.
 """
@@ -10,8 +10,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from scaling.agent.environment import outside_of_mpi
+import msgspec
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.agent import environment, strategies
+from scaling.agent.environment import child_environ, outside_of_mpi
+from scaling.errors import StoreError, UsageError
+from scaling.plan.placement import slots_of
+from scaling.plan.plan import Plan
+from scaling.plan.tasks import rank_tasks
+from scaling.records import store
+from scaling.records.events import Finished
+from scaling.records.point import WANTED
+from scaling.records.run import Header
+from scaling.records.task import BatchFit, BatchTrial, Clocks
 
 # Each takes seconds; the timeout is for a file system or font cache that hangs.
 PATIENCE_S = 120.0
@@ -74,3 +90,84 @@ def complaint(done: subprocess.CompletedProcess[str], command: str) -> str:
     """Return the last line of a program's stderr without its name, or its exit code."""
     why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return why.removeprefix(f"scaling {command}: error: ")
+
+
+# ---------------------------------------------------------------- a trial of batches
+# On a GPU of rank 0's host, if the user gave no batch.
+
+TRIAL_S = 180.0
+_FOUND = msgspec.json.Decoder(BatchFit | None)
+
+
+def batch_tried(made: Plan, look: Callable[[], None]) -> BatchFit | str:
+    """Return the largest batch of the plan's model that fits, or why that is unknown. `look` is called
+    meanwhile."""
+    plain = next((point for point in made.cells if point.kind in ("solo", "each")), made.cells[0])
+    baseline = frameworks.load(plain.strategy).baseline
+    point = replace(plain, strategy=baseline, kind="solo", world_size=1, options={})
+    slots = slots_of(point, made.slots)
+    (task,) = rank_tasks(
+        point, slots, (), made.networks[0].places,
+        attempt=0, retry=0, seed=made.config.seed, clocks=Clocks(), logs="", data_dir=made.config.data_dir or "",
+    )  # fmt: skip
+    python = environment.python_of(environment.framework_of(baseline), os.environ)
+    environ = child_environ(os.environ, task, strategies.environ(task))
+    command = environment.module_command(python, "scaling.worker.batch_fit", "")
+    given = msgspec.json.encode(BatchTrial(task=task, memory_bytes=made.gpu_memory_bytes)).decode()
+    try:
+        done = awaited(command, environ, look, given=given, within_s=TRIAL_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the trial of larger batches failed: {error}"
+    if done.returncode:
+        return f"the trial of larger batches failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+    return _FOUND.decode(done.stdout) or "not even one batch fits"
+
+
+# ---------------------------------------------------------------- comparison with an older run (--against RUN)
+
+COMPARE = "compare"
+# Exit codes of scaling compare with a verdict: nothing slower, something slower.
+FINE, SLOWER = 0, 1
+
+
+class Compared(NamedTuple):
+    """The result as text and exit code; `why` is the reason if nothing was compared."""
+
+    text: str
+    code: int
+    why: str = ""
+
+
+def comparable_header(run: Path) -> Header:
+    """Read the header of the run to compare with.
+    Raises UsageError if it cannot be compared, before hours of measuring."""
+    try:
+        header, records = store.load_measured(run)
+    except UsageError as error:
+        no_run = not run.is_absolute() and not (store.folder_of(run) / store.FILE).exists()
+        mend = f"; for the revision of this name write --against {run}^0" if no_run else ""
+        raise UsageError(f"--against {error}{mend}") from None
+    if store.is_being_written(run):
+        raise UsageError(f"--against {run}: is still being written; wait until its sweep has ended")
+    if header.config.get("epochs") is not None:
+        raise UsageError(f"--against {run}: a training to an accuracy cannot be compared; repeat it with --like")
+    if not any(one.point.kind in WANTED and isinstance(one.outcome, Finished) for one in records):
+        raise UsageError(f"--against {run}: it has no measured exchange to compare with")
+    return header
+
+
+def compared(base: Path, new: Path, look: Callable[[], None] = lambda: None) -> Compared:
+    """Compare two finished runs; call `look` meanwhile. Raises StoreError without a verdict."""
+    command = f"python -m scaling {COMPARE} {base} {new}"
+    try:
+        done = output(COMPARE, [str(base), str(new)], look)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StoreError(f"--against {base}: not compared: {error}; try: {command}") from None
+    text = f"{done.stdout}\nagainst: {base} (again: {command})\n"
+    if done.returncode in (FINE, SLOWER) and done.stdout:
+        return Compared(text, done.returncode)
+    said = complaint(done, COMPARE).removeprefix("RUN: ")
+    why = f"--against {base}: not compared: {said}"
+    if done.returncode == UsageError.exit_code:
+        return Compared(text if done.stdout else "", UsageError.exit_code, why)
+    raise StoreError(f"{why}; try: {command}")

@@ -21,17 +21,15 @@ from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToS
 from scaling.records.point import Device
 from scaling.records.run import Header
 from scaling.report.anonymous import Disguise
-from scaling.run import NAME, against, batch_fit, enrolment, listing, measuring, revisions
-from scaling.run.header import make_header
+from scaling.run import NAME, enrolment, listing, measuring, programs, revisions
+from scaling.run.enrolment import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
 from scaling.sweep.sweep import More
 from scaling.tools.lab import slowdown
-from scaling.transport.base import Cluster
-from scaling.transport.launch import NAMED, abort
-from scaling.transport.launchers import launched
-from scaling.transport.mailbox import SILENT_S, Mailbox
+from scaling.transport.base import SILENT_S, Cluster, Mailbox
+from scaling.transport.launch import NAMED, Signals, abort
 from scaling.transport.mpi import kill_launcher_later
-from scaling.transport.signals import Signals
+from scaling.transport.start import launched
 
 
 def serve(cluster: Cluster, signals: Signals) -> int:
@@ -196,7 +194,7 @@ class Lead:
         make = partial(plan.make, wanted, self.enrolled, named, lab_bits_per_s=slowdown.declared())
         made = make()
         if tries and rules.grows_batch(wanted, made.device):
-            made = make(fit=batch_fit.tried(made, self.mailbox.look))
+            made = make(fit=programs.batch_tried(made, self.mailbox.look))
         return enrolment.locate(made, self.mailbox, self.enrolled, goes_on=goes_on)
 
     def proved(self, made: plan.Plan) -> plan.Plan:
@@ -226,7 +224,7 @@ class Lead:
 
 def _settings(asked: Invocation) -> dict[str, Any] | None:
     if asked.against is not None:
-        return inherited(_known(against.read(asked.against), f"--against {asked.against}"))
+        return inherited(_known(programs.comparable_header(asked.against), f"--against {asked.against}"))
     return alike(_known(store.load_measured(asked.like)[0], f"--like {asked.like}")) if asked.like else None
 
 

@@ -21,10 +21,9 @@ from scaling.errors import SilentRanks, UsageError
 from scaling.hosts.info import PACKAGE
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
-from scaling.records import other_code
 from scaling.records.messages import Enrol, ToAgent, ToSweep, Tried, Try
-from scaling.records.other_code import own
-from scaling.transport.mailbox import ENROL_S, Mailbox
+from scaling.records.point import COMMIT_DIGITS, REVISION_SIGN, own_name
+from scaling.transport.base import ENROL_S, Mailbox
 
 # ---------------------------------------------------------------- repositories
 
@@ -53,7 +52,7 @@ def source(strategies: Iterable[str], against: str) -> Source:
     """Return where the code of the strategies is; outside the package, the whole folder is packed. Raises
     UsageError if they are in several folders, or a module is not found."""
     found: dict[Path, Source] = {}
-    for name in map(own, strategies):
+    for name in map(own_name, strategies):
         one = _of_module(name) if frameworks.is_outside(name) else PACKAGE_SOURCE
         if one.packed == "." or one.folder not in found:
             found[one.folder] = one
@@ -146,7 +145,7 @@ def checked_out(made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequen
     is_new = not results.exists()
     try:
         results.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix=f".{other_code.SIGN}{commit[: other_code.DIGITS]}-", dir=results)
+        folder = tempfile.mkdtemp(prefix=f".{REVISION_SIGN}{commit[:COMMIT_DIGITS]}-", dir=results)
     except OSError as error:
         raise UsageError(f"--results {made.config.results}: cannot make a folder: {error.strerror}") from None
     try:
@@ -168,14 +167,13 @@ def _try_on_hosts(
     folder: str,
     mailbox: Mailbox[ToAgent, ToSweep],
     enrolled: Sequence[Enrol],
-    within_s: float = ENROL_S,
 ) -> None:
-    names = {other_code.own(name) for name in made.config.strategy or ()}
+    names = {own_name(name) for name in made.config.strategy or ()}
     first = {one.host.hostname: rank for rank, one in reversed(list(enumerate(enrolled)))}
     mailbox.order(sorted(first.values()), Try(code=folder, strategies=tuple(sorted(names))))
-    answers = mailbox.answers(Tried, first.values(), within_s)
+    answers = mailbox.answers(Tried, first.values(), ENROL_S)
     for host, rank in sorted(first.items()):
         if rank not in answers:
-            raise SilentRanks(f"{host}: no answer about --against {made.config.against} within {within_s:g} s")
+            raise SilentRanks(f"{host}: no answer about --against {made.config.against} within {ENROL_S:g} s")
         if why := answers[rank].error:
             raise UsageError(f"--against {made.config.against}: {why} (on {host})")

@@ -5,7 +5,7 @@ It never waits: it receives reports and sends orders. `epoch.py` decides when ea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -13,17 +13,87 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.analysis.table import accuracy
 from scaling.errors import StrategyError
-from scaling.plan import defaults, placement, ports
-from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
-from scaling.records.events import Ended, Failed, Measured, Ready, Window
-from scaling.records.messages import Account, Assign, Pause, Paused, Release, Report, Reserve, Tell
-from scaling.records.point import BESIDE, EXCHANGING, Point
-from scaling.records.task import Command, Evaluate, Finish, Rest, Run, Task, Train
-from scaling.sweep import inspection, warmup
-from scaling.sweep.bench import Bench
+from scaling.plan import defaults, placement
+from scaling.plan.plan import Plan
+from scaling.plan.tasks import helper_task, rank_tasks, wanted_ports, with_ports, worker_tasks
+from scaling.records.events import Ended, Failed, Finished, Measured, Ready, Window
+from scaling.records.messages import (
+    Account,
+    Assign,
+    Pause,
+    Paused,
+    Release,
+    Report,
+    Reserve,
+    Tell,
+    ToAgent,
+    ToSweep,
+)
+from scaling.records.point import BESIDE, EXCHANGING, Device, Kind, Point, Record
+from scaling.records.run import PointRecord
+from scaling.records.task import Clocks, Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
+from scaling.sweep import warmup
 from scaling.sweep.ended import WELL, Evidence, how_it_ended
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold, with_rank
+from scaling.transport.base import Mailbox
 from scaling.workloads import schedule
+
+# ---------------------------------------------------------------- uncounted steps after the measured windows
+#
+# * Steps without exchange: two windows of half length, for every exchange between real devices.
+# * Exchanges during compute: as many, on GPUs, where CPU time does not split the loss.
+# * Profiled steps: once per cell, with `--trace`.
+
+UNSYNCED_WINDOWS = 2
+TRACED_STEPS = 5
+# Kinds that explain an exchange by comparison; `comm` computes nothing.
+TRACED: tuple[Kind, ...] = ("exchange", "together", "solo", "each")
+OVERLAPPED: tuple[Device, ...] = ("cuda",)
+
+
+def traced_keys(points: Iterable[Point], records: Iterable[PointRecord]) -> frozenset[str]:
+    """Return the keys of points that end with profiled steps: those of cells without a successful record."""
+    wanted = {point.key: point.cell for point in points if point.kind in TRACED}
+    had = {record.point.cell for record in records if isinstance(record.outcome, Finished)}
+    return frozenset(key for key, cell in wanted.items() if cell not in had)
+
+
+def inspection_command(state: PointState) -> Inspect | None:
+    """Return the uncounted steps of all ranks after their measured windows; None if there are none."""
+    point = state.point
+    # Steps of an emulated device do not show what a wrapper costs.
+    exchanges = point.kind == "exchange" and point.world_size > 1 and point.hardware.device != "emulated"
+    windows = UNSYNCED_WINDOWS if exchanges else 0
+    traced_steps = TRACED_STEPS if state.ranks[0].task.is_traced else 0
+    if not windows and not traced_steps:
+        return None
+    steps = max(1, state.ranks[0].windows[-1].steps // UNSYNCED_WINDOWS)
+    beside_windows = windows if point.hardware.device in OVERLAPPED else 0
+    return Inspect(windows=windows, steps=steps, traced_steps=traced_steps, beside_windows=beside_windows)
+
+
+# ---------------------------------------------------------------- what attempts share
+
+
+class Bench(Record, frozen=True, kw_only=True):
+    """Shared objects of all attempts. `logs` is the folder of their logs."""
+
+    plan: Plan
+    mailbox: Mailbox[ToAgent, ToSweep]
+    logs: str
+    clock: Callable[[], float]
+    unix_clock: Callable[[], float]
+
+    @property
+    def clocks(self) -> Clocks:
+        config = self.plan.config
+        assert config.startup_timeout_s is not None and config.point_timeout_s is not None
+        return Clocks(
+            startup_s=config.startup_timeout_s,
+            stall_s=config.stall_timeout_s,
+            deadline_s=config.point_timeout_s,
+        )
+
 
 # ---------------------------------------------------------------- training to an accuracy
 
@@ -110,7 +180,7 @@ class Attempt:
             retries=retries,
             epoch=epoch,
         )
-        self._wanted = ports.wanted(self._tasks, self._traits)
+        self._wanted = wanted_ports(self._tasks, self._traits)
         self._begin()
 
     def _first_state(self, point: Point) -> PointState:
@@ -186,7 +256,7 @@ class Attempt:
         self._started = True
 
     def _start_all(self) -> None:
-        self._tasks = ports.assigned(self._tasks, self._traits, self._held)
+        self._tasks = with_ports(self._tasks, self._traits, self._held)
         state = self.state
         tasks = worker_tasks(self._tasks, self._traits)
         ranks = tuple(replace(rank, task=task) for rank, task in zip(state.ranks, tasks, strict=True))
@@ -319,7 +389,7 @@ class Attempt:
 
     def inspect(self, rank: int | None) -> bool:
         """Have all ranks, or one alone, run uncounted steps; return False if there are none."""
-        command = inspection.command(self.state)
+        command = inspection_command(self.state)
         if command is not None:
             self._command(command, rank)
         return command is not None

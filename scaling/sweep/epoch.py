@@ -29,17 +29,76 @@ from scaling.plan.groups import seats
 from scaling.quiet.turns import Quiet, Turns, set_aside
 from scaling.records.events import Window
 from scaling.records.messages import Heard, Paused, Report, Reserved
-from scaling.records.point import Point
+from scaling.records.point import Point, Record
 from scaling.records.run import LATER_WINDOWS
 from scaling.records.task import Run
-from scaling.sweep.attempt import Attempt
-from scaling.sweep.bench import Bench
-from scaling.sweep.forecast import part
+from scaling.sweep.attempt import Attempt, Bench
 from scaling.sweep.gpu_sharing import ALONE, AT_ONCE, Sharing, fitting, memory_order, slowed, startable
 from scaling.sweep.outcome import retries_of
-from scaling.sweep.state import PointState
-from scaling.sweep.turns import Course, Turn, blocks_that_fit
+from scaling.sweep.state import PointState, part
 from scaling.sweep.warmup import lead_of, pace_of
+
+# ---------------------------------------------------------------- turns
+
+# seconds between two turns
+ORDERS_S = 0.03
+
+
+class Course(Record, frozen=True, kw_only=True):
+    """How an epoch is measured.
+
+    `number`: of the epoch in its round; None for a point alone.
+    `blocks`: None if the time of a step decides.
+    `windows`: of each point in a block.
+    `at_once`: points share no rank and no server, and are measured at the same time.
+    `planned_s`: planned duration, which limits the repetition of disturbed windows (quiet/turns.py).
+    `soak_s`: duration of the soak, 0 for none.
+    `traced`: keys of points that end with profiled steps.
+    `warm_up_s`: the least seconds of warm-up if given.
+    `gpus`: how the points share GPUs, which are warmed up once for all; None elsewhere.
+    """
+
+    number: int | None
+    blocks: int | None
+    windows: int
+    window_s: float
+    seed: str
+    canary: bool
+    at_once: bool = False
+    planned_s: float = 0.0
+    soak_s: float = 0.0
+    traced: frozenset[str] = frozenset()
+    warm_up_s: float | None = None
+    gpus: Sharing | None = None
+
+
+class Turn(NamedTuple):
+    """A turn: windows of all ranks of a point, or of one rank, numbered from `first`."""
+
+    attempt: Attempt
+    rank: int | None
+    first: int
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        return range(len(self.attempt.state.ranks)) if self.rank is None else (self.rank,)
+
+    @property
+    def launch_ranks(self) -> frozenset[int]:
+        """Launch ranks of the ranks that run; each has its own cores."""
+        return frozenset(self.attempt.state.ranks[number].task.launch_rank for number in self.ranks)
+
+
+def blocks_that_fit(states: Iterable[PointState]) -> int:
+    """Return the number of windows of each of these warm points. Measured windows have no say in it."""
+    return defaults.turns_in_round(fmean(map(_planned_turn_s, states)))
+
+
+def _planned_turn_s(state: PointState) -> float:
+    """Seconds of a turn: a window like the last of the warm-up, an uncounted step, and orders."""
+    slowest = max((rank.warmup[-1] for rank in state.ranks), key=lambda window: window.seconds)
+    return slowest.seconds * (slowest.steps + 1) / slowest.steps + ORDERS_S
+
 
 # ---------------------------------------------------------------- soak
 #
@@ -109,8 +168,7 @@ def _is_behind(plain: Point, exchange: Point) -> bool:
     """Whether this point is the plain loop of the exchange's efficiency."""
     if plain.kind not in ("solo", "each") or plain.strategy != frameworks.load(exchange.strategy).baseline:
         return False
-    work = exchange.workload.alone(exchange.reference.batch_size)
-    return plain.workload.alone(plain.workload.batch_size) == work and plain.hardware == exchange.hardware
+    return plain.workload.alone() == exchange.reference.alone() and plain.hardware == exchange.hardware
 
 
 def _turn(one: Soaked, block: int, *, canary: bool) -> Run:

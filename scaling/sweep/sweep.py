@@ -14,6 +14,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.analysis.table.burn_in import summarized
 from scaling.analysis.table.cell_rows import Analyser
 from scaling.analysis.table.rows import Row
 from scaling.errors import Interrupted, SilentRanks
@@ -21,10 +22,10 @@ from scaling.plan import defaults, placement
 from scaling.plan.groups import Group
 from scaling.plan.placement import slots_of
 from scaling.plan.plan import Plan
-from scaling.plan.stopping import target_half_width
 from scaling.plan.tasks import rank_tasks
+from scaling.plan.validation import target_half_width
 from scaling.quiet.turns import Quiet
-from scaling.records.burn_in import PointSummary
+from scaling.records.burn_in import LIVE_ROUNDS, PointSummary, is_kept
 from scaling.records.events import Failed
 from scaling.records.messages import (
     INTERRUPT_GRACE_S,
@@ -36,21 +37,80 @@ from scaling.records.messages import (
     ToAgent,
     ToSweep,
 )
-from scaling.records.other_code import of_revision, revision
-from scaling.records.point import Point
+from scaling.records.point import Point, of_revision, revision_of
 from scaling.records.run import PointRecord, Prediction, Question
 from scaling.records.store import Line, Store, done_keys, joined
 from scaling.records.task import Clocks, Task
-from scaling.sweep import inspection
-from scaling.sweep.bench import Bench
-from scaling.sweep.burn_in import BurnIn
-from scaling.sweep.epoch import SOAK_ROUND, Epoch
-from scaling.sweep.forecast import Ahead, Work, ahead
+from scaling.sweep import attempt
+from scaling.sweep.attempt import Bench
+from scaling.sweep.epoch import SOAK_ROUND, Course, Epoch
 from scaling.sweep.gpu_sharing import Sharing
 from scaling.sweep.outcome import record_of, record_so_far
-from scaling.sweep.turns import Course
-from scaling.sweep.view.base import View
-from scaling.transport.mailbox import Mailbox
+from scaling.sweep.state import Ahead, Work, ahead
+from scaling.sweep.view.plain import View
+from scaling.text import counted, duration
+from scaling.transport.base import Mailbox
+
+# ---------------------------------------------------------------- burn-in
+# A burn-in (`--for`): when it ends, which of its records are kept, and how far it is. Its clock is the sweep's,
+# without the time between an interruption and its `--resume`.
+
+
+class BurnIn:
+    """Rounds until `for_s` seconds are over. `earlier` has the summaries of the rounds before an interruption."""
+
+    def __init__(self, for_s: float, clock: Callable[[], float], earlier: Sequence[PointSummary] = ()) -> None:
+        self._for_s = for_s
+        self._clock = clock
+        self._spent_s = max((one.end_s for one in earlier), default=0.0)
+        self._begun_s = clock()
+        self.first_round = self._rounds = max((one.first_round + one.rounds for one in earlier), default=0)
+        self.failures = sum(sum(one.failures.values()) for one in earlier)
+
+    def begin(self) -> None:
+        """Start the clock: now the first round begins."""
+        self._begun_s = self._clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of all rounds so far."""
+        return self._spent_s + self._clock() - self._begun_s
+
+    @property
+    def ahead(self) -> Ahead:
+        return Ahead(min(self.elapsed_s / self._for_s, 1.0), max(self._for_s - self.elapsed_s, 0.0))
+
+    def __call__(self, _: object, rounds: int) -> bool:
+        """Return whether another round follows, which probably takes as long as the mean of `rounds` before it."""
+        elapsed_s = self.elapsed_s
+        return elapsed_s + elapsed_s / max(rounds, 1) <= self._for_s
+
+    def keeps(self, record: PointRecord) -> bool:
+        """Return whether the file gets the whole record: its round is among the evenly spaced ones."""
+        number = record.point.round
+        self._rounds = max(self._rounds, number + 1)
+        return is_kept(number, self._rounds)
+
+    def summary(self, record: PointRecord) -> PointSummary:
+        """Summarise a point that has just ended."""
+        self.failures += isinstance(record.outcome, Failed)
+        end_s = self.elapsed_s
+        return summarized(record, max(end_s - record.wall_s, 0.0), end_s)
+
+    def thinned(self, records: Iterable[PointRecord]) -> tuple[PointRecord, ...]:
+        """Return the records that stay in memory: of evenly spaced rounds, and of the newest one."""
+        rounds = self._rounds
+        return tuple(
+            one
+            for one in records
+            if is_kept(one.point.round, rounds, LIVE_ROUNDS) or one.point.round == rounds - 1
+        )
+
+    def __str__(self) -> str:
+        """Return `1 h 12 min of 2 h 0 min, 35 rounds`."""
+        spent_s = min(self.elapsed_s, self._for_s)
+        return f"{duration(spent_s)} of {duration(self._for_s)}, {counted(self._rounds, 'round')}"
+
 
 # ---------------------------------------------------------------- predictions of later points
 
@@ -161,7 +221,7 @@ def _samples(plan: Plan) -> Iterator[Point]:
     for cell in plan.cells:
         if cell.strategy not in plan.missing:
             baseline = frameworks.load(cell.strategy).baseline
-            by_baseline[of_revision(baseline, revision(cell.strategy))].append(cell)
+            by_baseline[of_revision(baseline, revision_of(cell.strategy))].append(cell)
     for baseline, cells in by_baseline.items():
         if frameworks.named(baseline).preload:
             largest = max(cells, key=lambda cell: cell.world_size)
@@ -464,7 +524,7 @@ class Sweep:
             canary=canary,
             planned_s=self.plan.seconds(group) if canary else 0.0,
             soak_s=self.plan.soak_s if shared else 0.0,
-            traced=inspection.traced(group.points, self.records) if config.trace else frozenset(),
+            traced=attempt.traced_keys(group.points, self.records) if config.trace else frozenset(),
             warm_up_s=self._warm_up_s(group),
             gpus=self._gpus.get(_cells(group), Sharing()) if shared and first.hardware.device == "cuda" else None,
         )

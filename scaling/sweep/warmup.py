@@ -14,7 +14,7 @@ from statistics import fmean, linear_regression
 from msgspec.structs import replace
 
 from scaling.analysis.statistics import intervals
-from scaling.plan import defaults, estimates
+from scaling.plan import defaults
 from scaling.records.point import Point, Record
 from scaling.records.task import Run
 from scaling.records.telemetry import Sample
@@ -54,7 +54,7 @@ def pace_of(
         floor_s, ceiling_s = defaults.warm_up_s(point.hardware.device, warm_up_s)
         return Pace(window_s=window_s, floor_s=floor_s, ceiling_s=ceiling_s)
     floor_s = 0.0 if point.hardware.device == "cuda" else warm_up_s or 0.0
-    return replace(SHORT, window_s=estimates.part_of_window(point) * window_s, floor_s=floor_s)
+    return replace(SHORT, window_s=defaults.part_of_window(point) * window_s, floor_s=floor_s)
 
 
 def lead_of(point: Point) -> int:

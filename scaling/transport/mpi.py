@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from scaling.errors import LaunchError
 from scaling.transport.base import Box
-from scaling.transport.launchers import Launch, launched
+from scaling.transport.start import Launch, launched
 
 if TYPE_CHECKING:
     import psutil  # type: ignore[import-untyped, unused-ignore]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from scaling.transport.launchers import launched
+from scaling.transport.start import launched
 
 ViewKind = Literal["auto", "live", "plain", "none"]
 

@@ -24,8 +24,7 @@ from scaling import __version__
 from scaling.command import complain
 from scaling.errors import LaunchError, SilentRanks
 from scaling.records.run import ZEROMQ
-from scaling.transport.base import Box
-from scaling.transport.mailbox import SILENT_S
+from scaling.transport.base import SILENT_S, Box
 from scaling.transport.start import Secret, Start
 
 # How long ranks may differ in their start.

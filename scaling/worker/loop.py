@@ -7,10 +7,13 @@ the queue, which makes a window of 0.3 s about 0.7 % slower on an H200.
 
 from __future__ import annotations
 
+import gzip
 import math
 import resource
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,14 +21,155 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from scaling.frameworks.abilities import Hashing, Immediate, Marking, Releasing, Shown, Stale
+from scaling.analysis.measured import trace_split
+from scaling.frameworks.abilities import (
+    Hashing,
+    Immediate,
+    Marking,
+    Overlapping,
+    Releasing,
+    Shown,
+    Stale,
+    Unsynced,
+)
 from scaling.frameworks.answers import of_trainer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
-from scaling.records.events import Event, Rested, Result, Window
+from scaling.frameworks.tracing import Traceable, Tracer
+from scaling.records.events import Event, Inspected, Rested, Result, Window
+from scaling.records.store import unlinked
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Train
-from scaling.worker.inspection import inspected
+from scaling.records.telemetry import GpuTime
+from scaling.text import one_line
 from scaling.worker.training import Learner
+
+# ---------------------------------------------------------------- uncounted steps
+# After the measured windows: without exchange, exchanges during compute, and with profilers. They are collective:
+# every rank runs the same number of them, whatever a profiler does.
+
+FOLDER = "traces"
+
+
+def trace_path(log: str) -> Path:
+    """Return the beginning of a rank's trace names by its log's: `traces/0004-torch-gloo-exchange-n2-r0.1`."""
+    path = Path(log)
+    return path.parent.parent / FOLDER / path.stem
+
+
+def inspected(worker: Worker, inspect: Inspect, path: Path | None) -> Inspected:
+    unsynced = tuple(_unsynced(worker, inspect.windows, inspect.steps))
+    beside = _beside(worker, inspect.beside_windows, inspect.steps)
+    if not inspect.traced_steps or path is None:
+        return Inspected(unsynced=unsynced, beside=beside)
+    tracing = Tracing(worker.trainer, path)
+    traced = tracing.run(worker, inspect.traced_steps)
+    return Inspected(
+        unsynced=unsynced,
+        beside=beside,
+        traced=traced,
+        traces=tuple(f"{FOLDER}/{file.name}" for file in tracing.files),
+        gpu=tracing.gpu,
+        notes=tuple(tracing.notes),
+    )
+
+
+def _unsynced(worker: Worker, windows: int, steps: int) -> Iterator[Window]:
+    """All ranks begin together. The first step after an exchange may still wait for one (DDP's buffers)."""
+    trainer = worker.trainer
+    if not windows or not isinstance(trainer, Unsynced):
+        return
+    trainer.step()
+    trainer.unsynced_step()
+    trainer.sync()
+    yield from _windows(worker, trainer.unsynced_step, windows, steps)
+
+
+def _beside(worker: Worker, windows: int, steps: int) -> tuple[Window, ...]:
+    """The exchange alone, in a thread, while this thread computes without exchange."""
+    trainer = worker.trainer
+    if not windows or not isinstance(trainer, Overlapping) or (alone := trainer.exchange_alone()) is None:
+        return ()
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(_exchanges, worker.timing(alone), windows, steps)
+        while not found.done():
+            trainer.unsynced_step()
+            # Not `sync`, which also waits for the exchange: the rest of it would run without compute.
+            trainer.loss()
+    return found.result()
+
+
+def _exchanges(worker: Worker, windows: int, steps: int) -> tuple[Window, ...]:
+    """The first exchange is not counted: it gives all ranks a common start."""
+    worker.trainer.step()
+    worker.trainer.sync()
+    return tuple(_windows(worker, worker.trainer.step, windows, steps))
+
+
+def _windows(worker: Worker, step: Callable[[], None], windows: int, steps: int) -> Iterator[Window]:
+    start_s: float | None = None
+    for index in range(windows):
+        window = worker.timed(step, steps, index, start_s)
+        yield window
+        start_s = window.end_s
+
+
+class Tracing:
+    """A rank's profilers: the `files` they wrote, `gpu` times from these, and `notes` of what went wrong."""
+
+    def __init__(self, trainer: Trainer, path: Path) -> None:
+        self.files: list[Path] = []
+        self.gpu: GpuTime | None = None
+        self.notes: list[str] = []
+        self._path = path
+        self._tracers = list(trainer.tracers()) if isinstance(trainer, Traceable) else []
+        if not self._tracers:
+            self.notes.append("no trace: the strategy's trainer has no profiler")
+
+    def run(self, worker: Worker, steps: int) -> tuple[Window, ...]:
+        """Run the steps and return their window, or none if no profiler starts. Exceptions of steps are raised."""
+        started = [each for each in self._tracers if self._tried("start", partial(self._start, each))]
+        trainer = worker.trainer
+        # Profilers take different times to start: give ranks a common start.
+        trainer.step()
+        trainer.sync()
+        with ExitStack() as stack:
+            for each in started:
+                stack.enter_context(each.window())
+            window = worker.timed(trainer.step, steps)
+        for each in reversed(started):
+            self._tried("end", partial(self._stop, each, steps))
+        return (window,) if started else ()
+
+    def _file(self, tracer: Tracer) -> Path:
+        return self._path.with_name(self._path.name + tracer.end)
+
+    def _start(self, tracer: Tracer) -> None:
+        unlinked(self._path.parent).mkdir(parents=True, exist_ok=True)
+        tracer.start(unlinked(self._file(tracer)))
+
+    def _stop(self, tracer: Tracer, steps: int) -> None:
+        tracer.stop()
+        file = self._file(tracer)
+        self.files.append(file)
+        if tracer.tells_gpu:
+            self.gpu = trace_split.gpu_time(gzip.decompress(file.read_bytes()), steps)
+            if self.gpu is None:
+                self.notes.append(
+                    "the trace has no GPU events: check that this user may read its counters (CUPTI)"
+                )
+
+    def _tried(self, what: str, act: Callable[[], None]) -> bool:
+        """A profiler may raise anything: that costs the trace, not the point."""
+        try:
+            act()
+        except Exception as error:
+            why = one_line(f"{type(error).__name__}: {error}")
+            self.notes.append(f"no trace: the profiler did not {what}: {why}")
+            return False
+        return True
+
+
+# ---------------------------------------------------------------- loop
 
 KIB = 1024
 

@@ -6,8 +6,10 @@ The file also holds the causes of exceptions, the page cache of a point's data, 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import faulthandler
+import mmap
 import os
 import queue
 import re
@@ -16,8 +18,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -31,16 +33,55 @@ from scaling import frameworks
 from scaling.frameworks import answers, feeding
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
 from scaling.frameworks.feeding import FeedError
-from scaling.hosts import page_cache, proc
+from scaling.hosts import proc
 from scaling.records.crossing import Bounds
 from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
 from scaling.records.task import Command, Task
 from scaling.text import readable
-from scaling.worker.inspection import trace_path
-from scaling.worker.loop import NanLoss, Worker, digest_taken
+from scaling.worker.loop import NanLoss, Worker, digest_taken, trace_path
 from scaling.worker.training import data_samples, learner_of, training_samples
 from scaling.workloads import data, feeds, models, walk
+
+# ---------------------------------------------------------------- page cache
+# Drop files from the kernel's page cache, and measure how much of them is cached; without root.
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+LOOKED_AT = 64
+
+
+def drop_cached(paths: Iterable[str]) -> None:
+    """Drop files from the page cache if written to disk and not mapped (posix_fadvise(2)). Raises OSError."""
+    for path in paths:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
+
+
+def cached_fraction(paths: Sequence[str]) -> float | None:
+    """Return the cached part of a sample of these files; None without write access (mincore(2)). Raises
+    OSError."""
+    some = [path for path in paths[:: max(1, len(paths) // LOOKED_AT)] if Path(path).stat().st_size]
+    if not some or not all(os.access(path, os.W_OK) for path in some):
+        return None
+    found = [_pages(path) for path in some]
+    return sum(cached for cached, _ in found) / sum(pages for _, pages in found)
+
+
+def _pages(path: str) -> tuple[int, int]:
+    with Path(path).open("rb") as file, closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)) as mapped:
+        pages = -(-len(mapped) // mmap.PAGESIZE)
+        states = (ctypes.c_ubyte * pages)()
+        # A view would keep the file mapped.
+        view = ctypes.c_char.from_buffer(mapped)
+        code = _LIBC.mincore(ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_size_t(len(mapped)), states)
+        del view
+        if code:
+            raise OSError(ctypes.get_errno(), "mincore", path)
+        return sum(state & 1 for state in states), pages
+
 
 # ---------------------------------------------------------------- failures
 #
@@ -185,8 +226,8 @@ def prepared(task: Task) -> tuple[Literal["", "page cache", "disk"], float | Non
     paths = feeds.encoded_pictures(task, models.of(work)).encoded.paths
     several = drives == "device" and len(paths) > task.local_world_size
     share = paths[task.local_rank :: task.local_world_size] if several else paths
-    page_cache.drop(share)
-    return "disk", page_cache.cached_fraction(share)
+    drop_cached(share)
+    return "disk", cached_fraction(share)
 
 
 # ---------------------------------------------------------------- channel

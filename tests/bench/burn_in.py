@@ -21,7 +21,7 @@ from scaling.records import store
 from scaling.records.events import Window
 from scaling.records.run import PointRecord
 from scaling.report.material import Material
-from scaling.sweep.burn_in import BurnIn
+from scaling.sweep.sweep import BurnIn
 from tests.support.inline_child import Clock
 from tests.support.scripted_records import header, point, record
 

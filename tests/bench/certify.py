@@ -16,7 +16,7 @@ from math import exp
 from statistics import median
 
 from scaling.analysis.statistics.intervals import Side
-from scaling.records.device_rates import DeviceRates
+from scaling.records.task import DeviceRates
 from scaling.tools.certify import rule
 from scaling.tools.check.verdicts.devices import outliers
 from scaling.tools.check.verdicts.links import slow_links, slow_senders

@@ -1,6 +1,6 @@
 """How large the package is and how it is cut: files, lines, floors, functions, pages.
 
-python -m tests.bench.figures [--root PATH]
+python -m tests.bench.figures [--root PATH] [--list]
 """
 
 from __future__ import annotations
@@ -91,11 +91,21 @@ def report(root: Path) -> Iterator[str]:
             yield f"{page}: {path.stat().st_size / 1000:.1f} kB"
 
 
+def listed(root: Path) -> Iterator[str]:
+    """Yield the files that the figures count: modules with one importer, by their lines; the way of batch_size."""
+    files = sources(root / "scaling")
+    single = sorted(single_importers(files), key=lambda file: len(files[file].splitlines()))
+    yield from (f"{len(files[file].splitlines()):>6} {file} has one importer in its folder" for file in single)
+    yield from (f"       {file} names batch_size" for file in naming(files, "batch_size"))
+
+
 def main() -> None:
     """Print the figures of a checkout, by default this one's."""
     parser = ArgumentParser(description="Print how large the package is and how it is cut.")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2], help="a checkout")
-    for line in report(parser.parse_args().root):
+    parser.add_argument("--list", action="store_true", help="list the files behind the figures")
+    given = parser.parse_args()
+    for line in (*report(given.root), *(listed(given.root) if given.list else ())):
         print(line)
 
 

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent.forks import Starter
+from scaling.agent.child import Starter
 from scaling.analysis.statistics import intervals
 from scaling.hosts.proc import adopt_orphans
 from tests.bench import paired, turns, workers

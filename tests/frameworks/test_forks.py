@@ -17,9 +17,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent.child import Child
+from scaling.agent.child import Child, Starter
 from scaling.agent.environment import child_environ
-from scaling.agent.forks import Starter
 from scaling.hosts.proc import adopt_orphans
 from scaling.plan.tasks import helper_task, worker_tasks
 from scaling.records.events import Announce, Exit, Ready, Result, Window

@@ -12,7 +12,7 @@ import pytest
 from scaling import frameworks
 from scaling.records.events import Finished
 from scaling.records.telemetry import TRACED
-from scaling.sweep import inspection
+from scaling.sweep import attempt
 from tests.support import kept_forks, ranks
 from tests.support.inline import Launch
 
@@ -81,7 +81,7 @@ def test_the_exchange_alone_beside_its_own_compute(
 ) -> None:
     """As it is timed on GPUs; the digests that must agree are taken before."""
     need(name)
-    monkeypatch.setattr(inspection, "OVERLAPPED", ("cpu",))
+    monkeypatch.setattr(attempt, "OVERLAPPED", ("cpu",))
     found = Launch(2, real=True, start=kept_forks.fork).sweep(tmp_path, strategy=[name], **QUICK)
     (record,) = found.records
     assert record.outcome == Finished()

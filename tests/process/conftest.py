@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from scaling import frameworks
-from scaling.agent.forks import Starter
+from scaling.agent.child import Starter
 from tests.support import forked
 
 

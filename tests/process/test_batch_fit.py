@@ -11,7 +11,7 @@ from scaling.plan import config, plan
 from scaling.plan.plan import Plan
 from scaling.records.host import Gpu
 from scaling.records.task import BatchFit
-from scaling.run import batch_fit
+from scaling.run import programs
 from scaling.worker.batch_fit import MOST
 from tests.support.inline import enrol, host
 
@@ -25,7 +25,7 @@ def made(tmp_path: Path, **fields: Any) -> Plan:
 
 def test_the_child_answers(tmp_path: Path) -> None:
     looks: list[None] = []
-    found = batch_fit.tried(made(tmp_path), lambda: looks.append(None))
+    found = programs.batch_tried(made(tmp_path), lambda: looks.append(None))
     (cell, *_) = made(tmp_path).cells
     assert found == BatchFit(batch_size=MOST * cell.workload.batch_size, used_bytes=0)
     assert looks
@@ -33,12 +33,12 @@ def test_the_child_answers(tmp_path: Path) -> None:
 
 def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
-    found = batch_fit.tried(made(tmp_path), lambda: None)
+    found = programs.batch_tried(made(tmp_path), lambda: None)
     assert isinstance(found, str)
     assert found.startswith("the trial of larger batches failed: ")
     monkeypatch.delenv("PYTHONHOME")
-    monkeypatch.setattr(batch_fit, "PATIENCE_S", 0.0)
-    assert "timed out" in str(batch_fit.tried(made(tmp_path), lambda: None))
+    monkeypatch.setattr(programs, "TRIAL_S", 0.0)
+    assert "timed out" in str(programs.batch_tried(made(tmp_path), lambda: None))
 
 
 def test_a_signal_ends_the_child(tmp_path: Path) -> None:
@@ -46,4 +46,4 @@ def test_a_signal_ends_the_child(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        batch_fit.tried(made(tmp_path), interrupted)
+        programs.batch_tried(made(tmp_path), interrupted)

@@ -11,9 +11,8 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from scaling.agent import forks
+from scaling.agent.child import Starter
 from scaling.agent.environment import KEPT_HEAP
-from scaling.agent.forks import Starter
 from scaling.records.point import Device, Point
 from scaling.records.task import Malloc, Task
 from tests.support import forked
@@ -82,7 +81,7 @@ def test_while_the_import_hangs_children_start_fresh(preload: Callable[..., None
 def test_where_the_server_has_died_or_does_not_answer_children_start_fresh(
     starter: Starter, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forks, "ANSWER_S", 0.2)
+    monkeypatch.setattr("scaling.agent.child.ANSWER_S", 0.2)
     assert well(started(starter, task_of(tmp_path)))
     server = server_of(starter)
     server.send_signal(number)

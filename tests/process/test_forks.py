@@ -15,8 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent import forks
-from scaling.agent.forks import Starter
+from scaling.agent.child import Starter
 from scaling.records.events import Exit, Ready, Window
 from scaling.records.task import CHILD_MARK
 from tests.support import forked, telling
@@ -276,7 +275,7 @@ def test_it_outlives_its_server_and_is_reaped(
     starter: Starter, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that dies, and one that does not answer when it is asked to wait."""
-    monkeypatch.setattr(forks, "ANSWER_S", 0.2)
+    monkeypatch.setattr("scaling.agent.child.ANSWER_S", 0.2)
     one, other = (started(starter, task_of(tmp_path, attempt=attempt)) for attempt in (1, 2))
     server_of(starter).send_signal(number)
     assert well(one)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from scaling import frameworks
-from scaling.agent import interpreters
-from scaling.agent.forks import Starter
+from scaling.agent import environment
+from scaling.agent.child import Starter
 from scaling.records import store
 from scaling.records.host import HostInfo
 from tests.support import forked
@@ -167,7 +167,7 @@ def test_the_preflight_looks_at_torch_where_its_workers_run(tmp_path: Path) -> N
     other.install("torch", "2.13.0", "raise SystemExit('imported')")
     (other.packages / "torch/version.py").write_text("cuda: str | None = '12.6'\n")
     environ = {**forked.beside(tmp_path), "SCALING_PYTHON_TORCH": str(other.python)}
-    (question,) = interpreters.ask(["torch:plain", "fake:plain"], environ)
+    (question,) = environment.ask_interpreters(["torch:plain", "fake:plain"], environ)
     found = question.interpreter()
     assert (found.versions["torch"], found.cuda) == ("2.13.0", "12.6")
 
@@ -179,7 +179,8 @@ def test_what_torch_compile_lacks_is_told_by_torchs_own_interpreter(tmp_path: Pa
     names = ["torch:plain", "fake:plain"]
     environ = {f"SCALING_PYTHON_{one}": str(other.python) for one in ("TORCH", "FAKE")}
     found = {
-        one.interpreter().framework: one.interpreter() for one in interpreters.ask(names, {**base, **environ})
+        one.interpreter().framework: one.interpreter()
+        for one in environment.ask_interpreters(names, {**base, **environ})
     }
     assert found["torch"].compile_lacks.startswith("C compiler and C++ compiler")
     assert found["fake"].compile_lacks == ""
@@ -213,5 +214,5 @@ def test_a_fork_server_runs_in_the_frameworks_interpreter(tmp_path: Path, way: s
 
 
 def test_strategies_of_a_framework_share_its_interpreter() -> None:
-    assert interpreters.framework_of("torch:gloo") == interpreters.framework_of("torch:plain") == "torch"
-    assert interpreters.framework_of("fake:anything") == "fake"
+    assert environment.framework_of("torch:gloo") == environment.framework_of("torch:plain") == "torch"
+    assert environment.framework_of("fake:anything") == "fake"

@@ -15,8 +15,7 @@ from scaling.records.host import Nic
 from scaling.records.messages import SWEEP_DECODER, Admit, Admitting, Enrol, ToAgent, ToSweep, Way
 from scaling.records.network import ALONE, AUTO, Network, Place
 from scaling.run.enrolment import peers, prove
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Hub, Mailbox
 from tests.support.inline import enrol, host
 from tests.support.inline_child import Clock
 

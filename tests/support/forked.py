@@ -13,9 +13,8 @@ import psutil
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent.child import Child
+from scaling.agent.child import Child, Starter
 from scaling.agent.environment import child_environ
-from scaling.agent.forks import Starter
 from scaling.hosts.proc import adopt_orphans
 from scaling.records.events import Event, Exit, Ready, Result, Window
 from scaling.records.task import Finish, Run, Task

@@ -26,10 +26,9 @@ from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Task
 from scaling.run.enrolment import ask_of_outside
 from scaling.sweep.sweep import Predictor, Sweep
-from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import SILENT_S, Mailbox
+from scaling.sweep.view.plain import View
+from scaling.transport.base import SILENT_S, Hub, Mailbox
 from tests.support.inline_child import Clock, InlineChild, Told
 
 # Points by themselves, as many and as long as on devices that hold one model at a time.

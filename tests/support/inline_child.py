@@ -13,8 +13,7 @@ from scaling.frameworks.fake.trainer import make
 from scaling.records.events import Announce, Event, Exit, Hello, Ready
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Command, Task
-from scaling.worker.inspection import trace_path
-from scaling.worker.loop import Worker
+from scaling.worker.loop import Worker, trace_path
 from scaling.worker.run_task import event_of
 from scaling.worker.training import data_samples, learner_of, training_samples
 

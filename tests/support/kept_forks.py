@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.agent.child import Fds, ForkServer, Started
 from scaling.agent.environment import child_environ
-from scaling.agent.forks import Fds, ForkServer, Started
 from scaling.hosts.proc import adopt_orphans
 from scaling.records.task import Task
 from tests.support.waiting import eventually

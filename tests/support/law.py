@@ -65,7 +65,7 @@ class Import(NamedTuple):
 
     @property
     def where(self) -> str:
-        """`run/header.py:12`."""
+        """`run/enrolment.py:12`."""
         return f"{self.file}:{self.line}"
 
 

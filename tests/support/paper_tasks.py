@@ -9,9 +9,8 @@ from typing import Any
 
 from scaling import frameworks
 from scaling.plan import placement
-from scaling.plan import ports as reserved
 from scaling.plan.placement import Slot
-from scaling.plan.tasks import rank_tasks
+from scaling.plan.tasks import rank_tasks, wanted_ports, with_ports
 from scaling.records.point import Kind
 from scaling.records.task import Clocks, Task
 from tests.support.points import make_point
@@ -39,10 +38,10 @@ def tasks(
     clocks = Clocks(startup_s=LIMIT_S, stall_s=LIMIT_S, deadline_s=LIMIT_S)
     beside = placement.server_slots(point, mine, mine)
     made = rank_tasks(point, mine, beside, {}, attempt=1, retry=0, seed=1, clocks=clocks, logs="")
-    wanted = reserved.wanted(made, traits)
+    wanted = wanted_ports(made, traits)
     given = iter(ports)
     held = {slot: tuple(islice(given, one.count)) for slot, one in enumerate(wanted)}
-    return list(reserved.assigned(made, traits, held))
+    return list(with_ports(made, traits, held))
 
 
 def one_task(strategy: str = "torch:plain", kind: Kind = "solo", **fields: Any) -> Task:

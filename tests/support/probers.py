@@ -11,8 +11,7 @@ import psutil
 from scaling.tools.check.facts import LEAD_DECODER, RankFacts, ToLead, ToRank
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Hub, Mailbox
 
 
 class Probers:

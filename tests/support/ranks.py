@@ -26,9 +26,8 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent.child import Child, log_tail
+from scaling.agent.child import Child, Fds, Started, log_tail
 from scaling.agent.environment import child_environ
-from scaling.agent.forks import Fds, Started
 from scaling.plan.tasks import helper_task, worker_tasks
 from scaling.records.events import Announce
 from scaling.records.point import Kind

@@ -32,7 +32,7 @@ from scaling.tools.check import __main__ as check
 from scaling.tools.check import flags as check_flags
 from scaling.tools.check.facts import Findings
 from scaling.tools.check.verdicts import judge
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Mailbox
 from tests.support import check_facts
 from tests.support.guard import STEADY_S
 from tests.support.inline import Launch

@@ -9,7 +9,7 @@ from typing import TextIO, cast
 
 import pyte
 
-from scaling.sweep.view.base import View
+from scaling.sweep.view.plain import View
 from tests.support.inline_child import Clock
 
 

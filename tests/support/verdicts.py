@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from scaling.analysis.statistics.intervals import Estimate, Side, contrast, of_estimate, residual
-from scaling.records.certificate import NO_VERDICT, Criterion, Result
+from scaling.records.run import NO_VERDICT, CertificateResult, Criterion
 from scaling.report import reference
 from scaling.tools.certify import flags, rule
 
@@ -19,7 +19,7 @@ SEATS = ("first", "last")
 class Trial(NamedTuple):
     """How a launch ended: its verdict and the number of its rounds."""
 
-    result: Result
+    result: CertificateResult
     rounds: int
 
 

@@ -175,8 +175,7 @@ def _alone_key(point: Point, plain: str, batch_size: int) -> Key:
 
 
 def _beside_key(kind: Kind, point: Point, plain: str, world_size: int) -> Key:
-    work = point.workload.alone(point.workload.batch_size)
-    return (kind, plain, work, point.hardware, world_size, point.placement)
+    return (kind, plain, point.workload.alone(), point.hardware, world_size, point.placement)
 
 
 def _comm_key(point: Point) -> Key:

@@ -13,8 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from scaling.records.events import Finished
-from scaling.records.other_code import own
-from scaling.records.point import SERVER, Record
+from scaling.records.point import SERVER, Record, own_name
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import CpuTime, Telemetry
 
@@ -355,7 +354,7 @@ def _worst(found: Sequence[_Asked], told: Sequence[_Asked]) -> tuple[_Asked, str
 
 
 def _is_plain(record: PointRecord) -> bool:
-    return record.point.hardware.device == "cpu" and own(record.point.strategy).endswith(":plain")
+    return record.point.hardware.device == "cpu" and own_name(record.point.strategy).endswith(":plain")
 
 
 def _percent(part: float) -> str:

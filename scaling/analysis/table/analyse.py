@@ -53,9 +53,8 @@ from scaling.analysis.table.rows import (
     Row,
     Standing,
 )
-from scaling.records import other_code
 from scaling.records.host import joined_variables
-from scaling.records.point import Pass, Point, Workload
+from scaling.records.point import Pass, Point, Workload, own_name, revision_of
 from scaling.records.run import Header, PointRecord
 
 # ---------------------------------------------------------------- joining runs
@@ -192,7 +191,7 @@ def _is_same(plain: str, work: Workload, cpu: Baseline) -> bool:
 
 
 def _work(work: Workload) -> Workload:
-    return replace(work.alone(work.batch_size), precision="fp32", memory_format="contiguous")
+    return replace(work.alone(), precision="fp32", memory_format="contiguous")
 
 
 def _own(cell: Cell, point: Point) -> Rates:
@@ -281,7 +280,7 @@ def _plain_loops(controls: Controls) -> Iterator[Entry]:
         if alone.whole.point.workload.batch_rule == "weak":
             logs = {number: log(time.harmonic_s) for number, time in alone.times(alone.seats(0), 0).items()}
             made = baseline(alone)
-            made = replace(made, workload=made.workload.alone(made.workload.batch_size))
+            made = replace(made, workload=made.workload.alone())
             yield Entry(Minibatch(**_facts(made), step_s=_mean(logs)), logs)
 
 
@@ -423,26 +422,26 @@ class Change(NamedTuple):
 def changes(records: Iterable[PointRecord]) -> tuple[Change, ...]:
     """Return the change of each cell measured with both revisions; empty with one revision."""
     latest = kept(records)
-    if not any(other_code.revision(record.point.strategy) for record in latest):
+    if not any(revision_of(record.point.strategy) for record in latest):
         return ()
     measured = exchanges(latest)
     found = [contest for group in groups(measured) for contest in contests(group)]
     table = Table([contest.layout for contest in found])
     told = [change for contest in found for change in _of(contest, table)]
     compared = {(change.point.cell, change.revision) for change in told}
-    others = (_uncompared(cell.point) for cell in measured if other_code.revision(cell.point.strategy))
+    others = (_uncompared(cell.point) for cell in measured if revision_of(cell.point.strategy))
     return (*told, *(one for one in others if (one.point.cell, one.revision) not in compared))
 
 
 def _uncompared(point: Point) -> Change:
-    own = replace(point, strategy=other_code.own(point.strategy))
-    return Change(own, other_code.revision(point.strategy), None)
+    own = replace(point, strategy=own_name(point.strategy))
+    return Change(own, revision_of(point.strategy), None)
 
 
 def _of(contest: Contest, table: Table) -> Iterator[Change]:
     place = {rival.point.cell: at for at, rival in enumerate(contest.rivals)}
     for at, rival in enumerate(contest.rivals):
-        revision = other_code.revision(rival.point.strategy)
-        own = replace(rival.point, strategy=other_code.own(rival.point.strategy))
+        revision = revision_of(rival.point.strategy)
+        own = replace(rival.point, strategy=own_name(rival.point.strategy))
         if revision and own.cell in place:
             yield Change(own, revision, difference(table, contest, at, place[own.cell]))

@@ -24,7 +24,7 @@ from torch import Tensor
 from scaling.frameworks.pipes import Pipes, said
 from scaling.frameworks.pytorch.loop import Training
 from scaling.hosts import proc
-from scaling.records.device_rates import AskedDeviceRates, DeviceRates
+from scaling.records.task import AskedDeviceRates, DeviceRates
 
 # Seconds of repeats over all passes; WARM_UP_S precede them. At least one repeat is made, however long it takes.
 WARM_UP_S, MATRIX_S, COPY_S, TRANSFER_S, STEP_S = 0.2, 1.0, 1.0, 0.4, 2.0

@@ -17,8 +17,7 @@ from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.imported import cells
 from scaling.analysis.table.rows import Baseline, Comparison, Minibatch, OverCpu, Row, Training
 from scaling.analysis.table.unmeasured import Judged, judged
-from scaling.records.certificate import Certificate
-from scaling.records.run import Header, PointRecord, Prediction
+from scaling.records.run import Certificate, Header, PointRecord, Prediction
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import as_json, rounded
 

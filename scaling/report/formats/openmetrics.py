@@ -14,8 +14,8 @@ from typing import get_args
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
-from scaling.records.certificate import Certificate, Result
 from scaling.records.point import Record
+from scaling.records.run import Certificate, CertificateResult
 from scaling.report.material import Material
 from scaling.text import one_line, readable, rounded
 
@@ -153,7 +153,7 @@ def _of_row(row: Row, labels: dict[str, str]) -> Iterator[Sample]:
 
 def _of_certificate(found: Certificate, labels: dict[str, str]) -> Iterator[Sample]:
     about = "1 for the verdict of scaling certify, 0 for the others."
-    for result in get_args(Result):
+    for result in get_args(CertificateResult):
         yield Sample(
             name="scaling_verdict", help=about, labels={**labels, "verdict": result}, value=result == found.result
         )

@@ -7,24 +7,354 @@ live view is made, so that other ranks do not pay for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TextIO, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
 
+from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import Row
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
-from scaling.sweep.forecast import Ahead
-from scaling.sweep.state import PointState
-from scaling.sweep.view.base import View
-from scaling.sweep.view.frame import ASCII, NOTES, Glyphs, Note, Scene, frame
-from scaling.sweep.view.plain import NoView, PlainView, Stream, failure, headline
-from scaling.text import one_line, printable
+from scaling.sweep.state import Ahead, PointState, RankState
+from scaling.sweep.view.plain import (
+    NoView,
+    PlainView,
+    Stream,
+    View,
+    claimed,
+    failure,
+    headline,
+    left,
+    name_of,
+    number,
+    percent,
+    phase,
+)
+from scaling.text import decimals, duration, one_line, printable
 from scaling.transport import terminal
 from scaling.transport.terminal import ViewKind
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+
+# ---------------------------------------------------------------- ranks
+# A frame is lines of styled text that fit a terminal. Ranks are in as few columns as fit 8 lines. A short terminal
+# shows the last rows of the table. A rich.Table costs ten times as much as plain spans, on cores that are being
+# measured.
+
+
+HOST_MAX = 12
+# From the state that delays a point most to the one that delays it least.
+STATES = ("failed", "cancelled", "start", "import", "ready", "warming", "measuring", "done")
+
+
+class Gauge(NamedTuple):
+    """A bar: one rank, or the slowest rank of a node. `host` is empty if the name has it or all hosts are one."""
+
+    name: str
+    host: str
+    done: int
+    total: int
+    value: str
+    unit: str
+    state: str
+
+
+def worst_gauge(gauges: list[Gauge], count: int) -> tuple[list[Gauge], int]:
+    """Return the `count` slowest gauges, in their order, and the number of the others."""
+    slowest = sorted(range(len(gauges)), key=lambda index: _advance(gauges[index]))
+    return [gauges[index] for index in sorted(slowest[:count])], len(gauges) - count
+
+
+def _advance(gauge: Gauge) -> tuple[int, int]:
+    return STATES.index(gauge.state), gauge.done
+
+
+def rank_gauges(state: PointState) -> list[Gauge]:
+    """Return a gauge for each rank, named by its number, with its host if there are several."""
+    hosts = state.ranks[0].task.hosts
+    several = len(set(hosts)) > 1
+    return [
+        _gauge(str(rank.task.rank), _short(host) if several else "", rank, state)
+        for host, rank in zip(hosts, state.ranks, strict=True)
+    ]
+
+
+def node_gauges(state: PointState) -> list[Gauge]:
+    """Return a gauge for each node: that of its slowest rank."""
+    by_host: dict[str, list[RankState]] = {}
+    for host, rank in zip(state.ranks[0].task.hosts, state.ranks, strict=True):
+        by_host.setdefault(host, []).append(rank)
+    slowest = []
+    for host, local in by_host.items():
+        name = f"{_short(host)} x{len(local)}"
+        slowest.append(min((_gauge(name, "", rank, state) for rank in local), key=_advance))
+    return slowest
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0][:HOST_MAX]
+
+
+def _gauge(name: str, host: str, rank: RankState, state: PointState) -> Gauge:
+    is_warm = bool(rank.windows) or state.phase not in ("starting", "warming")
+    done, total = len(rank.windows), state.expected
+    if not is_warm and state.command is not None:
+        done, total = rank.in_chunk, getattr(state.command, "windows", 0)
+    value, unit = _pace(rank, state)
+    return Gauge(name, host, done, total, value, unit, _state_of(rank, state))
+
+
+def _state_of(rank: RankState, state: PointState) -> str:
+    outcome = rank.ending.outcome if rank.ended else None
+    if rank.error is not None or isinstance(outcome, Failed):
+        return "cancelled" if isinstance(outcome, Failed) and outcome.cause == "cancelled" else "failed"
+    if len(rank.windows) >= state.expected or rank.result is not None:
+        return "done"
+    if state.phase in ("warming", "measuring"):
+        return state.phase
+    if state.phase == "evaluating":
+        return "measuring"
+    return "ready" if rank.ready else "import" if rank.pid else "start"
+
+
+def _pace(rank: RankState, state: PointState) -> tuple[str, str]:
+    windows = rank.windows or rank.warmup
+    if not windows or windows[-1].seconds <= 0:
+        return "", ""
+    last, point = windows[-1], state.point
+    seconds = last.seconds / point.hardware.dilate
+    if point.kind == "comm":
+        return number(seconds / last.steps * 1e3), " ms"
+    return number(last.samples * point.workload.units_per_sample / seconds), f" {point.workload.unit}/s"
+
+
+# ---------------------------------------------------------------- frame
+
+Span = tuple[str, str]  # text, rich style
+Line = list[Span]
+
+MAX_RANKS = 32
+RANK_LINES = 8
+NOTES = 3
+TABLE_LINES = 4
+CELL_FIXED, CELL_GAP, CELL_WIDE, CELL_HOST = 18, 3, 60, 32
+NAME_MAX = 28
+VALUE, STATE, SHARE = 9, 9, 24
+
+STYLES = {
+    "failed": "red", "cancelled": "dim", "start": "dim", "import": "magenta", "ready": "blue",
+    "warming": "yellow", "waiting": "yellow", "measuring": "cyan", "done": "green",
+}  # fmt: skip
+
+
+class Glyphs(NamedTuple):
+    full: str = "━"
+    half: str = "╸"
+    rest: str = "─"
+    none: str = "–"
+    plus_minus: str = "±"
+    more: str = "…"
+
+
+ASCII = Glyphs(full="=", half="-", rest="-", none="-", plus_minus="+-", more="~")
+
+
+class Note(NamedTuple):
+    text: str
+    is_failure: bool = False
+
+
+class Scene(NamedTuple):
+    """The content of a frame. `ahead` is None once the sweep is over."""
+
+    title: str
+    done: int
+    total: int
+    elapsed_s: float
+    ahead: Ahead | None
+    running: PointState | None
+    number: int
+    running_s: float
+    rows: Sequence[Row]
+    notes: Sequence[Note]
+
+
+def frame(scene: Scene, *, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Return at most `height` lines of at most `width` characters."""
+    head = [_title(scene, width, glyphs), _progress(scene, width, glyphs)]
+    notes = _notes(scene.notes, width, glyphs)
+    room = height - len(head) - len(notes)
+    wanted = min(len(scene.rows) + 2, TABLE_LINES) if scene.rows else 0
+    point = _point(scene, width, max(room - wanted, 4), glyphs) if scene.running else []
+    table = _table(scene.rows, width, room - len(point), glyphs)
+    return (head + table + point + notes)[:height]
+
+
+def _clip(text: str, width: int, glyphs: Glyphs) -> str:
+    return text if len(text) <= width else text[: max(width - 1, 0)] + glyphs.more
+
+
+def _bar(done: int, total: int, width: int, style: str, glyphs: Glyphs) -> Line:
+    halves = round(2 * width * min(done, total) / total) if total else 0
+    full = glyphs.full * (halves // 2) + glyphs.half * (halves % 2)
+    return [(full, style), (glyphs.rest * (width - len(full)), "dim")]
+
+
+# ---------------------------------------------------------------- title, progress, notes
+
+
+def _title(scene: Scene, width: int, glyphs: Glyphs) -> Line:
+    return [("scaling  ", "bold"), (_clip(scene.title, width - 9, glyphs), "dim")]
+
+
+def _progress(scene: Scene, width: int, glyphs: Glyphs) -> Line:
+    remains = f"  {left(scene.ahead)}" if scene.ahead else ""
+    share = scene.ahead.share if scene.ahead else scene.done / scene.total if scene.total else 0.0
+    count = f"{percent(share)}  {scene.done}/{scene.total} points"
+    text = f"  {count}  {duration(scene.elapsed_s)}"
+    # The bar keeps its length when the times get longer.
+    room = max(width - max(len(text + remains), len(count) + 30), 3)
+    bar = _bar(round(1000 * share), 1000, room, "bold green", glyphs)
+    return [*bar, (text.rjust(width - room - len(remains)), ""), (remains, "bold")]
+
+
+def _notes(notes: Sequence[Note], width: int, glyphs: Glyphs) -> list[Line]:
+    if not notes:
+        return []
+    styles = {True: "red", False: "yellow"}
+    lines: list[Line] = [
+        [(_clip(f"! {note.text}", width, glyphs), styles[note.is_failure])] for note in notes[-NOTES:]
+    ]
+    return [[], *lines]
+
+
+# ---------------------------------------------------------------- the running point
+
+
+def _point(scene: Scene, width: int, room: int, glyphs: Glyphs) -> list[Line]:
+    state = scene.running
+    assert state is not None
+    again = " (second try)" if state.retries else ""
+    label = f"{scene.number}  {state.point.label}{again}"
+    since = duration(scene.running_s)
+    where = _clip(phase(state), width - len(label) - len(since) - 4, glyphs)
+    gap = " " * (width - len(label) - len(where) - len(since) - 2)
+    style = "red" if state.failure else STYLES.get(state.phase, "")
+    title = [(label, "bold"), (f"  {where}", style), (gap + since, "dim")]
+    return [[], title, *_bars(state, width, room - 2, glyphs)]
+
+
+def _bars(state: PointState, width: int, room: int, glyphs: Glyphs) -> list[Line]:
+    many = len(state.ranks) > MAX_RANKS
+    gauges = node_gauges(state) if many else rank_gauges(state)
+    if not many and len(gauges) > _most(gauges, width) * room:
+        gauges = node_gauges(state)
+    columns = min(-(-len(gauges) // max(min(RANK_LINES, room), 1)), _most(gauges, width))
+    cell = (width + CELL_GAP) // columns - CELL_GAP
+    shown, hidden = (
+        (gauges, 0) if len(gauges) <= columns * room else worst_gauge(gauges, columns * max(room - 1, 1))
+    )
+    names = _names(shown, cell)
+    lines = -(-len(shown) // columns)
+    painted = [_cell(gauge, name, cell, glyphs) for gauge, name in zip(shown, names, strict=True)]
+    bars = [_joined(painted[line::lines]) for line in range(lines)]
+    return [*bars, [(f"{glyphs.more} and {hidden} more nodes, none behind these", "dim")]] if hidden else bars
+
+
+def _most(gauges: Sequence[Gauge], width: int) -> int:
+    needed = max(len(gauge.name) + 2 * len(str(gauge.total)) for gauge in gauges) + CELL_FIXED + CELL_GAP
+    return max((width + CELL_GAP) // needed, 1)
+
+
+def _names(gauges: Sequence[Gauge], width: int) -> list[str]:
+    digits, host = max(len(gauge.name) for gauge in gauges), max(len(gauge.host) for gauge in gauges)
+    if not host or width < CELL_HOST + host:
+        return [f"{gauge.name:>{digits}}" for gauge in gauges]
+    return [f"{gauge.name:>{digits}} {gauge.host:<{host}}" for gauge in gauges]
+
+
+def _cell(gauge: Gauge, name: str, width: int, glyphs: Glyphs) -> Line:
+    style = STYLES[gauge.state]
+    is_running = gauge.state in ("warming", "measuring", "done")
+    count = f"{gauge.done}/{gauge.total}".rjust(2 * len(str(gauge.total)) + 1)
+    if width >= CELL_WIDE:
+        value, state = f"{gauge.value + gauge.unit:>15}", f"  {gauge.state:<{STATE}}"
+    else:
+        short = gauge.value + "".join(gauge.unit.rpartition("/")[1:])
+        value, state = f"{short if is_running else gauge.state:>{VALUE}}", ""
+    bar = max(width - len(name) - len(count) - len(value) - len(state) - 3, 1)
+    return [
+        (f"{name} ", ""),
+        *_bar(gauge.done, gauge.total, bar, style, glyphs),
+        (f" {count} ", "" if is_running else "dim"),
+        (value, "" if is_running else style),
+        (state, style),
+    ]
+
+
+def _joined(cells: Iterable[Line]) -> Line:
+    line: Line = []
+    for cell in cells:
+        line += [(" " * CELL_GAP, ""), *cell] if line else cell
+    return line
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _table(rows: Sequence[Row], width: int, room: int, glyphs: Glyphs) -> list[Line]:
+    if not rows or room < 3:
+        return []
+    hidden = max(len(rows) - (room - 2), 0)
+    work = rows[0].workload
+    columns = [
+        ("strategy", "", [_clip(name_of(row), NAME_MAX, glyphs) for row in rows]),
+        ("N", ">", [str(row.world_size) for row in rows]),
+        (f"{work.unit}/s", "", _estimates([row.samples_per_s for row in rows], work.units_per_sample, "", glyphs)),
+        ("efficiency", "", _estimates([claimed(row) for row in rows], 100, " %", glyphs)),
+    ]
+    widths = [max(len(heading), *map(len, texts)) for heading, _, texts in columns]
+    heading = "  ".join(f"{head:{align}{n}}" for (head, align, _), n in zip(columns, widths, strict=True))
+    above = f"  ({hidden} above)" if hidden else ""
+    lines: list[Line] = [[], [(_clip(heading + above, width, glyphs), "dim")]]
+    for index in range(hidden, len(rows)):
+        cells = [f"{texts[index]:{align}{n}}" for (_, align, texts), n in zip(columns, widths, strict=True)]
+        lines.append(_row(rows[index], "  ".join(cells), width, glyphs))
+    return lines
+
+
+def _row(row: Row, text: str, width: int, glyphs: Glyphs) -> Line:
+    flags = " ".join(row.flags) + (f" {row.failed.cause}" if row.failed else "")
+    line: Line = [(text, "")]
+    if width - len(text) >= 60:
+        line += [("  ", ""), *_share(claimed(row), glyphs)]
+    used = sum(len(part) for part, _ in line)
+    return [*line, (_clip(f"  {flags}", width - used, glyphs), "red" if row.failed else "yellow")]
+
+
+def _share(efficiency: Estimate | None, glyphs: Glyphs) -> Line:
+    if efficiency is None:
+        return [(" " * SHARE, "")]
+    mean = efficiency.mean
+    style = "green" if mean >= 0.9 else "yellow" if mean >= 0.7 else "red"
+    return _bar(round(1000 * mean), 1000, SHARE, style, glyphs)
+
+
+def _estimates(estimates: Sequence[Estimate | None], scale: float, unit: str, glyphs: Glyphs) -> list[str]:
+    smallest = min((estimate.mean * scale for estimate in estimates if estimate), default=0.0)
+    digits = 1 if unit else decimals(smallest)
+    means, halves = [], []
+    for estimate in estimates:
+        half = estimate.half_width if estimate else None
+        means.append(f"{estimate.mean * scale:.{digits}f}{unit}" if estimate else glyphs.none)
+        halves.append("" if half is None else f" {glyphs.plus_minus} {half * scale:.{digits}f}")
+    wide, tail = max(map(len, means)), max(map(len, halves))
+    return [f"{mean:>{wide}}{half:<{tail}}" for mean, half in zip(means, halves, strict=True)]
+
+
+# ---------------------------------------------------------------- live
 
 REFRESH_S = 1.0
 

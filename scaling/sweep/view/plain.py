@@ -1,4 +1,4 @@
-"""The view as plain lines, fit for a Slurm log, and the words that both views share."""
+"""The interface of a view, the view as plain lines, fit for a Slurm log, and the words that both views share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from scaling.analysis.measured.step_time import step_time
 from scaling.analysis.statistics.intervals import Estimate
@@ -16,16 +16,47 @@ from scaling.hosts.info import cores_text
 from scaling.records.burn_in import asked_s
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
-from scaling.sweep.forecast import Ahead
 from scaling.sweep.outcome import cause_of
-from scaling.sweep.state import PointState
+from scaling.sweep.state import Ahead, PointState
 from scaling.text import counted, decimals, duration, one_line
 from scaling.workloads import models
 
-HEARTBEAT_S, LEAST_S = 5.0, 2.0
-NAMED = 4
+# ---------------------------------------------------------------- the interface of a view
+
+
+class View(Protocol):
+    """The receiver of all events of a sweep, in order."""
+
+    def opened(self, header: Header, total: int) -> None:
+        """Begin; `total` points are planned. Called once."""
+
+    def began(self, state: PointState, number: int) -> None:
+        """Begin an attempt at point `number`, counted from 1."""
+
+    def progress(self, state: PointState) -> None:
+        """Take the newest state of the running point, on every turn of the event loop."""
+
+    def advanced(self, ahead: Ahead) -> None:
+        """Note how much is done and left. The next `progress` or `finished` shows it."""
+
+    def finished(self, record: PointRecord, rows: Sequence[Row], number: int, total: int) -> None:
+        """Note that a point has ended; `number` of `total` are over. `rows` is the table so far."""
+
+    def extended(self, total: int) -> None:
+        """Note that a round was added; now `total` points are planned."""
+
+    def note(self, text: str) -> None:
+        """Show a warning or another event."""
+
+    def closed(self, stream: TextIO | None = None) -> None:
+        """Restore the terminal at the end. May be called again. `stream` is the terminal, if it has changed: a
+        launcher that is being ended may not forward its ranks' output."""
+
 
 # ---------------------------------------------------------------- words
+
+HEARTBEAT_S, LEAST_S = 5.0, 2.0
+NAMED = 4
 
 
 def number(value: float) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from scaling.command import asked_or_code
 from scaling.tools.bisect import NAME
 from scaling.transport.base import Cluster
-from scaling.transport.launch import as_rank
-from scaling.transport.signals import Signals
+from scaling.transport.launch import Signals, as_rank
 
 if TYPE_CHECKING:
     from scaling.tools.bisect.flags import Asked

@@ -24,8 +24,7 @@ from scaling.run.invocation import resolve
 from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
-from scaling.sweep.view.base import View
-from scaling.sweep.view.plain import Stream
+from scaling.sweep.view.plain import Stream, View
 from scaling.text import counted
 from scaling.tools.bisect import searching
 from scaling.tools.bisect.flags import Asked

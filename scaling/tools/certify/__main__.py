@@ -11,8 +11,7 @@ from scaling.command import asked_or_code, complain
 from scaling.errors import Interrupted, LaunchError, ScalingError
 from scaling.tools.certify import NAME
 from scaling.transport.base import Cluster
-from scaling.transport.launch import abort, as_rank
-from scaling.transport.signals import Signals
+from scaling.transport.launch import Signals, abort, as_rank
 
 if TYPE_CHECKING:
     from scaling.tools.certify.flags import Asked

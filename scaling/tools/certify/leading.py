@@ -18,9 +18,8 @@ from scaling.command import deliver, show
 from scaling.errors import UsageError
 from scaling.hosts import networks
 from scaling.plan.plan import Plan, check_given
-from scaling.records.certificate import FAIL, NO_VERDICT, PASS, Certificate, Criterion, Result
 from scaling.records.point import Device
-from scaling.records.run import Header
+from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion, Header
 from scaling.report import archive, reference, verdict, words
 from scaling.report.anonymous import Disguise
 from scaling.report.answer import largest_loss
@@ -30,7 +29,7 @@ from scaling.report.material import Material
 from scaling.run.invocation import resolve
 from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
-from scaling.sweep.view.base import View
+from scaling.sweep.view.plain import View
 from scaling.text import MINUTE_S, as_json, counted, duration, one_line
 from scaling.tools.bisect.flags import KINDS
 from scaling.tools.bisect.leading import LEAST_NODES, Bisection, check_one_exchange, most_points
@@ -47,7 +46,7 @@ LINKS_S = 11.0
 SLOW = (devices.TOPIC, "bandwidth", "latency")
 # The topic of other programs: they may be the reason, but do not end the search for it.
 BUSY = "load"
-EXIT_CODES: dict[Result, int] = {PASS: 0, FAIL: 1, NO_VERDICT: 3}
+EXIT_CODES: dict[CertificateResult, int] = {PASS: 0, FAIL: 1, NO_VERDICT: 3}
 # A round may take this many times as long as those before.
 LONGER = 1.1
 # The proof of a search needs the time of these rounds.
@@ -266,7 +265,7 @@ class Judge:
         )
         return self.found
 
-    def _result(self, row: Row | None) -> tuple[Result, str]:
+    def _result(self, row: Row | None) -> tuple[CertificateResult, str]:
         if row is None:
             return NO_VERDICT, "no exchange was measured"
         if row.failed is not None:

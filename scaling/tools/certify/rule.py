@@ -18,7 +18,7 @@ from math import exp, log
 from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate, Side, of_estimate, quantile, welch
-from scaling.records.certificate import FAIL, NO_VERDICT, PASS, Criterion, Look, Result
+from scaling.records.run import FAIL, NO_VERDICT, PASS, CertificateResult, Criterion, Look
 
 # Probability of a false FAIL at the line, and of a false PASS.
 ERROR = 0.01
@@ -57,13 +57,13 @@ def looked(criterion: Criterion, found: Estimate, line: Side, among: int) -> Cri
     return replace(criterion, looks=(*criterion.looks, look), result=_result(beyond.mean, half))
 
 
-def _result(beyond: float, half: float) -> Result:
+def _result(beyond: float, half: float) -> CertificateResult:
     if beyond + half < 0:
         return FAIL
     return PASS if beyond - half >= 0 else NO_VERDICT
 
 
-def result(criteria: Sequence[Criterion]) -> Result:
+def result(criteria: Sequence[Criterion]) -> CertificateResult:
     """Return FAIL if any criterion fails, PASS if all pass."""
     found = {one.result for one in criteria}
     if FAIL in found:

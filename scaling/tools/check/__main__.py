@@ -23,8 +23,7 @@ from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
 from scaling.tools.check.verdicts.links import gbit, where
 from scaling.transport.base import Cluster
-from scaling.transport.launch import abort, as_rank
-from scaling.transport.signals import Signals
+from scaling.transport.launch import Signals, abort, as_rank
 
 if TYPE_CHECKING:
     from scaling.tools.check import flags

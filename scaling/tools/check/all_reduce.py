@@ -25,7 +25,7 @@ from scaling.tools.check.facts import (
     ToRank,
     some,
 )
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Mailbox
 
 BUDGET_S = 5.0  # for all ranks together, and again for the ranks inside the nodes
 START_S = 90.0  # imports from a shared file server, connections, and one size too large for a slow network

@@ -11,14 +11,13 @@ from scaling import frameworks
 from scaling.plan import rules
 from scaling.plan.placement import Slot, place_ranks
 from scaling.plan.tasks import rank_tasks
-from scaling.records.device_rates import AskedDeviceRates, DeviceRates
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, Hardware, Point, Workload
-from scaling.records.task import Task
+from scaling.records.task import AskedDeviceRates, DeviceRates, Task
 from scaling.text import counted
 from scaling.tools.check.all_reduce import START_S, largest_bytes
 from scaling.tools.check.facts import EndProcess, Go, RankFacts, Rate, Rated, ToLead, ToRank
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Mailbox
 from scaling.workloads import models
 
 FRAMEWORK = frameworks.all_reducing()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from scaling.records.device_rates import DeviceRates
+from scaling.records.task import DeviceRates
 from scaling.tools.check.verdicts.devices import QUANTITIES, Quantity, by_kind
 
 TITLE = "device rates, all at once: matrix product in TFLOP/s, memory in GB/s, training step in samples/s"

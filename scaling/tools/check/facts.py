@@ -8,12 +8,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from scaling.records.device_rates import AskedDeviceRates, DeviceRates
 from scaling.records.host import GpuHost, HostInfo, Nic
 from scaling.records.messages import Signalled
 from scaling.records.network import NcclChoice, Network, Place
 from scaling.records.point import Record
-from scaling.records.task import AskedAllReduce, RankAllReduce, Timed
+from scaling.records.task import AskedAllReduce, AskedDeviceRates, DeviceRates, RankAllReduce, Timed
 
 NAMED = 4
 

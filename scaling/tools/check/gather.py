@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling import frameworks
-from scaling.agent import interpreters, strategies
-from scaling.hosts import gpu_health, proc
+from scaling.agent import environment, strategies
+from scaling.hosts import gpus, proc
 from scaling.hosts.info import code_hash
 from scaling.hosts.interfaces import has_card
 from scaling.records.host import Interpreter
@@ -31,7 +31,7 @@ NAMED = 3
 def rank_facts(mpi: str) -> RankFacts:
     """Collect this rank's facts. Never raises; a fact that the host does not provide is None."""
     lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
-    host = interpreters.host_with(others)
+    host = environment.host_with(others)
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     size, free = shared_memory()
     return RankFacts(
@@ -45,7 +45,7 @@ def rank_facts(mpi: str) -> RankFacts:
         shm_free_bytes=free,
         hardware=tuple(dict.fromkeys(nic.name for nic in host.nics if has_card(nic.name))),
         built_for_cuda=_built_for_cuda(others),
-        driver=gpu_health.gather(),
+        driver=gpus.gather_health(),
         name_addresses=lacking.name_addresses,
     )
 

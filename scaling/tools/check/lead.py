@@ -32,7 +32,7 @@ from scaling.tools.check.facts import (
     both,
 )
 from scaling.tools.check.verdicts.links import slow_links
-from scaling.transport.mailbox import ENROL_S, Mailbox
+from scaling.transport.base import ENROL_S, Mailbox
 
 # ---------------------------------------------------------------- schedule
 # A node measures one pair at a time, because pairs would share its link. Pairs without a common node measure in

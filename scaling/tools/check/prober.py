@@ -23,9 +23,9 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from scaling.records.device_rates import DeviceRates
 from scaling.records.messages import Signalled
 from scaling.records.network import Place
+from scaling.records.task import DeviceRates
 from scaling.tools.check import gather
 from scaling.tools.check.facts import (
     RANK_DECODER,
@@ -45,8 +45,7 @@ from scaling.tools.check.facts import (
     ToRank,
 )
 from scaling.tools.check.processes import FOR_GOOD, Exchanger, Rater
-from scaling.transport.base import Cluster
-from scaling.transport.mailbox import send_news
+from scaling.transport.base import Cluster, send_news
 
 # ---------------------------------------------------------------- links
 # Measures latency, clock offset and bandwidth of one pair over TCP, bound to one network's address and interface.

@@ -16,12 +16,11 @@ import msgspec
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent import interpreters, strategies
+from scaling.agent import environment, strategies
 from scaling.agent.environment import child_environ, granted
 from scaling.errors import ScalingError
 from scaling.frameworks import nccl_log
-from scaling.records.device_rates import AskedDeviceRates, DeviceRates
-from scaling.records.task import AskedAllReduce, RankAllReduce, Task
+from scaling.records.task import AskedAllReduce, AskedDeviceRates, DeviceRates, RankAllReduce, Task
 from scaling.text import one_line, signal_name
 
 FRAMEWORK = frameworks.all_reducing()
@@ -53,7 +52,7 @@ class Processes:
             if number <= self._over:
                 raise InterruptedError("cancelled before it started")
             self._process = subprocess.Popen(
-                [interpreters.of(FRAMEWORK.name, self._environ), "-m", module],
+                [environment.python_of(FRAMEWORK.name, self._environ), "-m", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

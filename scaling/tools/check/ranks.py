@@ -13,9 +13,8 @@ from scaling.tools.check import gather
 from scaling.tools.check.facts import LEAD_DECODER, Leave, Left, ToLead, ToRank
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
-from scaling.transport.base import Cluster
-from scaling.transport.mailbox import Mailbox
-from scaling.transport.signals import Signals
+from scaling.transport.base import Cluster, Mailbox
+from scaling.transport.launch import Signals
 
 LEAVE_S = 20.0
 

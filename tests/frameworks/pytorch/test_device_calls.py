@@ -16,10 +16,9 @@ from torch import distributed
 
 from scaling.frameworks.pytorch import ddp_trainer, device_rates, store
 from scaling.frameworks.pytorch.loop import Training
-from scaling.records.device_rates import AskedDeviceRates, DeviceRates
 from scaling.records.events import Event
 from scaling.records.point import Kind
-from scaling.records.task import Command, Finish, Inspect, Rest, Run
+from scaling.records.task import AskedDeviceRates, Command, DeviceRates, Finish, Inspect, Rest, Run
 from scaling.worker import run_task
 from tests.support.points import changed
 from tests.support.ranks import one_task

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from scaling.errors import Interrupted
-from scaling.records.device_rates import DeviceRates
+from scaling.records.task import DeviceRates
 from scaling.tools.check import device_rates, processes
 from scaling.tools.check.facts import Facts
 from tests.support.check_facts import FOUR, TORCH, ranks

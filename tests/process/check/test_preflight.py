@@ -19,8 +19,7 @@ from scaling.tools.check.facts import LEAD_DECODER, Facts, Findings, Link, Measu
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Hub, Mailbox
 from tests.support.check_facts import FOUR, nic, node, rank
 
 

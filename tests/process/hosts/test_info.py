@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from scaling.frameworks.horovod import strategy as hvd
-from scaling.hosts import connections, page_cache, proc
+from scaling.hosts import connections, proc
 from scaling.hosts.info import revision
 from scaling.records.telemetry import Flow
+from scaling.worker import run_task
 from tests.support.waiting import eventually
 
 # The revision of the code, by a real git.
@@ -119,19 +120,19 @@ def test_files_that_are_dropped_are_not_cached_any_more(tmp_path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     Path(paths[2]).touch()
-    assert page_cache.cached_fraction(paths) == 1.0
-    page_cache.drop(paths[:1])
-    if page_cache.cached_fraction(paths[:1]) == 1.0:
+    assert run_task.cached_fraction(paths) == 1.0
+    run_task.drop_cached(paths[:1])
+    if run_task.cached_fraction(paths[:1]) == 1.0:
         pytest.skip("files lie in memory here (tmpfs)")
-    assert page_cache.cached_fraction(paths) == 0.5
-    page_cache.drop(paths)
-    assert page_cache.cached_fraction(paths) == 0.0
+    assert run_task.cached_fraction(paths) == 0.5
+    run_task.drop_cached(paths)
+    assert run_task.cached_fraction(paths) == 0.0
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    assert page_cache.cached_fraction([]) is None
+    assert run_task.cached_fraction([]) is None
     with pytest.raises(FileNotFoundError):
-        page_cache.drop([str(tmp_path / "none")])
+        run_task.drop_cached([str(tmp_path / "none")])
 
 
 # What other commands print.

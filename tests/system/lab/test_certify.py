@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaling.records import store
-from scaling.records.certificate import Certificate
+from scaling.records.run import Certificate
 from scaling.tools.lab import lifecycle
 from scaling.tools.lab.state import Lab
 from tests.support import burner, labs

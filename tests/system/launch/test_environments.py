@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import _environments
-from scaling.agent import interpreters
+from scaling.agent import environment
 from tests.support.fresh_machine import Machine
 
 A100, H100 = "8.0", "9.0"
@@ -46,7 +46,7 @@ def test_agents_find_what_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path
     python = _environments.path("tensorflow") / "bin/python"
     python.parent.mkdir(parents=True)
     python.touch()
-    assert interpreters.of("tensorflow", {}) == str(python)
+    assert environment.python_of("tensorflow", {}) == str(python)
 
 
 def test_second_run_asks_pip_for_nothing(machine: Machine) -> None:

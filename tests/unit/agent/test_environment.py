@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 import scaling
 from scaling import frameworks
-from scaling.agent import interpreters
+from scaling.agent import environment, watch
 from scaling.agent.environment import KEPT_HEAP, child_environ, granted
 from scaling.agent.watch import EVERY_S, EnergyMeter
-from scaling.hosts import info, rapl
+from scaling.hosts import info
 from scaling.records.host import Interpreter
 from scaling.records.messages import Enrol
 from scaling.records.network import Place
@@ -204,25 +204,25 @@ def beside(prefix: Path, framework: str) -> str:
 
 def test_it_is_the_agents_own_unless_there_is_another(prefix: Path) -> None:
     other = beside(prefix, "torch")
-    assert interpreters.of("tensorflow", {}) == sys.executable
-    assert interpreters.of("torch", {}) == other
-    assert interpreters.of("torch", {"SCALING_PYTHON_TORCH": "/mine"}) == "/mine"
-    assert interpreters.of("torch", {"SCALING_PYTHON_TORCH": ""}) == other
+    assert environment.python_of("tensorflow", {}) == sys.executable
+    assert environment.python_of("torch", {}) == other
+    assert environment.python_of("torch", {"SCALING_PYTHON_TORCH": "/mine"}) == "/mine"
+    assert environment.python_of("torch", {"SCALING_PYTHON_TORCH": ""}) == other
 
 
 def test_a_strategy_of_no_framework_runs_in_the_agents_own(prefix: Path) -> None:
     beside(prefix, "")
-    assert interpreters.of("", {}) == sys.executable
+    assert environment.python_of("", {}) == sys.executable
 
 
 def test_nobody_is_asked_where_all_run_in_the_agents_own(prefix: Path) -> None:
     """A process of a unit test would fail."""
-    assert interpreters.ask(["torch:gloo", "no.such.module:mode"], {}) == []
-    assert interpreters.ask(["torch:gloo"], {"SCALING_PYTHON_TORCH": sys.executable}) == []
+    assert environment.ask_interpreters(["torch:gloo", "no.such.module:mode"], {}) == []
+    assert environment.ask_interpreters(["torch:gloo"], {"SCALING_PYTHON_TORCH": sys.executable}) == []
 
 
 def test_a_hosts_versions_are_those_that_its_workers_meet() -> None:
-    found = interpreters.on(host("node1", python="3.11.7", versions=OWN), [TENSORFLOW, BROKEN])
+    found = environment.with_interpreters(host("node1", python="3.11.7", versions=OWN), [TENSORFLOW, BROKEN])
     assert found.versions == {
         "numpy": "2.4",
         "torch": "2.13.0",
@@ -239,7 +239,7 @@ def test_a_hosts_versions_are_those_that_its_workers_meet() -> None:
 def test_variables_that_change_rates_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("OMP_PLACES", "cores")
-    host = interpreters.host_with(())
+    host = environment.host_with(())
     assert host.variables is not None and host.variables["NCCL_ALGO"] == "Ring"
     assert [one for one in host.changed_variables if one.startswith("OMP_PLACES=cores (")]
 
@@ -249,13 +249,13 @@ def test_what_torch_compile_lacks_is_asked_where_torch_runs() -> None:
     torch = Interpreter(
         framework="torch", path="/env-torch/bin/python", python="3.12.3", compile_lacks="C compiler"
     )
-    assert interpreters.on(one, [TENSORFLOW, torch]).compile_lacks == "C compiler"
-    assert interpreters.on(one, [TENSORFLOW]).compile_lacks == "Python.h"
+    assert environment.with_interpreters(one, [TENSORFLOW, torch]).compile_lacks == "C compiler"
+    assert environment.with_interpreters(one, [TENSORFLOW]).compile_lacks == "Python.h"
 
 
 def test_a_host_without_other_interpreters_stays_as_it_is() -> None:
     one = host("node1", versions=OWN)
-    assert interpreters.on(one, []) == one
+    assert environment.with_interpreters(one, []) == one
 
 
 def enrolled(name: str, *found: Interpreter) -> Enrol:
@@ -288,7 +288,7 @@ def tree(tmp_path: Path) -> Powercap:
 
 def test_packages_and_dram_are_added_and_nothing_else(tree: Powercap, clock: Clock) -> None:
     """A core is inside of its package, psys around all, and a package that is mapped twice is one."""
-    assert [counter.path.parent.name for counter in rapl.counters(tree.root)] == sorted(COUNTED)
+    assert [counter.path.parent.name for counter in watch.energy_counters(tree.root)] == sorted(COUNTED)
     meter = EnergyMeter(tree.root, clock)
     meter.start()
     for folder in DOMAINS:

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from scaling.agent import watch as watch_module
 from scaling.agent.device_probe import DeviceProbe
-from scaling.agent.idle import STRETCHES, IdleTraffic
 from scaling.agent.supervisor import KEPT_BYTES, LIMIT_BYTES, LogBound, Supervisor
-from scaling.agent.watch import Watch
+from scaling.agent.watch import STRETCHES, IdleTraffic, Watch
 from scaling.frameworks.base import Helper, Traits
 from scaling.hosts import connections, interfaces, proc
 from scaling.hosts.interfaces import Counter

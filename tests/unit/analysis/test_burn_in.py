@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.burn_in import steps_of, summarized
-from scaling.analysis.table.burn_in import MANY_ROUNDS, drift, over_time, percentile
+from scaling.analysis.table.burn_in import MANY_ROUNDS, drift, over_time, percentile, steps_of, summarized
 from scaling.records.burn_in import LinkErrors, bin_of, counts
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import CpuTime, Sample, Telemetry, Traffic

@@ -18,7 +18,7 @@ from scaling.plan import defaults
 from scaling.records.events import Window
 from scaling.records.point import Kind
 from scaling.records.run import LATER_WINDOWS, PointRecord, RankRecord
-from scaling.sweep.turns import ORDERS_S
+from scaling.sweep.epoch import ORDERS_S
 from tests.support.scripted_records import failed, point, record
 
 # Whether an efficiency lasts: warm-ups that are longer than a process is measured, planted.

@@ -30,7 +30,7 @@ from scaling.sweep.view.live import make as make_view
 from scaling.tools.bisect import leading
 from scaling.tools.bisect.flags import parse
 from scaling.tools.bisect.leading import Bisection
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Mailbox
 from tests.support.inline import Launch, host
 
 # A whole search on scripted hosts: evidence, waves at once, promise, proof, and what the report makes of it.

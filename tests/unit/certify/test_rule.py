@@ -9,14 +9,14 @@ from math import log
 import pytest
 
 from scaling.analysis.statistics.intervals import Estimate, Side
-from scaling.records.certificate import FAIL, NO_VERDICT, PASS, Criterion, Result
+from scaling.records.run import FAIL, NO_VERDICT, PASS, CertificateResult, Criterion
 from scaling.tools.certify import rule
 from tests.support.verdicts import decided
 
 LINE = rule.fixed(0.95)
 
 
-def criterion(result: Result = NO_VERDICT) -> Criterion:
+def criterion(result: CertificateResult = NO_VERDICT) -> Criterion:
     return Criterion(name="efficiency", unit="", line=0.95, looks=(), result=result)
 
 
@@ -36,7 +36,9 @@ def test_the_errors_of_all_looks_sum_up_to_the_error() -> None:
     ("low", "high", "result"),
     [(0.99, 1.0, PASS), (0.90, 0.91, FAIL), (0.94, 0.96, NO_VERDICT), (0.951, 0.957, NO_VERDICT)],
 )
-def test_a_look_decides_if_its_whole_interval_is_on_one_side(low: float, high: float, result: Result) -> None:
+def test_a_look_decides_if_its_whole_interval_is_on_one_side(
+    low: float, high: float, result: CertificateResult
+) -> None:
     found = rule.looked(criterion(), estimate(low, high), LINE, 1)
     assert found.result == result
     (look,) = found.looks
@@ -64,7 +66,7 @@ def test_one_round_is_no_look() -> None:
 
 
 @pytest.mark.parametrize("result", [PASS, FAIL])
-def test_a_decided_criterion_is_not_looked_at_again(result: Result) -> None:
+def test_a_decided_criterion_is_not_looked_at_again(result: CertificateResult) -> None:
     assert rule.looked(criterion(result), estimate(0.5, 0.6), LINE, 1) == criterion(result)
 
 
@@ -78,7 +80,7 @@ def test_a_decided_criterion_is_not_looked_at_again(result: Result) -> None:
         ([], NO_VERDICT),
     ],
 )
-def test_any_failure_fails_and_all_must_pass(results: list[Result], whole: Result) -> None:
+def test_any_failure_fails_and_all_must_pass(results: list[CertificateResult], whole: CertificateResult) -> None:
     assert rule.result([criterion(one) for one in results]) == whole
 
 

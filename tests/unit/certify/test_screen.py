@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from scaling.records.certificate import FAIL, NO_VERDICT, PASS, Certificate, Criterion, Look
+from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, Criterion, Look
 from scaling.report.answer import answer
 from scaling.report.formats import screen
 from scaling.report.formats.html import page

@@ -29,8 +29,7 @@ from scaling.tools.check.lead import (
     plan_links,
 )
 from scaling.tools.check.prober import FIRST_BYTES, Prober, rate_bits_per_s, window_bytes
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Hub, Mailbox
 from tests.support.check_facts import FABRIC, FOUR, facts, links, nic, node, rank, ranks
 from tests.support.fake_nvml import FakeGpu, installer
 from tests.support.inline_child import Clock

@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import Interrupted
-from scaling.records.device_rates import DeviceRates
 from scaling.records.host import GpuHost
 from scaling.records.messages import Signalled
 from scaling.records.point import Device
+from scaling.records.task import DeviceRates
 from scaling.tools.check import device_rates, processes
 from scaling.tools.check.device_table import device_table
 from scaling.tools.check.facts import (
@@ -34,8 +34,7 @@ from scaling.tools.check.facts import (
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.verdicts import devices
 from scaling.tools.check.verdicts.devices import outliers
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox, send_news
+from scaling.transport.base import Hub, Mailbox, send_news
 from tests.support.check_facts import FOUR, TORCH, gpu, node, rank, ranks, sound_gpu
 from tests.support.inline_child import Clock
 

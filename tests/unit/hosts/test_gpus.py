@@ -14,7 +14,7 @@ import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from scaling.agent import device_probe
-from scaling.hosts import gpu_health, gpus
+from scaling.hosts import gpus
 from scaling.hosts import gpus as gpuinfo
 from scaling.hosts.gpus import P2P_NVLINK, P2P_READ, Found, gather_gpus
 from scaling.records.host import GpuHealth, GpuHost
@@ -209,7 +209,7 @@ def test_a_jetson_without_nvml_is_said_to_be_one(board: bytes, driver: str, said
 
 
 def test_every_nvml_function_in_use_exists_and_takes_as_many_arguments() -> None:
-    modules = (gpuinfo, gpu_health, gpus, device_probe)
+    modules = (gpuinfo, gpus, device_probe)
     text = "".join(Path(inspect.getfile(module)).read_text() for module in modules)
     used = set(re.findall(r"\bnvml(?:Device|System|Init)\w*", text))
     assert len(used) > 15
@@ -349,38 +349,38 @@ def machine(root: Path, *bridges: bytes) -> None:
 
 def test_a_switch_that_redirects_is_named(tmp_path: Path) -> None:
     machine(tmp_path, config(ROOT_PORT, ON), config(UPSTREAM, None), config(DOWNSTREAM, ON))
-    assert gpu_health.redirecting(PCIE_GPU, tmp_path) == ("0000:02:00.0",)
+    assert gpus.redirecting(PCIE_GPU, tmp_path) == ("0000:02:00.0",)
 
 
 @pytest.mark.parametrize("control", [0, SOURCES_ALONE, None])
 def test_a_switch_that_does_not(tmp_path: Path, control: int | None) -> None:
     machine(tmp_path, config(ROOT_PORT, ON), config(UPSTREAM, None), config(DOWNSTREAM, control))
-    assert gpu_health.redirecting(PCIE_GPU, tmp_path) == ()
+    assert gpus.redirecting(PCIE_GPU, tmp_path) == ()
 
 
 def test_root_ports_are_no_switches(tmp_path: Path) -> None:
     """What GPUs below two of them tell each other takes the root complex anyhow."""
     machine(tmp_path, config(ROOT_PORT, ON))
-    assert gpu_health.redirecting(PCIE_GPU, tmp_path) == ()
+    assert gpus.redirecting(PCIE_GPU, tmp_path) == ()
 
 
 def test_without_root_it_is_unknown(tmp_path: Path) -> None:
     machine(tmp_path, config(ROOT_PORT, ON), config(DOWNSTREAM, ON, size=64))
-    assert gpu_health.redirecting(PCIE_GPU, tmp_path) is None
-    assert gpu_health.redirecting("0000:99:00.0", tmp_path) is None
+    assert gpus.redirecting(PCIE_GPU, tmp_path) is None
+    assert gpus.redirecting("0000:99:00.0", tmp_path) is None
 
 
 @pytest.mark.parametrize("filled", [b"\x00", b"\xff", b"\x10", b"\x0d\x00\x01\x10"])
 def test_bytes_that_make_no_sense_end(tmp_path: Path, filled: bytes) -> None:
     """A device that has fallen off the bus answers with ones."""
     machine(tmp_path, (filled * 4096)[:4096])
-    assert gpu_health.redirecting(PCIE_GPU, tmp_path) == ()
+    assert gpus.redirecting(PCIE_GPU, tmp_path) == ()
 
 
 def test_it_is_part_of_a_gpus_health(install: Install, tmp_path: Path) -> None:
     machine(tmp_path, config(ROOT_PORT, ON), config(DOWNSTREAM, ON))
     install(FakeGpu(bus=4), FakeGpu(uuid="GPU-b", bus=5))
-    first, second = gpu_health.gather(tmp_path).gpus
+    first, second = gpus.gather_health(tmp_path).gpus
     assert first.acs_redirects == ("0000:01:00.0",)
     assert second.acs_redirects is None
 
@@ -389,7 +389,7 @@ def test_it_is_part_of_a_gpus_health(install: Install, tmp_path: Path) -> None:
 
 
 def gathered(root: Path = Path("/nowhere")) -> GpuHost:
-    return gpu_health.gather(root)
+    return gpus.gather_health(root)
 
 
 def with_health(install: Install, **answers: object) -> GpuHealth:
@@ -491,7 +491,7 @@ def test_the_fabric(install: Install, answer: tuple[int, int], state: str, fault
 
 
 @pytest.mark.parametrize(
-    ("namespace", "name"), [(gpu_health.HOSTS_OWN, "{process}"), ("pid:[4026532201]", "process {pid}")]
+    ("namespace", "name"), [(gpus.HOSTS_OWN, "{process}"), ("pid:[4026532201]", "process {pid}")]
 )
 def test_processes_on_a_gpu_are_named(install: Install, tmp_path: Path, namespace: str, name: str) -> None:
     """A container has numbers of its own, and another process would be named."""
@@ -543,11 +543,11 @@ def test_nvml_is_initialised_once_for_all_that_is_asked(install: Install) -> Non
 # ---------------------------------------------------------------- the kernel's side
 
 
-@pytest.mark.parametrize("name", gpu_health.PEER_MEMORY)
+@pytest.mark.parametrize("name", gpus.PEER_MEMORY)
 def test_the_module_by_which_rdma_reaches_gpus(install: Install, tmp_path: Path, name: str) -> None:
     install(FakeGpu())
     assert gathered(tmp_path).peer_memory == ""
-    file = tmp_path / gpu_health.PEER_MEMORY[name]
+    file = tmp_path / gpus.PEER_MEMORY[name]
     file.parent.mkdir(parents=True)
     file.write_text("570.86.15\n")
     assert gathered(tmp_path).peer_memory == name

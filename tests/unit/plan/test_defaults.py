@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.plan import config, defaults, estimates, groups, plan, rules, validation
+from scaling.plan import config, defaults, groups, plan, rules, validation
 from scaling.plan.groups import Group
 from scaling.plan.placement import crowding, first_slots, place_ranks
 from scaling.plan.plan import Plan
@@ -447,12 +447,12 @@ def test_up_to_four_seats_all_run_in_every_block(count: int) -> None:
 
 
 def test_the_time_of_a_round_counts_the_seats_that_run() -> None:
-    assert estimates.turns_of(changed(POINT, kind="each", world_size=2), 6) == 12
-    assert estimates.turns_of(changed(POINT, kind="each", world_size=16), 6) == 6 * 6
-    assert estimates.turns_of(changed(POINT, kind="together", world_size=16), 6) == 6
+    assert defaults.turns_of(changed(POINT, kind="each", world_size=2), 6) == 12
+    assert defaults.turns_of(changed(POINT, kind="each", world_size=16), 6) == 6 * 6
+    assert defaults.turns_of(changed(POINT, kind="together", world_size=16), 6) == 6
     assert (
         groups_made().estimate_s
-        == groups_made(windows=defaults.turns_in_round(0.1 + estimates.UNCOUNTED_S)).estimate_s
+        == groups_made(windows=defaults.turns_in_round(0.1 + defaults.UNCOUNTED_S)).estimate_s
     )
     assert groups_made(rounds=4, soak_s=0.0).estimate_s == pytest.approx(
         2 * groups_made(rounds=2, soak_s=0.0).estimate_s

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.agent import forks
+from scaling.agent import child
 from scaling.agent.environment import child_environ
 from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
@@ -26,7 +26,7 @@ from scaling.records.messages import Enrol
 from scaling.records.network import ALONE
 from scaling.records.point import Hardware, Point
 from scaling.report.formats import terminal
-from scaling.run.header import by_name
+from scaling.run.enrolment import by_name
 from scaling.text import ranges
 from tests.support import topologies
 from tests.support.fake_nvml import Install
@@ -468,11 +468,11 @@ def test_workers_on_gpus_are_never_forks_of_a_server_for_the_cpu(monkeypatch: py
         def fork(self, *_: object) -> str:
             return "forked"
 
-    monkeypatch.setattr(forks, "fresh", lambda *_: "fresh")
-    starter, point = forks.Starter({}), changed(TASK.point, strategy="torch:plain")
+    monkeypatch.setattr(child, "fresh", lambda *_: "fresh")
+    starter, point = child.Starter({}), changed(TASK.point, strategy="torch:plain")
     both = [replace(TASK, point=changed(point, device=device)) for device in ("cpu", "cuda")]
     starter._servers[starter._key(both[0])] = Server()  # type: ignore[assignment]
-    assert [str(starter.start(task, {}, forks.Fds(0, 0, 0))) for task in both] == ["forked", "fresh"]
+    assert [str(starter.start(task, {}, child.Fds(0, 0, 0))) for task in both] == ["forked", "fresh"]
 
 
 def test_the_table_says_how_many_times_as_fast_gpus_are(tmp_path: Path) -> None:

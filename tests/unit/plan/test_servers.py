@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scaling.agent import watch
 from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Traits
-from scaling.hosts import rapl
-from scaling.plan import config, placement, plan, ports, validation
+from scaling.plan import config, placement, plan, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, crowding, place_ranks
 from scaling.plan.plan import Plan
-from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
+from scaling.plan.tasks import helper_task, rank_tasks, wanted_ports, with_ports, worker_tasks
 from scaling.records.events import Failed, Finished
 from scaling.records.host import Gpu, HostInfo, Nic
 from scaling.records.network import ALONE, Place
@@ -162,9 +162,9 @@ def made(traits: Traits, servers: int = 0) -> tuple[Task, ...]:
     tasks = rank_tasks(
         point, mine, beside, planned.networks[0].places, attempt=1, retry=0, seed=1, clocks=Clocks(), logs="logs"
     )
-    wanted, numbers = ports.wanted(tasks, traits), count(5000)
+    wanted, numbers = wanted_ports(tasks, traits), count(5000)
     held = {slot: tuple(next(numbers) for _ in range(one.count)) for slot, one in enumerate(wanted)}
-    return ports.assigned(tasks, traits, held)
+    return with_ports(tasks, traits, held)
 
 
 def test_every_rank_and_server_has_its_port_on_its_own_host() -> None:
@@ -177,7 +177,7 @@ def test_every_rank_and_server_has_its_port_on_its_own_host() -> None:
         ("node1", "10.0.0.1", 5008),
     ]
     assert tasks[3].addresses == ("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2")
-    assert {one.launch_rank for one in ports.wanted(tasks, Traits(rank_ports=True))} == {0, 1, 2, 3}
+    assert {one.launch_rank for one in wanted_ports(tasks, Traits(rank_ports=True))} == {0, 1, 2, 3}
 
 
 def test_a_strategy_without_ports_gets_none() -> None:
@@ -361,7 +361,7 @@ def test_one_child_of_each_machine_that_is_its_hosts_alone(kernels: tuple[str, .
 
 def test_a_sweep_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Powercap(tmp_path / "powercap")
-    monkeypatch.setattr(rapl, "ROOT", tree.root)
+    monkeypatch.setattr(watch, "POWERCAP", tree.root)
     launch = Launch(2, [host(boot_id="a")] * 2)
     found = launch.sweep(tmp_path, strategy=["fake:a"], rounds=1, windows=3, kinds=["exchange"], window_s=0.01)
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.burn_in import summarized
+from scaling.analysis.table.burn_in import summarized
 from scaling.errors import UsageError
 from scaling.records.burn_in import LinkErrors, PointSummary
 from scaling.records.run import Header, PointRecord

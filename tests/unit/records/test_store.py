@@ -16,12 +16,13 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.agent.child import without_revision
 from scaling.command import deliver
 from scaling.errors import StoreError, UsageError
 from scaling.plan import config, plan
-from scaling.records import other_code, store
+from scaling.records import store
 from scaling.records.network import Place
-from scaling.records.point import EXCHANGING, Hardware, Record
+from scaling.records.point import EXCHANGING, Hardware, Record, of_revision, own_name, revision_of
 from scaling.records.run import SCHEMA, PointRecord
 from scaling.records.store import FILE, Store, unlinked, upgraded
 from scaling.run import flags, revisions
@@ -292,11 +293,11 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def test_names() -> None:
-    name = other_code.of_revision("torch:gloo", COMMIT)
+    name = of_revision("torch:gloo", COMMIT)
     assert name == "torch:gloo@0123456789"
-    assert (other_code.own(name), other_code.revision(name)) == ("torch:gloo", "0123456789")
-    assert other_code.of_revision("torch:gloo", "") == "torch:gloo"
-    assert (other_code.own("torch:gloo"), other_code.revision("torch:gloo")) == ("torch:gloo", "")
+    assert (own_name(name), revision_of(name)) == ("torch:gloo", "0123456789")
+    assert of_revision("torch:gloo", "") == "torch:gloo"
+    assert (own_name("torch:gloo"), revision_of("torch:gloo")) == ("torch:gloo", "")
 
 
 @pytest.mark.parametrize("name", ["torch:ps-async", "tensorflow:ring", "mxnet:dist_sync", "fake:a-async"])
@@ -311,8 +312,8 @@ def test_a_strategy_answers_as_under_its_own_name(name: str) -> None:
 def test_a_worker_is_told_of_no_revision(tmp_path: Path) -> None:
     own = task_of(tmp_path)
     other = replace(own, code="/there", point=replace(own.point, strategy="fake:a@0123456789"))
-    assert other_code.told(other) == own
-    assert other_code.told(own) is own
+    assert without_revision(other) == own
+    assert without_revision(own) is own
 
 
 def test_each_exchange_is_planned_twice_and_plain_loops_once() -> None:

@@ -20,7 +20,7 @@ from scaling.report import __main__ as command
 from scaling.report.anonymous import Disguise, disguise
 from scaling.run import measuring, ranks
 from scaling.run.invocation import Invocation
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Mailbox
 from tests.support.inline import Launch
 from tests.support.inline import host as machine
 from tests.support.scripted_records import header, point, record, served, written

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.burn_in import summarized
+from scaling.analysis.table.burn_in import summarized
 from scaling.records.burn_in import LinkErrors, PointSummary, is_kept
 from scaling.records.run import Header, PointRecord
 from scaling.report import __main__ as command

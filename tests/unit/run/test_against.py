@@ -29,9 +29,9 @@ from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
 from scaling.report.formats import openmetrics, screen
 from scaling.report.material import Material, Place
-from scaling.run import against, flags, invocation, measuring, programs, ranks, revisions
+from scaling.run import flags, invocation, measuring, programs, ranks, revisions
 from scaling.run.invocation import Invocation
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Mailbox
 from tests.support.compared_runs import on_disk, without_noise
 from tests.support.inline import Launch
 from tests.support.scripted_records import failed, header, point
@@ -47,7 +47,7 @@ def answer(code: int, out: str = "", err: str = "") -> Any:
 
 def refusal(run: Path) -> str:
     with pytest.raises(UsageError) as error:
-        against.read(run)
+        programs.comparable_header(run)
     message = str(error.value)
     assert "\n" not in message
     return message
@@ -55,7 +55,7 @@ def refusal(run: Path) -> str:
 
 def test_the_settings_are_those_of_the_run(tmp_path: Path) -> None:
     run = without_noise()
-    assert against.read(Path(on_disk(tmp_path / "base", run))) == run[0]
+    assert programs.comparable_header(Path(on_disk(tmp_path / "base", run))) == run[0]
 
 
 def test_what_is_no_run_is_named_with_its_flag(tmp_path: Path) -> None:
@@ -144,13 +144,13 @@ def test_a_file_names_a_run_or_a_revision_as_the_flag_does(tmp_path: Path) -> No
 def test_a_verdict_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(programs, "output", answer(code, "the table\n"))
     again = "against: base (again: python -m scaling compare base new)"
-    assert against.compare(BASE, NEW) == (f"the table\n\n{again}\n", code, "")
+    assert programs.compared(BASE, NEW) == (f"the table\n\n{again}\n", code, "")
 
 
 @pytest.mark.parametrize("out", ["", "the table\n"])
 def test_without_a_cell_that_could_be_compared_it_is_2(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
     monkeypatch.setattr(programs, "output", answer(2, out, "scaling compare: error: RUN: they differ\n"))
-    found = against.compare(BASE, NEW)
+    found = programs.compared(BASE, NEW)
     assert (found.code, found.why) == (2, "--against base: not compared: they differ")
     assert bool(found.text) == bool(out)
 
@@ -161,7 +161,7 @@ def test_a_comparison_that_came_to_no_end_is_never_green(monkeypatch: pytest.Mon
     with pytest.raises(
         StoreError, match=r"--against base: not compared: .*; try: python -m scaling compare base new"
     ):
-        against.compare(BASE, NEW)
+        programs.compared(BASE, NEW)
 
 
 def test_one_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_one_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(programs, "output", hang)
     with pytest.raises(StoreError, match="timed out"):
-        against.compare(BASE, NEW)
+        programs.compared(BASE, NEW)
 
 
 # `--against REV`: what is left of the other revision's folder.

@@ -14,8 +14,7 @@ from scaling.records.host import HostInfo, Nic
 from scaling.records.messages import SWEEP_DECODER, Locate, Located, ToAgent, ToSweep
 from scaling.run import flags, invocation, listing
 from scaling.run.enrolment import locate
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Hub, Mailbox
 from scaling.workloads import data
 from tests.support import written
 from tests.support.inline import Launch, enrol, host

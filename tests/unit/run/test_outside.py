@@ -15,8 +15,7 @@ from scaling.records.host import HostInfo, Nic
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
 from scaling.report.formats import terminal
 from scaling.run.enrolment import ask_of_outside
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.base import Hub, Mailbox
 from tests.support import faulty
 from tests.support.inline import Launch, Run, enrol, host
 

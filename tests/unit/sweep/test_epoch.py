@@ -21,7 +21,7 @@ from scaling.records.host import Gpu, Nic
 from scaling.records.run import PointRecord
 from scaling.records.task import Finish, Rest
 from scaling.records.task import Run as RunCommand
-from scaling.sweep.forecast import Ahead
+from scaling.sweep.state import Ahead
 from scaling.sweep.view.plain import NoView
 from tests.support.inline import ALONE, Launch, host
 from tests.support.points import POINT, changed

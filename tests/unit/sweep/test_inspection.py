@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from scaling.records.events import Finished, Window
 from scaling.records.point import Kind
 from scaling.records.task import Inspect
-from scaling.sweep.attempt import Attempt
-from scaling.sweep.inspection import command, traced
+from scaling.sweep.attempt import Attempt, inspection_command, traced_keys
 from scaling.sweep.state import PointState, RankState
 from tests.support.inline import Launch
 from tests.support.points import POINT, TASK, changed
@@ -48,17 +47,19 @@ OVERLAPPED = replace(UNSYNCED, beside_windows=2)
     ],
 )
 def test_who_is_looked_at_closer(of: PointState, untraced: Inspect | None, traced: Inspect | None) -> None:
-    assert command(of) == untraced
+    assert inspection_command(of) == untraced
     (rank,) = of.ranks
-    assert command(replace(of, ranks=(replace(rank, task=replace(rank.task, is_traced=True)),))) == traced
+    assert (
+        inspection_command(replace(of, ranks=(replace(rank, task=replace(rank.task, is_traced=True)),))) == traced
+    )
 
 
 def test_the_first_point_of_a_cell_that_ends_well_is_traced() -> None:
     points = [changed(POINT, kind=kind, round=1) for kind in ("exchange", "together", "comm")]
     records = [made(changed(one, round=0), 0.1) for one in points]
-    assert traced(points, []) == {one.key for one in points[:2]}
-    assert traced(points, records) == frozenset()
-    assert traced(points, [failed(records[0].point), *records[1:]]) == {points[0].key}
+    assert traced_keys(points, []) == {one.key for one in points[:2]}
+    assert traced_keys(points, records) == frozenset()
+    assert traced_keys(points, [failed(records[0].point), *records[1:]]) == {points[0].key}
 
 
 FIELDS: dict[str, Any] = {"kinds": ["exchange", "together", "solo", "comm"], "world_sizes": [1, 2], "rounds": 2}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scaling.agent import watch
-from scaling.agent.idle import IdleTraffic
+from scaling.agent.watch import IdleTraffic
 from scaling.hosts import interfaces
 from scaling.hosts.interfaces import Counter
 from scaling.records.host import Nic

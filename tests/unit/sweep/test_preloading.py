@@ -13,8 +13,7 @@ from scaling.plan import config, plan
 from scaling.records.messages import AGENT_DECODER, SWEEP_DECODER, Preload, Preloaded, ToAgent, ToSweep
 from scaling.records.task import Task
 from scaling.sweep.sweep import preload
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox, send_news
+from scaling.transport.base import Hub, Mailbox, send_news
 from tests.support.inline import enrol, host
 from tests.support.inline_child import Clock
 

@@ -15,7 +15,7 @@ import pytest
 from scaling.errors import LaunchError
 from scaling.transport import launch
 from scaling.transport.launch import ENOUGH, open_files_limit
-from scaling.transport.launchers import launched
+from scaling.transport.start import launched
 
 # How a rank ends: its last words reach the launcher first.
 

@@ -20,8 +20,7 @@ from scaling.records.messages import (
     ToAgent,
     ToSweep,
 )
-from scaling.transport.base import Hub
-from scaling.transport.mailbox import Mailbox, send_news
+from scaling.transport.base import Hub, Mailbox, send_news
 from scaling.transport.mpi import TAGS, MpiCluster
 
 # Rank 0's mailbox: whose news it is, what a signal does, and when it sleeps.

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from scaling import files
-from scaling.transport import signals
-from scaling.transport.signals import Signals
+from scaling.transport import launch
+from scaling.transport.launch import Signals
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
@@ -35,7 +35,7 @@ def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         raise Ending(code)
 
     now = [100.0]
-    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(os, "_exit", leave)
     return now
 

@@ -15,8 +15,7 @@ from scaling.frameworks.tracing import Tracer
 from scaling.records.events import Event, Inspected, Result
 from scaling.records.task import Finish, Inspect
 from scaling.records.telemetry import GpuTime
-from scaling.worker.inspection import inspected, trace_path
-from scaling.worker.loop import Worker
+from scaling.worker.loop import Worker, inspected, trace_path
 from tests.support import cuda_traces
 from tests.support.inline_child import Clock
 from tests.support.points import POINT, TASK

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from scaling.frameworks.digest import digest_of
 from scaling.frameworks.fake.trainer import FakeTrainer
-from scaling.hosts import page_cache
 from scaling.records.events import Evaluated, Event, Progress, Rested, Result, Window
 from scaling.records.point import Hardware, Kind, Pass, Regime
 from scaling.records.task import Evaluate, Finish, Rest, Run, Task, Train
@@ -418,8 +417,8 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
     encoded = SimpleNamespace(encoded=SimpleNamespace(paths=FILES))
     monkeypatch.setattr(feeds, "encoded_pictures", lambda task, spec: encoded)
-    monkeypatch.setattr(page_cache, "drop", found.extend)
-    monkeypatch.setattr(page_cache, "cached_fraction", lambda paths: 0.0)
+    monkeypatch.setattr(run_task, "drop_cached", found.extend)
+    monkeypatch.setattr(run_task, "cached_fraction", lambda paths: 0.0)
     return found
 
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import mark_named
 from scaling.analysis.table.rows import Column, Row
-from scaling.records.certificate import FAIL, PASS
 from scaling.records.point import Record
+from scaling.records.run import FAIL, PASS
 from scaling.report import document, quantities, words
 from scaling.report.material import Material
 from scaling.report.parts import Baseline, Baselines, Cell, Detail, Line, Quantity, Section

@@ -7,7 +7,7 @@ from statistics import median_high
 from typing import NamedTuple
 
 from scaling.analysis.table.cell_rows import peak_tflops
-from scaling.records.device_rates import DeviceRates
+from scaling.records.task import DeviceRates
 from scaling.text import counted
 from scaling.tools.check.facts import NAMED, Facts, Verdict, error, grouped, ok, some, warning
 from scaling.tools.check.verdicts.links import digits

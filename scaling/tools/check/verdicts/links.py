@@ -14,7 +14,7 @@ from statistics import median, median_low
 from typing import NamedTuple
 
 from scaling import frameworks
-from scaling.plan import name_address
+from scaling.plan import matrix
 from scaling.records.host import Hca
 from scaling.records.network import ANY, GBIT, Network
 from scaling.tools.check.facts import Facts, Level, Link, Matrix, Pair, Verdict, error, grouped, ok, some, warning
@@ -60,7 +60,7 @@ def _listening(facts: Facts) -> Iterator[Verdict]:
             yield error("names", text, mend)
             continue
         faults = {
-            one.word: name_address.fault({node: of[node] for node in one.places}, one, "cpu", obeying)
+            one.word: matrix.name_fault({node: of[node] for node in one.places}, one, "cpu", obeying)
             for one in facts.networks
         }
         level: Level = "error" if facts.asked or all(faults.values()) else "warning"

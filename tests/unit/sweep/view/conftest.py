@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from scaling.sweep.view import live as view
-from scaling.sweep.view.base import View
+from scaling.sweep.view.plain import View
 from tests.support.inline_child import Clock
 from tests.support.terminal import Open, Terminal
 

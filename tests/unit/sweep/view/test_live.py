@@ -9,8 +9,7 @@ from typing import Any, TextIO, cast
 import pytest
 
 from scaling.records.events import Ended, Error, Hello
-from scaling.sweep.forecast import Ahead
-from scaling.sweep.state import failing
+from scaling.sweep.state import Ahead, failing
 from scaling.sweep.view import live as view
 from scaling.sweep.view.plain import PlainView
 from tests.support.scripted_points import (

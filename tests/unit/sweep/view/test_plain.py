@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from scaling.records.events import Failed
 from scaling.records.run import PointRecord, PointWarning
 from scaling.records.task import Finish
-from scaling.sweep.forecast import Ahead
-from scaling.sweep.state import HelperState, PointState, commanded, failing
+from scaling.sweep.state import Ahead, HelperState, PointState, commanded, failing
 from scaling.sweep.view import live
-from scaling.sweep.view.frame import rank_gauges
+from scaling.sweep.view.live import rank_gauges
 from scaling.sweep.view.plain import PlainView, number, percent, phase, speed
 from scaling.text import duration
 from tests.support.inline_child import Clock
