@@ -10,11 +10,11 @@ from scaling import frameworks
 from scaling.analysis.measured.cell import cells
 from scaling.analysis.table import catalogue
 from scaling.analysis.table import rows as analysed
-from scaling.analysis.table.analyse import Analysis, analyse, kept
+from scaling.analysis.table.analyse import analyse, kept
 from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import explanations
 from scaling.analysis.table.cost import Pricing
-from scaling.analysis.table.rows import Minibatch, Report, Resolution, Row
+from scaling.analysis.table.rows import Analysis, Minibatch, Report, Resolution, Row
 from scaling.analysis.table.unmeasured import judged
 from scaling.quiet import notes as quiet
 from scaling.records.point import Hardware, Unit, Workload

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from scaling import files
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls
-from scaling.analysis.table.analyse import Analysis, analyse, kept
+from scaling.analysis.table.analyse import analyse, kept
 from scaling.analysis.table.burn_in import OverTime, over_time
 from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.cost import Pricing
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Analysis, Row
 from scaling.analysis.table.unmeasured import Judged, judged
 from scaling.records.burn_in import PointSummary, asked_s
 from scaling.records.run import Certificate, Header, PointRecord, Prediction

@@ -57,9 +57,7 @@ def prove(
 ) -> tuple[Network, ...]:
     """Connect the hosts on each network; return the networks with their numbers of connections.
     Raises LaunchError if hosts do not reach each other, or if routed packets leave by another interface."""
-    first: dict[str, int] = {}
-    for rank, one in enumerate(enrolled):
-        first.setdefault(one.host.hostname, rank)
+    first = first_ranks(enrolled)
     hosts = {one.host.hostname: one.host for one in enrolled}
     return tuple(_proved(mailbox, first, hosts, one) if len(one.places) > 1 else one for one in networks)
 
@@ -197,7 +195,7 @@ def _writable(path: str | None, goes_on: bool) -> str | None:
 def _ask_hosts(
     name: str, place: str, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], within_s: float
 ) -> None:
-    first = {one.host.hostname: rank for rank, one in reversed(list(enumerate(enrolled)))}
+    first = first_ranks(enrolled)
     others = {host: rank for host, rank in sorted(first.items()) if host != enrolled[0].host.hostname}
     mailbox.order(list(others.values()), Locate(data=name, data_dir=place))
     answers = mailbox.answers(Located, others.values(), within_s) if others else {}
@@ -227,6 +225,11 @@ def wait_for_all(mailbox: Mailbox[ToAgent, ToSweep]) -> tuple[Enrol, ...]:
     check_versions(by_rank)
     check_names([one.host for one in by_rank])
     return by_rank
+
+
+def first_ranks(enrolled: Sequence[Enrol]) -> dict[str, int]:
+    """Return the first rank of each host, by name."""
+    return {one.host.hostname: rank for rank, one in reversed(list(enumerate(enrolled)))}
 
 
 def check_versions(enrolled: Sequence[Enrol]) -> None:

@@ -16,7 +16,8 @@ from typing import NamedTuple, TextIO
 import msgspec
 
 from scaling.agent.environment import outside_of_mpi
-from scaling.analysis.table.analyse import Row, changes, kept
+from scaling.analysis.table.analyse import changes, kept
+from scaling.analysis.table.rows import Row
 from scaling.command import complain, deliver, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.plan.plan import Plan

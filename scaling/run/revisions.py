@@ -23,6 +23,7 @@ from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol, ToAgent, ToSweep, Tried, Try
 from scaling.records.point import COMMIT_DIGITS, REVISION_SIGN, own_name
+from scaling.run.enrolment import first_ranks
 from scaling.transport.base import ENROL_S, Mailbox
 
 # ---------------------------------------------------------------- repositories
@@ -169,7 +170,7 @@ def _try_on_hosts(
     enrolled: Sequence[Enrol],
 ) -> None:
     names = {own_name(name) for name in made.config.strategy or ()}
-    first = {one.host.hostname: rank for rank, one in reversed(list(enumerate(enrolled)))}
+    first = first_ranks(enrolled)
     mailbox.order(sorted(first.values()), Try(code=folder, strategies=tuple(sorted(names))))
     answers = mailbox.answers(Tried, first.values(), ENROL_S)
     for host, rank in sorted(first.items()):

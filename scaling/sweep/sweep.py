@@ -293,11 +293,8 @@ class Sweep:
         self._planned_s = sum(map(plan.seconds, plan.groups)) / len(plan.cells) if plan.estimate_s else 0.0
         self._begun_s = self._told_s = clock()
         self._epoch: Epoch | None = None
-        self._total, self._soak_s, self._soaked_s = (
-            0,
-            0.0,
-            0.0,
-        )  # planned soak of the group; soaks of epochs that are over
+        self._total = 0
+        self._soak_s = self._soaked_s = 0.0  # planned soak of the group; soaks of epochs that are over
         self._unix_clock = unix_clock
         logs = store.folder.resolve() / "logs"
         # After the numbers of existing logs: a resumed run appends to no older log.

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.analyse import Row, rows
-from scaling.analysis.table.rows import Breakdown
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.rows import Breakdown, Row
 from scaling.records.crossing import bytes_per_step
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.host import HostInfo

@@ -32,6 +32,7 @@ from scaling.analysis.table.comparisons import (
     Contest,
     beside,
     comparable,
+    comparisons,
     contender,
     contests,
     curve_keys,
@@ -42,16 +43,13 @@ from scaling.analysis.table.comparisons import (
     numbered,
     resolutions,
 )
-from scaling.analysis.table.comparisons import comparisons as compare
 from scaling.analysis.table.rows import (
     Analysis,
     Baseline,
-    Comparison,
     Contender,
     Minibatch,
     OverCpu,
     Row,
-    Standing,
 )
 from scaling.records.host import joined_variables
 from scaling.records.point import Pass, Point, Workload, own_name, revision_of
@@ -319,11 +317,6 @@ def _ratio(table: Table, layout: Layout, one: int, other: int, factor: float = 1
 
 # ---------------------------------------------------------------- whole table
 
-__all__ = [
-    "Analysis", "Baseline", "Comparison", "Contender", "Row", "Standing", "analyse", "baselines",
-    "comparisons", "join", "joinable", "kept", "rows",
-]  # fmt: skip
-
 
 def analyse(records: Iterable[PointRecord]) -> Analysis:
     """Analyse the last record of each key."""
@@ -340,7 +333,7 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
     return Analysis(
         rows=made,
         baselines=tuple(baseline(alone) for alone in controls.baselines()),
-        comparisons=tuple(compare(table, found, controls.plain)),
+        comparisons=tuple(comparisons(table, found, controls.plain)),
         resolutions=tuple(resolutions(table, found, numbered(comparable(cell.point) for cell in cells))),
         minibatches=minibatches(cells, made, controls),
         over_cpu=tuple(over_cpu(cells, made, controls)),
@@ -351,16 +344,6 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
 def rows(records: Iterable[PointRecord]) -> tuple[Row, ...]:
     """Return one row per measured exchange, sorted by curve and world size."""
     return analyse(records).rows
-
-
-def baselines(records: Iterable[PointRecord]) -> tuple[Baseline, ...]:
-    """Return the plain loops on one device."""
-    return analyse(records).baselines
-
-
-def comparisons(records: Iterable[PointRecord]) -> tuple[Comparison, ...]:
-    """Return at each world size the comparisons in each framework, then between frameworks."""
-    return analyse(records).comparisons
 
 
 def kept(records: Iterable[PointRecord]) -> list[PointRecord]:

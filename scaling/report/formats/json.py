@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from scaling.analysis.table.analyse import Analysis, analyse
+from scaling.analysis.table.analyse import analyse
 from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.imported import cells
-from scaling.analysis.table.rows import Baseline, Comparison, Minibatch, OverCpu, Row, Training
+from scaling.analysis.table.rows import Analysis, Baseline, Comparison, Minibatch, OverCpu, Row, Training
 from scaling.analysis.table.unmeasured import Judged, judged
 from scaling.records.run import Certificate, Header, PointRecord, Prediction
 from scaling.report.schema import FORMERLY, INTERNAL

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
 
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.analyse import Row
+from scaling.analysis.table.rows import Row
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.state import Ahead, PointState, RankState

@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 from scaling.analysis.measured.step_time import step_time
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy
-from scaling.analysis.table.analyse import Row
+from scaling.analysis.table.rows import Row
 from scaling.hosts.info import cores_text
 from scaling.records.burn_in import asked_s
 from scaling.records.events import Failed

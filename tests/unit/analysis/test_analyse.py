@@ -15,7 +15,7 @@ from scaling.analysis.measured import step_time
 from scaling.analysis.measured.controls import Controls
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import analyse
-from scaling.analysis.table.analyse import baselines, comparisons, join, joinable, rows
+from scaling.analysis.table.analyse import join, joinable, rows
 from scaling.analysis.table.cell_rows import Analyser
 from scaling.analysis.table.comparisons import comparable, curve_keys
 from scaling.records.events import Failed
@@ -164,17 +164,19 @@ def test_a_baseline_that_failed_in_one_round() -> None:
 
 def test_a_failed_baseline_of_one_round_counts_one_round() -> None:
     """Its records are those of two points, alone and seat by seat."""
-    (found,) = baselines([failed(point("solo")), failed(point("each", 2)), record(point("exchange", 2), 0.125)])
+    (found,) = analyse.analyse(
+        [failed(point("solo")), failed(point("each", 2)), record(point("exchange", 2), 0.125)]
+    ).baselines
     assert len(found.footnotes) == 2
     assert not any("rounds" in note for note in found.footnotes)
 
 
 def test_baselines_list_the_plain_loops() -> None:
     records = [record(point("solo", number=n), 0.1) for n in range(3)]
-    (found,) = baselines([*records, failed(point("solo", batch_size=64))])[:1]
+    (found,) = analyse.analyse([*records, failed(point("solo", batch_size=64))]).baselines[:1]
     batch_size = found.workload.batch_size
     assert (found.strategy, batch_size, mean(found.samples_per_s)) == ("fake:plain", 32, close(320.0))
-    lost = baselines([*records, failed(point("solo", batch_size=64))])[1]
+    lost = analyse.analyse([*records, failed(point("solo", batch_size=64))]).baselines[1]
     assert lost.samples_per_s is None
     assert lost.footnotes == ("failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",)
 
@@ -266,7 +268,7 @@ def contest(*rounds_of_steps: tuple[float, ...], n: int = 2) -> list[PointRecord
 
 def test_the_best_is_faster() -> None:
     # b against a, per round: 0.11/0.10, 0.132/0.12, 0.11/0.10, always 10 %
-    (found,) = comparisons(contest((0.11, 0.10), (0.132, 0.12), (0.11, 0.10)))
+    (found,) = analyse.analyse(contest((0.11, 0.10), (0.132, 0.12), (0.11, 0.10))).comparisons
     assert (found.best.strategy, found.other.strategy) == ("fake:b", "fake:a")
     assert mean(found.advantage) == close(0.1)
     assert half(found.advantage) == pytest.approx(0.0, abs=1e-9)
@@ -275,20 +277,22 @@ def test_the_best_is_faster() -> None:
 
 def test_noise_is_not_distinguishable() -> None:
     # b against a: +10 %, -10 %, +4 %; the mean of 1.3 % is far inside the interval
-    (found,) = comparisons(contest((0.11, 0.10), (0.09, 0.10), (0.104, 0.10)))
+    (found,) = analyse.analyse(contest((0.11, 0.10), (0.09, 0.10), (0.104, 0.10))).comparisons
     assert found.best.strategy == "fake:b"
     assert not found.distinguishable
 
 
 def test_one_shared_round_has_a_difference_and_tells_nothing() -> None:
-    (found,) = comparisons(contest((0.11, 0.10), (0.11,)))
+    (found,) = analyse.analyse(contest((0.11, 0.10), (0.11,))).comparisons
     assert (mean(found.advantage), mean(found.difference)) == (close(0.1), close(0.1 / 0.11 - 1))
     assert found.difference is not None and found.difference.half_width is None and not found.distinguishable
 
 
 def test_each_world_size_and_each_loser_has_its_comparison() -> None:
     records = [*contest((0.11, 0.10, 0.12), (0.11, 0.10, 0.12)), *contest((0.10, 0.2), (0.10, 0.2), n=4)]
-    found = [(one.world_size, one.best.strategy, one.other.strategy) for one in comparisons(records)]
+    found = [
+        (one.world_size, one.best.strategy, one.other.strategy) for one in analyse.analyse(records).comparisons
+    ]
     assert found == [(2, "fake:b", "fake:a"), (2, "fake:b", "fake:c"), (4, "fake:a", "fake:b")]
 
 
@@ -300,7 +304,7 @@ def test_networks_and_options_are_compared_but_not_models() -> None:
         record(replace(p, options={"bucket_cap_mb": "10"}), 0.11),
         record(changed(p, model="resnet50"), 0.05),
     ]
-    assert {(one.best.interconnect, tuple(one.other.options)) for one in comparisons(records)} == {
+    assert {(one.best.interconnect, tuple(one.other.options)) for one in analyse.analyse(records).comparisons} == {
         ("ib0", ()),
         ("ib0", ("bucket_cap_mb",)),
     }
@@ -392,7 +396,7 @@ def test_joined_runs_keep_their_rounds_apart() -> None:
 def test_strategies_of_different_runs_are_not_compared() -> None:
     a = [record(point("exchange", 2, n, strategy="fake:a"), 0.1) for n in range(3)]
     b = [record(point("exchange", 2, n, strategy="fake:b"), 0.2) for n in range(3)]
-    (found,) = comparisons(join([a, b]))
+    (found,) = analyse.analyse(join([a, b])).comparisons
     assert found.advantage is None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.table.analyse import analyse, comparisons, rows
+from scaling.analysis.table.analyse import analyse, rows
 from scaling.analysis.table.comparisons import contests, curve_keys, exchanges
 from scaling.analysis.table.rows import Row, Standing
 from scaling.records.run import PointRecord
@@ -84,7 +84,7 @@ def test_the_fastest_is_so_by_the_rate_of_its_row() -> None:
 
 def test_pairs_are_of_one_framework_or_of_the_fastest_of_two() -> None:
     records = contest({"torch:a": 0.1, "torch:b": 0.12, "mxnet:a": 0.07, "mxnet:b": 0.08})
-    found = [(one.framework, one.best.strategy, one.other.strategy) for one in comparisons(records)]
+    found = [(one.framework, one.best.strategy, one.other.strategy) for one in analyse(records).comparisons]
     assert found == [("mxnet", "mxnet:a", "mxnet:b"), ("torch", "torch:a", "torch:b"), ("", "mxnet:a", "torch:a")]
 
 
@@ -125,7 +125,9 @@ def test_mislabelled_rows_are_compared_with_nobody() -> None:
     assert found["eth0"].efficiency is not None
     standings = [found[name].standing for name in ("ib0", "ib1")]
     assert [standing.best for standing in standings if standing] == [True, False]
-    assert {(pair.best.interconnect, pair.other.interconnect) for pair in comparisons(records)} == {("ib0", "ib1")}
+    assert {(pair.best.interconnect, pair.other.interconnect) for pair in analyse(records).comparisons} == {
+        ("ib0", "ib1")
+    }
 
 
 def test_a_failed_row_takes_no_part() -> None:
@@ -187,7 +189,7 @@ def test_a_difference_is_the_geometric_mean_over_rounds() -> None:
         for number, pair in enumerate(times)
         for name, time in zip("ab", pair, strict=True)
     ]
-    (found,) = comparisons(records)
+    (found,) = analyse(records).comparisons
     assert mean(found.difference) == pytest.approx(2**-0.5 - 1)
     assert mean(found.advantage) == pytest.approx(2**0.5 - 1)
 
@@ -405,7 +407,7 @@ def rounds_of(**steps_s: float) -> list[PointRecord]:
 
 
 def test_comparisons_are_among_equals() -> None:
-    found = comparisons(rounds_of(a=0.1, b=0.11, async_c=0.05, async_d=0.06))
+    found = analyse(rounds_of(a=0.1, b=0.11, async_c=0.05, async_d=0.06)).comparisons
     pairs = [(one.best.strategy, one.other.strategy, one.synchronous) for one in found]
     assert pairs == [("fake:a", "fake:b", True), ("fake:async_c", "fake:async_d", False)]
 
@@ -424,7 +426,7 @@ def test_standings_are_among_equals() -> None:
 @pytest.mark.parametrize("steps_s", [{"a": 0.1}, {"a": 0.1, "async_b": 0.05}])
 def test_without_a_rival_of_its_kind_nothing_is_ranked(steps_s: dict[str, Any]) -> None:
     records = rounds_of(**steps_s)
-    assert comparisons(records) == ()
+    assert analyse(records).comparisons == ()
     assert all(row.standing is None for row in rows(records))
 
 
@@ -504,7 +506,7 @@ def test_numbers_of_servers_are_rivals() -> None:
         for number in range(3)
         for servers, hosts, step_s in cells
     ]
-    found = comparisons(records)
+    found = analyse(records).comparisons
     assert {(one.best.servers, one.best.server_hosts) for one in found} == {(2, "dedicated")}
     assert {(one.other.servers, one.other.server_hosts) for one in found} == {(1, "shared"), (2, "shared")}
 
@@ -513,7 +515,7 @@ def test_difference_is_the_advantage_from_the_other_side() -> None:
     # b / a - 1 = 25 % in each round, a / b - 1 = -20 %
     times = (("a", 0.125), ("b", 0.1))
     records = [record(point("exchange", 2, n, strategy=f"fake:{name}"), t) for n in range(3) for name, t in times]
-    (found,) = comparisons(records)
+    (found,) = analyse(records).comparisons
     assert (mean(found.advantage), mean(found.difference)) == (close(0.25), close(-0.2))
     work = found.workload
     assert (found.placement, work.batch_rule, work.batch_size, found.synchronous) == ("pack", "weak", 32, True)

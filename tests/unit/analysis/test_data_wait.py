@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.measured import cell
-from scaling.analysis.table.analyse import baselines
+from scaling.analysis.table.analyse import analyse
 from scaling.analysis.table.rows import Row
 from scaling.records.events import Ready
 from scaling.records.run import PointRecord
@@ -239,7 +239,7 @@ def test_a_seat_without_a_turn_is_filled_from_other_rounds() -> None:
         turns(record(point("each", 2, 2), 9.9, 0.15), 1),
         *(record(point("exchange", 2, number), 0.2) for number in range(3)),
     ]
-    (found,) = baselines(records)
+    (found,) = analyse(records).baselines
     # per round 2 / (1/0.1 + 1/0.15) = 0.12, 0.132, 0.12
     assert found.samples_per_s is not None and found.samples_per_s.n == 3
     assert mean(found.samples_per_s) == pytest.approx(32 / (0.12 * 1.1 ** (1 / 3)))

@@ -32,7 +32,7 @@ def test_rates_are_those_of_the_cluster_that_is_emulated() -> None:
     assert two.breakdown is not None
     assert two.breakdown.exposed == close(0.1)
     assert two.machine_cpu_percent == close(31.0)
-    (base,) = analyse.baselines(records)
+    (base,) = analyse.analyse(records).baselines
     assert mean(base.samples_per_s) == pytest.approx(64 / STEP_S, rel=0.001)
 
 

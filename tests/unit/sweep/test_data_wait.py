@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scaling.analysis.table import analyse
-from scaling.analysis.table.analyse import Row
 from scaling.analysis.table.cell_rows import Analyser
+from scaling.analysis.table.rows import Row
 from scaling.report.formats import terminal
 from tests.support.inline import Launch, Run
 from tests.support.scripted_records import loss_of

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.analysis.table.analyse import Row
+from scaling.analysis.table.rows import Row
 from scaling.frameworks.base import Helper
 from scaling.plan import groups
 from scaling.records.events import Finished

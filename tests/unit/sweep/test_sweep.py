@@ -14,6 +14,7 @@ import pytest
 from scaling.agent.agent import Agent
 from scaling.analysis.table import analyse
 from scaling.analysis.table.burn_in import over_time
+from scaling.analysis.table.rows import Row
 from scaling.errors import Interrupted
 from scaling.records import store
 from scaling.records.burn_in import LIVE_ROUNDS, MOST_STRETCHES, PointSummary, is_kept, spacing
@@ -48,7 +49,7 @@ class Recorder:
         if self.seen[-1] != phase:
             self.seen.append(phase)
 
-    def finished(self, record: PointRecord, rows: Sequence[analyse.Row], number: int, total: int) -> None:
+    def finished(self, record: PointRecord, rows: Sequence[Row], number: int, total: int) -> None:
         self.seen.append(f"finished {number}/{total} {type(record.outcome).__name__}")
 
     def extended(self, total: int) -> None:
@@ -79,9 +80,9 @@ def test_each_point_goes_through_its_phases_in_order(tmp_path: Path) -> None:
 class Table(Recorder):
     def __init__(self) -> None:
         super().__init__()
-        self.tables: list[Sequence[analyse.Row]] = []
+        self.tables: list[Sequence[Row]] = []
 
-    def finished(self, record: PointRecord, rows: Sequence[analyse.Row], number: int, total: int) -> None:
+    def finished(self, record: PointRecord, rows: Sequence[Row], number: int, total: int) -> None:
         self.tables.append(rows)
 
 
@@ -272,7 +273,7 @@ def test_two_equal_strategies_are_not_told_apart(tmp_path: Path) -> None:
             windows=3,
             option=["step_s=0.01", "noise=0.05", "round_noise=0.02"],
         )
-        (comparison,) = analyse.comparisons(found.records)
+        (comparison,) = analyse.analyse(found.records).comparisons
         undecided += not comparison.distinguishable
     assert undecided >= 88
 
@@ -286,7 +287,7 @@ def test_two_different_strategies_are_told_apart(tmp_path: Path) -> None:
         kinds=["exchange", "solo"],
         world_sizes=[2],
     )
-    (comparison,) = analyse.comparisons(found.records)
+    (comparison,) = analyse.analyse(found.records).comparisons
     assert comparison.distinguishable
 
 
