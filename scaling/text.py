@@ -116,6 +116,11 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in found)
 
 
+def percent(part: float, decimals: int = 0) -> str:
+    """Return a fraction of 1 as `12 %`."""
+    return f"{100 * part:.{decimals}f} %"
+
+
 def plural(count: int, noun: str) -> str:
     """Return the noun, with an s unless `count` is 1."""
     return noun if count == 1 else f"{noun}s"

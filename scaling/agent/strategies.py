@@ -1,4 +1,7 @@
-"""What an agent asks strategies. A strategy may raise anything: that costs only its own points."""
+"""What an agent asks strategies, in its own interpreter and in others.
+
+A strategy may raise anything: that costs only its own points.
+"""
 
 from __future__ import annotations
 
@@ -95,9 +98,9 @@ def environ(task: Task) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------- the answer of another interpreter
-# Report what an interpreter has installed for a framework. No framework is imported.
+# What an interpreter has installed for a framework; no framework is imported.
 #
-# python -m scaling.agent.installed FRAMEWORK STRATEGY...      (started by an agent that runs in another one)
+# python -m scaling.agent.strategies FRAMEWORK STRATEGY...      (started by an agent that runs in another one)
 
 NEEDED = ("numpy", "psutil", "pynvml")
 

@@ -15,7 +15,7 @@ from scaling.records.events import Window
 from scaling.records.point import Point, Record
 from scaling.records.run import PointRecord, PointWarning, RankRecord
 from scaling.records.telemetry import CpuTime, Foreign
-from scaling.text import counted, several
+from scaling.text import counted, percent, several
 
 # Least share of the time for a note.
 LEAST = 0.01
@@ -112,7 +112,7 @@ class Load(Record, frozen=True, kw_only=True):
         parts = (
             self.programs,
             ", ".join(filter(None, (repeated, sizes))),
-            *(f"{what} up to {_percent(max(part.values()), 1)}" for what, part in taken.items() if part),
+            *(f"{what} up to {percent(max(part.values()), 1)}" for what, part in taken.items() if part),
         )
         return f"{self._head(kind, hosts=3)}: {'; '.join(filter(None, parts))}"
 
@@ -144,10 +144,10 @@ class Load(Record, frozen=True, kw_only=True):
 
     def _slower(self) -> Iterator[str]:
         if self.slower:
-            size = _percent(fmean(self.slower))
+            size = percent(fmean(self.slower))
             yield f"the core was {size} slower in {len(self.slower)} of {self.windows} windows"
         if self.again:
-            size = f", {_percent(fmean(self.slower_again))} slower" if self.slower_again else ""
+            size = f", {percent(fmean(self.slower_again))} slower" if self.slower_again else ""
             again = str(self.again) if self.slower else counted(self.again, "window")
             yield f"{again} repeated{size}"
 
@@ -239,7 +239,7 @@ def _unused(program: str) -> Foreign:
 
 
 def _listed(found: Sequence[tuple[str, float]], phrase: str, *, decimals: int = 1) -> str:
-    said = [(name, _percent(part, decimals)) for name, part in found[:NAMED]]
+    said = [(name, percent(part, decimals)) for name, part in found[:NAMED]]
     texts = [f"{name} {phrase.format(size) if index == 0 else size}" for index, (name, size) in enumerate(said)]
     return ", ".join(texts)
 
@@ -249,12 +249,8 @@ def _on(host: str, hosts: Collection[str]) -> str:
 
 
 def _span(parts: Sequence[float]) -> str:
-    low, high = (_percent(part) for part in (min(parts), max(parts)))
+    low, high = (percent(part) for part in (min(parts), max(parts)))
     return high if low == high else f"{low.removesuffix(' %')} to {high}"
-
-
-def _percent(part: float, decimals: int = 0) -> str:
-    return f"{100 * part:.{decimals}f} %"
 
 
 # ---------------------------------------------------------------- one rank

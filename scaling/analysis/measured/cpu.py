@@ -16,6 +16,7 @@ from scaling.records.events import Finished
 from scaling.records.point import SERVER, Record, own_name
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import CpuTime, Telemetry
+from scaling.text import percent
 
 # ---------------------------------------------------------------- cpu use
 
@@ -298,18 +299,18 @@ def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
     told = _told(records)
     if faulting := [one for one in told if one.is_faulting]:
         one, whose = _worst(faulting, told)
-        part = f", {_percent(one.paging)} explained by them" if one.kernel > 2 * one.paging else ""
+        part = f", {percent(one.paging, 1)} explained by them" if one.kernel > 2 * one.paging else ""
         yield (
             f"memory: {whose}{one.faults / one.steps:,.0f} minor faults per step, kernel time "
-            f"{_percent(one.kernel)} {one.of_step}{part}; {MALLOC}"
+            f"{percent(one.kernel, 1)} {one.of_step}{part}; {MALLOC}"
         )
     large = [one for one in told if one.kernel > LARGE and not one.is_faulting]
     if large and _is_plain(records[0]):
         one, whose = _worst(large, told)
         yield (
-            f"kernel: {whose}{_percent(one.kernel)} {one.of_step} is kernel time; {one.faults / one.steps:,.0f} "
-            f"minor faults per step explain {_percent(one.paging)} if each is of a single page; the rest is huge "
-            "pages or other calls"
+            f"kernel: {whose}{percent(one.kernel, 1)} {one.of_step} is kernel time; {one.faults / one.steps:,.0f} "
+            f"minor faults per step explain {percent(one.paging, 1)} if each is of a single page; the rest is "
+            "huge pages or other calls"
         )
 
 
@@ -331,7 +332,7 @@ def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
         throttled, periods, seconds, cores_s = sums[host]
         yield (
             f"throttled by the CPU quota of its cgroup on {host}: in {throttled} of {periods} periods, "
-            f"{_percent(seconds / cores_s)} of its cores' time; raise the quota (docker --cpus, Kubernetes "
+            f"{percent(seconds / cores_s, 1)} of its cores' time; raise the quota (docker --cpus, Kubernetes "
             "limits.cpu, systemd CPUQuota), or use fewer ranks"
         )
 
@@ -355,10 +356,6 @@ def _worst(found: Sequence[_Asked], told: Sequence[_Asked]) -> tuple[_Asked, str
 
 def _is_plain(record: PointRecord) -> bool:
     return record.point.hardware.device == "cpu" and own_name(record.point.strategy).endswith(":plain")
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.1f} %"
 
 
 # ---------------------------------------------------------------- single processes

@@ -13,6 +13,7 @@ from scaling.records.events import Finished
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
 from scaling.records.telemetry import POWER_CAP, GpuTime, MachineEnergy, Sample, Telemetry
+from scaling.text import percent
 
 # ---------------------------------------------------------------- machine energy
 #
@@ -134,9 +135,9 @@ def describe(found: Clocks) -> str:
     if found.sm_mhz is not None:
         said.append(f"SM clock {found.sm_mhz:.0f} MHz")
     if found.of_max is not None:
-        said.append(f"{found.of_max:.0%} of the highest".replace("%", " %"))
+        said.append(f"{percent(found.of_max)} of the highest")
     if found.power_limited:
-        said.append(f"at the power limit in {found.power_limited:.0%} of readings".replace("%", " %"))
+        said.append(f"at the power limit in {percent(found.power_limited)} of readings")
     return ", ".join(said)
 
 
@@ -144,7 +145,7 @@ def difference(found: Clocks) -> str:
     """Describe how a row's clock differs from its baseline's; "" if it does not."""
     if found.of_baseline is None or not found.differ:
         return ""
-    apart = f"{abs(found.of_baseline - 1):.1%}".replace("%", " %")
+    apart = percent(abs(found.of_baseline - 1), 1)
     which = "below" if found.of_baseline < 1 else "above"
     flattered = ", so efficiency looks too good" if which == "above" else ""
     return f"{describe(found)}; the clock is {apart} {which} its baseline's{flattered}"

@@ -22,7 +22,7 @@ from scaling.quiet.notes import notes
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
 from scaling.records.run import Emulation, PointRecord, WarningKind
-from scaling.text import counted, plural
+from scaling.text import counted, percent, plural
 
 # ---------------------------------------------------------------- slow and fast ranks
 
@@ -108,14 +108,14 @@ def _contention(found: Sequence[Odd], where: Mapping[int, str]) -> Iterator[str]
         listed = _worst(
             found,
             where,
-            lambda one: f"loses {_percent(one.apart)} more than the others when all run",
-            lambda one: _percent(one.apart),
+            lambda one: f"loses {percent(one.apart, 1)} more than the others when all run",
+            lambda one: percent(one.apart, 1),
         )
         yield f"contention: {listed}"
 
 
 def _size(one: Odd) -> str:
-    return f"{_percent(abs(one.apart))} {'longer' if one.apart > 0 else 'less'}"
+    return f"{percent(abs(one.apart), 1)} {'longer' if one.apart > 0 else 'less'}"
 
 
 def _worst(
@@ -225,7 +225,7 @@ def _of_the_exchange(found: Emulation, point: Point, nodes: int) -> Iterator[str
         return
     step_s = point.workload.batch_size / found.samples_per_s
     if found.error_fraction is not None and found.error_fraction > MOST_LATE * (1 + 1e-6):
-        share = _percent(found.error_fraction)
+        share = percent(found.error_fraction, 1)
         yield (
             f"the last bucket takes {_ms(found.tail_s)} here, {_ms(found.wire_s)} on the emulated links: the "
             f"emulator's error is up to {share} of the step; raise --dilate, or leave it out"
@@ -237,16 +237,12 @@ def _of_the_exchange(found: Emulation, point: Point, nodes: int) -> Iterator[str
         bucket = "the last bucket" if found.error_fraction is not None else "DDP's last bucket"
         yield (
             f"not emulated: {found.inside} inside a node; {bucket} takes at least {_ms(found.inside_s)} there, "
-            f"{_percent(found.inside_s / step_s)} of a step{beside}"
+            f"{percent(found.inside_s / step_s, 1)} of a step{beside}"
         )
 
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.1f} ms"
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
 
 
 # ---------------------------------------------------------------- footnotes
