@@ -277,8 +277,8 @@ def _words(of: Workload | Hardware | Regime) -> list[str]:
     return [str(value) for name, value in fields if name not in LATER or value != LATER[name]]
 
 
-# ---------------------------------------------------------------- names of strategies that run another revision
-# Names of strategies whose workers run another revision: `torch:gloo@1a2b3c4d5e`.
+# ---------------------------------------------------------------- names of strategies
+# Workers of `torch:gloo@1a2b3c4d5e` run another revision.
 
 REVISION_SIGN = "@"
 # Digits of the commit in a strategy's name.
