@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from scaling.analysis.measured import trace_split
-from scaling.frameworks.abilities import Overlapping, Unsynced
+from scaling.frameworks.abilities import Overlapping, Traceable, Tracer, Unsynced
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.tracing import Traceable, Tracer
 from scaling.records.events import Inspected, Window
 from scaling.records.store import unlinked
 from scaling.records.task import Inspect

@@ -18,10 +18,9 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from scaling.frameworks.abilities import Hashing, Immediate, Marking, Releasing, Shown, Stale
+from scaling.frameworks.abilities import Hashing, Immediate, Marking, Releasing, Shown, Stale, digest_of
 from scaling.frameworks.answers import of_trainer
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.digest import digest_of
 from scaling.records.events import Event, Rested, Result, Window
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Train
 from scaling.worker.inspection import inspected

@@ -18,11 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling.frameworks.abilities import Learnt, Tracer
 from scaling.frameworks.base import Trainer, read_options
-from scaling.frameworks.evaluating import Learnt
-from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS, LEAVING_FAULTS, Fault
-from scaling.frameworks.fake.strategy import OPTIONS, STRATEGY
-from scaling.frameworks.tracing import Tracer
+from scaling.frameworks.fake.strategy import EARLY_FAULTS, FAULTS, LEAVING_FAULTS, OPTIONS, STRATEGY, Fault
 from scaling.records.point import BESIDE, EXCHANGING, Pass
 from scaling.records.task import Task
 from scaling.workloads import models, weights

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scaling.frameworks.tracing import Tracer, pack
+from scaling.frameworks.abilities import Tracer, pack
 from scaling.records.task import Task
 
 # Horovod closes its file in its next cycle, 1 ms later.

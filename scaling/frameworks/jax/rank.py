@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from scaling.frameworks.tracing import Tracer
+from scaling.frameworks.abilities import Tracer
 from scaling.hosts import proc
 from scaling.records.task import Task
 from scaling.workloads import models

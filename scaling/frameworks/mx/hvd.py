@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scaling.frameworks import evaluating
+from scaling.frameworks.base import SKILLS
 from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.records import crossing
@@ -22,7 +22,7 @@ class MXNetHorovod(Horovod, MXNetStrategy):
 
     names = ("mxnet:horovod",)
     framework = "mxnet"
-    accuracy = evaluating.ALL
+    accuracy = SKILLS
     options = {**OPTIONS, **MXNetStrategy.options}
     trainer = "scaling.frameworks.mx.hvd_trainer"
     preload = (*Horovod.preload, trainer)

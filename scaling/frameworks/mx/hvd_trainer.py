@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import metadata
 
+from scaling.frameworks.abilities import Tracer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.horovod.strategy import await_rendezvous, options_of
 from scaling.frameworks.horovod.timeline import timelines
 from scaling.frameworks.mx import loop
 from scaling.frameworks.mx.library import mx
-from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
 
 # isort: split

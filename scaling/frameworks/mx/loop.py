@@ -7,27 +7,132 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from scaling.frameworks.abilities import Learnt, digest_of
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.digest import digest_of
-from scaling.frameworks.evaluating import Learnt
 from scaling.frameworks.feeding import Opened
 from scaling.frameworks.mx import native_feed, network
-from scaling.frameworks.mx.emulated import EmulatedCompute
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.network import Network
 from scaling.frameworks.mx.optimizers import make_optimizer, set_rate
 from scaling.frameworks.mx.rank import MxnetRank
 from scaling.frameworks.options import accumulated
 from scaling.records.task import Task
+from scaling.tools.emulated.device import EmulatedDevice, value
+from scaling.tools.emulated.layers import Span
 from scaling.workloads import feeds as data
 from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
+
+# ---------------------------------------------------------------- emulated
+#
+# Real gradients and exchange; sleeps replace the compute.
+# * The block has the model's parameters, divided by the point's `shrink`, in the model's order.
+# * As MXNet's engine does: a layer's gradients go to the Trainer after the sleep of its backward pass, and its
+#   forward pass sleeps once its weights are here.
+# * A gradient has one value per rank and step: the digest shows what an exchange leaves out or adds twice.
+# * The update is plain SGD.
+
+
+# Gluon's trainers skip such parameters.
+LEFT_OUT = SimpleNamespace(grad_req="null")
+
+
+class EmulatedCompute:
+    """The parameters of emulated devices, and their time, which is the same on all devices of a process."""
+
+    def __init__(self, rank: MxnetRank) -> None:
+        self._task, self._contexts = rank.task, rank.contexts
+        # Nothing is learnt.
+        self.recipe = Recipe(rate=rank.spec.recipe.rate, momentum=0.0)
+        self._device = EmulatedDevice(rank.task.point)
+        self._timeline = self._device.timeline
+        self._steps = 0
+        self.device_name = self._device.name
+        self.net = _net(self._device.spans, rank.contexts)
+
+    def batch_size(self) -> int:
+        return self._task.point.workload.batch_size
+
+    def begin(self, _parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
+        """Make one step, with all that trainers create late."""
+        self._trainer = trainer
+        # In the model's order.
+        self._parameters = trainer._params
+        numbers = iter(range(len(self._parameters)))
+        self._numbered = [(span, [next(numbers) for _ in span.sizes]) for span in self._device.spans]
+        # For each gradient, what the Trainer sees while that one is ready.
+        self._ready = [
+            [each if other is each else LEFT_OUT for other in self._parameters] for each in self._parameters
+        ]
+        trainer.step(1, ignore_stale_grad=True)
+        mx.nd.waitall()
+        self._timeline.meet()
+
+    def differentiate(self) -> int:
+        """Sleep as the profile says. The exchange of each gradient begins when it is ready."""
+        self._timeline.begin(self._device.rate.step_s)
+        for span, numbers in self._numbered:
+            self._wait_for(numbers)
+            self._timeline.spend(span.forward_s)
+        for span, numbers in reversed(self._numbered):
+            self._timeline.spend(span.backward_s)
+            for number in reversed(numbers):
+                self._exchange(number, value(self._task.rank, self._steps))
+        return self._task.point.workload.batch_size * len(self._contexts)
+
+    def update(self) -> None:
+        """Update in this process, if the Trainer does so. The exchange has begun already."""
+        self._trainer._params = self._parameters
+        self._trainer._update()
+
+    def keep_up(self) -> None:
+        """Count the step. The next step waits for the exchange."""
+        self._steps += 1
+
+    def sync(self) -> None:
+        self._timeline.ask()
+        mx.nd.waitall()
+        self._timeline.granted()
+        self._timeline.finish()
+
+    def loss(self) -> None:
+        """Return None: nothing is learnt."""
+
+    def _wait_for(self, numbers: list[int]) -> None:
+        """Wait for the weights of the last step's exchange, on all devices."""
+        self._timeline.ask()
+        for number in numbers:
+            for weight in self._parameters[number].list_data():
+                weight.wait_to_read()
+        self._timeline.granted()
+
+    def _exchange(self, number: int, filled_with: float) -> None:
+        of = self._parameters[number]
+        for index, (weight, gradient) in enumerate(zip(of.list_data(), of.list_grad(), strict=True)):
+            gradient[:] = filled_with + index
+            # Set by backward: trainers skip stale gradients.
+            weight._fresh_grad = True
+        self._trainer._params = self._ready[number]
+        self._trainer._allreduce_grads()
+
+
+def _net(spans: Sequence[Span], contexts: Sequence[mx.Context]) -> mx.gluon.Block:
+    net = mx.gluon.nn.Sequential()
+    for span in spans:
+        block = mx.gluon.nn.Sequential()
+        for index, size in enumerate(span.sizes):
+            name = f"weight{index}"
+            setattr(block, name, block.params.get(name, shape=(size,), init="zeros"))
+        net.add(block)
+    net.initialize(ctx=contexts)
+    return net
+
 
 # ---------------------------------------------------------------- losses
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from scaling.frameworks.abilities import Tracer, pack
 from scaling.frameworks.mx import network
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.plain import cuda_build
-from scaling.frameworks.tracing import Tracer, pack
 from scaling.hosts import gpus, proc
 from scaling.records.task import Task
 from scaling.workloads import models

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scaling.frameworks import collective_bytes, evaluating
-from scaling.frameworks.base import Option, Traits, read_options
+from scaling.frameworks import collective_bytes
+from scaling.frameworks.base import SKILLS, Option, Traits, read_options
 from scaling.frameworks.options import one_of, positive_number
-from scaling.frameworks.pytorch.torch_distributed import TorchDistributed
+from scaling.frameworks.pytorch.plain import TorchDistributed
 from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
 from scaling.records.point import Device, Point
@@ -52,7 +52,7 @@ class DDP(TorchDistributed):
     trainer = "scaling.frameworks.pytorch.ddp_trainer"
 
     def traits(self, name: str) -> Traits:
-        return Traits(ports=1, nccl=name == "torch:nccl", accuracy=evaluating.ALL)
+        return Traits(ports=1, nccl=name == "torch:nccl", accuracy=SKILLS)
 
     def devices(self, name: str) -> tuple[Device, ...]:
         return ("cuda",) if name == "torch:nccl" else super().devices(name)

@@ -13,12 +13,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.pytorch import process_group
+from scaling.frameworks.pytorch import exchange
 from scaling.frameworks.pytorch.compute import Optimizer
 from scaling.frameworks.pytorch.ddp import STRATEGY, options_of
-from scaling.frameworks.pytorch.exchange import Exchange, alongside
+from scaling.frameworks.pytorch.exchange import Exchange, alongside, join
 from scaling.frameworks.pytorch.loop import Training
-from scaling.frameworks.pytorch.process_group import join
 from scaling.records.task import Task
 from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, bucket_bytes
 
@@ -61,7 +60,7 @@ class Parallel(Training):
         return self._parallel.no_sync()
 
     def mean_over_ranks(self, values: Tensor) -> Tensor:
-        return process_group.mean_over_ranks(values)
+        return exchange.mean_over_ranks(values)
 
     def close(self) -> None:
         distributed.destroy_process_group()

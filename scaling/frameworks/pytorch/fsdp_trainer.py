@@ -24,10 +24,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from scaling.errors import UsageError
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
-from scaling.frameworks.pytorch import fsdp, process_group
-from scaling.frameworks.pytorch.exchange import Exchange
+from scaling.frameworks.pytorch import exchange, fsdp
+from scaling.frameworks.pytorch.exchange import Exchange, join, patience
 from scaling.frameworks.pytorch.loop import TorchRank, Training
-from scaling.frameworks.pytorch.process_group import join, patience
 from scaling.records.task import Task
 
 # ---------------------------------------------------------------- fsdp units
@@ -117,7 +116,7 @@ class FullySharded(Training):
         return {name: _whole(each).detach().cpu().numpy().copy() for name, each in named}
 
     def mean_over_ranks(self, values: Tensor) -> Tensor:
-        return process_group.mean_over_ranks(values)
+        return exchange.mean_over_ranks(values)
 
     def close(self) -> None:
         distributed.destroy_process_group()

@@ -5,7 +5,7 @@ Horovod's Adasum, process sets and join are not supported.
 
 from __future__ import annotations
 
-from scaling.frameworks import evaluating
+from scaling.frameworks.base import SKILLS
 from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.pytorch.plain import TorchStrategy
 from scaling.records.point import Device
@@ -16,7 +16,7 @@ class PyTorchHorovod(Horovod, TorchStrategy):
 
     names = ("torch:horovod",)
     framework = "torch"
-    accuracy = evaluating.ALL
+    accuracy = SKILLS
     options = {**OPTIONS, **TorchStrategy.options}
     trainer = "scaling.frameworks.pytorch.hvd_trainer"
     preload = (*Horovod.preload, trainer)

@@ -10,6 +10,7 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
 
+from scaling.frameworks.abilities import Tracer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.horovod.strategy import await_rendezvous, options_of
 from scaling.frameworks.horovod.timeline import timelines
@@ -17,7 +18,6 @@ from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch.compute import Optimizer
 from scaling.frameworks.pytorch.exchange import Exchange, alongside
 from scaling.frameworks.pytorch.loop import TorchRank, Training
-from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scaling.frameworks import evaluating
+from scaling.frameworks.base import SKILLS
 from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.tf.plain import TensorFlowStrategy
 from scaling.records.point import Device
@@ -19,7 +19,7 @@ class TensorFlowHorovod(Horovod, TensorFlowStrategy):
 
     names = ("tensorflow:horovod",)
     framework = "tensorflow"
-    accuracy = evaluating.ALL
+    accuracy = SKILLS
     options = {**OPTIONS, **TensorFlowStrategy.options}
     trainer = "scaling.frameworks.tf.hvd_trainer"
 

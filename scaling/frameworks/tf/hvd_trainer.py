@@ -11,13 +11,13 @@ from importlib import metadata
 import horovod.tensorflow as horovod
 import tensorflow as tf
 
+from scaling.frameworks.abilities import Tracer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.horovod.strategy import await_rendezvous, options_of
 from scaling.frameworks.horovod.timeline import timelines
-from scaling.frameworks.tf import evaluation
+from scaling.frameworks.tf import loop
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.rank import AllReduces, TensorFlowRank
-from scaling.frameworks.tracing import Tracer
 from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 
@@ -41,7 +41,7 @@ class Distributed(Training):
         return self._exchange.mean(gradients)
 
     def average_statistics(self) -> None:
-        evaluation.average_statistics(
+        loop.average_statistics(
             self.model, lambda value, name: horovod.allreduce(value, op=horovod.Average, name=name)
         )
 
