@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError, near
 from scaling.records.point import Device, Optimizer, Point, Workload
 from scaling.workloads.layers import Layer
-from scaling.workloads.networks import images, inception, inception_v3, words
+from scaling.workloads.networks import images, inception, words
 from scaling.workloads.specs import (
     Binary,
     Classes,
@@ -109,7 +109,7 @@ def _convolutional() -> tuple[ModelSpec, ...]:
             "Ioffe 2015, as MXNet symbols/inception-bn.py: convolutions keep biases", cuda=128,
         ),
         _imagenet(
-            "inception_v3", inception_v3.inception_v3, 23_834_568, "Szegedy 2015, without auxiliary classifier",
+            "inception_v3", inception.inception_v3, 23_834_568, "Szegedy 2015, without auxiliary classifier",
             size=299, torchvision="inception_v3",
         ),
     )  # fmt: skip

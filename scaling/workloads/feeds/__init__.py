@@ -16,9 +16,8 @@ from scaling.workloads.specs import Classes, Images, Input, MaskedTokens, ModelS
 
 if TYPE_CHECKING:
     # Imported with the feeds themselves: agents import this module without NumPy.
-    from scaling.workloads.feeds.batches import Batch, Samples
+    from scaling.workloads.feeds.batches import Batch, Sampler, Samples
     from scaling.workloads.feeds.pictures import Pictures
-    from scaling.workloads.feeds.sampler import Sampler
 
 
 class Feed(Protocol):
@@ -83,7 +82,7 @@ def shard(task: Task, spec: ModelSpec, split: Split = "test", *, ranks: int | No
     """Yield one rank's shard of a split in batches, each sample once. Shards of all ranks (`ranks`, by default one
     per device of the point) are disjoint and complete. The last batch may be smaller, and there may be none.
     Raises UsageError if the data has no such split."""
-    from scaling.workloads.feeds.sampler import once
+    from scaling.workloads.feeds.batches import once
 
     found = samples(task, spec, split)
     batch_size, world_size = task.point.workload.batch_size, ranks or task.point.world_size
@@ -108,7 +107,7 @@ def encoded_pictures(task: Task, spec: ModelSpec) -> Pictures:
 
 
 def sampler_of(task: Task, count: int) -> Sampler:
-    from scaling.workloads.feeds.sampler import Sampler
+    from scaling.workloads.feeds.batches import Sampler
 
     size = task.point.workload.batch_size
     return Sampler(count, batch_size=size, seed=task.seed, rank=task.rank, world_size=task.point.world_size)

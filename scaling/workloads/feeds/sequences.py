@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from scaling.errors import UsageError
 from scaling.workloads.data.tokens import Row
-from scaling.workloads.feeds.batches import Batch
-from scaling.workloads.feeds.sampler import Indices
+from scaling.workloads.feeds.batches import Batch, Indices
 from scaling.workloads.specs import IGNORED, Tokens
 
 Numbers = NDArray[np.int64]

@@ -15,7 +15,7 @@ from scaling.records.network import ALONE, NcclChoice
 from scaling.records.task import AskedAllReduce, RankAllReduce
 from scaling.tools.check import __main__, all_reduce
 from scaling.tools.check.facts import AllReduce, Facts, Findings
-from scaling.tools.check.processes import FOR_GOOD, Exchanger
+from scaling.tools.check.prober import FOR_GOOD, Exchanger
 from scaling.tools.check.verdicts import crossings
 from tests.support.check_facts import FOUR, TORCH, facts, gpu, links, ok, only, ranks, timed, to_mend
 

@@ -17,8 +17,8 @@ from scaling.records.device_rates import DeviceRates
 from scaling.records.host import GpuHost
 from scaling.records.messages import Signalled
 from scaling.records.point import Device
-from scaling.tools.check import device_rates, processes
-from scaling.tools.check.device_table import device_table
+from scaling.tools.check import device_rates, prober
+from scaling.tools.check.__main__ import device_table
 from scaling.tools.check.facts import (
     LEAD_DECODER,
     RANK_DECODER,
@@ -454,8 +454,8 @@ def test_a_process_that_a_driver_holds_is_not_waited_for(monkeypatch: pytest.Mon
 
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "killpg", lambda *given: killed.append(given))
-    rater = processes.Rater()
+    rater = prober.Rater()
     monkeypatch.setattr(rater, "_process", Held())
     rater.end(0)
-    rater.end(processes.FOR_GOOD)
+    rater.end(prober.FOR_GOOD)
     assert killed == [(1, signal.SIGKILL)]
