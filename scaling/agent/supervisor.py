@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from scaling.agent.idle import IdleTraffic
 from scaling.agent.watch import Watch
-from scaling.frameworks import nccl_log
+from scaling.frameworks import network_env
 from scaling.quiet.agent import Quiet, Suspicion
 from scaling.records.events import (
     Announce,
@@ -256,5 +256,5 @@ class Supervisor:
             environ=self._environ,
             telemetry=self._watch.close() if self._watch is not None else Telemetry(),
             log_dropped_bytes=self._log.dropped_bytes,
-            nccl=nccl_log.read(self._environ.get("NCCL_DEBUG_FILE", ""), self.child.pid),
+            nccl=network_env.read_nccl_log(self._environ.get("NCCL_DEBUG_FILE", ""), self.child.pid),
         )

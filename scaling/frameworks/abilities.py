@@ -1,4 +1,7 @@
-"""Optional abilities of a trainer (base.py has the required ones). The worker checks for each."""
+"""Optional abilities of a trainer, which the worker checks for, and what trainers share.
+
+base.py has the required ones.
+"""
 
 from __future__ import annotations
 
@@ -165,9 +168,41 @@ def pack(plain: Path, packed: Path) -> None:
     plain.unlink()
 
 
-# ---------------------------------------------------------------- digest
-#
-# The hash of a model's parameters, by which ranks are compared. It runs in the worker.
+# ---------------------------------------------------------------- what trainers of all frameworks share
+
+
+class Rank:
+    """The facts of a rank's model. No exchange is joined."""
+
+    parameters: int
+    gradient_bytes: int
+    notes: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        """Do nothing: there is no exchange to leave."""
+
+
+class Untrained:
+    """A trainer that only exchanges or only takes batches."""
+
+    samples = 0
+
+    def loss(self) -> None:
+        """Return None: nothing is trained."""
+
+    def digest(self) -> None:
+        """Return None: nothing is trained."""
+
+
+class Trained:
+    """A trainer that shows its parameters."""
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        raise NotImplementedError
+
+    def digest(self) -> str | None:
+        """Hash the parameters; running means are ignored, because each rank's own images change them."""
+        return digest_of(self.weights())
 
 
 def digest_of(weights: Mapping[str, NDArray[Any]]) -> str:
@@ -176,3 +211,8 @@ def digest_of(weights: Mapping[str, NDArray[Any]]) -> str:
     for array in weights.values():
         digest.update(array.tobytes())
     return digest.hexdigest()[:16]
+
+
+def filled(inputs: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return a whole batch of `size` from a smaller one, whose first sample is repeated."""
+    return np.concatenate([inputs, np.repeat(inputs[:1], size - len(inputs), axis=0)])

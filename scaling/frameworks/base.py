@@ -210,6 +210,16 @@ class Strategy:
         return crossing.bytes_per_step(traits.pattern, gradient_bytes, hosts, servers, parts)
 
 
+class WithNccl(Strategy):
+    """Base, before the framework's own, of strategies with a mode `nccl`, which runs on GPUs only."""
+
+    def devices(self, name: str) -> tuple[Device, ...]:
+        return ("cuda",) if name.endswith(":nccl") else super().devices(name)
+
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
+        return super().missing(name, "cuda" if name.endswith(":nccl") else device)
+
+
 class TrainerModule(Protocol):
     """The module that a worker loads. Its import imports the framework, timed apart from connecting."""
 

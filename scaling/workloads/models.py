@@ -185,8 +185,7 @@ def _texts() -> tuple[ModelSpec, ...]:
 
 def _transformer(
     name: str, network: Network, length: int, vocabulary: int, parameters: int, source: str, *,
-    masked: bool = False, data: str = "synthetic-tokens", cpu: int = 1, cuda: int = 8, rate: float = 3e-4,
-    alike: str = "",
+    masked: bool = False, cpu: int = 1, cuda: int = 8, alike: str = "",
 ) -> ModelSpec:  # fmt: skip
     return ModelSpec(
         name=name,
@@ -195,9 +194,9 @@ def _transformer(
         target=MaskedTokens() if masked else NextToken(),
         parameters=parameters,
         source=source,
-        data=data,
+        data="synthetic-tokens",
         batch_size={"cpu": cpu, "cuda": cuda},
-        recipe=Recipe(optimizer="adamw", rate=rate, at_batch=cuda, decay=0.01),
+        recipe=Recipe(optimizer="adamw", rate=3e-4, at_batch=cuda, decay=0.01),
         unit="tokens",
         alike={"transformers": alike} if alike else {},
     )

@@ -169,7 +169,7 @@ class FakeTrainer:
     def loss(self) -> float | None:
         if self._task.point.kind in ("comm", "feed") or not self._task.point.workload.trains:
             return None
-        nan = self._due("nan")
+        nan = self._fails("nan") and self._steps >= self._script["fail_step"]
         return float("nan") if nan else 2.3 * 0.99**self._steps
 
     def set_rate(self, rate: float) -> None:
@@ -210,9 +210,6 @@ class FakeTrainer:
             and script["fail_cores"] == point.hardware.cores
             and script["fail_batch"] <= point.workload.batch_size
         )
-
-    def _due(self, fault: str) -> bool:
-        return self._fails(fault) and self._steps >= self._script["fail_step"]
 
     def fail_early(self) -> None:
         self._plant(EARLY_FAULTS)

@@ -6,8 +6,13 @@ gradients become means over ranks and in where parameters lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from importlib.metadata import version
+from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -17,16 +22,88 @@ from jax import lax
 from numpy.typing import NDArray
 
 from scaling.frameworks import feeding
-from scaling.frameworks.abilities import Learnt, digest_of
+from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained, filled
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.jax import network
 from scaling.frameworks.jax.network import Arrays, Statistics
-from scaling.frameworks.jax.rank import JaxRank
 from scaling.frameworks.options import accumulated
+from scaling.hosts import proc
 from scaling.records.point import Optimizer
 from scaling.records.task import Task
-from scaling.workloads import weights
+from scaling.workloads import models, weights
 from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
+
+# ---------------------------------------------------------------- tracing
+
+
+class JaxTracer(Tracer):
+    """jax.profiler: XLA's operations on the host and, on a GPU, kernels. Python's own calls would hide them."""
+
+    def start(self, path: Path) -> None:
+        self._path = path
+        self._folder = tempfile.TemporaryDirectory(dir=path.parent)
+        told = jax.profiler.ProfileOptions()
+        told.python_tracer_level, told.host_tracer_level = 0, 3
+        jax.profiler.start_trace(self._folder.name, create_perfetto_trace=True, profiler_options=told)
+
+    def stop(self) -> None:
+        with self._folder as folder:
+            jax.profiler.stop_trace()
+            (written,) = Path(folder).rglob("perfetto_trace.json.gz")
+            shutil.move(written, self._path)
+
+
+# ---------------------------------------------------------------- rank
+
+# "fp32" would be TF32 on a GPU by default.
+MATMULS = {"fp32": "float32", "tf32": "tensorfloat32"}
+
+
+class JaxRank(Rank):
+    """One worker's device, and the facts of it and its model."""
+
+    notes: tuple[str, ...] = ("XLA compiles every step (--compile changes nothing), in channels_last",)
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.cuda = task.point.hardware.device == "cuda"
+        self.spec = models.at(task.point)
+        self.is_done_on_return = not self.cuda
+        self._configure()
+        self.join()
+        self.device = jax.local_devices()[0]
+        self.device_name = self.device.device_kind if self.cuda else proc.cpu_model(proc.cpuinfo())
+        self.versions = {"jax": jax.__version__, "jaxlib": version("jaxlib")}
+
+    def join(self) -> None:
+        """Join the exchange. No device is open yet."""
+
+    def sync(self) -> None:
+        """Do nothing: on CPU a step is done when it returns."""
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most that XLA's allocator has handed out, in bytes; 0 on CPU."""
+        return int((self.device.memory_stats() or {}).get("peak_bytes_in_use", 0)) if self.cuda else 0
+
+    def tracers(self) -> Sequence[Tracer]:
+        return [JaxTracer()]
+
+    def describe(self) -> dict[str, tuple[int, ...]]:
+        """Set the model's size. Return the shape of each parameter (float32), in the description's order."""
+        placed = self.spec.placed
+        shapes = {f"{one.path}.{each.name}": each.shape for one in placed for each in one.parameters}
+        self.parameters = sum(map(prod, shapes.values()))
+        self.gradient_bytes = self.parameters * np.float32().itemsize
+        return shapes
+
+    def _configure(self) -> None:
+        """Configure before JAX's first operation. Without asynchronous dispatch a step on CPU ends in its call."""
+        jax.config.update("jax_platforms", "cuda" if self.cuda else "cpu")
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+        jax.config.update("jax_default_matmul_precision", MATMULS.get(self.task.point.workload.precision))
+        if self.cuda:
+            jax.config.update("jax_cuda_visible_devices", str(self.task.device_index))
+
 
 # ---------------------------------------------------------------- optimizers
 #
@@ -151,7 +228,7 @@ def connect(task: Task) -> Trainer:
     return Training(task)
 
 
-class Training(JaxRank):
+class Training(JaxRank, Trained):
     """The model's loss and optimiser: the plain loop. A strategy overrides what follows the constructor."""
 
     def __init__(self, task: Task) -> None:
@@ -223,10 +300,6 @@ class Training(JaxRank):
     def weights(self) -> dict[str, NDArray[Any]]:
         return {name: np.array(each) for name, each in self.gathered().items()}
 
-    def digest(self) -> str:
-        """Hash the parameters; running means are ignored, because each rank's own images change them."""
-        return digest_of(self.weights())
-
     def set_rate(self, rate: float) -> None:
         self._rate = rate
 
@@ -235,11 +308,10 @@ class Training(JaxRank):
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         """Return each sample's class: this rank's alone, in whole batches."""
-        missing = self._work.batch_size - len(inputs)
-        filled = np.concatenate([inputs, np.repeat(inputs[:1], missing, 0)]) if missing > 0 else inputs
+        whole = filled(inputs, self._work.batch_size)
         arrays = jax.tree.map(lambda each: each.addressable_data(0), self.gathered())
         statistics = jax.tree.map(lambda each: each.addressable_data(0)[0], self._state.statistics)
-        return np.asarray(self._classes(arrays, statistics, _last(filled)), np.int64)[: len(inputs)]
+        return np.asarray(self._classes(arrays, statistics, _last(whole)), np.int64)[: len(inputs)]
 
     def learnt(self) -> Learnt:
         known = jax.tree.map(lambda each: np.asarray(each.addressable_data(0))[0], self._state.statistics)

@@ -15,7 +15,7 @@ class Psum(JaxStrategy):
     """Every rank has all parameters. One all-reduce averages all gradients."""
 
     names: tuple[str, ...] = ("jax:psum",)
-    trainer = "scaling.frameworks.jax.psum_trainer"
+    trainer = "scaling.frameworks.jax.mesh_trainer"
 
     def traits(self, _name: str) -> Traits:
         return Traits(ports=1, nccl=True, accuracy=SKILLS)

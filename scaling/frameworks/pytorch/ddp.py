@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaling.frameworks import collective_bytes
-from scaling.frameworks.base import SKILLS, Option, Traits, read_options
+from scaling.frameworks.base import SKILLS, Option, Traits, WithNccl, read_options
 from scaling.frameworks.options import one_of, positive_number
 from scaling.frameworks.pytorch.plain import TorchDistributed
 from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
-from scaling.records.point import Device, Point
+from scaling.records.point import Point
 from scaling.records.task import Task
 from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB
 
 UNCOMPRESSED = "none"
 
 
-class DDP(TorchDistributed):
+class DDP(WithNccl, TorchDistributed):
     """All gradients are on all ranks. So is the optimiser's state, unless it is sharded (ZeRO stage 1)."""
 
     names: tuple[str, ...] = ("torch:nccl", "torch:gloo")
@@ -53,12 +53,6 @@ class DDP(TorchDistributed):
 
     def traits(self, name: str) -> Traits:
         return Traits(ports=1, nccl=name == "torch:nccl", accuracy=SKILLS)
-
-    def devices(self, name: str) -> tuple[Device, ...]:
-        return ("cuda",) if name == "torch:nccl" else super().devices(name)
-
-    def missing(self, name: str, device: Device = "cpu") -> str | None:
-        return super().missing(name, "cuda" if name == "torch:nccl" else device)
 
     def refuse(self, point: Point) -> str | None:
         """Return what DDP cannot do.

@@ -1,4 +1,4 @@
-"""The exchange of a strategy alone, or during its own compute."""
+"""The exchange of a strategy alone, or during its own compute, and the process group that joins ranks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed
 
+from scaling.frameworks.abilities import Untrained
 from scaling.frameworks.base import Trainer, timeout_s
 from scaling.frameworks.pytorch import store
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.records.task import Task
 
 
-class Exchange(TorchRank):
+class Exchange(Untrained, TorchRank):
     """A rank that exchanges as in training and computes nothing. A strategy overrides `send` and joins. With
     `beside`, another trainer of the process computes and has joined. On a GPU this one then has its own stream."""
-
-    samples = 0
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task)
@@ -38,12 +37,6 @@ class Exchange(TorchRank):
         else:
             self._stream.synchronize()
 
-    def loss(self) -> None:
-        """Return None: nothing is trained."""
-
-    def digest(self) -> None:
-        """Return None: nothing is trained."""
-
     def _flowing(self) -> AbstractContextManager[None]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
@@ -59,8 +52,6 @@ def alongside(rank: Training, make: Callable[[], Trainer]) -> Trainer | None:
 
 
 # ---------------------------------------------------------------- process group
-#
-# The process group of torch.distributed that joins a point's ranks. It runs in the worker.
 
 
 def join(rank: TorchRank, backend: str) -> None:
@@ -76,10 +67,16 @@ def join(rank: TorchRank, backend: str) -> None:
     )
 
 
-def mean_over_ranks(values: Tensor) -> Tensor:
-    """Replace the values by their mean over the process group. Return them."""
-    distributed.all_reduce(values)
-    return values.div_(distributed.get_world_size())
+class Grouped:
+    """A rank of the process group."""
+
+    def mean_over_ranks(self, values: Tensor) -> Tensor:
+        """Replace the values by their mean over the process group. Return them."""
+        distributed.all_reduce(values)
+        return values.div_(distributed.get_world_size())
+
+    def close(self) -> None:
+        distributed.destroy_process_group()
 
 
 def patience(rank: TorchRank) -> timedelta:

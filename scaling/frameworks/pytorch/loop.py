@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from scaling.frameworks.abilities import Learnt, Tracer, digest_of
+from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch import libraries, native_feed, network
@@ -189,7 +189,6 @@ class TorchTracer(Tracer):
 
 # ---------------------------------------------------------------- loop
 
-# Feeds a rank, without training.
 pipeline = native_feed.pipeline
 
 
@@ -197,11 +196,8 @@ def connect(task: Task) -> Trainer:
     return Training(task)
 
 
-class TorchRank:
+class TorchRank(Rank):
     """One worker's device, and the facts of it and its model."""
-
-    parameters: int
-    gradient_bytes: int
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -214,7 +210,6 @@ class TorchRank:
         self.has_device_clock = self.cuda
         self._marks: list[torch.cuda.Event] = []
         self.versions = _versions(cuda=self.cuda)
-        self.notes: tuple[str, ...] = ()
 
     def sync(self) -> None:
         self.compute.sync()
@@ -240,9 +235,6 @@ class TorchRank:
         if self.cuda:
             torch.cuda.empty_cache()
 
-    def close(self) -> None:
-        """Do nothing."""
-
     def tracers(self) -> Sequence[Tracer]:
         return [TorchTracer(cuda=self.cuda)]
 
@@ -258,7 +250,7 @@ class TorchRank:
         return sizes
 
 
-class Training(TorchRank):
+class Training(TorchRank, Trained):
     """The model's loss and optimiser: the plain loop. Override `wrap`, `make_optimizer`, `hold` and `update`."""
 
     def __init__(self, task: Task) -> None:
@@ -345,10 +337,6 @@ class Training(TorchRank):
 
     def device_digest(self) -> str | None:
         return device_digest(self._module.parameters()) if self.cuda else None
-
-    def digest(self) -> str:
-        """Hash the parameters; buffers (running means) are ignored, because each rank's own images change them."""
-        return digest_of(self.weights())
 
     def _compile(self) -> None:
         """Compile around the wrapper, as DDP's manual asks. Done here, since a step would count as stalled."""

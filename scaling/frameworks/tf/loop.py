@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from scaling.frameworks import options
-from scaling.frameworks.abilities import Learnt, digest_of
+from scaling.frameworks.abilities import Learnt, Trained, filled
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.tf import native_feed, network
 from scaling.frameworks.tf.rank import EmulatedCompute, TensorFlowRank
@@ -24,7 +24,7 @@ from scaling.hosts.parents import end_with_parent
 from scaling.records.point import Point
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
-from scaling.workloads.specs import Binary, MaskedTokens, ModelSpec, Recipe, Target
+from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
 
 # ---------------------------------------------------------------- evaluation
 #
@@ -32,34 +32,6 @@ from scaling.workloads.specs import Binary, MaskedTokens, ModelSpec, Recipe, Tar
 
 
 Distribute = Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]
-
-
-class Judging:
-    """Base of trainers that can be evaluated between steps."""
-
-    model: keras.Model
-    task: Task
-    device: str
-
-    if TYPE_CHECKING:
-
-        def distribute(self, function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]: ...
-
-        def weights(self) -> dict[str, NDArray[Any]]: ...
-
-    def average_statistics(self) -> None:
-        """Do nothing: models with batch norm are refused, unless the strategy has a collective."""
-
-    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """Return each sample's class, in a separate graph that is traced on first use."""
-        return self._classes(inputs)
-
-    def learnt(self) -> Learnt:
-        return Learnt(dict(network.as_described(self.model, self.weights().values())), statistics(self.model))
-
-    @cached_property
-    def _classes(self) -> Classes:
-        return Classes(self.model, self.task.point, self.device, self.distribute)
 
 
 class Classes:
@@ -71,7 +43,7 @@ class Classes:
         self._graph = tf.function(distribute(self._told), autograph=False)
 
     def __call__(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        whole = np.concatenate([inputs, np.repeat(inputs[:1], self._size - len(inputs), axis=0)])
+        whole = filled(inputs, self._size)
         with tf.device(self._device):
             shown = tf.constant(whole.transpose(0, 2, 3, 1) if whole.ndim == 4 else whole)
             found: NDArray[np.int64] = self._graph(shown).numpy()[: len(inputs)]
@@ -169,18 +141,6 @@ def _masked(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 # ---------------------------------------------------------------- compute
 
 
-class Learner(Protocol):
-    """The parts of a rank (`Learning`) that its computation needs."""
-
-    task: Task
-    spec: ModelSpec
-    device: str
-    replicas: int
-    model: keras.Model
-    sources: list[tf.Variable]
-    optimizer: keras.optimizers.Optimizer
-
-
 class Compute(Protocol):
     """The source of a rank's gradients: a model's passes (`RealCompute`) or an emulated device's sleeps."""
 
@@ -208,7 +168,7 @@ class Compute(Protocol):
 class RealCompute:
     """Forward and backward passes of a rank's Keras model on its feed."""
 
-    def __init__(self, rank: Learner) -> None:
+    def __init__(self, rank: Learning) -> None:
         self._rank = rank
         self.recipe = rank.spec.recipe
         self._losses = loss_of(rank.spec.target)
@@ -300,7 +260,6 @@ class RealCompute:
 
 # ---------------------------------------------------------------- loop
 
-# Feeds a rank, without training.
 pipeline = native_feed.pipeline
 
 
@@ -317,7 +276,7 @@ def sources(trained: Iterable[keras.Variable]) -> list[tf.Variable]:
     return found
 
 
-class Learning(TensorFlowRank):
+class Learning(TensorFlowRank, Trained):
     """The model, its loss and optimiser, and one step's computation. A strategy overrides some of `join`, `scope`,
     `broadcast`, `exchange`, `distribute` and `replicas`."""
 
@@ -366,10 +325,6 @@ class Learning(TensorFlowRank):
         convert = tf.convert_to_tensor
         return {f"{index}.{each.name}": convert(each.value).numpy().copy() for index, each in named}
 
-    def digest(self) -> str | None:
-        """Hash the parameters; running means are ignored, because each rank's own images change them."""
-        return digest_of(self.weights())
-
     # ------------------------------------------------------------ one step
 
     def train(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -390,7 +345,7 @@ class Learning(TensorFlowRank):
         return optimizer
 
 
-class Training(Judging, Learning):
+class Training(Learning):
     """One rank that trains on its own images. Without an exchange it is the plain loop."""
 
     def __init__(self, task: Task) -> None:
@@ -417,6 +372,20 @@ class Training(Judging, Learning):
 
     def loss(self) -> float | None:
         return self.compute.loss() if self.task.point.workload.trains else None
+
+    def average_statistics(self) -> None:
+        """Do nothing: models with batch norm are refused, unless the strategy has a collective."""
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """Return each sample's class, in a separate graph that is traced on first use."""
+        return self._classes(inputs)
+
+    def learnt(self) -> Learnt:
+        return Learnt(dict(network.as_described(self.model, self.weights().values())), statistics(self.model))
+
+    @cached_property
+    def _classes(self) -> Classes:
+        return Classes(self.model, self.task.point, self.device, self.distribute)
 
     def _traced(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Callable[..., tf.Tensor]:
         """Trace the step's graph. Without training it also returns the gradients, or they would be pruned."""

@@ -1,4 +1,4 @@
-"""One TensorFlow worker's devices, threads and precision, the facts of its model, and the profiler."""
+"""One TensorFlow worker's real or emulated devices, threads and precision, its model's facts, and the profiler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from scaling.frameworks.abilities import Tracer
+from scaling.frameworks.abilities import Rank, Tracer, Untrained
 from scaling.frameworks.tf import network
 from scaling.hosts import proc
 from scaling.records.task import Task
@@ -120,13 +120,12 @@ class TensorFlowTracer(Tracer):
 POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
-class TensorFlowRank:
+class TensorFlowRank(Rank):
     """One worker's device, and the facts of it and its model. With `computes` False (a coordinator), another
     process has the device, which is only named here."""
 
     computes = True
-    parameters: int
-    gradient_bytes: int
+    notes: tuple[str, ...] = ("TensorFlow computes in channels_last",)
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -135,7 +134,6 @@ class TensorFlowRank:
         self.cuda = self._gpu is not None and self.computes
         self.device = "/GPU:0" if self.cuda else "/CPU:0"
         self.spec = models.at(task.point)
-        self.notes: tuple[str, ...] = ("TensorFlow computes in channels_last",)
         self.is_done_on_return = task.point.hardware.device == "cpu"
         self._configure()
         self.device_name = self._name_device()
@@ -148,9 +146,6 @@ class TensorFlowRank:
     def peak_memory_bytes(self) -> int:
         """Return the most that TensorFlow's allocator has handed out, in bytes; 0 on CPU."""
         return int(tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.cuda else 0
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def tracers(self) -> Sequence[Tracer]:
         return [TensorFlowTracer()]
@@ -207,19 +202,7 @@ class TensorFlowRank:
         return found
 
 
-class Untrained(TensorFlowRank):
-    """A rank that exchanges gradients and trains nothing."""
-
-    samples = 0
-
-    def loss(self) -> None:
-        """Return None: nothing is trained."""
-
-    def digest(self) -> None:
-        """Return None: nothing is trained."""
-
-
-class AllReduces(Untrained):
+class AllReduces(Untrained, TensorFlowRank):
     """The exchange of one step alone, of gradients of ones. A strategy has `join` and `exchange`."""
 
     def __init__(self, task: Task) -> None:

@@ -33,7 +33,7 @@ from scaling import frameworks
 from scaling.agent import interpreters, strategies
 from scaling.agent.environment import child_environ, granted
 from scaling.errors import ScalingError
-from scaling.frameworks import nccl_log
+from scaling.frameworks import network_env
 from scaling.records.device_rates import AskedDeviceRates, DeviceRates
 from scaling.records.messages import Signalled
 from scaling.records.network import Place
@@ -464,7 +464,9 @@ class Exchanger(Processes):
                 process = self._start(number, PROCESS, environ, log)
                 line, error = _answer(process, msgspec.json.encode(asked), log)
                 told = RankAllReduce(error=error) if error else msgspec.json.decode(line, type=RankAllReduce)
-                return replace(told, nccl=nccl_log.read(environ.get("NCCL_DEBUG_FILE", ""), process.pid))
+                return replace(
+                    told, nccl=network_env.read_nccl_log(environ.get("NCCL_DEBUG_FILE", ""), process.pid)
+                )
         except FAILURES as error:
             return RankAllReduce(error=one_line(str(error)))
 
@@ -472,8 +474,8 @@ class Exchanger(Processes):
 class Rater(Processes):
     """Runs one rank's processes for the rates of its device."""
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        super().__init__(environ)
+    def __init__(self) -> None:
+        super().__init__()
         self._go = threading.Event()
 
     def measured(self, number: int, asked: AskedDeviceRates, built: Callable[[DeviceRates], None]) -> DeviceRates:

@@ -185,10 +185,10 @@ def _samples(name: str, data_dir: str, split: Split, given: Input, target: Targe
 
 
 def _images(found: DataSpec, place: Path, split: Split, images: Images) -> Samples:
-    from scaling.workloads.data import cifar, idx
+    from scaling.workloads.data.images import read_cifar, read_idx
     from scaling.workloads.feeds.pixels import Pixels
 
-    read = idx.read if found.format == "idx" else cifar.read
+    read = read_idx if found.format == "idx" else read_cifar
     pixels, labels = read(place, found, split)
     return Pixels(pixels, labels, images, mean=found.mean, deviation=found.deviation)
 
@@ -206,13 +206,14 @@ def _pictures(found: DataSpec, place: Path, split: Split, images: Images, classe
 
 
 def _sequences(found: DataSpec, place: Path, split: Split, tokens: Tokens, target: Target) -> Samples:
-    from scaling.workloads.data import reviews
-    from scaling.workloads.data import tokens as rows
+    from scaling.workloads.data import texts
     from scaling.workloads.feeds import sequences
 
     if found.format == "acl":
-        return sequences.Labelled(*reviews.read(place, found, split, length=tokens.length, words=tokens.words))
-    row, kinds = rows.read(place, found, split)
+        return sequences.Labelled(
+            *texts.read_reviews(place, found, split, length=tokens.length, words=tokens.words)
+        )
+    row, kinds = texts.read_tokens(place, found, split)
     sequences.check_kinds(kinds, found.name, tokens)
     if isinstance(target, MaskedTokens):
         return sequences.Masked(row, tokens, target.share)

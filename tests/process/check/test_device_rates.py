@@ -10,7 +10,7 @@ import pytest
 
 from scaling.errors import Interrupted
 from scaling.records.device_rates import DeviceRates
-from scaling.tools.check import device_rates, prober
+from scaling.tools.check import measured, prober
 from scaling.tools.check.facts import Facts
 from tests.support.check_facts import FOUR, TORCH, ranks
 from tests.support.probers import Probers
@@ -69,7 +69,7 @@ def test_a_process_that_answers_badly(answer: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_hangs_is_ended_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_rates, "START_S", 0.5)
+    monkeypatch.setattr(measured, "START_S", 0.5)
     monkeypatch.setattr(prober, "RATES_PROCESS", "tests.support.answering")
     monkeypatch.setenv("SCALING_TEST_PROGRAM", "import signal; signal.pause()")
     assert {one.error for one in two_ranks().rates()} == {"no answer within 0.5 s"}
