@@ -217,10 +217,10 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
 
 
 def _check(lead: Lead, asked: flags.Asked) -> int:
-    known = networks.read_fabric(asked.fabric)
+    known = networks.read_fabric(asked.fabric or None)
     if not asked.json:
         lead.say = lambda text: show(f"check: {one_line(text)}\n")
-    facts = lead.found(lead.enrolled(), asked.interconnect, known)
+    facts = lead.found(lead.enrolled(), asked.networks, known)
     left_s = WALL_S - ranks.age_s()
     if asked.device_rates:
         facts = lead.rated(facts)
