@@ -200,7 +200,7 @@ class Trained:
     def weights(self) -> dict[str, NDArray[Any]]:
         raise NotImplementedError
 
-    def digest(self) -> str | None:
+    def digest(self) -> str:
         """Hash the parameters; running means are ignored, because each rank's own images change them."""
         return digest_of(self.weights())
 

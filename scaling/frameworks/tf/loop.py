@@ -276,7 +276,7 @@ def sources(trained: Iterable[keras.Variable]) -> list[tf.Variable]:
     return found
 
 
-class Learning(TensorFlowRank, Trained):
+class Learning(TensorFlowRank):
     """The model, its loss and optimiser, and one step's computation. A strategy overrides some of `join`, `scope`,
     `broadcast`, `exchange`, `distribute` and `replicas`."""
 
@@ -345,7 +345,7 @@ class Learning(TensorFlowRank, Trained):
         return optimizer
 
 
-class Training(Learning):
+class Training(Learning, Trained):
     """One rank that trains on its own images. Without an exchange it is the plain loop."""
 
     def __init__(self, task: Task) -> None:
