@@ -18,8 +18,8 @@ FRAMEWORK = (
 # Those that have no binding of Horovod come last.
 NAMES = (*FRAMEWORKS, "jax")
 FIRST = {"mxnet": _horovod.SHIM_NUMPY}
-# Preload CUDA's libraries as workers do (scaling/frameworks/mx/cuda_libraries.py). The repository root has both.
-LIBRARIES = "from scaling.frameworks.mx import cuda_libraries; cuda_libraries.preload()\n"
+# Preload CUDA's libraries as workers do (scaling/frameworks/mx/importing.py). The repository root has both.
+LIBRARIES = "from scaling.frameworks.mx import importing; importing.preload()\n"
 CUDA = {
     "torch": "torch.version.cuda",
     "tensorflow": "tensorflow.test.is_built_with_cuda()",

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from scaling.agent.watch import IdleTraffic, Watch
-from scaling.frameworks import nccl_log
+from scaling.frameworks import network_env
 from scaling.quiet.agent import Quiet, Suspicion
 from scaling.records.events import (
     Announce,
@@ -255,5 +255,5 @@ class Supervisor:
             environ=self._environ,
             telemetry=self._watch.close() if self._watch is not None else Telemetry(),
             log_dropped_bytes=self._log.dropped_bytes,
-            nccl=nccl_log.read(self._environ.get("NCCL_DEBUG_FILE", ""), self.child.pid),
+            nccl=network_env.read_nccl_log(self._environ.get("NCCL_DEBUG_FILE", ""), self.child.pid),
         )

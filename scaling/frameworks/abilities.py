@@ -1,10 +1,19 @@
-"""Optional abilities of a trainer (base.py has the required ones). The worker checks for each."""
+"""Optional abilities of a trainer, which the worker checks for, and what trainers share.
+
+base.py has the required ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+import gzip
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer
@@ -80,3 +89,130 @@ class Overlapping(Unsynced, Protocol):
     def exchange_alone(self) -> Trainer | None:
         """Return a trainer of kind `comm` over the connected ranks, for a second thread. Its `sync` waits only for
         its own work. All ranks call this. Return None if any rank lacks the memory."""
+
+
+# ---------------------------------------------------------------- evaluating
+#
+# What a trainer needs for a training to an accuracy.
+
+
+class Learnt(NamedTuple):
+    """What a network has learnt.
+
+    * trained: parameters by the description's names, in its order and shapes.
+    * statistics: mean and variance of every batch norm, in order.
+    """
+
+    trained: dict[str, NDArray[Any]]
+    statistics: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
+
+
+@runtime_checkable
+class Evaluating(Protocol):
+    """Extra methods of a trainer, called only between steps."""
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate from the next step on."""
+
+    def average_statistics(self) -> None:
+        """Give all ranks the mean of their batch norm statistics. Collective."""
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """Return each sample's class in evaluation mode: (batch,). Every rank calls it equally often."""
+
+    def learnt(self) -> Learnt:
+        """Return what the network has learnt. Collective."""
+
+
+# ---------------------------------------------------------------- tracing
+#
+# The interface of a framework's profiler. It runs in the worker.
+
+
+class Tracer:
+    """A profiler of this rank.
+
+    `start` and `stop` of a subclass may raise any error: a failed trace costs a note, not the point.
+
+    * end: the end of its file's name.
+    * tells_gpu: the file covers the rank's GPU, in torch.profiler's words (analysis/measured/trace_split.py).
+    """
+
+    end = ".json.gz"
+    tells_gpu = False
+
+    def start(self, path: Path) -> None:
+        """Begin to record for `path`: Chrome's trace events as JSON, which Perfetto reads."""
+        raise NotImplementedError
+
+    def window(self) -> AbstractContextManager[object]:
+        """Return a context for the timed steps. A profiler may mark them in the trace."""
+        return nullcontext()
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """A trainer whose framework has a profiler."""
+
+    def tracers(self) -> Sequence[Tracer]:
+        """Return new tracers for all profilers that can run together."""
+
+
+def pack(plain: Path, packed: Path) -> None:
+    """Compress the file `plain` to `packed` and remove it."""
+    with plain.open("rb") as source, gzip.open(packed, "wb") as target:
+        shutil.copyfileobj(source, target)
+    plain.unlink()
+
+
+# ---------------------------------------------------------------- what trainers of all frameworks share
+
+
+class Rank:
+    """The facts of a rank's model. No exchange is joined."""
+
+    parameters: int
+    gradient_bytes: int
+    notes: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        """Do nothing: there is no exchange to leave."""
+
+
+class Untrained:
+    """A trainer that only exchanges or only takes batches."""
+
+    samples = 0
+
+    def loss(self) -> None:
+        """Return None: nothing is trained."""
+
+    def digest(self) -> None:
+        """Return None: nothing is trained."""
+
+
+class Trained:
+    """A trainer that shows its parameters."""
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        raise NotImplementedError
+
+    def digest(self) -> str:
+        """Hash the parameters; running means are ignored, because each rank's own images change them."""
+        return digest_of(self.weights())
+
+
+def digest_of(weights: Mapping[str, NDArray[Any]]) -> str:
+    """Hash the parameters' bytes in their order, as 16 hexadecimal digits. Synchronous ranks must agree."""
+    digest = hashlib.sha256()
+    for array in weights.values():
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def filled(inputs: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return a whole batch of `size` from a smaller one, whose first sample is repeated."""
+    return np.concatenate([inputs, np.repeat(inputs[:1], size - len(inputs), axis=0)])

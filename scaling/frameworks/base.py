@@ -36,7 +36,7 @@ class Traits(Record, frozen=True, kw_only=True):
     * polling_cores: cores per rank that a polling thread of the library uses, whatever a step takes.
     * is_open: its servers listen on all addresses of a host without a password.
     * passes: the parts of a step that it can do without exchange (`Workload.pass_`).
-    * accuracy: what its trainer supports of a training to an accuracy (evaluating.py).
+    * accuracy: what its trainer supports of a training to an accuracy (abilities.Evaluating).
     """
 
     drives: Literal["device", "node", "point"] = "device"
@@ -210,6 +210,16 @@ class Strategy:
         return crossing.bytes_per_step(traits.pattern, gradient_bytes, hosts, servers, parts)
 
 
+class WithNccl(Strategy):
+    """Base, before the framework's own, of strategies with a mode `nccl`, which runs on GPUs only."""
+
+    def devices(self, name: str) -> tuple[Device, ...]:
+        return ("cuda",) if name.endswith(":nccl") else super().devices(name)
+
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
+        return super().missing(name, "cuda" if name.endswith(":nccl") else device)
+
+
 class TrainerModule(Protocol):
     """The module that a worker loads. Its import imports the framework, timed apart from connecting."""
 
@@ -318,6 +328,8 @@ class Framework(Record, frozen=True, kw_only=True):
         return self.exchanges.get(mode) or self.exchanges.get("", Exchange())
 
 
+# All that a training to an accuracy may ask of a trainer (abilities.Evaluating).
+SKILLS: tuple[Skill, ...] = ("evaluate", "rate", "statistics")
 # The package's own plain loops.
 PASSES = Traits(passes=("forward", "backward", "step"), accuracy=("evaluate", "rate"))
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from scaling.errors import UsageError
+from scaling.frameworks.abilities import Rank, Untrained
 from scaling.frameworks.base import Trainer
 from scaling.hosts import proc
 from scaling.records.task import Task
@@ -158,7 +159,7 @@ def alone(task: Task, native: Native) -> Trainer:
     return Feeding(opened(task, models.of(task.point.workload), native))
 
 
-class Feeding:
+class Feeding(Untrained, Rank):
     """Steps that end with a batch in the host's memory: read, decoded and, by the reference feed, normalised."""
 
     parameters = 0
@@ -171,7 +172,6 @@ class Feeding:
         self.samples = 0
         self.device_name = proc.cpu_model(proc.cpuinfo())
         self.versions: dict[str, str] = {}
-        self.notes: tuple[str, ...] = ()
 
     def step(self) -> None:
         self.samples += len(self._feed.batch(self._steps)[1])
@@ -180,14 +180,5 @@ class Feeding:
     def sync(self) -> None:
         """Do nothing: a returned batch is complete."""
 
-    def loss(self) -> None:
-        """Return None: nothing is trained."""
-
-    def digest(self) -> None:
-        """Return None: nothing is trained."""
-
     def peak_memory_bytes(self) -> int:
         return 0
-
-    def close(self) -> None:
-        """Do nothing: the worker closes the feed."""

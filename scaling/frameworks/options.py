@@ -65,8 +65,11 @@ def accumulated(point: Point) -> int:
 
 
 def refuse(point: Point) -> str | None:
-    """Return why the point's micro-batches are impossible, or None. They must have equal sizes: then the mean of
-    their means is the batch's mean. Batch norm needs more than one value."""
+    """Return why a training loop cannot run the point, or None. An emulated device does only some. Micro-batches
+    must have equal sizes: then the mean of their means is the batch's mean. Batch norm needs more than one value.
+    """
+    if (why := refuse_emulated(point)) is not None:
+        return why
     parts, work = accumulated(point), point.workload
     if parts > 1 and not work.trains:
         return f"--option accumulate={parts}: --pass {work.pass_} needs the whole batch; leave it out"
@@ -91,3 +94,20 @@ def _lone_value(point: Point) -> str | None:
         f"{flag}{parts}: batch norm, layer {found.path} of {work.model}, has one value per sample and channel "
         "and needs 2 samples at once; take a larger batch per device"
     )
+
+
+def refuse_emulated(point: Point) -> str | None:
+    """Return why the point cannot be emulated, naming the flag; None if it can or is not on emulated devices."""
+    if point.hardware.device != "emulated":
+        return None
+    if point.workload.precision != "fp32":
+        return f"--precision {point.workload.precision}: emulated devices have the images/s of fp32; leave it out"
+    if point.workload.memory_format != "contiguous":
+        return f"--memory-format {point.workload.memory_format}: emulated devices compute nothing; leave it out"
+    if point.workload.compile:
+        return "--compile: emulated devices compute nothing; leave it out"
+    if not point.workload.trains:
+        return f"--pass {point.workload.pass_}: emulated devices only do whole steps; leave it out"
+    if (parts := accumulated(point)) != 1:
+        return f"--option accumulate={parts}: emulated devices do not split a batch; leave it out"
+    return None

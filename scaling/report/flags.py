@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
 from scaling.analysis.table.cost import KNEE
-from scaling.command import command, output_flag, show
+from scaling.command import command, output_flag, show, with_fields
 from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.report import schema
@@ -60,7 +60,6 @@ _BASE = typer.Option(
     metavar="'NAME N=K'",
     show_default="the own plain loop",
 )
-_OUTPUT = output_flag("-o", "--output")
 _ANONYMOUS = typer.Option("--anonymous", help="Leave out names of hosts, other programs, users and folders.")
 VERBOSE = typer.Option("--verbose", help="Print all tables, notes and how to read them. Files have all.")
 
@@ -79,19 +78,20 @@ _SCHEMA = typer.Option(
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    runs: tuple[Path, ...]
-    format: Format = "table"
-    join: bool = False
-    output: Path | None = None
-    figure: FigureName | None = None
-    theme: Literal["light", "dark"] = "light"
-    scale: float = USUAL_SCALE
-    prices: Path | None = None
-    epoch_samples: int = 0
-    knee: float = KNEE
-    base: str = ""
-    verbose: bool = False
-    anonymous: bool = False
+    runs: Annotated[list[Path], _RUNS]
+    format: Annotated[Format, _FORMAT] = "table"
+    join: Annotated[bool, _JOIN] = False
+    output: Annotated[Path | None, output_flag("-o", "--output")] = None
+    figure: Annotated[FigureName | None, _FIGURE] = None
+    theme: Annotated[Literal["light", "dark"], _THEME] = "light"
+    scale: Annotated[float, _SCALE] = USUAL_SCALE
+    prices: Annotated[Path | None, _PRICES] = None
+    epoch_samples: Annotated[int, _EPOCH] = 0
+    knee: Annotated[float, _KNEE] = KNEE
+    base: Annotated[str, _BASE] = ""
+    verbose: Annotated[bool, VERBOSE] = False
+    anonymous: Annotated[bool, _ANONYMOUS] = False
+    schema: Annotated[bool, _SCHEMA] = False
 
     @property
     def is_screen(self) -> bool:
@@ -106,22 +106,8 @@ def parse(argv: Sequence[str]) -> Asked | None:
 
 
 @app.command(epilog=EPILOG)
-def report(
-    runs: Annotated[list[Path], _RUNS],
-    format_: Annotated[Format, _FORMAT] = "table",
-    join_: Annotated[bool, _JOIN] = False,
-    output: Annotated[Path | None, _OUTPUT] = None,
-    figure: Annotated[FigureName | None, _FIGURE] = None,
-    theme: Annotated[Literal["light", "dark"], _THEME] = "light",
-    scale: Annotated[float, _SCALE] = USUAL_SCALE,
-    prices: Annotated[Path | None, _PRICES] = None,
-    epoch_samples: Annotated[int, _EPOCH] = 0,
-    knee: Annotated[float, _KNEE] = KNEE,
-    base: Annotated[str, _BASE] = "",
-    verbose: Annotated[bool, VERBOSE] = False,
-    anonymous: Annotated[bool, _ANONYMOUS] = False,
-    schema_: Annotated[bool, _SCHEMA] = False,
-) -> Asked:
+@with_fields(Asked)
+def report(**given: Any) -> Asked:
     """Show runs of scaling.run: images/s, speedup, efficiency, and where the loss went.
 
     The answer again, or all tables and notes:
@@ -132,21 +118,7 @@ def report(
     One file to send, which this command opens and checks:
         python -m scaling report RUN --format archive -o RUN.tgz
     """
-    asked = Asked(
-        runs=tuple(runs),
-        format=format_,
-        join=join_,
-        output=output,
-        figure=figure,
-        theme=theme,
-        scale=scale,
-        prices=prices,
-        epoch_samples=epoch_samples,
-        knee=knee,
-        base=base,
-        verbose=verbose,
-        anonymous=anonymous,
-    )
+    asked = Asked(**given)
     _validate(asked)
     return asked
 

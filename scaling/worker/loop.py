@@ -30,12 +30,13 @@ from scaling.frameworks.abilities import (
     Releasing,
     Shown,
     Stale,
+    Traceable,
+    Tracer,
     Unsynced,
+    digest_of,
 )
 from scaling.frameworks.answers import of_trainer
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.digest import digest_of
-from scaling.frameworks.tracing import Traceable, Tracer
 from scaling.records.events import Event, Inspected, Rested, Result, Window
 from scaling.records.store import unlinked
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Train

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling import frameworks
-from scaling.frameworks.evaluating import Evaluating
+from scaling.frameworks.abilities import Evaluating
 from scaling.records.events import Evaluated, Event, Progress, Result
 from scaling.records.point import Regime
 from scaling.records.task import Evaluate, Task, Train

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError, near
 from scaling.records.point import Device, Optimizer, Point, Workload
 from scaling.workloads.layers import Layer
-from scaling.workloads.networks import images, inception, inception_v3, words
+from scaling.workloads.networks import images, inception, words
 from scaling.workloads.specs import (
     Binary,
     Classes,
@@ -109,7 +109,7 @@ def _convolutional() -> tuple[ModelSpec, ...]:
             "Ioffe 2015, as MXNet symbols/inception-bn.py: convolutions keep biases", cuda=128,
         ),
         _imagenet(
-            "inception_v3", inception_v3.inception_v3, 23_834_568, "Szegedy 2015, without auxiliary classifier",
+            "inception_v3", inception.inception_v3, 23_834_568, "Szegedy 2015, without auxiliary classifier",
             size=299, torchvision="inception_v3",
         ),
     )  # fmt: skip
@@ -185,8 +185,7 @@ def _texts() -> tuple[ModelSpec, ...]:
 
 def _transformer(
     name: str, network: Network, length: int, vocabulary: int, parameters: int, source: str, *,
-    masked: bool = False, data: str = "synthetic-tokens", cpu: int = 1, cuda: int = 8, rate: float = 3e-4,
-    alike: str = "",
+    masked: bool = False, cpu: int = 1, cuda: int = 8, alike: str = "",
 ) -> ModelSpec:  # fmt: skip
     return ModelSpec(
         name=name,
@@ -195,9 +194,9 @@ def _transformer(
         target=MaskedTokens() if masked else NextToken(),
         parameters=parameters,
         source=source,
-        data=data,
+        data="synthetic-tokens",
         batch_size={"cpu": cpu, "cuda": cuda},
-        recipe=Recipe(optimizer="adamw", rate=rate, at_batch=cuda, decay=0.01),
+        recipe=Recipe(optimizer="adamw", rate=3e-4, at_batch=cuda, decay=0.01),
         unit="tokens",
         alike={"transformers": alike} if alike else {},
     )

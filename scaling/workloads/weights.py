@@ -1,4 +1,4 @@
-"""A network's first weights, drawn by NumPy: the same for every framework."""
+"""A network's first weights, drawn by NumPy, and its rotary angles: the same for every framework."""
 
 from __future__ import annotations
 
@@ -107,3 +107,12 @@ STARTS: dict[str, Callable[[Parameter, Random], Array]] = {
     "ones": _filled(1),
     "forget": _forget,
 }
+
+
+# ---------------------------------------------------------------- rotary position embeddings
+
+
+def angles(length: int, size: int, base: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return cosine and sine of each position's angles: (length, size / 2), float32 (Su 2021, section 3.2.2)."""
+    turns = np.outer(np.arange(length), base ** -(np.arange(0, size, 2) / size))
+    return np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)

@@ -17,7 +17,7 @@ from statistics import median
 
 from scaling.analysis.statistics.intervals import Side
 from scaling.records.task import DeviceRates
-from scaling.tools.certify import rule
+from scaling.tools.certify import leading
 from scaling.tools.check.verdicts.devices import outliers
 from scaling.tools.check.verdicts.links import slow_links, slow_senders
 from tests.support.simulated_nodes import right, searched
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _fixed(efficiency: float, sd: float, rounds: int, rng: random.Random) -> Trial:
-    return decided(efficiency, rule.fixed(LINE), sd, rounds, rng)
+    return decided(efficiency, leading.fixed(LINE), sd, rounds, rng)
 
 
 def _same(sd: float, rounds: int, rng: random.Random) -> Trial:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scaling.workloads import data, feeds, models
-from scaling.workloads.data import idx
+from scaling.workloads.data import images
 from scaling.workloads.feeds import digits
 from scaling.workloads.specs import Images
 from tests.support import debian
@@ -30,7 +30,7 @@ def place() -> Path:
 def test_it_is_what_was_published(place: Path) -> None:
     each_of: dict[data.Split, int] = {"train": 6_000, "test": 1_000}
     for split, each in each_of.items():
-        pixels, labels = idx.read(place, SPEC, split)
+        pixels, labels = images.read_idx(place, SPEC, split)
         assert pixels.shape == (10 * each, 1, 28, 28)
         assert np.bincount(labels).tolist() == [each] * 10
         if split == "train":

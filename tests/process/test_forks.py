@@ -128,7 +128,7 @@ def test_how_it_ended_is_told_and_the_server_goes_on(
     if fault == "raise":
         assert "scripted failure of rank 0" in seen.log_tail
     if fault == "segfault":
-        assert "scaling/frameworks/fake/faults.py" in seen.log_tail
+        assert "scaling/frameworks/fake/strategy.py" in seen.log_tail
     assert well(started(starter, task_of(tmp_path, attempt=2), way))
 
 

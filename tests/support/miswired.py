@@ -32,7 +32,7 @@ class MiswiredPsum(Psum):
 
 
 def connect(task: Task) -> Trainer:
-    from scaling.frameworks.jax import psum_trainer
+    from scaling.frameworks.jax import mesh_trainer
 
     place = replace(task.place, interface=os.environ["SCALING_MISWIRED"])
-    return psum_trainer.connect(replace(task, place=place))
+    return mesh_trainer.connect(replace(task, place=place))

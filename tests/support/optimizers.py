@@ -72,15 +72,15 @@ def functions(name: Optimizer) -> Array:
     """JAX."""
     import jax.numpy as jnp
 
-    from scaling.frameworks.jax import optimizers
+    from scaling.frameworks.jax import loop
 
     start, gradients = given()
     weights: Any = {"w": jnp.asarray(start)}
-    kept: Any = optimizers.start(recipe(name), {"w": start})
+    kept: Any = loop.first_kept(recipe(name), {"w": start})
     rate: Any = np.float32(recipe(name).rate)
     for step, each in enumerate(gradients, 1):
         number: Any = np.int32(step)
-        weights, kept = optimizers.update(recipe(name), weights, {"w": jnp.asarray(each)}, kept, rate, number)
+        weights, kept = loop.updated(recipe(name), weights, {"w": jnp.asarray(each)}, kept, rate, number)
     return np.asarray(weights["w"])
 
 

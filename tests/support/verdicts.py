@@ -11,7 +11,7 @@ from typing import NamedTuple
 from scaling.analysis.statistics.intervals import Estimate, Side, contrast, of_estimate, residual
 from scaling.records.run import NO_VERDICT, CertificateResult, Criterion
 from scaling.report import reference
-from scaling.tools.certify import flags, rule
+from scaling.tools.certify import flags, leading
 
 SEATS = ("first", "last")
 
@@ -31,7 +31,7 @@ def decided(efficiency: float, line: Side, sd: float, rounds: int, rng: random.R
     for number in range(rounds):
         add_round(cells, number, efficiency, sd, rng)
         if number + 1 >= flags.FIRST_ROUNDS:
-            criterion = rule.looked(criterion, estimated(cells), line, 1)
+            criterion = leading.looked(criterion, estimated(cells), line, 1)
         if criterion.result != NO_VERDICT:
             return Trial(criterion.result, number + 1)
     return Trial(NO_VERDICT, rounds)

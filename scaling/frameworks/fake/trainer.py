@@ -18,11 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling.frameworks.abilities import Learnt, Tracer
 from scaling.frameworks.base import Trainer, read_options
-from scaling.frameworks.evaluating import Learnt
-from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS, LEAVING_FAULTS, Fault
-from scaling.frameworks.fake.strategy import OPTIONS, STRATEGY
-from scaling.frameworks.tracing import Tracer
+from scaling.frameworks.fake.strategy import EARLY_FAULTS, FAULTS, LEAVING_FAULTS, OPTIONS, STRATEGY, Fault
 from scaling.records.point import BESIDE, EXCHANGING, Pass
 from scaling.records.task import Task
 from scaling.workloads import models, weights
@@ -171,7 +169,7 @@ class FakeTrainer:
     def loss(self) -> float | None:
         if self._task.point.kind in ("comm", "feed") or not self._task.point.workload.trains:
             return None
-        nan = self._due("nan")
+        nan = self._fails("nan") and self._steps >= self._script["fail_step"]
         return float("nan") if nan else 2.3 * 0.99**self._steps
 
     def set_rate(self, rate: float) -> None:
@@ -212,9 +210,6 @@ class FakeTrainer:
             and script["fail_cores"] == point.hardware.cores
             and script["fail_batch"] <= point.workload.batch_size
         )
-
-    def _due(self, fault: str) -> bool:
-        return self._fails(fault) and self._steps >= self._script["fail_step"]
 
     def fail_early(self) -> None:
         self._plant(EARLY_FAULTS)

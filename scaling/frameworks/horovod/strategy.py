@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from scaling.frameworks import network_env
-from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_own_options, timeout_s
-from scaling.frameworks.listening import until_it_listens
+from scaling.frameworks.base import SKILLS, Helper, Option, Strategy, Traits, read_own_options, timeout_s
 from scaling.frameworks.options import count_from_0, number_from_0, one_of
 from scaling.records import crossing
 from scaling.records.crossing import Parts
-from scaling.records.point import EXCHANGING, Device, Point, Record, Skill
+from scaling.records.point import EXCHANGING, Device, Point, Record
 from scaling.records.task import Task
 
 RENDEZVOUS = "rendezvous"
@@ -56,10 +55,9 @@ def options_of(point: Point) -> dict[str, Any]:
 
 
 class Horovod(Strategy):
-    """Base of the strategies of all bindings; `framework` is the binding's name."""
+    """Base of the strategies of all bindings, before the framework's own; `framework` is the binding's name."""
 
     framework = ""
-    accuracy: tuple[Skill, ...] = ()
     server = "scaling.frameworks.horovod.rendezvous"
     obeying = BUILD
     preload: tuple[str, ...] = (server,)
@@ -67,12 +65,13 @@ class Horovod(Strategy):
     def traits(self, _name: str) -> Traits:
         """Return one port, for the rendezvous, and a measured share of a core for polling with torch. Ranks agree
         every cycle_time_ms on what to exchange; the cycle is dilated too."""
-        return Traits(ports=1, nccl=True, polling_cores=0.12, accuracy=self.accuracy)
-
-    def devices(self, _name: str) -> tuple[Device, ...]:
-        return ("cpu", "cuda", "emulated")
+        return Traits(ports=1, nccl=True, polling_cores=0.12, accuracy=SKILLS)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
+        return super().missing(name, device) or self.binding_missing(name, device)
+
+    def binding_missing(self, name: str, device: Device = "cpu") -> str | None:
+        """Return why the binding cannot run, if the framework can."""
         bindings = self._bindings()
         if bindings is None:
             return "horovod is not installed: ./launch/install horovod"
@@ -101,12 +100,14 @@ class Horovod(Strategy):
     def helpers(self, _task: Task) -> list[Helper]:
         return [Helper(name=RENDEZVOUS, awaited=False)]
 
-    def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
+        common = super().environ(task, announced)
         if task.point.kind not in EXCHANGING or task.role == RENDEZVOUS:
-            return {}
+            return common
         options = options_of(task.point)
         slot = slots(task.hosts)[task.rank]
         return {
+            **common,
             **{f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in Slot.__struct_fields__},
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
@@ -129,10 +130,6 @@ class Horovod(Strategy):
     def wire_parts(self, point: Point) -> Parts:
         half = options_of(point)["compression"] == "fp16"
         return (0.5, 0.5) if half else crossing.WHOLE
-
-
-def await_rendezvous(task: Task) -> None:
-    until_it_listens(task.address, task.ports[0], timeout_s(task.clocks))
 
 
 @lru_cache

@@ -16,7 +16,6 @@ class Fsdp(Psum):
     once, and keeps them until their gradients are reduced and scattered (ZeRO-2's traffic)."""
 
     names = ("jax:fsdp",)
-    trainer = "scaling.frameworks.jax.fsdp_trainer"
 
     def updates_all(self, _point: Point) -> bool:
         return False

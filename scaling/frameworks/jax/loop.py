@@ -6,8 +6,13 @@ gradients become means over ranks and in where parameters lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from importlib.metadata import version
+from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -17,16 +22,158 @@ from jax import lax
 from numpy.typing import NDArray
 
 from scaling.frameworks import feeding
+from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained, filled
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.digest import digest_of
-from scaling.frameworks.evaluating import Learnt
-from scaling.frameworks.jax import network, optimizers
+from scaling.frameworks.jax import network
 from scaling.frameworks.jax.network import Arrays, Statistics
-from scaling.frameworks.jax.rank import JaxRank
 from scaling.frameworks.options import accumulated
+from scaling.hosts import proc
+from scaling.records.point import Optimizer
 from scaling.records.task import Task
-from scaling.workloads import weights
-from scaling.workloads.specs import Binary, MaskedTokens, Target
+from scaling.workloads import models, weights
+from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
+
+# ---------------------------------------------------------------- tracing
+
+
+class JaxTracer(Tracer):
+    """jax.profiler: XLA's operations on the host and, on a GPU, kernels. Python's own calls would hide them."""
+
+    def start(self, path: Path) -> None:
+        self._path = path
+        self._folder = tempfile.TemporaryDirectory(dir=path.parent)
+        told = jax.profiler.ProfileOptions()
+        told.python_tracer_level, told.host_tracer_level = 0, 3
+        jax.profiler.start_trace(self._folder.name, create_perfetto_trace=True, profiler_options=told)
+
+    def stop(self) -> None:
+        with self._folder as folder:
+            jax.profiler.stop_trace()
+            (written,) = Path(folder).rglob("perfetto_trace.json.gz")
+            shutil.move(written, self._path)
+
+
+# ---------------------------------------------------------------- rank
+
+# "fp32" would be TF32 on a GPU by default.
+MATMULS = {"fp32": "float32", "tf32": "tensorfloat32"}
+
+
+class JaxRank(Rank):
+    """One worker's device, and the facts of it and its model."""
+
+    notes: tuple[str, ...] = ("XLA compiles every step (--compile changes nothing), in channels_last",)
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.cuda = task.point.hardware.device == "cuda"
+        self.spec = models.at(task.point)
+        self.is_done_on_return = not self.cuda
+        self._configure()
+        self.join()
+        self.device = jax.local_devices()[0]
+        self.device_name = self.device.device_kind if self.cuda else proc.cpu_model(proc.cpuinfo())
+        self.versions = {"jax": jax.__version__, "jaxlib": version("jaxlib")}
+
+    def join(self) -> None:
+        """Join the exchange. No device is open yet."""
+
+    def sync(self) -> None:
+        """Do nothing: on CPU a step is done when it returns."""
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most that XLA's allocator has handed out, in bytes; 0 on CPU."""
+        return int((self.device.memory_stats() or {}).get("peak_bytes_in_use", 0)) if self.cuda else 0
+
+    def tracers(self) -> Sequence[Tracer]:
+        return [JaxTracer()]
+
+    def describe(self) -> dict[str, tuple[int, ...]]:
+        """Set the model's size. Return the shape of each parameter (float32), in the description's order."""
+        placed = self.spec.placed
+        shapes = {f"{one.path}.{each.name}": each.shape for one in placed for each in one.parameters}
+        self.parameters = sum(map(prod, shapes.values()))
+        self.gradient_bytes = self.parameters * np.float32().itemsize
+        return shapes
+
+    def _configure(self) -> None:
+        """Configure before JAX's first operation. Without asynchronous dispatch a step on CPU ends in its call."""
+        jax.config.update("jax_platforms", "cuda" if self.cuda else "cpu")
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+        jax.config.update("jax_default_matmul_precision", MATMULS.get(self.task.point.workload.precision))
+        if self.cuda:
+            jax.config.update("jax_cuda_visible_devices", str(self.task.device_index))
+
+
+# ---------------------------------------------------------------- optimizers
+#
+# The optimisers of the recipes as functions of arrays, as published, with Keras's constants.
+
+
+EPSILON, DECAYING, SECOND, RHO = 1e-7, 0.9, 0.999, 0.95
+# Arrays that an optimiser keeps for each parameter.
+KEPT: dict[Optimizer, int] = {"sgd": 1, "rmsprop": 1, "adadelta": 2, "adam": 2, "adamw": 2}
+# One parameter's weight, gradient and kept arrays, the recipe, the rate and the step, counted from 1.
+# Returns its new weight and kept arrays.
+Update: TypeAlias = Callable[..., tuple[jax.Array, tuple[jax.Array, ...]]]
+
+
+def first_kept(recipe: Recipe, weights: Mapping[str, NDArray[Any]]) -> dict[str, tuple[NDArray[Any], ...]]:
+    """Return what is kept before the first step, on the host."""
+    count = KEPT[recipe.optimizer]
+    return {name: tuple(np.zeros_like(each) for _ in range(count)) for name, each in weights.items()}
+
+
+def updated(
+    recipe: Recipe,
+    weights: Arrays,
+    gradients: Arrays,
+    kept: dict[str, tuple[jax.Array, ...]],
+    rate: jax.Array,
+    step: jax.Array,
+) -> tuple[Arrays, dict[str, tuple[jax.Array, ...]]]:
+    """Return the new weights and kept arrays. Only AdamW decays weights apart from the gradients."""
+    one, coupled = UPDATES[recipe.optimizer], recipe.decay if recipe.optimizer != "adamw" else 0.0
+    new = {
+        name: one(each, gradients[name] + coupled * each, kept[name], recipe, rate, step)
+        for name, each in weights.items()
+    }
+    return {name: each for name, (each, _) in new.items()}, {name: own for name, (_, own) in new.items()}
+
+
+def _sgd(w: jax.Array, g: jax.Array, kept: tuple[jax.Array, ...], recipe: Recipe, rate: jax.Array, _step: jax.Array
+         ) -> tuple[jax.Array, tuple[jax.Array, ...]]:  # fmt: skip
+    moved = recipe.momentum * kept[0] + g
+    return w - rate * moved, (moved,)
+
+
+def _rmsprop(w: jax.Array, g: jax.Array, kept: tuple[jax.Array, ...], _recipe: Recipe, rate: jax.Array,
+             _step: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:  # fmt: skip
+    squares = DECAYING * kept[0] + (1 - DECAYING) * g * g
+    return w - rate * g / jnp.sqrt(squares + EPSILON), (squares,)
+
+
+def _adadelta(w: jax.Array, g: jax.Array, kept: tuple[jax.Array, ...], _recipe: Recipe, rate: jax.Array,
+              _step: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:  # fmt: skip
+    squares = RHO * kept[0] + (1 - RHO) * g * g
+    delta = jnp.sqrt(kept[1] + EPSILON) / jnp.sqrt(squares + EPSILON) * g
+    return w - rate * delta, (squares, RHO * kept[1] + (1 - RHO) * delta * delta)
+
+
+def _adam(w: jax.Array, g: jax.Array, kept: tuple[jax.Array, ...], recipe: Recipe, rate: jax.Array,
+          step: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:  # fmt: skip
+    if recipe.optimizer == "adamw":
+        w = w * (1 - rate * recipe.decay)
+    mean = DECAYING * kept[0] + (1 - DECAYING) * g
+    squares = SECOND * kept[1] + (1 - SECOND) * g * g
+    size = jnp.sqrt(squares / (1 - SECOND**step)) + EPSILON
+    return w - rate * mean / (1 - DECAYING**step) / size, (mean, squares)
+
+
+UPDATES: dict[Optimizer, Update] = {
+    "sgd": _sgd, "rmsprop": _rmsprop, "adadelta": _adadelta, "adam": _adam, "adamw": _adam,
+}  # fmt: skip
+
 
 # ---------------------------------------------------------------- losses
 
@@ -81,7 +228,7 @@ def connect(task: Task) -> Trainer:
     return Training(task)
 
 
-class Training(JaxRank):
+class Training(JaxRank, Trained):
     """The model's loss and optimiser: the plain loop. A strategy overrides what follows the constructor."""
 
     def __init__(self, task: Task) -> None:
@@ -153,10 +300,6 @@ class Training(JaxRank):
     def weights(self) -> dict[str, NDArray[Any]]:
         return {name: np.array(each) for name, each in self.gathered().items()}
 
-    def digest(self) -> str:
-        """Hash the parameters; running means are ignored, because each rank's own images change them."""
-        return digest_of(self.weights())
-
     def set_rate(self, rate: float) -> None:
         self._rate = rate
 
@@ -165,11 +308,10 @@ class Training(JaxRank):
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         """Return each sample's class: this rank's alone, in whole batches."""
-        missing = self._work.batch_size - len(inputs)
-        filled = np.concatenate([inputs, np.repeat(inputs[:1], missing, 0)]) if missing > 0 else inputs
+        whole = filled(inputs, self._work.batch_size)
         arrays = jax.tree.map(lambda each: each.addressable_data(0), self.gathered())
         statistics = jax.tree.map(lambda each: each.addressable_data(0)[0], self._state.statistics)
-        return np.asarray(self._classes(arrays, statistics, _last(filled)), np.int64)[: len(inputs)]
+        return np.asarray(self._classes(arrays, statistics, _last(whole)), np.int64)[: len(inputs)]
 
     def learnt(self) -> Learnt:
         known = jax.tree.map(lambda each: np.asarray(each.addressable_data(0))[0], self._state.statistics)
@@ -193,8 +335,8 @@ class Training(JaxRank):
         if self._work.pass_ != "step":
             return new, loss[None], gradients
         recipe, averaged = self.spec.recipe, self.mean(gradients)
-        updated = optimizers.update(recipe, state.weights, averaged, state.kept, rate, number)
-        return State(*updated, new.statistics), loss[None]
+        new_weights = updated(recipe, state.weights, averaged, state.kept, rate, number)
+        return State(*new_weights, new.statistics), loss[None]
 
     def _forward(
         self, arrays: Arrays, known: Statistics, inputs: jax.Array, labels: jax.Array, key: jax.Array
@@ -227,7 +369,7 @@ class Training(JaxRank):
     def _begun(self) -> State:
         drawn = dict(weights.draw(self.spec, self.task.seed))
         known = jax.tree.map(lambda each: each[None], network.statistics(self.spec))
-        return self.placed(State(drawn, optimizers.start(self.spec.recipe, drawn), known))
+        return self.placed(State(drawn, first_kept(self.spec.recipe, drawn), known))
 
     def _moved(self, step: int) -> tuple[jax.Array, jax.Array]:
         inputs, labels = self._feed.batch(step)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
-from scaling.workloads import layers, rotary, sequences, weights
+from scaling.workloads import layers, sequences, weights
 from scaling.workloads.layers import Layer, Shape
 from scaling.workloads.specs import ModelSpec
 
@@ -194,7 +194,7 @@ def _attention(walk: _Walk, layer: sequences.Attention, x: jax.Array, own: Array
     length, width = x.shape[1:]
     queries, keys, values = (_by_head(each, width // layer.heads) for each in _projected(layer, x, own))
     if layer.rotary:
-        angles = rotary.angles(length, width // layer.heads, layer.rotary)
+        angles = weights.angles(length, width // layer.heads, layer.rotary)
         queries, keys = _turned(queries, *angles), _turned(keys, *angles)
     shared = layer.heads // layer.key_heads
     if shared > 1:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
 
-from scaling.frameworks import cuda, limits, options
+from scaling.frameworks import cuda, options
 from scaling.frameworks.base import PASSES, Option, Strategy, Traits
 from scaling.hosts import gpus
 from scaling.records.point import Device, Point
@@ -59,7 +59,7 @@ class JaxStrategy(Strategy):
         nothing: XLA compiles every step."""
         if point.workload.precision == "fp16":
             return "--precision fp16: JAX's loop does not scale losses; take bf16"
-        return limits.refuse(point) or options.refuse(point)
+        return options.refuse(point)
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
         """Return what XLA reads when it opens its devices. NPROC is the size of its pool of threads on CPU

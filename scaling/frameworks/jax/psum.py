@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scaling.frameworks import evaluating, network_env
-from scaling.frameworks.base import Traits
+from scaling.frameworks import network_env
+from scaling.frameworks.base import SKILLS, Traits
 from scaling.frameworks.jax.plain import JaxStrategy
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Task
@@ -15,10 +15,10 @@ class Psum(JaxStrategy):
     """Every rank has all parameters. One all-reduce averages all gradients."""
 
     names: tuple[str, ...] = ("jax:psum",)
-    trainer = "scaling.frameworks.jax.psum_trainer"
+    trainer = "scaling.frameworks.jax.mesh_trainer"
 
     def traits(self, _name: str) -> Traits:
-        return Traits(ports=1, nccl=True, accuracy=evaluating.ALL)
+        return Traits(ports=1, nccl=True, accuracy=SKILLS)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         shared = super().environ(task, announced)

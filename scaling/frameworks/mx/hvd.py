@@ -6,15 +6,11 @@ this loop by the batch: the update is the mean. Adasum, process sets and join ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from scaling.frameworks import evaluating
 from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.records import crossing
 from scaling.records.crossing import Parts
-from scaling.records.point import Device, Point
-from scaling.records.task import Task
+from scaling.records.point import Point
 
 
 class MXNetHorovod(Horovod, MXNetStrategy):
@@ -22,16 +18,9 @@ class MXNetHorovod(Horovod, MXNetStrategy):
 
     names = ("mxnet:horovod",)
     framework = "mxnet"
-    accuracy = evaluating.ALL
     options = {**OPTIONS, **MXNetStrategy.options}
     trainer = "scaling.frameworks.mx.hvd_trainer"
     preload = (*Horovod.preload, trainer)
-
-    def missing(self, name: str, device: Device = "cpu") -> str | None:
-        return MXNetStrategy.missing(self, name, device) or super().missing(name, device)
-
-    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        return {**MXNetStrategy.environ(self, task, announced), **super().environ(task, announced)}
 
     def wire_parts(self, point: Point) -> Parts:
         """Return whole gradients with `--precision fp16`: these are halves already."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import metadata
 
+from scaling.frameworks.abilities import Tracer
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.horovod.strategy import await_rendezvous, options_of
-from scaling.frameworks.horovod.timeline import timelines
+from scaling.frameworks.horovod.worker import Joined, timelines
 from scaling.frameworks.mx import loop
 from scaling.frameworks.mx.library import mx
-from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
 
 # isort: split
@@ -22,18 +20,17 @@ def connect(task: Task) -> Trainer:
     return GradientExchange(task) if task.point.kind == "comm" else Training(task)
 
 
-class Exchange(loop.Exchange):
+class Exchange(Joined, loop.Exchange):
     """A model's parameters, with Horovod's trainer."""
+
+    binding = hvd
 
     def make_trainer(
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
         """Connect to the other ranks first: the trainer needs their number."""
-        await_rendezvous(self.task)
-        hvd.init()
-        self.versions["horovod"] = metadata.version("horovod")
-        named = options_of(self.task.point)["compression"]
-        return hvd.DistributedTrainer(parameters, optimizer, compression=getattr(hvd.Compression, named))
+        self.join()
+        return hvd.DistributedTrainer(parameters, optimizer, compression=self.compression())
 
     def start(self) -> None:
         """Give all ranks rank 0's weights and running means: a sum to which other ranks add zeros. Horovod 0.28's
@@ -44,9 +41,6 @@ class Exchange(loop.Exchange):
                 value[:] = 0
             hvd.allreduce_(value, op=hvd.Sum, name=f"{name}.start")
         self.sync()
-
-    def close(self) -> None:
-        hvd.shutdown()
 
 
 class Training(Exchange, loop.Training):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from scaling.frameworks.mx import cuda_libraries, numpy_names
+from scaling.frameworks.mx import importing
 
-cuda_libraries.preload()
-with numpy_names.restored():
+importing.preload()
+with importing.restored():
     import mxnet as mx
 
 __all__ = ["mx"]

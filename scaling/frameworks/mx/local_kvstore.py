@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scaling.frameworks import network_env
-from scaling.frameworks.base import Option, Traits
+from scaling.frameworks.base import Option, Traits, WithNccl
 from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.frameworks.options import one_of
-from scaling.records.point import EXCHANGING, Device
+from scaling.records.point import EXCHANGING
 from scaling.records.task import Task
 
 CHOICES = {"auto": None, "true": True, "false": False}
 
 
-class LocalKvstore(MXNetStrategy):
+class LocalKvstore(WithNccl, MXNetStrategy):
     """One worker per node, with a context per device."""
 
     names = ("mxnet:local", "mxnet:device", "mxnet:nccl")
@@ -35,12 +35,6 @@ class LocalKvstore(MXNetStrategy):
 
     def traits(self, name: str) -> Traits:
         return Traits(drives="node", nccl=name == "mxnet:nccl", accuracy=("evaluate", "rate"))
-
-    def devices(self, name: str) -> tuple[Device, ...]:
-        return ("cuda",) if name == "mxnet:nccl" else super().devices(name)
-
-    def missing(self, name: str, device: Device = "cpu") -> str | None:
-        return super().missing(name, "cuda" if name == "mxnet:nccl" else device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         uses_nccl = task.point.strategy == "mxnet:nccl" and task.point.kind in EXCHANGING

@@ -1,4 +1,4 @@
-"""The Gluon training loop of all MXNet strategies: optimisers, losses, compute, and the trainers.
+"""The Gluon training loop of all MXNet strategies: a rank's contexts, emulated devices, compute, and the trainers.
 
 Strategies differ in their contexts and in the Trainer that exchanges the gradients.
 """
@@ -7,27 +7,216 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from types import ModuleType
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained, Untrained, digest_of, filled, pack
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.digest import digest_of
-from scaling.frameworks.evaluating import Learnt
 from scaling.frameworks.feeding import Opened
 from scaling.frameworks.mx import native_feed, network
-from scaling.frameworks.mx.emulated import EmulatedCompute
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.network import Network
 from scaling.frameworks.mx.optimizers import make_optimizer, set_rate
-from scaling.frameworks.mx.rank import MxnetRank
+from scaling.frameworks.mx.plain import cuda_build
 from scaling.frameworks.options import accumulated
+from scaling.hosts import gpus, proc
 from scaling.records.task import Task
+from scaling.tools.emulated.device import EmulatedDevice, value
+from scaling.tools.emulated.layers import Span
 from scaling.workloads import feeds as data
+from scaling.workloads import models
 from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
+
+# ---------------------------------------------------------------- tracing
+
+
+class MxnetTracer(Tracer):
+    """MXNet's profiler, over all devices of the process."""
+
+    def start(self, path: Path) -> None:
+        """Start the trace. MXNet opens its file only at the end: touch it now, so that an error is noticed."""
+        self._path, self._plain = path, path.with_suffix("")
+        self._plain.touch()
+        mx.profiler.set_config(profile_all=True, filename=str(self._plain))
+        mx.profiler.set_state("run")
+
+    def stop(self) -> None:
+        mx.nd.waitall()
+        mx.profiler.set_state("stop")
+        mx.profiler.dump(True)
+        pack(self._plain, self._path)
+
+
+# ---------------------------------------------------------------- rank
+
+
+class MxnetRank(Rank):
+    """One worker's contexts and its model. For several contexts override `find_contexts` and `ranks`."""
+
+    device_name: str
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.cuda = task.point.hardware.device == "cuda"
+        if self.cuda and not mx.context.num_gpus():
+            raise RuntimeError(f"mxnet {mx.__version__} finds no GPU: ./launch/install mxnet-cuda")
+        self.contexts = self.find_contexts()
+        self.spec = models.at(task.point)
+        self.dtype = "float16" if task.point.workload.precision == "fp16" else "float32"
+        self.versions = self._versions()
+
+    def find_contexts(self) -> list[mx.Context]:
+        return [mx.gpu(self.task.device_index) if self.cuda else mx.cpu()]
+
+    def ranks(self) -> Sequence[int]:
+        return (self.task.rank,)
+
+    def sync(self) -> None:
+        mx.nd.waitall()
+
+    def peak_memory_bytes(self) -> int:
+        """Return the GPUs' used memory in bytes, of all processes; 0 on CPU. MXNet's pool frees nothing."""
+        if not self.cuda:
+            return 0
+        told = [mx.context.gpu_memory_info(each.device_id) for each in self.contexts]
+        return max(int(total - free) for free, total in told)
+
+    def tracers(self) -> Sequence[Tracer]:
+        return [MxnetTracer()]
+
+    def describe(self, net: mx.gluon.Block) -> dict[str, mx.gluon.Parameter]:
+        """Set the model's size. Return its trained gluon.Parameters. Their names sort in the model's order and
+        agree in all processes. Gluon numbers its own names anew for each model, and its Trainer sorts by name."""
+        described = isinstance(net, network.Network)
+        trained = list((network.parameters(net) if described else net._collect_params_with_prefix()).items())
+        sizes = [each.data(self.contexts[0]).size for _, each in trained]
+        self.parameters = sum(sizes)
+        bytes_each = [each.data(self.contexts[0]).dtype().itemsize for _, each in trained]
+        self.gradient_bytes = sum(size * each for size, each in zip(sizes, bytes_each, strict=True))
+        return {f"{index:03d}.{name}": each for index, (name, each) in enumerate(trained)}
+
+    def name_device(self) -> str:
+        if self.cuda:
+            return str(gpus.gather_gpus()[0][self.contexts[0].device_id].name)
+        return proc.cpu_model(proc.cpuinfo())
+
+    def _versions(self) -> dict[str, str]:
+        found = {"mxnet": str(mx.__version__), "numpy": metadata.version("numpy")}
+        if self.cuda:
+            found["build"] = cuda_build() or "?"
+        return found
+
+
+# ---------------------------------------------------------------- emulated
+#
+# Real gradients and exchange; sleeps replace the compute.
+# * The block has the model's parameters, divided by the point's `shrink`, in the model's order.
+# * As MXNet's engine does: a layer's gradients go to the Trainer after the sleep of its backward pass, and its
+#   forward pass sleeps once its weights are here.
+# * A gradient has one value per rank and step: the digest shows what an exchange leaves out or adds twice.
+# * The update is plain SGD.
+
+
+# Gluon's trainers skip such parameters.
+LEFT_OUT = SimpleNamespace(grad_req="null")
+
+
+class EmulatedCompute:
+    """The parameters of emulated devices, and their time, which is the same on all devices of a process."""
+
+    def __init__(self, rank: MxnetRank) -> None:
+        self._task, self._contexts = rank.task, rank.contexts
+        # Nothing is learnt.
+        self.recipe = Recipe(rate=rank.spec.recipe.rate, momentum=0.0)
+        self._device = EmulatedDevice(rank.task.point)
+        self._timeline = self._device.timeline
+        self._steps = 0
+        self.device_name = self._device.name
+        self.net = _net(self._device.spans, rank.contexts)
+
+    def batch_size(self) -> int:
+        return self._task.point.workload.batch_size
+
+    def begin(self, _parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
+        """Make one step, with all that trainers create late."""
+        self._trainer = trainer
+        # In the model's order.
+        self._parameters = trainer._params
+        numbers = iter(range(len(self._parameters)))
+        self._numbered = [(span, [next(numbers) for _ in span.sizes]) for span in self._device.spans]
+        # For each gradient, what the Trainer sees while that one is ready.
+        self._ready = [
+            [each if other is each else LEFT_OUT for other in self._parameters] for each in self._parameters
+        ]
+        trainer.step(1, ignore_stale_grad=True)
+        mx.nd.waitall()
+        self._timeline.meet()
+
+    def differentiate(self) -> int:
+        """Sleep as the profile says. The exchange of each gradient begins when it is ready."""
+        self._timeline.begin(self._device.rate.step_s)
+        for span, numbers in self._numbered:
+            self._wait_for(numbers)
+            self._timeline.spend(span.forward_s)
+        for span, numbers in reversed(self._numbered):
+            self._timeline.spend(span.backward_s)
+            for number in reversed(numbers):
+                self._exchange(number, value(self._task.rank, self._steps))
+        return self._task.point.workload.batch_size * len(self._contexts)
+
+    def update(self) -> None:
+        """Update in this process, if the Trainer does so. The exchange has begun already."""
+        self._trainer._params = self._parameters
+        self._trainer._update()
+
+    def keep_up(self) -> None:
+        """Count the step. The next step waits for the exchange."""
+        self._steps += 1
+
+    def sync(self) -> None:
+        self._timeline.ask()
+        mx.nd.waitall()
+        self._timeline.granted()
+        self._timeline.finish()
+
+    def loss(self) -> None:
+        """Return None: nothing is learnt."""
+
+    def _wait_for(self, numbers: list[int]) -> None:
+        """Wait for the weights of the last step's exchange, on all devices."""
+        self._timeline.ask()
+        for number in numbers:
+            for weight in self._parameters[number].list_data():
+                weight.wait_to_read()
+        self._timeline.granted()
+
+    def _exchange(self, number: int, filled_with: float) -> None:
+        of = self._parameters[number]
+        for index, (weight, gradient) in enumerate(zip(of.list_data(), of.list_grad(), strict=True)):
+            gradient[:] = filled_with + index
+            # Set by backward: trainers skip stale gradients.
+            weight._fresh_grad = True
+        self._trainer._params = self._ready[number]
+        self._trainer._allreduce_grads()
+
+
+def _net(spans: Sequence[Span], contexts: Sequence[mx.Context]) -> mx.gluon.Block:
+    net = mx.gluon.nn.Sequential()
+    for span in spans:
+        block = mx.gluon.nn.Sequential()
+        for index, size in enumerate(span.sizes):
+            name = f"weight{index}"
+            setattr(block, name, block.params.get(name, shape=(size,), init="zeros"))
+        net.add(block)
+    net.initialize(ctx=contexts)
+    return net
+
 
 # ---------------------------------------------------------------- losses
 
@@ -158,8 +347,11 @@ class RealCompute:
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         """Return each sample's class, by the first context. A smaller batch is padded."""
         size = self._rank.task.point.workload.batch_size
-        whole = np.concatenate([inputs, np.repeat(inputs[:1], size - len(inputs), axis=0)])
-        logits = self.net(self._array(whole, self._rank.contexts[0])).astype("float32", copy=False).asnumpy()
+        logits = (
+            self.net(self._array(filled(inputs, size), self._rank.contexts[0]))
+            .astype("float32", copy=False)
+            .asnumpy()
+        )
         found = logits[:, 0] > 0 if isinstance(self._rank.spec.target, Binary) else logits.argmax(1)
         classes: NDArray[np.int64] = found[: len(inputs)].astype(np.int64)
         return classes
@@ -218,7 +410,6 @@ class RealCompute:
 
 # ---------------------------------------------------------------- loop
 
-# Feeds a rank, without training.
 pipeline = native_feed.pipeline
 
 
@@ -271,7 +462,7 @@ class Exchange(MxnetRank):
         return {"rescale_grad": 1.0 / self.update_samples(), "multi_precision": self.dtype == "float16"}
 
 
-class Training(Exchange):
+class Training(Trained, Exchange):
     """The model's loss and optimiser. With `Exchange` above it is the plain loop."""
 
     def __init__(self, task: Task) -> None:
@@ -330,24 +521,12 @@ class Training(Exchange):
     def weights_of(self, context: mx.Context) -> dict[str, NDArray[Any]]:
         return {name: each.data(context).asnumpy() for name, each in self.trained.items()}
 
-    def digest(self) -> str:
-        """Hash the parameters; running means are ignored, because each rank's own images change them."""
-        return digest_of(self.weights())
-
     def digest_on(self, context: mx.Context) -> str:
         return digest_of(self.weights_of(context))
 
 
-class GradientExchange(Exchange):
+class GradientExchange(Untrained, Exchange):
     """One step's exchange alone, with the keys, sizes, order and update of training. Gradients are zero."""
-
-    samples = 0
 
     def step(self) -> None:
         self.update()
-
-    def loss(self) -> None:
-        """Return None: nothing is trained."""
-
-    def digest(self) -> None:
-        """Return None: nothing is trained."""

@@ -6,10 +6,10 @@ Gluon's DataLoader is not used: its processes hang or die next to the engine (ap
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from scaling.frameworks import feeding
-from scaling.frameworks.base import Trainer
-from scaling.frameworks.feeding import Batch, FeedError, Opened
+from scaling.frameworks.feeding import Batch, FeedError
 from scaling.frameworks.mx.library import mx
 from scaling.records.task import Task
 from scaling.workloads import data, feeds
@@ -17,14 +17,6 @@ from scaling.workloads.data import recordio
 from scaling.workloads.specs import ModelSpec
 
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-
-
-def opened(task: Task, spec: ModelSpec) -> Opened:
-    return feeding.opened(task, spec, Records)
-
-
-def pipeline(task: Task) -> Trainer:
-    return feeding.alone(task, Records)
 
 
 class Records:
@@ -102,3 +94,7 @@ def _iterator(task: Task, path: str, shape: tuple[int, ...], workers: int) -> mx
         rand_mirror=True,
         verbose=False,
     )
+
+
+# Opens a rank's feed, and feeds a rank without training.
+opened, pipeline = partial(feeding.opened, native=Records), partial(feeding.alone, native=Records)

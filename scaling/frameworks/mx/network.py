@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaling.frameworks.mx.library import mx
-from scaling.workloads import layers, rotary, sequences, weights
+from scaling.workloads import layers, sequences, weights
 from scaling.workloads.layers import Layer, Shape
 from scaling.workloads.specs import ModelSpec
 
@@ -44,11 +44,9 @@ class Branches(mx.gluon.HybridBlock):  # type: ignore[misc]
         return F.concat(*(each(x) for each in self._branches), dim=1)
 
 
-class GELUTanh(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """The tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
-
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        return 0.5 * x * (1 + F.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
+def _gelu_tanh(F: ModuleType, x: Value) -> Value:
+    """Return the tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
+    return 0.5 * x * (1 + F.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
 
 
 class OneHot(mx.gluon.HybridBlock):  # type: ignore[misc]
@@ -96,19 +94,13 @@ class Segments(Learnt):
         return F.broadcast_add(x, F.expand_dims(first, axis=0))
 
 
-class Patches(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """An image's positions as a sequence."""
-
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        """Map (batch, channels, height, width) to (batch, places, channels)."""
-        return F.transpose(F.reshape(x, (0, 0, -1)), (0, 2, 1))
+def _patches(F: ModuleType, x: Value) -> Value:
+    """Map an image (batch, channels, height, width) to (batch, places, channels)."""
+    return F.transpose(F.reshape(x, (0, 0, -1)), (0, 2, 1))
 
 
 class ClassToken(Learnt):
     """Puts a learnt vector in front of a sequence."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(sequences.ClassToken(), shape)
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
         """Map (batch, length, width) to (batch, length + 1, width)."""
@@ -116,15 +108,8 @@ class ClassToken(Learnt):
         return F.concat(F.broadcast_add(zeros, F.reshape(weight, (1, 1, -1))), x, dim=1)
 
 
-class First(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """The first vector of a sequence."""
-
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        """Map (batch, length, width) to (batch, width)."""
-        return _place(F, x, 0)
-
-
-def _place(F: ModuleType, x: Value, index: int) -> Value:
+def _place(F: ModuleType, x: Value, index: int = 0) -> Value:
+    """Map (batch, length, width) to one vector of the sequence: (batch, width)."""
     return F.reshape(F.slice_axis(x, axis=1, begin=index, end=index + 1), (0, -1))
 
 
@@ -209,7 +194,7 @@ class Attention(Learnt):
         self._size = shape[1] // layer.heads
         self.dropout = mx.gluon.nn.Dropout(layer.dropout)
         if layer.rotary:
-            cosine, sine = rotary.angles(self._length, self._size, layer.rotary)
+            cosine, sine = weights.angles(self._length, self._size, layer.rotary)
             self.cosine = self.params.get_constant("cosine", cosine)
             self.sine = self.params.get_constant("sine", sine)
 
@@ -407,7 +392,7 @@ def _global_mean(_layer: Layer, _shape: Shape) -> Block:
 def _activation(layer: layers.Activation, _shape: Shape) -> Block:
     if layer.kind == "relu":
         return nn.Activation("relu")
-    return nn.GELU() if layer.kind == "gelu" else GELUTanh()
+    return nn.GELU() if layer.kind == "gelu" else nn.HybridLambda(_gelu_tanh)
 
 
 MAKERS: dict[type[Layer], Callable[[Any, Shape], Block]] = {
@@ -425,9 +410,9 @@ MAKERS: dict[type[Layer], Callable[[Any, Shape], Block]] = {
     sequences.Embedding: lambda each, _shape: nn.Embedding(each.words, each.width),
     sequences.Positions: Positions,
     sequences.Segments: Segments,
-    sequences.Patches: lambda _layer, _shape: Patches(),
-    sequences.ClassToken: lambda _layer, shape: ClassToken(shape),
-    sequences.First: lambda _layer, _shape: First(),
+    sequences.Patches: lambda _layer, _shape: nn.HybridLambda(_patches),
+    sequences.ClassToken: ClassToken,
+    sequences.First: lambda _layer, _shape: nn.HybridLambda(_place),
     sequences.LSTM: LastState,
     sequences.LayerNorm: lambda each, shape: nn.LayerNorm(epsilon=each.epsilon, in_channels=shape[-1]),
     sequences.RMSNorm: RMSNorm,

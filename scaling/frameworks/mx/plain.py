@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
 
-from scaling.frameworks import cuda, limits, options
+from scaling.frameworks import cuda, options
 from scaling.frameworks.base import PASSES, Option, Strategy, Traits
 from scaling.hosts import gpus
 from scaling.records.point import Device, Point
@@ -42,7 +42,7 @@ class MXNetStrategy(Strategy):
         return cuda.no_kernels(name, COMPILED, lambda: "use another framework")
 
     def refuse(self, point: Point) -> str | None:
-        if (why := limits.refuse(point)) is not None:
+        if (why := options.refuse_emulated(point)) is not None:
             return why
         work = point.workload
         if work.precision != "fp32" and (work.precision, point.hardware.device) != ("fp16", "cuda"):

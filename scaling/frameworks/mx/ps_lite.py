@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from scaling.frameworks.listening import LOOK_S, refuses, until_it_listens
-from scaling.frameworks.mx import cuda_libraries, numpy_names
+from scaling.frameworks.mx import importing
 from scaling.frameworks.mx.dist_kvstore import address_of, server_of
 from scaling.records.task import Task
 
@@ -29,8 +29,8 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     if server is not None:
         until_it_listens(task.address, task.ports[0], SCHEDULER_S)
     if not is_imported:
-        cuda_libraries.preload()
-        with numpy_names.restored():
+        importing.preload()
+        with importing.restored():
             import_module("mxnet")
     else:  # forked from a process that has imported MXNet as a worker
         server_module: Any = import_module("mxnet.kvstore.kvstore_server")

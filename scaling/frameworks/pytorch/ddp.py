@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scaling.frameworks import collective_bytes, evaluating
-from scaling.frameworks.base import Option, Traits, read_options
+from scaling.frameworks import collective_bytes
+from scaling.frameworks.base import SKILLS, Option, Traits, WithNccl, read_options
 from scaling.frameworks.options import one_of, positive_number
-from scaling.frameworks.pytorch.torch_distributed import TorchDistributed
+from scaling.frameworks.pytorch.plain import TorchDistributed
 from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
-from scaling.records.point import Device, Point
+from scaling.records.point import Point
 from scaling.records.task import Task
 from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB
 
 UNCOMPRESSED = "none"
 
 
-class DDP(TorchDistributed):
+class DDP(WithNccl, TorchDistributed):
     """All gradients are on all ranks. So is the optimiser's state, unless it is sharded (ZeRO stage 1)."""
 
     names: tuple[str, ...] = ("torch:nccl", "torch:gloo")
@@ -52,13 +52,7 @@ class DDP(TorchDistributed):
     trainer = "scaling.frameworks.pytorch.ddp_trainer"
 
     def traits(self, name: str) -> Traits:
-        return Traits(ports=1, nccl=name == "torch:nccl", accuracy=evaluating.ALL)
-
-    def devices(self, name: str) -> tuple[Device, ...]:
-        return ("cuda",) if name == "torch:nccl" else super().devices(name)
-
-    def missing(self, name: str, device: Device = "cpu") -> str | None:
-        return super().missing(name, "cuda" if name == "torch:nccl" else device)
+        return Traits(ports=1, nccl=name == "torch:nccl", accuracy=SKILLS)
 
     def refuse(self, point: Point) -> str | None:
         """Return what DDP cannot do.

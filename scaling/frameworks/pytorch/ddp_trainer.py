@@ -13,12 +13,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.pytorch import process_group
 from scaling.frameworks.pytorch.compute import Optimizer
 from scaling.frameworks.pytorch.ddp import STRATEGY, options_of
-from scaling.frameworks.pytorch.exchange import Exchange, alongside
+from scaling.frameworks.pytorch.exchange import Exchange, Grouped, alongside, join
 from scaling.frameworks.pytorch.loop import Training
-from scaling.frameworks.pytorch.process_group import join
 from scaling.records.task import Task
 from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, bucket_bytes
 
@@ -35,7 +33,7 @@ def connect(task: Task) -> Trainer:
     return ShardedOptimizer(task) if options_of(task.point)["shard_optimizer"] else Distributed(task)
 
 
-class Parallel(Training):
+class Parallel(Grouped, Training):
     """The shared loop with its model inside DistributedDataParallel."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
@@ -60,12 +58,6 @@ class Parallel(Training):
     def hold(self) -> AbstractContextManager[None]:
         return self._parallel.no_sync()
 
-    def mean_over_ranks(self, values: Tensor) -> Tensor:
-        return process_group.mean_over_ranks(values)
-
-    def close(self) -> None:
-        distributed.destroy_process_group()
-
 
 class Distributed(Parallel):
     """Every rank updates all parameters."""
@@ -86,7 +78,7 @@ class ShardedOptimizer(Parallel):
         return sharded(super().make_optimizer())
 
 
-class GradientExchange(Exchange):
+class GradientExchange(Grouped, Exchange):
     """The collectives of one DDP step alone: this model's gradients and buffers."""
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
@@ -125,9 +117,6 @@ class GradientExchange(Exchange):
         for bucket in self._buckets:
             sent = bucket.to(self._wire).div_(self.task.point.world_size)
             yield bucket, sent, distributed.all_reduce(sent, async_op=True)
-
-    def close(self) -> None:
-        distributed.destroy_process_group()
 
 
 def sharded(whole: Optimizer) -> Optimizer:

@@ -1,22 +1,24 @@
-"""The exchange of a strategy alone, or during its own compute."""
+"""The exchange of a strategy alone, or during its own compute, and the process group that joins ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 
 import torch
+from torch import Tensor, distributed
 
-from scaling.frameworks.base import Trainer
+from scaling.frameworks.abilities import Untrained
+from scaling.frameworks.base import Trainer, timeout_s
+from scaling.frameworks.pytorch import store
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.records.task import Task
 
 
-class Exchange(TorchRank):
+class Exchange(Untrained, TorchRank):
     """A rank that exchanges as in training and computes nothing. A strategy overrides `send` and joins. With
     `beside`, another trainer of the process computes and has joined. On a GPU this one then has its own stream."""
-
-    samples = 0
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task)
@@ -35,12 +37,6 @@ class Exchange(TorchRank):
         else:
             self._stream.synchronize()
 
-    def loss(self) -> None:
-        """Return None: nothing is trained."""
-
-    def digest(self) -> None:
-        """Return None: nothing is trained."""
-
     def _flowing(self) -> AbstractContextManager[None]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
@@ -53,3 +49,35 @@ def alongside(rank: Training, make: Callable[[], Trainer]) -> Trainer | None:
         made = None
     fits = rank.mean_over_ranks(torch.full((1,), float(made is not None), device=rank.device))
     return made if float(fits) == 1.0 else None
+
+
+# ---------------------------------------------------------------- process group
+
+
+def join(rank: TorchRank, backend: str) -> None:
+    task, timeout = rank.task, patience(rank)
+    distributed.init_process_group(
+        backend,
+        store=store.open_store(task.address, task.ports[0], hosts=task.rank == 0, timeout=timeout),
+        rank=task.rank,
+        world_size=task.point.world_size,
+        timeout=timeout,
+        # NCCL then connects here, not during the first step.
+        device_id=rank.device if backend == "nccl" else None,
+    )
+
+
+class Grouped:
+    """A rank of the process group."""
+
+    def mean_over_ranks(self, values: Tensor) -> Tensor:
+        """Replace the values by their mean over the process group. Return them."""
+        distributed.all_reduce(values)
+        return values.div_(distributed.get_world_size())
+
+    def close(self) -> None:
+        distributed.destroy_process_group()
+
+
+def patience(rank: TorchRank) -> timedelta:
+    return timedelta(seconds=timeout_s(rank.task.clocks))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from scaling.frameworks import collective_bytes, cuda, evaluating
-from scaling.frameworks.base import Option, Traits, read_options
+from scaling.frameworks import collective_bytes, cuda
+from scaling.frameworks.base import SKILLS, Option, Traits, read_options
 from scaling.frameworks.options import accumulated, count_from_0, one_of
 from scaling.frameworks.pytorch import installed
-from scaling.frameworks.pytorch.torch_distributed import TorchDistributed
+from scaling.frameworks.pytorch.plain import TorchDistributed
 from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
@@ -50,7 +50,7 @@ class FSDP2(TorchDistributed):
     trainer = "scaling.frameworks.pytorch.fsdp_trainer"
 
     def traits(self, _name: str) -> Traits:
-        return Traits(ports=1, nccl=True, accuracy=evaluating.ALL)
+        return Traits(ports=1, nccl=True, accuracy=SKILLS)
 
     def devices(self, _name: str) -> tuple[Device, ...]:
         """Return devices that compute: an emulated one cannot wait for parameters before it sleeps."""

@@ -24,10 +24,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from scaling.errors import UsageError
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
-from scaling.frameworks.pytorch import fsdp, process_group
-from scaling.frameworks.pytorch.exchange import Exchange
+from scaling.frameworks.pytorch import fsdp
+from scaling.frameworks.pytorch.exchange import Exchange, Grouped, join, patience
 from scaling.frameworks.pytorch.loop import TorchRank, Training
-from scaling.frameworks.pytorch.process_group import join, patience
 from scaling.records.task import Task
 
 # ---------------------------------------------------------------- fsdp units
@@ -82,7 +81,7 @@ def connect(task: Task) -> Trainer:
     return ShardExchange(task) if task.point.kind == "comm" else FullySharded(task)
 
 
-class FullySharded(Training):
+class FullySharded(Grouped, Training):
     """The shared loop with its model in sharded units."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
@@ -116,12 +115,6 @@ class FullySharded(Training):
         named = self._module.named_parameters()
         return {name: _whole(each).detach().cpu().numpy().copy() for name, each in named}
 
-    def mean_over_ranks(self, values: Tensor) -> Tensor:
-        return process_group.mean_over_ranks(values)
-
-    def close(self) -> None:
-        distributed.destroy_process_group()
-
 
 class Groups(NamedTuple):
     """The ranks that share parameters, and the ranks with the same rows (None if there are no others)."""
@@ -150,7 +143,7 @@ class Buffers(NamedTuple):
     reduced: Tensor
 
 
-class ShardExchange(Exchange):
+class ShardExchange(Grouped, Exchange):
     """The collectives of one step alone, in FSDP's order: queued on NCCL, one by one over Gloo."""
 
     def __init__(self, task: Task) -> None:
@@ -184,9 +177,6 @@ class ShardExchange(Exchange):
             works.append(self._reduce(unit))
         for work in filter(None, works):
             work.wait()
-
-    def close(self) -> None:
-        distributed.destroy_process_group()
 
     def _buffers(self, unit: Unit, dtype: torch.dtype) -> Buffers:
         ranks = self._groups.sharing.size()

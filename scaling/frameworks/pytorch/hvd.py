@@ -5,10 +5,8 @@ Horovod's Adasum, process sets and join are not supported.
 
 from __future__ import annotations
 
-from scaling.frameworks import evaluating
 from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.pytorch.plain import TorchStrategy
-from scaling.records.point import Device
 
 
 class PyTorchHorovod(Horovod, TorchStrategy):
@@ -16,13 +14,9 @@ class PyTorchHorovod(Horovod, TorchStrategy):
 
     names = ("torch:horovod",)
     framework = "torch"
-    accuracy = evaluating.ALL
     options = {**OPTIONS, **TorchStrategy.options}
     trainer = "scaling.frameworks.pytorch.hvd_trainer"
     preload = (*Horovod.preload, trainer)
-
-    def missing(self, name: str, device: Device = "cpu") -> str | None:
-        return TorchStrategy.missing(self, name, device) or super().missing(name, device)
 
 
 STRATEGY = PyTorchHorovod()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any
 
 import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
 
+from scaling.frameworks.abilities import Tracer
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.horovod.strategy import await_rendezvous, options_of
-from scaling.frameworks.horovod.timeline import timelines
+from scaling.frameworks.horovod.worker import Joined, timelines
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch.compute import Optimizer
 from scaling.frameworks.pytorch.exchange import Exchange, alongside
-from scaling.frameworks.pytorch.loop import TorchRank, Training
-from scaling.frameworks.tracing import Tracer
+from scaling.frameworks.pytorch.loop import Training
 from scaling.records.task import Task
 
 
@@ -25,16 +23,17 @@ def connect(task: Task) -> Trainer:
     return GradientExchange(task) if task.point.kind == "comm" else Distributed(task)
 
 
-class Distributed(Training):
+class Distributed(Joined, Training):
     """The shared loop with Horovod's optimiser. Hooks exchange gradients in backward; the update waits for all."""
 
+    binding = hvd
     # Horovod derives its class at run time from the optimiser's class.
     _optimizer: Any
     _sends = True
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Join. All ranks then have rank 0's weights and buffers."""
-        _join(self)
+        self.join()
         state = {name: _dense(each) for name, each in module.state_dict().items()}
         hvd.broadcast_parameters(state, root_rank=0)
         return module
@@ -78,21 +77,20 @@ class Distributed(Training):
     def tracers(self) -> Sequence[Tracer]:
         return [*super().tracers(), *timelines(self.task, hvd)]
 
-    def close(self) -> None:
-        hvd.shutdown()
-
     def _compile(self) -> None:
         """Compile, and end the exchange that its backward pass began."""
         super()._compile()
         self._optimizer.synchronize()
 
 
-class GradientExchange(Exchange):
+class GradientExchange(Joined, Exchange):
     """The all-reduces of one step alone: by name, in backward's order, fused by Horovod as in training."""
+
+    binding = hvd
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task, beside=beside)
-        _join(self)
+        self.join()
         module = self.build()
         self.describe(module)
         self._compression = _compression(self)
@@ -108,18 +106,9 @@ class GradientExchange(Exchange):
         for gradient, handle, context in flying:
             gradient.set_(compression.decompress(hvd.synchronize(handle), context))
 
-    def close(self) -> None:
-        hvd.shutdown()
 
-
-def _join(rank: TorchRank) -> None:
-    await_rendezvous(rank.task)
-    hvd.init()
-    rank.versions["horovod"] = metadata.version("horovod")
-
-
-def _compression(rank: TorchRank) -> Any:
-    named = getattr(hvd.Compression, options_of(rank.task.point)["compression"])
+def _compression(rank: Joined) -> Any:
+    named = rank.compression()
     return ChannelsLast(named) if rank.task.point.workload.memory_format == "channels_last" else named
 
 

@@ -5,6 +5,7 @@ Strategies differ in what they wrap around the model.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
@@ -17,19 +18,49 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.digest import digest_of
-from scaling.frameworks.evaluating import Learnt
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch import libraries, native_feed, network
 from scaling.frameworks.pytorch.compute import Batch, Compute, Optimizer, RealCompute
-from scaling.frameworks.pytorch.device_digest import device_digest
-from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
 from scaling.records.telemetry import TRACED
 from scaling.tools.emulated.device import EmulatedDevice, Timeline, value
 from scaling.tools.emulated.layers import Span
 from scaling.workloads import models, weights
+
+# ---------------------------------------------------------------- device digest
+#
+# A hash of parameters that a GPU computes: one thread would take seconds to copy and hash gigabytes.
+
+
+# Odd constants of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+GAMMA, MIX = -0x61C8864680B583EB, -0x40A7B892E31B1A47
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+CHUNK = 1 << 24
+
+
+def device_digest(parameters: Iterable[Tensor], chunk: int = CHUNK) -> str:
+    """Hash the bits of the parameters in their order, as 16 hexadecimal digits. Any changed, moved or exchanged
+    value changes it. Integer sums do not depend on their order, so ranks with equal parameters agree."""
+    sums = [part for each in parameters for part in _sums(each.detach(), chunk)]
+    found = torch.stack(sums).cpu().numpy().tobytes() if sums else b""
+    return hashlib.sha256(found).hexdigest()[:16]
+
+
+def _sums(tensor: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    """Return two sums of mixed values, modulo 2**64: alone, and times their odd places."""
+    bits = tensor.contiguous().flatten().view(INTEGERS[tensor.element_size()])
+    first = second = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for start in range(0, len(bits), chunk):
+        values = bits[start : start + chunk].long()
+        places = torch.arange(start, start + len(values), device=tensor.device)
+        mixed = (values + places * GAMMA) * MIX
+        mixed = (mixed ^ (mixed >> 31)) * MIX
+        first = first + mixed.sum()
+        second = second + (mixed * (2 * places + 1)).sum()
+    return first, second
+
 
 # ---------------------------------------------------------------- emulated
 #
@@ -81,7 +112,7 @@ class EmulatedCompute:
         return self.model(images) * self._value
 
     def backward(self, images: Tensor, labels: Tensor, _parts: int = 1) -> Tensor:
-        """Sleep as the profile says, for a whole batch (limits.refuse)."""
+        """Sleep as the profile says, for a whole batch (limits.refuse_emulated)."""
         loss = self.forward(images, labels)
         loss.backward()
         return loss.detach()
@@ -158,7 +189,6 @@ class TorchTracer(Tracer):
 
 # ---------------------------------------------------------------- loop
 
-# Feeds a rank, without training.
 pipeline = native_feed.pipeline
 
 
@@ -166,11 +196,8 @@ def connect(task: Task) -> Trainer:
     return Training(task)
 
 
-class TorchRank:
+class TorchRank(Rank):
     """One worker's device, and the facts of it and its model."""
-
-    parameters: int
-    gradient_bytes: int
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -183,7 +210,6 @@ class TorchRank:
         self.has_device_clock = self.cuda
         self._marks: list[torch.cuda.Event] = []
         self.versions = _versions(cuda=self.cuda)
-        self.notes: tuple[str, ...] = ()
 
     def sync(self) -> None:
         self.compute.sync()
@@ -209,9 +235,6 @@ class TorchRank:
         if self.cuda:
             torch.cuda.empty_cache()
 
-    def close(self) -> None:
-        """Do nothing."""
-
     def tracers(self) -> Sequence[Tracer]:
         return [TorchTracer(cuda=self.cuda)]
 
@@ -227,7 +250,7 @@ class TorchRank:
         return sizes
 
 
-class Training(TorchRank):
+class Training(TorchRank, Trained):
     """The model's loss and optimiser: the plain loop. Override `wrap`, `make_optimizer`, `hold` and `update`."""
 
     def __init__(self, task: Task) -> None:
@@ -314,10 +337,6 @@ class Training(TorchRank):
 
     def device_digest(self) -> str | None:
         return device_digest(self._module.parameters()) if self.cuda else None
-
-    def digest(self) -> str:
-        """Hash the parameters; buffers (running means) are ignored, because each rank's own images change them."""
-        return digest_of(self.weights())
 
     def _compile(self) -> None:
         """Compile around the wrapper, as DDP's manual asks. Done here, since a step would count as stalled."""

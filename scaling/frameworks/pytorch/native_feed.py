@@ -9,6 +9,7 @@ import io
 import math
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
 from typing import Any, TypeAlias
@@ -21,8 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from scaling.errors import UsageError
 from scaling.frameworks import feeding
-from scaling.frameworks.base import Trainer
-from scaling.frameworks.feeding import Batch, FeedError, Opened
+from scaling.frameworks.feeding import Batch, FeedError
 from scaling.records.task import Task
 from scaling.workloads import feeds
 from scaling.workloads.feeds.pictures import damages
@@ -157,14 +157,6 @@ def _mirrors() -> bool:
 GONE_S = 2.0
 
 
-def opened(task: Task, spec: ModelSpec) -> Opened:
-    return feeding.opened(task, spec, Loader)
-
-
-def pipeline(task: Task) -> Trainer:
-    return feeding.alone(task, Loader)
-
-
 class Decoded(Dataset[tuple[Tensor, int]]):
     """Training images, uint8 (channels, height, width), and classes. Raises UsageError for a broken picture."""
 
@@ -239,3 +231,7 @@ class Loader:
 
     def close(self) -> None:
         self._batches._shutdown_workers()
+
+
+# Opens a rank's feed, and feeds a rank without training.
+opened, pipeline = partial(feeding.opened, native=Loader), partial(feeding.alone, native=Loader)

@@ -32,23 +32,26 @@ class OneHot(nn.Module):
         return functional.one_hot(tokens, self._words).float()
 
 
-class Positions(nn.Module):
-    """Adds a vector to each position of (batch, length, width)."""
+class Learnt(nn.Module):
+    """Base of modules with the parameters of the description, by its names and in its order."""
 
-    def __init__(self, length: int, width: int) -> None:
+    weight: nn.Parameter
+
+    def __init__(self, layer: Layer, shape: Shape) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(length, width))
+        for each in layer.parameters(shape):
+            self.register_parameter(each.name, nn.Parameter(torch.empty(each.shape)))
+
+
+class Positions(Learnt):
+    """Adds a vector to each position of (batch, length, width)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.weight[: x.shape[1]]
 
 
-class Segments(nn.Module):
+class Segments(Learnt):
     """Adds the vector of the first segment to (batch, length, width)."""
-
-    def __init__(self, kinds: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(kinds, width))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.weight[0]
@@ -62,12 +65,8 @@ class Patches(nn.Module):
         return x.flatten(2).transpose(1, 2)
 
 
-class ClassToken(nn.Module):
+class ClassToken(Learnt):
     """Puts a learnt vector in front of a sequence."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, length, width) to (batch, length + 1, width)."""
@@ -104,14 +103,12 @@ class LastState(nn.LSTM):
         return states.transpose(0, 1).flatten(1)
 
 
-class Gated(nn.Module):
+class Gated(Learnt):
     """down(silu(gate(x)) x up(x)), for x (batch, length, width)."""
 
-    def __init__(self, width: int, inside: int) -> None:
-        super().__init__()
-        self.gate_weight = nn.Parameter(torch.empty(inside, width))
-        self.up_weight = nn.Parameter(torch.empty(inside, width))
-        self.down_weight = nn.Parameter(torch.empty(width, inside))
+    gate_weight: nn.Parameter
+    up_weight: nn.Parameter
+    down_weight: nn.Parameter
 
     def forward(self, x: Tensor) -> Tensor:
         gate = functional.silu(functional.linear(x, self.gate_weight))
@@ -137,15 +134,13 @@ class TiedLogits(nn.Module):
         self.weight = self._words[0].weight
 
 
-class Attention(nn.Module):
-    """Scaled dot-product attention, with its parameters named and ordered as described."""
+class Attention(Learnt):
+    """Scaled dot-product attention."""
 
     def __init__(self, layer: sequences.Attention, shape: Shape) -> None:
-        super().__init__()
+        super().__init__(layer, shape)
         self._layer, self._size = layer, shape[1] // layer.heads
         self._widths = layer.widths(shape[1])
-        for each in layer.parameters(shape):
-            self.register_parameter(each.name, nn.Parameter(torch.empty(each.shape)))
 
     def forward(self, x: Tensor) -> Tensor:
         layer = self._layer
@@ -327,14 +322,14 @@ MAKERS: dict[type[Layer], Callable[[Any, Shape], nn.Module]] = {
     layers.Dropout: lambda layer, _shape: nn.Dropout(layer.rate),
     sequences.OneHot: lambda layer, _shape: OneHot(layer.words),
     sequences.Embedding: lambda layer, _shape: nn.Embedding(layer.words, layer.width),
-    sequences.Positions: lambda layer, shape: Positions(layer.length, shape[1]),
-    sequences.Segments: lambda layer, shape: Segments(layer.kinds, shape[1]),
+    sequences.Positions: Positions,
+    sequences.Segments: Segments,
     sequences.Patches: lambda _layer, _shape: Patches(),
-    sequences.ClassToken: lambda _layer, shape: ClassToken(shape[1]),
+    sequences.ClassToken: ClassToken,
     sequences.First: lambda _layer, _shape: First(),
     sequences.LSTM: lambda layer, shape: LastState(shape[1], layer.width, both_ways=layer.both_ways),
     sequences.LayerNorm: lambda layer, shape: nn.LayerNorm(shape[-1], layer.epsilon),
     sequences.RMSNorm: lambda layer, shape: nn.RMSNorm(shape[-1], layer.epsilon),
     sequences.Attention: Attention,
-    sequences.Gated: lambda layer, shape: Gated(shape[-1], layer.width),
+    sequences.Gated: Gated,
 }

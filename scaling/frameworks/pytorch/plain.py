@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Literal
 
-from scaling.frameworks import cuda, limits, options
+from scaling.frameworks import cuda, network_env, options
 from scaling.frameworks.base import PASSES, Option, Strategy, Traits, read_own_options
 from scaling.frameworks.pytorch import installed
 from scaling.hosts import gpus
-from scaling.records.point import Device, Optimizer, Point
+from scaling.records.point import EXCHANGING, Device, Optimizer, Point
+from scaling.records.task import Task
 from scaling.workloads import models
 
 # ---------------------------------------------------------------- build
@@ -67,7 +69,7 @@ class TorchStrategy(Strategy):
         return gpus.none_here("torch:gloo") or unfit() if device == "cuda" else None
 
     def refuse(self, point: Point) -> str | None:
-        return limits.refuse(point) or options.refuse(point) or _refuse_fused(point)
+        return options.refuse(point) or _refuse_fused(point)
 
 
 def fused(point: Point) -> bool:
@@ -84,6 +86,27 @@ def _refuse_fused(point: Point) -> str | None:
     if optimizer not in FUSED:
         return f"--option fused=true: torch has no fused {optimizer}; leave it out, or take {' or '.join(FUSED)}"
     return None
+
+
+class TorchDistributed(TorchStrategy):
+    """One worker per device. Rank 0's worker hosts the store through which they connect."""
+
+    def backend(self, point: Point) -> Literal["nccl", "gloo"]:
+        return "nccl" if self.by_nccl(point) else "gloo"
+
+    def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+        """Return what torchrun would set, and the interfaces of the exchange."""
+        if task.point.kind not in EXCHANGING:
+            return {}
+        return {
+            "MASTER_ADDR": task.address,
+            "MASTER_PORT": str(task.ports[0]),
+            "RANK": str(task.rank),
+            "WORLD_SIZE": str(task.point.world_size),
+            "LOCAL_RANK": str(task.local_rank),
+            **network_env.gloo(task),
+            **(network_env.nccl(task) | network_env.nccl_log(task) if self.by_nccl(task.point) else {}),
+        }
 
 
 class Plain(TorchStrategy):

@@ -19,9 +19,8 @@ from torch import Tensor
 from torch.distributed import Work
 
 from scaling.frameworks.base import TIMEOUT_MARGIN_S
-from scaling.frameworks.pytorch.ps import terms
+from scaling.frameworks.pytorch.ps import Bucket, Tags, cut, terms
 from scaling.frameworks.pytorch.ps_link import ELEMENTS, Link, gone, open_store
-from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut
 from scaling.records.task import Task
 from scaling.workloads import models
 from scaling.workloads.specs import Recipe

@@ -17,14 +17,13 @@ from torch.distributed import Work
 from scaling.frameworks.base import Trainer, timeout_s
 from scaling.frameworks.pytorch.exchange import Exchange
 from scaling.frameworks.pytorch.loop import TorchRank, Training
-from scaling.frameworks.pytorch.ps import terms
+from scaling.frameworks.pytorch.ps import Tags, cut, offsets, terms, touched
 from scaling.frameworks.pytorch.ps_link import ELEMENTS, Link, open_store
-from scaling.frameworks.pytorch.ps_shards import Tags, cut, offsets, touched
 from scaling.records.task import Task
 
 # ---------------------------------------------------------------- ps client
 #
-# Parameters and gradients are in one flat tensor each (ps_shards.py).
+# Parameters and gradients are in one flat tensor each (ps.py).
 # * A bucket is sent with its last gradient. Its parameters arrive in the model's memory, where backward is done.
 # * Each module waits for its own parameters before its next forward pass.
 # * Gloo cannot send from a GPU: there buckets go through page-locked memory of the host (tested on CPUs only).

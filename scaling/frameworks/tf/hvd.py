@@ -5,13 +5,8 @@ Horovod's Adasum, process sets and join are not supported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from scaling.frameworks import evaluating
 from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.tf.plain import TensorFlowStrategy
-from scaling.records.point import Device
-from scaling.records.task import Task
 
 
 class TensorFlowHorovod(Horovod, TensorFlowStrategy):
@@ -19,15 +14,8 @@ class TensorFlowHorovod(Horovod, TensorFlowStrategy):
 
     names = ("tensorflow:horovod",)
     framework = "tensorflow"
-    accuracy = evaluating.ALL
     options = {**OPTIONS, **TensorFlowStrategy.options}
     trainer = "scaling.frameworks.tf.hvd_trainer"
-
-    def missing(self, name: str, device: Device = "cpu") -> str | None:
-        return TensorFlowStrategy.missing(self, name, device) or super().missing(name, device)
-
-    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        return {**TensorFlowStrategy.environ(self, task, announced), **super().environ(task, announced)}
 
 
 STRATEGY = TensorFlowHorovod()

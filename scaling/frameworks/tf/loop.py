@@ -7,22 +7,69 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from scaling.frameworks import options
+from scaling.frameworks.abilities import Learnt, Trained, filled
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.digest import digest_of
-from scaling.frameworks.tf import evaluation, native_feed
-from scaling.frameworks.tf.emulated import EmulatedCompute
-from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.frameworks.tf import native_feed, network
+from scaling.frameworks.tf.rank import EmulatedCompute, TensorFlowRank
 from scaling.hosts.proc import end_with_parent
+from scaling.records.point import Point
 from scaling.records.task import Task
-from scaling.workloads import feeds
-from scaling.workloads.specs import Binary, MaskedTokens, ModelSpec, Recipe, Target
+from scaling.workloads import feeds, models
+from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
+
+# ---------------------------------------------------------------- evaluation
+#
+# What a trained model predicts, its weights, and batch norm's statistics over ranks.
+
+
+Distribute = Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]
+
+
+class Classes:
+    """Predicts each sample's class, in one graph of whole batches. A smaller batch is padded."""
+
+    def __init__(self, model: keras.Model, point: Point, device: str, distribute: Distribute) -> None:
+        self._model, self._device, self._size = model, device, point.workload.batch_size
+        self._is_binary = isinstance(models.of(point.workload).target, Binary)
+        self._graph = tf.function(distribute(self._told), autograph=False)
+
+    def __call__(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        whole = filled(inputs, self._size)
+        with tf.device(self._device):
+            shown = tf.constant(whole.transpose(0, 2, 3, 1) if whole.ndim == 4 else whole)
+            found: NDArray[np.int64] = self._graph(shown).numpy()[: len(inputs)]
+        return found
+
+    def _told(self, shown: tf.Tensor) -> tf.Tensor:
+        logits = self._model(shown, training=False)
+        return tf.cast(logits[:, 0] > 0 if self._is_binary else tf.argmax(logits, 1), tf.int64)
+
+
+def average_statistics(model: keras.Model, mean: Callable[[tf.Tensor, str], tf.Tensor]) -> None:
+    """Set each moving mean and variance to `mean` of its value and its name."""
+    for norm in network.norms(model):
+        for variable in (norm.moving_mean, norm.moving_variance):
+            variable.assign(mean(variable.value, variable.path))
+
+
+def statistics(model: keras.Model) -> tuple[tuple[NDArray[Any], NDArray[Any]], ...]:
+    both = ((norm.moving_mean, norm.moving_variance) for norm in network.norms(model))
+    return tuple((_array(mean), _array(variance)) for mean, variance in both)
+
+
+def _array(of: keras.Variable) -> NDArray[Any]:
+    found: NDArray[Any] = tf.convert_to_tensor(of.value).numpy().copy()
+    return found
+
 
 # ---------------------------------------------------------------- optimizers
 
@@ -94,18 +141,6 @@ def _masked(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 # ---------------------------------------------------------------- compute
 
 
-class Learner(Protocol):
-    """The parts of a rank (`Learning`) that its computation needs."""
-
-    task: Task
-    spec: ModelSpec
-    device: str
-    replicas: int
-    model: keras.Model
-    sources: list[tf.Variable]
-    optimizer: keras.optimizers.Optimizer
-
-
 class Compute(Protocol):
     """The source of a rank's gradients: a model's passes (`RealCompute`) or an emulated device's sleeps."""
 
@@ -133,7 +168,7 @@ class Compute(Protocol):
 class RealCompute:
     """Forward and backward passes of a rank's Keras model on its feed."""
 
-    def __init__(self, rank: Learner) -> None:
+    def __init__(self, rank: Learning) -> None:
         self._rank = rank
         self.recipe = rank.spec.recipe
         self._losses = loss_of(rank.spec.target)
@@ -225,7 +260,6 @@ class RealCompute:
 
 # ---------------------------------------------------------------- loop
 
-# Feeds a rank, without training.
 pipeline = native_feed.pipeline
 
 
@@ -291,10 +325,6 @@ class Learning(TensorFlowRank):
         convert = tf.convert_to_tensor
         return {f"{index}.{each.name}": convert(each.value).numpy().copy() for index, each in named}
 
-    def digest(self) -> str | None:
-        """Hash the parameters; running means are ignored, because each rank's own images change them."""
-        return digest_of(self.weights())
-
     # ------------------------------------------------------------ one step
 
     def train(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -315,7 +345,7 @@ class Learning(TensorFlowRank):
         return optimizer
 
 
-class Training(evaluation.Judging, Learning):
+class Training(Learning, Trained):
     """One rank that trains on its own images. Without an exchange it is the plain loop."""
 
     def __init__(self, task: Task) -> None:
@@ -342,6 +372,20 @@ class Training(evaluation.Judging, Learning):
 
     def loss(self) -> float | None:
         return self.compute.loss() if self.task.point.workload.trains else None
+
+    def average_statistics(self) -> None:
+        """Do nothing: models with batch norm are refused, unless the strategy has a collective."""
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """Return each sample's class, in a separate graph that is traced on first use."""
+        return self._classes(inputs)
+
+    def learnt(self) -> Learnt:
+        return Learnt(dict(network.as_described(self.model, self.weights().values())), statistics(self.model))
+
+    @cached_property
+    def _classes(self) -> Classes:
+        return Classes(self.model, self.task.point, self.device, self.distribute)
 
     def _traced(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Callable[..., tf.Tensor]:
         """Trace the step's graph. Without training it also returns the gradients, or they would be pruned."""

@@ -15,14 +15,14 @@ import json
 from collections.abc import Mapping, Sequence
 
 from scaling.frameworks import network_env
-from scaling.frameworks.base import Option, Traits
+from scaling.frameworks.base import Option, Traits, WithNccl
 from scaling.frameworks.options import count_from_0
 from scaling.frameworks.tf.plain import TensorFlowStrategy
-from scaling.records.point import EXCHANGING, Device
+from scaling.records.point import EXCHANGING
 from scaling.records.task import Task
 
 
-class MultiWorker(TensorFlowStrategy):
+class MultiWorker(WithNccl, TensorFlowStrategy):
     """A strategy without helpers: the ranks' own servers find each other."""
 
     names = ("tensorflow:ring", "tensorflow:nccl")
@@ -37,12 +37,6 @@ class MultiWorker(TensorFlowStrategy):
 
     def traits(self, name: str) -> Traits:
         return Traits(rank_ports=True, is_open=True, nccl=name == "tensorflow:nccl", accuracy=("evaluate", "rate"))
-
-    def devices(self, name: str) -> tuple[Device, ...]:
-        return ("cuda",) if name == "tensorflow:nccl" else super().devices(name)
-
-    def missing(self, name: str, device: Device = "cpu") -> str | None:
-        return super().missing(name, "cuda" if name == "tensorflow:nccl" else device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """Return the cluster, whose addresses choose the network, and for NCCL also the interface."""

@@ -7,13 +7,13 @@ mirrored half of the time (Szegedy et al., "Going deeper with convolutions", 201
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
 from scaling.frameworks import feeding
-from scaling.frameworks.base import Trainer
-from scaling.frameworks.feeding import Batch, FeedError, Opened
+from scaling.frameworks.feeding import Batch, FeedError
 from scaling.records.task import Task
 from scaling.workloads import data, feeds
 from scaling.workloads.data import tfrecord
@@ -28,14 +28,6 @@ _FEATURES = {
     tfrecord.PICTURE.decode(): tf.io.FixedLenFeature([], tf.string),
     tfrecord.LABEL.decode(): tf.io.FixedLenFeature([], tf.int64),
 }
-
-
-def opened(task: Task, spec: ModelSpec) -> Opened:
-    return feeding.opened(task, spec, Dataset)
-
-
-def pipeline(task: Task) -> Trainer:
-    return feeding.alone(task, Dataset)
 
 
 class Dataset:
@@ -142,3 +134,7 @@ class _Decode:
             use_image_if_no_bounding_boxes=True,
         )
         return begin, size
+
+
+# Opens a rank's feed, and feeds a rank without training.
+opened, pipeline = partial(feeding.opened, native=Dataset), partial(feeding.alone, native=Dataset)

@@ -6,6 +6,7 @@ They are channels last, because TensorFlow's CPU kernels support no other order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import keras
@@ -13,24 +14,13 @@ import numpy as np
 from keras import KerasTensor, ops
 from numpy.typing import NDArray
 
-from scaling.workloads import layers, rotary, sequences, weights
+from scaling.workloads import layers, sequences, weights
 from scaling.workloads.layers import Layer, Shape
 from scaling.workloads.specs import Images, ModelSpec
 
 # ---------------------------------------------------------------- layers
 #
 # Layers that Keras lacks, for networks that read sequences.
-
-
-class GELU(keras.layers.Layer):  # type: ignore[misc]
-    """GELU by the error function, or its tanh approximation."""
-
-    def __init__(self, approximate: bool, **options: Any) -> None:
-        super().__init__(**options)
-        self._approximate = approximate
-
-    def call(self, x: KerasTensor) -> KerasTensor:
-        return keras.activations.gelu(x, approximate=self._approximate)
 
 
 class OneHot(keras.layers.Layer):  # type: ignore[misc]
@@ -45,48 +35,31 @@ class OneHot(keras.layers.Layer):  # type: ignore[misc]
         return ops.one_hot(tokens, self._words, dtype=self.compute_dtype)
 
 
-class _Learnt(keras.layers.Layer):  # type: ignore[misc]
-    """A layer with one array, `weight`, which `load` fills."""
+class Learnt(keras.layers.Layer):  # type: ignore[misc]
+    """Base of layers with the one parameter of the description, `weight`."""
 
-    weight: keras.Variable
-
-    def _learn(self, shape: tuple[int, ...]) -> None:
-        self.weight = self.add_weight(shape=shape, initializer="zeros", name="weight")
-
-
-class Positions(_Learnt):
-    """Adds a vector to each position of (batch, length, width)."""
-
-    def __init__(self, length: int) -> None:
+    def __init__(self, layer: Layer, shape: Shape) -> None:
         super().__init__()
-        self._length = length
+        (only,) = layer.parameters(shape)
+        self.weight = self.add_weight(shape=only.shape, initializer="zeros", name=only.name)
 
-    def build(self, shape: tuple[int, ...]) -> None:
-        self._learn((self._length, shape[-1]))
+
+class Positions(Learnt):
+    """Adds a vector to each position of (batch, length, width)."""
 
     def call(self, x: KerasTensor) -> KerasTensor:
         return x + ops.convert_to_tensor(self.weight)[: x.shape[1]]
 
 
-class Segments(_Learnt):
+class Segments(Learnt):
     """Adds the vector of the first segment to (batch, length, width)."""
-
-    def __init__(self, kinds: int) -> None:
-        super().__init__()
-        self._kinds = kinds
-
-    def build(self, shape: tuple[int, ...]) -> None:
-        self._learn((self._kinds, shape[-1]))
 
     def call(self, x: KerasTensor) -> KerasTensor:
         return x + ops.convert_to_tensor(self.weight)[0]
 
 
-class ClassToken(_Learnt):
+class ClassToken(Learnt):
     """Puts a learnt vector in front of a sequence."""
-
-    def build(self, shape: tuple[int, ...]) -> None:
-        self._learn(shape[-1:])
 
     def call(self, x: KerasTensor) -> KerasTensor:
         """Map (batch, length, width) to (batch, length + 1, width)."""
@@ -135,7 +108,7 @@ class Attend(keras.layers.Layer):  # type: ignore[misc]
         size = width // layer.heads
         queries, keys, values = (self._by_head(each, size) for each in (queries, keys, values))
         if layer.rotary:
-            angles = rotary.angles(length, size, layer.rotary)
+            angles = weights.angles(length, size, layer.rotary)
             queries, keys = _turned_kernel(queries, *angles), _turned_kernel(keys, *angles)
         shared = layer.heads // layer.key_heads
         if shared > 1:
@@ -357,7 +330,8 @@ def _pool(layer: layers.Pool, x: KerasTensor, shape: Shape, output: Shape, path:
 def _activation(layer: layers.Activation, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
     if layer.kind == "relu":
         return keras.layers.ReLU(name=path)(x)
-    return GELU(layer.kind == "gelu-tanh", name=path)(x)
+    gelu = partial(keras.activations.gelu, approximate=layer.kind == "gelu-tanh")
+    return keras.layers.Activation(gelu, name=path)(x)
 
 
 def _lstm(layer: sequences.LSTM, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
@@ -410,10 +384,10 @@ MAKERS: dict[type[Layer], Callable[[Any, KerasTensor, Shape, Shape, str], KerasT
     layers.Dropout: _simple(lambda each, _shape: keras.layers.Dropout(each.rate)),
     sequences.OneHot: _simple(lambda each, _shape: OneHot(each.words)),
     sequences.Embedding: _simple(lambda each, _shape: keras.layers.Embedding(each.words, each.width, "zeros")),
-    sequences.Positions: _simple(lambda each, _shape: Positions(each.length)),
-    sequences.Segments: _simple(lambda each, _shape: Segments(each.kinds)),
+    sequences.Positions: _simple(Positions),
+    sequences.Segments: _simple(Segments),
     sequences.Patches: _simple(lambda _layer, shape: keras.layers.Reshape((-1, shape[0]))),
-    sequences.ClassToken: _simple(lambda _layer, _shape: ClassToken()),
+    sequences.ClassToken: _simple(ClassToken),
     sequences.First: lambda _layer, x, _shape, _output, _path: x[:, 0],
     sequences.LSTM: _lstm,
     sequences.LayerNorm: _simple(lambda each, _shape: keras.layers.LayerNormalization(epsilon=each.epsilon)),

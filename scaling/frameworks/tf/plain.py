@@ -9,7 +9,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from scaling.frameworks import cuda, limits, options
+from scaling.frameworks import cuda, options
 from scaling.frameworks.base import PASSES, Option, Strategy, Traits
 from scaling.frameworks.tf import FRAMEWORK
 from scaling.hosts import gpus
@@ -76,8 +76,6 @@ class TensorFlowStrategy(Strategy):
 
     def refuse(self, point: Point) -> str | None:
         """Return what the loop cannot do. Any `memory_format` is accepted: TensorFlow has its own."""
-        if (why := limits.refuse(point)) is not None:
-            return why
         return options.refuse(point)
 
     def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:

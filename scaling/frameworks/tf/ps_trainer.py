@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 
 import tensorflow as tf
 
+from scaling.frameworks.abilities import Untrained
 from scaling.frameworks.base import Trainer, read_options
 from scaling.frameworks.tf.loop import Learning, sources
 from scaling.frameworks.tf.ps import STRATEGY, TRAINER
-from scaling.frameworks.tf.rank import Untrained
+from scaling.frameworks.tf.rank import TensorFlowRank
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads.specs import Images, MaskedTokens, ModelSpec, NextToken
@@ -78,7 +79,7 @@ class Coordinator(Learning):
         return loss
 
 
-class GradientExchange(Untrained):
+class GradientExchange(Untrained, TensorFlowRank):
     """A step's pull of all variables and push of as many bytes, alone."""
 
     computes = False

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import exp, log
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
 from scaling.analysis.measured.controls import Controls
-from scaling.analysis.statistics.intervals import Estimate, Side, of_estimate
+from scaling.analysis.statistics.intervals import Estimate, Side, of_estimate, quantile, welch
 from scaling.analysis.table.catalogue import claimless, mark_named
 from scaling.analysis.table.footnotes import describe, slow_ranks
 from scaling.analysis.table.rows import Row
@@ -19,7 +20,7 @@ from scaling.errors import UsageError
 from scaling.hosts import networks
 from scaling.plan.plan import Plan, check_given
 from scaling.records.point import Device
-from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion, Header
+from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion, Header, Look
 from scaling.report import archive, reference, verdict, words
 from scaling.report.anonymous import Disguise
 from scaling.report.answer import largest_loss
@@ -33,12 +34,77 @@ from scaling.sweep.view.plain import View
 from scaling.text import MINUTE_S, as_json, counted, duration, one_line
 from scaling.tools.bisect.flags import KINDS
 from scaling.tools.bisect.leading import LEAST_NODES, Bisection, check_one_exchange, most_points
-from scaling.tools.certify import NAME, rule
+from scaling.tools.certify import NAME
 from scaling.tools.certify.flags import Asked
 from scaling.tools.check.facts import Findings, Verdict
 from scaling.tools.check.lead import Lead as PreflightLead
 from scaling.tools.check.ranks import age_s
 from scaling.tools.check.verdicts import devices, judge
+
+# ---------------------------------------------------------------- rule
+#
+# A group sequential test of each quantity against its line, one look after each round.
+#
+# After k looks a bound is wrong with probability ERROR / (k (k + 1)). These sum up to ERROR over any number of
+# looks, so all bounds hold together with probability 1 - ERROR (Bonferroni). Several quantities share ERROR.
+#
+# An upper bound below the line is a FAIL. Lower bounds above all lines are a PASS. Both are Student's bounds of
+# logarithms, over rounds. The reason for this spending of alpha: a round is a start of all processes, so a verdict
+# has few. Student's t is exact then, if each look has its own level. The levels of O'Brien and Fleming (1979)
+# leave almost nothing to the first looks, which have the fewest degrees of freedom. A mixture test (mSPRT) needs
+# a known variance. `python -m tests.bench.certify` prints the error rates.
+
+
+# Probability of a false FAIL at the line, and of a false PASS.
+ERROR = 0.01
+
+
+def error_of(look: int) -> float:
+    """Return the error spent at the look of this number, from 1 on."""
+    return ERROR / (look * (look + 1))
+
+
+def fixed(value: float) -> Side:
+    """Return a line that is known exactly, in logarithms."""
+    return Side(log(value), 0.0, 1, 1)
+
+
+def looked(criterion: Criterion, found: Estimate, line: Side, among: int) -> Criterion:
+    """Return the criterion after one more look; `among` criteria share the error.
+
+    `found` is the estimate so far, `line` the least logarithm that passes. A decided criterion does not change.
+    """
+    if criterion.result != NO_VERDICT:
+        return criterion
+    error = error_of(len(criterion.looks) + 1) / among
+    side = of_estimate(found)
+    beyond = welch(line, side)
+    if beyond.se is None or side.variance is None:
+        return criterion
+    half = quantile(beyond.df, 1 - 2 * error) * beyond.se
+    look = Look(
+        rounds=found.n,
+        mean=exp(side.mean),
+        low=exp(side.mean - half),
+        high=exp(side.mean + half),
+        error=error,
+    )
+    return replace(criterion, looks=(*criterion.looks, look), result=_result(beyond.mean, half))
+
+
+def _result(beyond: float, half: float) -> CertificateResult:
+    if beyond + half < 0:
+        return FAIL
+    return PASS if beyond - half >= 0 else NO_VERDICT
+
+
+def result_of(criteria: Sequence[Criterion]) -> CertificateResult:
+    """Return FAIL if any criterion fails, PASS if all pass."""
+    found = {one.result for one in criteria}
+    if FAIL in found:
+        return FAIL
+    return PASS if found == {PASS} else NO_VERDICT
+
 
 PREFLIGHT_FILE = "preflight.json"
 LINKS_S = 11.0
@@ -119,7 +185,7 @@ def _bar(
     scale: float = 1.0,
 ) -> Bar:
     if value is None:
-        side, mean = rule.fixed(line), None
+        side, mean = fixed(line), None
     else:
         side, mean = of_estimate(value.estimate.times(scale * line)), scale * value.mean
     criterion = Criterion(
@@ -180,7 +246,7 @@ def _match(asked: Asked, made: Plan, header: Header) -> None:
 
 def _junit(found: Certificate, folder: Path) -> str:
     cases = [_case(one) for one in found.criteria]
-    if found.result != rule.result(found.criteria):
+    if found.result != result_of(found.criteria):
         failed = found.why if found.result == FAIL else ""
         cases.append(junit.Case("receipts and marks", failure=failed, skipped="" if failed else found.why))
     return junit.suite(NAME, cases, [("run", str(folder)), ("reference", found.reference)], found.result)
@@ -238,8 +304,8 @@ class Judge:
         for number, bar in enumerate(self._bars):
             if row is not None and (found := bar.find(row, material)) is not None:
                 one = self._criteria[number]
-                self._criteria[number] = rule.looked(one, found, bar.line, len(self._bars))
-        if rule.result(self._criteria) != NO_VERDICT or not any(one.looks for one in self._criteria):
+                self._criteria[number] = looked(one, found, bar.line, len(self._bars))
+        if result_of(self._criteria) != NO_VERDICT or not any(one.looks for one in self._criteria):
             return False
         return self._has_time(LONGER * self._measured_s / rounds)
 
@@ -256,7 +322,7 @@ class Judge:
             result=result,
             why=why,
             criteria=tuple(self._criteria),
-            error=rule.ERROR,
+            error=ERROR,
             minutes=self._asked.minutes,
             where=tuple(self._where(row, material, sweep, screen)) if result == FAIL else (),
             reference=f"{Path(self._asked.reference_name).name} (sum {known.sum[:12]})" if known else "",
@@ -272,7 +338,7 @@ class Judge:
             return FAIL, f"the exchange failed: {describe(row.failed)}"
         if wrong := next((mark for mark in ("MISLABELLED", "UNSENT") if mark in row.flags), ""):
             return FAIL, f"{wrong}: {mark_named(wrong).about or mark_named(wrong).claimless}"
-        result = rule.result(self._criteria)
+        result = result_of(self._criteria)
         if result != FAIL and (doubt := _doubt(row)):
             return NO_VERDICT, doubt
         return result, "; ".join(verdict.reason(one) for one in self._criteria if one.result == result != PASS)

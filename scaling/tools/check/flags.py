@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
-from scaling.command import command
+from scaling.command import command, with_fields
 from scaling.errors import UsageError
 from scaling.hosts.networks import VARIABLE
 from scaling.plan.config import FABRIC_FILE
@@ -21,20 +21,6 @@ EPILOG = (
 )
 
 app = typer.Typer(add_completion=False)
-
-
-class Asked(Record, frozen=True, kw_only=True):
-    interconnect: tuple[str, ...] = ()
-    fabric: str | None = None
-    json: bool = False
-    all_reduce: bool = True
-    device_rates: bool = True
-
-
-def parse(argv: Sequence[str]) -> Asked | None:
-    """Parse the command line; None after printing help. Raises UsageError."""
-    asked = command(app, argv, NAME)
-    return asked if isinstance(asked, Asked) else None
 
 
 _INTERCONNECT = Option(
@@ -54,14 +40,27 @@ _DEVICE_RATES = Option(
 )
 
 
+class Asked(Record, frozen=True, kw_only=True):
+    interconnect: Annotated[str | None, _INTERCONNECT] = None
+    fabric: Annotated[str | None, _FABRIC] = None
+    json: Annotated[bool, _JSON] = False
+    device_rates: Annotated[bool, _DEVICE_RATES] = True
+    all_reduce: Annotated[bool, _ALL_REDUCE] = True
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        return tuple(word.strip() for word in (self.interconnect or "").split(",") if word.strip())
+
+
+def parse(argv: Sequence[str]) -> Asked | None:
+    """Parse the command line; None after printing help. Raises UsageError."""
+    asked = command(app, argv, NAME)
+    return asked if isinstance(asked, Asked) else None
+
+
 @app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
-def check(
-    interconnect: Annotated[str | None, _INTERCONNECT] = None,
-    fabric: Annotated[str | None, _FABRIC] = None,
-    json: Annotated[bool, _JSON] = False,
-    device_rates: Annotated[bool, _DEVICE_RATES] = True,
-    all_reduce: Annotated[bool, _ALL_REDUCE] = True,
-) -> Asked:
+@with_fields(Asked)
+def check(**given: Any) -> Asked:
     """Test whether this cluster is fit to be measured. Start one rank per device.
 
     A cluster, its nodes in a hostfile:
@@ -80,11 +79,9 @@ def check(
     * each device alone: matrix product, memory, transfers, a training step
     * network: names, clocks, membership, mtu, RDMA cards, dead and slow links
     """
-    words = tuple(word.strip() for word in (interconnect or "").split(",") if word.strip())
-    if interconnect is not None and not words:
+    asked = Asked(**given)
+    if asked.interconnect is not None and not asked.networks:
         raise UsageError("--interconnect: no network is named; write for example --interconnect ib0,eth0")
-    if len(set(words)) < len(words):
-        raise UsageError(f"--interconnect {interconnect}: a network is named twice")
-    return Asked(
-        interconnect=words, fabric=fabric or None, json=json, all_reduce=all_reduce, device_rates=device_rates
-    )
+    if len(set(asked.networks)) < len(asked.networks):
+        raise UsageError(f"--interconnect {asked.interconnect}: a network is named twice")
+    return asked

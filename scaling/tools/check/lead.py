@@ -16,8 +16,6 @@ from scaling.records import network
 from scaling.records.host import HostInfo, Nic
 from scaling.records.network import Network, Place
 from scaling.records.point import Device, Record
-from scaling.tools.check.all_reduce import AllReduces
-from scaling.tools.check.device_rates import Rating
 from scaling.tools.check.facts import (
     Facts,
     Leave,
@@ -31,6 +29,7 @@ from scaling.tools.check.facts import (
     ToRank,
     both,
 )
+from scaling.tools.check.measured import AllReduces, Rating
 from scaling.tools.check.verdicts.links import slow_links
 from scaling.transport.base import ENROL_S, Mailbox
 

@@ -37,15 +37,15 @@ def compare(asked: Asked) -> Found:
     apart = tuple(f"{what} {values}" for what, values in serious.items())
     rows = before.rows(unit), after.rows(unit)
     of_cost = asked.metric == "cost" and asked.prices
-    by = _cost((before, after), rows, of_cost) if of_cost else METRICS[asked.metric]
-    rule = verdicts.Rule(by, asked.fail_above, unit, anyway, apart)
+    by = _cost((before, after), rows, of_cost) if of_cost else METRICS[asked.quantity]
+    rule = verdicts.Rule(by, asked.loss, unit, anyway, apart)
     cells = verdicts.cells(*rows, rule)
     if not cells:
         raise UsageError("RUN: neither side has measured an exchange: there is nothing to compare")
     return Found(
         metric=rule.metric.name,
         unit=unit,
-        fail_above=asked.fail_above,
+        fail_above=asked.loss,
         base=before.names,
         new=after.names,
         notices=tuple(_notices(before, after, unit, apart if anyway else (), expected, rows[1])),
@@ -116,8 +116,8 @@ def _act(argv: Sequence[str]) -> int:
     if (asked := flags.parse(argv)) is None:
         return 0
     with unpacked((*asked.base, *asked.new)) as folders:
-        base, new = (tuple(folders[run] for run in runs) for runs in (asked.base, asked.new))
-        found = compare(replace(asked, base=base, new=new))
+        base, new = ([folders[run] for run in runs] for runs in (asked.base, asked.new))
+        found = compare(replace(asked, against=base, runs=new))
     code = exit_code(found, require_proof=asked.require_proof)
     deliver(rendered(found, asked, code), asked.output)
     if code == MISTAKE:

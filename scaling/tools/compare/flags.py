@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from typer import Argument, Option
 
-from scaling.command import command, output_flag
+from scaling.command import command, output_flag, with_fields
 from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.tools.compare import found
@@ -51,23 +51,40 @@ _FORMAT = Option(
 _PRICES = Option(
     "--prices", help="What machines cost, for --metric cost.", metavar="FILE", envvar="SCALING_PRICES"
 )
-_OUTPUT = output_flag("--output", "-o")
 
 app = typer.Typer(add_completion=False)
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """The parsed command line. `fail_above` is a fraction."""
+    """The parsed command line."""
 
-    base: tuple[Path, ...]
-    new: tuple[Path, ...]
-    metric: found.Name = "efficiency"
-    fail_above: float = 0.02
-    require_proof: bool = False
-    although_different: bool = False
-    format: Format = "table"
-    output: Path | None = None
-    prices: Path | None = None
+    runs: Annotated[list[Path], _RUNS]
+    against: Annotated[list[Path] | None, _BASE] = None
+    metric: Annotated[Metric, _METRIC] = "efficiency"
+    fail_above: Annotated[str, _FAIL_ABOVE] = "2%"
+    require_proof: Annotated[bool, _PROOF] = False
+    although_different: Annotated[bool, _ALTHOUGH] = False
+    format: Annotated[Format, _FORMAT] = "table"
+    output: Annotated[Path | None, output_flag("--output", "-o")] = None
+    prices: Annotated[Path | None, _PRICES] = None
+
+    @property
+    def base(self) -> list[Path]:
+        return self.against or self.runs[:1]
+
+    @property
+    def new(self) -> list[Path]:
+        return self.runs if self.against else self.runs[1:]
+
+    @property
+    def quantity(self) -> found.Name:
+        """Return the metric under its own name."""
+        return _NAMES[self.metric]
+
+    @property
+    def loss(self) -> float:
+        """Return the loss that counts as a fraction. Raises UsageError outside 0 to below 100 percent."""
+        return percent(self.fail_above)
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -101,17 +118,8 @@ def percent(text: str) -> float:
 
 
 @app.command(epilog=EPILOG)
-def compare(
-    runs: Annotated[list[Path], _RUNS],
-    against: Annotated[list[Path] | None, _BASE] = None,
-    metric: Annotated[Metric, _METRIC] = "efficiency",
-    fail_above: Annotated[str, _FAIL_ABOVE] = "2%",
-    require_proof: Annotated[bool, _PROOF] = False,
-    although_different: Annotated[bool, _ALTHOUGH] = False,
-    format_: Annotated[Format, _FORMAT] = "table",
-    output: Annotated[Path | None, _OUTPUT] = None,
-    prices: Annotated[Path | None, _PRICES] = None,
-) -> Asked:
+@with_fields(Asked)
+def compare(**given: Any) -> Asked:
     """Compare runs from before and after a change, and find the cells that became slower.
 
     One run a side:
@@ -121,21 +129,12 @@ def compare(
     A gate in CI:
         python -m scaling compare BASE NEW --fail-above 5% --format junit
     """
-    if not against and len(runs) != 2:
+    asked = Asked(**given)
+    if not asked.against and len(asked.runs) != 2:
         raise UsageError(
-            f"RUN: {len(runs)} without --against: give BASE NEW, or the new runs and --against BASE..."
+            f"RUN: {len(asked.runs)} without --against: give BASE NEW, or the new runs and --against BASE..."
         )
-    if metric == "cost" and prices is None:
+    if asked.metric == "cost" and asked.prices is None:
         raise UsageError("--metric cost: needs --prices FILE")
-    base, new = (against, runs) if against else (runs[:1], runs[1:])
-    return Asked(
-        base=tuple(base),
-        new=tuple(new),
-        metric=_NAMES[metric],
-        prices=prices,
-        fail_above=percent(fail_above),
-        require_proof=require_proof,
-        although_different=although_different,
-        format=format_,
-        output=output,
-    )
+    percent(asked.fail_above)
+    return asked

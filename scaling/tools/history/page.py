@@ -11,7 +11,7 @@ from scaling.analysis.table.rows import Column
 from scaling.report import labels, words
 from scaling.report.figures.parts import Figure, Table, Trend, Trends, Turn
 from scaling.report.formats.html import shell
-from scaling.report.formats.html.tables import Shown, shown, toned
+from scaling.report.formats.html.page import Shown, shown, toned
 from scaling.report.parts import Line
 from scaling.text import counted
 from scaling.tools.history import formats

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling import files
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.workloads.data.idx import check_count
-from scaling.workloads.data.specs import DataSpec, Split
+from scaling.workloads.data.images import check_count
+from scaling.workloads.data.specs import DataSpec, Split, reading, text_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".webp")
 # They give the classes of pictures in a flat val/: one line per sorted picture, or `picture,class x y x y ...`.
@@ -40,10 +39,8 @@ class Tree(Record, frozen=True, kw_only=True):
 
     def read(self, index: int) -> tuple[bytes, int]:
         """Return an encoded picture and its class. Raises UsageError if it cannot be read."""
-        try:
+        with reading(self.paths[index]):
             return Path(self.paths[index]).read_bytes(), self.labels[index]
-        except OSError as error:
-            raise UsageError(f"{self.paths[index]}: cannot be read: {error.strerror}") from None
 
 
 def listing(place: Path, spec: DataSpec, split: Split) -> Tree:
@@ -70,10 +67,8 @@ def _folders(root: Path) -> tuple[str, ...]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
+    with reading(folder):
         return list(os.scandir(folder))
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
 def _tree(root: Path, classes: Sequence[str]) -> Tree:
@@ -130,12 +125,12 @@ def _flat(root: Path) -> Iterator[tuple[str, str]]:
     paths = _pictures(root)
     by_line, by_name = (_beside(root, name) for name in (BY_LINE, BY_NAME))
     if by_line is not None:
-        names = _text(by_line).split()
+        names = text_of(by_line).split()
         if len(names) != len(paths):
             raise UsageError(f"{by_line}: {len(names):,} classes, but {len(paths):,} pictures in {root}")
         yield from zip(paths, names, strict=True)
     elif by_name is not None:
-        lines = (line.partition(",") for line in _text(by_name).splitlines()[1:])
+        lines = (line.partition(",") for line in text_of(by_name).splitlines()[1:])
         known = {picture: rest.split()[0] for picture, _, rest in lines if rest.split()}
         for path in paths:
             if Path(path).stem not in known:
@@ -148,12 +143,3 @@ def _flat(root: Path) -> Iterator[tuple[str, str]]:
 def _beside(root: Path, name: str) -> Path | None:
     """Find a file in the folder or above it: in Kaggle's archive it is next to ILSVRC/, above Data/CLS-LOC/val."""
     return next((one / name for one in (root, *list(root.parents)[:4]) if (one / name).is_file()), None)
-
-
-def _text(path: Path) -> str:
-    try:
-        return files.read(path).decode()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not UTF-8 text") from None

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from scaling.errors import UsageError
+from scaling.workloads.data.specs import reading
 
 # For each record of a file: where its content begins, and its bytes.
 Frames: TypeAlias = Iterator[tuple[int, int]]
@@ -45,10 +46,8 @@ class Records:
         if number not in self._open:
             if len(self._open) >= MOST_OPEN:
                 os.close(self._open.pop(next(iter(self._open))))
-            try:
+            with reading(self.paths[number]):
                 self._open[number] = os.open(self.paths[number], os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise UsageError(f"{self.paths[number]}: cannot be read: {error.strerror}") from None
         return self._open[number]
 
     def __len__(self) -> int:

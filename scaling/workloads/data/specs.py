@@ -1,10 +1,14 @@
-"""The description of a set of data: its format, its content, and where its files are searched."""
+"""A set of data: its format, its content, where its files are searched, and how they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal, TypeAlias
 
+from scaling import files
+from scaling.errors import UsageError
 from scaling.records.point import Record
 
 Format = Literal["digits", "idx", "cifar", "folders", "tfrecord", "recordio", "acl", "text", "tokens", "made"]
@@ -80,3 +84,25 @@ class DataSpec(Record, frozen=True, kw_only=True):
 
 def shown(patterns: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(one.replace("[-.]", "-").replace("ubyte*", "ubyte") for one in patterns))
+
+
+# ---------------------------------------------------------------- reading
+
+
+@contextmanager
+def reading(path: object) -> Iterator[None]:
+    """Raise a UsageError with this path for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def text_of(path: Path) -> str:
+    """Return a text file. Raises UsageError if it cannot be read or is not UTF-8."""
+    with reading(path):
+        content = files.read(path)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not UTF-8 text") from None

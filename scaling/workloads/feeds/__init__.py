@@ -16,9 +16,8 @@ from scaling.workloads.specs import Classes, Images, Input, MaskedTokens, ModelS
 
 if TYPE_CHECKING:
     # Imported with the feeds themselves: agents import this module without NumPy.
-    from scaling.workloads.feeds.batches import Batch, Samples
+    from scaling.workloads.feeds.batches import Batch, Sampler, Samples
     from scaling.workloads.feeds.pictures import Pictures
-    from scaling.workloads.feeds.sampler import Sampler
 
 
 class Feed(Protocol):
@@ -83,7 +82,7 @@ def shard(task: Task, spec: ModelSpec, split: Split = "test", *, ranks: int | No
     """Yield one rank's shard of a split in batches, each sample once. Shards of all ranks (`ranks`, by default one
     per device of the point) are disjoint and complete. The last batch may be smaller, and there may be none.
     Raises UsageError if the data has no such split."""
-    from scaling.workloads.feeds.sampler import once
+    from scaling.workloads.feeds.batches import once
 
     found = samples(task, spec, split)
     batch_size, world_size = task.point.workload.batch_size, ranks or task.point.world_size
@@ -108,7 +107,7 @@ def encoded_pictures(task: Task, spec: ModelSpec) -> Pictures:
 
 
 def sampler_of(task: Task, count: int) -> Sampler:
-    from scaling.workloads.feeds.sampler import Sampler
+    from scaling.workloads.feeds.batches import Sampler
 
     size = task.point.workload.batch_size
     return Sampler(count, batch_size=size, seed=task.seed, rank=task.rank, world_size=task.point.world_size)
@@ -186,10 +185,10 @@ def _samples(name: str, data_dir: str, split: Split, given: Input, target: Targe
 
 
 def _images(found: DataSpec, place: Path, split: Split, images: Images) -> Samples:
-    from scaling.workloads.data import cifar, idx
+    from scaling.workloads.data.images import read_cifar, read_idx
     from scaling.workloads.feeds.pixels import Pixels
 
-    read = idx.read if found.format == "idx" else cifar.read
+    read = read_idx if found.format == "idx" else read_cifar
     pixels, labels = read(place, found, split)
     return Pixels(pixels, labels, images, mean=found.mean, deviation=found.deviation)
 
@@ -207,13 +206,14 @@ def _pictures(found: DataSpec, place: Path, split: Split, images: Images, classe
 
 
 def _sequences(found: DataSpec, place: Path, split: Split, tokens: Tokens, target: Target) -> Samples:
-    from scaling.workloads.data import reviews
-    from scaling.workloads.data import tokens as rows
+    from scaling.workloads.data import texts
     from scaling.workloads.feeds import sequences
 
     if found.format == "acl":
-        return sequences.Labelled(*reviews.read(place, found, split, length=tokens.length, words=tokens.words))
-    row, kinds = rows.read(place, found, split)
+        return sequences.Labelled(
+            *texts.read_reviews(place, found, split, length=tokens.length, words=tokens.words)
+        )
+    row, kinds = texts.read_tokens(place, found, split)
     sequences.check_kinds(kinds, found.name, tokens)
     if isinstance(target, MaskedTokens):
         return sequences.Masked(row, tokens, target.share)

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from scaling.workloads import specs
 from scaling.workloads.data.specs import Split
-from scaling.workloads.feeds.batches import Batch
+from scaling.workloads.feeds.batches import Batch, Indices
 from scaling.workloads.feeds.pixels import bilinear, in_channels
-from scaling.workloads.feeds.sampler import Indices
 
 SIDE = 8
 # One fifth is held out, at random because the file is sorted by writer.

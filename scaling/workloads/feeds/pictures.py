@@ -15,8 +15,7 @@ from scaling.errors import UsageError
 from scaling.text import one_line
 from scaling.workloads.data.folders import Tree
 from scaling.workloads.data.specs import DataSpec
-from scaling.workloads.feeds.batches import Batch
-from scaling.workloads.feeds.sampler import Indices
+from scaling.workloads.feeds.batches import Batch, Indices
 from scaling.workloads.specs import Images
 
 

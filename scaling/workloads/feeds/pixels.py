@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaling.workloads.data.specs import Values
-from scaling.workloads.feeds.batches import Batch
-from scaling.workloads.feeds.sampler import Indices
+from scaling.workloads.feeds.batches import Batch, Indices
 from scaling.workloads.specs import Images
 
 Floats = NDArray[np.float32]

@@ -29,10 +29,9 @@ def normed(
     *,
     norm: BatchNorm = NORM,
     bias: bool = False,
-    start: Start = "he-out",
 ) -> Layers:
     """Return a convolution, batch normalisation, and ReLU."""
-    return Conv(channels, kernel, stride, pad, bias=bias, start=start), norm, RELU
+    return Conv(channels, kernel, stride, pad, bias=bias, start="he-out"), norm, RELU
 
 
 def dense(width: int, start: Start = "he-in", dropout: float = 0.0) -> Layers:

@@ -27,12 +27,12 @@ import msgspec
 import jax, numpy as np
 from jax.sharding import Mesh
 from scaling import frameworks
-from scaling.frameworks.jax import psum_trainer
+from scaling.frameworks.jax import mesh_trainer
 from scaling.records.task import Task
 task = msgspec.json.decode(sys.argv[1], type=Task)
 jax.config.update("jax_num_cpu_devices", 2)
-psum_trainer.joined = lambda task: Mesh(np.array(jax.devices()), ("data",))
-psum_trainer.Meshed.spread = lambda self, array, spec: jax.device_put(
+mesh_trainer.joined = lambda task: Mesh(np.array(jax.devices()), ("data",))
+mesh_trainer.Meshed.spread = lambda self, array, spec: jax.device_put(
     np.concatenate([array] * 2) if spec else array, jax.sharding.NamedSharding(self.mesh, spec))
 trainer = import_module(frameworks.load(task.point.strategy).trainer_module).connect(task)
 print("TOLD" + json.dumps(trainer._step.as_text()))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scaling.frameworks.pytorch import ddp, ddp_trainer, network, process_group, store
+from scaling.frameworks.pytorch import ddp, ddp_trainer, exchange, network, store
 from scaling.tools.emulated import layers
 from scaling.tools.emulated.layers import bucket_bytes
 from scaling.worker.run_task import cause_of
@@ -236,7 +236,7 @@ def stub_rank(name: str) -> Any:
 
 def test_the_group_times_out_after_the_agents_clocks(stores: list[dict[str, Any]], joined: dict[str, Any]) -> None:
     rank = stub_rank("torch:gloo")
-    process_group.join(rank, "gloo")
+    exchange.join(rank, "gloo")
     timeout = timedelta(seconds=ranks.LIMIT_S + 30)
     assert joined == {
         "backend": "gloo", "timeout": timeout, "device_id": None, "store": "the store", "rank": 0, "world_size": 1,
@@ -246,7 +246,7 @@ def test_the_group_times_out_after_the_agents_clocks(stores: list[dict[str, Any]
 
 @pytest.mark.usefixtures("stores")
 def test_nccl_connects_at_once(joined: dict[str, Any]) -> None:
-    process_group.join(stub_rank("torch:nccl"), "nccl")
+    exchange.join(stub_rank("torch:nccl"), "nccl")
     assert (joined["backend"], joined["device_id"]) == ("nccl", "the device")
 
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from scaling.frameworks.pytorch.compute import RealCompute
-from scaling.frameworks.pytorch.device_digest import INTEGERS, device_digest
-from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.frameworks.pytorch.loop import INTEGERS, TorchRank, Training, device_digest
 from scaling.records.point import Kind
 from scaling.tools.emulated import device
 from tests.support.ranks import one_task

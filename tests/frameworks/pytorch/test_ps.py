@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from scaling.frameworks.pytorch import network, ps_server, ps_trainer
 from scaling.frameworks.pytorch.loop import Training
+from scaling.frameworks.pytorch.ps import Bucket, Tags, cut, offsets, touched
 from scaling.frameworks.pytorch.ps_server import Averaged, Immediate
-from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut, offsets, touched
 from scaling.worker.run_task import cause_of
 from scaling.workloads import models
 from scaling.workloads.specs import Recipe

@@ -13,7 +13,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from scaling.frameworks.evaluating import Evaluating
+from scaling.frameworks.abilities import Evaluating
 from scaling.frameworks.pytorch import network
 from scaling.frameworks.pytorch.loop import Training
 from scaling.records.events import Evaluated, Event

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from scaling.errors import Interrupted
 from scaling.records.network import ALONE, NcclChoice, Network, Place
 from scaling.records.task import AskedAllReduce, RankAllReduce
-from scaling.tools.check import all_reduce, processes
+from scaling.tools.check import measured, prober
 from scaling.tools.check.facts import AllReduce, Facts, Prepared, RankFacts
 from tests.support import telling_all_reduce
 from tests.support.check_facts import FOUR, ranks
@@ -30,8 +30,8 @@ class Cluster(Probers):
     """A megabyte is exchanged, or as much as a test allows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Sequence[RankFacts]) -> None:
-        monkeypatch.setattr(all_reduce, "MOST_BYTES", 1_000_000)
-        monkeypatch.setattr(all_reduce, "BUDGET_S", 0.5)
+        monkeypatch.setattr(measured, "MOST_BYTES", 1_000_000)
+        monkeypatch.setattr(measured, "BUDGET_S", 0.5)
         super().__init__(told)
 
     def measured(self, networks: Sequence[Network] = ()) -> tuple[AllReduce, ...]:
@@ -41,7 +41,7 @@ class Cluster(Probers):
             networks=tuple(networks),
             prepared={rank.host.hostname: Prepared(ports=ports) for rank in self.told},
         )
-        with self.ending(processes.PROCESS) as lead:
+        with self.ending(prober.PROCESS) as lead:
             return lead.all_reduced(known).all_reduces
 
 
@@ -72,14 +72,14 @@ def test_two_nodes_of_two_ranks_tell_of_their_insides(monkeypatch: pytest.Monkey
 def test_the_first_failure_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 wants a GPU that is not there; rank 0 would wait for it for minutes."""
     cluster = Cluster(monkeypatch, torches(FOUR[:1], 2))
-    real = all_reduce.tasks
+    real = measured.tasks
 
     def one_on_cuda(*args: object) -> object:
         first, second = real(*args)  # type: ignore[arg-type]
         hardware = replace(second.point.hardware, device="cuda")
         return [first, replace(second, device_index=99, point=replace(second.point, hardware=hardware))]
 
-    monkeypatch.setattr(all_reduce, "tasks", one_on_cuda)
+    monkeypatch.setattr(measured, "tasks", one_on_cuda)
     (one,) = cluster.measured()
     assert one.everyone is None
     assert one.error.startswith("node1 (rank 1): ")
@@ -87,7 +87,7 @@ def test_the_first_failure_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "PROCESS", "scaling.no_such_module")
+    monkeypatch.setattr(prober, "PROCESS", "scaling.no_such_module")
     (one,) = Cluster(monkeypatch, torches(FOUR[:1], 2)).measured()
     assert "exited with code 1: " in one.error
     assert "No module named scaling.no_such_module" in one.error
@@ -101,10 +101,10 @@ def test_a_process_runs_in_torchs_interpreter(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_rank_that_waits_for_others_ends_with_its_agent() -> None:
     told = torches(FOUR[:1], 2)
-    task = all_reduce.tasks(told, "", {"node1": ALONE}, "gloo", 9)[1]  # rank 0, which would listen, never comes
+    task = measured.tasks(told, "", {"node1": ALONE}, "gloo", 9)[1]  # rank 0, which would listen, never comes
     asked = AskedAllReduce(task=task, largest_bytes=1, budget_s=1.0)
     with subprocess.Popen(
-        [sys.executable, "-m", processes.PROCESS],
+        [sys.executable, "-m", prober.PROCESS],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     ) as process:  # fmt: skip
         process.communicate(msgspec.json.encode(asked) + b"\n", timeout=60)  # then its stdin ends
@@ -130,24 +130,24 @@ def test_a_signal_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked_on_gpus() -> AskedAllReduce:
     """Of rank 0 of two on GPUs; the process that is asked has none."""
     places = {name: Place(address="127.0.0.1", interface="lo") for name in FOUR[:1]}
-    first, _ = all_reduce.tasks(torches(FOUR[:1], 2), "", places, "nccl", 7000)
+    first, _ = measured.tasks(torches(FOUR[:1], 2), "", places, "nccl", 7000)
     return AskedAllReduce(task=first, largest_bytes=1, budget_s=1.0)
 
 
 @pytest.fixture
 def telling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A process that writes NCCL's log; returns its working directory."""
-    monkeypatch.setattr(processes, "PROCESS", "tests.support.telling_all_reduce")
+    monkeypatch.setattr(prober, "PROCESS", "tests.support.telling_all_reduce")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def told(**environ: str) -> RankAllReduce:
-    one = processes.Exchanger({**os.environ, **environ})
+    one = prober.Exchanger({**os.environ, **environ})
     try:
         return one.measured(0, asked_on_gpus())
     finally:
-        one.end(processes.FOR_GOOD)
+        one.end(prober.FOR_GOOD)
 
 
 def test_the_preflight_knows_what_nccl_chose_and_leaves_no_log(telling: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from scaling.errors import Interrupted
 from scaling.records.task import DeviceRates
-from scaling.tools.check import device_rates, processes
+from scaling.tools.check import measured, prober
 from scaling.tools.check.facts import Facts
 from tests.support.check_facts import FOUR, TORCH, ranks
 from tests.support.probers import Probers
@@ -20,7 +20,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is no
 
 class Cluster(Probers):
     def rates(self) -> tuple[DeviceRates, ...]:
-        with self.ending(processes.RATES_PROCESS) as lead:
+        with self.ending(prober.RATES_PROCESS) as lead:
             return lead.rated(Facts(ranks=self.told)).device_rates
 
 
@@ -60,7 +60,7 @@ ANSWERING = {
 def test_a_process_that_answers_badly(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its program is named in place of the module's."""
     program, why = ANSWERING[answer]
-    monkeypatch.setattr(processes, "RATES_PROCESS", "tests.support.answering")
+    monkeypatch.setattr(prober, "RATES_PROCESS", "tests.support.answering")
     monkeypatch.setenv("SCALING_TEST_PROGRAM", f"import os; input(); {program}")
     cluster = Cluster(ranks(FOUR[:1], told=TORCH))
     (one,) = cluster.rates()
@@ -69,8 +69,8 @@ def test_a_process_that_answers_badly(answer: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_hangs_is_ended_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_rates, "START_S", 0.5)
-    monkeypatch.setattr(processes, "RATES_PROCESS", "tests.support.answering")
+    monkeypatch.setattr(measured, "START_S", 0.5)
+    monkeypatch.setattr(prober, "RATES_PROCESS", "tests.support.answering")
     monkeypatch.setenv("SCALING_TEST_PROGRAM", "import signal; signal.pause()")
     assert {one.error for one in two_ranks().rates()} == {"no answer within 0.5 s"}
 

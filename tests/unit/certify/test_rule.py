@@ -10,10 +10,10 @@ import pytest
 
 from scaling.analysis.statistics.intervals import Estimate, Side
 from scaling.records.run import FAIL, NO_VERDICT, PASS, CertificateResult, Criterion
-from scaling.tools.certify import rule
+from scaling.tools.certify import leading
 from tests.support.verdicts import decided
 
-LINE = rule.fixed(0.95)
+LINE = leading.fixed(0.95)
 
 
 def criterion(result: CertificateResult = NO_VERDICT) -> Criterion:
@@ -26,9 +26,9 @@ def estimate(low: float, high: float, df: int = 8) -> Estimate:
 
 
 def test_the_errors_of_all_looks_sum_up_to_the_error() -> None:
-    spent = [rule.error_of(look) for look in range(1, 10_000)]
-    assert sum(spent) < rule.ERROR
-    assert sum(spent) == pytest.approx(rule.ERROR, rel=1e-3)
+    spent = [leading.error_of(look) for look in range(1, 10_000)]
+    assert sum(spent) < leading.ERROR
+    assert sum(spent) == pytest.approx(leading.ERROR, rel=1e-3)
     assert spent == sorted(spent, reverse=True)
 
 
@@ -39,35 +39,35 @@ def test_the_errors_of_all_looks_sum_up_to_the_error() -> None:
 def test_a_look_decides_if_its_whole_interval_is_on_one_side(
     low: float, high: float, result: CertificateResult
 ) -> None:
-    found = rule.looked(criterion(), estimate(low, high), LINE, 1)
+    found = leading.looked(criterion(), estimate(low, high), LINE, 1)
     assert found.result == result
     (look,) = found.looks
     assert look.low < low < look.mean < high < look.high
 
 
 def test_a_look_is_wider_with_less_error() -> None:
-    one = rule.looked(criterion(), estimate(0.94, 0.96), LINE, 1)
-    shared = rule.looked(criterion(), estimate(0.94, 0.96), LINE, 2)
-    later = rule.looked(one, estimate(0.94, 0.96), LINE, 1)
+    one = leading.looked(criterion(), estimate(0.94, 0.96), LINE, 1)
+    shared = leading.looked(criterion(), estimate(0.94, 0.96), LINE, 2)
+    later = leading.looked(one, estimate(0.94, 0.96), LINE, 1)
     assert shared.looks[0].low < one.looks[0].low
     assert later.looks[1].high > later.looks[0].high
-    assert shared.looks[0].error == rule.ERROR / 4
+    assert shared.looks[0].error == leading.ERROR / 4
 
 
 def test_a_line_of_its_own_error_widens_the_bounds() -> None:
     uncertain = Side(log(0.95), 0.01**2, 3, 4)
-    assert rule.looked(criterion(), estimate(0.97, 0.98), LINE, 1).result == PASS
-    assert rule.looked(criterion(), estimate(0.97, 0.98), uncertain, 1).result == NO_VERDICT
+    assert leading.looked(criterion(), estimate(0.97, 0.98), LINE, 1).result == PASS
+    assert leading.looked(criterion(), estimate(0.97, 0.98), uncertain, 1).result == NO_VERDICT
 
 
 def test_one_round_is_no_look() -> None:
     one_round = Estimate(mean=0.99, low=None, high=None, n=1)
-    assert rule.looked(criterion(), one_round, LINE, 1) == criterion()
+    assert leading.looked(criterion(), one_round, LINE, 1) == criterion()
 
 
 @pytest.mark.parametrize("result", [PASS, FAIL])
 def test_a_decided_criterion_is_not_looked_at_again(result: CertificateResult) -> None:
-    assert rule.looked(criterion(result), estimate(0.5, 0.6), LINE, 1) == criterion(result)
+    assert leading.looked(criterion(result), estimate(0.5, 0.6), LINE, 1) == criterion(result)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_decided_criterion_is_not_looked_at_again(result: CertificateResult) -
     ],
 )
 def test_any_failure_fails_and_all_must_pass(results: list[CertificateResult], whole: CertificateResult) -> None:
-    assert rule.result([criterion(one) for one in results]) == whole
+    assert leading.result_of([criterion(one) for one in results]) == whole
 
 
 def test_simulated_machines_get_the_right_verdict() -> None:

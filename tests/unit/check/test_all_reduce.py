@@ -13,9 +13,9 @@ from scaling.frameworks.pytorch import installed
 from scaling.records import task as records
 from scaling.records.network import ALONE, NcclChoice
 from scaling.records.task import AskedAllReduce, RankAllReduce
-from scaling.tools.check import __main__, all_reduce
+from scaling.tools.check import __main__, measured
 from scaling.tools.check.facts import AllReduce, Facts, Findings
-from scaling.tools.check.processes import FOR_GOOD, Exchanger
+from scaling.tools.check.prober import FOR_GOOD, Exchanger
 from scaling.tools.check.verdicts import crossings
 from tests.support.check_facts import FOUR, TORCH, facts, gpu, links, ok, only, ranks, timed, to_mend
 
@@ -128,9 +128,9 @@ def test_sockets_where_there_are_cards_are_a_warning(cards: str, chosen: NcclCho
 def test_the_choices_of_all_ranks_become_one() -> None:
     told = {number: RankAllReduce(nccl=IB if number else None) for number in range(2)}
     frame = AllReduce(network="ib", backend="nccl")
-    found = all_reduce.found(ranks(FOUR[:2], told=TORCH), told, frame)
+    found = measured.found(ranks(FOUR[:2], told=TORCH), told, frame)
     assert found.nccl == IB
-    assert all_reduce.found(ranks(FOUR[:2], told=TORCH), {0: told[0], 1: told[0]}, frame).nccl is None
+    assert measured.found(ranks(FOUR[:2], told=TORCH), {0: told[0], 1: told[0]}, frame).nccl is None
 
 
 # ---------------------------------------------------------------- the table
@@ -181,9 +181,9 @@ def test_busbw_is_that_of_nccl_tests(members: int, size: int, seconds: float, bu
 
 def test_without_torch_nothing_is_timed() -> None:
     told = ranks(told={**TORCH, "node3": {}})
-    assert all_reduce.against(told) == "torch is missing in this environment on node3"
-    assert all_reduce.against(ranks(FOUR[:1], told=TORCH)) == "an exchange needs two ranks"
-    assert all_reduce.against(ranks(told=TORCH)) == ""
+    assert measured.against(told) == "torch is missing in this environment on node3"
+    assert measured.against(ranks(FOUR[:1], told=TORCH)) == "an exchange needs two ranks"
+    assert measured.against(ranks(told=TORCH)) == ""
 
 
 def test_a_network_that_does_not_join_all_nodes_is_left_out() -> None:
@@ -193,13 +193,13 @@ def test_a_network_that_does_not_join_all_nodes_is_left_out() -> None:
         for node, one in sound.prepared.items()
     }
     sound = replace(sound, prepared=listening)
-    assert all_reduce.unreached(sound, "ib") == "nodes are not on it: node2"
-    assert all_reduce.unreached(sound, "ethernet") == ""
+    assert measured.unreached(sound, "ib") == "nodes are not on it: node2"
+    assert measured.unreached(sound, "ethernet") == ""
     cut = tuple(
         replace(link, error="timed out") if {link.client, link.server} == {"node1", "node4"} else link
         for link in sound.links
     )
-    said = all_reduce.unreached(replace(sound, links=cut), "ethernet")
+    said = measured.unreached(replace(sound, links=cut), "ethernet")
     assert said == "not all nodes reach each other: node1-node4"
 
 
@@ -216,7 +216,7 @@ def test_nccl_where_each_rank_has_a_gpu(
     each: int, gpus: int, told: dict[str, dict[str, str]], backend: str
 ) -> None:
     hosts = {name: {"gpus": tuple(gpu(index, of=gpus) for index in range(gpus))} for name in FOUR}
-    assert all_reduce.backend(ranks(each=each, hosts=hosts, told=told)) == backend
+    assert measured.backend(ranks(each=each, hosts=hosts, told=told)) == backend
 
 
 def test_gpus_shown_to_one_rank_each_are_enough() -> None:
@@ -224,16 +224,16 @@ def test_gpus_shown_to_one_rank_each_are_enough() -> None:
         replace(rank, host=replace(rank.host, gpus=(gpu(0, of=1, uuid=f"GPU-{number}"),)))
         for number, rank in enumerate(ranks(FOUR[:1], each=2, told=CUDA))
     ]
-    assert all_reduce.backend(told) == "nccl"
+    assert measured.backend(told) == "nccl"
 
 
 def test_tensors_fit_into_the_memory_of_a_machine() -> None:
     roomy = {name: {"memory_bytes": 1 << 40} for name in FOUR}
-    assert all_reduce.largest_bytes(ranks(hosts=roomy)) == all_reduce.MOST_BYTES
+    assert measured.largest_bytes(ranks(hosts=roomy)) == measured.MOST_BYTES
     small = {**roomy, "node2": {"memory_bytes": 8 << 30}}
-    assert all_reduce.largest_bytes(ranks(each=8, hosts=small)) == 128 << 20
+    assert measured.largest_bytes(ranks(each=8, hosts=small)) == 128 << 20
     lab = {name: {"memory_bytes": 8 << 30, "boot_id": "one"} for name in FOUR}
-    assert all_reduce.largest_bytes(ranks(each=2, hosts=lab)) == 128 << 20
+    assert measured.largest_bytes(ranks(each=2, hosts=lab)) == 128 << 20
 
 
 # ---------------------------------------------------------------- who does what
@@ -242,7 +242,7 @@ def test_tensors_fit_into_the_memory_of_a_machine() -> None:
 def test_each_rank_does_as_a_worker_of_the_strategy_would() -> None:
     sound = facts(FOUR[:2], each=2, told=TORCH)
     network = sound.networks[0]
-    found = all_reduce.tasks(sound.ranks, "ib", network.places, "gloo", 4711)
+    found = measured.tasks(sound.ranks, "ib", network.places, "gloo", 4711)
     assert [(task.rank, task.local_rank, task.local_world_size, task.device_index) for task in found] == [
         (0, 0, 2, 0),
         (1, 1, 2, 0),
@@ -257,7 +257,7 @@ def test_each_rank_does_as_a_worker_of_the_strategy_would() -> None:
 def test_gpus_are_those_of_the_rank() -> None:
     hosts = {"node1": {"gpus": (gpu(0, of=2), gpu(1, of=2))}}
     told = ranks(FOUR[:1], each=2, hosts=hosts, told=CUDA)
-    found = all_reduce.tasks(told, "", {"node1": ALONE}, "nccl", 1)
+    found = measured.tasks(told, "", {"node1": ALONE}, "nccl", 1)
     assert [(task.device_index, task.point.hardware.device) for task in found] == [(0, "cuda"), (1, "cuda")]
     assert strategies.environ(found[0])["NCCL_SOCKET_IFNAME"] == "=lo"
 
@@ -268,14 +268,14 @@ def test_answers_of_ranks_become_one_all_reduce() -> None:
         number: RankAllReduce(everyone=timed(1e9), inside=timed(1e9 * (number + 1), 2), library="torch 9, Gloo")
         for number in range(4)
     }
-    made = all_reduce.found(told, answers, AllReduce(network="ib", backend="gloo"))
+    made = measured.found(told, answers, AllReduce(network="ib", backend="gloo"))
     assert made.everyone == timed(1e9)
     assert made.inside == {"node1": timed(1e9, 2), "node2": timed(3e9, 2)}
     assert made.library == "torch 9, Gloo"
 
 
 def test_a_process_that_is_over_is_not_started() -> None:
-    task = all_reduce.tasks(ranks(FOUR[:1], each=2), "", {"node1": ALONE}, "gloo", 1)[0]
+    task = measured.tasks(ranks(FOUR[:1], each=2), "", {"node1": ALONE}, "gloo", 1)[0]
     asked = AskedAllReduce(task=task, largest_bytes=1, budget_s=1.0)
     exchanger = Exchanger()
     exchanger.end(3)

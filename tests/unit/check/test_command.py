@@ -213,13 +213,17 @@ def test_many_nodes_are_summed_up() -> None:
     [
         ([], flags.Asked()),
         (["--json"], flags.Asked(json=True)),
-        (["--interconnect", " ib0, eth0"], flags.Asked(interconnect=("ib0", "eth0"))),
         (["--fabric", "f.toml"], flags.Asked(fabric="f.toml")),
     ],
 )
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch, argv: list[str], asked: flags.Asked) -> None:
     monkeypatch.delenv(networks.VARIABLE, raising=False)
     assert flags.parse(argv) == asked
+
+
+def test_networks_are_a_list() -> None:
+    asked = flags.parse(["--interconnect", " ib0, eth0"])
+    assert asked is not None and asked.networks == ("ib0", "eth0")
 
 
 def test_the_fabric_of_a_lab_comes_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from scaling.records.host import GpuHost
 from scaling.records.messages import Signalled
 from scaling.records.point import Device
 from scaling.records.task import DeviceRates
-from scaling.tools.check import device_rates, processes
-from scaling.tools.check.device_table import device_table
+from scaling.tools.check import measured, prober
+from scaling.tools.check.__main__ import device_table
 from scaling.tools.check.facts import (
     LEAD_DECODER,
     RANK_DECODER,
@@ -53,7 +53,7 @@ def on_gpu(number: int, *, name: str = H200, of_sound: float = 1.0, **changes: A
     fields: dict[str, Any] = {
         "launch_rank": number, "host": f"node{1 + number // 8}", "device": "cuda", "name": name,
         "index": number % 8, "uuid": f"GPU-{number}", "serial": f"16549220{number:03}",
-        "work": device_rates.workload("cuda", (9, 0)),
+        "work": measured.workload("cuda", (9, 0)),
         **SOUND, "matrix_flops_per_s": of_sound * SOUND["matrix_flops_per_s"],
     }  # fmt: skip
     return DeviceRates(**{**fields, **changes})
@@ -67,7 +67,7 @@ def on_cpus(number: int, flops_per_s: float = 95e9, **changes: Any) -> DeviceRat
     fields: dict[str, Any] = {
         "launch_rank": number, "host": "node1", "device": "cpu", "name": "Xeon",
         "cpus": (2 * number, 2 * number + 1),
-        "work": device_rates.workload("cpu", None),
+        "work": measured.workload("cpu", None),
         "matrix_flops_per_s": flops_per_s, "copy_bytes_per_s": 12e9, "samples_per_s": 310.0,
     }  # fmt: skip
     return DeviceRates(**{**fields, **changes})
@@ -189,7 +189,7 @@ def test_a_device_that_fails_is_an_error_and_the_others_are_still_judged() -> No
 
 def test_what_was_left_out_is_said() -> None:
     told = ranks(FOUR[:2], told={"node1": TORCH["node1"]})
-    rates = [seat.device for seat in device_rates.seats(told)]
+    rates = [seat.device for seat in measured.seats(told)]
     (verdict,) = judged(rates[1:])
     assert (verdict.level, verdict.text) == ("ok", "not measured: torch is missing in this environment on node2")
 
@@ -242,25 +242,25 @@ def test_each_rank_measures_its_gpu() -> None:
         )
     )
     told = ranks(FOUR[:1], each=2, hosts=gpus_of("node1"), told={"node1": {**CUDA, "driver": health}})
-    first, second = device_rates.seats(told)
+    first, second = measured.seats(told)
     assert (first.device.place, second.device.place) == ("node1 GPU 4 (serial 111)", "node1 GPU 1")
     assert [(seat.device.launch_rank, seat.device.uuid, seat.device.name) for seat in (first, second)] == [
         (0, "GPU-0-node1", H200), (1, "GPU-1-node1", H200),
     ]  # fmt: skip
-    assert [device_rates.task(seat).device_index for seat in (first, second)] == [0, 1]
+    assert [measured.task(seat).device_index for seat in (first, second)] == [0, 1]
 
 
 def test_the_first_rank_on_a_shared_gpu_measures_it() -> None:
     told = ranks(FOUR[:2], each=3, hosts=gpus_of("node1") | gpus_of("node2"), told=dict.fromkeys(FOUR, CUDA))
-    assert [(seat.device.launch_rank, seat.device.uuid) for seat in device_rates.seats(told)] == [
+    assert [(seat.device.launch_rank, seat.device.uuid) for seat in measured.seats(told)] == [
         (0, "GPU-0-node1"), (1, "GPU-1-node1"), (3, "GPU-0-node2"), (4, "GPU-1-node2"),
     ]  # fmt: skip
 
 
 def test_ranks_measure_their_own_cores_as_workers_have_them() -> None:
     told = ranks(FOUR[:1], each=2, told=TORCH)
-    found = device_rates.seats(told)
-    tasks = [device_rates.task(seat) for seat in found]
+    found = measured.seats(told)
+    tasks = [measured.task(seat) for seat in found]
     assert [task.cpus for task in tasks] == [seat.device.cpus for seat in found]
     assert set(tasks[0].cpus).isdisjoint(tasks[1].cpus)
     assert all(task.threads == len(told[0].host.cores) // 2 for task in tasks)
@@ -272,7 +272,7 @@ def test_ranks_measure_their_own_cores_as_workers_have_them() -> None:
 def test_more_ranks_than_cores_measure_each_core_once() -> None:
     one = node("node1", 1, cores=((0,), (1,)), core_ids=(0, 1))
     told = [rank(one, number, **TORCH["node1"]) for number in range(5)]
-    assert [seat.device.cpus for seat in device_rates.seats(told)] == [(0,), (1,)]
+    assert [seat.device.cpus for seat in measured.seats(told)] == [(0,), (1,)]
 
 
 @pytest.mark.parametrize(
@@ -288,13 +288,13 @@ def test_more_ranks_than_cores_measure_each_core_once() -> None:
 )
 def test_the_kind_of_device(asked: Device | None, built: str | None, kinds: list[str], left_out: str) -> None:
     told = ranks(FOUR[:1], each=2, hosts=gpus_of("node1"), told={"node1": {"built_for_cuda": built}})
-    found = [seat.device for seat in device_rates.seats(told, asked)]
+    found = [seat.device for seat in measured.seats(told, asked)]
     assert [one.device for one in found] == kinds
     assert {one.left_out for one in found} == {left_out}
 
 
 def test_a_gpu_that_was_asked_for_and_is_not_there() -> None:
-    (seat,) = device_rates.seats(ranks(FOUR[:1], told=dict.fromkeys(FOUR, CUDA)), "cuda")
+    (seat,) = measured.seats(ranks(FOUR[:1], told=dict.fromkeys(FOUR, CUDA)), "cuda")
     assert seat.device.left_out == "no GPU on this host"
 
 
@@ -311,7 +311,7 @@ def test_a_gpu_that_was_asked_for_and_is_not_there() -> None:
 def test_the_step_is_that_of_a_run_without_flags(
     device: Device, capability: tuple[int, int] | None, words: tuple[object, ...]
 ) -> None:
-    work = device_rates.workload(device, capability)
+    work = measured.workload(device, capability)
     assert (work.model, work.batch_size, work.precision, work.memory_format) == words
 
 
@@ -453,8 +453,8 @@ def test_a_process_that_a_driver_holds_is_not_waited_for(monkeypatch: pytest.Mon
 
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "killpg", lambda *given: killed.append(given))
-    rater = processes.Rater()
+    rater = prober.Rater()
     monkeypatch.setattr(rater, "_process", Held())
     rater.end(0)
-    rater.end(processes.FOR_GOOD)
+    rater.end(prober.FOR_GOOD)
     assert killed == [(1, signal.SIGKILL)]

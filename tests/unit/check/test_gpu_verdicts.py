@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.records.host import GpuHost, Hca
-from scaling.tools.check.verdicts.gpus import ALIKE, FAULTS
+from scaling.tools.check.verdicts.devices import ALIKE, FAULTS
 from tests.support.check_facts import FOUR, facts, gpu, gpu_facts, ok, only, to_mend
 
 CARD = {name: {"hcas": (Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True),)} for name in FOUR}

@@ -388,4 +388,4 @@ def test_the_workflow_of_the_readme_is_yaml_whose_calls_this_version_reads() -> 
     for call in calls:
         words = re.split(r"\|\||>>", call)[0].split()
         asked = flags.parse(words)
-        assert asked and (asked.new, asked.base) == ((Path("../results-new/*"),), (Path("../results-base/*"),))
+        assert asked and (asked.new, asked.base) == ([Path("../results-new/*")], [Path("../results-base/*")])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scaling.errors import UsageError
-from scaling.frameworks import limits
+from scaling.frameworks import options
 from scaling.tools.emulated import layers, profiles
 from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB, Layer, bucket_bytes
 from scaling.workloads import models
@@ -221,6 +221,6 @@ def test_what_changes_only_computing_is_refused(fields: dict[str, Any], flag: st
         "data": "synthetic",
         "batch_size": 64,
     }
-    assert (limits.refuse(one_task(**emulated, **fields).point) or "").startswith(flag)
-    assert limits.refuse(one_task(**emulated).point) is None
-    assert limits.refuse(one_task(**fields).point) is None
+    assert (options.refuse(one_task(**emulated, **fields).point) or "").startswith(flag)
+    assert options.refuse(one_task(**emulated).point) is None
+    assert options.refuse(one_task(**fields).point) is None

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.frameworks import nccl_log
+from scaling.frameworks import network_env
 from scaling.frameworks.base import Option, Strategy
 from scaling.records.crossing import Bounds, bytes_per_step, nccl_bounds
 from scaling.records.network import ALONE, NcclChoice
@@ -142,13 +142,13 @@ LOGS = Path(__file__).parent / "nccl_logs"
 
 
 def told(name: str) -> NcclChoice:
-    found = nccl_log.parse((LOGS / f"{name}.log").read_text().splitlines())
+    found = network_env.parse_nccl_log((LOGS / f"{name}.log").read_text().splitlines())
     assert found is not None
     return found
 
 
 def parsed(*lines: str) -> NcclChoice:
-    found = nccl_log.parse([f"node1:77:77 [0] NCCL INFO {line}" for line in lines])
+    found = network_env.parse_nccl_log([f"node1:77:77 [0] NCCL INFO {line}" for line in lines])
     assert found is not None
     return found
 
@@ -233,12 +233,12 @@ def test_plugins_have_names_with_blanks() -> None:
 
 def test_the_first_warnings_are_kept() -> None:
     text = "NET/IB : Got completion from peer 10.0.0.2<55921> with status=12 opcode=1 len=0 vendor err 129 (Send)"
-    found = nccl_log.parse([f"node1:77:99 [0] net_ib.cc:2121 NCCL WARN {text}"] * 5)
+    found = network_env.parse_nccl_log([f"node1:77:99 [0] net_ib.cc:2121 NCCL WARN {text}"] * 5)
     assert found is not None and found.warnings == (text,)
 
 
 def test_lines_of_others_tell_nothing() -> None:
-    assert nccl_log.parse(["[rank0]: Traceback", "via SHM/direct", ""]) is None
+    assert network_env.parse_nccl_log(["[rank0]: Traceback", "via SHM/direct", ""]) is None
 
 
 def test_an_algorithm_of_a_newer_release_keeps_its_number() -> None:
@@ -252,19 +252,19 @@ def test_the_file_is_that_of_the_process(tmp_path: Path) -> None:
     given = f"{tmp_path}/100%% a.log.nccl.%p"
     for pid, network in ((7, "IB"), (8, "Socket")):
         (tmp_path / f"100% a.log.nccl.{pid}").write_text(f"n:1:1 [0] NCCL INFO Using network {network}\n")
-    assert nccl_log.read(given, 8) == NcclChoice(network="Socket")
+    assert network_env.read_nccl_log(given, 8) == NcclChoice(network="Socket")
 
 
 @pytest.mark.parametrize("given", ["", "/nowhere/a.nccl.%p"])
 def test_without_a_file_nothing_is_known(given: str) -> None:
-    assert nccl_log.read(given, 7) is None
+    assert network_env.read_nccl_log(given, 7) is None
 
 
 def test_what_a_long_run_has_written_is_cut_off(tmp_path: Path) -> None:
     log = tmp_path / "a.nccl.7"
     line = "node1:77:77 [0] NCCL INFO AllReduce: 1000 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}\n"
-    log.write_text(line * (2 * nccl_log.MOST_BYTES // len(line)))
-    found = nccl_log.read(f"{tmp_path}/a.nccl.%p", 7)
+    log.write_text(line * (2 * network_env.MOST_BYTES // len(line)))
+    found = network_env.read_nccl_log(f"{tmp_path}/a.nccl.%p", 7)
     assert found is not None
-    assert found.algorithms["ring simple"] == 1000 * (nccl_log.MOST_BYTES // len(line))
-    assert log.stat().st_size == nccl_log.MOST_BYTES
+    assert found.algorithms["ring simple"] == 1000 * (network_env.MOST_BYTES // len(line))
+    assert log.stat().st_size == network_env.MOST_BYTES

@@ -29,7 +29,7 @@ def binding_missing(framework: str) -> str | None:
     """What the strategies have in common: the framework itself is not looked for."""
     strategy = STRATEGIES[f"{framework}:horovod"]
     assert isinstance(strategy, hvd.Horovod)
-    return hvd.Horovod.missing(strategy, "")
+    return strategy.binding_missing("")
 
 
 def on_two_hosts(name: str = "torch:horovod", **fields: Any) -> list[Task]:

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.frameworks import base, network_env, outside, variables
+from scaling.frameworks import base, network_env, variables
 from scaling.hosts.networks import Entry, choose
 from scaling.records import point, task
 from scaling.records.host import Hca, HostInfo
@@ -312,12 +312,12 @@ class Mine(Strategy):
 
 
 def test_the_old_paths_are_the_new_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for old in outside.FORMERLY:
+    for old in frameworks.FORMERLY:
         monkeypatch.delitem(sys.modules, old, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins/written_before.py").write_text(WRITTEN.format(module="plugins.written_before"))
-    strategy = outside.load("plugins.written_before", "plugins.written_before:mine")
+    strategy = frameworks.load("plugins.written_before:mine")
     found = vars(sys.modules["plugins.written_before"])
     assert isinstance(strategy, base.Strategy)
     assert (found["data"], found["models"], found["steering"]) == (feeds, models, network_env)

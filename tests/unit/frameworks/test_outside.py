@@ -10,8 +10,8 @@ import pytest
 
 from scaling import frameworks
 from scaling.errors import UsageError
+from scaling.frameworks import ModuleStrategy
 from scaling.frameworks.base import Helper, Strategy, Traits, read_options
-from scaling.frameworks.outside import ModuleStrategy
 from tests.support.paper_tasks import one_task
 
 CLASS = """

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.records.store import read
 from scaling.report import __main__ as command
-from scaling.report import archive, redaction, unpacking
-from scaling.report.redaction import LEFT_OUT, Redaction
+from scaling.report import archive, unpacking
+from scaling.report.archive import LEFT_OUT, Redaction
 from tests.support.report_scenes import cluster_run, default_run
 from tests.support.scripted_records import host, written
 from tests.support.telling_names import ALICE, COMMAND_LINES, NAMES, run
@@ -177,7 +177,7 @@ def test_what_is_looked_for_anywhere_is_long_and_no_path(tmp_path: Path) -> None
         "D_TOKEN": "a\0bcdef",
         "PATH": "abcdef",
     }
-    assert [*redaction.secrets_of(environ)] == ["x" * 5000, "a\0bcdef"]
+    assert [*archive.secrets_of(environ)] == ["x" * 5000, "a\0bcdef"]
 
 
 # ---------------------------------------------------------------- anonymous
@@ -235,9 +235,9 @@ def test_a_binary_log_is_packed_as_it_is(folder: Path) -> None:
 
 
 def test_the_owner_of_a_run_is_a_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert redaction.owner(folder / "none") == set()
+    assert archive.owner(folder / "none") == set()
     monkeypatch.setattr("pwd.getpwuid", lambda _: SimpleNamespace(pw_name="carol"))
-    assert redaction.owner(folder) == {"carol"}
+    assert archive.owner(folder) == {"carol"}
     (folder / "logs" / "0002.log").write_text("carol at work\n")
     assert content(archive.pack(folder, anonymous=True))["logs/0002.log"] == b"user at work\n"
 

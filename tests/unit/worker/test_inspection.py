@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from scaling.frameworks.abilities import Tracer
 from scaling.frameworks.fake.trainer import FakeTrainer
-from scaling.frameworks.tracing import Tracer
 from scaling.records.events import Event, Inspected, Result
 from scaling.records.task import Finish, Inspect
 from scaling.records.telemetry import GpuTime

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scaling.frameworks.digest import digest_of
+from scaling.frameworks.abilities import digest_of
 from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.records.events import Evaluated, Event, Progress, Rested, Result, Window
 from scaling.records.point import Hardware, Kind, Pass, Regime

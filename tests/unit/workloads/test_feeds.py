@@ -17,10 +17,9 @@ from scaling.records.point import Regime
 from scaling.records.task import Task
 from scaling.workloads import data, feeds, models, schedule
 from scaling.workloads.feeds import digits
-from scaling.workloads.feeds.batches import Part, chosen
+from scaling.workloads.feeds.batches import Part, Sampler, chosen, once
 from scaling.workloads.feeds.digits import Digits
 from scaling.workloads.feeds.pixels import Pixels, bilinear
-from scaling.workloads.feeds.sampler import Sampler, once
 from scaling.workloads.specs import Images, Tokens
 from tests.support import written
 from tests.support.paper_tasks import tasks

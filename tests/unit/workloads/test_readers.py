@@ -10,7 +10,7 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.workloads import data
-from scaling.workloads.data import cifar, idx, reviews, tokens
+from scaling.workloads.data import images, texts
 from scaling.workloads.feeds import sequences
 from scaling.workloads.specs import Tokens
 from tests.support import written
@@ -20,11 +20,11 @@ from tests.support.written import few
 @pytest.mark.parametrize("packed", [False, True])
 def test_idx_files(tmp_path: Path, packed: bool) -> None:
     place = written.idx(tmp_path, packed=packed)
-    pixels, labels = idx.read(place, few("mnist"), "train")
+    pixels, labels = images.read_idx(place, few("mnist"), "train")
     assert pixels.shape == (40, 1, 28, 28) and pixels.dtype == np.uint8
     assert pixels[3, 0, 1, 2] == 3 + 28 + 2
     assert labels.tolist() == [n % 10 for n in range(40)] and labels.dtype == np.int64
-    assert len(idx.read(place, few("mnist"), "test")[1]) == 12
+    assert len(images.read_idx(place, few("mnist"), "test")[1]) == 12
 
 
 def spoilt(path: Path, content: bytes) -> Path:
@@ -49,7 +49,7 @@ def test_idx_files_that_are_none(tmp_path: Path, file: str, content: bytes, said
     place = written.idx(tmp_path)
     spoilt(place / file, content)
     with pytest.raises(UsageError) as refused:
-        idx.read(place, few("mnist"), "train")
+        images.read_idx(place, few("mnist"), "train")
     assert said in str(refused.value)
     assert str(tmp_path) in str(refused.value)
 
@@ -59,22 +59,22 @@ def test_packed_files_that_were_cut_off(tmp_path: Path) -> None:
     file = place / "train-images-idx3-ubyte.gz"
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(UsageError, match=r"images-idx3-ubyte\.gz: cannot be read: "):
-        idx.read(place, few("mnist"), "train")
+        images.read_idx(place, few("mnist"), "train")
 
 
 def test_a_count_that_was_not_published(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"40 samples, expected 60,000 of --data mnist \(train\)"):
-        idx.read(written.idx(tmp_path), data.spec("mnist"), "train")
+        images.read_idx(written.idx(tmp_path), data.spec("mnist"), "train")
 
 
 def test_cifar_records(tmp_path: Path) -> None:
     spec = few("cifar10", {"train": 40, "test": 8})
-    pixels, labels = cifar.read(written.cifar(tmp_path), spec, "train")
+    pixels, labels = images.read_cifar(written.cifar(tmp_path), spec, "train")
     assert pixels.shape == (40, 3, 32, 32)
     assert pixels[0, :, 5, 7].tolist() == [10, 20, 30]
     assert pixels[39, :, 0, 0].tolist() == [14, 24, 34]
     assert labels[:9].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 1]
-    assert len(cifar.read(tmp_path, spec, "test")[1]) == 8
+    assert len(images.read_cifar(tmp_path, spec, "test")[1]) == 8
 
 
 def test_cifar_files_that_are_none(tmp_path: Path) -> None:
@@ -83,18 +83,18 @@ def test_cifar_files_that_are_none(tmp_path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     with pytest.raises(UsageError, match=r"data_batch_2\.bin: 24,583 bytes, expected 24,584: 8 records of 3,073"):
-        cifar.read(tmp_path, spec, "train")
+        images.read_cifar(tmp_path, spec, "train")
     file.write_bytes(b"\x0b" + whole[1:])
     with pytest.raises(UsageError, match=r"data_batch_2\.bin: label 11, expected 0 to 9"):
-        cifar.read(tmp_path, spec, "train")
+        images.read_cifar(tmp_path, spec, "train")
     file.unlink()
     with pytest.raises(UsageError, match=r"data_batch_2\.bin: cannot be read: No such file"):
-        cifar.read(tmp_path, spec, "train")
+        images.read_cifar(tmp_path, spec, "train")
 
 
 def test_reviews_as_the_keras_example_has_them(tmp_path: Path) -> None:
     spec = few("imdb", {"train": 20, "test": 6})
-    found, labels = reviews.read(written.reviews(tmp_path), spec, "train", length=12, words=20_000)
+    found, labels = texts.read_reviews(written.reviews(tmp_path), spec, "train", length=12, words=20_000)
     assert labels.tolist() == [0] * 10 + [1] * 10
     # start; the film and the; awful or great, !, and what no vocabulary has. Padding stands in front.
     assert found[0].tolist() == [0, 0, 0, 0, 1, 4, 7, 5, 4, 9, 10, 2]
@@ -105,18 +105,18 @@ def test_reviews_as_the_keras_example_has_them(tmp_path: Path) -> None:
 
 def test_words_beyond_the_models_are_unknown(tmp_path: Path) -> None:
     spec = few("imdb", {"train": 20, "test": 6})
-    found, _ = reviews.read(written.reviews(tmp_path), spec, "test", length=8, words=8)
+    found, _ = texts.read_reviews(written.reviews(tmp_path), spec, "test", length=8, words=8)
     assert found[0].tolist() == [1, 4, 7, 5, 4, 2, 2, 2]
-    assert reviews.vocabulary(tmp_path / "imdb.vocab", 3) == {}
+    assert texts.vocabulary(tmp_path / "imdb.vocab", 3) == {}
 
 
 def test_reviews_that_are_too_few_or_no_text(tmp_path: Path) -> None:
     written.reviews(tmp_path)
     with pytest.raises(UsageError, match="20 samples, expected 25,000 of --data imdb"):
-        reviews.read(tmp_path, data.spec("imdb"), "train", length=8, words=8)
+        texts.read_reviews(tmp_path, data.spec("imdb"), "train", length=8, words=8)
     (tmp_path / "train/pos/3_9.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"pos/3_9\.txt: not UTF-8 text"):
-        reviews.read(tmp_path, data.spec("imdb"), "train", length=8, words=8)
+        texts.read_reviews(tmp_path, data.spec("imdb"), "train", length=8, words=8)
 
 
 # ---------------------------------------------------------------- rows of tokens
@@ -127,10 +127,10 @@ TOKENS = data.spec("tokens")
 def test_tokens_of_nanogpt(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(struct.pack("<1000H", *range(1000)))
     (tmp_path / "val.bin").write_bytes(struct.pack("<3H", 50_256, 1, 2))
-    row, kinds = tokens.read(tmp_path, TOKENS, "train")
+    row, kinds = texts.read_tokens(tmp_path, TOKENS, "train")
     assert (row[:3].tolist(), len(row), kinds) == ([0, 1, 2], 1000, 0)
-    assert tokens.read(tmp_path, TOKENS, "test")[0][:].tolist() == [50_256, 1, 2]
-    row, _ = tokens.read(tmp_path / "train.bin", TOKENS, "test")
+    assert texts.read_tokens(tmp_path, TOKENS, "test")[0][:].tolist() == [50_256, 1, 2]
+    row, _ = texts.read_tokens(tmp_path / "train.bin", TOKENS, "test")
     assert row[:].tolist() == list(range(900, 1000))
 
 
@@ -145,8 +145,8 @@ def test_tokens_of_llm_c(tmp_path: Path) -> None:
         "fineweb_val_000000.bin": llm_c(20240801, 7, 2) + struct.pack("<2I", 128_000, 3),
     }.items():
         (tmp_path / name).write_bytes(content)
-    assert tokens.read(tmp_path, TOKENS, "train")[0][:9].tolist() == [5, 6, 7, 8, 9]
-    assert tokens.read(tmp_path, TOKENS, "test")[0][:].tolist() == [128_000, 3]
+    assert texts.read_tokens(tmp_path, TOKENS, "train")[0][:9].tolist() == [5, 6, 7, 8, 9]
+    assert texts.read_tokens(tmp_path, TOKENS, "test")[0][:].tolist() == [128_000, 3]
 
 
 def test_tokens_of_many_files_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_tokens_of_many_files_are_read_where_they_are_asked_for(tmp_path: Path) 
     for number in range(3):
         text = llm_c(20240520, 1, 5 * number) + struct.pack(f"<{5 * number}H", *range(10 * number, 15 * number))
         (tmp_path / f"fineweb_train_{number:06}.bin").write_bytes(text)
-    row, _ = tokens.read(tmp_path, TOKENS, "train")
+    row, _ = texts.read_tokens(tmp_path, TOKENS, "train")
     whole = [*range(10, 15), *range(20, 30)]
     assert not isinstance(row, np.ndarray) and {type(one) for one in row._rows} == {np.memmap}
     for first, last in ((0, 15), (2, 4), (3, 12), (5, 99), (15, 20)):
@@ -181,23 +181,23 @@ def test_tokens_of_many_files_are_read_where_they_are_asked_for(tmp_path: Path) 
 def test_files_without_tokens(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "train.bin").write_bytes(content)
     with pytest.raises(UsageError, match=rf"train\.bin: {said}"):
-        tokens.read(tmp_path, TOKENS, "train")
+        texts.read_tokens(tmp_path, TOKENS, "train")
 
 
 def test_a_text_is_its_bytes(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_text("é" + 8 * "a")
-    row, kinds = tokens.read(file, TOKENS, "train")
+    row, kinds = texts.read_tokens(file, TOKENS, "train")
     assert (row[:].tolist(), kinds) == ([0xC3, 0xA9, *[97] * 7], 256)
-    assert tokens.read(file, TOKENS, "test")[0][:].tolist() == [97]
+    assert texts.read_tokens(file, TOKENS, "test")[0][:].tolist() == [97]
 
 
 def test_characters_are_numbered_as_they_are_sorted(tmp_path: Path) -> None:
     (tmp_path / "nietzsche.txt").write_text("Cba bé\n" + "a" * 3)
     spec = data.spec("nietzsche")
-    row, kinds = tokens.read(tmp_path, spec, "train")
+    row, kinds = texts.read_tokens(tmp_path, spec, "train")
     assert (row[:].tolist(), kinds) == ([4, 3, 2, 1, 3, 5, 0, 2, 2], 6)
-    assert tokens.read(tmp_path / "nietzsche.txt", spec, "test")[0][:].tolist() == [2]
+    assert texts.read_tokens(tmp_path / "nietzsche.txt", spec, "test")[0][:].tolist() == [2]
     (tmp_path / "nietzsche.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"nietzsche\.txt: not UTF-8 text"):
-        tokens.read(tmp_path, spec, "train")
+        texts.read_tokens(tmp_path, spec, "train")

@@ -3,20 +3,161 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from scaling.analysis.table import catalogue
-from scaling.records.run import Header
-from scaling.report import facts, words
+from scaling.analysis.table.catalogue import mark_named
+from scaling.analysis.table.rows import Column, Row
+from scaling.records.point import Record
+from scaling.records.run import FAIL, PASS, Header
+from scaling.report import document, facts, quantities, words
 from scaling.report.answer import answer, banners
 from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Figure
 from scaling.report.formats import csv
-from scaling.report.formats.html import shell, tables
+from scaling.report.formats.html import shell
 from scaling.report.formats.html.shell import MOST_BYTES
 from scaling.report.material import Material
-from scaling.report.parts import Document
+from scaling.report.parts import Baseline, Baselines, Cell, Detail, Document, Line, Quantity, Section
+
+# ---------------------------------------------------------------- tables
+#
+# The tables of a page: all rows in one sortable table, then comparisons and baselines.
+
+
+class Shown(Record, frozen=True, kw_only=True):
+    """A cell of the sortable table. `value` is the key for sorting: None for the text, "" for no value. `marks`:
+    each with its tone (`tone`)."""
+
+    text: str
+    value: str | None = None
+    is_text: bool = False
+    marks: tuple[tuple[str, str], ...] = ()
+    notes: tuple[int, ...] = ()
+
+
+class Ruled(Record, frozen=True, kw_only=True):
+    """A line of a table that is not sortable, and the rule above it."""
+
+    texts: tuple[str, ...]
+    says: str = ""
+    marks: tuple[tuple[str, str], ...] = ()
+    remark: str = ""
+    notes: tuple[int, ...] = ()
+    above: str = ""
+
+
+class Tabulated(Record, frozen=True, kw_only=True):
+    """A table with its heading and the details below it."""
+
+    title: str
+    headings: tuple[str, ...]
+    lines: tuple[Ruled, ...]
+    details: tuple[tuple[str, str], ...] = ()
+
+
+# ---------------------------------------------------------------- all rows
+
+
+def rows(material: Material) -> list[tuple[Shown, ...]]:
+    lines = [line for section in material.doc.sections if section.is_curve for line in section.lines]
+    found = zip(document.curved(material.analysis), lines, strict=True)
+    wanted = catalogue.columns("page", material.rows)
+    return [tuple(_shown(column, line, row, material) for column in wanted) for row, line in found]
+
+
+def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
+    if column.key == catalogue.CURVE.key:
+        return Shown(text=material.label(row), is_text=True)
+    if column.key == catalogue.MARKED.key:
+        said = f"({row.failed.cause})" if row.failed else ""
+        return Shown(text=said, is_text=True, marks=toned(row.flags), notes=line.marks)
+    return shown(line.cells.get(column.key), column)
+
+
+def shown(cell: Cell, column: Column) -> Shown:
+    text = words.plus_minus(*words.cell(_grouped(cell), column)).strip()
+    return Shown(text=text, value=f"{cell.value:.10g}" if isinstance(cell, Quantity) else "")
+
+
+def toned(marks: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return each mark with its tone: bad for a wrong or failed row, good if it is a proof, else doubt."""
+    return tuple((mark, tone(mark)) for mark in marks)
+
+
+def tone(mark: str) -> str:
+    found = mark_named(mark)
+    if found.is_wrong or mark in ("FAILED", FAIL):
+        return "bad"
+    return "good" if mark in ("VERIFIED", PASS) else "doubt"
+
+
+# ---------------------------------------------------------------- comparisons, baselines, details
+
+
+def tabulated(material: Material) -> Iterator[Tabulated]:
+    """Return comparisons, baselines and the sections that are no curves."""
+    yield from map(_section, material.doc.comparisons)
+    yield from map(_baselines, material.doc.baselines)
+    yield from (_section(section) for section in material.doc.sections if not section.is_curve)
+
+
+def curves(material: Material) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+    for section in material.doc.sections:
+        if section.is_curve and section.details:
+            yield section.title, _details(section.details)
+
+
+def _details(details: Sequence[Detail]) -> tuple[tuple[str, str], ...]:
+    return tuple((detail.label, "; ".join(map(words.value, detail.values))) for detail in details)
+
+
+def _section(section: Section) -> Tabulated:
+    return Tabulated(
+        title=section.title,
+        headings=(*(column.heading for column in section.columns), "marks"),
+        lines=tuple(_ruled(line, section.columns) for line in section.lines),
+        details=_details(section.details),
+    )
+
+
+def _ruled(line: Line, shown: Sequence[Column]) -> Ruled:
+    return Ruled(
+        texts=tuple(words.plus_minus(*cell).strip() for cell in words.cells(_grouped_line(line), shown)),
+        says=line.says,
+        marks=toned(line.stamps),
+        remark=words.text(line.remark),
+        notes=line.marks,
+        above=line.above,
+    )
+
+
+def _grouped_line(line: Line) -> Line:
+    return replace(line, cells={key: _grouped(cell) for key, cell in line.cells.items()})
+
+
+def _grouped_rate(line: Baseline) -> Baseline:
+    return line if line.rate is None else replace(line, rate=quantities.grouped(line.rate))
+
+
+def _grouped(cell: Cell) -> Cell:
+    return quantities.grouped(cell) if isinstance(cell, Quantity) else cell
+
+
+def _baselines(table: Baselines) -> Tabulated:
+    lines = []
+    for line in table.lines:
+        texts = tuple(words.plus_minus(*cell).strip() for cell in words.baseline(_grouped_rate(line)))
+        lines.append(Ruled(texts=texts, marks=toned(line.flags), notes=line.marks))
+    return Tabulated(
+        title=f"Baselines, {table.rate_unit}",
+        headings=("what", "batch", table.rate_unit, "efficiency", "marks"),
+        lines=tuple(lines),
+    )
+
 
 # A larger CSV is not embedded.
 MOST_CSV_BYTES = 400_000
@@ -48,17 +189,17 @@ def _page(material: Material, names: Collection[str]) -> str:
         "title": ": ".join((heading, *filter(None, [" ".join(source.name for source in material.sources)]))),
         "subject": " · ".join(facts.setting(material.header, material.records)),
         "doc": doc,
-        "banners": [(one, tables.tone(one.mark)) for one in banners(material)],
+        "banners": [(one, tone(one.mark)) for one in banners(material)],
         "answer": found,
-        "stamps": tables.toned(found.stamps),
+        "stamps": toned(found.stamps),
         "left_out": f"To stay below 2 MB this page leaves out: {', '.join(names)}." if names else "",
         "first": first,
         "sound": sound,
         "others": [one for one in drawn if one not in first and one not in sound],
-        "rows": tables.rows(material),
+        "rows": rows(material),
         "columns": catalogue.columns("page", material.rows),
-        "tables": list(tables.tabulated(material)),
-        "curves": list(tables.curves(material)),
+        "tables": list(tabulated(material)),
+        "curves": list(curves(material)),
         "facts": shell.entries(doc.facts),
         "reading": shell.entries(doc.how_to_read),
         "csv": _csv(material),

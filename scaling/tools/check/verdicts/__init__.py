@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from scaling import __version__, frameworks
 from scaling.analysis.measured.traffic import nccl_text
+from scaling.frameworks.cuda import OLDEST_DRIVER
 from scaling.hosts.info import cores_of, granted_cpus
 from scaling.records.host import HostInfo
 from scaling.records.network import GBIT, Network
@@ -15,14 +16,12 @@ from scaling.records.run import ZEROMQ
 from scaling.records.task import Timed
 from scaling.text import counted
 from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict, error, grouped, ok, size, some, warning
-from scaling.tools.check.verdicts import devices, gpus, links
+from scaling.tools.check.verdicts import devices, links
 from scaling.tools.check.verdicts.links import gbit, slow_nodes
 
 # ---------------------------------------------------------------- gpu driver
 
 
-# Oldest driver by CUDA major version (docs.nvidia.com/deploy/cuda-compatibility, "Minor Version Compatibility").
-OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 # First Linux release whose DMA-BUF supports RDMA cards.
 DMA_BUF_KERNEL = (5, 12)
 FRAMEWORK = frameworks.all_reducing().name
@@ -408,7 +407,7 @@ def load(facts: Facts) -> Iterator[Verdict]:
 TOPICS: tuple[Callable[[Facts], Iterator[Verdict]], ...] = (
     launch, code, versions,
     cores, load, memlock, shared_memory,
-    gpus.gpus, driver, direct, gpus.health, devices.device_rates,
+    devices.gpus, driver, direct, devices.health, devices.device_rates,
     links.name_verdicts, links.clock_verdicts, links.membership, links.mtu, links.rdma,
     links.reached, links.latency, links.bandwidth,
     all_reduce,

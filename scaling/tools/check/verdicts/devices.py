@@ -1,16 +1,339 @@
-"""Verdicts on device rates: devices that are slow among their kind, that failed, and the vendor's peak."""
+"""Verdicts on devices: number, kind, peer access, settings and health of GPUs, and slow or failed devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
 from statistics import median_high
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from scaling.analysis.table.cell_rows import peak_tflops
+from scaling.records.host import Gpu, GpuHealth
 from scaling.records.task import DeviceRates
 from scaling.text import counted
-from scaling.tools.check.facts import NAMED, Facts, Verdict, error, grouped, ok, some, warning
+from scaling.tools.check.facts import NAMED, Facts, Level, Verdict, error, grouped, ok, some, warning
 from scaling.tools.check.verdicts.links import digits
+
+# ---------------------------------------------------------------- gpu health
+# Numbers are compared with the GPU's own maximum or default, or with GPUs of the same name.
+
+
+class Seat(NamedTuple):
+    node: str
+    number: int
+
+
+Seats = Mapping[Seat, GpuHealth]
+G = TypeVar("G", Gpu, GpuHealth)
+
+
+class Fault(NamedTuple):
+    """A fault of a single GPU. `says` describes it, "" for a healthy GPU."""
+
+    level: Level
+    text: str
+    mend: str
+    says: Callable[[GpuHealth], str]
+
+
+class Like(NamedTuple):
+    """A value that GPUs of one name should share. `says` returns it, "" if unknown."""
+
+    what: str
+    mend: str
+    says: Callable[[GpuHealth], str]
+
+
+def health(facts: Facts) -> Iterator[Verdict]:
+    every = {node: _distinct([rank.driver.gpus for rank in facts.of(node)]) for node in facts.nodes}
+    gpus = {Seat(node, index): gpu for node, own in every.items() for index, gpu in enumerate(own)}
+    said = [*_lost(facts), *_faults(gpus), *_differences(gpus)]
+    yield from said
+    if gpus and not said:
+        text = grouped(_places({seat: _gpu_summary(gpu) for seat, gpu in gpus.items()}))
+        yield ok("gpu health", text)
+
+
+def _lost(facts: Facts) -> Iterator[Verdict]:
+    lost = {node: chain.from_iterable(rank.driver.lost for rank in facts.of(node)) for node in facts.nodes}
+    if found := grouped({node: some(dict.fromkeys(gpus)) for node, gpus in lost.items()}):
+        mend = "dmesg there shows why (NVRM, Xid 79); reboot the node; replace a GPU that fails again"
+        yield error("gpu health", f"the driver counts GPUs that do not answer: {found}", mend)
+
+
+def _distinct(lists: Iterable[tuple[G, ...]]) -> tuple[G, ...]:
+    """Return the GPUs of a node by UUID, from the lists of its ranks, in the order of the longest list."""
+    found: dict[str, G] = {}
+    longest_first = sorted(lists, key=len, reverse=True)
+    for gpu in chain.from_iterable(longest_first):
+        found.setdefault(gpu.uuid, gpu)
+    return tuple(found.values())
+
+
+def _faults(gpus: Seats) -> Iterator[Verdict]:
+    for fault in FAULTS:
+        if having := grouped(_places({seat: fault.says(gpu) for seat, gpu in gpus.items()})):
+            yield Verdict(fault.level, "gpu health", f"{fault.text}: {having}", fault.mend)
+
+
+def _differences(gpus: Seats) -> Iterator[Verdict]:
+    for name in dict.fromkeys(gpu.name for gpu in gpus.values()):
+        alike = {seat: gpu for seat, gpu in gpus.items() if gpu.name == name}
+        for like in ALIKE:
+            values = {seat: like.says(gpu) for seat, gpu in alike.items()}
+            if len(set(values.values()) - {""}) > 1:
+                text = f"GPUs of one kind differ in {like.what}: {grouped(_places(values, within=gpus))}"
+                yield warning("gpu health", text, like.mend)
+
+
+def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str, str]:
+    everyone = values if within is None else within
+    found: dict[str, str] = {}
+    for node in dict.fromkeys(seat.node for seat in values):
+        mine = {seat.number: words for seat, words in values.items() if seat.node == node and words}
+        whole = len(mine) == sum(seat.node == node for seat in everyone)
+        for words in dict.fromkeys(mine.values()):
+            numbers = [str(index) for index, other in mine.items() if other == words]
+            same = whole and len(numbers) == len(mine)
+            found[node if same else f"{node} GPU {some(numbers)}"] = words
+    return found
+
+
+def _narrow(gpu: GpuHealth) -> str:
+    width, most = gpu.pcie_width, gpu.pcie_width_max
+    return f"x{width} of x{most}" if width and most and width < most else ""
+
+
+def _slow_slot(gpu: GpuHealth) -> str:
+    slot, own = gpu.pcie_generation_max, gpu.pcie_generation_own
+    return f"generation {slot} of {own}" if slot and own and slot < own else ""
+
+
+def _held_clock(gpu: GpuHealth) -> str:
+    now, usual = gpu.application_sm_mhz, gpu.default_sm_mhz
+    return f"{now} MHz, by default {usual}" if now and usual and now != usual else ""
+
+
+def _capped(gpu: GpuHealth) -> str:
+    now, usual = gpu.power_limit_w, gpu.default_power_limit_w
+    return f"{now:.0f} of {usual:.0f} W" if now and usual and now < usual else ""
+
+
+def _fabric(gpu: GpuHealth) -> str:
+    return gpu.fabric_fault or (gpu.fabric if gpu.fabric == "in progress" else "")
+
+
+PCIE = "nvidia-smi -q -d PCIE; reseat the card, look at risers and the BIOS's lanes of that slot"
+FAULTS = (
+    Fault(
+        "error",
+        "NVLink's fabric is not set up, and CUDA does not start (error 802)",
+        "systemctl restart nvidia-fabricmanager; its version must be the driver's",
+        _fabric,
+    ),
+    Fault(
+        "error",
+        "the compute mode forbids all processes",
+        "nvidia-smi -c DEFAULT",
+        lambda gpu: gpu.compute_mode if gpu.compute_mode == "Prohibited" else "",
+    ),
+    Fault(
+        "error",
+        "memory is broken and its repair has failed",
+        "nvidia-smi -q -d ROW_REMAPPER; have the GPU replaced",
+        lambda gpu: "repair failed" if gpu.is_repair_failed else "",
+    ),
+    Fault(
+        "error",
+        "uncorrected memory errors since the driver was loaded",
+        "nvidia-smi -q -d ECC; nvidia-smi -r resets the GPU and repairs its memory",
+        lambda gpu: str(gpu.uncorrected_errors or ""),
+    ),
+    Fault(
+        "warning",
+        "broken memory is repaired at the next reset",
+        "nvidia-smi -r, with nothing running on the GPU",
+        lambda gpu: "repair pending" if gpu.is_repair_pending else "",
+    ),
+    Fault("warning", "the PCIe link has lost lanes", PCIE, _narrow),
+    Fault(
+        "warning",
+        "the PCIe slot is slower than the GPU",
+        f"another slot, or the BIOS's limit of its speed: {PCIE}",
+        _slow_slot,
+    ),
+    Fault(
+        "warning",
+        "ACS sends its traffic to other GPUs and RDMA cards through the root complex",
+        "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or no IO virtualisation in "
+        "the BIOS, if no virtual machine needs it",
+        lambda gpu: some(gpu.acs_redirects or ()),
+    ),
+    Fault(
+        "warning",
+        "other processes use the GPU",
+        "end them (nvidia-smi shows them), or take nodes for this job alone (Slurm: --exclusive)",
+        lambda gpu: some(gpu.processes),
+    ),
+    Fault(
+        "warning",
+        "only one process at a time may use the GPU, but workers of several points do",
+        "nvidia-smi -c DEFAULT",
+        lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive") else "",
+    ),
+    Fault(
+        "warning",
+        "MIG divides the GPU, and a process can use only one part",
+        "nvidia-smi -mig 0, or a part for each rank by its UUID in CUDA_VISIBLE_DEVICES",
+        lambda gpu: "MIG on" if gpu.is_mig else "",
+    ),
+    Fault("warning", "clocks differ from the default", "nvidia-smi -rac", _held_clock),
+    Fault(
+        "warning",
+        "the power limit is below the default",
+        "nvidia-smi -pl WATTS, or report the limit with the numbers",
+        _capped,
+    ),
+    Fault(
+        "warning",
+        "persistence mode is off: the first process waits 1 to 3 s for the GPU, and clock settings are lost",
+        "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
+        lambda gpu: "off" if gpu.is_persistent is False else "",
+    ),
+)
+
+
+def _width(gpu: GpuHealth) -> str:
+    return f"x{gpu.pcie_width_max}" if gpu.pcie_width_max else ""
+
+
+def _clock(gpu: GpuHealth) -> str:
+    return f"{gpu.sm_mhz_max} MHz" if gpu.sm_mhz_max else ""
+
+
+def _power(gpu: GpuHealth) -> str:
+    return f"{gpu.power_limit_w:.0f} W" if gpu.power_limit_w else ""
+
+
+def _ecc(gpu: GpuHealth) -> str:
+    return "" if gpu.is_ecc is None else "on" if gpu.is_ecc else "off"
+
+
+ALIKE = (
+    Like("PCIe lanes", PCIE, _width),
+    Like("the highest clock", "nvidia-smi -q -d CLOCK on each; the same VBIOS everywhere", _clock),
+    Like("the power limit", "nvidia-smi -pl WATTS, the same everywhere", _power),
+    Like("ECC, which costs memory and bandwidth on some GPUs", "nvidia-smi -e 1 everywhere, and a reboot", _ecc),
+)
+
+
+def _gpu_summary(gpu: GpuHealth) -> str:
+    slot = f"PCIe {gpu.pcie_generation_max or '?'} x{gpu.pcie_width}" if gpu.pcie_width else ""
+    capability = f"compute capability {gpu.compute_capability}" if gpu.compute_capability else ""
+    ecc = f"ECC {_ecc(gpu)}" if _ecc(gpu) else ""
+    persistence = "persistence on" if gpu.is_persistent else ""
+    acs = "no ACS redirects" if gpu.acs_redirects == () else ""
+    parts = (capability, slot, acs, _clock(gpu), _power(gpu), ecc, persistence)
+    return ", ".join(filter(None, parts)) or "NVML reports nothing"
+
+
+# ---------------------------------------------------------------- gpus
+
+Gpus = Mapping[str, tuple[Gpu, ...]]  # by node
+
+
+def gpus(facts: Facts) -> Iterator[Verdict]:
+    found = {node: _distinct([rank.host.gpus for rank in facts.of(node)]) for node in facts.nodes}
+    drivers = {node: facts.host(node).gpu_driver for node in facts.nodes}
+    broken = grouped({node: text for node, text in drivers.items() if text.startswith("unusable")})
+    if broken:
+        yield error("gpus", f"the driver does not work: {broken}", "nvidia-smi on that node shows the cause")
+    if any(found.values()):
+        yield _alike(found)
+        yield from _shared(facts, found)
+        yield from _walled(facts, found)
+        yield from _peers(found)
+    elif not broken:
+        yield ok("gpus", "none on any node")
+
+
+def _alike(found: Gpus) -> Verdict:
+    kinds = {node: _kinds(every) for node, every in found.items()}
+    if len(set(kinds.values())) == 1:
+        text = f"{next(iter(kinds.values()))} on every node"
+        if len({gpu.name for every in found.values() for gpu in every}) == 1:
+            return ok("gpus", text)
+        mend = "CUDA_VISIBLE_DEVICES with GPUs of one kind: all wait for the slowest, the first is the baseline"
+        return warning("gpus", f"GPUs of several kinds: {text}", mend)
+    text = f"the nodes have different GPUs: {grouped(kinds)}"
+    mend = "equal nodes, or a CUDA_VISIBLE_DEVICES that makes them equal"
+    return Verdict("warning" if all(found.values()) else "error", "gpus", text, mend)
+
+
+def _kinds(every: tuple[Gpu, ...]) -> str:
+    names = [gpu.name for gpu in every]
+    return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"
+
+
+def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
+    ranks = {node: len(facts.of(node)) for node in found}
+    crowded = {node: f"{ranks[node]} ranks on {len(every)}" for node, every in found.items() if every}
+    crowded = {node: text for node, text in crowded.items() if ranks[node] > len(found[node])}
+    if crowded:
+        text = f"ranks share GPUs: {grouped(crowded)}"
+        yield warning("gpus", text, "one rank per GPU: -np and the hostfile's slots")
+    on: dict[str, list[str]] = {}
+    for node, every in found.items():
+        for gpu in every:
+            on.setdefault(gpu.uuid, []).append(node)
+    if same := dict.fromkeys(some(nodes) for uuid, nodes in on.items() if uuid and len(nodes) > 1):
+        text = f"nodes share GPUs, so rows on them are OVERSUBSCRIBED: {'; '.join(same)}"
+        mend = "give each node or container GPUs of its own, or measure on one of them"
+        yield warning("gpus", text, mend)
+
+
+def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
+    """A batch system shows each rank only its own GPU. Peer access between processes needs both (NVIDIA/nccl issue
+    1066, open-mpi/ompi issue 11949)."""
+    walled = {
+        node: f"{len(facts.of(node))} ranks"
+        for node, every in found.items()
+        if len(facts.of(node)) > 1 and all(0 < rank.driver.reachable < len(every) for rank in facts.of(node))
+    }
+    if walled:
+        text = (
+            f"each rank reaches only its own GPU, so NCCL fails or copies through host memory: {grouped(walled)}"
+        )
+        mend = "Slurm: --gpus-per-node N with --gpu-bind=none, not --gpus-per-task (cgroups hide the others)"
+        yield warning("gpus", text, mend)
+
+
+def _peers(found: Gpus) -> Iterator[Verdict]:
+    """Unknown if no rank sees several GPUs. GeForce cards without NVLink have no peer access by design."""
+    several = {node: every for node, every in found.items() if len(every) > 1 and len(every[0].p2p) == len(every)}
+    apart = {node: some(_strangers(every)) for node, every in several.items()}
+    apart = {node: text for node, text in apart.items() if text}
+    if apart and all("GeForce" in gpu.name for node in apart for gpu in several[node]):
+        text = "GeForce cards have no peer access by design: NCCL copies through host memory"
+        yield ok("gpu topology", text)
+    elif apart:
+        text = f"no peer access, so NCCL copies through host memory: GPUs {grouped(apart)}"
+        mend = "nvidia-smi topo -m shows the wiring; turn PCIe ACS and the IOMMU off for peer access"
+        yield warning("gpu topology", text, mend)
+    elif several:
+        links = sorted({link for every in several.values() for gpu in every for link in gpu.links} - {"self"})
+        text = f"every GPU reaches every other one of its node ({', '.join(links)})"
+        yield ok("gpu topology", text)
+
+
+def _strangers(every: tuple[Gpu, ...]) -> list[str]:
+    pairs = combinations(range(len(every)), 2)
+    return [f"{a}-{b} ({every[a].links[b]})" for a, b in pairs if not every[a].p2p[b]]
+
+
+# ---------------------------------------------------------------- device rates
+#
+# Devices that are slow among their kind, that failed, and the vendor's peak.
 
 TOPIC = "device rates"
 LEAST = 0.05

@@ -12,7 +12,7 @@ import pytest
 
 from scaling import frameworks
 from scaling.frameworks.base import PASSES
-from scaling.frameworks.mx import cuda_libraries, plain
+from scaling.frameworks.mx import importing, plain
 from scaling.frameworks.mx.plain import STRATEGY
 from scaling.records.point import Kind
 from tests.support.paper_tasks import one_task
@@ -106,7 +106,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, i
         path.touch()
     found: list[tuple[str, int]] = []
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
-    monkeypatch.setattr(cuda_libraries, "find_spec", lambda _: spec)
+    monkeypatch.setattr(importing, "find_spec", lambda _: spec)
     monkeypatch.setattr(ctypes, "CDLL", lambda path, mode: found.append((Path(path).name, mode)))
     return found
 
@@ -114,19 +114,19 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, i
 def test_mxnet_with_cuda_finds_them_all_and_their_names(
     loaded: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_libraries, "cuda_build", lambda: "mxnet-cu112")
-    cuda_libraries.preload()
+    monkeypatch.setattr(importing, "cuda_build", lambda: "mxnet-cu112")
+    importing.preload()
     assert loaded == [(name, ctypes.RTLD_GLOBAL) for name in LOADED]
 
 
 def test_mxnet_without_cuda_loads_none(loaded: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be another framework's."""
-    monkeypatch.setattr(cuda_libraries, "cuda_build", lambda: None)
-    cuda_libraries.preload()
+    monkeypatch.setattr(importing, "cuda_build", lambda: None)
+    importing.preload()
     assert loaded == []
 
 
 def test_libraries_of_the_system_may_serve_where_there_are_no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_libraries, "cuda_build", lambda: "mxnet-cu112")
-    monkeypatch.setattr(cuda_libraries, "find_spec", lambda _: None)
-    cuda_libraries.preload()
+    monkeypatch.setattr(importing, "cuda_build", lambda: "mxnet-cu112")
+    monkeypatch.setattr(importing, "find_spec", lambda _: None)
+    importing.preload()

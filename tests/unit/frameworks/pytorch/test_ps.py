@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.frameworks.base import read_options
 from scaling.frameworks.pytorch import ps
-from scaling.frameworks.pytorch.ps_shards import ALIGNMENT, MIB, Tags, cut, offsets, touched
+from scaling.frameworks.pytorch.ps import ALIGNMENT, MIB, Tags, cut, offsets, touched
 from scaling.plan import tasks
 from scaling.records.network import Place
 from scaling.records.task import Server

@@ -1,6 +1,7 @@
-"""IDX files of MNIST and Fashion-MNIST: a magic number, big-endian sizes, then bytes.
+"""Images as bytes in a few files: IDX of MNIST and Fashion-MNIST, and CIFAR-10's binary version.
 
-The format is described at yann.lecun.com/exdb/mnist, "the IDX file format". Files may be packed with gzip.
+IDX has a magic number, big-endian sizes, then bytes (yann.lecun.com/exdb/mnist, "the IDX file format"). Files may
+be packed with gzip.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from numpy.typing import NDArray
 
 from scaling import files
 from scaling.errors import UsageError
-from scaling.workloads.data.specs import DataSpec, Split
+from scaling.workloads.data.specs import DataSpec, Split, reading
 
 # The third byte means unsigned bytes, the fourth is the number of dimensions.
 IMAGES, LABELS = 0x803, 0x801
 
 
-def read(place: Path, spec: DataSpec, split: Split) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def read_idx(place: Path, spec: DataSpec, split: Split) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return pixels (count, 1, height, width) and labels (count,). Raises UsageError with the found and the
     expected value if files are not as published."""
     images, labels = (_array(file, magic) for file, magic in _files(place, spec, split))
@@ -70,3 +71,34 @@ def check_count(path: Path, found: int, spec: DataSpec, split: Split) -> None:
     expected = spec.splits.get(split, found)
     if found != expected:
         raise UsageError(f"{path}: {found:,} samples, expected {expected:,} of --data {spec.name} ({split})")
+
+
+# ---------------------------------------------------------------- cifar
+#
+# CIFAR-10's binary version: records of one label byte and 3,072 pixel bytes, 32 x 32 for each colour.
+
+
+SHAPE = (3, 32, 32)
+RECORD_BYTES = 1 + 3 * 32 * 32
+
+
+def read_cifar(place: Path, spec: DataSpec, split: Split) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return pixels (count, 3, 32, 32) and labels (count,). Raises UsageError for a file of another format."""
+    names = spec.files[split]
+    each = spec.splits[split] // len(names)
+    records = np.concatenate([_records(place / name, each, spec) for name in names])
+    return records[:, 1:].reshape(-1, *SHAPE), records[:, 0].astype(np.int64)
+
+
+def _records(path: Path, expected: int, spec: DataSpec) -> NDArray[np.uint8]:
+    with reading(path):
+        content = np.fromfile(path, np.uint8)
+    if len(content) != expected * RECORD_BYTES:
+        raise UsageError(
+            f"{path}: {len(content):,} bytes, expected {expected * RECORD_BYTES:,}: {expected:,} records of "
+            f"{RECORD_BYTES:,} bytes"
+        )
+    records = content.reshape(-1, RECORD_BYTES)
+    if spec.classes is not None and records[:, 0].max() >= spec.classes:
+        raise UsageError(f"{path}: label {records[:, 0].max()}, expected 0 to {spec.classes - 1}")
+    return records

@@ -1,4 +1,4 @@
-"""Long rows of tokens: files of 16-bit numbers, the bytes of a text, or its characters.
+"""Texts: long rows of tokens (files of 16-bit numbers, the bytes of a text, or its characters), and film reviews.
 
 A `.bin` of nanoGPT has only little-endian uint16. One of llm.c (its write_datafile) begins with a header of 256
 32-bit numbers: a magic number, a version, the count.
@@ -6,6 +6,7 @@ A `.bin` of nanoGPT has only little-endian uint16. One of llm.c (its write_dataf
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from scaling import files
 from scaling.errors import UsageError
-from scaling.workloads.data.specs import DataSpec, Split
+from scaling.workloads.data.images import check_count
+from scaling.workloads.data.specs import DataSpec, Split, reading, text_of
 
 Numbers = NDArray[Any]
 HEADER_BYTES = 1024
@@ -55,7 +57,7 @@ class Joined:
 Row: TypeAlias = Numbers | Joined
 
 
-def read(place: Path, spec: DataSpec, split: Split) -> tuple[Row, int]:
+def read_tokens(place: Path, spec: DataSpec, split: Split) -> tuple[Row, int]:
     """Return the tokens of a split, and the number of kinds; 0 for a `.bin`, which does not say. Only requested
     parts of a `.bin` are read. Raises UsageError for a file of another format."""
     if spec.format == "text":
@@ -88,18 +90,14 @@ def _part(row: Numbers, split: Split) -> Numbers:
 
 
 def _content(path: Path) -> bytes:
-    try:
+    with reading(path):
         return files.read(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _binary(path: Path) -> Numbers:
-    try:
+    with reading(path):
         size = path.stat().st_size
         head = np.fromfile(path, "<i4", count=3)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     if size == 0 or size % 2:
         raise UsageError(f"{path}: {size:,} bytes, expected 16-bit numbers (.bin of nanoGPT or llm.c)")
     if len(head) < 3 or head[0] not in MAGICS:
@@ -112,3 +110,48 @@ def _binary(path: Path) -> Numbers:
     if count < 0 or size != expected:
         raise UsageError(f"{path}: {size:,} bytes, expected {expected:,} for the {count:,} tokens of its header")
     return np.memmap(path, kind, "r", offset=HEADER_BYTES)
+
+
+# ---------------------------------------------------------------- reviews
+#
+# The film reviews of Maas (2011) in the folder aclImdb: a text file each, and imdb.vocab.
+#
+# Words are numbered by frequency from 4, as in the Keras example (keras.io/api/datasets/imdb). 0 pads in front, 1
+# starts a review, 2 is any word beyond the model's. Keras's own file splits words differently.
+
+
+START, UNKNOWN, FIRST = 1, 2, 4
+BREAK = re.compile(r"<br\s*/?>")
+# imdb.vocab has words with apostrophes, and two punctuation marks.
+WORD = re.compile(r"[\w']+|[!?]")
+
+
+def read_reviews(
+    place: Path, spec: DataSpec, split: Split, *, length: int, words: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ends of reviews (count, length), bad ones first, and labels (count,): 1 if good, else 0. Raises
+    UsageError if one cannot be read, or if the number differs from the published one."""
+    numbers = vocabulary(place / "imdb.vocab", words)
+    texts, labels = [], []
+    for label, folder in enumerate(("neg", "pos")):
+        found = list(map(text_of, sorted((place / split / folder).glob("*.txt"))))
+        texts += found
+        labels += [label] * len(found)
+    check_count(place / split, len(texts), spec, split)
+    reviews = np.zeros((len(texts), length), np.int64)
+    for row, text in zip(reviews, texts, strict=True):
+        known = encode(text, numbers)[-length:]
+        row[length - len(known) :] = known
+    return reviews, np.asarray(labels, np.int64)
+
+
+def vocabulary(path: Path, words: int) -> dict[str, int]:
+    """Return the numbers of the most frequent words, all below `words`."""
+    lines = text_of(path).split("\n")[: max(0, words - FIRST)]
+    return {word: number for number, word in enumerate(lines, FIRST) if word}
+
+
+def encode(text: str, numbers: dict[str, int]) -> list[int]:
+    """Return a review as numbers, with its start."""
+    found = WORD.findall(BREAK.sub(" ", text.lower()))
+    return [START, *(numbers.get(word, UNKNOWN) for word in found)]

@@ -1,4 +1,4 @@
-"""Load the CUDA 11 libraries of MXNet's CUDA builds from PyPI's wheels.
+"""What `import mxnet` needs: CUDA 11's libraries from PyPI's wheels, and NumPy's removed names.
 
 MXNet searches the system's library path, which lacks wheels. It uses libraries that are loaded with global
 symbols.
@@ -7,8 +7,13 @@ symbols.
 from __future__ import annotations
 
 import ctypes
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+
+import numpy
 
 from scaling.frameworks.mx.plain import cuda_build
 
@@ -37,3 +42,14 @@ def preload() -> None:
         for place in places:
             for path in sorted(Path(place).glob(library)):
                 ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Restore NumPy's names that MXNet 1.9 needs, and hide its warnings about NumPy's other changes, which do not
+    matter here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if "bool" not in vars(numpy):
+            numpy.bool = bool  # type: ignore[attr-defined, unused-ignore]
+        yield

@@ -1,14 +1,42 @@
-"""Horovod's own profiler, which its bindings share. It runs in the worker."""
+"""The worker's side that Horovod's bindings share: joining and leaving, and Horovod's own profiler."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from scaling.frameworks.tracing import Tracer, pack
+from scaling.frameworks.abilities import Rank, Tracer, pack
+from scaling.frameworks.base import timeout_s
+from scaling.frameworks.horovod.strategy import options_of
+from scaling.frameworks.listening import until_it_listens
 from scaling.records.task import Task
+
+
+class Joined(Rank):
+    """A rank that exchanges by one of Horovod's bindings, the module `binding`."""
+
+    task: Task
+    versions: dict[str, str]
+    binding: Any
+
+    def join(self) -> None:
+        """Connect to all ranks by the rendezvous."""
+        until_it_listens(self.task.address, self.task.ports[0], timeout_s(self.task.clocks))
+        self.binding.init()
+        self.versions["horovod"] = metadata.version("horovod")
+
+    def compression(self) -> Any:
+        """Return the binding's compressor of gradients that the point asks for."""
+        return getattr(self.binding.Compression, options_of(self.task.point)["compression"])
+
+    def close(self) -> None:
+        self.binding.shutdown()
+
+
+# ---------------------------------------------------------------- profiler
 
 # Horovod closes its file in its next cycle, 1 ms later.
 LOOKS, LOOK_S = 500, 0.01

@@ -1,23 +1,26 @@
-"""The worker's side of shard_map: a mesh of all ranks, the shared loop in it, or its all-reduce alone."""
+"""The worker's side of shard_map: a mesh of all ranks, the shared loop in it, or its collectives alone."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from functools import cached_property, partial
+from math import prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
+from scaling.frameworks.abilities import Untrained
 from scaling.frameworks.base import Trainer, timeout_s
-from scaling.frameworks.jax.loop import State, Training
+from scaling.frameworks.jax import fsdp
+from scaling.frameworks.jax.loop import JaxRank, State, Training
 from scaling.frameworks.jax.network import Arrays
-from scaling.frameworks.jax.rank import JaxRank
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 
@@ -27,6 +30,8 @@ HEARTBEAT_S = 10  # JAX's interval
 
 def connect(task: Task) -> Trainer:
     end_with_parent()
+    if task.point.strategy in fsdp.STRATEGY.names:
+        return ShardExchange(task) if task.point.kind == "comm" else Sharded(task)
     return GradientExchange(task) if task.point.kind == "comm" else Averaged(task)
 
 
@@ -128,10 +133,8 @@ class Averaged(Meshed, Training):
 # ---------------------------------------------------------------- comm
 
 
-class Untrained(Meshed):
+class Idle(Untrained, Meshed):
     """A rank that exchanges as in training and trains nothing. A strategy says `begun` and `exchanged`."""
-
-    samples = 0
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -151,14 +154,8 @@ class Untrained(Meshed):
     def sync(self) -> None:
         jax.block_until_ready(self._result)
 
-    def loss(self) -> None:
-        """Return None: nothing is trained."""
 
-    def digest(self) -> None:
-        """Return None: nothing is trained."""
-
-
-class GradientExchange(Untrained):
+class GradientExchange(Idle):
     """The all-reduce of one step alone."""
 
     def begun(self, ones: dict[str, NDArray[np.float32]]) -> Any:
@@ -166,3 +163,70 @@ class GradientExchange(Untrained):
 
     def exchanged(self) -> Any:
         return self.over_ranks(lambda gradients: lax.pmean(gradients, AXIS), P(AXIS), P(AXIS))
+
+
+# ---------------------------------------------------------------- sharded
+#
+# Each parameter is a vector, padded to equal parts, one on each rank.
+#
+# JAX derives the reduce-scatter of gradients from the all-gather of parameters.
+
+
+def part(array: NDArray[np.float32], rank: int, ranks: int) -> NDArray[np.float32]:
+    """Return a rank's part of an array as a vector: (ceil(size / ranks),)."""
+    size = -(-array.size // ranks)
+    padded = np.zeros(size * ranks, np.float32)
+    padded[: array.size] = array.ravel()
+    return padded[rank * size : (rank + 1) * size]
+
+
+def whole_vectors(parts: Arrays) -> Arrays:
+    """Return all ranks' parts as one vector each, within a step."""
+    return {name: lax.all_gather(each, AXIS, tiled=True) for name, each in parts.items()}
+
+
+class Sharded(Averaged):
+    """The shared loop with parameters, gradients and what the optimiser keeps in parts."""
+
+    lying = P(AXIS)
+
+    def placed(self, state: State) -> State:
+        own = partial(part, rank=self.task.rank, ranks=self.task.point.world_size)
+        weights, kept = jax.tree.map(own, (state.weights, state.kept))
+        return super().placed(State(weights, kept, state.statistics))
+
+    def whole(self, arrays: Arrays) -> Arrays:
+        shapes = self.shapes
+        return {
+            name: each[: prod(shapes[name])].reshape(shapes[name]) for name, each in whole_vectors(arrays).items()
+        }
+
+    def mean(self, gradients: Arrays) -> Arrays:
+        """Return the means of this rank's parts: gradients were summed when they were scattered."""
+        ranks = self.task.point.world_size
+        return {name: each / ranks for name, each in gradients.items()}
+
+    def gathered(self) -> Arrays:
+        return self._gathering(self._state.weights)
+
+    @cached_property
+    def _gathering(self) -> Callable[[Arrays], Arrays]:
+        gathering: Callable[[Arrays], Arrays] = self.over_ranks(self.whole, P(AXIS), P())
+        return gathering
+
+
+class ShardExchange(Idle):
+    """The collectives of one step alone: parameters are gathered, as many gradients reduced and scattered."""
+
+    def begun(self, ones: dict[str, NDArray[np.float32]]) -> Arrays:
+        ranks = self.task.point.world_size
+        return {name: self.spread(part(each, self.task.rank, ranks), P(AXIS)) for name, each in ones.items()}
+
+    def exchanged(self) -> Any:
+        def exchange(parts: Arrays) -> tuple[Any, Any]:
+            whole = whole_vectors(parts)
+            reduced = {name: lax.psum_scatter(each, AXIS, tiled=True) for name, each in whole.items()}
+            # Both are results, or XLA would leave one out.
+            return {name: jnp.sum(each) for name, each in whole.items()}, reduced
+
+        return self.over_ranks(exchange, P(AXIS), (P(), P(AXIS)))
