@@ -52,7 +52,7 @@ def test_a_run_ends_with_its_page_and_the_line_for_programs(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("flags", "environ"), cases([NO_PAGE := (("--no-page",), {}), ((), {"SCALING_PAGE": "0"})], [NO_PAGE])
+    ("flags", "environ"), cases([(("--no-page",), {}), ((), {"SCALING_PAGE": "0"})], [(("--no-page",), {})])
 )
 def test_a_run_without_a_page_has_the_metrics_that_the_report_prints(
     tmp_path: Path, flags: tuple[str, ...], environ: dict[str, str]
