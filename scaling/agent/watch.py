@@ -419,7 +419,7 @@ class Watch:
         if not self.measuring:
             return
         self.measuring = False
-        self._suspended_s += proc.asleep_s() - self._asleep_before_s
+        self._suspended_s += max(0.0, proc.asleep_s() - self._asleep_before_s)
         self._cpu.end(self._steps)
         if self._energy is not None:
             self._energy.pause()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from scaling import frameworks
 from scaling.tools.emulated import layers
 from scaling.workloads import models
 from tests.support.matrix import cases
+from tests.support.rank import Trained
 from tests.support.ranks import one_task, run, tasks
 
 pytest.importorskip("torch", exc_type=ImportError)
@@ -35,9 +37,20 @@ def emulating(strategy: str, kind: Any, size: int, **changes: Any) -> list[Any]:
     return tasks(strategy, kind, size, **{**EMULATED, **changes})
 
 
+@cache
+def exchanged(strategy: str) -> list[Trained]:
+    return run(emulating(strategy, "exchange", 2), steps=3)
+
+
+@cache
+def alone(baseline: str) -> Trained:
+    (trained,) = run([one_task(baseline, "solo", **EMULATED)], steps=3)
+    return trained
+
+
 @pytest.mark.parametrize("strategy", cases(EXCHANGES, FEW))
 def test_two_emulated_devices_exchange_the_real_gradients_shrunken(strategy: str) -> None:
-    first, second = run(emulating(strategy, "exchange", 2), steps=3)
+    first, second = exchanged(strategy)
     assert first.digest == second.digest
     whole = models.spec("resnet50").parameters
     for one in (first, second):
@@ -51,18 +64,15 @@ def test_two_emulated_devices_exchange_the_real_gradients_shrunken(strategy: str
 @pytest.mark.parametrize("strategy", ["torch:gloo", "mxnet:dist_sync", "mxnet:horovod", "tensorflow:ring"])
 def test_a_rank_without_exchange_has_another_digest(strategy: str) -> None:
     """The digest sees whether gradients were exchanged: each rank's own are others."""
-    both = emulating(strategy, "exchange", 2)
-    (alone,) = run([one_task(frameworks.load(strategy).baseline, "solo", **EMULATED)], steps=3)
-    first, _ = run(both, steps=3)
-    assert alone.digest != first.digest
+    first, _ = exchanged(strategy)
+    assert alone(frameworks.load(strategy).baseline).digest != first.digest
 
 
 @pytest.mark.parametrize("strategy", ["mxnet:local", "mxnet:device"])
 def test_one_process_drives_the_emulated_devices_of_a_node(strategy: str) -> None:
-    (both,) = run(emulating(strategy, "exchange", 2), steps=3)
-    (alone,) = run([one_task("mxnet:plain", "solo", **EMULATED)], steps=3)
+    (both,) = exchanged(strategy)
     assert both.samples == 2 * 3 * 32
-    assert both.digest != alone.digest
+    assert both.digest != alone("mxnet:plain").digest
 
 
 @pytest.mark.parametrize("strategy", cases([*EXCHANGES, *ASYNCHRONOUS], [*FEW, *ASYNCHRONOUS]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import struct
@@ -37,7 +38,7 @@ SUBSTITUTES = {
     "--data fashion-mnist": "--data fashion-mnist --data-dir fashion-mnist",
     "WHEEL": "some.whl",
     "mypackage.mine:ring,torch:gloo": "torch:gloo",
-    "published.json": "published.json --output priors.toml",
+    "tests/published.json tests/published-nodes.json": "published.json published-nodes.json --output priors.toml",
 }
 PRICES = """\
 currency = "USD"
@@ -76,6 +77,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "FILE.txt").write_text("The quick brown fox jumps over the lazy dog. " * 2000)
     shutil.copy(REPOSITORY / "tests/unit/importers/samples/horovod_n4.log", folder / "LOG")
     fashion_mnist(folder / "fashion-mnist")
+    for name in ("published.json", "published-nodes.json"):
+        (folder / name).write_text(json.dumps(json.loads((REPOSITORY / "tests" / name).read_text())[::20]))
     for name in ("BASE", "NEW", *(f"{side}{number}" for side in ("BASE", "NEW") for number in (1, 2, 3))):
         compared_runs.on_disk(folder / name, without_noise())
     scripted_records.written(folder / "MEASURED", predicted_runs.large())

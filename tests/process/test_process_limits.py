@@ -97,7 +97,8 @@ def quota_cgroup() -> Iterator[Path]:
 
 # The quota holds up the agent as well, which may see the begin of a window some periods late.
 ARGV = (
-    "--strategy", "fake:a", "--device", "cpu", "--rounds", "1", "--windows", "3", "--window-s", "1", "--verbose",
+    "--strategy", "fake:a", "--device", "cpu", "--kinds", "exchange", "--rounds", "1", "--windows", "3",
+    "--window-s", "1", "--verbose",
 )  # fmt: skip
 
 

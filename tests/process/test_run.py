@@ -16,6 +16,8 @@ from scaling.records.events import Failed
 from tests.support import faulty
 
 FAKE = ("--strategy", "fake:a")
+# One point of a rank alone.
+QUICK = (*FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange", "--no-page")
 
 
 def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -82,13 +84,12 @@ def test_help_in_a_locale_without_its_signs(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.skipif(len(proc.physical_cores(os.sched_getaffinity(0))) < 2, reason="a single core")
 def test_a_rank_alone_says_how_all_cores_are_measured(tmp_path: Path) -> None:
-    quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange", "--no-page")
-    done = start(*FAKE, *quick, cwd=tmp_path)
+    done = start(*QUICK, cwd=tmp_path)
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith("scaling: warning: only one rank runs, on one of ")
     assert line.endswith(" python -m scaling.run")
-    asked = start(*FAKE, *quick, "--world-sizes", "1", cwd=tmp_path)
+    asked = start(*QUICK, "--world-sizes", "1", cwd=tmp_path)
     assert (asked.returncode, asked.stderr) == (0, "")
 
 
@@ -130,7 +131,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--option",
         "step_s=0.002",
     )
-    done = start(*FAKE, *quick, "--option", "step_s=0.002", cwd=folder)
+    done = start(*FAKE, *quick, cwd=folder)
     assert done.returncode == 0, done.stderr
     (run,) = (folder / "results").iterdir()
     return run
@@ -175,7 +176,7 @@ def test_resume_on_other_code_is_refused(measured: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("environ", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "LC_ALL": "C"}])
 def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, environ: dict[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scaling.run", *FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01"],
+        [sys.executable, "-m", "scaling.run", *QUICK],
         cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -185,21 +186,7 @@ def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, enviro
 def test_a_launcher_that_ignores_the_ends_of_children_loses_nothing(tmp_path: Path) -> None:
     """Its children inherit that: the kernel then reaps theirs, too."""
     line = f"import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({sys.executable!r}, {{}})"
-    quick = (
-        *FAKE,
-        "--rounds",
-        "1",
-        "--windows",
-        "3",
-        "--window-s",
-        "0.01",
-        "--kinds",
-        "exchange",
-        "--no-page",
-        "--world-sizes",
-        "1",
-    )
-    command = [sys.executable, "-m", "scaling.run", *quick]
+    command = [sys.executable, "-m", "scaling.run", *QUICK, "--world-sizes", "1"]
     done = subprocess.run(
         [sys.executable, "-c", line.format(command)],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
@@ -211,9 +198,8 @@ def test_a_launcher_that_ignores_the_ends_of_children_loses_nothing(tmp_path: Pa
 def test_a_python_without_pidfds_measures(tmp_path: Path) -> None:
     """As Anaconda's are (python-trio/trio#2855), and all on a Linux before 5.3."""
     code = "import os, sys; del os.pidfd_open; from scaling.run.__main__ import main; sys.exit(main())"
-    quick = (*FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange", "--no-page")
     done = subprocess.run(
-        [sys.executable, "-c", code, *quick],
+        [sys.executable, "-c", code, *QUICK],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -221,7 +207,7 @@ def test_a_python_without_pidfds_measures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closing", ["> /dev/full", ">&-", "| head -1"])
 def test_an_output_that_nobody_takes_does_not_lose_the_run(tmp_path: Path, closing: str) -> None:
-    line = f"'{sys.executable}' -m scaling.run --strategy fake:a --rounds 1 --windows 3 --window-s 0.01 {closing}"
+    line = f"'{sys.executable}' -m scaling.run {' '.join(QUICK)} {closing}"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
         cwd=tmp_path,
@@ -233,7 +219,7 @@ def test_an_output_that_nobody_takes_does_not_lose_the_run(tmp_path: Path, closi
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     (run,) = (tmp_path / "results").iterdir()
-    assert len(store.load(run)[1]) == 2
+    assert len(store.load(run)[1]) == 1
 
 
 @pytest.mark.parametrize("command", ["run", "check", "lab", "report"])
@@ -258,25 +244,9 @@ def test_a_mistake_that_nobody_can_be_told_is_exit_2_all_the_same(tmp_path: Path
 
 def test_help_is_answered_without_what_a_sweep_needs(tmp_path: Path) -> None:
     heavy = {
-        "numpy",
-        "scipy",
-        "psutil",
-        "pynvml",
-        "pyroute2",
-        "sklearn",
-        "torch",
-        "tensorflow",
-        "mxnet",
-        "horovod",
-    }
-    ours = {
-        "scaling.agent",
-        "scaling.analysis",
-        "scaling.frameworks",
-        "scaling.hosts",
-        "scaling.report",
-        "scaling.sweep",
-    }
+        "numpy", "scipy", "psutil", "pynvml", "pyroute2", "sklearn", "torch", "tensorflow", "mxnet", "horovod",
+    }  # fmt: skip
+    ours = {f"scaling.{name}" for name in ("agent", "analysis", "frameworks", "hosts", "report", "sweep")}
     code = (
         "import sys\nfrom scaling.run.__main__ import main\nassert main(['--help']) == 0\n"
         "print(*{name for name in sys.modules}, file=sys.stderr)"

@@ -18,6 +18,7 @@ import pytest
 
 from scaling.records import store
 from scaling.records.events import Finished
+from tests.support.matrix import cases
 from tests.support.waiting import eventually
 
 QUICK = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--no-page")
@@ -108,23 +109,38 @@ def points(folder: Path) -> int:
     return max((len(run.read_bytes().splitlines()) for run in folder.glob("results/*/run.jsonl")), default=0)
 
 
-def test_two_ranks_end_in_the_answer(launch: Launch, tmp_path: Path) -> None:
-    launch.rank(1)
-    launch.rank(0)
+# Whether mpi4py was imported is the last line of a rank.
+TELLING = (
+    "import sys\nfrom scaling.run import __main__ as run\ncode = run.main(sys.argv[1:])\n"
+    "print('mpi4py' in sys.modules, file=sys.stderr)\nsys.exit(code)\n"
+)
+
+
+def test_two_ranks_end_in_the_answer_without_mpi4py(launch: Launch, tmp_path: Path) -> None:
+    for number in (1, 0):
+        launch.rank(number, program=("-c", TELLING))
     assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
-    assert launch.said("1") == ""
+    assert launch.said("1") == "False\n"
     header, records = store.load(run_of(tmp_path))
     assert header.mpi.startswith("ZeroMQ ") and header.launch_size == 2
     assert {record.point.world_size for record in records} == {1, 2}
     assert all(isinstance(record.outcome, Finished) for record in records)
-    assert launch.said("0").splitlines()[-1].startswith("scaling: fake:a N=2 ")
+    *_, last, imported = launch.said("0").splitlines()
+    assert last.startswith("scaling: fake:a N=2 ") and imported == "False"
 
 
-def test_the_secret_is_in_a_file_of_this_user_if_none_is_set(launch: Launch, tmp_path: Path) -> None:
-    for number in (1, 0):
-        launch.rank(number, SCALING_SECRET="")
+def test_the_secret_is_in_a_file_of_this_user_and_the_flags_of_rank_0_count(
+    launch: Launch, tmp_path: Path
+) -> None:
+    """SCALING_SECRET is empty on both ranks, and rank 1 has other flags."""
+    launch.rank(1, ("--rounds", "9", "--strategy", "none:such"), SCALING_SECRET="")
+    launch.rank(0, SCALING_SECRET="")
     assert launch.codes() == {"0": 0, "1": 0}, launch.said("0") + launch.said("1")
     assert [path.name for path in (tmp_path / "results").iterdir() if path.name.startswith(".")] == []
+    _, records = store.load(run_of(tmp_path))
+    assert {record.point.round for record in records} <= {0, 1}
+    assert "fake:a" in {record.point.strategy for record in records}
+    assert launch.said("1") == ""
 
 
 def test_a_signal_to_any_rank_ends_the_launch_with_its_answer(launch: Launch, tmp_path: Path) -> None:
@@ -170,7 +186,10 @@ def test_a_check_ends_in_its_verdicts(launch: Launch) -> None:
 
 @pytest.mark.parametrize(
     ("to", "number", "code"),
-    [("0", signal.SIGINT, 130), ("1", signal.SIGINT, 130), ("1", signal.SIGTERM, 143), ("1", signal.SIGKILL, 1)],
+    cases(
+        [("0", signal.SIGINT, 130), ONE := ("1", signal.SIGTERM, 143), LOST := ("1", signal.SIGKILL, 1)],
+        [ONE, LOST],
+    ),
 )
 def test_a_signal_to_any_rank_ends_a_check(launch: Launch, to: str, number: signal.Signals, code: int) -> None:
     pytest.importorskip("torch")
@@ -200,10 +219,13 @@ def test_bisect_on_one_node_is_refused(launch: Launch) -> None:
 
 @pytest.mark.parametrize(
     ("words", "last"),
-    [
-        (("scaling.run", *QUICK), "scaling: fake:a N=2 "),
-        (("scaling", "check", "--no-all-reduce", "--no-device-rates"), "; the preflight took "),
-    ],
+    cases(
+        [
+            RUN := (("scaling.run", *QUICK), "scaling: fake:a N=2 "),
+            (("scaling", "check", "--no-all-reduce", "--no-device-rates"), "; the preflight took "),
+        ],
+        [RUN],
+    ),
 )
 def test_torchrun_starts_ranks(tmp_path: Path, words: tuple[str, ...], last: str) -> None:
     pytest.importorskip("torch")
@@ -219,18 +241,12 @@ def test_torchrun_starts_ranks(tmp_path: Path, words: tuple[str, ...], last: str
 # ---------------------------------------------------------------- what keeps a launch from starting
 
 
-def test_a_rank_that_never_comes_is_named(launch: Launch) -> None:
-    launch.rank(0, of=3, program=("-c", IMPATIENT))
-    launch.rank(1, of=3, program=("-c", IMPATIENT))
-    assert launch.codes() == {"0": 2, "1": 2}
-    assert f"ranks 2 of 3 did not come to 127.0.0.1:{launch.port} within 4 s" in launch.said("0")
-
-
-def test_rank_0_says_for_whom_it_waits(launch: Launch) -> None:
+def test_rank_0_says_for_whom_it_waits_and_names_it_at_the_end(launch: Launch) -> None:
     launch.rank(0, of=3, program=("-c", CHATTY))
     assert launch.codes() == {"0": 2}
     told = f"scaling: waiting at 127.0.0.1:{launch.port} for ranks 1 2, up to 4 s\n"
     assert launch.said("0").count(told) == 1
+    assert f"ranks 1 2 of 3 did not come to 127.0.0.1:{launch.port} within 4 s" in launch.said("0")
 
 
 def test_a_rank_that_comes_twice_is_named(launch: Launch) -> None:
@@ -262,16 +278,6 @@ def test_another_command_is_told(launch: Launch) -> None:
     assert launch.codes() == {"0": 2, "1": 2}
     runs = "runs python -m scaling check ..., rank 0 runs python -m scaling.run ...; start the same command on all"
     assert runs in launch.said("0") and runs in launch.said("1")
-
-
-def test_other_flags_count_on_rank_0_alone(launch: Launch, tmp_path: Path) -> None:
-    launch.rank(1, ("--rounds", "9", "--strategy", "none:such", "--results", "elsewhere"))
-    launch.rank(0)
-    assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
-    _, records = store.load(run_of(tmp_path))
-    assert {record.point.round for record in records} <= {0, 1}
-    assert "fake:a" in {record.point.strategy for record in records}
-    assert not (tmp_path / "elsewhere").exists() and launch.said("1") == ""
 
 
 def test_no_coordinator_is_told(launch: Launch) -> None:
@@ -405,14 +411,3 @@ def test_replayed_bytes_of_a_rank_are_refused(launch: Launch, tmp_path: Path) ->
     assert b"\x07WELCOME" in again and b"READY" not in again
     assert launch.ranks["new"].wait(WITHIN_S) == 2
     assert "ranks 1 of 2 did not come to " in launch.said("new")
-
-
-def test_mpi4py_is_not_imported(launch: Launch) -> None:
-    code = (
-        "import sys\nfrom scaling.run import __main__ as run\ncode = run.main(sys.argv[1:])\n"
-        "print('mpi4py' in sys.modules, file=sys.stderr)\nsys.exit(code)\n"
-    )
-    for number in (1, 0):
-        launch.rank(number, program=("-c", code))
-    assert launch.codes() == {"0": 0, "1": 0}
-    assert launch.said("1") == "False\n" and launch.said("0").endswith("False\n")

@@ -60,7 +60,7 @@ def on_mpi(*default: str) -> pytest.MarkDecorator:
 
 
 def on_mpi_each(argument: str, default: Mapping[Any, str]) -> pytest.MarkDecorator:
-    """Run a test with each value of `argument` on the MPI named, and on the others in the matrix."""
+    """Run a test with each value of `argument` on the MPI named ("" for none), and on the others in the matrix."""
     pairs = [(mpi, value) for value in default for mpi in MPIS]
     chosen = [(mpi, value) for mpi, value in pairs if default[value] == mpi.name]
     ids = [f"{mpi}-{getattr(value, 'name', value)}" for mpi, value in pairs]

@@ -1,7 +1,7 @@
 """A libnvidia-ml.so.1 of our own below the real nvidia-ml-py: what a process sees that loads it.
 
-As a program it is that process: `python -m tests.support.nvml_library` prints as JSON what an agent finds, and
-what it reads of each GPU.
+As a program it is that process: `python -m tests.support.nvml_library` reads variables as JSON, a line for each
+machine, and forks. The fork prints as JSON what an agent finds, and what it reads of each GPU.
 """
 
 from __future__ import annotations
@@ -11,11 +11,21 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import msgspec
 import pytest
+
+from scaling import frameworks
+from scaling.agent import strategies
+from scaling.agent.device_probe import DeviceProbe
+from scaling.hosts import info
+
+Ask = Callable[..., dict[str, Any]]
 
 SOURCE = Path(__file__).with_name("libnvidia-ml.c")
 ROOT = Path(__file__).parents[2]
@@ -51,21 +61,26 @@ def environ(folder: Path, machine: str, *, visible: str | None = None, log: Path
     return made | ({"FAKE_NVML_LOG": str(log)} if log is not None else {})
 
 
-def told(folder: Path, machine: str, **changes: Any) -> dict[str, Any]:
+@contextmanager
+def asking(folder: Path) -> Iterator[Ask]:
+    """Ask what an agent finds on a machine: ask(machine), with `visible` devices and a `log` of calls."""
     command = [sys.executable, "-m", "tests.support.nvml_library"]
-    env = environ(folder, machine, **changes)
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    env = environ(folder, "")
+    with subprocess.Popen(command, env=env, cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        lines, answers = process.stdin, process.stdout
+
+        def ask(machine: str, **changes: Any) -> dict[str, Any]:
+            print(json.dumps(environ(folder, machine, **changes)), file=lines, flush=True)
+            found: dict[str, Any] = json.loads(answers.readline())
+            return found
+
+        yield ask
+        process.stdin.close()
 
 
 def _report() -> dict[str, Any]:
     """As an agent: enrol, then watch a worker on each GPU."""
-    from scaling import frameworks
-    from scaling.agent import strategies
-    from scaling.agent.device_probe import DeviceProbe
-    from scaling.hosts import info
-
     host = info.gather({})
     lacking = strategies.lacking((*frameworks.NAMES, *frameworks.BASELINES))
     telemetry = []
@@ -86,5 +101,15 @@ def _report() -> dict[str, Any]:
     return found
 
 
+def main() -> None:
+    for line in sys.stdin:
+        if pid := os.fork():
+            os.waitpid(pid, 0)
+            continue
+        os.environ.update(json.loads(line))
+        print(json.dumps(_report()), flush=True)
+        os._exit(0)
+
+
 if __name__ == "__main__":
-    json.dump(_report(), sys.stdout)
+    main()

@@ -16,6 +16,7 @@ from unittest import mock
 
 from scaling.command import complain
 from scaling.errors import ScalingError
+from scaling.hosts import interfaces
 from scaling.quiet import agent
 from scaling.quiet.canary import Canary
 from scaling.records.host import HostInfo
@@ -92,6 +93,7 @@ def _led(ranks: int, argv: Sequence[str], work: Callable[[Lead], int], name: str
         mock.patch.object(enrolment, "prove", lambda _mailbox, _enrolled, networks: networks),
         mock.patch.object(sweeps, "preload"),  # scripted workers import nothing
         mock.patch.object(agent, "tried", lambda _cpus: Canary(STEADY_S)),
+        mock.patch.object(interfaces, "read", dict),  # scripted workers send nothing
     ):
         try:
             return work(Lead(launch.hub.rank(0), mailbox, launch.enrolled, argv, name))

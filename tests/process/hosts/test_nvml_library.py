@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import nvml_library
+from tests.support.nvml_library import Ask
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return nvml_library.build(tmp_path_factory.mktemp("nvml"))
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    with nvml_library.asking(nvml_library.build(tmp_path_factory.mktemp("nvml"))) as asking:
+        yield asking
 
 
 def column(found: dict[str, Any], name: str) -> list[Any]:
@@ -24,8 +27,8 @@ def samples(found: dict[str, Any]) -> list[list[Any]]:
     return [sample[1:] for sample in found["telemetry"][0]["samples"]]
 
 
-def test_eight_gpus_behind_nvswitches(library: Path) -> None:
-    found = nvml_library.told(library, "a100")
+def test_eight_gpus_behind_nvswitches(ask: Ask) -> None:
+    found = ask("a100")
     assert (len(found["gpus"]), found["driver"], found["reachable"]) == (8, "550.54.15", 8)
     first = found["gpus"][0]
     assert (first["name"], first["uuid"]) == ("NVIDIA A100-SXM4-80GB", "GPU-00000001-0000")
@@ -35,33 +38,33 @@ def test_eight_gpus_behind_nvswitches(library: Path) -> None:
     assert column(found, "p2p") == [[True] * 8] * 8
 
 
-def test_the_cores_near_a_gpu_are_those_that_the_process_may_use(library: Path) -> None:
+def test_the_cores_near_a_gpu_are_those_that_the_process_may_use(ask: Ask) -> None:
     """The library says: CPUs of even numbers near the first four, of odd ones near the others."""
-    found = nvml_library.told(library, "h100")
+    found = ask("h100")
     near = [{cpu for core in cores for cpu in core} for cores in column(found, "cores")]
     mine = {cpu for cpu in os.sched_getaffinity(0) if cpu < 64}
     assert near == [{cpu for cpu in mine if cpu % 2 == 0}] * 4 + [{cpu for cpu in mine if cpu % 2}] * 4
 
 
-def test_readings_of_a_card_at_its_power_limit(library: Path) -> None:
-    found = nvml_library.told(library, "a100")
+def test_readings_of_a_card_at_its_power_limit(ask: Ask) -> None:
+    found = ask("a100")
     assert samples(found) == [[97, 398.5, 1200, 1 << 30, 66, ["sw power cap"], 0]] * 2
     telemetry = found["telemetry"][3]
     assert (telemetry["max_sm_clock_mhz"], telemetry["energy_j"]) == (1410, 1.0)
 
 
-def test_readings_of_a_hot_card(library: Path) -> None:
-    assert samples(nvml_library.told(library, "hot"))[0][5] == ["hw slowdown", "hw thermal"]
+def test_readings_of_a_hot_card(ask: Ask) -> None:
+    assert samples(ask("hot"))[0][5] == ["hw slowdown", "hw thermal"]
 
 
-def test_geforce_cards_have_no_peer_access_and_no_nvlink(library: Path) -> None:
-    found = nvml_library.told(library, "geforce")
+def test_geforce_cards_have_no_peer_access_and_no_nvlink(ask: Ask) -> None:
+    found = ask("geforce")
     assert column(found, "links") == [["self", "PHB"], ["PHB", "self"]]
     assert column(found, "p2p") == [[True, False], [False, True]]
 
 
-def test_slices_of_a_gpu_beside_a_whole_one(library: Path) -> None:
-    found = nvml_library.told(library, "mig")
+def test_slices_of_a_gpu_beside_a_whole_one(ask: Ask) -> None:
+    found = ask("mig")
     assert column(found, "uuid") == ["MIG-0-0", "MIG-0-1", "GPU-00000002-0000"]
     assert column(found, "parent") == ["GPU-00000001-0000", "GPU-00000001-0000", ""]
     assert column(found, "memory_bytes") == [40 << 30, 40 << 30, 80 << 30]
@@ -80,12 +83,12 @@ def test_slices_of_a_gpu_beside_a_whole_one(library: Path) -> None:
         ("MIG-9-9,1", []),
     ],
 )
-def test_visible_devices_by_every_kind_of_name(library: Path, visible: str, expected: list[str]) -> None:
-    assert column(nvml_library.told(library, "mig", visible=visible), "uuid") == expected
+def test_visible_devices_by_every_kind_of_name(ask: Ask, visible: str, expected: list[str]) -> None:
+    assert column(ask("mig", visible=visible), "uuid") == expected
 
 
-def test_a_driver_that_answers_nothing_that_it_may_refuse(library: Path) -> None:
-    found = nvml_library.told(library, "bare")
+def test_a_driver_that_answers_nothing_that_it_may_refuse(ask: Ask) -> None:
+    found = ask("bare")
     assert column(found, "name") == ["Tesla K80"] * 2
     assert column(found, "links") == [["self", "?"], ["?", "self"]]
     for name, unknown in (
@@ -101,14 +104,15 @@ def test_a_driver_that_answers_nothing_that_it_may_refuse(library: Path) -> None
 def test_a_driver_without_newer_functions(tmp_path: Path) -> None:
     """No CPU affinity by scope, no event reasons by that name, no MIG."""
     old = nvml_library.build(tmp_path, "-DOLD")
-    found = nvml_library.told(old, "a100")
-    assert samples(found)[0][5] == ["sw power cap"]
-    assert column(found, "cores") == column(nvml_library.told(old, "h100"), "cores") != [[]] * 8
-    assert column(nvml_library.told(old, "mig"), "parent") == ["", ""]
+    with nvml_library.asking(old) as ask:
+        found = ask("a100")
+        assert samples(found)[0][5] == ["sw power cap"]
+        assert column(found, "cores") == column(ask("h100"), "cores") != [[]] * 8
+        assert column(ask("mig"), "parent") == ["", ""]
 
 
-def test_gpus_that_a_cgroup_keeps_from_the_process_do_not_count(library: Path) -> None:
-    found = nvml_library.told(library, "cgroup")
+def test_gpus_that_a_cgroup_keeps_from_the_process_do_not_count(ask: Ask) -> None:
+    found = ask("cgroup")
     assert (column(found, "uuid"), found["reachable"]) == (["GPU-00000003-0000"], 1)
 
 
@@ -119,19 +123,19 @@ def test_gpus_that_a_cgroup_keeps_from_the_process_do_not_count(library: Path) -
         ("unloaded", "unusable: Driver Not Loaded"),
     ],
 )
-def test_a_driver_that_does_not_work_is_told_in_its_words(library: Path, machine: str, said: str) -> None:
-    found = nvml_library.told(library, machine)
+def test_a_driver_that_does_not_work_is_told_in_its_words(ask: Ask, machine: str, said: str) -> None:
+    found = ask(machine)
     assert (found["driver"], found["gpus"], found["missing"]) == (said, [], {})
 
 
-def test_an_agent_initialises_nvml_once(library: Path, tmp_path: Path) -> None:
+def test_an_agent_initialises_nvml_once(ask: Ask, tmp_path: Path) -> None:
     """Enrolment asks for the host, each strategy for what it needs, and a probe for each GPU: without persistence
     mode each would wait for all GPUs to come up."""
-    nvml_library.told(library, "a100", log=tmp_path / "log")
+    ask("a100", log=tmp_path / "log")
     assert (tmp_path / "log").read_text().splitlines() == ["init"]
 
 
-def test_strategies_are_asked_about_the_gpus_that_are_there(library: Path) -> None:
-    assert nvml_library.told(library, "mismatch")["missing"] == {}
-    missing = nvml_library.told(library, "a100")["missing"]
+def test_strategies_are_asked_about_the_gpus_that_are_there(ask: Ask) -> None:
+    assert ask("mismatch")["missing"] == {}
+    missing = ask("a100")["missing"]
     assert {name.partition(":")[0] for name in missing} <= {"torch", "tensorflow", "mxnet", "jax"}

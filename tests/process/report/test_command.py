@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scaling.report.formats import terminal
+from tests.support.matrix import cases
 from tests.support.report_scenes import cluster_run, default_run
 from tests.support.scripted_records import written
 
@@ -50,9 +51,16 @@ def test_a_run_ends_with_its_page_and_the_line_for_programs(tmp_path: Path) -> N
     assert sorted(path.name for path in run.iterdir()) == ["logs", "page.html", "run.jsonl"]
 
 
-def test_metrics_of_a_run_are_those_that_the_report_prints(tmp_path: Path) -> None:
-    done = start("scaling.run", *QUICK, "--no-page", "--metrics", "run.prom", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("flags", "environ"), cases([(("--no-page",), {}), ((), {"SCALING_PAGE": "0"})], [(("--no-page",), {})])
+)
+def test_a_run_without_a_page_has_the_metrics_that_the_report_prints(
+    tmp_path: Path, flags: tuple[str, ...], environ: dict[str, str]
+) -> None:
+    done = start("scaling.run", *QUICK, *flags, "--metrics", "run.prom", cwd=tmp_path, **environ)
     assert (done.returncode, done.stderr) == (0, "")
+    assert not (run_in(tmp_path) / "page.html").exists()
+    assert [line.split()[0] for line in done.stdout.splitlines()[-3:]] == ["more", "again", "scaling:"]
     shown = start("scaling", "report", str(run_in(tmp_path)), "--format", "openmetrics", cwd=tmp_path)
     assert (shown.returncode, shown.stdout) == (0, (tmp_path / "run.prom").read_text())
     assert 'scaling_point_failed{run="sweep",strategy="fake:a"' in shown.stdout
@@ -66,14 +74,6 @@ def test_metrics_without_a_folder_are_refused_before_a_run(tmp_path: Path) -> No
         == f"scaling: error: --metrics none/run.prom: there is no folder {tmp_path}/none; make it first\n"
     )
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize(("flags", "environ"), [(("--no-page",), {}), ((), {"SCALING_PAGE": "0"})])
-def test_a_run_without_a_page(tmp_path: Path, flags: tuple[str, ...], environ: dict[str, str]) -> None:
-    done = start("scaling.run", *QUICK, *flags, cwd=tmp_path, **environ)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert not (run_in(tmp_path) / "page.html").exists()
-    assert [line.split()[0] for line in done.stdout.splitlines()[-3:]] == ["more", "again", "scaling:"]
 
 
 def test_a_page_that_cannot_be_made_is_a_line_on_stderr_and_no_failure(tmp_path: Path) -> None:

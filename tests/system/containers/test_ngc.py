@@ -16,7 +16,8 @@ import pytest
 from tests.support.containers import Store
 from tests.support.fresh_machine import REPOSITORY
 
-pytestmark = pytest.mark.timeout(900)
+# A second image, for the lines that differ from Containerfile.
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(900)]
 STUB, IMAGE = "localhost/stub:ngc", "localhost/scaling:ngc"
 TORCH = "2.14.0a0+b2c75dd062.nv26.9"
 NUMPY = "2.1.0"

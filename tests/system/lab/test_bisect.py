@@ -16,8 +16,9 @@ pytestmark = needs_lab
 LIMIT_S = 400.0
 # At a quarter of its rate the gradients of a step take a little longer than the step itself.
 QUICK = (
-    "--device", "emulated:p100", "--model", "resnet50", "--strategy", "torch:gloo", "--interconnect", "eth0",
-    "--rounds", "2", "--windows", "3", "--window-s", "0.1", "--noise", "5",
+    "--device", "emulated:p100", "--model", "resnet50", "--batch-size", "32", "--shrink", "30", "--dilate", "1",
+    "--strategy", "torch:gloo", "--interconnect", "eth0", "--rounds", "2", "--windows", "3",
+    "--window-s", "0.1", "--noise", "5",
 )  # fmt: skip
 
 

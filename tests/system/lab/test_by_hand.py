@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 pytestmark = needs_lab
 WITHIN_S = 200.0
-QUICK = ("--rounds", "1", "--windows", "3", "--window-s", "0.05")
+QUICK = ("--kinds", "exchange", "--world-sizes", "2", "--rounds", "1", "--windows", "3", "--window-s", "0.05")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,17 @@ def listening(lab: Lab, node: str) -> dict[str, set[int]]:
 
 def test_only_rank_0_listens_on_all_addresses(lab: Lab, tmp_path: Path, open_files: ExitStack) -> None:
     """What launch/README.md says about PyTorch: its ports are on the measured network alone."""
-    words = ("--strategy", "torch:gloo", "--interconnect", "ib0", "--rounds", "9", "--no-page")
+    words = (
+        "--strategy",
+        "torch:gloo",
+        "--interconnect",
+        "ib0",
+        "--kinds",
+        "exchange",
+        "--world-sizes",
+        "2",
+        "--no-page",
+    )
     started = ranks(lab, 2, tmp_path, open_files, "scaling.run", *words, "--results", str(tmp_path / "results"))
     log = tmp_path / "0.txt"
     eventually(lambda: "10.10.0.2" in listening(lab, "node2"), log.read_text, within_s=WITHIN_S)

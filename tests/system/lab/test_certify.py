@@ -67,6 +67,7 @@ def test_a_planted_link_fails_by_its_name(lab: Lab, tmp_path: Path) -> None:
     assert any("eth0: node2 is slow" in one for one in found.where), found.where
 
 
+@pytest.mark.matrix  # a planted link shows the verdict and its name in less time
 @pytest.mark.skipif(len(CORES) < 2, reason="needs a core for the burner, and another for the other nodes")
 def test_a_node_with_a_burner_fails_by_its_name(lab: Lab, tmp_path: Path) -> None:
     with burner.burning(CORES[-1], busy_s=0.03, idle_s=0.01, first=True):

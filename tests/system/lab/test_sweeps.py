@@ -25,6 +25,7 @@ from scaling.tools.lab import lifecycle, wires
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
+from tests.support.matrix import cases
 from tests.support.mpis import IMPATIENT
 from tests.support.waiting import eventually
 
@@ -88,30 +89,21 @@ def verdicts(found: list[PointRecord]) -> dict[str, tuple[str, str]]:
 # ---------------------------------------------------------------- which card
 
 
-def test_every_point_is_seen_on_the_network_that_it_asked_for(lab: Lab, tmp_path: Path) -> None:
-    flags = ("--strategy", "torch:gloo,torch:ps-sync", "--world-sizes", "2", "--interconnect", "ib,eth0")
+@pytest.mark.parametrize("each", cases([MOST := "torch:gloo torch:ps-sync jax:psum", "jax:fsdp"], [MOST]))
+def test_every_point_is_seen_on_the_network_that_it_asked_for(lab: Lab, tmp_path: Path, each: str) -> None:
+    names = [name for name in each.split() if frameworks.load(name).missing(name) is None]
+    if not names:
+        pytest.skip(f"none of these is installed: {each}")
+    flags = ("--strategy", ",".join(names), "--world-sizes", "2", "--interconnect", "ib,eth0")
     code, found = swept(lab, tmp_path / "results", *flags, *QUICK)
     assert code == 0, (tmp_path / "said").read_text()
-    assert len(found) == 4
+    assert len(found) == 2 * len(names)
     for record in found:
         receipt = traffic.of(record)
         assert receipt is not None
         card = {"ib": "ib0", "eth0": "eth0"}[record.point.interconnect]
         assert (receipt.verdict, receipt.wanted) == ("VERIFIED", (card,))
-        assert receipt.over_expected == pytest.approx((1.03, 1.03), abs=0.05)
-
-
-def test_jax_is_seen_on_the_network_that_it_asked_for(lab: Lab, tmp_path: Path) -> None:
-    installed("jax:psum")
-    flags = ("--strategy", "jax:psum,jax:fsdp", "--world-sizes", "2", "--interconnect", "ib0,eth0", *QUICK)
-    code, found = swept(lab, tmp_path / "results", *flags)
-    assert code == 0, (tmp_path / "said").read_text()
-    assert len(found) == 4
-    for record in found:
-        receipt = traffic.of(record)
-        assert receipt is not None
-        assert (receipt.verdict, receipt.wanted) == ("VERIFIED", (record.point.interconnect,))
-        if record.point.strategy == "jax:psum":
+        if record.point.strategy != "jax:fsdp":
             assert receipt.over_expected == pytest.approx((1.03, 1.03), abs=0.05)
 
 
@@ -126,7 +118,9 @@ def test_horovod_is_seen_on_the_network_that_it_asked_for_or_refused(lab: Lab, t
     assert refused == ([] if obeys else ["refused"])
 
 
-@pytest.mark.parametrize("name", ["tests.support.miswired:gloo", "tests.support.miswired:psum"])
+@pytest.mark.parametrize(
+    "name", cases([GLOO := "tests.support.miswired:gloo", "tests.support.miswired:psum"], [GLOO])
+)
 def test_bytes_that_are_forced_to_the_other_card_are_found_there(lab: Lab, tmp_path: Path, name: str) -> None:
     installed(name)
     flags = ("--strategy", name, "--world-sizes", "2", "--interconnect", "ib0", *QUICK)
@@ -182,7 +176,7 @@ def test_a_card_that_goes_down_costs_its_point_alone(lab: Lab, tmp_path: Path) -
     results.mkdir()
     fake = ("--strategy", "fake:a", "--option", f"traffic_bytes={TRAFFIC}", "--option", "step_s=0.05")
     flags = (*fake, "--interconnect", "ib0,eth0", "--world-sizes", "2", "--stall-timeout-s", "5", *QUICK)
-    with sweeping(lab, results, *flags, "--windows", "60") as process:
+    with sweeping(lab, results, *flags, "--windows", "30") as process:
         before = labs.sent_bytes(lab, "node2", "ib0")
         eventually(
             lambda: labs.sent_bytes(lab, "node2", "ib0") > before + 20 * TRAFFIC,

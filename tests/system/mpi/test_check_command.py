@@ -31,12 +31,10 @@ def test_under_mpirun() -> None:
 
 @on_mpi("mpich")
 def test_json_under_mpirun(mpi: Mpi) -> None:
-    done = mpirun(mpi, 2, *CHECK, "--json")
+    done = mpirun(mpi, 2, *CHECK, "--json", "--no-device-rates")
     seen = msgspec.json.decode(done.stdout, type=Findings)
     assert [one.host.hostname for one in seen.facts.ranks] == [socket.gethostname()] * 2
     assert mpi.banner in seen.facts.ranks[1].mpi
-    assert [one.error + one.left_out for one in seen.facts.device_rates] == [""] * len(seen.facts.device_rates)
-    assert all(one.samples_per_s and one.cpus for one in seen.facts.device_rates)
     (one,) = seen.facts.all_reduces  # by children of ranks that are inside MPI
     assert one.error == ""
     assert one.everyone is not None and one.everyone.ranks == 2

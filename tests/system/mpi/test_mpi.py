@@ -29,7 +29,7 @@ def only_run(folder: Path) -> Path:
     return run
 
 
-@on_mpi_each("ranks", {2: "openmpi4", 16: "mpich"})
+@on_mpi_each("ranks", {2: "openmpi4", 4: "mpich", 16: ""})
 def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ranks: int) -> None:
     """With all controls, and on many ranks without those of several ranks."""
     kinds = 1 if ranks > 2 else 3
@@ -195,7 +195,7 @@ def test_a_signal_keeps_the_points_and_prints_the_table(tmp_path: Path, mpi: Mpi
     assert code == 130 if number == signal.SIGUSR1 else code != 0
 
 
-@on_mpi_each("number", {signal.SIGINT: "mpich", signal.SIGTERM: "openmpi5"})
+@on_mpi_each("number", {signal.SIGINT: "mpich", signal.SIGTERM: ""})
 def test_a_table_that_takes_long_is_printed_all_the_same(tmp_path: Path, mpi: Mpi, number: int) -> None:
     _, said = interrupted(mpi, tmp_path, number, "-c", LONG_TABLE)
     assert "interrupted after " in said and "\nscaling: fake:a N=" in said
@@ -244,7 +244,7 @@ def test_no_worker_survives_a_killed_rank(tmp_path: Path, mpi: Mpi) -> None:
     assert store.load(only_run(tmp_path))[1]
 
 
-@on_mpi_each("number", {None: "mpich", signal.SIGTERM: "openmpi4"})
+@on_mpi_each("number", {None: "mpich", signal.SIGTERM: ""})
 def test_a_rank_that_stands_still_ends_the_run_with_its_table(
     tmp_path: Path, mpi: Mpi, number: int | None
 ) -> None:

@@ -27,6 +27,7 @@ import pytest
 from scaling.records.point import Record
 from tests.support import debian
 from tests.support.fresh_machine import REPOSITORY
+from tests.support.matrix import cases
 from tests.support.mpis import MPIS, Mpi
 from tests.support.ranks import free_ports
 from tests.support.waiting import eventually
@@ -235,7 +236,11 @@ def output(folder: Path, job: str) -> str:
     return (folder / f"{job}.out").read_text()
 
 
-@pytest.mark.parametrize(("launcher", "mpi"), [("", MPIS[0]), ("", MPIS[1]), ("srun", MPIS[1])], ids=str)
+@pytest.mark.parametrize(
+    ("launcher", "mpi"),
+    cases([("", MPIS[0]), ("", MPIS[1]), ("srun", MPIS[1])], [("", MPIS[0]), ("srun", MPIS[1])]),
+    ids=str,
+)
 def test_a_rank_per_task_on_both_nodes(cluster: Cluster, tmp_path: Path, launcher: str, mpi: Mpi) -> None:
     job = submit(cluster, tmp_path, *FAKE, mpi=mpi, SCALING_LAUNCHER=launcher)
     assert cluster.wait(job) == "COMPLETED 0:0", output(tmp_path, job)
@@ -312,7 +317,7 @@ def test_the_signal_before_the_time_is_up_ends_it_with_the_table(cluster: Cluste
     job = submit(cluster, tmp_path, *SLOW, mpi=MPIS[0])
     runs = "results/*/run.jsonl"
     eventually(
-        lambda: any(len(run.read_text().splitlines()) > 3 for run in tmp_path.glob(runs)),
+        lambda: any(len(run.read_text().splitlines()) > 1 for run in tmp_path.glob(runs)),
         lambda: output(tmp_path, job),
         within_s=LIMIT_S,
     )

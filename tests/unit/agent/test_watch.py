@@ -182,13 +182,17 @@ def test_an_agent_without_a_turn_while_windows_ran_stood_still(world: World, gap
     assert one.close().still_s == pytest.approx(still_s)
 
 
-def test_a_suspend_between_the_ends_of_a_stretch_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asleep_s = iter((10.0, 16.0))
+@pytest.mark.parametrize(("later_s", "suspended_s"), [(16.0, 6.0), (9.9, 0.0)])
+def test_a_suspend_between_the_ends_of_a_stretch_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch, later_s: float, suspended_s: float
+) -> None:
+    """A process that waits for a core between its two clock readings reads too little."""
+    asleep_s = iter((10.0, later_s))
     monkeypatch.setattr(proc, "asleep_s", lambda: next(asleep_s))
     one = watch()
     one.begin(STEPS, 0.0)
     one.done()
-    assert one.close().suspended_s == 6.0
+    assert one.close().suspended_s == suspended_s
 
 
 def test_devices_are_read_only_while_windows_run(world: World) -> None:
