@@ -70,6 +70,15 @@ SAID = {
     "llm_c.log": Said("llm_c", 4, 32, 655360.0, "tokens"),
     # 131,072 tokens in 0.5 s; the iteration of 9 s evaluated first
     "nanogpt.log": Said("nanogpt", 4, 128, 262144.0, "tokens", Given(world_size=4)),
+    # 32 samples in 4 s, on 2 data-parallel ranks
+    "gpt_neox.log": Said("megatron", 4, 16, 8.0, "samples"),
+    "nanochat.log": Said("nanochat", 4, 32, 523764.0, "tokens"),
+    # 20.4 / 5.09
+    "nanotron.log": Said("nanotron", 4, 4, 20400.0, "tokens", Given(parallelism="tp=1")),
+    "torchtune.log": Said("torchtune", 4, 8, 8019.0, "tokens", Given(world_size=4)),
+    # 1,048,576 tokens of a batch on 16 devices: 16 x 20,075
+    "olmo.log": Said("olmo", 16, 0, 321200.0, "tokens"),
+    "fairseq.log": Said("fairseq", 4, 0, 40100.2, "tokens"),
     "torchtitan_wps.log": Said("torchtitan", 8, 0, 25616.0, "tokens"),
     "composer.log": Said("composer", 16, 32, 1281.0, "samples"),
     "timm.log": Said("timm", 4, 256, 2000.0),

@@ -164,6 +164,8 @@ class Launch:
         self.mixed = ""
         # the place that a line said for the lines after it, by speaker
         self.at: dict[Speaker, int | None] = {}
+        # what speakers said that begins a launch
+        self.opened: set[tuple[Speaker, str]] = set()
 
     def add(self, line: LogLine, values: Mapping[str, Any]) -> bool:
         """Add what a line says. Return True if it says a rate."""
@@ -370,11 +372,19 @@ def integers(low: float, high: float) -> set[int]:
     return set(range(ceil(low), floor(high) + 1))
 
 
-def ratios(one: float, other: float, half: float, times: int = 1) -> set[int]:
+def ratios(one: float, other: float, half: float, times: float = 1) -> set[int]:
     """The integers that `times` the ratio of two printed numbers may be; `half` is half of their last digit."""
     if other <= half:
         return set()
     return integers(times * (one - half) / (other + half), times * (one + half) / (other - half))
+
+
+def narrowed(launch: Launch, found: set[int]) -> dict[int, LogLine | None]:
+    """The number of devices, if digits leave one. Raises Refused if the flag's is none of several."""
+    given = launch.given.world_size
+    if len(found) > 1 and given and given not in found:
+        raise Refused(f"--world-size {given}: the log says {min(found)} to {max(found)}, by its rates")
+    return dict.fromkeys(found) if len(found) == 1 else {}
 
 
 def mesh(names: str, sizes: str) -> dict[str, int]:
@@ -500,7 +510,7 @@ class _Reading:
                 if reason:
                     raise Refused(f"{reason.format(*match.groups())} (line {one.number})")
                 values = match.groupdict()
-                spoke |= self._add(one, values) if begins else self.launch.add(one, values)
+                spoke |= self._add(one, values, match[0]) if begins else self.launch.add(one, values)
         if self.grammar.objects is not None:
             try:
                 for said in self.grammar.objects(one, self.launch):
@@ -509,11 +519,13 @@ class _Reading:
                 self.skipped.add(one)
         return spoke
 
-    def _add(self, one: LogLine, values: Mapping[str, Any]) -> bool:
-        """Add a line that opens a launch if its speaker has said a rate."""
-        if self.launch.rates and self.launch.spoke((one.rank, values.get("rank"))):
+    def _add(self, one: LogLine, values: Mapping[str, Any], text: str = "") -> bool:
+        """Add a line that opens a launch if its speaker has said a rate, or the same before another's rates."""
+        speaker = (one.rank, values.get("rank"))
+        if self.launch.rates and (self.launch.spoke(speaker) or (speaker, text) in self.launch.opened):
             self._close()
             self.launch = Launch(self.given, one.number)
+        self.launch.opened.add((speaker, text))
         return self.launch.add(one, values)
 
     def _close(self) -> None:

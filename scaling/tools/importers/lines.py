@@ -1,15 +1,18 @@
 """A log as lines, without colours and without tags that other programs put in front.
 
-A carriage return ends a line too, because progress bars use it. An unfinished last line gets an ellipsis, and a
-number directly before an ellipsis is not read. SageMaker prints carriage returns and escapes as `#015` and `#033`.
+A carriage return ends a line too, because progress bars use it. Of a notebook, the outputs of its cells are read.
+An unfinished last line gets an ellipsis, and a number directly before an ellipsis is not read. SageMaker prints
+carriage returns and escapes as `#015` and `#033`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from io import BytesIO
 from itertools import count, repeat
 from pathlib import Path
 from typing import NamedTuple
@@ -48,7 +51,7 @@ def blocks(log: Path) -> Iterator[str]:
     """Yield whole lines, about a MiB at a time. Raises UsageError for unreadable files and binary files."""
     rest = b""
     try:
-        with log.open("rb") as file:
+        with BytesIO(_outputs(log)) if log.suffix == ".ipynb" else log.open("rb") as file:
             first = file.read(BLOCK_BYTES)
             _refuse_binary(first)
             for data in _chunks(first.removeprefix(BOM_UTF8), file):
@@ -61,6 +64,18 @@ def blocks(log: Path) -> Iterator[str]:
         raise UsageError(error.strerror or str(error)) from None
     if rest:
         yield _cleaned(rest) + (CUT if not rest.endswith(b"\r") else "") + "\n"
+
+
+def _outputs(notebook: Path) -> bytes:
+    """What the cells of a Jupyter notebook printed, in order. Raises UsageError for another file."""
+    try:
+        outputs = [
+            output for cell in json.loads(notebook.read_bytes())["cells"] for output in cell.get("outputs", ())
+        ]
+        texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
+        return "\n".join(map("".join, texts)).encode("utf-8", "replace")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError("is no notebook with outputs: save what its cell printed as text") from None
 
 
 def _from_its_end(data: bytes) -> bytes:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, form, integers, of_all, ratios, tool
+from scaling.tools.importers.engine import (
+    Grammar,
+    Launch,
+    Unfinished,
+    Value,
+    form,
+    integers,
+    narrowed,
+    of_all,
+    ratios,
+    tool,
+)
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused
 
@@ -21,8 +32,7 @@ def _ratio(launch: Launch) -> dict[int, LogLine | None]:
     if nodes and each:
         return {nodes * each: next(iter(launch.facts["nodes"].values()))}
     whole, one = launch.pooled("rate"), launch.pooled("device_rate")
-    found = ratios(whole[-1], one[-1], _HALF) if whole.size and one.size else set()
-    return dict.fromkeys(found) if len(found) == 1 else {}
+    return narrowed(launch, ratios(whole[-1], one[-1], _HALF) if whole.size and one.size else set())
 
 
 def _of_counters(launch: Launch) -> list[int]:

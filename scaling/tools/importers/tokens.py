@@ -1,0 +1,366 @@
+"""Trainers of language models that print tokens/s, from KempnerForge to fairseq."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.records.run import ImportedRow
+from scaling.tools.importers.engine import (
+    SHIFT,
+    Grammar,
+    Launch,
+    Unfinished,
+    Value,
+    form,
+    integers,
+    mesh,
+    narrowed,
+    of_all,
+    of_device,
+    ratios,
+    tool,
+)
+from scaling.tools.importers.language_models import accumulated, of_global
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import Found, Given, Refused, Rows, Skipped, Tool, number, row, world_size
+
+# ---------------------------------------------------------------- KempnerForge
+# MetricsTracker of github.com/KempnerInstitute/KempnerForge: tok/s of all devices. Its mesh lacks dimensions of 1.
+
+_MESH = re.compile(r"DeviceMesh: dims=\[([^\]]*)\], sizes=\[([\d, ]*)\], world_size=(\d+)\s*$")
+
+
+def _initialised(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+    text = line.text
+    if "DeviceMesh: " in text and (said := _MESH.search(text)) is not None:
+        yield {**mesh(said[1], said[2]), "world_size": said[3], "begins": True}
+
+
+KEMPNERFORGE = tool(
+    Grammar(
+        name="kempnerforge",
+        splits=True,
+        marks=("tok/s=",),
+        sure=r"\[step \d+\] loss=\S+ \| .*\btok/s=[\d,]+",
+        unit="tokens",
+        data="tok/s=",
+        value=of_all("step", "the tok/s of all devices; the first step that was logged is left out"),
+        batches=accumulated,
+        objects=_initialised,
+        lines=(
+            form("tok/s=", r"\[step <step>\] loss=<loss> \| .*\btok/s=<rate> \| mfu=[\d.]+% \| mem="),
+            form(
+                "Starting training",
+                r"batch_size=<batch_size>, grad_accum=<accumulation>, world_size=<world_size>\s*$",
+            ),
+            form("Training config", r"mixed_precision='(?P<precision>\w+)'", begins=True),
+            form("Model: ", r"Model: (?P<model>[\d,]+ parameters)\s*$"),
+        ),
+    )
+)
+
+
+# A table of results as its benchmarks/mfu_scaling has it, a row per training. Cells are two spaces apart.
+
+_HEADER = r"GPUs  Nodes  Model  Parallelism  tok/s"
+_RESULT = re.compile(
+    r"^\d+  (?P<gpus>\d+)  \d+  (?P<model>\S+)  (?P<split>\S+)  (?P<rate>[\d,]+)  [*\d.]+  [\d.]+ GB  [\d.]+s$"
+)
+
+
+def _read_table(lines: Iterable[LogLine], given: Given) -> Found:
+    rows, skipped = Rows(), Skipped()
+    for line in lines:
+        if (one := _RESULT.search(line.text)) is not None:
+            rows.add(_result(one, given))
+        elif " GB  " in line.text:
+            skipped.add(line)
+    return Found(rows=tuple(rows), notes=skipped.notes())
+
+
+def _result(one: re.Match[str], given: Given) -> ImportedRow:
+    degrees = re.findall(r"\b(tp|pp|cp|ep)=(\d+)", one["split"].lower())
+    return row(
+        given,
+        tool="kempnerforge_table",
+        unit="tokens",
+        rate=number(one["rate"]),
+        devices=world_size([int(one["gpus"])], given),
+        models=[one["model"]],
+        parallelism=",".join(f"{name}={degree}" for name, degree in degrees) or "tp=1",
+        notes=("the mean of the last steps, as its table says",),
+    )
+
+
+KEMPNERFORGE_TABLE = Tool(("tok/s",), re.compile(_HEADER), _read_table)
+
+
+# ---------------------------------------------------------------- llm.c
+# github.com/karpathy/llm.c: the CUDA program prints an exponential mean of all processes' tokens, the PyTorch
+# and the fp32 programs those of the step.
+
+
+def _sequences(launch: Launch) -> list[int]:
+    tokens, each = launch.only("global_tokens"), launch.only("sequence_length") * launch.devices
+    return [tokens // each] if tokens and each and tokens % each == 0 else []
+
+
+def _parameters(launch: Launch) -> list[str]:
+    return [f"{count} parameters" for count in launch.texts("parameters")]
+
+
+LLM_C = tool(
+    Grammar(
+        name="llm_c",
+        marks=(" tok/s",),
+        sure=r"step +\d+/\d+(?: \||:) (?:train )?loss \S+ .*[|,] \d+ tok/s",
+        unit="tokens",
+        data=" tok/s",
+        value=of_all("step", "the tok/s of all processes; the first step that was logged is left out"),
+        batches=_sequences,
+        models=_parameters,
+        lines=(
+            form(" tok/s", r"step +<step>/\d+(?: \||:) (?:train )?loss <loss> .*[|,] <rate> tok/s"),
+            form("Parameter  ", r"^Parameter  Value$", begins=True),
+            form("sequence length T", r"^sequence length T  <sequence_length>$"),
+            form("total batch size", r"^total batch size  <global_tokens>$"),
+            form("num_processes", r"^num_processes  <world_size>$"),
+            form("precision", r"^precision  <precision>$"),
+            form("num_parameters", r"^num_parameters  <parameters>$"),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- nanoGPT
+# github.com/karpathy/nanoGPT: the time of an iteration, which includes an evaluation before it.
+
+
+def _iterations(launch: Launch) -> Value:
+    tokens = launch.only("global_tokens")
+    if not tokens:
+        raise Refused("does not say its tokens per iteration")
+    skipped = launch.integers("evaluated")
+    each = [
+        ms
+        for rates in launch.rates["ms"].values()
+        for place, ms in zip(rates.places[1:], rates.rates[1:], strict=True)
+        if place not in skipped
+    ]
+    if not each:
+        raise Unfinished("has only its first iteration, or iterations that include an evaluation")
+    notes = "tokens per iteration / time; iterations that include the start or an evaluation are left out"
+    return 1000 * tokens / float(np.median(each)), (notes,)
+
+
+NANOGPT = tool(
+    Grammar(
+        name="nanogpt",
+        marks=(": loss ",),
+        sure=r"\biter \d+: loss \S+, time [\d.]+ms",
+        unit="tokens",
+        data="ms, mfu",
+        value=_iterations,
+        batches=_sequences,
+        models=_parameters,
+        lines=(
+            form(": loss ", r"\biter <step>: loss <loss>, time (?P<ms>\d+\.\d\d)ms\b"),
+            form(": train loss ", r"\bstep (?P<evaluated>\d+): train loss \S+, val loss"),
+            form("Overriding", r"^Overriding", begins=True),
+            form("tokens per iteration", r"tokens per iteration will be: <global_tokens>\s*$", begins=True),
+            form("number of parameters", r"number of parameters: (?P<parameters>[\d.]+M)\s*$"),
+            form("block_size = ", r"^(?:Overriding: )?block_size = <sequence_length>\b"),
+            form("dtype = ", r"^(?:Overriding: )?dtype = '?(?P<precision>\w+)"),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- nanochat
+# github.com/karpathy/nanochat and build-nanogpt: tokens of all processes over the time of a step, which excludes
+# evaluations.
+
+
+def _of_ranks(launch: Launch) -> dict[int, LogLine | None]:
+    """Tokens of a micro-batch over those of one process."""
+    whole, each = launch.only("micro_tokens"), launch.only("rank_tokens")
+    return {whole // each: None} if whole and each else {}
+
+
+NANOCHAT = tool(
+    Grammar(
+        name="nanochat",
+        marks=("tok/sec: ",),
+        sure=r"step +\d+(?:/\d+)? ?(?:\([\d.]+%\) )?\| loss: .*\| tok/sec: [\d,]+",
+        unit="tokens",
+        data="tok/sec: ",
+        value=of_all("step", "the tok/sec of all processes; the first step that was logged is left out"),
+        sizes=_of_ranks,
+        batches=accumulated,
+        lines=(
+            form(
+                "tok/sec: ",
+                r"step +<step>(?:/\d+)? ?(?:\([\d.]+%\) )?\| loss: <loss> \|.* tok/sec: <rate>(?: \||\s*$)",
+            ),
+            form(
+                "Tokens / micro-batch / rank",
+                r"Tokens / micro-batch / rank: <batch_size> x \d+ = <rank_tokens>\s*$",
+                begins=True,
+            ),
+            form("Tokens / micro-batch: ", r"Tokens / micro-batch: <micro_tokens>\s*$"),
+            form("accumulation steps", r"gradient accumulation steps: <accumulation>\s*$"),
+            form("COMPUTE_DTYPE", r"COMPUTE_DTYPE: \w+\.<precision> \(", begins=True),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- nanotron
+# github.com/huggingface/nanotron prints three digits and K, M or G.
+
+_HUMAN = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+_ITERATION = re.compile(
+    r"iteration: (\d+) / \d+ \|.* tokens_per_sec: ([\d.]+)([KMG]?) \| tokens_per_sec_per_gpu: ([\d.]+)([KMG]?) \| "
+    r"global_batch_size: ([\d.]+)([KMG]?) \|(?:.* lm_loss: (\S+) \|)?"
+)
+
+
+def _iteration(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+    if "tokens_per_sec_per_gpu" in line.text:
+        if (said := _ITERATION.search(line.text)) is None:
+            raise ValueError
+        rate, device_rate, batch = (float(said[at]) * _HUMAN[said[at + 1]] for at in (2, 4, 6))
+        yield {"step": said[1], "rate": rate, "device_rate": device_rate, "loss": said[8]}
+        yield {"global_batch": int(batch) if batch < 1000 else None}
+
+
+def _half(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Half of the third digit."""
+    return np.asarray(0.5 * 10 ** (np.floor(np.log10(values)) - 2))
+
+
+def _of_digits(launch: Launch) -> dict[int, LogLine | None]:
+    """Devices that the digits of both rates leave in all lines."""
+    if said := prod(launch.only(name) for name in ("dp", "pp", "tp")):
+        return {said: None}
+    whole, one = launch.pooled("rate"), launch.pooled("device_rate")
+    low, high = (whole - _half(whole)) / (one + _half(one)), (whole + _half(whole)) / (one - _half(one))
+    return narrowed(launch, integers(low.max(), high.min()))
+
+
+NANOTRON = tool(
+    Grammar(
+        name="nanotron",
+        splits=True,
+        marks=("tokens_per_sec_per_gpu: ",),
+        sure=r"iteration: \d+ / \d+ \|.* tokens_per_sec_per_gpu: [\d.]+[KMG]? \|",
+        unit="tokens",
+        value=of_all(
+            "iteration", "the tokens_per_sec of all devices, three digits; the first iteration is left out"
+        ),
+        sizes=_of_digits,
+        batches=of_global,
+        objects=_iteration,
+        lines=(
+            form("ParallelismArgs(", r"ParallelismArgs\(dp=<dp>,", begins=True),
+            form(" pp=", r"^ +pp=<pp>,$"),
+            form(" tp=", r"^ +tp=<tp>,$"),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- torchtune
+# github.com/meta-pytorch/torchtune: tokens with a label over the time of a step, of one device.
+
+TORCHTUNE = tool(
+    Grammar(
+        name="torchtune",
+        marks=("tokens_per_second_per_gpu:",),
+        sure=r"Step \d+ \| loss:\S+ .*tokens_per_second_per_gpu:[\d.]+",
+        unit="tokens",
+        data="tokens_per_second_per_gpu:",
+        value=of_device("step", "tokens with a label, of one device x devices; the first step is left out"),
+        batches=accumulated,
+        lines=(
+            form(
+                "tokens_per_second_per_gpu:",
+                r"Step <step> \| loss:<loss> .*tokens_per_second_per_gpu:<device_rate>(?:\s|$)",
+            ),
+            form("with resolved config", r"with resolved config", begins=True),
+            form("batch_size: ", r"^batch_size: <batch_size>\s*$"),
+            form("accumulation_steps: ", r"^gradient_accumulation_steps: <accumulation>\s*$"),
+            form("tensor_parallel_dim", r"^tensor_parallel_dim: <tp>\s*$"),
+            form("dtype: ", r"^dtype: <precision>\s*$"),
+            form("torchtune.models", r"_component_: torchtune\.models\.\w+\.(?P<model>(?!\w*tokenizer)\w+)\s*$"),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- OLMo
+# github.com/allenai/OLMo and OLMo-core print tokens/s and batches/s of a device, whose ratio is its tokens of a
+# batch.
+
+_BATCHES = re.compile(r"throughput/device/(?:batches_per_second|BPS)=([\d.]+)\s*$")
+_HALF_BATCHES = 0.00005
+
+
+def _of_batch(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
+    """The last of a step's rates tells the devices, if its digits leave one number."""
+    step = (launch.at.get((line.rank, None)) or 0) % SHIFT
+    if "throughput/device/b" in line.text.lower() and (said := _BATCHES.search(line.text)) is not None and step:
+        tokens, each = (number(launch.last.get(name, "0")) for name in ("_tokens", "_each"))
+        found = ratios(float(said[1]), each, _HALF_BATCHES, tokens / step) if each else set()
+        yield {"world_size": found.pop() if len(found) == 1 else None}
+
+
+OLMO = tool(
+    Grammar(
+        name="olmo",
+        marks=("throughput/device/",),
+        sure=r"^ *throughput/device/(?:tokens_per_second|TPS)=[\d,.]+\s*$",
+        unit="tokens",
+        data="throughput/device/t",
+        value=of_device("step", "tokens/s of one device x devices; the first step with a rate is left out"),
+        objects=_of_batch,
+        lines=(
+            form("[step=", r"\[step=<at>[/,]"),
+            form("throughput/total", r"throughput/total[_ ]tokens=<_tokens>\s*$"),
+            form("throughput/device/t", r"throughput/device/tokens_per_second=<device_rate>\s*$"),
+            form("throughput/device/T", r"throughput/device/TPS=<device_rate>\s*$"),
+            form("throughput/device/", r"throughput/device/(?:tokens_per_second|TPS)=<_each>\s*$"),
+            form("train/C", r"train/(?:CrossEntropyLoss|CE loss)=<loss>\s*$"),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- fairseq
+# github.com/facebookresearch/fairseq: wps counts target tokens of all workers.
+
+FAIRSEQ = tool(
+    Grammar(
+        name="fairseq",
+        marks=("wps",),
+        sure=r"epoch \d+:?.*\bwps=\d|\"wps\": \"\d",
+        unit="tokens",
+        data="wps=",
+        no_data="wps=0,",
+        value=of_all("line", "wps: target tokens of all workers; the first line is left out"),
+        lines=(
+            form("wps=", r"\bwps=<rate>, .*num_updates=<step>, .*"),
+            form('"wps": ', r'"wps": "<rate>",.*"num_updates": "<step>"'),
+            form("training on ", r"training on <world_size> (?:devices|GPUs)", begins=True),
+            form("distributed_world_size", r"distributed_world_size['\"]?[=:] ?<world_size>[,)]"),
+            form("arch=", r"\barch=['\"](?P<model>\w+)"),
+            form("=True", r"[( ](?P<precision>fp16|bf16)=True\b"),
+        ),
+    )
+)

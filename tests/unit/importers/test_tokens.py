@@ -1,0 +1,155 @@
+"""Logs of trainers that print tokens/s, of GPT-NeoX, of notebooks, and of launches whose ranks print apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scaling.tools.importers.logs import Given
+from tests.support.imported_logs import SAID, SAMPLES, only_row, refusal, written
+
+TOOLS = ("gpt_neox", "nanochat", "nanotron", "torchtune", "olmo", "fairseq")
+SAMPLE = {name: (SAMPLES / f"{name}.log").read_text() for name in (*TOOLS, "megatron", "nanogpt", "llm_c")}
+FOUR, SEVEN = Given(world_size=4), Given(world_size=7)
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        (
+            "megatron",
+            " validation results at iteration 20 | lm_loss value: 6.9E+00 | lm_loss_ppl value: 9.9E+02 |\n",
+        ),
+        ("nanochat", "Step 00250 | Validation bpb: 3.100000\n"),
+        ("torchtune", "INFO:torchtune.utils._logging:Evaluation at step 20: val_loss 1.5\n"),
+        ("olmo", "    eval/validation/CrossEntropyLoss=3.500\n"),
+        ("fairseq", "| INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.1 | wps 90000.5 | bsz 410.2\n"),
+    ],
+)
+def test_an_evaluation_is_no_training(tool: str, text: str, tmp_path: Path) -> None:
+    assert "no line of it is of a known tool" in refusal(written(tmp_path, text), FOUR)
+    assert refusal(written(tmp_path, text), FOUR, tool).startswith("has no ")
+
+
+@pytest.mark.parametrize(
+    ("name", "third"),
+    [
+        ("gpt_neox", " samples/sec: 8.000"),
+        ("nanochat", "step 00001/"),
+        ("nanotron", "03/01/2026 10:00:02"),
+        ("torchtune", "Step 2 |"),
+        ("olmo", "[2026-03-01 10:00:03]"),
+        ("fairseq", "2026-03-01 10:02:00"),
+    ],
+)
+def test_the_first_rate_alone_is_refused(name: str, third: str, tmp_path: Path) -> None:
+    first = SAMPLE[name].partition(third)[0]
+    assert "has only its first" in refusal(written(tmp_path, first), SAID[f"{name}.log"].given)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_line_of_a_sample_is_understood(name: str) -> None:
+    assert not any(
+        "skipped" in note for note in only_row(SAMPLES / f"{name}.log", SAID[f"{name}.log"].given).notes
+    )
+
+
+# ---------------------------------------------------------------- forms
+
+
+def test_nanogpt_of_the_lecture_prints_nanochats_rates(tmp_path: Path) -> None:
+    lines = "".join(
+        f"step {step:5d} | loss: 9.500000 | lr 6.0e-05 | norm: 5.5 | dt: 250.00ms | tok/sec: {2000 + step}.50\n"
+        for step in range(3)
+    )
+    row = only_row(written(tmp_path, lines), FOUR)
+    assert (row.tool, row.rate) == ("nanochat", 2002.0)
+
+
+def test_digits_of_nanotron_leave_few_numbers_of_devices(tmp_path: Path) -> None:
+    """20.2 K / 316 is 63.6 to 64.2."""
+    text = SAMPLE["nanotron"].replace("5.12K", "320").replace("5.06K", "316").replace("5.09K", "319")
+    text = text.replace(" 445 ", " 27.8 ")
+    assert only_row(written(tmp_path, text)).world_size == 64
+    for one, other in ((" 320 ", " 40 "), (" 316 ", " 39.5 "), (" 319 ", " 39.8 "), (" 27.8 ", " 3.48 ")):
+        text = text.replace(one, other)
+    assert "does not say on how many devices" in refusal(written(tmp_path, text))
+    assert only_row(written(tmp_path, text), Given(world_size=512)).world_size == 512
+    few = refusal(written(tmp_path, text), Given(world_size=500))
+    assert few == "--world-size 500: the log says 511 to 513, by its rates"
+
+
+def test_nanotron_says_its_degrees(tmp_path: Path) -> None:
+    degrees = "  parallelism=ParallelismArgs(dp=2,\n            pp=1,\n            tp=2,\n"
+    row = only_row(written(tmp_path, degrees + SAMPLE["nanotron"]))
+    assert (row.world_size, row.parallelism, row.batch_size) == (4, "tp=2", 8)
+
+
+def test_olmo_core_has_other_names(tmp_path: Path) -> None:
+    text = SAMPLE["olmo"].replace("/tokens_per_second=", "/TPS=").replace("/batches_per_second=", "/BPS=")
+    text = (
+        text.replace("total_tokens", "total tokens")
+        .replace("CrossEntropyLoss", "CE loss")
+        .replace("/9000]", "/9,]")
+    )
+    assert only_row(written(tmp_path, text)).rate == SAID["olmo.log"].rate
+    assert "--world-size 7: the log says 16" in refusal(written(tmp_path, text), SEVEN)
+
+
+def test_fairseq_may_print_json(tmp_path: Path) -> None:
+    lines = "".join(
+        f'| INFO | train_inner | {{"epoch": 1, "wps": "{wps}", "ups": "3", "num_updates": "{step}"}}\n'
+        for step, wps in enumerate((100.5, 400.5, 402.5), 1)
+    )
+    assert only_row(written(tmp_path, lines), FOUR).rate == 401.5
+
+
+def test_a_split_of_sequences_is_one_of_the_model(tmp_path: Path) -> None:
+    text = SAMPLE["megatron"].replace("size: 4, context-parallel size: 1", "size: 2, sequence-parallel size: 2")
+    row = only_row(written(tmp_path, text.replace("  context_parallel_size ........................... 1\n", "")))
+    assert (row.parallelism, row.batch_size) == ("tp=2,cp=2", 32)
+
+
+# ---------------------------------------------------------------- notebooks, and ranks that print apart
+
+
+def notebook(text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    cells = [
+        {"cell_type": "markdown", "source": ["iter 900: loss 1.0, time 1.00ms, mfu 1.00%\n"]},
+        {"cell_type": "code", "outputs": [{"output_type": "stream", "text": lines[:4]}, {"output_type": "error"}]},
+        {"cell_type": "code", "outputs": [{"output_type": "result", "data": {"text/plain": "".join(lines[4:])}}]},
+    ]
+    return json.dumps({"cells": cells, "nbformat": 4})
+
+
+@pytest.mark.parametrize("name", ["nanogpt", "llm_c"])
+def test_outputs_of_a_notebook_are_read(name: str, tmp_path: Path) -> None:
+    said = SAID[f"{name}.log"]
+    row = only_row(written(tmp_path, notebook(SAMPLE[name]), "a.ipynb"), said.given)
+    assert (row.rate, row.batch_size) == (said.rate, said.batch_size)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"cells": 1}', '{"cells": [{"outputs": [{"text": 3}]}]}'])
+def test_a_damaged_notebook_is_refused(text: str, tmp_path: Path) -> None:
+    assert "is no notebook with outputs" in refusal(written(tmp_path, text, "a.ipynb"))
+
+
+def test_launches_are_split_where_the_first_rank_says_it_again(tmp_path: Path) -> None:
+    """srun -l: rank 0 prints the arguments, the last rank the iterations."""
+    tagged = "".join(f"{7 if 'iteration ' in line else 0}: {line}\n" for line in SAMPLE["megatron"].splitlines())
+    slower = tagged.replace("(ms): 32", "(ms): 64").replace("(ms): 3199", "(ms): 6399")
+    assert only_row(written(tmp_path, tagged)).rate == 20.0
+    assert refusal(written(tmp_path, tagged + slower)).startswith("has launches from 10")
+
+
+def test_a_launch_that_broke_off_has_no_line(tmp_path: Path) -> None:
+    first = SAMPLE["megatron"].partition(" [2026")[0]
+    (note,) = (
+        note for note in only_row(written(tmp_path, SAMPLE["megatron"] + first)).notes if "not counted" in note
+    )
+    assert (
+        note == "not counted: the launch from line 22 on has no whole line with a time and its global batch size"
+    )
