@@ -79,6 +79,9 @@ SAID = {
     # 1,048,576 tokens of a batch on 16 devices: 16 x 20,075
     "olmo.log": Said("olmo", 16, 0, 321200.0, "tokens"),
     "fairseq.log": Said("fairseq", 4, 0, 40100.2, "tokens"),
+    # 4 samples of a micro-batch on 2 devices in 0.125 s
+    "litgpt.log": Said("litgpt", 2, 4, 64.0, "samples", Given(world_size=2, batch_size=4)),
+    "prime_rl.log": Said("prime_rl", 2, 0, 4010.0, "tokens", Given(world_size=2)),
     "torchtitan_wps.log": Said("torchtitan", 8, 0, 25616.0, "tokens"),
     "composer.log": Said("composer", 16, 32, 1281.0, "samples"),
     "timm.log": Said("timm", 4, 256, 2000.0),

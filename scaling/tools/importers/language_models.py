@@ -110,7 +110,7 @@ MEGATRON = tool(
                 r"samples/sec: <rate> \| iteration +<step>/ *\d+ \| elapsed time per iteration \("
                 r"(?:.* lm_loss: <loss> \|)?",
             ),
-            form("global_num_gpus", r"(?:^|\s)global_num_gpus \.+ <world_size>\.{3,}"),
+            form("global_num_gpus", r"(?:^|\s)global_num_gpus \.+ <world_size>\.{3,}", begins=True),
             form("train_batch_size", r"(?:^|\s)train_batch_size \.+ <global_batch>\.{3,}"),
             form("model_parallel_size", r"(?:^|\s)model_parallel_size \.+ <tp>\.{3,}"),
             form("pipe_parallel_size", r"(?:^|\s)pipe_parallel_size \.+ (?P<pp>[1-9]\d*)\.{3,}"),

@@ -15,6 +15,7 @@ from scaling.tools.importers.engine import (
     SHIFT,
     Grammar,
     Launch,
+    Rates,
     Unfinished,
     Value,
     form,
@@ -23,8 +24,10 @@ from scaling.tools.importers.engine import (
     narrowed,
     of_all,
     of_device,
+    of_steps,
     ratios,
     tool,
+    unit_of_steps,
 )
 from scaling.tools.importers.language_models import accumulated, of_global
 from scaling.tools.importers.lines import LogLine
@@ -361,6 +364,79 @@ FAIRSEQ = tool(
             form("distributed_world_size", r"distributed_world_size['\"]?[=:] ?<world_size>[,)]"),
             form("arch=", r"\barch=['\"](?P<model>\w+)"),
             form("=True", r"[( ](?P<precision>fp16|bf16)=True\b"),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- LitGPT
+# github.com/Lightning-AI/litgpt: the time of a micro-batch, which in some iterations includes the update.
+
+
+def _micro_batches(launch: Launch) -> Value:
+    nothing = Rates()
+    updates = launch.rates["update_rate"]
+    each = (_of_updates(ms, updates.get(who, nothing), launch) for who, ms in launch.rates["ms"].items())
+    times = np.concatenate([[], *each])
+    if not times.size:
+        raise Unfinished("has no whole update after its first one")
+    batch = launch.only("batch_size") or launch.given.batch_size
+    per_s = 1000 / float(times.mean())
+    notes = ("the mean time of a micro-batch between the first update and the last",)
+    return (per_s * batch * launch.devices, notes) if batch else of_steps(launch, per_s, *notes)
+
+
+def _of_updates(ms: Rates, updates: Rates, launch: Launch) -> NDArray[np.float64]:
+    """Times from the first update to the last. Raises Refused if iterations between them are not printed."""
+    ends = np.flatnonzero(np.isin(ms.places, updates.places))
+    each_updates = launch.last.get("_updates") == str(ms.places[-1])
+    if np.any(np.diff(ms.places) > 1) and not each_updates:
+        raise Refused("prints some of its iterations, and only some of them include an update: print each one")
+    return ms.all()[ends[0] + 1 : ends[-1] + 1] if ends.size else ms.all()[:0]
+
+
+LITGPT = tool(
+    Grammar(
+        name="litgpt",
+        marks=("iter time: ",),
+        sure=r"iter +\d+ (?:\| )?step \d+(?:: loss| \| loss train:) .*iter time: [\d.]+ ?ms",
+        unit=lambda launch: "samples" if launch.only("batch_size") else unit_of_steps(launch),
+        data="iter time: ",
+        value=_micro_batches,
+        lines=(
+            form(
+                "iter time: ", r"iter +<step> (?:\| )?step <_updates>(?::| \|) .*iter time: (?P<ms>\d+\.\d\d) ?ms"
+            ),
+            form("step)", r"iter +<step> .*iter time: (?P<update_rate>\d+\.\d\d) ?ms \((?:optimizer\.)?step\)"),
+            form("loss", r"loss(?: train:)? <loss>"),
+            form("micro_batch_size", r"micro_batch_size'?[=:] ?<batch_size>[,)]", begins=True),
+        ),
+    )
+)
+
+
+# ---------------------------------------------------------------- prime-rl
+# github.com/PrimeIntellect-ai/prime-rl: tokens of all processes over the last steps, of supervised training.
+
+PRIME_RL = tool(
+    Grammar(
+        name="prime_rl",
+        marks=("| Throughput: ",),
+        sure=r"Step \d+ \| Time: [\d.]+s \| Loss: .*\| Throughput: [\d.]+ tokens/s",
+        unit="tokens",
+        data="| Throughput: ",
+        no_data="Throughput: 0 ",
+        value=of_all("step", "the throughput of all processes; the first step with one is left out"),
+        lines=(
+            form(
+                "| Throughput: ",
+                r"Step <step> \| Time: [\d.]+s \| Loss: <loss> \|.*\| Throughput: <rate> tokens/s",
+            ),
+            form(
+                "Throughput: ",
+                r"Step \d+ \| Time: .*\| (?:Entropy|Mismatch KL):",
+                reason="trains on samples that it generates: its rates leave out the generation",
+            ),
         ),
     )
 )

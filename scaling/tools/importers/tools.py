@@ -58,6 +58,8 @@ TOOLS: dict[str, Tool] = {
     "torchtune": tokens.TORCHTUNE,
     "olmo": tokens.OLMO,
     "fairseq": tokens.FAIRSEQ,
+    "litgpt": tokens.LITGPT,
+    "prime_rl": tokens.PRIME_RL,
     "composer": trainers.COMPOSER,
     "timm": trainers.TIMM,
     "tf_orbit": tensorflow.ORBIT,

@@ -10,9 +10,9 @@ import pytest
 from scaling.tools.importers.logs import Given
 from tests.support.imported_logs import SAID, SAMPLES, only_row, refusal, written
 
-TOOLS = ("gpt_neox", "nanochat", "nanotron", "torchtune", "olmo", "fairseq")
+TOOLS = ("gpt_neox", "nanochat", "nanotron", "torchtune", "olmo", "fairseq", "litgpt", "prime_rl")
 SAMPLE = {name: (SAMPLES / f"{name}.log").read_text() for name in (*TOOLS, "megatron", "nanogpt", "llm_c")}
-FOUR, SEVEN = Given(world_size=4), Given(world_size=7)
+TWO, FOUR, SEVEN = Given(world_size=2), Given(world_size=4), Given(world_size=7)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,7 @@ def test_an_evaluation_is_no_training(tool: str, text: str, tmp_path: Path) -> N
         ("torchtune", "Step 2 |"),
         ("olmo", "[2026-03-01 10:00:03]"),
         ("fairseq", "2026-03-01 10:02:00"),
+        ("prime_rl", "10:00:02 SUCCESS"),
     ],
 )
 def test_the_first_rate_alone_is_refused(name: str, third: str, tmp_path: Path) -> None:
@@ -104,6 +105,33 @@ def test_fairseq_may_print_json(tmp_path: Path) -> None:
         for step, wps in enumerate((100.5, 400.5, 402.5), 1)
     )
     assert only_row(written(tmp_path, lines), FOUR).rate == 401.5
+
+
+def test_litgpt_must_print_each_iteration_or_update(tmp_path: Path) -> None:
+    lines = SAMPLE["litgpt"].splitlines(keepends=True)
+    some = "".join(line for at, line in enumerate(lines) if at not in (3, 4))
+    assert refusal(written(tmp_path, some), TWO).startswith("prints some of its iterations, and only some")
+    assert "no whole update" in refusal(written(tmp_path, "".join(lines[:2])), TWO)
+    updates = "".join(
+        f"iter {10 * step} step {10 * step}: loss 9.5, iter time: {ms}.00ms (optimizer.step)\n"
+        for step, ms in enumerate((900, 200, 200))
+    )
+    row = only_row(written(tmp_path, updates), TWO)
+    assert (row.rate, row.unit) == (5.0, "steps")
+
+
+def test_litgpt_says_its_micro_batch(tmp_path: Path) -> None:
+    for said in (
+        "TrainArgs(global_batch_size=16, micro_batch_size=4, epochs=1)",
+        "{'micro_batch_size': 4, 'a': 1}",
+    ):
+        row = only_row(written(tmp_path, f"{said}\n{SAMPLE['litgpt']}"), TWO)
+        assert (row.rate, row.batch_size, row.unit) == (64.0, 4, "samples")
+
+
+def test_reinforcement_learning_of_prime_rl_is_refused(tmp_path: Path) -> None:
+    text = SAMPLE["prime_rl"].replace(" | Grad. Norm", " | Entropy: 0.5 | Grad. Norm")
+    assert "trains on samples that it generates" in refusal(written(tmp_path, text), TWO)
 
 
 def test_a_split_of_sequences_is_one_of_the_model(tmp_path: Path) -> None:
