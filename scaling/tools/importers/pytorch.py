@@ -113,7 +113,7 @@ HF_TRAINER = tool(
                     # printed, in a file of JSON, as a block
                     r"['\"]{name}['\"]: *['\"]?{value}['\"]?\s*[,}}]",
                     r'^ {{2,}}"{name}": {value}\s*$',
-                    r"^\s*{name} +=\s+{value}\s*$",
+                    r"^(?:#|INFO)?\s*{name} +=\s+{value}\s*$",
                 )
             ),
         ),

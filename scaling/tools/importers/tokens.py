@@ -358,7 +358,7 @@ FAIRSEQ = tool(
         no_data="wps=0,",
         value=of_all("line", "wps: target tokens of all workers; the first line is left out"),
         lines=(
-            form("wps=", r"\bwps=<rate>, .*num_updates=<step>, .*"),
+            form("wps=", r"epoch <epoch>:? +<step> / \d+ .*\bwps=<rate>,"),
             form('"wps": ', r'"wps": "<rate>",.*"num_updates": "<step>"'),
             form("training on ", r"training on <world_size> (?:devices|GPUs)", begins=True),
             form("distributed_world_size", r"distributed_world_size['\"]?[=:] ?<world_size>[,)]"),

@@ -107,6 +107,19 @@ def test_fairseq_may_print_json(tmp_path: Path) -> None:
     assert only_row(written(tmp_path, lines), FOUR).rate == 401.5
 
 
+def test_fairseq_of_2018_counts_no_updates(tmp_path: Path) -> None:
+    lines = "".join(
+        f"| epoch 010  {step}000 / 9000 loss=1.27 (1.50), wps={wps}, wpb=908, bsz=32, lr=0.001, clip=100%\n"
+        for step, wps in enumerate((100, 400, 402), 1)
+    )
+    assert only_row(written(tmp_path, lines), FOUR).rate == 401.0
+
+
+def test_metrics_of_the_trainer_in_a_comment(tmp_path: Path) -> None:
+    metrics = "#  train_samples_per_second =     16.5\nINFO train_steps_per_second   =       2.0\n"
+    assert only_row(written(tmp_path, metrics), FOUR).rate == 16.5
+
+
 def test_litgpt_must_print_each_iteration_or_update(tmp_path: Path) -> None:
     lines = SAMPLE["litgpt"].splitlines(keepends=True)
     some = "".join(line for at, line in enumerate(lines) if at not in (3, 4))
