@@ -440,7 +440,8 @@ class Grammar(Record, frozen=True, kw_only=True):
     """How a tool's log is read.
 
     `marks`, `sure`: a line of the tool has one of `marks` and matches `sure`.
-    `data`: a line with this text and without a rate is counted as skipped, unless `no_data` is in it.
+    `data`: a line with this text and without a rate is counted as skipped, unless `no_data` is in it. Without
+    `objects`, which find such lines, it is the first of `marks`.
     `value`: the rate over all devices, with notes. `lacks`: why a log without any rate is refused.
     `hint`: why the number of devices is unknown. `checks`: raise Refused for a rate that contradicts the launch.
     `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
@@ -456,7 +457,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     value: Values
     lines: tuple[Line, ...] = ()
     objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
-    data: str = "\0"
+    data: str = ""
     no_data: str = "\0"
     lacks: str = "has no whole line with a rate"
     hint: str = ""
@@ -492,6 +493,7 @@ class _Reading:
 
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
+        data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
         for one in _marked(lines):
             if not self._read(one) and data in one.text and no_data not in one.text:
                 self.skipped.add(one)

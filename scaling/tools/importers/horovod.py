@@ -42,7 +42,6 @@ TOOL = tool(
         marks=("mg/sec",),
         sure=r"Total img/sec on \d+ \w+\(s\)|Img/sec per \w+: ?\d|Iter #\d+: \S+ img/sec per ",
         unit="images",
-        data="mg/sec",
         lacks=_LACKS,
         value=_total,
         checks=(_agrees,),

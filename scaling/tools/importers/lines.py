@@ -124,7 +124,7 @@ _TAGS = (
     r"\d{1,6}: ",  # srun -l
     r"\[\d{1,6}\] ",  # Hydra's -l and -prepend-rank
     r"\[pod/[^\]\s]+\][ \t]?",  # kubectl logs --prefix
-    r"\([A-Za-z_][\w.:<>-]* pid=\d+(?:, ip=[\w.:-]+)?\)[ \t]?",  # Ray
+    r"\([A-Za-z_][\w.:<>-]*(?:,(?: rank=\d+,)?)? pid=\d+(?:, ip=[\w.:-]+)?\)[ \t]?",  # Ray, SkyPilot
     r"[A-Za-z][\w.-]*[-_]\d+ +\| ?|[a-z][\w.-]*  +\| ?",  # docker compose
     r"(?:<\d{1,3}>)?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d " + _UNIT,
     # a time with its zone: kubectl logs --timestamps, docker logs -t, RFC 5424

@@ -175,7 +175,6 @@ TF_CNN = tool(
         marks=("images/sec",),
         sure=r"\d\s+images/sec: ?\d|total images/sec:",
         unit="images",
-        data="images/sec",
         value=_total,
         sizes=_sizes,
         checks=(_agrees_with_steps,),

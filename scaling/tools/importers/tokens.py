@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.records.run import ImportedRow
 from scaling.tools.importers.engine import (
     SHIFT,
     Grammar,
@@ -31,7 +30,7 @@ from scaling.tools.importers.engine import (
 )
 from scaling.tools.importers.language_models import accumulated, of_global
 from scaling.tools.importers.lines import LogLine
-from scaling.tools.importers.logs import Found, Given, Refused, Rows, Skipped, Tool, number, row, world_size
+from scaling.tools.importers.logs import Refused, number
 
 # ---------------------------------------------------------------- KempnerForge
 # MetricsTracker of github.com/KempnerInstitute/KempnerForge: tok/s of all devices. Its mesh lacks dimensions of 1.
@@ -71,37 +70,27 @@ KEMPNERFORGE = tool(
 
 # A table of results as its benchmarks/mfu_scaling has it, a row per training. Cells are two spaces apart.
 
-_HEADER = r"GPUs  Nodes  Model  Parallelism  tok/s"
-_RESULT = re.compile(
-    r"^\d+  (?P<gpus>\d+)  \d+  (?P<model>\S+)  (?P<split>\S+)  (?P<rate>[\d,]+)  [*\d.]+  [\d.]+ GB  [\d.]+s$"
-)
+_RESULT = re.compile(r"^\d+  (\d+)  \d+  (\S+)  (\S+)  ([\d,]+)  [*\d.]+  [\d.]+ GB  [\d.]+s$")
 
 
-def _read_table(lines: Iterable[LogLine], given: Given) -> Found:
-    rows, skipped = Rows(), Skipped()
-    for line in lines:
-        if (one := _RESULT.search(line.text)) is not None:
-            rows.add(_result(one, given))
-        elif " GB  " in line.text:
-            skipped.add(line)
-    return Found(rows=tuple(rows), notes=skipped.notes())
+def _result(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+    if (said := _RESULT.search(line.text)) is not None:
+        names, degrees = zip(*re.findall(r"\b(tp|pp|cp|ep)=(\d+)", said[3].lower()) or [("tp", "1")], strict=True)
+        of_model = mesh(",".join(names), ",".join(degrees))
+        yield {**of_model, "world_size": said[1], "model": said[2], "total": said[4], "begins": True}
 
 
-def _result(one: re.Match[str], given: Given) -> ImportedRow:
-    degrees = re.findall(r"\b(tp|pp|cp|ep)=(\d+)", one["split"].lower())
-    return row(
-        given,
-        tool="kempnerforge_table",
+KEMPNERFORGE_TABLE = tool(
+    Grammar(
+        name="kempnerforge_table",
+        marks=("tok/s",),
+        sure=r"GPUs  Nodes  Model  Parallelism  tok/s",
         unit="tokens",
-        rate=number(one["rate"]),
-        devices=world_size([int(one["gpus"])], given),
-        models=[one["model"]],
-        parallelism=",".join(f"{name}={degree}" for name, degree in degrees) or "tp=1",
-        notes=("the mean of the last steps, as its table says",),
+        data=" GB  ",
+        value=lambda launch: (launch.middle("total"), ("the mean of the last steps, as its table says",)),
+        objects=_result,
     )
-
-
-KEMPNERFORGE_TABLE = Tool(("tok/s",), re.compile(_HEADER), _read_table)
+)
 
 
 # ---------------------------------------------------------------- llm.c
@@ -124,7 +113,6 @@ LLM_C = tool(
         marks=(" tok/s",),
         sure=r"step +\d+/\d+(?: \||:) (?:train )?loss \S+ .*[|,] \d+ tok/s",
         unit="tokens",
-        data=" tok/s",
         value=of_all("step", "the tok/s of all processes; the first step that was logged is left out"),
         batches=_sequences,
         models=_parameters,
@@ -202,7 +190,6 @@ NANOCHAT = tool(
         marks=("tok/sec: ",),
         sure=r"step +\d+(?:/\d+)? ?(?:\([\d.]+%\) )?\| loss: .*\| tok/sec: [\d,]+",
         unit="tokens",
-        data="tok/sec: ",
         value=of_all("step", "the tok/sec of all processes; the first step that was logged is left out"),
         sizes=_of_ranks,
         batches=accumulated,
@@ -288,7 +275,6 @@ TORCHTUNE = tool(
         marks=("tokens_per_second_per_gpu:",),
         sure=r"Step \d+ \| loss:\S+ .*tokens_per_second_per_gpu:[\d.]+",
         unit="tokens",
-        data="tokens_per_second_per_gpu:",
         value=of_device("step", "tokens with a label, of one device x devices; the first step is left out"),
         batches=accumulated,
         lines=(
@@ -401,7 +387,6 @@ LITGPT = tool(
         marks=("iter time: ",),
         sure=r"iter +\d+ (?:\| )?step \d+(?:: loss| \| loss train:) .*iter time: [\d.]+ ?ms",
         unit=lambda launch: "samples" if launch.only("batch_size") else unit_of_steps(launch),
-        data="iter time: ",
         value=_micro_batches,
         lines=(
             form(
@@ -424,7 +409,6 @@ PRIME_RL = tool(
         marks=("| Throughput: ",),
         sure=r"Step \d+ \| Time: [\d.]+s \| Loss: .*\| Throughput: [\d.]+ tokens/s",
         unit="tokens",
-        data="| Throughput: ",
         no_data="Throughput: 0 ",
         value=of_all("step", "the throughput of all processes; the first step with one is left out"),
         lines=(

@@ -98,7 +98,6 @@ TIMM = tool(
         marks=("Train: ",),
         sure=r"Train: \d+ \[ *\d+/\d+ \( *\d+%\)\] +Loss: ",
         unit="images",
-        data="Train: ",
         value=_updates,
         batches=_of_update,
         lines=(
