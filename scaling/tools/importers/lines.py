@@ -1,7 +1,7 @@
 """A log as lines, without colours and without tags that other programs put in front.
 
-A carriage return ends a line too, because progress bars use it. Of a notebook, the outputs of its cells are read.
-An unfinished last line gets an ellipsis, and a number directly before an ellipsis is not read. SageMaker prints
+A carriage return ends a line too, because progress bars use it. Of a notebook, outputs and Markdown are read. An
+unfinished last line gets an ellipsis, and a number directly before an ellipsis is not read. SageMaker prints
 carriage returns and escapes as `#015` and `#033`.
 """
 
@@ -15,7 +15,7 @@ from functools import lru_cache
 from io import BytesIO
 from itertools import count, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scaling.errors import UsageError
 
@@ -67,15 +67,18 @@ def blocks(log: Path) -> Iterator[str]:
 
 
 def _outputs(notebook: Path) -> bytes:
-    """What the cells of a Jupyter notebook printed, in order. Raises UsageError for another file."""
+    """Outputs and Markdown of a Jupyter notebook, in order. Raises UsageError for another file."""
     try:
-        outputs = [
-            output for cell in json.loads(notebook.read_bytes())["cells"] for output in cell.get("outputs", ())
-        ]
-        texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
+        cells = json.loads(notebook.read_bytes())["cells"]
+        parts = [part for cell in cells for part in (*cell.get("outputs", ()), _markdown(cell))]
+        texts = [part.get("text") or part.get("data", {}).get("text/plain", "") for part in parts]
         return "\n".join(map("".join, texts)).encode("utf-8", "replace")
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError("is no notebook with outputs: save what its cell printed as text") from None
+
+
+def _markdown(cell: dict[str, Any]) -> dict[str, Any]:
+    return {"text": cell.get("source", "")} if cell.get("cell_type") == "markdown" else {}
 
 
 def _from_its_end(data: bytes) -> bytes:

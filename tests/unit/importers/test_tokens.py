@@ -159,9 +159,13 @@ def test_a_split_of_sequences_is_one_of_the_model(tmp_path: Path) -> None:
 def notebook(text: str) -> str:
     lines = text.splitlines(keepends=True)
     cells = [
-        {"cell_type": "markdown", "source": ["iter 900: loss 1.0, time 1.00ms, mfu 1.00%\n"]},
+        {"cell_type": "code", "source": ["print('iter 900: loss 1.0, time 1.00ms, mfu 1.00%')\n"]},
         {"cell_type": "code", "outputs": [{"output_type": "stream", "text": lines[:4]}, {"output_type": "error"}]},
-        {"cell_type": "code", "outputs": [{"output_type": "result", "data": {"text/plain": "".join(lines[4:])}}]},
+        {
+            "cell_type": "code",
+            "outputs": [{"output_type": "result", "data": {"text/plain": "".join(lines[4:-1])}}],
+        },
+        {"cell_type": "markdown", "source": lines[-1:]},
     ]
     return json.dumps({"cells": cells, "nbformat": 4})
 
