@@ -81,7 +81,7 @@ def _of_rccl(one: dict[str, Any], given: Given) -> ImportedBandwidth:
     )
 
 
-RCCL = Tool(('"busBw"',), re.compile(r'"inPlace":\s*[01],.*"busBw":\s*[\d.]'), _read_rccl)
+RCCL = Tool("rccl_tests", ('"busBw"',), re.compile(r'"inPlace":\s*[01],.*"busBw":\s*[\d.]'), _read_rccl)
 
 
 # ---------------------------------------------------------------- NCCL Inspector
@@ -164,4 +164,4 @@ def _result(
     )
 
 
-INSPECTOR = Tool(("coll_perf",), re.compile(r'"coll_perf":\s*\{'), _read_inspector)
+INSPECTOR = Tool("nccl_inspector", ("coll_perf",), re.compile(r'"coll_perf":\s*\{'), _read_inspector)

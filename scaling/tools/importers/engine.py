@@ -471,7 +471,8 @@ class Grammar(Record, frozen=True, kw_only=True):
 
 
 def tool(grammar: Grammar) -> Tool:
-    return Tool(grammar.marks, re.compile(grammar.sure), lambda lines, given: _Reading(grammar, given).read(lines))
+    sure = re.compile(grammar.sure)
+    return Tool(grammar.name, grammar.marks, sure, lambda lines, given: _Reading(grammar, given).read(lines))
 
 
 # digits of a number that a terminal wrapped

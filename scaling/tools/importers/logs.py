@@ -98,6 +98,7 @@ class Found(Record, frozen=True, kw_only=True):
 class Tool(NamedTuple):
     """An importer. A line belongs to the tool if it contains one of `marks` and matches `sure`."""
 
+    name: str
     marks: tuple[str, ...]
     sure: re.Pattern[str]
     read: Callable[[Iterable[LogLine], Given], Found]

@@ -74,7 +74,7 @@ def _table_row(devices: int, rate: float, given: Given) -> ImportedRow:
     return row(given, tool="mxnet_benchmark", unit="images", rate=rate, devices=world_size([devices], given))
 
 
-BENCHMARK = Tool(("num_gpus",), _SURE_BENCHMARK, _read_benchmark)
+BENCHMARK = Tool("mxnet_benchmark", ("num_gpus",), _SURE_BENCHMARK, _read_benchmark)
 
 
 # ---------------------------------------------------------------- Speedometer

@@ -345,4 +345,4 @@ def _values(group: Sequence[str]) -> tuple[float, float, float] | None:
     return (time, algbw, busbw) if time > 0 else None
 
 
-TOOL = Tool(("busbw", "nccl_version"), _SURE, _read)
+TOOL = Tool("nccl_tests", ("busbw", "nccl_version"), _SURE, _read)

@@ -29,42 +29,11 @@ from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
 from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
-TOOLS: dict[str, Tool] = {
-    "horovod": horovod.TOOL,
-    "tf_cnn_benchmarks": tensorflow.TF_CNN,
-    "mxnet": mxnet.TOOL,
-    "mxnet_benchmark": mxnet.BENCHMARK,
-    "nccl_tests": nccl_tests.TOOL,
-    "rccl_tests": collectives.RCCL,
-    "nccl_inspector": collectives.INSPECTOR,
-    "dllogger": suites.DLLOGGER,
-    "torchtitan": pytorch.TORCHTITAN,
-    "hf_trainer": pytorch.HF_TRAINER,
-    "lightning": pytorch.LIGHTNING,
-    "tf_official": tensorflow.TF_OFFICIAL,
-    "dlbs": suites.DLBS,
-    "mlperf": suites.MLPERF,
-    "aws_fsdp": pytorch.AWS_FSDP,
-    "megatron": language_models.MEGATRON,
-    "nemo": language_models.NEMO,
-    "maxtext": language_models.MAXTEXT,
-    "deepspeed": language_models.DEEPSPEED,
-    "kempnerforge": tokens.KEMPNERFORGE,
-    "kempnerforge_table": tokens.KEMPNERFORGE_TABLE,
-    "llm_c": tokens.LLM_C,
-    "nanogpt": tokens.NANOGPT,
-    "nanochat": tokens.NANOCHAT,
-    "nanotron": tokens.NANOTRON,
-    "torchtune": tokens.TORCHTUNE,
-    "olmo": tokens.OLMO,
-    "fairseq": tokens.FAIRSEQ,
-    "litgpt": tokens.LITGPT,
-    "prime_rl": tokens.PRIME_RL,
-    "composer": trainers.COMPOSER,
-    "timm": trainers.TIMM,
-    "tf_orbit": tensorflow.ORBIT,
-    "superbench": superbench.TOOL,
-}
+_MODULES = (
+    horovod, tensorflow, mxnet, nccl_tests, collectives, suites, pytorch, language_models, tokens, trainers,
+    superbench,
+)  # fmt: skip
+TOOLS = {tool.name: tool for module in _MODULES for tool in vars(module).values() if isinstance(tool, Tool)}
 # suites run other tools, whose lines are in their logs, too
 SUITES = ("dlbs", "mlperf")
 # a library that prints in logs of these trainers, which print their own rate
