@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scaling.analysis.table.imported import DEGREES, UNKNOWN
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
-from scaling.tools.importers.lines import CUT, LogLine
+from scaling.tools.importers.lines import CUT, LogLine, marked
 from scaling.tools.importers.logs import (
     APART,
     MOST_RATE,
@@ -475,8 +475,6 @@ def tool(grammar: Grammar) -> Tool:
     return Tool(grammar.name, grammar.marks, sure, lambda lines, given: _Reading(grammar, given).read(lines))
 
 
-# digits of a number that a terminal wrapped
-_REST, _MOST_REST = re.compile(rf"[\d.,]+\s*{CUT}?$"), 20
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.DecodeError)
 
 
@@ -495,7 +493,7 @@ class _Reading:
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
         data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
-        for one in _marked(lines):
+        for one in marked(lines):
             if not self._read(one) and data in one.text and no_data not in one.text:
                 self.skipped.add(one)
         self._close()
@@ -545,18 +543,6 @@ class _Reading:
 
     def _broken_off(self) -> tuple[str, ...]:
         return tuple(f"not counted: the launch from line {first} on {why}" for first, why in self.unfinished)
-
-
-def _marked(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Mark a line as cut if the next one may be the rest of a number that a terminal wrapped."""
-    before: LogLine | None = None
-    for one in lines:
-        if before is not None:
-            is_rest = len(one.text) <= _MOST_REST and before.text[-1:].isdigit() and _REST.match(one.text)
-            yield before._replace(text=before.text + CUT) if is_rest else before
-        before = one
-    if before is not None:
-        yield before
 
 
 def _value(grammar: Grammar, launch: Launch) -> Value:

@@ -111,6 +111,22 @@ def _cleaned(data: bytes) -> str:
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
+# digits of a number that a terminal wrapped
+_REST, _MOST_REST = re.compile(rf"[\d.,]+\s*{CUT}?$"), 20
+
+
+def marked(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Mark a line as cut if the next one may be the rest of a number that a terminal wrapped."""
+    before: LogLine | None = None
+    for one in lines:
+        if before is not None:
+            is_rest = len(one.text) <= _MOST_REST and before.text[-1:].isdigit() and _REST.match(one.text)
+            yield before._replace(text=before.text + CUT) if is_rest else before
+        before = one
+    if before is not None:
+        yield before
+
+
 # ---------------------------------------------------------------- tags
 
 # mpirun -tag-output `[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker `[1,mpirank:3,algo-1]<stdout>:`,
