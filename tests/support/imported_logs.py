@@ -86,6 +86,23 @@ SAID = {
     "composer.log": Said("composer", 16, 32, 1281.0, "samples"),
     "timm.log": Said("timm", 4, 256, 2000.0),
     "tf_orbit.log": Said("tf_orbit", 2, 0, 25.0, "steps"),
+    # (0.468 x 301 - 20.5 + 0.424 x 201 - 4.5) s are 500 steps
+    "pytorch_imagenet.log": Said(
+        "pytorch_imagenet",
+        4,
+        64,
+        128000 / 201.092,
+        "samples",
+        Given(world_size=4, batch_size=64),
+        (25600 / 40.504, 51200 / 80.804, 76800 / 120.368),
+    ),
+    # of 8 x 64 samples in 0.25 s
+    "metric_logger.log": Said("metric_logger", 8, 64, 512 / 0.2502, "samples", Given(batch_size=64)),
+    "mmengine.log": Said("mmengine", 8, 0, 2.0, "steps"),
+    "detectron2.log": Said("detectron2", 8, 2, 40.0, "samples"),
+    "paddle.log": Said("paddle", 2, 64, 640.25, "samples", Given(world_size=2)),
+    "ultralytics.log": Said("ultralytics", 2, 32, 259.2, "samples", earlier=(128.0, 192.0, 243.2)),
+    "keras.log": Said("keras", 2, 0, 1 / 0.201, "steps"),
     "superbench.jsonl": Said("superbench", 1, 0, 700.5, "samples"),
     "superbench_summary.json": Said("superbench", 8, 0, 324.0, "samples", Given(world_size=8)),
 }

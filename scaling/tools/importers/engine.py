@@ -130,8 +130,9 @@ class Rates:
         return np.frombuffer(self.rates)
 
     def later(self, by_epoch: bool = False) -> NDArray[np.float64]:
-        """A copy without the first, or without the first of each epoch."""
-        return np.delete(self.all(), [start for _, start, _ in self.epochs()] if by_epoch else [0])
+        """A copy without the first, or without that of each epoch, unless epochs have one window after a step."""
+        kept = np.delete(self.all(), [start for _, start, _ in self.epochs()] if by_epoch else [0])
+        return kept if kept.size or not self.places[0] % SHIFT else np.delete(self.all(), [0])
 
     def epochs(self) -> Iterator[tuple[int, int, int]]:
         """Each epoch and the range of its rates."""
@@ -259,17 +260,18 @@ class Launch:
             raise Refused(f"has totals from {totals.min():g} to {totals.max():g}, of several launches: split it")
         return float(np.median(totals))
 
-    def steady(self, metric: str, what: str) -> float:
-        """Median without the first place, of speakers that agree. Raises Refused."""
+    def steady(self, metric: str, what: str, by_epoch: bool = False) -> float:
+        """Median without the first place, or that of each epoch, of speakers that agree. Raises Refused."""
         if not self.rates[metric]:
             raise Unfinished(f"has no whole line of a {what} with its rate")
         of_each = [
             float(np.median(later, overwrite_input=True))
             for one in self.rates[metric].values()
-            if (later := one.later()).size
+            if (later := one.later(by_epoch)).size
         ]
         if not of_each:
-            raise Unfinished(f"has only its first {what}, which may include the start")
+            of = " of an epoch" if by_epoch else ""
+            raise Unfinished(f"has only its first {what}{of}, which may include the start")
         if max(of_each) > (1 + APART) * min(of_each):
             raise Refused(f"has ranks that disagree: rates from {min(of_each):g} to {max(of_each):g}")
         return float(np.median(of_each))
@@ -299,14 +301,14 @@ Value = tuple[float, tuple[str, ...]]
 Values = Callable[[Launch], Value]
 
 
-def of_all(what: str, *notes: str) -> Values:
-    """`<rate>` of all devices, the median after the first `what`."""
-    return lambda launch: (launch.steady("rate", what), notes)
+def of_all(what: str, *notes: str, by_epoch: bool = False) -> Values:
+    """`<rate>` of all devices, the median after the first `what`, or after that of each epoch."""
+    return lambda launch: (launch.steady("rate", what, by_epoch), notes)
 
 
-def of_device(what: str, *notes: str) -> Values:
-    """`<device_rate>` times devices, the median after the first `what`."""
-    return lambda launch: (launch.devices * launch.steady("device_rate", what), notes)
+def of_device(what: str, *notes: str, by_epoch: bool = False) -> Values:
+    """`<device_rate>` times devices, the median after the first `what`, or after that of each epoch."""
+    return lambda launch: (launch.devices * launch.steady("device_rate", what, by_epoch), notes)
 
 
 def of_asked(what: str, *notes: str) -> Values:
@@ -331,10 +333,7 @@ def per_step(what: str, *notes: str) -> Values:
     """The global batch over `<seconds>` or `<ms>` of a step, the median after the first `what`."""
 
     def value(launch: Launch) -> Value:
-        whole = launch.only("global_batch") or launch.devices * (
-            launch.only("batch_size") or launch.given.batch_size
-        )
-        if not whole:
+        if not (whole := global_batch(launch)):
             raise Refused("says neither its batch nor its global batch: add --batch-size N")
         in_ms = bool(launch.rates.get("ms"))
         return whole / launch.steady("ms" if in_ms else "seconds", what) * (1000 if in_ms else 1), notes
@@ -342,15 +341,32 @@ def per_step(what: str, *notes: str) -> Values:
     return value
 
 
+def global_batch(launch: Launch) -> int:
+    """Of all devices, said by the log or the flag; 0 if unknown."""
+    batch = launch.only("batch_size") or launch.given.batch_size
+    return launch.only("global_batch") or launch.devices * batch
+
+
 def of_steps(launch: Launch, steps_per_s: float, *notes: str) -> Value:
-    """Steps/s, or with `--batch-size` samples/s."""
-    if not launch.given.batch_size:
+    """Steps/s, or samples/s if the batch is known."""
+    if not (whole := global_batch(launch)):
         return steps_per_s, (*notes, "steps/s: --batch-size N makes samples of them")
-    return steps_per_s * launch.given.batch_size * launch.devices, notes
+    return steps_per_s * whole, notes
+
+
+def of_bars(launch: Launch) -> Value:
+    """Of `<bar_rate>`, the last of each epoch, the median after the first epoch."""
+    speakers = launch.rates["bar_rate"].values()
+    bars = {epoch: of.rates[end - 1] for of in speakers for epoch, _, end in of.epochs()}
+    later = [bars[epoch] for epoch in sorted(bars)[1:]] or list(bars.values())
+    left_out = "the first epoch left out" if len(bars) > 1 else "its start included"
+    return of_steps(
+        launch, float(np.median(later)), f"the last rate of each epoch's bar before a validation, {left_out}"
+    )
 
 
 def unit_of_steps(launch: Launch) -> ImportedUnit:
-    return "samples" if launch.given.batch_size else "steps"
+    return "samples" if global_batch(launch) else "steps"
 
 
 # ---------------------------------------------------------------- number of devices, batch, parallelism

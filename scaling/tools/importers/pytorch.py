@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import prod
-from statistics import median
 from typing import Any
 
 from scaling.records.run import ImportedUnit
@@ -18,8 +17,8 @@ from scaling.tools.importers.engine import (
     form,
     mesh,
     of_asked,
+    of_bars,
     of_device,
-    of_steps,
     sizes,
     tool,
     unit_of_steps,
@@ -224,12 +223,7 @@ def _lightning_rate(launch: Launch) -> Value:
         return launch.devices * launch.steady("device_rate", "window"), ("the first window is left out",)
     if not launch.rates.get("bar_rate"):
         raise Unfinished("has no whole bar of an epoch with its rate")
-    speakers = launch.rates["bar_rate"].values()
-    bars = {epoch: of.rates[end - 1] for of in speakers for epoch, _, end in of.epochs()}
-    later = [bars[epoch] for epoch in sorted(bars)[1:]] or list(bars.values())
-    left_out = "the first epoch left out" if len(bars) > 1 else "its start included"
-    note = f"the last rate of each epoch's bar before a validation, {left_out}"
-    return of_steps(launch, median(later), note)
+    return of_bars(launch)
 
 
 LIGHTNING = tool(

@@ -21,38 +21,20 @@ from scaling.tools.importers.engine import (
     unit_of_steps,
 )
 from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import APART, NUMBER, Refused, compiled, number
+from scaling.tools.importers.logs import APART, Refused, number
 
 # ---------------------------------------------------------------- official models
 # `TimeHistory` of their Keras callback, over all replicas. Their final mean includes the start, so windows after
 # the first are read. Under Horovod each process prints its own windows; then `--speed-of` is needed.
 
-_WINDOW = compiled(
-    "TimeHistory: *",
-    NUMBER,
-    " seconds, *",
-    NUMBER,
-    rf" examples/second between steps (\d+) and (\d+)(?![\d{CUT}])",
-)
 _DEVICE = r"(?:device:|/)([CG]PU):\d+"
 _MIRRORED = re.compile(rf"MirroredStrategy with devices \(((?:'[^']*{_DEVICE}'(?:, )?)+),?\)\s*$")
+_WINDOW = ("_window_s", "_window_speed", "_first", "_last")
 # of seconds with two decimals
 _ROUNDING = 0.001
 
 
-def _windows(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
-    text = line.text
-    if "TimeHistory:" in text and (window := _WINDOW.search(text)) is not None:
-        steps = int(window[4]) - int(window[3])
-        if steps < 1:
-            raise ValueError
-        yield {
-            "step": window[3], "rate": window[2], "samples_rate": number(window[1]) * number(window[2]) / steps,
-        }  # fmt: skip
-    yield from _mirrored(line, launch)
-
-
-def _mirrored(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+def mirrored(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
     text = line.text
     if "MirroredStrategy" in text and (devices := _MIRRORED.search(text)) is not None:
         kinds = re.findall(_DEVICE, devices[1])
@@ -62,12 +44,14 @@ def _mirrored(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 
 
 def _samples(launch: Launch) -> list[int]:
-    """Empty if rounding hides whether samples per step are a multiple of the devices."""
-    if not launch.rates.get("samples_rate"):
+    """Of the last window; empty if rounding hides whether samples per step are a multiple of the devices."""
+    seconds, rate, first, last = (number(launch.last.get(name, "0")) for name in _WINDOW)
+    if last <= first:
         return []
-    step = launch.steady("samples_rate", "window")
+    step = seconds * rate / (last - first)
     if launch.given.speed_of == "worker":
-        step *= max(len(launch.rates["rate"]), 1) if len(launch.rates["rate"]) > 1 else launch.devices
+        spoke = len(launch.rates["rate"])
+        step *= spoke if spoke > 1 else launch.devices
     whole = round(step / launch.devices)
     return [whole] if whole and abs(step - whole * launch.devices) <= _ROUNDING * launch.devices * whole else []
 
@@ -87,10 +71,15 @@ TF_OFFICIAL = tool(
         data="examples",
         value=of_asked("window", "the median of windows after the first"),
         batches=_samples,
-        objects=_windows,
+        objects=mirrored,
         lacks="has no whole window of steps",
         checks=(_num_gpus_divide,),
         lines=(
+            form(
+                "TimeHistory:",
+                r"TimeHistory: *<_window_s> seconds, *(?=<_window_speed>)<rate> examples/second between steps "
+                r"<_first> and (?=<_last>)<step>",
+            ),
             form("num_gpus", r"(?:--num_gpus[= ]|'num_gpus': )<num_gpus>(?![\w.])"),
             form(
                 "BenchmarkMetric",
@@ -121,7 +110,7 @@ ORBIT = tool(
         data="train | step:",
         no_data="training until step",
         value=_steps,
-        objects=_mirrored,
+        objects=mirrored,
         lines=(
             form("train | step:", r"\btrain \| step: +<step> \| steps/sec: +(?P<steps_rate>\d+\.\d) \| output:"),
         ),

@@ -23,6 +23,7 @@ from scaling.tools.importers import (
     tensorflow,
     tokens,
     trainers,
+    vision,
 )
 from scaling.tools.importers.engine import Unfinished
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
@@ -31,13 +32,16 @@ from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
 _MODULES = (
     horovod, tensorflow, mxnet, nccl_tests, collectives, suites, pytorch, language_models, tokens, trainers,
-    superbench,
+    superbench, vision,
 )  # fmt: skip
 TOOLS = {tool.name: tool for module in _MODULES for tool in vars(module).values() if isinstance(tool, Tool)}
 # suites run other tools, whose lines are in their logs, too
 SUITES = ("dlbs", "mlperf")
 # a library that prints in logs of these trainers, which print their own rate
-INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}, "tf_orbit": {"tf_official"}}
+INSIDE = {
+    "deepspeed": {"hf_trainer", "megatron", "lightning"}, "tf_orbit": {"tf_official"},
+    "keras": {"tf_official", "horovod"},
+}  # fmt: skip
 
 _WHITE = b" \t\r\n"
 

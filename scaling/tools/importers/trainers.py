@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from scaling.tools.importers.engine import (
-    Grammar,
-    Launch,
-    Unfinished,
-    Value,
-    form,
-    integers,
-    narrowed,
-    of_all,
-    ratios,
-    tool,
-)
+from scaling.tools.importers.engine import Grammar, Launch, form, integers, narrowed, of_all, ratios, tool
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused
 
@@ -71,15 +58,6 @@ COMPOSER = tool(
 # The rate in parentheses is the epoch's mean with its start. The first update of an epoch waits for its data.
 
 
-def _updates(launch: Launch) -> Value:
-    later = [one for rates in launch.rates.get("rate", {}).values() if (one := rates.later(by_epoch=True)).size]
-    if not later:
-        raise Unfinished("has only the first update of its epochs, which includes the start")
-    return float(np.median(np.concatenate(later))), (
-        "images of all devices; each epoch's first update is left out",
-    )
-
-
 def _of_update(launch: Launch) -> list[int]:
     """Images of a device: seconds x rate, where the digits of all lines leave one number. Raises Refused."""
     found: set[int] | None = None
@@ -98,7 +76,7 @@ TIMM = tool(
         marks=("Train: ",),
         sure=r"Train: \d+ \[ *\d+/\d+ \( *\d+%\)\] +Loss: ",
         unit="images",
-        value=_updates,
+        value=of_all("update", "images of all devices; each epoch's first update is left out", by_epoch=True),
         batches=_of_update,
         lines=(
             form(

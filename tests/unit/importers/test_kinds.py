@@ -25,7 +25,10 @@ BEFORE = (
     "Tokens/s/device: ", "steps/sec:   ", "samples/sec: ", "tok/sec: ", "tokens_per_sec: ", "_per_gpu:",
     "_second=", "wps=", "iter time: ", "Throughput: ", "tok/s=", r"FSDP=\d \| ", "\n1,",
 )  # fmt: skip
-AFTER = (" img/sec", " examples/second", "it/s", "s/it", r" ms \|", "ms, mfu", "/s  ", " tok/s")
+AFTER = (
+    " img/sec", " examples/second", "it/s", "s/it", r" ms \|", "ms, mfu", "/s  ", " tok/s", r"\)\tData", "  data",
+    "  last_time", "ms/step", " images/sec",
+)  # fmt: skip
 RATE = re.compile("|".join([*(rf"(?<={text})[\d.,]*\d" for text in BEFORE), rf"[\d.]+(?={'|'.join(AFTER)})"]))
 
 
