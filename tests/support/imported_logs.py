@@ -99,9 +99,11 @@ SAID = {
     # of 8 x 64 samples in 0.25 s
     "metric_logger.log": Said("metric_logger", 8, 64, 512 / 0.2502, "samples", Given(batch_size=64)),
     "mmengine.log": Said("mmengine", 8, 0, 2.0, "steps"),
-    "detectron2.log": Said("detectron2", 8, 2, 40.0, "samples"),
+    "detectron2.log": Said("detectron2", 8, 2, 40.0, "samples", earlier=(2.5,)),
     "paddle.log": Said("paddle", 2, 64, 640.25, "samples", Given(world_size=2)),
-    "ultralytics.log": Said("ultralytics", 2, 32, 259.2, "samples", earlier=(128.0, 192.0, 243.2)),
+    "ultralytics.log": Said(
+        "ultralytics", 2, 32, 259.2, "samples", earlier=(128.0, 192.0, 243.2, 2.0, 3.0, 3.8, 4.05)
+    ),
     "keras.log": Said("keras", 2, 0, 1 / 0.201, "steps"),
     "superbench.jsonl": Said("superbench", 1, 0, 700.5, "samples"),
     "superbench_summary.json": Said("superbench", 8, 0, 324.0, "samples", Given(world_size=8)),

@@ -277,11 +277,13 @@ def _fit(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     elif ">." in text and _ODD.search(text) is not None:
         yield {"counts": "steps"}
     elif "/s" in text and (bar := _FIT.search(text)) is not None and (now := launch.last.get("_epoch")):
+        if launch.last.get("_length", bar[1]) != bar[1]:
+            raise ValueError  # an evaluation, after an epoch whose bar is missing
         whole, each = int(bar[3]), int(bar[4])
         if "val_" not in text and max(whole, each) >= _LEAST_DIGITS:
             yield {"step": now, "seconds": whole / int(bar[1]) if whole > each else each * _SECONDS[bar[5]]}
         is_listed = bar[6] or bar[1] in launch.texts("train_samples")
-        yield {"_epoch": "", "counts": "samples" if is_listed else "steps" if bar[2] else None}
+        yield {"_epoch": "", "_length": bar[1], "counts": "samples" if is_listed else "steps" if bar[2] else None}
     yield from mirrored(line, launch)
 
 
