@@ -86,7 +86,8 @@ _DUMP = re.compile(r'\{.*"coll_perf".*\}')
 
 
 def _read_inspector(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped, dumps = Skipped(), defaultdict[_Key, array[float]](lambda: array("d"))
+    skipped = Skipped()
+    dumps: dict[_Key, array[float]] = defaultdict(lambda: array("d"))
     for line in lines:
         if "coll_perf" not in line.text:
             continue
