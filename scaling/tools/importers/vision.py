@@ -124,6 +124,8 @@ METRIC_LOGGER = tool(
         marks=(" eta: ",),
         sure=r"Epoch: \[\d+(?:/\d+)?\]\s+\[ *\d+/\d+\]\s+eta: .*\btime: [\d.]+\s+data: ",
         unit=unit_of_steps,
+        data="Epoch: [",
+        no_data="Total time",
         value=_windows,
         lines=(
             form(
@@ -147,6 +149,8 @@ MMENGINE = tool(
         marks=("data_time: ",),
         sure=r"(?:Epoch|Iter)(?:\(train\))? +\[[^\]]*\].*\btime: [\d.]+,? +data_time: ",
         unit=unit_of_steps,
+        data="data_time: ",
+        no_data="(val)",
         value=_per_line("window", "the mean of a window; each epoch's first is left out", by_epoch=True),
         lines=(
             form(
@@ -218,6 +222,7 @@ PADDLE = tool(
         marks=("ips: ",),
         sure=r"[Ee]poch.*batch_cost: [\d.]+.*ips: [\d.]+",
         unit="samples",
+        data="\0",
         value=of_device("line", "ips of one card x cards; each epoch's first line is left out", by_epoch=True),
         batches=_of_cost,
         lines=tuple(form("ips: ", place + _COST + _IPS) for place in _PLACES),
