@@ -27,6 +27,11 @@ def test_older_versions_count_from_0(tmp_path: Path) -> None:
     assert only_row(log, ONE_OF_64).rate == pytest.approx(64 * 99 / 49.5)
 
 
+def test_later_versions_count_from_1(tmp_path: Path) -> None:
+    log = written(tmp_path, step(1, 20.0, 20.0) + step(100, 0.3, 0.695))
+    assert only_row(log, ONE).rate == pytest.approx(99 / 49.5)
+
+
 def test_a_wait_for_data_between_two_lines_counts(tmp_path: Path) -> None:
     log = written(tmp_path, step(1760, 0.3, 2.648) + step(1770, 0.2, 2.654) + step(2760, 0.2, 2.654))
     assert only_row(log, ONE).rate == pytest.approx(1 / 2.6646, rel=0.001)
@@ -170,6 +175,13 @@ def test_keras_3_and_what_evaluates(tmp_path: Path) -> None:
     text = "".join(fit(epoch, 40 + 20 // epoch, bar="━━━━ ") for epoch in (1, 2, 3)).replace("46s", "50s")
     text += "100/100 ━━━━ 1s 10ms/step - loss: 0.6\n"
     assert only_row(written(tmp_path, text.replace("460ms", "500ms")), ONE).rate == 2.0
+
+
+def test_an_evaluation_after_an_epoch_without_its_bar(tmp_path: Path) -> None:
+    text = fit(1, 60) + fit(2, 40) + "Epoch 3/3\n20/20 [====] - 0s 10ms/step - loss: 0.5\n"
+    row = only_row(written(tmp_path, text), ONE)
+    assert row.rate == 2.5
+    assert "1 line skipped" in row.notes[-1]
 
 
 def test_seconds_with_one_digit_are_no_rate(tmp_path: Path) -> None:
