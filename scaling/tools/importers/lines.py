@@ -73,7 +73,7 @@ def _outputs(notebook: Path) -> bytes:
         parts = [part for cell in cells for part in (*cell.get("outputs", ()), _markdown(cell))]
         texts = [part.get("text") or part.get("data", {}).get("text/plain", "") for part in parts]
         return "\n".join(map("".join, texts)).encode("utf-8", "replace")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UsageError("is no notebook with outputs: save what its cell printed as text") from None
 
 

@@ -24,7 +24,6 @@ from scaling.tools.importers.engine import (
     of_all,
     of_device,
     of_steps,
-    ratios,
     tool,
     unit_of_steps,
 )
@@ -240,6 +239,8 @@ def _of_digits(launch: Launch) -> dict[int, LogLine | None]:
     if said := prod(launch.only(name) for name in ("dp", "pp", "tp")):
         return {said: None}
     whole, one = launch.pooled("rate"), launch.pooled("device_rate")
+    if not whole.size or whole.size != one.size:
+        return {}
     low, high = (whole - _half(whole)) / (one + _half(one)), (whole + _half(whole)) / (one - _half(one))
     return narrowed(launch, integers(low.max(), high.min()))
 
@@ -298,15 +299,21 @@ TORCHTUNE = tool(
 # batch.
 
 _BATCHES = re.compile(r"throughput/device/(?:batches_per_second|BPS)=([\d.]+)\s*$")
-_HALF_BATCHES = 0.00005
+
+
+def _digits(text: str) -> tuple[float, float]:
+    """The least and the largest number that is printed so."""
+    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
+    return number(text) - half, number(text) + half
 
 
 def _of_batch(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     """The last of a step's rates tells the devices, if its digits leave one number."""
     step = (launch.at.get((line.rank, None)) or 0) % SHIFT
-    if "throughput/device/b" in line.text.lower() and (said := _BATCHES.search(line.text)) is not None and step:
-        tokens, each = (number(launch.last.get(name, "0")) for name in ("_tokens", "_each"))
-        found = ratios(float(said[1]), each, _HALF_BATCHES, tokens / step) if each else set()
+    if "throughput/device/" in line.text and (said := _BATCHES.search(line.text)) is not None and step:
+        tokens = number(launch.last.get("_tokens", "0")) / step
+        (few, many), (low, high) = _digits(said[1]), _digits(launch.last.get("_each", "0"))
+        found = integers(tokens * few / high, tokens * many / low) if few > 0 < low else set()
         yield {"world_size": found.pop() if len(found) == 1 else None}
 
 

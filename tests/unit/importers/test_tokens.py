@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,16 @@ def test_olmo_core_has_other_names(tmp_path: Path) -> None:
     assert "--world-size 7: the log says 16" in refusal(written(tmp_path, text), SEVEN)
 
 
+def test_olmo_prints_fewer_digits_of_larger_rates(tmp_path: Path) -> None:
+    """65,536 tokens of a device in each of 12.3 batches/s; 12.2 to 12.4 leave 15 to 17 devices."""
+    text = (
+        SAMPLE["olmo"].replace("=20,000", "=806,093").replace("=20,100", "=806,093").replace("=20,050", "=806,093")
+    )
+    text = re.sub(r"batches_per_second=.*", "batches_per_second=12.30", text)
+    assert only_row(written(tmp_path, text)).world_size == 16
+    assert "does not say on how many" in refusal(written(tmp_path, text.replace("=12.30", "=12")))
+
+
 def test_fairseq_may_print_json(tmp_path: Path) -> None:
     lines = "".join(
         f'| INFO | train_inner | {{"epoch": 1, "wps": "{wps}", "ups": "3", "num_updates": "{step}"}}\n'
@@ -177,7 +188,9 @@ def test_outputs_of_a_notebook_are_read(name: str, tmp_path: Path) -> None:
     assert (row.rate, row.batch_size) == (said.rate, said.batch_size)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"cells": 1}', '{"cells": [{"outputs": [{"text": 3}]}]}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "[" * 100_000, '{"cells": 1}', '{"cells": [{"outputs": [{"text": 3}]}]}']
+)
 def test_a_damaged_notebook_is_refused(text: str, tmp_path: Path) -> None:
     assert "is no notebook with outputs" in refusal(written(tmp_path, text, "a.ipynb"))
 
