@@ -373,10 +373,8 @@ def _micro_batches(launch: Launch) -> Value:
     times = np.concatenate([[], *each])
     if not times.size:
         raise Unfinished("has no whole update after its first one")
-    batch = launch.only("batch_size") or launch.given.batch_size
-    per_s = 1000 / float(times.mean())
-    notes = ("the mean time of a micro-batch between the first update and the last",)
-    return (per_s * batch * launch.devices, notes) if batch else of_steps(launch, per_s, *notes)
+    note = "the mean time of a micro-batch between the first update and the last"
+    return of_steps(launch, 1000 / float(times.mean()), note)
 
 
 def _of_updates(ms: Rates, updates: Rates, launch: Launch) -> NDArray[np.float64]:
@@ -393,7 +391,7 @@ LITGPT = tool(
         name="litgpt",
         marks=("iter time: ",),
         sure=r"iter +\d+ (?:\| )?step \d+(?:: loss| \| loss train:) .*iter time: [\d.]+ ?ms",
-        unit=lambda launch: "samples" if launch.only("batch_size") else unit_of_steps(launch),
+        unit=unit_of_steps,
         value=_micro_batches,
         lines=(
             form(
