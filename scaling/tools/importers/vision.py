@@ -190,6 +190,7 @@ DETECTRON2 = tool(
             ),
             form("World size", r"World size: <world_size>\s*$", begins=True),
             form("IMS_PER_BATCH", r"^\s*IMS_PER_BATCH: <global_batch>\s*$"),
+            form("Auto-scaling the config", r"Auto-scaling the config to batch_size=<global_batch>,"),
         ),
     )
 )
@@ -257,7 +258,8 @@ ULTRALYTICS = tool(
         lines=(
             form("model=", r"\bmodel=(?P<model>[\w./-]+), ", begins=True),
             form("device=", r"\bdevice=(?P<listed>\d+(?:,\d+)*), "),
-            form("batch", r"\bbatch(?:_size)?=<global_batch>, "),
+            # batch_size of the Namespace of YOLOv7 is of a device
+            form("batch", r"(?:\bbatch|train: weights=.*\bbatch_size)=<global_batch>, "),
         ),
     )
 )

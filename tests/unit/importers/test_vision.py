@@ -107,6 +107,12 @@ def test_older_lines_of_detectron2(tmp_path: Path) -> None:
     assert only_row(written(tmp_path, text.replace("iter: 1059", "iter: 1359")), EIGHT).rate == 2.0
 
 
+def test_a_scaled_batch_of_detectron2_is_refused(tmp_path: Path) -> None:
+    text = (SAMPLES / "detectron2.log").read_text()
+    scaled = "Auto-scaling the config to batch_size=32, learning_rate=0.04, max_iter=45000.\n"
+    assert "several values of global batch" in refusal(written(tmp_path, text + scaled))
+
+
 # ---------------------------------------------------------------- PaddlePaddle
 
 COST = "batch_cost: {cost:.5f}{s}, reader_cost: 0.1{s}, {more}ips: {ips:.5f}{unit}\n"
@@ -155,6 +161,17 @@ def test_bars_of_later_versions(tmp_path: Path) -> None:
         text = "".join(line.format(epoch) + validation for epoch in (1, 2, 3))
         row = only_row(written(tmp_path, text), TWO)
         assert (row.tool, row.unit, row.rate) == ("ultralytics", "steps", 0.8)
+
+
+def test_batches_of_yolo_are_of_all_devices_or_of_one(tmp_path: Path) -> None:
+    text = "      0/3      4.3G     0.4     0.2    1578        640: 100%|████| 99/99 [01:52<00:00,  2.00it/s]\n"
+    five = "train: weights=yolov5s.pt, cfg=, epochs=3, batch_size=64, imgsz=640, device=0,1, workers=8\n"
+    seven = (
+        "Namespace(adam=False, batch_size=32, epochs=3, total_batch_size=64, weights='yolov7.pt', world_size=2)\n"
+    )
+    row = only_row(written(tmp_path, five + text))
+    assert (row.world_size, row.batch_size, row.rate) == (2, 32, 128.0)
+    assert only_row(written(tmp_path, seven + text), TWO).unit == "steps"
 
 
 # ---------------------------------------------------------------- Keras
