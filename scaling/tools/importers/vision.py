@@ -42,7 +42,7 @@ def _per_line(what: str, *notes: str, by_epoch: bool = False) -> Values:
 # ---------------------------------------------------------------- examples/imagenet
 # imagenet of github.com/pytorch/examples and its many copies: seconds of one step, and in parentheses their mean
 # since the epoch began. A step may hide the wait for data, so means of two lines are subtracted. Later versions
-# count from 1. Copies of Apex and DALI print `Speed` of all devices over the mean of a window.
+# count from 1. Swin Transformer has other words. Copies of Apex and DALI print `Speed` of all devices over the mean of a window.
 
 _HALF, _MOST_ROUNDING = 0.0005, 0.05
 
@@ -81,8 +81,9 @@ def _of_speed(launch: Launch) -> list[int]:
 IMAGENET = tool(
     Grammar(
         name="pytorch_imagenet",
-        marks=("Epoch: [",),
-        sure=r"Epoch: \[\d+\]\[ *\d+/\d+\]\s+Time +[\d.]+ \( *[\d.]+\)",
+        marks=("Epoch: [", "Train: ["),
+        sure=r"Epoch: \[\d+\]\[ *\d+/\d+\]\s+Time +[\d.]+ \( *[\d.]+\)"
+        r"|Train: \[\d+/\d+\]\[\d+/\d+\]\s+eta .*\stime [\d.]+ \([\d.]+\)",
         unit=lambda launch: "samples" if launch.rates.get("rate") else unit_of_steps(launch),
         value=_of_means,
         batches=_of_speed,
@@ -95,6 +96,11 @@ IMAGENET = tool(
             form(
                 "Speed",
                 r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +<_now_s> \( *\S+\)\s+Speed +(?=<_speed>)<rate> \(",
+            ),
+            form(
+                "Train: [",
+                r"Train: \[<epoch>/\d+\]\[<step>/\d+\]\s+eta .*?\stime \S+ \((?P<seconds>\d+\.\d{4})\)\s"
+                r"(?:.*\sloss <loss> \()?",
             ),
             form("Epoch: [", r"Epoch: \[\d+\]\[ *<origin>/\d+\]\s+Time +(\d+\.\d+) \( *\2\)"),
             form("model '", r"=> (?:creating|using pre-trained) model '(?P<model>[\w.-]+)'", begins=True),

@@ -32,6 +32,12 @@ def test_later_versions_count_from_1(tmp_path: Path) -> None:
     assert only_row(log, ONE).rate == pytest.approx(99 / 49.5)
 
 
+def test_lines_of_swin_transformer(tmp_path: Path) -> None:
+    line = "INFO Train: [0/300][{}/2859]\teta 1:28:53 lr 0.1\ttime 0.3000 ({:.4f})\tloss 1.9 (1.9)\tmem 1MB\n"
+    log = written(tmp_path, line.format(0, 20.0) + line.format(99, 0.695))
+    assert only_row(log, ONE).rate == pytest.approx(99 / 49.5)
+
+
 def test_a_wait_for_data_between_two_lines_counts(tmp_path: Path) -> None:
     log = written(tmp_path, step(1760, 0.3, 2.648) + step(1770, 0.2, 2.654) + step(2760, 0.2, 2.654))
     assert only_row(log, ONE).rate == pytest.approx(1 / 2.6646, rel=0.001)
