@@ -42,7 +42,8 @@ def _per_line(what: str, *notes: str, by_epoch: bool = False) -> Values:
 # ---------------------------------------------------------------- examples/imagenet
 # imagenet of github.com/pytorch/examples and its many copies: seconds of one step, and in parentheses their mean
 # since the epoch began. A step may hide the wait for data, so means of two lines are subtracted. Later versions
-# count from 1. Swin Transformer has other words. Copies of Apex and DALI print `Speed` of all devices over the mean of a window.
+# count from 1. Swin Transformer has other words. Copies of Apex and DALI print `Speed` of all devices over the
+# mean of a window.
 
 _HALF, _MOST_ROUNDING = 0.0005, 0.05
 
