@@ -40,7 +40,6 @@ from scaling.tools.importers.logs import (
     Refused,
     Rows,
     Skipped,
-    Tool,
     Trace,
     agreed,
     number,
@@ -485,10 +484,9 @@ class Grammar(Record, frozen=True, kw_only=True):
     worker: str = ""
     splits: bool = False
 
-
-def tool(grammar: Grammar) -> Tool:
-    sure = re.compile(grammar.sure)
-    return Tool(grammar.name, grammar.marks, sure, lambda lines, given: _Reading(grammar, given).read(lines))
+    def read(self, lines: Iterable[LogLine], given: Given) -> Found:
+        """Read a log into rows. Raises Refused."""
+        return _Reading(self, given).read(lines)
 
 
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.DecodeError)

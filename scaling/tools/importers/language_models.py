@@ -25,7 +25,6 @@ from scaling.tools.importers.engine import (
     ratios,
     sizes,
     split,
-    tool,
 )
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused, number
@@ -85,51 +84,49 @@ def _of_megatron(launch: Launch) -> Value:
     return per_step("line", "global batch size / elapsed time per iteration", _FIRST)(launch)
 
 
-MEGATRON = tool(
-    Grammar(
-        name="megatron",
-        splits=True,
-        marks=("elapsed time per iteration (",),
-        sure=r"iteration +\d+/ *\d+ \|.* elapsed time per iteration \(m?s\): *[\d.]+",
-        unit="samples",
-        lacks="has no whole line with a time and its global batch size",
-        value=_of_megatron,
-        sizes=_devices,
-        batches=of_global,
-        precisions=_quantised,
-        lines=(
-            form(
-                "elapsed time per iteration (",
-                r"(?:\[rank-<rank>/<world_size>\].*)?iteration +<step>/ *\d+ \|.* elapsed time per iteration "
-                r"\((?:ms\): *<ms>|s\): *<seconds>)(?:/[\d.]+)? \|.* global batch size: *<global_batch> \|"
-                r"(?:.* lm loss: *<loss> \|)?",
-            ),
-            form(
-                "samples/sec: ",
-                r"samples/sec: <rate> \| iteration +<step>/ *\d+ \| elapsed time per iteration \("
-                r"(?:.* lm_loss: <loss> \|)?",
-            ),
-            form("global_num_gpus", r"(?:^|\s)global_num_gpus \.+ <world_size>\.{3,}", begins=True),
-            form("train_batch_size", r"(?:^|\s)train_batch_size \.+ <global_batch>\.{3,}"),
-            form("model_parallel_size", r"(?:^|\s)model_parallel_size \.+ <tp>\.{3,}"),
-            form("pipe_parallel_size", r"(?:^|\s)pipe_parallel_size \.+ (?P<pp>[1-9]\d*)\.{3,}"),
-            form("precision", r"(?:^|\s)precision \.+ (?P<precision>\w+)\.{5,}"),
-            form("(tgs)", r"samples per second: <_samples> \| tokens per gpu per second \(tgs\): <_tgs> \|"),
-            form("actual seqlen", r" actual seqlen: *<sequence_length> \|"),
-            form("seq_length", r"(?:^|\s)seq_length \.{5,} <sequence_length>\s*$"),
-            form("nan iterations", r"number of (?P<loss>nan) iterations: *[1-9]\d* \|"),
-            form("using world size", r"using world size: *<world_size>,", begins=True),
-            form("world_size", r"(?:^|\s)world_size \.{25,} <world_size>\s*$"),
-            _degree("tp", "tensor_model"),
-            _degree("pp", "pipeline_model"),
-            _degree("cp", "context"),
-            _degree("cp", "sequence"),
-            _degree("ep", "expert_model"),
-            form("params_dtype", r"(?:^|\s)params_dtype \.+ \w+\.<precision>\s*$"),
-            form("for parameters", r"using \w+\.<precision> for parameters"),
-            form(" fp8 ", r"(?:^|\s)fp8 \.+ (?P<quantised>(?!None)\w+)\s*$"),
+MEGATRON = Grammar(
+    name="megatron",
+    splits=True,
+    marks=("elapsed time per iteration (",),
+    sure=r"iteration +\d+/ *\d+ \|.* elapsed time per iteration \(m?s\): *[\d.]+",
+    unit="samples",
+    lacks="has no whole line with a time and its global batch size",
+    value=_of_megatron,
+    sizes=_devices,
+    batches=of_global,
+    precisions=_quantised,
+    lines=(
+        form(
+            "elapsed time per iteration (",
+            r"(?:\[rank-<rank>/<world_size>\].*)?iteration +<step>/ *\d+ \|.* elapsed time per iteration "
+            r"\((?:ms\): *<ms>|s\): *<seconds>)(?:/[\d.]+)? \|.* global batch size: *<global_batch> \|"
+            r"(?:.* lm loss: *<loss> \|)?",
         ),
-    )
+        form(
+            "samples/sec: ",
+            r"samples/sec: <rate> \| iteration +<step>/ *\d+ \| elapsed time per iteration \("
+            r"(?:.* lm_loss: <loss> \|)?",
+        ),
+        form("global_num_gpus", r"(?:^|\s)global_num_gpus \.+ <world_size>\.{3,}", begins=True),
+        form("train_batch_size", r"(?:^|\s)train_batch_size \.+ <global_batch>\.{3,}"),
+        form("model_parallel_size", r"(?:^|\s)model_parallel_size \.+ <tp>\.{3,}"),
+        form("pipe_parallel_size", r"(?:^|\s)pipe_parallel_size \.+ (?P<pp>[1-9]\d*)\.{3,}"),
+        form("precision", r"(?:^|\s)precision \.+ (?P<precision>\w+)\.{5,}"),
+        form("(tgs)", r"samples per second: <_samples> \| tokens per gpu per second \(tgs\): <_tgs> \|"),
+        form("actual seqlen", r" actual seqlen: *<sequence_length> \|"),
+        form("seq_length", r"(?:^|\s)seq_length \.{5,} <sequence_length>\s*$"),
+        form("nan iterations", r"number of (?P<loss>nan) iterations: *[1-9]\d* \|"),
+        form("using world size", r"using world size: *<world_size>,", begins=True),
+        form("world_size", r"(?:^|\s)world_size \.{25,} <world_size>\s*$"),
+        _degree("tp", "tensor_model"),
+        _degree("pp", "pipeline_model"),
+        _degree("cp", "context"),
+        _degree("cp", "sequence"),
+        _degree("ep", "expert_model"),
+        form("params_dtype", r"(?:^|\s)params_dtype \.+ \w+\.<precision>\s*$"),
+        form("for parameters", r"using \w+\.<precision> for parameters"),
+        form(" fp8 ", r"(?:^|\s)fp8 \.+ (?P<quantised>(?!None)\w+)\s*$"),
+    ),
 )
 
 
@@ -148,31 +145,27 @@ def _groups(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
         yield {_KINDS[group[1]]: group[2].count(",") + 1}
 
 
-NEMO = tool(
-    Grammar(
-        name="nemo",
-        splits=True,
-        marks=("train_step_timing in s",),
-        sure=r"iteration \d+/\d+ \|.* train_step_timing in s: [\d.]+",
-        unit="samples",
-        data="train_step_timing in s",
-        no_data="iteration 0/",
-        value=per_step(
-            "line", "global_batch_size / train_step_timing", "iteration 0 and the next line are left out"
+NEMO = Grammar(
+    name="nemo",
+    splits=True,
+    marks=("train_step_timing in s",),
+    sure=r"iteration \d+/\d+ \|.* train_step_timing in s: [\d.]+",
+    unit="samples",
+    data="train_step_timing in s",
+    no_data="iteration 0/",
+    value=per_step("line", "global_batch_size / train_step_timing", "iteration 0 and the next line are left out"),
+    batches=of_global,
+    objects=_groups,
+    lines=(
+        form(
+            "train_step_timing in s",
+            r"^(?=.*consumed_samples: \d).*?"
+            r"(?:epoch <epoch>, )?iteration <step>/\d+ \|.* global_batch_size: <global_batch> \|"
+            r"(?:.* reduced_train_loss: <loss> \|)?.* train_step_timing in s: <seconds> \|",
         ),
-        batches=of_global,
-        objects=_groups,
-        lines=(
-            form(
-                "train_step_timing in s",
-                r"^(?=.*consumed_samples: \d).*?"
-                r"(?:epoch <epoch>, )?iteration <step>/\d+ \|.* global_batch_size: <global_batch> \|"
-                r"(?:.* reduced_train_loss: <loss> \|)?.* train_step_timing in s: <seconds> \|",
-            ),
-            form("MEMBER: ", r"GLOBAL_RANK: \d+, MEMBER: \d+/<world_size>\s*$"),
-            form("Starting with ", r"Starting with <world_size> processes"),
-        ),
-    )
+        form("MEMBER: ", r"GLOBAL_RANK: \d+, MEMBER: \d+/<world_size>\s*$"),
+        form("Starting with ", r"Starting with <world_size> processes"),
+    ),
 )
 
 
@@ -192,41 +185,39 @@ def _of_maxtext(launch: Launch) -> list[int]:
     return [int(one) for one in whole if one == int(one)]
 
 
-MAXTEXT = tool(
-    Grammar(
-        name="maxtext",
-        splits=True,
-        marks=("completed step: ",),
-        sure=r"\bcompleted step: \d+, seconds: [\d.]+",
-        unit="tokens",
-        data="Tokens/s/device",
-        lacks="has no line with Tokens/s/device: versions before 2024 and steps of a batch that grows lack it",
-        value=of_device("step", "Tokens/s/device x devices; the first step, which compiles, is left out"),
-        batches=_of_maxtext,
-        precisions=_quantised,
-        lines=(
-            form(
-                "completed step",
-                r"\bcompleted step: <step>, seconds: .*Tokens/s/device: <device_rate>, .*?loss: <loss>(?:,|$)",
-            ),
-            form("Config param", r"Config param \w+: ", begins=True),
-            form("Num_devices", r"Num_devices: <world_size>, shape"),
-            form("Config param", r"per_device_batch_size: (?P<per_device>\d+(?:\.\d+)?)\s*$"),
-            form("Config param", r"gradient_accumulation_steps: <accumulation>\s*$"),
-            form("Config param", r"model_name: <model>\s*$"),
-            form("Config param", r"param dtype: <precision>\s*$"),
-            form("Config param", r"param quantization: (?P<quantised>\w+)\s*$"),
-            form("Config param", r"ici_tensor_parallelism: <tp>\s*$"),
-            form("Config param", r"ici_pipeline_parallelism: <pp>\s*$"),
-            form("Config param", r"ici_context_parallelism: <cp>\s*$"),
-            form("Config param", r"ici_expert_parallelism: <ep>\s*$"),
-            form(
-                "Config param",
-                rf"({_UNREAD})_parallelism: ([2-9]|\d\d+)\s*$",
-                reason="splits its model by {0}_parallelism={1}, which no efficiency here can tell from others",
-            ),
+MAXTEXT = Grammar(
+    name="maxtext",
+    splits=True,
+    marks=("completed step: ",),
+    sure=r"\bcompleted step: \d+, seconds: [\d.]+",
+    unit="tokens",
+    data="Tokens/s/device",
+    lacks="has no line with Tokens/s/device: versions before 2024 and steps of a batch that grows lack it",
+    value=of_device("step", "Tokens/s/device x devices; the first step, which compiles, is left out"),
+    batches=_of_maxtext,
+    precisions=_quantised,
+    lines=(
+        form(
+            "completed step",
+            r"\bcompleted step: <step>, seconds: .*Tokens/s/device: <device_rate>, .*?loss: <loss>(?:,|$)",
         ),
-    )
+        form("Config param", r"Config param \w+: ", begins=True),
+        form("Num_devices", r"Num_devices: <world_size>, shape"),
+        form("Config param", r"per_device_batch_size: (?P<per_device>\d+(?:\.\d+)?)\s*$"),
+        form("Config param", r"gradient_accumulation_steps: <accumulation>\s*$"),
+        form("Config param", r"model_name: <model>\s*$"),
+        form("Config param", r"param dtype: <precision>\s*$"),
+        form("Config param", r"param quantization: (?P<quantised>\w+)\s*$"),
+        form("Config param", r"ici_tensor_parallelism: <tp>\s*$"),
+        form("Config param", r"ici_pipeline_parallelism: <pp>\s*$"),
+        form("Config param", r"ici_context_parallelism: <cp>\s*$"),
+        form("Config param", r"ici_expert_parallelism: <ep>\s*$"),
+        form(
+            "Config param",
+            rf"({_UNREAD})_parallelism: ([2-9]|\d\d+)\s*$",
+            reason="splits its model by {0}_parallelism={1}, which no efficiency here can tell from others",
+        ),
+    ),
 )
 
 
@@ -243,34 +234,32 @@ def _running(launch: Launch) -> Value:
     return float(np.median(averages)), (notes,)
 
 
-DEEPSPEED = tool(
-    Grammar(
-        name="deepspeed",
-        marks=("SamplesPerSec=",),
-        sure=r"\d, (?:RunningAvg)?SamplesPerSec=[\d.]+",
-        unit="samples",
-        value=_running,
-        batches=accumulated,
-        hint=" (no world_size)",
-        lines=(
-            form(
-                "RunningAvgSamplesPerSec=",
-                r"[ =]<epoch>/(?:micro_step=\d+/global_step=)?<step>, RunningAvgSamplesPerSec=<rate>, Curr",
-            ),
-            form(", SamplesPerSec=", r" <epoch>/<step>, SamplesPerSec=(?P<rate>\d+\.\d{3,})(?:,|\s*$)"),
-            form(
-                "|E2E latency=",
-                r"\|Generate time=.*AvgSamplesPerSec=",
-                reason="trains on samples that it generates: its rates leave out the generation",
-            ),
-            form("configuration:", r"DeepSpeedEngine configuration:", begins=True),
-            form("dist_world_size=", r"dist_world_size=<world_size>\s*$"),
-            form("Config mesh_device", r"Config mesh_device \w+ world_size = <world_size>\s*$"),
-            form("world_size .", r"\s\s+world_size \.+ <world_size>\s*$"),
-            form("train_micro_batch", r"train_micro_batch_size_per_gpu \.* ?<batch_size>\s*$"),
-            form("gradient_accum", r"gradient_accumulation_steps \.+ <accumulation>\s*$"),
-            form("train_batch_size", r"train_batch_size \.+ <global_batch>\s*$"),
-            form(" .", r"(?P<precision>bfloat16|float16|fp16)_(?:enabled|config) \.+ (?:enabled=)?True\b"),
+DEEPSPEED = Grammar(
+    name="deepspeed",
+    marks=("SamplesPerSec=",),
+    sure=r"\d, (?:RunningAvg)?SamplesPerSec=[\d.]+",
+    unit="samples",
+    value=_running,
+    batches=accumulated,
+    hint=" (no world_size)",
+    lines=(
+        form(
+            "RunningAvgSamplesPerSec=",
+            r"[ =]<epoch>/(?:micro_step=\d+/global_step=)?<step>, RunningAvgSamplesPerSec=<rate>, Curr",
         ),
-    )
+        form(", SamplesPerSec=", r" <epoch>/<step>, SamplesPerSec=(?P<rate>\d+\.\d{3,})(?:,|\s*$)"),
+        form(
+            "|E2E latency=",
+            r"\|Generate time=.*AvgSamplesPerSec=",
+            reason="trains on samples that it generates: its rates leave out the generation",
+        ),
+        form("configuration:", r"DeepSpeedEngine configuration:", begins=True),
+        form("dist_world_size=", r"dist_world_size=<world_size>\s*$"),
+        form("Config mesh_device", r"Config mesh_device \w+ world_size = <world_size>\s*$"),
+        form("world_size .", r"\s\s+world_size \.+ <world_size>\s*$"),
+        form("train_micro_batch", r"train_micro_batch_size_per_gpu \.* ?<batch_size>\s*$"),
+        form("gradient_accum", r"gradient_accumulation_steps \.+ <accumulation>\s*$"),
+        form("train_batch_size", r"train_batch_size \.+ <global_batch>\s*$"),
+        form(" .", r"(?P<precision>bfloat16|float16|fp16)_(?:enabled|config) \.+ (?:enabled=)?True\b"),
+    ),
 )

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from scaling.records.run import ImportedUnit
-from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, sizes, tool
+from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, sizes
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import NUMBER, Refused, compiled
 
@@ -61,17 +61,15 @@ def _dlbs_sizes(launch: Launch) -> Iterable[int]:
     return [len([one for one in text.split(",") if one.strip()]) or 1 for text in gpus]
 
 
-DLBS = tool(
-    Grammar(
-        name="dlbs",
-        marks=("__results.throughput__", "__results.time__", "__exp."),
-        sure=r"^[ \t]*__(?:results|exp)\.\w+__[ \t]*=",
-        unit="images",
-        value=_throughput,
-        sizes=_dlbs_sizes,
-        objects=_pair,
-        lacks="has no results.throughput: its status is not ok",
-    )
+DLBS = Grammar(
+    name="dlbs",
+    marks=("__results.throughput__", "__results.time__", "__exp."),
+    sure=r"^[ \t]*__(?:results|exp)\.\w+__[ \t]*=",
+    unit="images",
+    value=_throughput,
+    sizes=_dlbs_sizes,
+    objects=_pair,
+    lacks="has no results.throughput: its status is not ok",
 )
 
 
@@ -166,17 +164,15 @@ def _benchmark(launch: Launch) -> str:
     return min(named)
 
 
-MLPERF = tool(
-    Grammar(
-        name="mlperf",
-        marks=(":::MLL",),
-        sure=r":::MLL(?:OG \{| [\d.]+ \w+: )",
-        unit=lambda launch: _BENCHMARK_UNITS[_benchmark(launch)],
-        value=_tracked,
-        objects=_event,
-        models=lambda launch: launch.texts("benchmark"),
-        lacks="has no tracked_stats with a throughput",
-    )
+MLPERF = Grammar(
+    name="mlperf",
+    marks=(":::MLL",),
+    sure=r":::MLL(?:OG \{| [\d.]+ \w+: )",
+    unit=lambda launch: _BENCHMARK_UNITS[_benchmark(launch)],
+    value=_tracked,
+    objects=_event,
+    models=lambda launch: launch.texts("benchmark"),
+    lacks="has no tracked_stats with a throughput",
 )
 
 
@@ -295,14 +291,12 @@ def _unit(launch: Launch) -> ImportedUnit:
 
 _NO_IPS = "has no rate of a training (total_ips, items_per_sec, throughput_train, training_sequences_per_second)"
 
-DLLOGGER = tool(
-    Grammar(
-        name="dllogger",
-        marks=("DLL",),
-        sure=rf"^\s*DLLL \{{|{_DLL}.*?- ",
-        unit=_unit,
-        value=_ips,
-        objects=_logged,
-        lacks=_NO_IPS,
-    )
+DLLOGGER = Grammar(
+    name="dllogger",
+    marks=("DLL",),
+    sure=rf"^\s*DLLL \{{|{_DLL}.*?- ",
+    unit=_unit,
+    value=_ips,
+    objects=_logged,
+    lacks=_NO_IPS,
 )

@@ -17,7 +17,6 @@ from scaling.tools.importers.engine import (
     of_asked,
     of_steps,
     sizes,
-    tool,
     unit_of_steps,
 )
 from scaling.tools.importers.lines import CUT, LogLine
@@ -62,31 +61,29 @@ def _num_gpus_divide(launch: Launch, _: float) -> None:
             raise Refused(f"--world-size {launch.devices}: each process has {gpus} GPUs (--num_gpus)")
 
 
-TF_OFFICIAL = tool(
-    Grammar(
-        name="tf_official",
-        marks=("TimeHistory:", "BenchmarkMetric:"),
-        sure=r"TimeHistory: \S+ seconds, \S+ examples/second|BenchmarkMetric: \{'global step': *\d",
-        unit="samples",
-        data="examples",
-        value=of_asked("window", "the median of windows after the first"),
-        batches=_samples,
-        objects=mirrored,
-        lacks="has no whole window of steps",
-        checks=(_num_gpus_divide,),
-        lines=(
-            form(
-                "TimeHistory:",
-                r"TimeHistory: *<_window_s> seconds, *(?=<_window_speed>)<rate> examples/second between steps "
-                r"<_first> and (?=<_last>)<step>",
-            ),
-            form("num_gpus", r"(?:--num_gpus[= ]|'num_gpus': )<num_gpus>(?![\w.])"),
-            form(
-                "BenchmarkMetric",
-                r"'global step': *<step>, *'time_taken': *<_seconds>, *'examples_per_second': *<rate>\}",
-            ),
+TF_OFFICIAL = Grammar(
+    name="tf_official",
+    marks=("TimeHistory:", "BenchmarkMetric:"),
+    sure=r"TimeHistory: \S+ seconds, \S+ examples/second|BenchmarkMetric: \{'global step': *\d",
+    unit="samples",
+    data="examples",
+    value=of_asked("window", "the median of windows after the first"),
+    batches=_samples,
+    objects=mirrored,
+    lacks="has no whole window of steps",
+    checks=(_num_gpus_divide,),
+    lines=(
+        form(
+            "TimeHistory:",
+            r"TimeHistory: *<_window_s> seconds, *(?=<_window_speed>)<rate> examples/second between steps "
+            r"<_first> and (?=<_last>)<step>",
         ),
-    )
+        form("num_gpus", r"(?:--num_gpus[= ]|'num_gpus': )<num_gpus>(?![\w.])"),
+        form(
+            "BenchmarkMetric",
+            r"'global step': *<step>, *'time_taken': *<_seconds>, *'examples_per_second': *<rate>\}",
+        ),
+    ),
 )
 
 
@@ -101,20 +98,16 @@ def _steps(launch: Launch) -> Value:
     return of_steps(launch, steps_per_s, "steps/s with one decimal; the first loop is left out")
 
 
-ORBIT = tool(
-    Grammar(
-        name="tf_orbit",
-        marks=("train | step:",),
-        sure=r"train \| step: +\d+ \| steps/sec: +[\d.]+ \|",
-        unit=unit_of_steps,
-        data="train | step:",
-        no_data="training until step",
-        value=_steps,
-        objects=mirrored,
-        lines=(
-            form("train | step:", r"\btrain \| step: +<step> \| steps/sec: +(?P<steps_rate>\d+\.\d) \| output:"),
-        ),
-    )
+ORBIT = Grammar(
+    name="tf_orbit",
+    marks=("train | step:",),
+    sure=r"train \| step: +\d+ \| steps/sec: +[\d.]+ \|",
+    unit=unit_of_steps,
+    data="train | step:",
+    no_data="training until step",
+    value=_steps,
+    objects=mirrored,
+    lines=(form("train | step:", r"\btrain \| step: +<step> \| steps/sec: +(?P<steps_rate>\d+\.\d) \| output:"),),
 )
 
 
@@ -158,36 +151,34 @@ def _agrees_with_steps(launch: Launch, total: float) -> None:
         )
 
 
-TF_CNN = tool(
-    Grammar(
-        name="tf_cnn_benchmarks",
-        marks=("images/sec",),
-        sure=r"\d\s+images/sec: ?\d|total images/sec:",
-        unit="images",
-        value=_total,
-        sizes=_sizes,
-        checks=(_agrees_with_steps,),
-        worker="task",
-        lines=(
-            form(
-                "jitter",
-                r"(?:^|\s)<step>\s+images/sec: *<rate> \+/- *\S+ \(jitter = [^)]*\)(?:\s+(?P<loss>[^\s,;]+))?",
-            ),
-            form("total", r"total images/sec: *<total>\s*$"),
-            form("total", rf"total images/sec: *(?P<cut_total>\d+(?:\.\d+)?){CUT}"),
-            form("TensorFlow: ", r"(?:^|\s)TensorFlow: +\S", begins=True),
-            form("Model: ", r"(?:^|\s)Model: +(?P<model>\S.*?)\s*$", begins=True),
-            form(
-                "Mode: ",
-                r"(?:^|\s)Mode: +(?!(?i:BenchmarkMode\.)?(?i:train))(\S.*?)\s*$",
-                reason="is of mode {}: nothing was trained",
-            ),
-            form("Batch size: ", r"(?:^|\s)Batch size: +<global_batch>(?:\.0*)? global\s*$"),
-            form("per device", r"^\s+<batch_size>(?:\.0*)? per device\s*$"),
-            form("Devices: ", r"(?:^|\s)Devices: +(?P<own>.*\b(?P<device_kind>[gc]pu):\d.*?)\s*$"),
-            form("Devices: ", r"/job:worker/\S*?task:<task>/"),
-            form("Variables: ", r"(?:^|\s)Variables: +(?P<variables>\S.*?)\s*$"),
-            form("Sync: ", r"(?:^|\s)Sync: +(?P<asynchronous>False)\s*$"),
+TF_CNN = Grammar(
+    name="tf_cnn_benchmarks",
+    marks=("images/sec",),
+    sure=r"\d\s+images/sec: ?\d|total images/sec:",
+    unit="images",
+    value=_total,
+    sizes=_sizes,
+    checks=(_agrees_with_steps,),
+    worker="task",
+    lines=(
+        form(
+            "jitter",
+            r"(?:^|\s)<step>\s+images/sec: *<rate> \+/- *\S+ \(jitter = [^)]*\)(?:\s+(?P<loss>[^\s,;]+))?",
         ),
-    )
+        form("total", r"total images/sec: *<total>\s*$"),
+        form("total", rf"total images/sec: *(?P<cut_total>\d+(?:\.\d+)?){CUT}"),
+        form("TensorFlow: ", r"(?:^|\s)TensorFlow: +\S", begins=True),
+        form("Model: ", r"(?:^|\s)Model: +(?P<model>\S.*?)\s*$", begins=True),
+        form(
+            "Mode: ",
+            r"(?:^|\s)Mode: +(?!(?i:BenchmarkMode\.)?(?i:train))(\S.*?)\s*$",
+            reason="is of mode {}: nothing was trained",
+        ),
+        form("Batch size: ", r"(?:^|\s)Batch size: +<global_batch>(?:\.0*)? global\s*$"),
+        form("per device", r"^\s+<batch_size>(?:\.0*)? per device\s*$"),
+        form("Devices: ", r"(?:^|\s)Devices: +(?P<own>.*\b(?P<device_kind>[gc]pu):\d.*?)\s*$"),
+        form("Devices: ", r"/job:worker/\S*?task:<task>/"),
+        form("Variables: ", r"(?:^|\s)Variables: +(?P<variables>\S.*?)\s*$"),
+        form("Sync: ", r"(?:^|\s)Sync: +(?P<asynchronous>False)\s*$"),
+    ),
 )

@@ -24,7 +24,6 @@ from scaling.tools.importers.engine import (
     of_all,
     of_device,
     of_steps,
-    tool,
     unit_of_steps,
 )
 from scaling.tools.importers.language_models import accumulated, of_global
@@ -43,27 +42,25 @@ def _initialised(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
         yield {**mesh(said[1], said[2]), "world_size": said[3], "begins": True}
 
 
-KEMPNERFORGE = tool(
-    Grammar(
-        name="kempnerforge",
-        splits=True,
-        marks=("tok/s=",),
-        sure=r"\[step \d+\] loss=\S+ \| .*\btok/s=[\d,]+",
-        unit="tokens",
-        data="tok/s=",
-        value=of_all("step", "the tok/s of all devices; the first step that was logged is left out"),
-        batches=accumulated,
-        objects=_initialised,
-        lines=(
-            form("tok/s=", r"\[step <step>\] loss=<loss> \| .*\btok/s=<rate> \| mfu=[\d.]+% \| mem="),
-            form(
-                "Starting training",
-                r"batch_size=<batch_size>, grad_accum=<accumulation>, world_size=<world_size>\s*$",
-            ),
-            form("Training config", r"mixed_precision='(?P<precision>\w+)'", begins=True),
-            form("Model: ", r"Model: (?P<model>[\d,]+ parameters)\s*$"),
+KEMPNERFORGE = Grammar(
+    name="kempnerforge",
+    splits=True,
+    marks=("tok/s=",),
+    sure=r"\[step \d+\] loss=\S+ \| .*\btok/s=[\d,]+",
+    unit="tokens",
+    data="tok/s=",
+    value=of_all("step", "the tok/s of all devices; the first step that was logged is left out"),
+    batches=accumulated,
+    objects=_initialised,
+    lines=(
+        form("tok/s=", r"\[step <step>\] loss=<loss> \| .*\btok/s=<rate> \| mfu=[\d.]+% \| mem="),
+        form(
+            "Starting training",
+            r"batch_size=<batch_size>, grad_accum=<accumulation>, world_size=<world_size>\s*$",
         ),
-    )
+        form("Training config", r"mixed_precision='(?P<precision>\w+)'", begins=True),
+        form("Model: ", r"Model: (?P<model>[\d,]+ parameters)\s*$"),
+    ),
 )
 
 
@@ -79,16 +76,14 @@ def _result(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
         yield {**of_model, "world_size": said[1], "model": said[2], "total": said[4], "begins": True}
 
 
-KEMPNERFORGE_TABLE = tool(
-    Grammar(
-        name="kempnerforge_table",
-        marks=("tok/s",),
-        sure=r"GPUs  Nodes  Model  Parallelism  tok/s",
-        unit="tokens",
-        data=" GB  ",
-        value=lambda launch: (launch.middle("total"), ("the mean of the last steps, as its table says",)),
-        objects=_result,
-    )
+KEMPNERFORGE_TABLE = Grammar(
+    name="kempnerforge_table",
+    marks=("tok/s",),
+    sure=r"GPUs  Nodes  Model  Parallelism  tok/s",
+    unit="tokens",
+    data=" GB  ",
+    value=lambda launch: (launch.middle("total"), ("the mean of the last steps, as its table says",)),
+    objects=_result,
 )
 
 
@@ -106,25 +101,23 @@ def _parameters(launch: Launch) -> list[str]:
     return [f"{count} parameters" for count in launch.texts("parameters")]
 
 
-LLM_C = tool(
-    Grammar(
-        name="llm_c",
-        marks=(" tok/s",),
-        sure=r"step +\d+/\d+(?: \||:) (?:train )?loss \S+ .*[|,] \d+ tok/s",
-        unit="tokens",
-        value=of_all("step", "the tok/s of all processes; the first step that was logged is left out"),
-        batches=_sequences,
-        models=_parameters,
-        lines=(
-            form(" tok/s", r"step +<step>/\d+(?: \||:) (?:train )?loss <loss> .*[|,] <rate> tok/s"),
-            form("Parameter  ", r"^Parameter  Value$", begins=True),
-            form("sequence length T", r"^sequence length T  <sequence_length>$"),
-            form("total batch size", r"^total batch size  <global_tokens>$"),
-            form("num_processes", r"^num_processes  <world_size>$"),
-            form("precision", r"^precision  <precision>$"),
-            form("num_parameters", r"^num_parameters  <parameters>$"),
-        ),
-    )
+LLM_C = Grammar(
+    name="llm_c",
+    marks=(" tok/s",),
+    sure=r"step +\d+/\d+(?: \||:) (?:train )?loss \S+ .*[|,] \d+ tok/s",
+    unit="tokens",
+    value=of_all("step", "the tok/s of all processes; the first step that was logged is left out"),
+    batches=_sequences,
+    models=_parameters,
+    lines=(
+        form(" tok/s", r"step +<step>/\d+(?: \||:) (?:train )?loss <loss> .*[|,] <rate> tok/s"),
+        form("Parameter  ", r"^Parameter  Value$", begins=True),
+        form("sequence length T", r"^sequence length T  <sequence_length>$"),
+        form("total batch size", r"^total batch size  <global_tokens>$"),
+        form("num_processes", r"^num_processes  <world_size>$"),
+        form("precision", r"^precision  <precision>$"),
+        form("num_parameters", r"^num_parameters  <parameters>$"),
+    ),
 )
 
 
@@ -149,26 +142,24 @@ def _iterations(launch: Launch) -> Value:
     return 1000 * tokens / float(np.median(each)), (notes,)
 
 
-NANOGPT = tool(
-    Grammar(
-        name="nanogpt",
-        marks=(": loss ",),
-        sure=r"\biter \d+: loss \S+, time [\d.]+ms",
-        unit="tokens",
-        data="ms, mfu",
-        value=_iterations,
-        batches=_sequences,
-        models=_parameters,
-        lines=(
-            form(": loss ", r"\biter <step>: loss <loss>, time (?P<ms>\d+\.\d\d)ms\b"),
-            form(": train loss ", r"\bstep (?P<evaluated>\d+): train loss \S+, val loss"),
-            form("Overriding", r"^Overriding", begins=True),
-            form("tokens per iteration", r"tokens per iteration will be: <global_tokens>\s*$", begins=True),
-            form("number of parameters", r"number of parameters: (?P<parameters>[\d.]+M)\s*$"),
-            form("block_size = ", r"^(?:Overriding: )?block_size = <sequence_length>\b"),
-            form("dtype = ", r"^(?:Overriding: )?dtype = '?(?P<precision>\w+)"),
-        ),
-    )
+NANOGPT = Grammar(
+    name="nanogpt",
+    marks=(": loss ",),
+    sure=r"\biter \d+: loss \S+, time [\d.]+ms",
+    unit="tokens",
+    data="ms, mfu",
+    value=_iterations,
+    batches=_sequences,
+    models=_parameters,
+    lines=(
+        form(": loss ", r"\biter <step>: loss <loss>, time (?P<ms>\d+\.\d\d)ms\b"),
+        form(": train loss ", r"\bstep (?P<evaluated>\d+): train loss \S+, val loss"),
+        form("Overriding", r"^Overriding", begins=True),
+        form("tokens per iteration", r"tokens per iteration will be: <global_tokens>\s*$", begins=True),
+        form("number of parameters", r"number of parameters: (?P<parameters>[\d.]+M)\s*$"),
+        form("block_size = ", r"^(?:Overriding: )?block_size = <sequence_length>\b"),
+        form("dtype = ", r"^(?:Overriding: )?dtype = '?(?P<precision>\w+)"),
+    ),
 )
 
 
@@ -183,30 +174,28 @@ def _of_ranks(launch: Launch) -> dict[int, LogLine | None]:
     return {whole // each: None} if whole and each else {}
 
 
-NANOCHAT = tool(
-    Grammar(
-        name="nanochat",
-        marks=("tok/sec: ",),
-        sure=r"step +\d+(?:/\d+)? ?(?:\([\d.]+%\) )?\| loss: .*\| tok/sec: [\d,]+",
-        unit="tokens",
-        value=of_all("step", "the tok/sec of all processes; the first step that was logged is left out"),
-        sizes=_of_ranks,
-        batches=accumulated,
-        lines=(
-            form(
-                "tok/sec: ",
-                r"step +<step>(?:/\d+)? ?(?:\([\d.]+%\) )?\| loss: <loss> \|.* tok/sec: <rate>(?: \||\s*$)",
-            ),
-            form(
-                "Tokens / micro-batch / rank",
-                r"Tokens / micro-batch / rank: <batch_size> x \d+ = <rank_tokens>\s*$",
-                begins=True,
-            ),
-            form("Tokens / micro-batch: ", r"Tokens / micro-batch: <micro_tokens>\s*$"),
-            form("accumulation steps", r"gradient accumulation steps: <accumulation>\s*$"),
-            form("COMPUTE_DTYPE", r"COMPUTE_DTYPE: \w+\.<precision> \(", begins=True),
+NANOCHAT = Grammar(
+    name="nanochat",
+    marks=("tok/sec: ",),
+    sure=r"step +\d+(?:/\d+)? ?(?:\([\d.]+%\) )?\| loss: .*\| tok/sec: [\d,]+",
+    unit="tokens",
+    value=of_all("step", "the tok/sec of all processes; the first step that was logged is left out"),
+    sizes=_of_ranks,
+    batches=accumulated,
+    lines=(
+        form(
+            "tok/sec: ",
+            r"step +<step>(?:/\d+)? ?(?:\([\d.]+%\) )?\| loss: <loss> \|.* tok/sec: <rate>(?: \||\s*$)",
         ),
-    )
+        form(
+            "Tokens / micro-batch / rank",
+            r"Tokens / micro-batch / rank: <batch_size> x \d+ = <rank_tokens>\s*$",
+            begins=True,
+        ),
+        form("Tokens / micro-batch: ", r"Tokens / micro-batch: <micro_tokens>\s*$"),
+        form("accumulation steps", r"gradient accumulation steps: <accumulation>\s*$"),
+        form("COMPUTE_DTYPE", r"COMPUTE_DTYPE: \w+\.<precision> \(", begins=True),
+    ),
 )
 
 
@@ -245,52 +234,46 @@ def _of_digits(launch: Launch) -> dict[int, LogLine | None]:
     return narrowed(launch, integers(low.max(), high.min()))
 
 
-NANOTRON = tool(
-    Grammar(
-        name="nanotron",
-        splits=True,
-        marks=("tokens_per_sec_per_gpu: ",),
-        sure=r"iteration: \d+ / \d+ \|.* tokens_per_sec_per_gpu: [\d.]+[KMG]? \|",
-        unit="tokens",
-        value=of_all(
-            "iteration", "the tokens_per_sec of all devices, three digits; the first iteration is left out"
-        ),
-        sizes=_of_digits,
-        batches=of_global,
-        objects=_iteration,
-        lines=(
-            form("ParallelismArgs(", r"ParallelismArgs\(dp=<dp>,", begins=True),
-            form(" pp=", r"^ +pp=<pp>,$"),
-            form(" tp=", r"^ +tp=<tp>,$"),
-        ),
-    )
+NANOTRON = Grammar(
+    name="nanotron",
+    splits=True,
+    marks=("tokens_per_sec_per_gpu: ",),
+    sure=r"iteration: \d+ / \d+ \|.* tokens_per_sec_per_gpu: [\d.]+[KMG]? \|",
+    unit="tokens",
+    value=of_all("iteration", "the tokens_per_sec of all devices, three digits; the first iteration is left out"),
+    sizes=_of_digits,
+    batches=of_global,
+    objects=_iteration,
+    lines=(
+        form("ParallelismArgs(", r"ParallelismArgs\(dp=<dp>,", begins=True),
+        form(" pp=", r"^ +pp=<pp>,$"),
+        form(" tp=", r"^ +tp=<tp>,$"),
+    ),
 )
 
 
 # ---------------------------------------------------------------- torchtune
 # github.com/meta-pytorch/torchtune: tokens with a label over the time of a step, of one device.
 
-TORCHTUNE = tool(
-    Grammar(
-        name="torchtune",
-        marks=("tokens_per_second_per_gpu:",),
-        sure=r"Step \d+ \| loss:\S+ .*tokens_per_second_per_gpu:[\d.]+",
-        unit="tokens",
-        value=of_device("step", "tokens with a label, of one device x devices; the first step is left out"),
-        batches=accumulated,
-        lines=(
-            form(
-                "tokens_per_second_per_gpu:",
-                r"Step <step> \| loss:<loss> .*tokens_per_second_per_gpu:<device_rate>(?:\s|$)",
-            ),
-            form("with resolved config", r"with resolved config", begins=True),
-            form("batch_size: ", r"^batch_size: <batch_size>\s*$"),
-            form("accumulation_steps: ", r"^gradient_accumulation_steps: <accumulation>\s*$"),
-            form("tensor_parallel_dim", r"^tensor_parallel_dim: <tp>\s*$"),
-            form("dtype: ", r"^dtype: <precision>\s*$"),
-            form("torchtune.models", r"_component_: torchtune\.models\.\w+\.(?P<model>(?!\w*tokenizer)\w+)\s*$"),
+TORCHTUNE = Grammar(
+    name="torchtune",
+    marks=("tokens_per_second_per_gpu:",),
+    sure=r"Step \d+ \| loss:\S+ .*tokens_per_second_per_gpu:[\d.]+",
+    unit="tokens",
+    value=of_device("step", "tokens with a label, of one device x devices; the first step is left out"),
+    batches=accumulated,
+    lines=(
+        form(
+            "tokens_per_second_per_gpu:",
+            r"Step <step> \| loss:<loss> .*tokens_per_second_per_gpu:<device_rate>(?:\s|$)",
         ),
-    )
+        form("with resolved config", r"with resolved config", begins=True),
+        form("batch_size: ", r"^batch_size: <batch_size>\s*$"),
+        form("accumulation_steps: ", r"^gradient_accumulation_steps: <accumulation>\s*$"),
+        form("tensor_parallel_dim", r"^tensor_parallel_dim: <tp>\s*$"),
+        form("dtype: ", r"^dtype: <precision>\s*$"),
+        form("torchtune.models", r"_component_: torchtune\.models\.\w+\.(?P<model>(?!\w*tokenizer)\w+)\s*$"),
+    ),
 )
 
 
@@ -317,48 +300,44 @@ def _of_batch(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
         yield {"world_size": found.pop() if len(found) == 1 else None}
 
 
-OLMO = tool(
-    Grammar(
-        name="olmo",
-        marks=("throughput/device/",),
-        sure=r"^ *throughput/device/(?:tokens_per_second|TPS)=[\d,.]+\s*$",
-        unit="tokens",
-        data="throughput/device/t",
-        value=of_device("step", "tokens/s of one device x devices; the first step with a rate is left out"),
-        objects=_of_batch,
-        lines=(
-            form("[step=", r"\[step=<at>[/,]"),
-            form("throughput/total", r"throughput/total[_ ]tokens=<_tokens>\s*$"),
-            form("throughput/device/t", r"throughput/device/tokens_per_second=<device_rate>\s*$"),
-            form("throughput/device/T", r"throughput/device/TPS=<device_rate>\s*$"),
-            form("throughput/device/", r"throughput/device/(?:tokens_per_second|TPS)=<_each>\s*$"),
-            form("train/C", r"train/(?:CrossEntropyLoss|CE loss)=<loss>\s*$"),
-        ),
-    )
+OLMO = Grammar(
+    name="olmo",
+    marks=("throughput/device/",),
+    sure=r"^ *throughput/device/(?:tokens_per_second|TPS)=[\d,.]+\s*$",
+    unit="tokens",
+    data="throughput/device/t",
+    value=of_device("step", "tokens/s of one device x devices; the first step with a rate is left out"),
+    objects=_of_batch,
+    lines=(
+        form("[step=", r"\[step=<at>[/,]"),
+        form("throughput/total", r"throughput/total[_ ]tokens=<_tokens>\s*$"),
+        form("throughput/device/t", r"throughput/device/tokens_per_second=<device_rate>\s*$"),
+        form("throughput/device/T", r"throughput/device/TPS=<device_rate>\s*$"),
+        form("throughput/device/", r"throughput/device/(?:tokens_per_second|TPS)=<_each>\s*$"),
+        form("train/C", r"train/(?:CrossEntropyLoss|CE loss)=<loss>\s*$"),
+    ),
 )
 
 
 # ---------------------------------------------------------------- fairseq
 # github.com/facebookresearch/fairseq: wps counts target tokens of all workers.
 
-FAIRSEQ = tool(
-    Grammar(
-        name="fairseq",
-        marks=("wps",),
-        sure=r"epoch \d+:?.*\bwps=\d|\"wps\": \"\d",
-        unit="tokens",
-        data="wps=",
-        no_data="wps=0,",
-        value=of_all("line", "wps: target tokens of all workers; the first line is left out"),
-        lines=(
-            form("wps=", r"epoch <epoch>:? +<step> / \d+ .*\bwps=<rate>,"),
-            form('"wps": ', r'"wps": "<rate>",.*"num_updates": "<step>"'),
-            form("training on ", r"training on <world_size> (?:devices|GPUs)", begins=True),
-            form("distributed_world_size", r"distributed_world_size['\"]?[=:] ?<world_size>[,)]"),
-            form("arch=", r"\barch=['\"](?P<model>\w+)"),
-            form("=True", r"[( ](?P<precision>fp16|bf16)=True\b"),
-        ),
-    )
+FAIRSEQ = Grammar(
+    name="fairseq",
+    marks=("wps",),
+    sure=r"epoch \d+:?.*\bwps=\d|\"wps\": \"\d",
+    unit="tokens",
+    data="wps=",
+    no_data="wps=0,",
+    value=of_all("line", "wps: target tokens of all workers; the first line is left out"),
+    lines=(
+        form("wps=", r"epoch <epoch>:? +<step> / \d+ .*\bwps=<rate>,"),
+        form('"wps": ', r'"wps": "<rate>",.*"num_updates": "<step>"'),
+        form("training on ", r"training on <world_size> (?:devices|GPUs)", begins=True),
+        form("distributed_world_size", r"distributed_world_size['\"]?[=:] ?<world_size>[,)]"),
+        form("arch=", r"\barch=['\"](?P<model>\w+)"),
+        form("=True", r"[( ](?P<precision>fp16|bf16)=True\b"),
+    ),
 )
 
 
@@ -386,46 +365,40 @@ def _of_updates(ms: Rates, updates: Rates, launch: Launch) -> NDArray[np.float64
     return ms.all()[ends[0] + 1 : ends[-1] + 1] if ends.size else ms.all()[:0]
 
 
-LITGPT = tool(
-    Grammar(
-        name="litgpt",
-        marks=("iter time: ",),
-        sure=r"iter +\d+ (?:\| )?step \d+(?:: loss| \| loss train:) .*iter time: [\d.]+ ?ms",
-        unit=unit_of_steps,
-        value=_micro_batches,
-        lines=(
-            form(
-                "iter time: ", r"iter +<step> (?:\| )?step <_updates>(?::| \|) .*iter time: (?P<ms>\d+\.\d\d) ?ms"
-            ),
-            form("step)", r"iter +<step> .*iter time: (?P<update_rate>\d+\.\d\d) ?ms \((?:optimizer\.)?step\)"),
-            form("loss", r"loss(?: train:)? <loss>"),
-            form("micro_batch_size", r"micro_batch_size'?[=:] ?<batch_size>[,)]", begins=True),
-        ),
-    )
+LITGPT = Grammar(
+    name="litgpt",
+    marks=("iter time: ",),
+    sure=r"iter +\d+ (?:\| )?step \d+(?:: loss| \| loss train:) .*iter time: [\d.]+ ?ms",
+    unit=unit_of_steps,
+    value=_micro_batches,
+    lines=(
+        form("iter time: ", r"iter +<step> (?:\| )?step <_updates>(?::| \|) .*iter time: (?P<ms>\d+\.\d\d) ?ms"),
+        form("step)", r"iter +<step> .*iter time: (?P<update_rate>\d+\.\d\d) ?ms \((?:optimizer\.)?step\)"),
+        form("loss", r"loss(?: train:)? <loss>"),
+        form("micro_batch_size", r"micro_batch_size'?[=:] ?<batch_size>[,)]", begins=True),
+    ),
 )
 
 
 # ---------------------------------------------------------------- prime-rl
 # github.com/PrimeIntellect-ai/prime-rl: tokens of all processes over the last steps, of supervised training.
 
-PRIME_RL = tool(
-    Grammar(
-        name="prime_rl",
-        marks=("| Throughput: ",),
-        sure=r"Step \d+ \| Time: [\d.]+s \| Loss: .*\| Throughput: [\d.]+ tokens/s",
-        unit="tokens",
-        no_data="Throughput: 0 ",
-        value=of_all("step", "the throughput of all processes; the first step with one is left out"),
-        lines=(
-            form(
-                "| Throughput: ",
-                r"Step <step> \| Time: [\d.]+s \| Loss: <loss> \|.*\| Throughput: <rate> tokens/s",
-            ),
-            form(
-                "Throughput: ",
-                r"Step \d+ \| Time: .*\| (?:Entropy|Mismatch KL):",
-                reason="trains on samples that it generates: its rates leave out the generation",
-            ),
+PRIME_RL = Grammar(
+    name="prime_rl",
+    marks=("| Throughput: ",),
+    sure=r"Step \d+ \| Time: [\d.]+s \| Loss: .*\| Throughput: [\d.]+ tokens/s",
+    unit="tokens",
+    no_data="Throughput: 0 ",
+    value=of_all("step", "the throughput of all processes; the first step with one is left out"),
+    lines=(
+        form(
+            "| Throughput: ",
+            r"Step <step> \| Time: [\d.]+s \| Loss: <loss> \|.*\| Throughput: <rate> tokens/s",
         ),
-    )
+        form(
+            "Throughput: ",
+            r"Step \d+ \| Time: .*\| (?:Entropy|Mismatch KL):",
+            reason="trains on samples that it generates: its rates leave out the generation",
+        ),
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +26,7 @@ from scaling.tools.importers import (
     trainers,
     vision,
 )
-from scaling.tools.importers.engine import Unfinished
+from scaling.tools.importers.engine import Grammar, Unfinished
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
 from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
@@ -34,7 +35,7 @@ _MODULES = (
     horovod, tensorflow, mxnet, nccl_tests, collectives, suites, pytorch, language_models, tokens, trainers,
     superbench, vision,
 )  # fmt: skip
-TOOLS = {tool.name: tool for module in _MODULES for tool in vars(module).values() if isinstance(tool, Tool)}
+TOOLS = {one.name: one for module in _MODULES for one in vars(module).values() if isinstance(one, Grammar | Tool)}
 # suites run other tools, whose lines are in their logs, too
 SUITES = ("dlbs", "mlperf")
 # a library that prints in logs of these trainers, which print their own rate
@@ -86,9 +87,9 @@ def _why_not(path: Path) -> str:
     return "no such file"
 
 
-def _has(text: str, lines: Iterable[str], tool: Tool) -> bool:
+def _has(text: str, lines: Iterable[str], tool: Grammar | Tool) -> bool:
     marks = [mark for mark in tool.marks if mark in text]
-    return any(tool.sure.search(line) for mark in marks for line in lines if mark in line)
+    return any(re.search(tool.sure, line) for mark in marks for line in lines if mark in line)
 
 
 def _one_of(tools: Iterable[str]) -> str:

@@ -23,7 +23,6 @@ from scaling.tools.importers.engine import (
     of_bars,
     of_device,
     of_steps,
-    tool,
     unit_of_steps,
 )
 from scaling.tools.importers.lines import LogLine
@@ -79,34 +78,32 @@ def _of_speed(launch: Launch) -> list[int]:
     return [round(batch)] if is_sure and batch > 0.5 else []
 
 
-IMAGENET = tool(
-    Grammar(
-        name="pytorch_imagenet",
-        marks=("Epoch: [", "Train: ["),
-        sure=r"Epoch: \[\d+\]\[ *\d+/\d+\]\s+Time +[\d.]+ \( *[\d.]+\)"
-        r"|Train: \[\d+/\d+\]\[\d+/\d+\]\s+eta .*\stime [\d.]+ \([\d.]+\)",
-        unit=lambda launch: "samples" if launch.rates.get("rate") else unit_of_steps(launch),
-        value=_of_means,
-        batches=_of_speed,
-        lines=(
-            form(
-                "Epoch: [",
-                r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +[\d.]+ \( *(?P<seconds>\d+\.\d{3})\)\s(?!\s*Speed)"
-                r"(?:.*Loss <loss> \()?",
-            ),
-            form(
-                "Speed",
-                r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +<_now_s> \( *\S+\)\s+Speed +(?=<_speed>)<rate> \(",
-            ),
-            form(
-                "Train: [",
-                r"Train: \[<epoch>/\d+\]\[<step>/\d+\]\s+eta .*?\stime \S+ \((?P<seconds>\d+\.\d{4})\)\s"
-                r"(?:.*\sloss <loss> \()?",
-            ),
-            form("Epoch: [", r"Epoch: \[\d+\]\[ *<origin>/\d+\]\s+Time +(\d+\.\d+) \( *\2\)"),
-            form("model '", r"=> (?:creating|using pre-trained) model '(?P<model>[\w.-]+)'", begins=True),
+IMAGENET = Grammar(
+    name="pytorch_imagenet",
+    marks=("Epoch: [", "Train: ["),
+    sure=r"Epoch: \[\d+\]\[ *\d+/\d+\]\s+Time +[\d.]+ \( *[\d.]+\)"
+    r"|Train: \[\d+/\d+\]\[\d+/\d+\]\s+eta .*\stime [\d.]+ \([\d.]+\)",
+    unit=lambda launch: "samples" if launch.rates.get("rate") else unit_of_steps(launch),
+    value=_of_means,
+    batches=_of_speed,
+    lines=(
+        form(
+            "Epoch: [",
+            r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +[\d.]+ \( *(?P<seconds>\d+\.\d{3})\)\s(?!\s*Speed)"
+            r"(?:.*Loss <loss> \()?",
         ),
-    )
+        form(
+            "Speed",
+            r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +<_now_s> \( *\S+\)\s+Speed +(?=<_speed>)<rate> \(",
+        ),
+        form(
+            "Train: [",
+            r"Train: \[<epoch>/\d+\]\[<step>/\d+\]\s+eta .*?\stime \S+ \((?P<seconds>\d+\.\d{4})\)\s"
+            r"(?:.*\sloss <loss> \()?",
+        ),
+        form("Epoch: [", r"Epoch: \[\d+\]\[ *<origin>/\d+\]\s+Time +(\d+\.\d+) \( *\2\)"),
+        form("model '", r"=> (?:creating|using pre-trained) model '(?P<model>[\w.-]+)'", begins=True),
+    ),
 )
 
 
@@ -125,52 +122,48 @@ def _windows(launch: Launch) -> Value:
     return of_steps(launch, 1 / float(np.median(later)), f"the mean of {_WINDOW} steps, without an epoch's first")
 
 
-METRIC_LOGGER = tool(
-    Grammar(
-        name="metric_logger",
-        marks=(" eta: ",),
-        sure=r"Epoch: \[\d+(?:/\d+)?\]\s+\[ *\d+/\d+\]\s+eta: .*\btime: [\d.]+\s+data: ",
-        unit=unit_of_steps,
-        data="Epoch: [",
-        no_data="Total time",
-        value=_windows,
-        lines=(
-            form(
-                " eta: ",
-                r"Epoch: \[<epoch>(?:/\d+)?\]\s+\[ *<step>/\d+\]\s+eta: .*?(?:\sloss: <loss> .*)?"
-                r"\btime: <seconds>\s+data: ",
-            ),
-            form("world_size=", r"\bworld_size=<world_size>[,)]"),
-            form("distributed init", r"distributed init \(rank <_rank>\)", begins=True),
+METRIC_LOGGER = Grammar(
+    name="metric_logger",
+    marks=(" eta: ",),
+    sure=r"Epoch: \[\d+(?:/\d+)?\]\s+\[ *\d+/\d+\]\s+eta: .*\btime: [\d.]+\s+data: ",
+    unit=unit_of_steps,
+    data="Epoch: [",
+    no_data="Total time",
+    value=_windows,
+    lines=(
+        form(
+            " eta: ",
+            r"Epoch: \[<epoch>(?:/\d+)?\]\s+\[ *<step>/\d+\]\s+eta: .*?(?:\sloss: <loss> .*)?"
+            r"\btime: <seconds>\s+data: ",
         ),
-    )
+        form("world_size=", r"\bworld_size=<world_size>[,)]"),
+        form("distributed init", r"distributed init \(rank <_rank>\)", begins=True),
+    ),
 )
 
 
 # ---------------------------------------------------------------- OpenMMLab
 # mmdetection, mmsegmentation and mmpretrain with MMCV or MMEngine: the mean of a window.
 
-MMENGINE = tool(
-    Grammar(
-        name="mmengine",
-        marks=("data_time: ",),
-        sure=r"(?:Epoch|Iter)(?:\(train\))? +\[[^\]]*\].*\btime: [\d.]+,? +data_time: ",
-        unit=unit_of_steps,
-        data="data_time: ",
-        no_data="(val)",
-        value=_per_line("window", "the mean of a window; each epoch's first is left out", by_epoch=True),
-        lines=(
-            form(
-                "data_time: ",
-                r"(?:Epoch(?:\(train\))? +\[<epoch>\]|Iter(?:\(train\))? +)\[ *<step>/\d+\].*?"
-                r"\btime: <seconds>,? +data_time: (?:.*\bloss: <loss>)?",
-            ),
-            form("GPU number", r"GPU number: <world_size>\s*$"),
-            # of data; those of its val and test are further in
-            form("samples_per_gpu", r"^(?:data = dict\(|    )samples_per_gpu=<batch_size>,"),
-            form("Environment info", r"- Environment info:", begins=True),
+MMENGINE = Grammar(
+    name="mmengine",
+    marks=("data_time: ",),
+    sure=r"(?:Epoch|Iter)(?:\(train\))? +\[[^\]]*\].*\btime: [\d.]+,? +data_time: ",
+    unit=unit_of_steps,
+    data="data_time: ",
+    no_data="(val)",
+    value=_per_line("window", "the mean of a window; each epoch's first is left out", by_epoch=True),
+    lines=(
+        form(
+            "data_time: ",
+            r"(?:Epoch(?:\(train\))? +\[<epoch>\]|Iter(?:\(train\))? +)\[ *<step>/\d+\].*?"
+            r"\btime: <seconds>,? +data_time: (?:.*\bloss: <loss>)?",
         ),
-    )
+        form("GPU number", r"GPU number: <world_size>\s*$"),
+        # of data; those of its val and test are further in
+        form("samples_per_gpu", r"^(?:data = dict\(|    )samples_per_gpu=<batch_size>,"),
+        form("Environment info", r"- Environment info:", begins=True),
+    ),
 )
 
 
@@ -183,23 +176,21 @@ def _last(launch: Launch) -> Value:
     return of_steps(launch, 1 / of_each[-1], "the mean of all steps since the third")
 
 
-DETECTRON2 = tool(
-    Grammar(
-        name="detectron2",
-        marks=("d2.utils.events",),
-        sure=r"d2\.utils\.events\]: +eta: .* iter: \d+ .*\btime: [\d.]+ ",
-        unit=unit_of_steps,
-        value=_last,
-        lines=(
-            form(
-                "d2.utils.events",
-                r"\]: +eta: .* iter: <step> +total_loss: <loss> .*?(?<!_)time: <seconds> +(?:last|data)_time: ",
-            ),
-            form("World size", r"World size: <world_size>\s*$", begins=True),
-            form("IMS_PER_BATCH", r"^\s*IMS_PER_BATCH: <global_batch>\s*$"),
-            form("Auto-scaling the config", r"Auto-scaling the config to batch_size=<global_batch>,"),
+DETECTRON2 = Grammar(
+    name="detectron2",
+    marks=("d2.utils.events",),
+    sure=r"d2\.utils\.events\]: +eta: .* iter: \d+ .*\btime: [\d.]+ ",
+    unit=unit_of_steps,
+    value=_last,
+    lines=(
+        form(
+            "d2.utils.events",
+            r"\]: +eta: .* iter: <step> +total_loss: <loss> .*?(?<!_)time: <seconds> +(?:last|data)_time: ",
         ),
-    )
+        form("World size", r"World size: <world_size>\s*$", begins=True),
+        form("IMS_PER_BATCH", r"^\s*IMS_PER_BATCH: <global_batch>\s*$"),
+        form("Auto-scaling the config", r"Auto-scaling the config to batch_size=<global_batch>,"),
+    ),
 )
 
 
@@ -224,17 +215,15 @@ def _of_cost(launch: Launch) -> list[int]:
     return [round(batch)] if abs(batch - round(batch)) < 0.02 * batch else []
 
 
-PADDLE = tool(
-    Grammar(
-        name="paddle",
-        marks=("ips: ",),
-        sure=r"[Ee]poch.*batch_cost: [\d.]+.*ips: [\d.]+",
-        unit="samples",
-        data="\0",
-        value=of_device("line", "ips of one card x cards; each epoch's first line is left out", by_epoch=True),
-        batches=_of_cost,
-        lines=tuple(form("ips: ", place + _COST + _IPS) for place in _PLACES),
-    )
+PADDLE = Grammar(
+    name="paddle",
+    marks=("ips: ",),
+    sure=r"[Ee]poch.*batch_cost: [\d.]+.*ips: [\d.]+",
+    unit="samples",
+    data="\0",
+    value=of_device("line", "ips of one card x cards; each epoch's first line is left out", by_epoch=True),
+    batches=_of_cost,
+    lines=tuple(form("ips: ", place + _COST + _IPS) for place in _PLACES),
 )
 
 
@@ -253,22 +242,20 @@ def _yolo(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
         yield {"epoch": bar[1], "step": bar[2] or bar[3], "bar_rate": rate}
 
 
-ULTRALYTICS = tool(
-    Grammar(
-        name="ultralytics",
-        marks=("it/s", "s/it"),
-        sure=_YOLO.pattern,
-        unit=unit_of_steps,
-        value=of_bars,
-        sizes=lambda launch: [len(text.split(",")) for text in launch.texts("listed")],
-        objects=_yolo,
-        lines=(
-            form("model=", r"\bmodel=(?P<model>[\w./-]+), ", begins=True),
-            form("device=", r"\bdevice=(?P<listed>\d+(?:,\d+)*), "),
-            # batch_size of the Namespace of YOLOv7 is of a device
-            form("batch", r"(?:\bbatch|train: weights=.*\bbatch_size)=<global_batch>, "),
-        ),
-    )
+ULTRALYTICS = Grammar(
+    name="ultralytics",
+    marks=("it/s", "s/it"),
+    sure=_YOLO.pattern,
+    unit=unit_of_steps,
+    value=of_bars,
+    sizes=lambda launch: [len(text.split(",")) for text in launch.texts("listed")],
+    objects=_yolo,
+    lines=(
+        form("model=", r"\bmodel=(?P<model>[\w./-]+), ", begins=True),
+        form("device=", r"\bdevice=(?P<listed>\d+(?:,\d+)*), "),
+        # batch_size of the Namespace of YOLOv7 is of a device
+        form("batch", r"(?:\bbatch|train: weights=.*\bbatch_size)=<global_batch>, "),
+    ),
 )
 
 
@@ -315,15 +302,13 @@ def _counted(launch: Launch) -> ImportedUnit:
     return "samples" if "samples" in launch.texts("counts") else unit_of_steps(launch)
 
 
-KERAS = tool(
-    Grammar(
-        name="keras",
-        marks=("/step", "/sample"),
-        sure=_FIT.pattern,
-        unit=_counted,
-        value=_of_fit,
-        objects=_fit,
-        lacks="has no epoch of model.fit without validation, whose seconds are in its bar",
-        lines=(form("Train on", r"^\s*Train on <train_samples> samples", begins=True),),
-    )
+KERAS = Grammar(
+    name="keras",
+    marks=("/step", "/sample"),
+    sure=_FIT.pattern,
+    unit=_counted,
+    value=_of_fit,
+    objects=_fit,
+    lacks="has no epoch of model.fit without validation, whose seconds are in its bar",
+    lines=(form("Train on", r"^\s*Train on <train_samples> samples", begins=True),),
 )
