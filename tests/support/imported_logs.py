@@ -70,10 +70,41 @@ SAID = {
     "llm_c.log": Said("llm_c", 4, 32, 655360.0, "tokens"),
     # 131,072 tokens in 0.5 s; the iteration of 9 s evaluated first
     "nanogpt.log": Said("nanogpt", 4, 128, 262144.0, "tokens", Given(world_size=4)),
+    # 32 samples in 4 s, on 2 data-parallel ranks
+    "gpt_neox.log": Said("megatron", 4, 16, 8.0, "samples"),
+    "nanochat.log": Said("nanochat", 4, 32, 523764.0, "tokens"),
+    # 20.4 / 5.09
+    "nanotron.log": Said("nanotron", 4, 4, 20400.0, "tokens", Given(parallelism="tp=1")),
+    "torchtune.log": Said("torchtune", 4, 8, 8019.0, "tokens", Given(world_size=4)),
+    # 1,048,576 tokens of a batch on 16 devices: 16 x 20,075
+    "olmo.log": Said("olmo", 16, 0, 321200.0, "tokens"),
+    "fairseq.log": Said("fairseq", 4, 0, 40100.2, "tokens"),
+    # 4 samples of a micro-batch on 2 devices in 0.125 s
+    "litgpt.log": Said("litgpt", 2, 4, 64.0, "samples", Given(world_size=2, batch_size=4)),
+    "prime_rl.log": Said("prime_rl", 2, 0, 4010.0, "tokens", Given(world_size=2)),
     "torchtitan_wps.log": Said("torchtitan", 8, 0, 25616.0, "tokens"),
     "composer.log": Said("composer", 16, 32, 1281.0, "samples"),
     "timm.log": Said("timm", 4, 256, 2000.0),
     "tf_orbit.log": Said("tf_orbit", 2, 0, 25.0, "steps"),
+    # (0.468 x 301 - 20.5 + 0.424 x 201 - 4.5) s are 500 steps
+    "pytorch_imagenet.log": Said(
+        "pytorch_imagenet",
+        4,
+        64,
+        128000 / 201.092,
+        "samples",
+        Given(world_size=4, batch_size=64),
+        (25600 / 40.504, 51200 / 80.804, 76800 / 120.368),
+    ),
+    # of 8 x 64 samples in 0.25 s
+    "metric_logger.log": Said("metric_logger", 8, 64, 512 / 0.2502, "samples", Given(batch_size=64)),
+    "mmengine.log": Said("mmengine", 8, 0, 2.0, "steps"),
+    "detectron2.log": Said("detectron2", 8, 2, 40.0, "samples", earlier=(2.5,)),
+    "paddle.log": Said("paddle", 2, 64, 640.25, "samples", Given(world_size=2)),
+    "ultralytics.log": Said(
+        "ultralytics", 2, 32, 259.2, "samples", earlier=(128.0, 192.0, 243.2, 2.0, 3.0, 3.8, 4.05)
+    ),
+    "keras.log": Said("keras", 2, 0, 1 / 0.201, "steps"),
     "superbench.jsonl": Said("superbench", 1, 0, 700.5, "samples"),
     "superbench_summary.json": Said("superbench", 8, 0, 324.0, "samples", Given(world_size=8)),
 }

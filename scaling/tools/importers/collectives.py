@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from scaling.records.run import ImportedBandwidth
 from scaling.tools.importers.lines import LogLine
-from scaling.tools.importers.logs import Found, Given, Refused, Skipped, Tool, once, world_size
+from scaling.tools.importers.logs import Found, Given, Refused, Skipped, Tool, bandwidth, once, world_size
 from scaling.tools.importers.nccl_tests import COLLECTIVES, busbw_over_algbw
 
 _NAMES = {name.replace("_", ""): name for name in COLLECTIVES}
@@ -65,42 +66,28 @@ def _read_rccl(lines: Iterable[LogLine], given: Given) -> Found:
 
 def _of_rccl(one: dict[str, Any], given: Given) -> ImportedBandwidth:
     devices = int(one["ranks"]) * int(one["gpusPerRank"]) if "ranks" in one else int(one["gpus"])
-    return ImportedBandwidth(
-        tool="rccl_tests",
-        log="",
-        collective=_collective(one["name"]),
-        world_size=world_size([devices], given),
-        size_bytes=int(one["size"]),
-        dtype=str(one["type"]),
-        redop="" if one["redop"] == "none" else str(one["redop"]),
-        in_place=bool(one["inPlace"]),
-        time_s=float(one["time"]) / 1e6,
-        algbw_gbytes_per_s=float(one["algBw"]),
-        busbw_gbytes_per_s=float(one["busBw"]),
-        wrong=int(one["wrong"]) if str(one["wrong"]).isdigit() else None,
-    )
+    times = [one[name] for name in ("time", "algBw", "busBw")]
+    wrong = int(one["wrong"]) if str(one["wrong"]).isdigit() else None
+    devices, place = world_size([devices], given), bool(one["inPlace"])
+    name = _collective(one["name"])
+    return bandwidth("rccl_tests", name, devices, one["size"], times, one["type"], one["redop"], place, wrong)
 
 
-RCCL = Tool(('"busBw"',), re.compile(r'"inPlace":\s*[01],.*"busBw":\s*[\d.]'), _read_rccl)
+RCCL = Tool("rccl_tests", ('"busBw"',), re.compile(r'"inPlace":\s*[01],.*"busBw":\s*[\d.]'), _read_rccl)
 
 
 # ---------------------------------------------------------------- NCCL Inspector
 # ext-profiler/inspector of github.com/NVIDIA/nccl: each rank dumps each collective of a program. The row of a size
 # is the dump with the lower median bandwidth.
 
+# collective, devices, bytes
+_Key = tuple[str, int, int]
 _DUMP = re.compile(r'\{.*"coll_perf".*\}')
 
 
-class _Dumps(NamedTuple):
-    """Results of one collective, number of devices and size."""
-
-    busbw: array[float]
-    algbw: array[float]
-    time_s: array[float]
-
-
 def _read_inspector(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped, dumps = Skipped(), dict[tuple[str, int, int], _Dumps]()
+    skipped = Skipped()
+    dumps: dict[_Key, array[float]] = defaultdict(lambda: array("d"))
     for line in lines:
         if "coll_perf" not in line.text:
             continue
@@ -109,11 +96,8 @@ def _read_inspector(lines: Iterable[LogLine], given: Given) -> Found:
         except _DAMAGED:
             skipped.add(line)
             continue
-        key = one.collective, one.world_size, one.size_bytes
-        of_key = dumps.setdefault(key, _Dumps(array("d"), array("d"), array("d")))
-        of_key.busbw.append(one.busbw_gbytes_per_s)
-        of_key.algbw.append(one.algbw_gbytes_per_s)
-        of_key.time_s.append(one.time_s)
+        said = (one.busbw_gbytes_per_s, one.algbw_gbytes_per_s, 1e6 * one.time_s)
+        dumps[one.collective, one.world_size, one.size_bytes].extend(said)
     notes = ("collectives of a program, each dumped by its ranks: the row is the lower median",)
     return Found(bandwidths=tuple(_middles(dumps)), notes=(*notes, *skipped.notes()) if dumps else ())
 
@@ -125,43 +109,20 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def _middles(dumps: dict[tuple[str, int, int], _Dumps]) -> Iterator[ImportedBandwidth]:
+def _middles(dumps: dict[_Key, array[float]]) -> Iterator[ImportedBandwidth]:
     for (collective, devices, size_bytes), each in sorted(dumps.items()):
-        order = sorted(range(len(each.busbw)), key=each.busbw.__getitem__)
-        place = order[(len(order) - 1) // 2]
-        yield _result(collective, devices, size_bytes, each.time_s[place], each.algbw[place], each.busbw[place])
+        rows = np.frombuffer(each).reshape(-1, 3)
+        middle = rows[np.argsort(rows[:, 0], kind="stable")[(len(rows) - 1) // 2]]
+        yield bandwidth("nccl_inspector", collective, devices, size_bytes, middle[::-1].tolist())
 
 
 def _of_dump(one: dict[str, Any], given: Given) -> ImportedBandwidth:
     said = one["coll_perf"]
     if said.get("coll_timing_source") == "collective_cpu":
         raise Refused("has times of the host (collective_cpu), which are not the collective's")
-    return _result(
-        _collective(said["coll"]),
-        world_size([int(one["header"]["n_ranks"])], given),
-        int(said["coll_msg_size_bytes"]),
-        float(said["coll_exec_time_us"]) / 1e6,
-        float(said["coll_algobw_gbs"]),
-        float(said["coll_busbw_gbs"]),
-    )
+    devices = world_size([int(one["header"]["n_ranks"])], given)
+    times = [said[f"coll_{name}"] for name in ("exec_time_us", "algobw_gbs", "busbw_gbs")]
+    return bandwidth("nccl_inspector", _collective(said["coll"]), devices, said["coll_msg_size_bytes"], times)
 
 
-def _result(
-    collective: str, devices: int, size_bytes: int, time_s: float, algbw: float, busbw: float
-) -> ImportedBandwidth:
-    return ImportedBandwidth(
-        tool="nccl_inspector",
-        log="",
-        collective=collective,
-        world_size=devices,
-        size_bytes=size_bytes,
-        dtype="",
-        redop="",
-        in_place=False,
-        time_s=time_s,
-        algbw_gbytes_per_s=algbw,
-        busbw_gbytes_per_s=busbw,
-    )
-
-
-INSPECTOR = Tool(("coll_perf",), re.compile(r'"coll_perf":\s*\{'), _read_inspector)
+INSPECTOR = Tool("nccl_inspector", ("coll_perf",), re.compile(r'"coll_perf":\s*\{'), _read_inspector)

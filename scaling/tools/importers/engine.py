@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scaling.analysis.table.imported import DEGREES, UNKNOWN
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
-from scaling.tools.importers.lines import CUT, LogLine
+from scaling.tools.importers.lines import CUT, LogLine, marked
 from scaling.tools.importers.logs import (
     APART,
     MOST_RATE,
@@ -40,7 +40,6 @@ from scaling.tools.importers.logs import (
     Refused,
     Rows,
     Skipped,
-    Tool,
     Trace,
     agreed,
     number,
@@ -130,8 +129,9 @@ class Rates:
         return np.frombuffer(self.rates)
 
     def later(self, by_epoch: bool = False) -> NDArray[np.float64]:
-        """A copy without the first, or without the first of each epoch."""
-        return np.delete(self.all(), [start for _, start, _ in self.epochs()] if by_epoch else [0])
+        """A copy without the first, or without that of each epoch, unless epochs have one window after a step."""
+        kept = np.delete(self.all(), [start for _, start, _ in self.epochs()] if by_epoch else [0])
+        return kept if kept.size or not self.places[0] % SHIFT else np.delete(self.all(), [0])
 
     def epochs(self) -> Iterator[tuple[int, int, int]]:
         """Each epoch and the range of its rates."""
@@ -164,6 +164,8 @@ class Launch:
         self.mixed = ""
         # the place that a line said for the lines after it, by speaker
         self.at: dict[Speaker, int | None] = {}
+        # what speakers said that begins a launch
+        self.opened: set[tuple[Speaker, str]] = set()
 
     def add(self, line: LogLine, values: Mapping[str, Any]) -> bool:
         """Add what a line says. Return True if it says a rate."""
@@ -257,17 +259,18 @@ class Launch:
             raise Refused(f"has totals from {totals.min():g} to {totals.max():g}, of several launches: split it")
         return float(np.median(totals))
 
-    def steady(self, metric: str, what: str) -> float:
-        """Median without the first place, of speakers that agree. Raises Refused."""
+    def steady(self, metric: str, what: str, by_epoch: bool = False) -> float:
+        """Median without the first place, or that of each epoch, of speakers that agree. Raises Refused."""
         if not self.rates[metric]:
             raise Unfinished(f"has no whole line of a {what} with its rate")
         of_each = [
             float(np.median(later, overwrite_input=True))
             for one in self.rates[metric].values()
-            if (later := one.later()).size
+            if (later := one.later(by_epoch)).size
         ]
         if not of_each:
-            raise Unfinished(f"has only its first {what}, which may include the start")
+            of = " of an epoch" if by_epoch else ""
+            raise Unfinished(f"has only its first {what}{of}, which may include the start")
         if max(of_each) > (1 + APART) * min(of_each):
             raise Refused(f"has ranks that disagree: rates from {min(of_each):g} to {max(of_each):g}")
         return float(np.median(of_each))
@@ -297,14 +300,14 @@ Value = tuple[float, tuple[str, ...]]
 Values = Callable[[Launch], Value]
 
 
-def of_all(what: str, *notes: str) -> Values:
-    """`<rate>` of all devices, the median after the first `what`."""
-    return lambda launch: (launch.steady("rate", what), notes)
+def of_all(what: str, *notes: str, by_epoch: bool = False) -> Values:
+    """`<rate>` of all devices, the median after the first `what`, or after that of each epoch."""
+    return lambda launch: (launch.steady("rate", what, by_epoch), notes)
 
 
-def of_device(what: str, *notes: str) -> Values:
-    """`<device_rate>` times devices, the median after the first `what`."""
-    return lambda launch: (launch.devices * launch.steady("device_rate", what), notes)
+def of_device(what: str, *notes: str, by_epoch: bool = False) -> Values:
+    """`<device_rate>` times devices, the median after the first `what`, or after that of each epoch."""
+    return lambda launch: (launch.devices * launch.steady("device_rate", what, by_epoch), notes)
 
 
 def of_asked(what: str, *notes: str) -> Values:
@@ -329,10 +332,7 @@ def per_step(what: str, *notes: str) -> Values:
     """The global batch over `<seconds>` or `<ms>` of a step, the median after the first `what`."""
 
     def value(launch: Launch) -> Value:
-        whole = launch.only("global_batch") or launch.devices * (
-            launch.only("batch_size") or launch.given.batch_size
-        )
-        if not whole:
+        if not (whole := global_batch(launch)):
             raise Refused("says neither its batch nor its global batch: add --batch-size N")
         in_ms = bool(launch.rates.get("ms"))
         return whole / launch.steady("ms" if in_ms else "seconds", what) * (1000 if in_ms else 1), notes
@@ -340,15 +340,32 @@ def per_step(what: str, *notes: str) -> Values:
     return value
 
 
+def global_batch(launch: Launch) -> int:
+    """Of all devices, said by the log or the flag; 0 if unknown."""
+    batch = launch.only("batch_size") or launch.given.batch_size
+    return launch.only("global_batch") or launch.devices * batch
+
+
 def of_steps(launch: Launch, steps_per_s: float, *notes: str) -> Value:
-    """Steps/s, or with `--batch-size` samples/s."""
-    if not launch.given.batch_size:
+    """Steps/s, or samples/s if the batch is known."""
+    if not (whole := global_batch(launch)):
         return steps_per_s, (*notes, "steps/s: --batch-size N makes samples of them")
-    return steps_per_s * launch.given.batch_size * launch.devices, notes
+    return steps_per_s * whole, notes
+
+
+def of_bars(launch: Launch) -> Value:
+    """Of `<bar_rate>`, the last of each epoch, the median after the first epoch."""
+    speakers = launch.rates["bar_rate"].values()
+    bars = {epoch: of.rates[end - 1] for of in speakers for epoch, _, end in of.epochs()}
+    later = [bars[epoch] for epoch in sorted(bars)[1:]] or list(bars.values())
+    left_out = "the first epoch left out" if len(bars) > 1 else "its start included"
+    return of_steps(
+        launch, float(np.median(later)), f"the last rate of each epoch's bar before a validation, {left_out}"
+    )
 
 
 def unit_of_steps(launch: Launch) -> ImportedUnit:
-    return "samples" if launch.given.batch_size else "steps"
+    return "samples" if global_batch(launch) else "steps"
 
 
 # ---------------------------------------------------------------- number of devices, batch, parallelism
@@ -370,11 +387,19 @@ def integers(low: float, high: float) -> set[int]:
     return set(range(ceil(low), floor(high) + 1))
 
 
-def ratios(one: float, other: float, half: float, times: int = 1) -> set[int]:
+def ratios(one: float, other: float, half: float, times: float = 1) -> set[int]:
     """The integers that `times` the ratio of two printed numbers may be; `half` is half of their last digit."""
     if other <= half:
         return set()
     return integers(times * (one - half) / (other + half), times * (one + half) / (other - half))
+
+
+def narrowed(launch: Launch, found: set[int]) -> dict[int, LogLine | None]:
+    """The number of devices, if digits leave one. Raises Refused if the flag's is none of several."""
+    given = launch.given.world_size
+    if len(found) > 1 and given and given not in found:
+        raise Refused(f"--world-size {given}: the log says {min(found)} to {max(found)}, by its rates")
+    return dict.fromkeys(found) if len(found) == 1 else {}
 
 
 def mesh(names: str, sizes: str) -> dict[str, int]:
@@ -430,7 +455,8 @@ class Grammar(Record, frozen=True, kw_only=True):
     """How a tool's log is read.
 
     `marks`, `sure`: a line of the tool has one of `marks` and matches `sure`.
-    `data`: a line with this text and without a rate is counted as skipped, unless `no_data` is in it.
+    `data`: a line with this text and without a rate is counted as skipped, unless `no_data` is in it. Without
+    `objects`, which find such lines, it is the first of `marks`.
     `value`: the rate over all devices, with notes. `lacks`: why a log without any rate is refused.
     `hint`: why the number of devices is unknown. `checks`: raise Refused for a rate that contradicts the launch.
     `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
@@ -446,7 +472,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     value: Values
     lines: tuple[Line, ...] = ()
     objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
-    data: str = "\0"
+    data: str = ""
     no_data: str = "\0"
     lacks: str = "has no whole line with a rate"
     hint: str = ""
@@ -458,13 +484,11 @@ class Grammar(Record, frozen=True, kw_only=True):
     worker: str = ""
     splits: bool = False
 
+    def read(self, lines: Iterable[LogLine], given: Given) -> Found:
+        """Read a log into rows. Raises Refused."""
+        return _Reading(self, given).read(lines)
 
-def tool(grammar: Grammar) -> Tool:
-    return Tool(grammar.marks, re.compile(grammar.sure), lambda lines, given: _Reading(grammar, given).read(lines))
 
-
-# digits of a number that a terminal wrapped
-_REST, _MOST_REST = re.compile(rf"[\d.,]+\s*{CUT}?$"), 20
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.DecodeError)
 
 
@@ -482,7 +506,8 @@ class _Reading:
 
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
-        for one in _marked(lines):
+        data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
+        for one in marked(lines):
             if not self._read(one) and data in one.text and no_data not in one.text:
                 self.skipped.add(one)
         self._close()
@@ -500,7 +525,7 @@ class _Reading:
                 if reason:
                     raise Refused(f"{reason.format(*match.groups())} (line {one.number})")
                 values = match.groupdict()
-                spoke |= self._add(one, values) if begins else self.launch.add(one, values)
+                spoke |= self._add(one, values, match[0]) if begins else self.launch.add(one, values)
         if self.grammar.objects is not None:
             try:
                 for said in self.grammar.objects(one, self.launch):
@@ -509,11 +534,13 @@ class _Reading:
                 self.skipped.add(one)
         return spoke
 
-    def _add(self, one: LogLine, values: Mapping[str, Any]) -> bool:
-        """Add a line that opens a launch if its speaker has said a rate."""
-        if self.launch.rates and self.launch.spoke((one.rank, values.get("rank"))):
+    def _add(self, one: LogLine, values: Mapping[str, Any], text: str = "") -> bool:
+        """Add a line that opens a launch if its speaker has said a rate, or the same before another's rates."""
+        speaker = (one.rank, values.get("rank"))
+        if self.launch.rates and (self.launch.spoke(speaker) or (speaker, text) in self.launch.opened):
             self._close()
             self.launch = Launch(self.given, one.number)
+        self.launch.opened.add((speaker, text))
         return self.launch.add(one, values)
 
     def _close(self) -> None:
@@ -530,18 +557,6 @@ class _Reading:
 
     def _broken_off(self) -> tuple[str, ...]:
         return tuple(f"not counted: the launch from line {first} on {why}" for first, why in self.unfinished)
-
-
-def _marked(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Mark a line as cut if the next one may be the rest of a number that a terminal wrapped."""
-    before: LogLine | None = None
-    for one in lines:
-        if before is not None:
-            is_rest = len(one.text) <= _MOST_REST and before.text[-1:].isdigit() and _REST.match(one.text)
-            yield before._replace(text=before.text + CUT) if is_rest else before
-        before = one
-    if before is not None:
-        yield before
 
 
 def _value(grammar: Grammar, launch: Launch) -> Value:

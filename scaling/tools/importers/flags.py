@@ -44,7 +44,7 @@ _PARALLELISM = Option(
 )
 _SPEED_OF = Option(
     "--speed-of",
-    help="worker or all: whose speed a line of mxnet, aws_fsdp or tf_official is, if the log does not prove it.",
+    help="worker or all: whose speed a line of mxnet, aws_fsdp, tf_official or mlperf is, if no line proves it.",
     metavar="WHOSE",
 )
 

@@ -6,7 +6,7 @@ launch, so it gives no interval. The Keras variant prints its warm-up as `Iter #
 
 from __future__ import annotations
 
-from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, form, tool
+from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, form
 from scaling.tools.importers.logs import Refused
 
 _LACKS = "has no whole line `Total img/sec on N GPU(s): ... +-...`: it was broken off"
@@ -36,23 +36,20 @@ def _agrees(launch: Launch, total: float) -> None:
             )
 
 
-TOOL = tool(
-    Grammar(
-        name="horovod",
-        marks=("mg/sec",),
-        sure=r"Total img/sec on \d+ \w+\(s\)|Img/sec per \w+: ?\d|Iter #\d+: \S+ img/sec per ",
-        unit="images",
-        data="mg/sec",
-        lacks=_LACKS,
-        value=_total,
-        checks=(_agrees,),
-        lines=(
-            form("Total", r"Total img/sec on <world_size> (?P<device_kind>\w+)\(s\): *<total> *\+- *\d"),
-            form("Img/sec per", r"Img/sec per \w+: *<device_rate> *\+- *\d"),
-            form("Iter #", r"Iter #<step>: *<rate> *img/sec per \w"),
-            form("Model: ", r"(?:^|[\s:])Model: *<model>\s*$", begins=True),
-            form("Batch size: ", r"(?:^|[\s:])Batch size: *<batch_size>\s*$", begins=True),
-            form("Number of ", r"(?:^|[\s:])Number of \w+: *<world_size>\s*$", begins=True),
-        ),
-    )
+TOOL = Grammar(
+    name="horovod",
+    marks=("mg/sec",),
+    sure=r"Total img/sec on \d+ \w+\(s\)|Img/sec per \w+: ?\d|Iter #\d+: \S+ img/sec per ",
+    unit="images",
+    lacks=_LACKS,
+    value=_total,
+    checks=(_agrees,),
+    lines=(
+        form("Total", r"Total img/sec on <world_size> (?P<device_kind>\w+)\(s\): *<total> *\+- *\d"),
+        form("Img/sec per", r"Img/sec per \w+: *<device_rate> *\+- *\d"),
+        form("Iter #", r"Iter #<step>: *<rate> *img/sec per \w"),
+        form("Model: ", r"(?:^|[\s:])Model: *<model>\s*$", begins=True),
+        form("Batch size: ", r"(?:^|[\s:])Batch size: *<batch_size>\s*$", begins=True),
+        form("Number of ", r"(?:^|[\s:])Number of \w+: *<world_size>\s*$", begins=True),
+    ),
 )

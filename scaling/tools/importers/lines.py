@@ -1,18 +1,21 @@
 """A log as lines, without colours and without tags that other programs put in front.
 
-A carriage return ends a line too, because progress bars use it. An unfinished last line gets an ellipsis, and a
-number directly before an ellipsis is not read. SageMaker prints carriage returns and escapes as `#015` and `#033`.
+A carriage return ends a line too, because progress bars use it. Of a notebook, outputs and Markdown are read. An
+unfinished last line gets an ellipsis, and a number directly before an ellipsis is not read. SageMaker prints
+carriage returns and escapes as `#015` and `#033`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from io import BytesIO
 from itertools import count, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scaling.errors import UsageError
 
@@ -48,7 +51,7 @@ def blocks(log: Path) -> Iterator[str]:
     """Yield whole lines, about a MiB at a time. Raises UsageError for unreadable files and binary files."""
     rest = b""
     try:
-        with log.open("rb") as file:
+        with BytesIO(_outputs(log)) if log.suffix == ".ipynb" else log.open("rb") as file:
             first = file.read(BLOCK_BYTES)
             _refuse_binary(first)
             for data in _chunks(first.removeprefix(BOM_UTF8), file):
@@ -61,6 +64,21 @@ def blocks(log: Path) -> Iterator[str]:
         raise UsageError(error.strerror or str(error)) from None
     if rest:
         yield _cleaned(rest) + (CUT if not rest.endswith(b"\r") else "") + "\n"
+
+
+def _outputs(notebook: Path) -> bytes:
+    """Outputs and Markdown of a Jupyter notebook, in order. Raises UsageError for another file."""
+    try:
+        cells = json.loads(notebook.read_bytes())["cells"]
+        parts = [part for cell in cells for part in (*cell.get("outputs", ()), _markdown(cell))]
+        texts = [part.get("text") or part.get("data", {}).get("text/plain", "") for part in parts]
+        return "\n".join(map("".join, texts)).encode("utf-8", "replace")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UsageError("is no notebook with outputs: save what its cell printed as text") from None
+
+
+def _markdown(cell: dict[str, Any]) -> dict[str, Any]:
+    return {"text": cell.get("source", "")} if cell.get("cell_type") == "markdown" else {}
 
 
 def _from_its_end(data: bytes) -> bytes:
@@ -93,6 +111,22 @@ def _cleaned(data: bytes) -> str:
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
+# digits of a number that a terminal wrapped
+_REST, _MOST_REST = re.compile(rf"[\d.,]+\s*{CUT}?$"), 20
+
+
+def marked(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Mark a line as cut if the next one may be the rest of a number that a terminal wrapped."""
+    before: LogLine | None = None
+    for one in lines:
+        if before is not None:
+            is_rest = len(one.text) <= _MOST_REST and before.text[-1:].isdigit() and _REST.match(one.text)
+            yield before._replace(text=before.text + CUT) if is_rest else before
+        before = one
+    if before is not None:
+        yield before
+
+
 # ---------------------------------------------------------------- tags
 
 # mpirun -tag-output `[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker `[1,mpirank:3,algo-1]<stdout>:`,
@@ -109,7 +143,7 @@ _TAGS = (
     r"\d{1,6}: ",  # srun -l
     r"\[\d{1,6}\] ",  # Hydra's -l and -prepend-rank
     r"\[pod/[^\]\s]+\][ \t]?",  # kubectl logs --prefix
-    r"\([A-Za-z_][\w.:<>-]* pid=\d+(?:, ip=[\w.:-]+)?\)[ \t]?",  # Ray
+    r"\([A-Za-z_][\w.:<>-]*(?:,(?: rank=\d+,)?)? pid=\d+(?:, ip=[\w.:-]+)?\)[ \t]?",  # Ray, SkyPilot
     r"[A-Za-z][\w.-]*[-_]\d+ +\| ?|[a-z][\w.-]*  +\| ?",  # docker compose
     r"(?:<\d{1,3}>)?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d " + _UNIT,
     # a time with its zone: kubectl logs --timestamps, docker logs -t, RFC 5424

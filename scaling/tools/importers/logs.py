@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Literal, NamedTuple, TypeVar
 
@@ -98,6 +98,7 @@ class Found(Record, frozen=True, kw_only=True):
 class Tool(NamedTuple):
     """An importer. A line belongs to the tool if it contains one of `marks` and matches `sure`."""
 
+    name: str
     marks: tuple[str, ...]
     sure: re.Pattern[str]
     read: Callable[[Iterable[LogLine], Given], Found]
@@ -225,6 +226,35 @@ def _precision(text: str) -> str:
 
 def compiled(*parts: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
+
+
+def bandwidth(
+    tool: str,
+    collective: str,
+    devices: int,
+    size_bytes: object,
+    times: Sequence[object],
+    dtype: object = "",
+    redop: object = "",
+    in_place: bool = False,
+    wrong: int | None = None,
+) -> ImportedBandwidth:
+    """A result; `times`: microseconds, algbw and busbw. Raises ValueError, TypeError."""
+    time_us, algbw, busbw = (float(str(value)) for value in times)
+    return ImportedBandwidth(
+        tool=tool,
+        log="",
+        collective=collective,
+        world_size=devices,
+        size_bytes=int(str(size_bytes)),
+        dtype=str(dtype).strip(),
+        redop=str(redop).strip().removeprefix("none"),
+        in_place=in_place,
+        time_s=time_us / 1e6,
+        algbw_gbytes_per_s=algbw,
+        busbw_gbytes_per_s=busbw,
+        wrong=wrong,
+    )
 
 
 def once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:

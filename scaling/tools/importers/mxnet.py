@@ -16,7 +16,7 @@ import numpy as np
 
 from scaling.records.run import ImportedRow
 from scaling.text import one_line
-from scaling.tools.importers.engine import SHIFT, Grammar, Launch, Rates, Unfinished, Value, form, tool
+from scaling.tools.importers.engine import SHIFT, Grammar, Launch, Rates, Unfinished, Value, form
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import (
     APART,
@@ -74,7 +74,7 @@ def _table_row(devices: int, rate: float, given: Given) -> ImportedRow:
     return row(given, tool="mxnet_benchmark", unit="images", rate=rate, devices=world_size([devices], given))
 
 
-BENCHMARK = Tool(("num_gpus",), _SURE_BENCHMARK, _read_benchmark)
+BENCHMARK = Tool("mxnet_benchmark", ("num_gpus",), _SURE_BENCHMARK, _read_benchmark)
 
 
 # ---------------------------------------------------------------- Speedometer
@@ -267,27 +267,23 @@ _SPEED = (
     r"|\s+Speed: *<epoch_rate>) samples/sec"
 )
 
-TOOL = tool(
-    Grammar(
-        name="mxnet",
-        marks=("samples/sec",),
-        sure="(?:Epoch|Iter)" + re.sub("<.*?>", r"[^\\s\\]]+", _SPEED),
-        unit="samples",
-        data="samples/sec",
-        no_data="] speed: ",
-        value=_rate,
-        sizes=_sizes,
-        batches=_batches,
-        objects=_said,
-        lacks=_LACKS,
-        checks=(_covers_an_epoch,),
-        lines=(
-            form("samples/sec", rf"(?:Node\[<rank>\].*?(?:Epoch|Iter)|Epoch|Iter){_SPEED}"),
-            form("Rank[", r"Epoch\[\d+\] Rank\[<gluon_rank>\] Batch\["),
-            form(
-                "Start training with", r"Start training with \[(?P<contexts>(?:[cg]pu\(\d{1,4}\)(?:, )?){1,512})\]"
-            ),
-            form("async", r"kv_store='[^']*(?P<asynchronous>async)"),
-        ),
-    )
+TOOL = Grammar(
+    name="mxnet",
+    marks=("samples/sec",),
+    sure="(?:Epoch|Iter)" + re.sub("<.*?>", r"[^\\s\\]]+", _SPEED),
+    unit="samples",
+    data="samples/sec",
+    no_data="] speed: ",
+    value=_rate,
+    sizes=_sizes,
+    batches=_batches,
+    objects=_said,
+    lacks=_LACKS,
+    checks=(_covers_an_epoch,),
+    lines=(
+        form("samples/sec", rf"(?:Node\[<rank>\].*?(?:Epoch|Iter)|Epoch|Iter){_SPEED}"),
+        form("Rank[", r"Epoch\[\d+\] Rank\[<gluon_rank>\] Batch\["),
+        form("Start training with", r"Start training with \[(?P<contexts>(?:[cg]pu\(\d{1,4}\)(?:, )?){1,512})\]"),
+        form("async", r"kv_store='[^']*(?P<asynchronous>async)"),
+    ),
 )

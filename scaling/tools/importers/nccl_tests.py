@@ -29,6 +29,7 @@ from scaling.tools.importers.logs import (
     Refused,
     Skipped,
     Tool,
+    bandwidth,
     number,
     once,
     world_size,
@@ -191,21 +192,10 @@ def _bandwidth(
     if "cpu_time" in values:
         raise Refused(_CPU_TIME)
     wrong = values.get("nwrong")
-    redop = str(result.get("redop", "none")).strip()
-    return ImportedBandwidth(
-        tool="nccl_tests",
-        log="",
-        collective=collective,
-        world_size=0,
-        size_bytes=int(result["size"]),
-        dtype=str(result["type"]).strip(),
-        redop="" if redop == "none" else redop,
-        in_place=in_place,
-        time_s=float(values["time"]) / 1e6,
-        algbw_gbytes_per_s=float(values["alg_bw"]),
-        busbw_gbytes_per_s=float(values["bus_bw"]),
-        wrong=int(wrong) if isinstance(wrong, int | float) and wrong >= 0 else None,
-    )
+    wrong = int(wrong) if isinstance(wrong, int | float) and wrong >= 0 else None
+    times = [values[name] for name in ("time", "alg_bw", "bus_bw")]
+    redop = result.get("redop", "none")
+    return bandwidth("nccl_tests", collective, 0, result["size"], times, result["type"], redop, in_place, wrong)
 
 
 # ---------------------------------------------------------------- table
@@ -321,21 +311,10 @@ def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[Impor
         return
     for in_place, (group, value) in enumerate(zip(groups, values, strict=True)):
         assert value is not None
-        wrong = group[3] if width > 3 and columns[time + 3] == "wrong" else "N/A"
-        yield ImportedBandwidth(
-            tool="nccl_tests",
-            log="",
-            collective="",
-            world_size=0,
-            size_bytes=int(left[0]),
-            dtype=words[0] if words else "",
-            redop=words[1] if len(words) > 1 and words[1] != "none" else "",
-            in_place=bool(in_place),
-            time_s=value[0] / 1e6,
-            algbw_gbytes_per_s=value[1],
-            busbw_gbytes_per_s=value[2],
-            wrong=int(number(wrong)) if _NUMBER.fullmatch(wrong) else None,  # may be written as 1.04858e+06
-        )
+        said = group[3] if width > 3 and columns[time + 3] == "wrong" else "N/A"
+        wrong = int(number(said)) if _NUMBER.fullmatch(said) else None  # may be written as 1.04858e+06
+        dtype, redop = [*words, "", ""][:2]
+        yield bandwidth("nccl_tests", "", 0, left[0], value, dtype, redop, bool(in_place), wrong)
 
 
 def _values(group: Sequence[str]) -> tuple[float, float, float] | None:
@@ -345,4 +324,4 @@ def _values(group: Sequence[str]) -> tuple[float, float, float] | None:
     return (time, algbw, busbw) if time > 0 else None
 
 
-TOOL = Tool(("busbw", "nccl_version"), _SURE, _read)
+TOOL = Tool("nccl_tests", ("busbw", "nccl_version"), _SURE, _read)

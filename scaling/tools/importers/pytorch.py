@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import prod
-from statistics import median
 from typing import Any
 
 from scaling.records.run import ImportedUnit
@@ -18,10 +17,9 @@ from scaling.tools.importers.engine import (
     form,
     mesh,
     of_asked,
+    of_bars,
     of_device,
-    of_steps,
     sizes,
-    tool,
     unit_of_steps,
 )
 from scaling.tools.importers.lines import LogLine
@@ -78,46 +76,43 @@ def _samples_of_a_step(launch: Launch, rate: float) -> None:
         )
 
 
-HF_TRAINER = tool(
-    Grammar(
-        name="hf_trainer",
-        marks=("train_samples_per_second",),
-        sure=r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=",
-        unit="samples",
-        data="train_samples_per_second",
-        value=_of_the_trainer,
-        sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
-        checks=(_samples_of_a_step, _was_not_stopped),
-        lines=(
-            form("Running training", r"\*{5} Running training \*{5}", begins=True),
-            form("batch size per device", r"Instantaneous batch size per device = <batch_size>\s*$"),
-            form("Total train batch size", r"Total train batch size \([^)]*\) = <global_batch>\s*$"),
-            form("ccumulation steps", r"Gradient [Aa]ccumulation steps = <accumulation>\s*$"),
-            form("Num Epochs", r"Num Epochs = <epochs>\s*$"),
-            form(
-                "Continuing training",
-                r"Continuing training from global step ([1-9][\d,]{0,30})\s*$",
-                reason="was resumed from global step {}: its rates count the steps before it, too, over the "
-                "seconds after it alone",
-            ),
-            form("it", r"\| *(?P<done>\d{1,12})/(?P<length>\d{1,12}) \[.*(?:it/s|s/it)"),
-            *(
-                form(name, text.format(name=name, value=f"<{value}>"))
-                for name, value in (
-                    ("train_samples_per_second", "total"),
-                    ("train_steps_per_second", "steps_total"),
-                    ("train_runtime", "_runtime"),
-                    ("epoch", "_epoch"),
-                )
-                for text in (
-                    # printed, in a file of JSON, as a block
-                    r"['\"]{name}['\"]: *['\"]?{value}['\"]?\s*[,}}]",
-                    r'^ {{2,}}"{name}": {value}\s*$',
-                    r"^\s*{name} +=\s+{value}\s*$",
-                )
-            ),
+HF_TRAINER = Grammar(
+    name="hf_trainer",
+    marks=("train_samples_per_second",),
+    sure=r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=",
+    unit="samples",
+    value=_of_the_trainer,
+    sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
+    checks=(_samples_of_a_step, _was_not_stopped),
+    lines=(
+        form("Running training", r"\*{5} Running training \*{5}", begins=True),
+        form("batch size per device", r"Instantaneous batch size per device = <batch_size>\s*$"),
+        form("Total train batch size", r"Total train batch size \([^)]*\) = <global_batch>\s*$"),
+        form("ccumulation steps", r"Gradient [Aa]ccumulation steps = <accumulation>\s*$"),
+        form("Num Epochs", r"Num Epochs = <epochs>\s*$"),
+        form(
+            "Continuing training",
+            r"Continuing training from global step ([1-9][\d,]{0,30})\s*$",
+            reason="was resumed from global step {}: its rates count the steps before it, too, over the "
+            "seconds after it alone",
         ),
-    )
+        form("it", r"\| *(?P<done>\d{1,12})/(?P<length>\d{1,12}) \[.*(?:it/s|s/it)"),
+        *(
+            form(name, text.format(name=name, value=f"<{value}>"))
+            for name, value in (
+                ("train_samples_per_second", "total"),
+                ("train_steps_per_second", "steps_total"),
+                ("train_runtime", "_runtime"),
+                ("epoch", "_epoch"),
+            )
+            for text in (
+                # printed, in a file of JSON, as a block
+                r"['\"]{name}['\"]: *['\"]?{value}['\"]?\s*[,}}]",
+                r'^ {{2,}}"{name}": {value}\s*$',
+                r"^(?:#|INFO)?\s*{name} +=\s+{value}\s*$",
+            )
+        ),
+    ),
 )
 
 
@@ -225,33 +220,26 @@ def _lightning_rate(launch: Launch) -> Value:
         return launch.devices * launch.steady("device_rate", "window"), ("the first window is left out",)
     if not launch.rates.get("bar_rate"):
         raise Unfinished("has no whole bar of an epoch with its rate")
-    speakers = launch.rates["bar_rate"].values()
-    bars = {epoch: of.rates[end - 1] for of in speakers for epoch, _, end in of.epochs()}
-    later = [bars[epoch] for epoch in sorted(bars)[1:]] or list(bars.values())
-    left_out = "the first epoch left out" if len(bars) > 1 else "its start included"
-    note = f"the last rate of each epoch's bar before a validation, {left_out}"
-    return of_steps(launch, median(later), note)
+    return of_bars(launch)
 
 
-LIGHTNING = tool(
-    Grammar(
-        name="lightning",
-        marks=("it/s", "s/it", "samples_per_sec"),
-        sure=rf"(?:Epoch \d+|Training[^:|]*){_DRAWN}"
-        r"\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)"
-        r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
-        r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
-        unit=_lightning_unit,
-        value=_lightning_rate,
-        sizes=_lightning_sizes,
-        objects=_of_lightning,
-        lacks="has no whole bar of an epoch with its rate before a validation, whose seconds are in later bars",
-        lines=(
-            form("Starting with", r"Starting with <world_size> processes", begins=True),
-            form("Using ", r"Using (?P<precision>16bit|bfloat16) (?:native |Native |Automatic )"),
-            form("MEMBER: ", r"MEMBER: \d+/<world_size>\s*$", begins=True),
-        ),
-    )
+LIGHTNING = Grammar(
+    name="lightning",
+    marks=("it/s", "s/it", "samples_per_sec"),
+    sure=rf"(?:Epoch \d+|Training[^:|]*){_DRAWN}"
+    r"\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)"
+    r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
+    r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
+    unit=_lightning_unit,
+    value=_lightning_rate,
+    sizes=_lightning_sizes,
+    objects=_of_lightning,
+    lacks="has no whole bar of an epoch with its rate before a validation, whose seconds are in later bars",
+    lines=(
+        form("Starting with", r"Starting with <world_size> processes", begins=True),
+        form("Using ", r"Using (?P<precision>16bit|bfloat16) (?:native |Native |Automatic )"),
+        form("MEMBER: ", r"MEMBER: \d+/<world_size>\s*$", begins=True),
+    ),
 )
 
 
@@ -260,17 +248,14 @@ LIGHTNING = tool(
 # speed of all devices: input.shape[0] x the data-parallel size. Some variants count their own samples: `--speed-of
 # worker`.
 
-AWS_FSDP = tool(
-    Grammar(
-        name="aws_fsdp",
-        marks=("samples/sec",),
-        sure=r"Batch:? \d+,? Loss: \S+, Speed: \S+ samples/sec",
-        unit="samples",
-        data="samples/sec",
-        no_data="Running Avg",
-        value=of_asked("line", "the first line is left out"),
-        lines=(form("samples/sec", r"Batch:? <step>,? Loss: <loss>, Speed: *<rate> samples/sec"),),
-    )
+AWS_FSDP = Grammar(
+    name="aws_fsdp",
+    marks=("samples/sec",),
+    sure=r"Batch:? \d+,? Loss: \S+, Speed: \S+ samples/sec",
+    unit="samples",
+    no_data="Running Avg",
+    value=of_asked("line", "the first line is left out"),
+    lines=(form("samples/sec", r"Batch:? <step>,? Loss: <loss>, Speed: *<rate> samples/sec"),),
 )
 
 
@@ -297,21 +282,19 @@ def _building(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
     yield {**degrees, "world_size": None if "=-1" in text else size, "begins": True}
 
 
-TORCHTITAN = tool(
-    Grammar(
-        name="torchtitan",
-        splits=True,
-        marks=("tps:", "wps:"),
-        sure=r"step: *\d+ .*loss: *\S+ .*[tw]ps: *[\d,]+",
-        unit="tokens",
-        data="tps:",
-        no_data="validate step",
-        value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
-        objects=_building,
-        lines=(
-            form("ps:", r"step:(?<!validate step:) *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
-            form("local batch size", r"local batch size:? <batch_size>[,\s]"),
-            form("Model ", r"Model (?P<model>\S+ \S+) size: \d"),
-        ),
-    )
+TORCHTITAN = Grammar(
+    name="torchtitan",
+    splits=True,
+    marks=("tps:", "wps:"),
+    sure=r"step: *\d+ .*loss: *\S+ .*[tw]ps: *[\d,]+",
+    unit="tokens",
+    data="tps:",
+    no_data="validate step",
+    value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
+    objects=_building,
+    lines=(
+        form("ps:", r"step:(?<!validate step:) *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
+        form("local batch size", r"local batch size:? <batch_size>[,\s]"),
+        form("Model ", r"Model (?P<model>\S+ \S+) size: \d"),
+    ),
 )

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from scaling.records.run import ImportedUnit
-from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, sizes, tool
+from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, sizes
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import NUMBER, Refused, compiled
 
@@ -60,17 +61,15 @@ def _dlbs_sizes(launch: Launch) -> Iterable[int]:
     return [len([one for one in text.split(",") if one.strip()]) or 1 for text in gpus]
 
 
-DLBS = tool(
-    Grammar(
-        name="dlbs",
-        marks=("__results.throughput__", "__results.time__", "__exp."),
-        sure=r"^[ \t]*__(?:results|exp)\.\w+__[ \t]*=",
-        unit="images",
-        value=_throughput,
-        sizes=_dlbs_sizes,
-        objects=_pair,
-        lacks="has no results.throughput: its status is not ok",
-    )
+DLBS = Grammar(
+    name="dlbs",
+    marks=("__results.throughput__", "__results.time__", "__exp."),
+    sure=r"^[ \t]*__(?:results|exp)\.\w+__[ \t]*=",
+    unit="images",
+    value=_throughput,
+    sizes=_dlbs_sizes,
+    objects=_pair,
+    lacks="has no results.throughput: its status is not ok",
 )
 
 
@@ -79,7 +78,8 @@ DLBS = tool(
 # which the rules do not define. Samples of gpt3 are tokens (NVIDIA v3.1: 5154997.27), of llama2_70b_lora sequences
 # (384 in 199.4 s, logged as 1.9258), of llama31_8b sequences (AMD: 172,032 in 5,744 s, logged as 30.69) and of
 # llama31_405b (CoreWeave, v5.0: a batch of 1152 in 8.6313 s, logged as 133.468). A rate after `run_stop` is the
-# average of the whole training.
+# average of the whole training. NVIDIA's RetinaNet counts one device in v4.0 (GigaComputing: 1,170,432 images in
+# 541 s on 8 devices, logged as 287.1) and all in v5.0; its train_samples are batches. Seconds of an epoch decide.
 
 _OLD = re.compile(r":::MLL (\d+)\.\d+ (\w+): (\{.*)$")
 _MLPERF_FACTS = {
@@ -96,6 +96,10 @@ _BENCHMARK_UNITS: Mapping[str, ImportedUnit] = {
 }  # fmt: skip
 # one throughput, the average of the whole training
 _WHOLE = {"dlrm", "dlrm_dcnv2"}
+# the seconds of an epoch over those that its rate needs: the rest is evaluation
+_LEAST_EPOCH, _MOST_EPOCH = 0.95, 1.5
+# of MLPerf's RetinaNet
+_OPEN_IMAGES = 1_170_301
 
 
 def _event(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
@@ -107,7 +111,9 @@ def _event(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     else:
         found = json.loads(text[text.index(":::MLLOG ") + 9 :].removesuffix(CUT))
         time, key, value = found.get("time_ms"), str(found["key"]), found.get("value")
-    if key in _MLPERF_FACTS and isinstance(value, str | int):
+    if key == "train_samples" and isinstance(value, int):
+        yield {"_train_samples": value}
+    elif key in _MLPERF_FACTS and isinstance(value, str | int):
         yield {_MLPERF_FACTS[key]: value, "begins": key == "submission_benchmark"}
     elif key == "run_stop":
         yield {"_stopped": "yes"}
@@ -121,12 +127,33 @@ def _event(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
 def _tracked(launch: Launch) -> Value:
     benchmark, rates = _benchmark(launch), launch.pooled("rate")
     if len(rates) > 1:
-        return launch.steady("rate", "throughput"), ("tracked_stats after the first",)
+        rate, notes = launch.steady("rate", "throughput"), ("tracked_stats after the first",)
+        if benchmark in ("ssd", "retinanet") and _of_a_device(launch, rate):
+            return rate * launch.devices, (*notes, f"one device's own rate x {launch.devices}")
+        return rate, notes
     if launch.rates.get("whole_total"):
         return launch.middle("whole_total"), ("of the whole training",)
     if benchmark in _WHOLE and len(rates):
         return float(rates[0]), ("of the whole training",)
     return launch.steady("rate", "throughput"), ()
+
+
+def _of_a_device(launch: Launch, rate: float) -> bool:
+    """Whether the rate is of one device, by the median time between two epochs. Raises Refused without proof."""
+    if launch.given.speed_of:
+        return launch.given.speed_of == "worker"
+    times_ms = np.frombuffer(next(iter(launch.rates["rate"].values())).places, np.int64)
+    seconds = float(np.median(np.diff(times_ms))) / 1000
+    epoch = int(launch.last.get("_train_samples", 0))
+    in_batches = epoch * launch.only("global_batch")
+    images = in_batches if abs(in_batches - _OPEN_IMAGES) < 0.02 * _OPEN_IMAGES else epoch
+    for devices in (1, launch.devices):
+        if images and _LEAST_EPOCH < rate * devices * seconds / images < _MOST_EPOCH:
+            return devices > 1
+    raise Refused(
+        "does not tell whether its throughput is of one device or of all: the seconds of an epoch fit neither; "
+        "say --speed-of worker or --speed-of all"
+    )
 
 
 def _benchmark(launch: Launch) -> str:
@@ -137,32 +164,38 @@ def _benchmark(launch: Launch) -> str:
     return min(named)
 
 
-MLPERF = tool(
-    Grammar(
-        name="mlperf",
-        marks=(":::MLL",),
-        sure=r":::MLL(?:OG \{| [\d.]+ \w+: )",
-        unit=lambda launch: _BENCHMARK_UNITS[_benchmark(launch)],
-        value=_tracked,
-        objects=_event,
-        models=lambda launch: launch.texts("benchmark"),
-        lacks="has no tracked_stats with a throughput",
-    )
+MLPERF = Grammar(
+    name="mlperf",
+    marks=(":::MLL",),
+    sure=r":::MLL(?:OG \{| [\d.]+ \w+: )",
+    unit=lambda launch: _BENCHMARK_UNITS[_benchmark(launch)],
+    value=_tracked,
+    objects=_event,
+    models=lambda launch: launch.texts("benchmark"),
+    lacks="has no tracked_stats with a throughput",
 )
 
 
 # ---------------------------------------------------------------- DLLogger
-# NVIDIA's DLLogger (github.com/NVIDIA/dllogger) writes `DLLL {json}` or `DLL <time> - ...`. `total_ips` and
-# `items_per_sec` count all GPUs; `compute_ips` excludes the wait for data. METADATA has the units and may follow
-# the data. `val.` is not training.
+# NVIDIA's DLLogger (github.com/NVIDIA/dllogger) writes `DLLL {json}` or `DLL <time> - ...`, maybe behind a bar.
+# METRICS and the items or frames of FastPitch and HiFi-GAN count all GPUs; `compute_ips` excludes the wait for
+# data. METADATA has the units and may follow the data. `val.` is not training.
 
-_PLAIN = re.compile(r"(?:^|\s)DLL \d{4}-\d\d-\d\d [\d:.]+ - (.*)")
+_DLL = r"(?:^|[\s\]])DLL \d{4}-\d\d-\d\d "
+_PLAIN = re.compile(rf"{_DLL}[\d:.]+ - (.*)")
+# `Epoch: 0 Iteration: 1`, `(0, 1)`, `epoch    1 | iter   1/19`
+_STEP = re.compile(r"(?:(?:[A-Z][a-z]+ ?)+: \d+ *)+(?! *:)|\([\d, ]*\)|epoch +\d+ \|(?: iter +\d+)?")
+# METRICS, with the unit that they have without METADATA
+_METRICS = {
+    "total_ips": "", "compute_ips": "", "items_per_sec": "items/s", "throughput_train": "",
+    "training_sequences_per_second": "seq/s", "perf_fps": "img/s",
+}  # fmt: skip
 _METRIC = compiled(
-    r"(?:^|[\s|])(?:train[._])?(total_ips|compute_ips|items_per_sec) *: *",
+    rf"(?:^|[\s|])(?:train[._])?({'|'.join(_METRICS)}) *: *",
     NUMBER,
-    r"(?: +([A-Za-z]+/s\w*)| *$| +\|| {2,})",
+    r"(?: +([A-Za-z]+/s\w*)| *$| +\|| {2,}| (?=\w+ : ))",
 )
-_METRICS = {"total_ips": "", "items_per_sec": "", "compute_ips": "compute_"}
+_SPOKEN = compiled(r"(\|) +", NUMBER, r" (items/s|frames/s) \|")
 # by the number of parts of a step
 _DEPTHS = ("summary", "epoch", "iteration")
 _UNITS: Mapping[str, ImportedUnit] = {
@@ -172,8 +205,8 @@ _UNITS: Mapping[str, ImportedUnit] = {
 _SETTINGS = {
     **dict.fromkeys(("world_size", "num_gpus", "ngpus", "gpus", "num_devices"), "world_size"),
     **dict.fromkeys(("local_batch_size", "batch_size_per_gpu", "per_gpu_batch_size"), "batch_size"),
-    "global_batch_size": "global_batch", "arch": "model", "model": "model", "precision": "precision",
-    "amp": "amp", "mode": "mode",
+    "global_batch_size": "global_batch", **dict.fromkeys(("arch", "model"), "model"),
+    "precision": "precision", "amp": "amp", "mode": "mode",
 }  # fmt: skip
 
 
@@ -205,18 +238,19 @@ def _plain(said: str) -> Iterator[Mapping[str, Any]]:
     if "PARAMETER" in said:
         yield from _settings(re.findall(r"(\w+) : (\S+)(?= )", f"{said} "))
         return
-    found = list(_METRIC.finditer(said))
+    found = [*_METRIC.finditer(said), *(() if " val" in said else _SPOKEN.finditer(said))]
     if not found and re.search(r"(?<!val\.)(?:total|compute)_ips", said):
         raise ValueError
+    step = re.findall(r"\d+", head[0])[:2] if (head := _STEP.match(said)) is not None else []
     for metric in found:
-        step = re.findall(r"\d+", said[: metric.start()].partition("train.")[0])[:2]
-        yield {**_at(metric[1], list(map(int, step)), metric[2]), "unit": metric[3]}
+        unit = metric[3] or _METRICS.get(metric[1])
+        yield {**_at(metric[1], list(map(int, step)), metric[2]), "unit": unit or None}
 
 
 def _at(metric: str, step: list[int], rate: object) -> dict[str, Any]:
     depth = min(len(step), 2)
     at = dict(zip(("epoch", "step"), [*step, 0], strict=False)) if step else {}
-    return {**at, f"{_METRICS[metric]}{_DEPTHS[depth]}_rate": rate}
+    return {**at, f"{'compute_' * (metric == 'compute_ips')}{_DEPTHS[depth]}_rate": rate}
 
 
 def _settings(said: Iterable[tuple[object, object]]) -> Iterator[Mapping[str, Any]]:
@@ -232,7 +266,9 @@ def _settings(said: Iterable[tuple[object, object]]) -> Iterator[Mapping[str, An
 
 def _ips(launch: Launch) -> Value:
     """The median of iterations after the first, else of epochs after the first, else the summary."""
-    for prefix, notes in (("", ()), ("compute_", ("compute_ips: without the wait for data",))):
+    counted = [unit for unit in launch.texts("unit") if unit and _unit_of(unit) == "samples"]
+    own = tuple(f"a sample is one of its {unit.partition('/')[0]}" for unit in counted)
+    for prefix, notes in (("", own), ("compute_", ("compute_ips: without the wait for data", *own))):
         for what in reversed(_DEPTHS):
             metric = f"{prefix}{what}_rate"
             if (count := len(launch.pooled(metric))) and what != "summary" and (count > 1 or what == "iteration"):
@@ -242,23 +278,25 @@ def _ips(launch: Launch) -> Value:
     raise Unfinished(_NO_IPS)
 
 
+def _unit_of(text: str) -> ImportedUnit:
+    return _UNITS.get(text.partition("/")[0].lower(), "samples")
+
+
 def _unit(launch: Launch) -> ImportedUnit:
-    units = {_UNITS.get(unit.partition("/")[0].lower(), "samples") for unit in launch.texts("unit")}
+    units = set(map(_unit_of, launch.texts("unit")))
     if len(units) > 1:
         raise Refused(f"says several units: {', '.join(sorted(units))}")
     return units.pop() if units else "samples"
 
 
-_NO_IPS = "has no total_ips or compute_ips of a training"
+_NO_IPS = "has no rate of a training (total_ips, items_per_sec, throughput_train, training_sequences_per_second)"
 
-DLLOGGER = tool(
-    Grammar(
-        name="dllogger",
-        marks=("DLL",),
-        sure=r"^\s*DLLL \{|(?:^|\s)DLL \d{4}-\d\d-\d\d .*?- ",
-        unit=_unit,
-        value=_ips,
-        objects=_logged,
-        lacks=_NO_IPS,
-    )
+DLLOGGER = Grammar(
+    name="dllogger",
+    marks=("DLL",),
+    sure=rf"^\s*DLLL \{{|{_DLL}.*?- ",
+    unit=_unit,
+    value=_ips,
+    objects=_logged,
+    lacks=_NO_IPS,
 )

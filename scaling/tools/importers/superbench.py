@@ -70,4 +70,4 @@ def _trained(one: re.Match[str], given: Given) -> ImportedRow:
     )
 
 
-TOOL = Tool(("throughput",), _SURE, _read_superbench)
+TOOL = Tool("superbench", ("throughput",), _SURE, _read_superbench)

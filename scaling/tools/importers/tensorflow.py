@@ -17,42 +17,23 @@ from scaling.tools.importers.engine import (
     of_asked,
     of_steps,
     sizes,
-    tool,
     unit_of_steps,
 )
 from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import APART, NUMBER, Refused, compiled, number
+from scaling.tools.importers.logs import APART, Refused, number
 
 # ---------------------------------------------------------------- official models
 # `TimeHistory` of their Keras callback, over all replicas. Their final mean includes the start, so windows after
 # the first are read. Under Horovod each process prints its own windows; then `--speed-of` is needed.
 
-_WINDOW = compiled(
-    "TimeHistory: *",
-    NUMBER,
-    " seconds, *",
-    NUMBER,
-    rf" examples/second between steps (\d+) and (\d+)(?![\d{CUT}])",
-)
 _DEVICE = r"(?:device:|/)([CG]PU):\d+"
 _MIRRORED = re.compile(rf"MirroredStrategy with devices \(((?:'[^']*{_DEVICE}'(?:, )?)+),?\)\s*$")
+_WINDOW = ("_window_s", "_window_speed", "_first", "_last")
 # of seconds with two decimals
 _ROUNDING = 0.001
 
 
-def _windows(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
-    text = line.text
-    if "TimeHistory:" in text and (window := _WINDOW.search(text)) is not None:
-        steps = int(window[4]) - int(window[3])
-        if steps < 1:
-            raise ValueError
-        yield {
-            "step": window[3], "rate": window[2], "samples_rate": number(window[1]) * number(window[2]) / steps,
-        }  # fmt: skip
-    yield from _mirrored(line, launch)
-
-
-def _mirrored(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
+def mirrored(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
     text = line.text
     if "MirroredStrategy" in text and (devices := _MIRRORED.search(text)) is not None:
         kinds = re.findall(_DEVICE, devices[1])
@@ -62,12 +43,14 @@ def _mirrored(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 
 
 def _samples(launch: Launch) -> list[int]:
-    """Empty if rounding hides whether samples per step are a multiple of the devices."""
-    if not launch.rates.get("samples_rate"):
+    """Of the last window; empty if rounding hides whether samples per step are a multiple of the devices."""
+    seconds, rate, first, last = (number(launch.last.get(name, "0")) for name in _WINDOW)
+    if last <= first:
         return []
-    step = launch.steady("samples_rate", "window")
+    step = seconds * rate / (last - first)
     if launch.given.speed_of == "worker":
-        step *= max(len(launch.rates["rate"]), 1) if len(launch.rates["rate"]) > 1 else launch.devices
+        spoke = len(launch.rates["rate"])
+        step *= spoke if spoke > 1 else launch.devices
     whole = round(step / launch.devices)
     return [whole] if whole and abs(step - whole * launch.devices) <= _ROUNDING * launch.devices * whole else []
 
@@ -78,26 +61,29 @@ def _num_gpus_divide(launch: Launch, _: float) -> None:
             raise Refused(f"--world-size {launch.devices}: each process has {gpus} GPUs (--num_gpus)")
 
 
-TF_OFFICIAL = tool(
-    Grammar(
-        name="tf_official",
-        marks=("TimeHistory:", "BenchmarkMetric:"),
-        sure=r"TimeHistory: \S+ seconds, \S+ examples/second|BenchmarkMetric: \{'global step': *\d",
-        unit="samples",
-        data="examples",
-        value=of_asked("window", "the median of windows after the first"),
-        batches=_samples,
-        objects=_windows,
-        lacks="has no whole window of steps",
-        checks=(_num_gpus_divide,),
-        lines=(
-            form("num_gpus", r"(?:--num_gpus[= ]|'num_gpus': )<num_gpus>(?![\w.])"),
-            form(
-                "BenchmarkMetric",
-                r"'global step': *<step>, *'time_taken': *<_seconds>, *'examples_per_second': *<rate>\}",
-            ),
+TF_OFFICIAL = Grammar(
+    name="tf_official",
+    marks=("TimeHistory:", "BenchmarkMetric:"),
+    sure=r"TimeHistory: \S+ seconds, \S+ examples/second|BenchmarkMetric: \{'global step': *\d",
+    unit="samples",
+    data="examples",
+    value=of_asked("window", "the median of windows after the first"),
+    batches=_samples,
+    objects=mirrored,
+    lacks="has no whole window of steps",
+    checks=(_num_gpus_divide,),
+    lines=(
+        form(
+            "TimeHistory:",
+            r"TimeHistory: *<_window_s> seconds, *(?=<_window_speed>)<rate> examples/second between steps "
+            r"<_first> and (?=<_last>)<step>",
         ),
-    )
+        form("num_gpus", r"(?:--num_gpus[= ]|'num_gpus': )<num_gpus>(?![\w.])"),
+        form(
+            "BenchmarkMetric",
+            r"'global step': *<step>, *'time_taken': *<_seconds>, *'examples_per_second': *<rate>\}",
+        ),
+    ),
 )
 
 
@@ -112,20 +98,16 @@ def _steps(launch: Launch) -> Value:
     return of_steps(launch, steps_per_s, "steps/s with one decimal; the first loop is left out")
 
 
-ORBIT = tool(
-    Grammar(
-        name="tf_orbit",
-        marks=("train | step:",),
-        sure=r"train \| step: +\d+ \| steps/sec: +[\d.]+ \|",
-        unit=unit_of_steps,
-        data="train | step:",
-        no_data="training until step",
-        value=_steps,
-        objects=_mirrored,
-        lines=(
-            form("train | step:", r"\btrain \| step: +<step> \| steps/sec: +(?P<steps_rate>\d+\.\d) \| output:"),
-        ),
-    )
+ORBIT = Grammar(
+    name="tf_orbit",
+    marks=("train | step:",),
+    sure=r"train \| step: +\d+ \| steps/sec: +[\d.]+ \|",
+    unit=unit_of_steps,
+    data="train | step:",
+    no_data="training until step",
+    value=_steps,
+    objects=mirrored,
+    lines=(form("train | step:", r"\btrain \| step: +<step> \| steps/sec: +(?P<steps_rate>\d+\.\d) \| output:"),),
 )
 
 
@@ -169,37 +151,34 @@ def _agrees_with_steps(launch: Launch, total: float) -> None:
         )
 
 
-TF_CNN = tool(
-    Grammar(
-        name="tf_cnn_benchmarks",
-        marks=("images/sec",),
-        sure=r"\d\s+images/sec: ?\d|total images/sec:",
-        unit="images",
-        data="images/sec",
-        value=_total,
-        sizes=_sizes,
-        checks=(_agrees_with_steps,),
-        worker="task",
-        lines=(
-            form(
-                "jitter",
-                r"(?:^|\s)<step>\s+images/sec: *<rate> \+/- *\S+ \(jitter = [^)]*\)(?:\s+(?P<loss>[^\s,;]+))?",
-            ),
-            form("total", r"total images/sec: *<total>\s*$"),
-            form("total", rf"total images/sec: *(?P<cut_total>\d+(?:\.\d+)?){CUT}"),
-            form("TensorFlow: ", r"(?:^|\s)TensorFlow: +\S", begins=True),
-            form("Model: ", r"(?:^|\s)Model: +(?P<model>\S.*?)\s*$", begins=True),
-            form(
-                "Mode: ",
-                r"(?:^|\s)Mode: +(?!(?i:BenchmarkMode\.)?(?i:train))(\S.*?)\s*$",
-                reason="is of mode {}: nothing was trained",
-            ),
-            form("Batch size: ", r"(?:^|\s)Batch size: +<global_batch>(?:\.0*)? global\s*$"),
-            form("per device", r"^\s+<batch_size>(?:\.0*)? per device\s*$"),
-            form("Devices: ", r"(?:^|\s)Devices: +(?P<own>.*\b(?P<device_kind>[gc]pu):\d.*?)\s*$"),
-            form("Devices: ", r"/job:worker/\S*?task:<task>/"),
-            form("Variables: ", r"(?:^|\s)Variables: +(?P<variables>\S.*?)\s*$"),
-            form("Sync: ", r"(?:^|\s)Sync: +(?P<asynchronous>False)\s*$"),
+TF_CNN = Grammar(
+    name="tf_cnn_benchmarks",
+    marks=("images/sec",),
+    sure=r"\d\s+images/sec: ?\d|total images/sec:",
+    unit="images",
+    value=_total,
+    sizes=_sizes,
+    checks=(_agrees_with_steps,),
+    worker="task",
+    lines=(
+        form(
+            "jitter",
+            r"(?:^|\s)<step>\s+images/sec: *<rate> \+/- *\S+ \(jitter = [^)]*\)(?:\s+(?P<loss>[^\s,;]+))?",
         ),
-    )
+        form("total", r"total images/sec: *<total>\s*$"),
+        form("total", rf"total images/sec: *(?P<cut_total>\d+(?:\.\d+)?){CUT}"),
+        form("TensorFlow: ", r"(?:^|\s)TensorFlow: +\S", begins=True),
+        form("Model: ", r"(?:^|\s)Model: +(?P<model>\S.*?)\s*$", begins=True),
+        form(
+            "Mode: ",
+            r"(?:^|\s)Mode: +(?!(?i:BenchmarkMode\.)?(?i:train))(\S.*?)\s*$",
+            reason="is of mode {}: nothing was trained",
+        ),
+        form("Batch size: ", r"(?:^|\s)Batch size: +<global_batch>(?:\.0*)? global\s*$"),
+        form("per device", r"^\s+<batch_size>(?:\.0*)? per device\s*$"),
+        form("Devices: ", r"(?:^|\s)Devices: +(?P<own>.*\b(?P<device_kind>[gc]pu):\d.*?)\s*$"),
+        form("Devices: ", r"/job:worker/\S*?task:<task>/"),
+        form("Variables: ", r"(?:^|\s)Variables: +(?P<variables>\S.*?)\s*$"),
+        form("Sync: ", r"(?:^|\s)Sync: +(?P<asynchronous>False)\s*$"),
+    ),
 )

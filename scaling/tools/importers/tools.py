@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -21,46 +22,27 @@ from scaling.tools.importers import (
     suites,
     superbench,
     tensorflow,
+    tokens,
     trainers,
+    vision,
 )
-from scaling.tools.importers.engine import Unfinished
+from scaling.tools.importers.engine import Grammar, Unfinished
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
 from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
-TOOLS: dict[str, Tool] = {
-    "horovod": horovod.TOOL,
-    "tf_cnn_benchmarks": tensorflow.TF_CNN,
-    "mxnet": mxnet.TOOL,
-    "mxnet_benchmark": mxnet.BENCHMARK,
-    "nccl_tests": nccl_tests.TOOL,
-    "rccl_tests": collectives.RCCL,
-    "nccl_inspector": collectives.INSPECTOR,
-    "dllogger": suites.DLLOGGER,
-    "torchtitan": pytorch.TORCHTITAN,
-    "hf_trainer": pytorch.HF_TRAINER,
-    "lightning": pytorch.LIGHTNING,
-    "tf_official": tensorflow.TF_OFFICIAL,
-    "dlbs": suites.DLBS,
-    "mlperf": suites.MLPERF,
-    "aws_fsdp": pytorch.AWS_FSDP,
-    "megatron": language_models.MEGATRON,
-    "nemo": language_models.NEMO,
-    "maxtext": language_models.MAXTEXT,
-    "deepspeed": language_models.DEEPSPEED,
-    "kempnerforge": language_models.KEMPNERFORGE,
-    "kempnerforge_table": language_models.KEMPNERFORGE_TABLE,
-    "llm_c": language_models.LLM_C,
-    "nanogpt": language_models.NANOGPT,
-    "composer": trainers.COMPOSER,
-    "timm": trainers.TIMM,
-    "tf_orbit": tensorflow.ORBIT,
-    "superbench": superbench.TOOL,
-}
+_MODULES = (
+    horovod, tensorflow, mxnet, nccl_tests, collectives, suites, pytorch, language_models, tokens, trainers,
+    superbench, vision,
+)  # fmt: skip
+TOOLS = {one.name: one for module in _MODULES for one in vars(module).values() if isinstance(one, Grammar | Tool)}
 # suites run other tools, whose lines are in their logs, too
 SUITES = ("dlbs", "mlperf")
 # a library that prints in logs of these trainers, which print their own rate
-INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}, "tf_orbit": {"tf_official"}}
+INSIDE = {
+    "deepspeed": {"hf_trainer", "megatron", "lightning"}, "tf_orbit": {"tf_official"},
+    "keras": {"tf_official", "horovod"},
+}  # fmt: skip
 
 _WHITE = b" \t\r\n"
 
@@ -105,9 +87,9 @@ def _why_not(path: Path) -> str:
     return "no such file"
 
 
-def _has(text: str, lines: Iterable[str], tool: Tool) -> bool:
+def _has(text: str, lines: Iterable[str], tool: Grammar | Tool) -> bool:
     marks = [mark for mark in tool.marks if mark in text]
-    return any(tool.sure.search(line) for mark in marks for line in lines if mark in line)
+    return any(re.search(tool.sure, line) for mark in marks for line in lines if mark in line)
 
 
 def _one_of(tools: Iterable[str]) -> str:

@@ -22,9 +22,13 @@ BEFORE = (
     "[Ss]peed: ", "[tw]ps: ", r"\(s\): ", "per [GC]PU: ", "images/sec: ", "_per_second': ", "_per_second': '",
     "samples_per_sec': ", "samples_per_sec: ", 'ips": ', "ips : ", 'throughput": ', "throughput__=",
     r'_throughput:\d": ', r"iteration \(ms\): ", "timing in s: ", ", seconds: ", "SamplesPerSec=",
-    "Tokens/s/device: ", "steps/sec:   ", "tok/s=", r"FSDP=\d \| ", "\n1,",
+    "Tokens/s/device: ", "steps/sec:   ", "samples/sec: ", "tok/sec: ", "tokens_per_sec: ", "_per_gpu:",
+    "_second=", "wps=", "iter time: ", "Throughput: ", "tok/s=", r"FSDP=\d \| ", "\n1,",
 )  # fmt: skip
-AFTER = (" img/sec", " examples/second", "it/s", "s/it", r" ms \|", "ms, mfu", "/s  ", " tok/s")
+AFTER = (
+    " img/sec", " examples/second", "it/s", "s/it", r" ms \|", "ms, mfu", "/s  ", " tok/s", r"\)\tData", "  data",
+    "  last_time", "ms/step", " images/sec",
+)  # fmt: skip
 RATE = re.compile("|".join([*(rf"(?<={text})[\d.,]*\d" for text in BEFORE), rf"[\d.]+(?={'|'.join(AFTER)})"]))
 
 

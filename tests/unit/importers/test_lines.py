@@ -130,6 +130,8 @@ def read(folder: Path, data: bytes) -> list[tuple[int | None, str]]:
         ("trainer  | Model: a", None, "Model: a"),
         ("(RayTrainWorker pid=123, ip=10.0.0.2) Model: a", None, "Model: a"),
         ("(RayTrainWorker pid=123) [rank1]:Model: a", 1, "Model: a"),
+        ("(worker1, rank=1, pid=123, ip=10.0.0.2) Model: a", None, "Model: a"),
+        ("(train, pid=123) Model: a", None, "Model: a"),
         ("(RayTrainWorker pid=123) Model: a [repeated 9x across cluster]", None, "Model: a"),
         (
             "(main pid=7) Model: a [repeated 2x across cluster] (Ray deduplicates logs by default.)",

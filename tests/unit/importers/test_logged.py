@@ -159,7 +159,7 @@ def test_dlrm_of_mlperf_says_one_average_of_all(benchmark: str, tmp_path: Path) 
     ("text", "given", "said"),
     [
         (STDOUT, Given(), "add --world-size N"),
-        (STDOUT.replace("train.total_ips", "val.total_ips"), TWO, "has no total_ips or compute_ips of a training"),
+        (STDOUT.replace("train.total_ips", "val.total_ips"), TWO, "has no rate of a training (total_ips"),
         (STDOUT.partition("\n")[0] + "\n", TWO, "has only its first iteration"),
         (STDOUT.replace("267.44 img/s", "267.44 tokens/s"), TWO, "says several units: images, tokens"),
         (DLBS.replace('"training"', '"inference"'), Given(), "is of phase inference: nothing was trained"),
