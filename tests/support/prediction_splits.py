@@ -13,7 +13,7 @@ from tests.support.prediction_errors import KNOWN, Errors, Miss, errors
 # The first pattern that a device's name matches; the years are those of its launch.
 GENERATIONS = {
     "K80 to P100 (2014 to 2016)": r"k80|k520|m60|p100|gtx|titan x",
-    "V100, RTX 2080 Ti (2017, 2018)": r"v100|2080",
+    "V100, RTX 2080 Ti (2017, 2018)": r"v100|2080|t4\b",
     "A100, RTX 3090, MI250X (2020, 2021)": r"a100|3090|mi250",
     "H100, RTX 4090, B200 (2022 to 2024)": r"h100|h200|4090|ada|b200|mi300",
 }

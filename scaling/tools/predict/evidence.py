@@ -23,7 +23,7 @@ from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.rows import Baseline, Row
 from scaling.errors import UsageError
 from scaling.frameworks.base import Exchange as Declared
-from scaling.records.point import Point, Record
+from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord
 from scaling.tools.predict.buses import bytes_per_s
 from scaling.tools.predict.forecast import NORMAL_95, Case, Measured, Wires
@@ -49,7 +49,7 @@ from scaling.tools.predict.setting import (
 # 30,522 tokens, 768 x 12 or 1,024 x 24).
 
 
-class KnownModel(Record, frozen=True, kw_only=True):
+class KnownModel(NamedTuple):
     """`tokens` of a short sample of text: fewer are not used to train it."""
 
     name: str
@@ -61,43 +61,21 @@ class KnownModel(Record, frozen=True, kw_only=True):
 
 
 MODELS = (
-    KnownModel(name="digits-cnn", parameters=813_546, tail=0.0004, tensors=16, pattern="digits"),
-    KnownModel(name="resnet50", parameters=25_557_032, tail=0.0004, tensors=161, pattern=r"resnet-?50"),
-    KnownModel(name="resnet101", parameters=44_549_160, tail=0.0002, tensors=314, pattern=r"resnet-?101"),
-    KnownModel(name="resnet152", parameters=60_192_808, tail=0.0002, tensors=467, pattern=r"resnet-?152"),
-    KnownModel(name="alexnet", parameters=61_100_840, tail=0.0004, tensors=16, pattern="alexnet"),
-    KnownModel(name="vgg16", parameters=138_357_544, tail=0.0001, tensors=32, pattern=r"vgg-?16"),
-    KnownModel(name="googlenet", parameters=6_998_552, tail=0.0014, tensors=116, pattern="googlenet"),
-    KnownModel(
-        name="inception_v3", parameters=23_834_568, tail=0.0001, tensors=284, pattern=r"inception[- _]?(v3|bn)"
-    ),
-    KnownModel(
-        name="bert-base", parameters=110_000_000, tail=0.217, tensors=206, pattern=r"bert-?base", tokens=64
-    ),
-    KnownModel(
-        name="bert-large", parameters=336_200_000, tail=0.095, tensors=398, pattern=r"bert-?large", tokens=64
-    ),
-    KnownModel(
-        name="transformer-xl",
-        parameters=285_000_000,
-        tail=0.3,
-        tensors=300,
-        pattern=r"transformer-?xl",
-        tokens=128,
-    ),
-    KnownModel(
-        name="transformer-big",
-        parameters=213_000_000,
-        tail=0.16,
-        tensors=250,
-        pattern=r"transformer-?big",
-        tokens=16,
-    ),
-    KnownModel(name="gnmt", parameters=160_000_000, tail=0.2, tensors=80, pattern="gnmt", tokens=16),
-    KnownModel(
-        name="llama-8b", parameters=8_030_000_000, tail=0.065, tensors=291, pattern=r"llama.*8b", tokens=256
-    ),
-    KnownModel(name="bart", parameters=406_300_000, tail=0.127, tensors=500, pattern="bart", tokens=64),
+    KnownModel("digits-cnn", 813_546, 0.0004, 16, "digits"),
+    KnownModel("resnet50", 25_557_032, 0.0004, 161, r"resnet-?50"),
+    KnownModel("resnet101", 44_549_160, 0.0002, 314, r"resnet-?101"),
+    KnownModel("resnet152", 60_192_808, 0.0002, 467, r"resnet-?152"),
+    KnownModel("alexnet", 61_100_840, 0.0004, 16, "alexnet"),
+    KnownModel("vgg16", 138_357_544, 0.0001, 32, r"vgg-?16"),
+    KnownModel("googlenet", 6_998_552, 0.0014, 116, "googlenet"),
+    KnownModel("inception_v3", 23_834_568, 0.0001, 284, r"inception[- _]?(v3|bn)"),
+    KnownModel("bert-base", 110_000_000, 0.217, 206, r"bert-?base", 64),
+    KnownModel("bert-large", 336_200_000, 0.095, 398, r"bert-?large", 64),
+    KnownModel("transformer-xl", 285_000_000, 0.3, 300, r"transformer-?xl", 128),
+    KnownModel("transformer-big", 213_000_000, 0.16, 250, r"transformer-?big", 16),
+    KnownModel("gnmt", 160_000_000, 0.2, 80, "gnmt", 16),
+    KnownModel("llama-8b", 8_030_000_000, 0.065, 291, r"llama.*8b", 256),
+    KnownModel("bart", 406_300_000, 0.127, 500, "bart", 64),
 )
 
 

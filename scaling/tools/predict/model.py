@@ -1,10 +1,11 @@
 """The time of a step at any world size from constants of a cluster, as arrays of draws x world sizes.
 
     t(N)    = a t1 (1 + tax) (1 + straggling) + exposed          a micro steps of t1 between two exchanges
-    tax     = (0.3 s / t1)^p [d1 + d2 log2(n)/3 + d3 [M > 1]]   n devices on each of M nodes
+    tax     = d1 + d2 log2(n)/3 + d3 [M > 1] + f / (a t1)       n devices on each of M nodes
     strag.  = s Z(N) + r log2(M),  Z(N) = Phi^-1((N - 3/8) / (N + 1/4))
     T       = V(N) / b + messages x latency
     exposed = (1 - h) T + h W e(T / W),  W = window x t1,  e(x) = max(x - 1, tail x)
+    window  = 1 if parameters are sharded: they are gathered during forward, too
 
 Sources:
 
@@ -25,18 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaling.tools.predict.buses import USUAL_BYTES_PER_S
-from scaling.tools.predict.priors import POWERS, Prior
+from scaling.tools.predict.priors import Prior
 from scaling.tools.predict.setting import At, Link, Overlap, Setting
 
 # ---------------------------------------------------------------- constants
 
 
-COMMON = ("window", "tax", "tax_devices", "tax_nodes", "tax_power", "jitter", "growth")
+COMMON = ("window", "tax", "tax_devices", "tax_nodes", "tax_s", "jitter", "growth")
 TCP: tuple[Link, ...] = ("tcp", "tcp10", "ipoib", "unknown", "none")
 # for sleeping devices and shaped links, which no published cluster has
 EMULATED = {
     "fade": "fade.emulated", "alpha": "alpha.emulated",
     "tax": "tax.emulated", "tax_devices": "tax.emulated", "tax_nodes": "tax.emulated",
+    "tax_s": "tax.emulated",
     "jitter": "straggling.emulated", "growth": "straggling.emulated",
 }  # fmt: skip
 SERVERS = ("servers_apart", "servers_beside", "servers_in_host")
@@ -56,6 +58,8 @@ def keys(setting: Setting) -> dict[str, str]:
     }
     if setting.link == "tcp" and not _is_cpu_ring(setting):
         found["cap_growth"] = "cap_growth"
+    if setting.method == "sharded":
+        found["tax"] = "tax.sharded"
     if setting.emulated:
         found |= EMULATED
         if family == "ring" and setting.link == "tcp10":
@@ -93,7 +97,7 @@ def transformed(name: str, normal: Floats) -> Floats:
         return np.zeros_like(normal)
     if name.startswith("hide."):
         return np.asarray(1 / (1 + np.exp(-normal)))
-    if name in POWERS:
+    if name == "cap_growth":  # an exponent is normal itself, and 0 if drawn below
         return np.maximum(normal, 0.0)
     return normal if name == "wire" else np.exp(normal)
 
@@ -103,8 +107,8 @@ def transformed(name: str, normal: Floats) -> Floats:
 Floats = NDArray[np.float64]
 Values = Mapping[str, Floats]
 
-# where the tax and the cap of TCP have no power
-TAX_STEP_S, CAP_LINE_BYTES_PER_S = 0.3, 3.125e9
+# where the cap of TCP has no power
+CAP_LINE_BYTES_PER_S = 3.125e9
 BUCKET_BYTES, FUSION_BYTES, FUSION_CYCLE_S = 25e6, 64e6, 5e-3
 # one step inside a node; NVLink and PCIe: 3.4 and 5.7 us in NCCL's src/graph/tuning.cc
 INSIDE_LATENCY_S: Mapping[str, float] = {
@@ -155,17 +159,18 @@ def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts
     t1 = alone_s[:, None]
     compute = at.accumulation * t1
     several = at.world > 1
-    tax = (TAX_STEP_S / t1) ** values["tax_power"] * (
+    share = (
         values["tax"] * several
         + values["tax_devices"] * np.log2(at.each) / 3
         + values["tax_nodes"] * (at.nodes > 1)
     )
+    contention = compute * share + values["tax_s"] * several
     straggling = values["jitter"] * at.order + values["growth"] * np.log2(at.nodes)
     exchange = np.where(several, exchange_s(setting, values, at, t1), 0.0)
-    window = values["window"] * t1
+    window = t1 if setting.method == "sharded" else values["window"] * t1
     hidden = np.maximum(exchange - window, setting.tail * exchange)
     exposed = (1 - values["hide"]) * exchange + values["hide"] * hidden
-    return Parts(compute, compute * tax, compute * (1 + tax) * straggling, exposed, exchange)
+    return Parts(compute, contention, (compute + contention) * straggling, exposed, exchange)
 
 
 def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Floats:

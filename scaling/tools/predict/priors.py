@@ -27,13 +27,9 @@ NAMES = (
     "bus.pcie", "bus.nvlink", "bus.nvswitch", "bus.host", "bus.loopback", "bus.unknown",
     "fade.tcp", "fade.rdma", "alpha.tcp", "alpha.rdma",
     "hide.ddp", "hide.horovod", "hide.other", "hide.mwms", "hide.serial",
-    "window", "tax", "tax_devices", "tax_nodes", "tax_power", "jitter", "growth", "wire",
+    "window", "tax", "tax.sharded", "tax_devices", "tax_nodes", "tax_s", "jitter", "growth", "wire",
     "network.emulated", "fade.emulated", "alpha.emulated", "hide.emulated", "tax.emulated", "straggling.emulated",
 )  # fmt: skip
-
-
-# exponents: normal themselves, and 0 if drawn below
-POWERS = frozenset({"tax_power", "cap_growth"})
 
 
 class Prior(Record, frozen=True, kw_only=True):

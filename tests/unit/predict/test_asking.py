@@ -273,10 +273,10 @@ def test_a_bad_fit_is_a_doubt() -> None:
     """A noisy efficiency far below all that was ever published of such a cluster."""
     fits = asking.look(Asked(), case(TWO_NODES), PRIORS)
     assert fits.doubts == ()
-    one = case({4: 0.6})
-    seen = Observed(at=at(4), value=0.6, noise=0.06)
+    one = case({4: 0.4})
+    seen = Observed(at=at(4), value=0.4, noise=0.06)
     (said,) = asking.look(Asked(), one._replace(known=one.known._replace(observed=(seen,))), PRIORS).doubts
-    assert said.startswith("N=4 was measured at 60 % (53 to 67 %), but the model says ")
+    assert said.startswith("N=4 was measured at 40 % (36 to 45 %), but the model says ")
 
 
 def test_an_interval_that_reaches_the_model_is_no_doubt() -> None:

@@ -13,7 +13,7 @@ from scaling.errors import UsageError
 from scaling.tools.predict import asking, buses, cold, model, priors
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.forecast import Forecast, forecasts
-from scaling.tools.predict.setting import Setting
+from scaling.tools.predict.setting import At, Setting
 from tests.support.scripted_clusters import RESNET50
 
 PRIORS = priors.read()
@@ -36,14 +36,39 @@ def row(size: int, **changes: Any) -> Forecast:
 
 def test_a_short_step_is_not_said_to_lose_a_sixth_to_contention() -> None:
     """17 % with an exponent of 0.75."""
-    assert 0.01 < row(8).contention < 0.08
+    assert 0.01 < row(8).contention < 0.12
 
 
-def test_the_exponent_of_the_tax_is_a_constant_that_may_be_0() -> None:
-    names = model.keys(RESNET50)
-    assert names["tax_power"] == "tax_power"
-    low = model.transformed("tax_power", np.array([[-0.3, 0.4]]))
+def test_an_exponent_may_be_0() -> None:
+    low = model.transformed("cap_growth", np.array([[-0.3, 0.4]]))
     assert low.tolist() == [[0.0, 0.4]]
+
+
+def test_contention_has_a_share_of_each_step_and_a_time_of_each() -> None:
+    """An exchange without bytes: 1 % and 2 ms of steps of 10 ms and 1 s; one time for four micro steps."""
+    names = model.keys(RESNET50)
+    values = {role: np.zeros((1, 1)) for role in names} | {
+        "bus": np.ones((1, 1)), "tax": np.full((1, 1), 0.01), "tax_s": np.full((1, 1), 0.002),
+    }  # fmt: skip
+    for step_s, steps, lost in ((0.01, 1, 0.21), (1.0, 1, 0.012), (0.01, 4, 0.06)):
+        at = model.sizes([At(world_size=2, nodes=1, accumulation=steps)])
+        parts = model.parts(replace(RESNET50, gradient_bytes=0.0), values, at, np.array([step_s]))
+        assert float((parts.contention_s / parts.alone_s)[0, 0]) == pytest.approx(lost)
+
+
+def test_sharded_parameters_have_a_tax_of_their_own_and_are_gathered_in_forward_too() -> None:
+    sharded = replace(RESNET50, method="sharded", messages="one", tail=0.0, link="none")
+    assert model.keys(sharded)["tax"] == "tax.sharded"
+    values = {role: np.zeros((1, 1)) for role in model.keys(sharded)} | {
+        "window": np.full((1, 1), 0.5), "hide": np.ones((1, 1)), "bus": np.ones((1, 1)),
+    }  # fmt: skip
+    at, step_s = model.sizes([At(world_size=2, nodes=1)]), 0.1
+    for method, exposed in (("ring", 0.5), ("sharded", 0.0)):
+        took = replace(
+            sharded, method=method, bus_bytes_per_s=1e9, gradient_bytes=1e8 / (1.5 if exposed == 0 else 1)
+        )
+        parts = model.parts(took, values, at, np.array([step_s]))
+        assert float(parts.exposed_s[0, 0]) / step_s == pytest.approx(exposed, abs=1e-3)
 
 
 @pytest.mark.parametrize(
