@@ -80,7 +80,10 @@ def test_a_shell_completes_commands_and_their_flags(line: str, found: list[str])
 
 
 def test_the_script_of_a_shell_asks_for_it() -> None:
-    assert f"{scaling.COMPLETING}=complete_bash" in started("--show-completion", "bash").stdout
+    """Typer asks which shell started the command."""
+    command = ["bash", "-c", '"$0" -m scaling --show-completion; exit $?', sys.executable]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert f"{scaling.COMPLETING}=complete_bash" in shown
 
 
 def test_the_console_script_is_the_command(
@@ -125,8 +128,8 @@ def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...],
 
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "mxnet", "horovod"}
 GATHER = """
-from scaling.agent import interpreters
-interpreters.host_with(())
+from scaling.agent import environment
+environment.host_with(())
 """
 
 

@@ -16,6 +16,7 @@ def test_it_compares_loops_and_windows() -> None:
         env={**os.environ, **small}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    _, *lines = done.stdout.splitlines()
+    # torch 2.9's Gloo says on stdout who is connected
+    _, *lines = (line for line in done.stdout.splitlines() if not line.startswith("[Gloo]"))
     assert [line.split("  ")[0] for line in lines] == ["plain loop", "windows", "DDP, one rank"]
     assert all(re.search(r"[0-9.]+ ± [0-9.]+$", line) for line in lines)

@@ -68,7 +68,8 @@ def swept(lab: Lab, results: Path, *flags: str, **environ: str) -> tuple[int, li
 
 
 def records(results: Path) -> list[PointRecord]:
-    found = [run for run in results.glob("*") if (run / "run.jsonl").exists()]
+    """Those of the run so far; none before its header."""
+    found = [run for run in results.glob("*/run.jsonl") if b"\n" in run.read_bytes()]
     return [*store.load(found[0])[1]] if found else []
 
 
