@@ -216,7 +216,7 @@ class Starter:
         self._servers.clear()
 
     def _python(self, task: Task) -> str:
-        return environment.python_of(environment.framework_of(task.point.strategy), self._base)
+        return environment.python_of(frameworks.running(task.point.strategy).name, self._base)
 
     def _key(self, task: Task) -> Key:
         name, device = frameworks.named(_baseline(task)).name, task.point.hardware.device
@@ -278,10 +278,10 @@ class Child:
         commands_fd, self.stdin_fd = os.pipe()
         os.set_blocking(self.events_fd, False)
         os.set_blocking(self.stdin_fd, False)
-        own_name = {**environ, CHILD_MARK: self.mark, EVENTS_FD: str(events_fd)}
+        own = {**environ, CHILD_MARK: self.mark, EVENTS_FD: str(events_fd)}
         try:
             with unlinked(Path(self.task.log)).open("ab") as log:
-                return start(self.task, own_name, Fds(commands_fd, events_fd, log.fileno()))
+                return start(self.task, own, Fds(commands_fd, events_fd, log.fileno()))
         except (OSError, ValueError):
             os.close(self.events_fd)
             os.close(self.stdin_fd)

@@ -108,11 +108,6 @@ def python_of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
     return str(beside) if framework and beside.exists() else sys.executable
 
 
-def framework_of(strategy: str) -> str:
-    """Return the framework that a strategy's children run in; "" if it is none of this package's."""
-    return frameworks.named(frameworks.load(strategy).baseline).name
-
-
 class Question:
     """A question to another interpreter: what does it have for a framework? Several are asked at once."""
 
@@ -191,7 +186,7 @@ def ask_interpreters(names: Iterable[str], environ: Mapping[str, str] = os.envir
 
 def _framework_or_none(strategy: str) -> str:
     try:
-        return framework_of(strategy)
+        return frameworks.running(strategy).name
     except Exception:  # any exception of a strategy; `missing` reports it
         return ""
 

@@ -113,6 +113,11 @@ def named(name: str) -> Framework:
     return FRAMEWORKS.get(name.partition(":")[0], Framework(name="", strategies={}))
 
 
+def running(strategy: str) -> Framework:
+    """Return the framework that a strategy's children run in; a nameless one if it is none of this package's."""
+    return named(load(strategy).baseline)
+
+
 def default(device: Device) -> str:
     """Return the strategy that is measured by default: that of the first framework with one for the device."""
     return next(f"{one.name}:{one.defaults[device]}" for one in LISTED if device in one.defaults)

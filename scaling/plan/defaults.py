@@ -85,10 +85,7 @@ def window_s(config: SweepConfig, points: Iterable[Point]) -> float:
     """Return the least seconds of a window of these points, which take turns or are alone."""
     if config.window_s is not None:
         return config.window_s
-    queues = (
-        point.hardware.device in frameworks.named(frameworks.load(point.strategy).baseline).returns_early
-        for point in points
-    )
+    queues = (point.hardware.device in frameworks.running(point.strategy).returns_early for point in points)
     return WINDOW_OF_QUEUES_S if any(queues) else PACE_SIDE_BY_SIDE[2]
 
 
@@ -192,7 +189,7 @@ def _estimated_warm_up_s(config: SweepConfig, point: Point, window_s: float) -> 
 
 def _import_s(point: Point, config: SweepConfig) -> float:
     """Seconds until a worker has imported its framework; 0 for a fork of a process that has."""
-    framework = frameworks.named(frameworks.load(point.strategy).baseline)
+    framework = frameworks.running(point.strategy)
     return 0.0 if framework.forks(point.hardware.device, fresh=config.fresh_workers) else framework.startup_s
 
 

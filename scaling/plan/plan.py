@@ -249,7 +249,7 @@ def _keeps_memory(config: SweepConfig, cell: Point) -> bool:
     return (
         cell.hardware.device == "cuda"
         and config.interleave is None
-        and not frameworks.named(frameworks.load(cell.strategy).baseline).shares_gpus
+        and not frameworks.running(cell.strategy).shares_gpus
     )
 
 

@@ -110,7 +110,7 @@ def batch_tried(made: Plan, look: Callable[[], None]) -> BatchFit | str:
         point, slots, (), made.networks[0].places,
         attempt=0, retry=0, seed=made.config.seed, clocks=Clocks(), logs="", data_dir=made.config.data_dir or "",
     )  # fmt: skip
-    python = environment.python_of(environment.framework_of(baseline), os.environ)
+    python = environment.python_of(frameworks.running(baseline).name, os.environ)
     environ = child_environ(os.environ, task, strategies.environ(task))
     command = environment.module_command(python, "scaling.worker.batch_fit", "")
     given = msgspec.json.encode(BatchTrial(task=task, memory_bytes=made.gpu_memory_bytes)).decode()

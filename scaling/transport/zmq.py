@@ -28,7 +28,7 @@ from scaling.transport.base import SILENT_S, Box
 from scaling.transport.start import Secret, Start
 
 # How long ranks may differ in their start.
-ENROL_S = 120.0
+JOIN_S = 120.0
 # After this time rank 0 names the missing ranks, and another rank says why it does not find rank 0.
 QUIET_S = 5.0
 POLL_MS = 100
@@ -128,23 +128,23 @@ def _enrolled(router: Any, start: Start) -> dict[int, bytes]:
 
 
 class _Waiting:
-    """Rank 0's wait for the others: it names the missing ranks once, and fails after ENROL_S."""
+    """Rank 0's wait for the others: it names the missing ranks once, and fails after JOIN_S."""
 
     def __init__(self, start: Start) -> None:
         self._start, self._begun_s, self._is_told = start, time.monotonic(), False
 
     def look(self, peers: Container[int]) -> None:
-        """Raise LaunchError after ENROL_S."""
+        """Raise LaunchError after JOIN_S."""
         passed_s, start = time.monotonic() - self._begun_s, self._start
-        if passed_s < QUIET_S or (self._is_told and passed_s < ENROL_S):
+        if passed_s < QUIET_S or (self._is_told and passed_s < JOIN_S):
             return
         missing = " ".join(str(rank) for rank in range(1, start.ranks) if rank not in peers)
-        if passed_s > ENROL_S:
+        if passed_s > JOIN_S:
             raise LaunchError(
-                f"ranks {missing} of {start.ranks} did not come to {start.coordinator} within {ENROL_S:g} s; "
+                f"ranks {missing} of {start.ranks} did not come to {start.coordinator} within {JOIN_S:g} s; "
                 "start each with the same --ranks, --coordinator and secret"
             )
-        sys.stderr.write(f"scaling: waiting at {start.coordinator} for ranks {missing}, up to {ENROL_S:g} s\n")
+        sys.stderr.write(f"scaling: waiting at {start.coordinator} for ranks {missing}, up to {JOIN_S:g} s\n")
         self._is_told = True
 
 
@@ -174,7 +174,7 @@ def _refuse(router: Any, identities: Sequence[bytes], why: str) -> None:
 def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
     """Connect to rank 0. A secret of an earlier launch may lie in the file, and a pod's name may come late: both
     are read again for each try."""
-    tell_s, end_s = time.monotonic() + QUIET_S, time.monotonic() + ENROL_S
+    tell_s, end_s = time.monotonic() + QUIET_S, time.monotonic() + JOIN_S
     why = "it is not reachable: is rank 0 running, and the port open?"
     while time.monotonic() < end_s:
         try:
@@ -182,7 +182,7 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
         except LaunchError as missing:
             why = str(missing)
             if time.monotonic() > tell_s:
-                sys.stderr.write(f"scaling: rank {start.rank} waits for rank 0, up to {ENROL_S:g} s: {why}\n")
+                sys.stderr.write(f"scaling: rank {start.rank} waits for rank 0, up to {JOIN_S:g} s: {why}\n")
                 tell_s = end_s
             time.sleep(POLL_MS / 1e3)
             continue
@@ -197,7 +197,7 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
             raise LaunchError(why)
         dealer.disable_monitor()
         dealer.close(linger=0)
-    raise LaunchError(f"rank {start.rank} found no rank 0 at {start.coordinator} within {ENROL_S:g} s: {why}")
+    raise LaunchError(f"rank {start.rank} found no rank 0 at {start.coordinator} within {JOIN_S:g} s: {why}")
 
 
 def _known(start: Start, secret: Secret) -> tuple[str, str]:

@@ -214,5 +214,5 @@ def test_a_fork_server_runs_in_the_frameworks_interpreter(tmp_path: Path, way: s
 
 
 def test_strategies_of_a_framework_share_its_interpreter() -> None:
-    assert environment.framework_of("torch:gloo") == environment.framework_of("torch:plain") == "torch"
-    assert environment.framework_of("fake:anything") == "fake"
+    assert frameworks.running("torch:gloo").name == frameworks.running("torch:plain").name == "torch"
+    assert frameworks.running("fake:anything").name == "fake"

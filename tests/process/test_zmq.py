@@ -28,10 +28,10 @@ SLOW = (
 )  # fmt: skip
 SECRET = "a secret of this test"
 IMPATIENT = (
-    "import sys\nfrom scaling.transport import zmq\nfrom scaling.run import __main__ as run\nzmq.ENROL_S = 4.0\n"
+    "import sys\nfrom scaling.transport import zmq\nfrom scaling.run import __main__ as run\nzmq.JOIN_S = 4.0\n"
     "sys.exit(run.main(sys.argv[1:]))\n"
 )
-CHATTY = IMPATIENT.replace("ENROL_S", "QUIET_S, zmq.ENROL_S").replace("4.0", "0.5, 4.0")
+CHATTY = IMPATIENT.replace("JOIN_S", "QUIET_S, zmq.JOIN_S").replace("4.0", "0.5, 4.0")
 WITHIN_S = 120
 
 

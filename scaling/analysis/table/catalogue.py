@@ -223,11 +223,6 @@ def _field(row: Row, name: str) -> Any:
     return getattr(owner, name)
 
 
-def _rate(row: Row) -> Estimate | None:
-    """Tokens/s are sequences/s x their length."""
-    return row.samples_per_s and row.samples_per_s.times(row.workload.units_per_sample)
-
-
 def _images_per_s(row: Row) -> Estimate | None:
     return row.samples_per_s if row.workload.unit == "images" else None
 
@@ -261,8 +256,8 @@ BATCH_SIZE = Column(
 )  # fmt: skip
 RATE = Column(
     key="samples_per_s", title="{unit}/s", unit="{unit}/s", digits=four_digits,
-    value=lambda row: row.samples_per_s, shown=_rate, tables={"curve": always, "page": always}, place=5,
-    csv="samples_per_s", ends=ENDS,
+    value=lambda row: row.samples_per_s, shown=lambda row: row.units_per_s, csv="samples_per_s", ends=ENDS,
+    tables={"curve": always, "page": always}, place=5,
 )  # fmt: skip
 MEAN_RATE = replace(RATE, shows_interval=False, csv="", tables={"comparison": always, "frameworks": always})
 TFLOPS = Column(

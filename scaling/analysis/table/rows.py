@@ -226,6 +226,11 @@ class Row(Record, frozen=True, kw_only=True):
     read_from: str = ""
     lasting: Lasting | None = None
 
+    @property
+    def units_per_s(self) -> Estimate | None:
+        """The rate in the workload's unit: tokens/s are sequences/s times their length."""
+        return self.samples_per_s and self.samples_per_s.times(self.workload.units_per_sample)
+
 
 class Baseline(Record, frozen=True, kw_only=True):
     """The plain loop on one device. `samples_per_s` is None if every round failed; `failed` has the reason."""

@@ -112,7 +112,7 @@ class EmulatedCompute:
         return self.model(images) * self._value
 
     def backward(self, images: Tensor, labels: Tensor, _parts: int = 1) -> Tensor:
-        """Sleep as the profile says, for a whole batch (limits.refuse_emulated)."""
+        """Sleep as the profile says, for a whole batch (options.refuse_emulated)."""
         loss = self.forward(images, labels)
         loss.backward()
         return loss.detach()

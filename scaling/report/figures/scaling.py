@@ -37,15 +37,11 @@ def speedup(material: Material) -> Iterator[Figure]:
             unit = work.unit
             body = _curves(
                 material, rows,
-                _units_per_s,
+                lambda row: row.units_per_s,
                 upright=f"{unit}/s", ideal=None,
             )  # fmt: skip
             shown = partial(quantities.rate, workload=work)
             yield _figure("speedup", f"{unit}/s, without a rate of one device{title}", body, rows, shown)
-
-
-def _units_per_s(row: Row) -> Estimate | None:
-    return row.samples_per_s and row.samples_per_s.times(row.workload.units_per_sample)
 
 
 def efficiency(material: Material) -> Iterator[Figure]:

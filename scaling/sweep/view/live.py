@@ -26,7 +26,7 @@ from scaling.sweep.view.plain import (
     left,
     name_of,
     number,
-    percent,
+    percent_done,
     phase,
 )
 from scaling.text import decimals, duration, one_line, printable
@@ -212,7 +212,7 @@ def _title(scene: Scene, width: int, glyphs: Glyphs) -> Line:
 def _progress(scene: Scene, width: int, glyphs: Glyphs) -> Line:
     remains = f"  {left(scene.ahead)}" if scene.ahead else ""
     share = scene.ahead.share if scene.ahead else scene.done / scene.total if scene.total else 0.0
-    count = f"{percent(share)}  {scene.done}/{scene.total} points"
+    count = f"{percent_done(share)}  {scene.done}/{scene.total} points"
     text = f"  {count}  {duration(scene.elapsed_s)}"
     # The bar keeps its length when the times get longer.
     room = max(width - max(len(text + remains), len(count) + 30), 3)

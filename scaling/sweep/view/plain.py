@@ -64,7 +64,7 @@ def number(value: float) -> str:
     return f"{value:.{decimals(value)}f}"
 
 
-def percent(share: float) -> str:
+def percent_done(share: float) -> str:
     """Format a share of 0 to 1; 100 % only if nothing remains."""
     return f"{int(100 * share + 1e-9)} %"
 
@@ -295,7 +295,7 @@ class PlainView:
             self._print_over()
         elif silent_s >= HEARTBEAT_S:
             self._event(
-                f"{percent(self._ahead.share)} done, {left(self._ahead)}; {state.point.label}: {phase(state)}"
+                f"{percent_done(self._ahead.share)} done, {left(self._ahead)}; {state.point.label}: {phase(state)}"
             )
 
     def advanced(self, ahead: Ahead) -> None:

@@ -84,7 +84,7 @@ class Asked(Record, frozen=True, kw_only=True):
     @property
     def loss(self) -> float:
         """Return the loss that counts as a fraction. Raises UsageError outside 0 to below 100 percent."""
-        return percent(self.fail_above)
+        return _fraction(self.fail_above)
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -106,7 +106,7 @@ def _spread(argv: Sequence[str]) -> Iterator[str]:
         yield word
 
 
-def percent(text: str) -> float:
+def _fraction(text: str) -> float:
     """Parse `2%` or `2` as 0.02. Raises UsageError outside 0 to below 100 percent."""
     try:
         value = float(text.strip().removesuffix("%"))
@@ -136,5 +136,5 @@ def compare(**given: Any) -> Asked:
         )
     if asked.metric == "cost" and asked.prices is None:
         raise UsageError("--metric cost: needs --prices FILE")
-    percent(asked.fail_above)
+    _fraction(asked.fail_above)
     return asked

@@ -108,11 +108,6 @@ class Metric(Record, frozen=True, kw_only=True):
         return ("slower", "faster") if self.more_is_better else ("worse", "better")
 
 
-def _samples_per_s(row: Row) -> Estimate | None:
-    """In the workload's unit: tokens/s are sequences/s times their length."""
-    return row.samples_per_s and row.samples_per_s.times(row.workload.units_per_sample)
-
-
 def _exposed(row: Row) -> Estimate | None:
     """Communication not hidden by compute. On CPUs: the time that ranks wait."""
     intervals = row.breakdown_intervals
@@ -142,7 +137,11 @@ METRICS: Mapping[Name, Metric] = {
     "efficiency": Metric(name="efficiency", title="efficiency", of=lambda row: row.efficiency, unit="%"),
     "speedup": Metric(name="speedup", title="speedup", of=lambda row: row.speedup, unit=""),
     "samples_per_s": Metric(
-        name="samples_per_s", title="samples/s", of=_samples_per_s, unit="{unit}/s", needs_same_unit=True
+        name="samples_per_s",
+        title="samples/s",
+        of=lambda row: row.units_per_s,
+        unit="{unit}/s",
+        needs_same_unit=True,
     ),
     "exposed": Metric(
         name="exposed", title="exposed communication", of=_exposed, unit="%", more_is_better=False, is_ratio=False

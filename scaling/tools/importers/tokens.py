@@ -348,7 +348,7 @@ FAIRSEQ = Grammar(
 def _micro_batches(launch: Launch) -> Value:
     nothing = Rates()
     updates = launch.rates["update_rate"]
-    each = (_of_updates(ms, updates.get(who, nothing), launch) for who, ms in launch.rates["ms"].items())
+    each = (_of_updates(ms, updates.get(speaker, nothing), launch) for speaker, ms in launch.rates["ms"].items())
     times = np.concatenate([[], *each])
     if not times.size:
         raise Unfinished("has no whole update after its first one")

@@ -63,8 +63,6 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
     """
     if not path.is_file() or not path.stat().st_size:
         raise Refused(_why_not(path))
-    if not path.stat().st_size:
-        raise Refused("is empty")
     digest = sha256()
     tools: set[str] = set()
     for block in blocks(path):

@@ -15,7 +15,7 @@ from scaling.records.task import Finish
 from scaling.sweep.state import Ahead, HelperState, PointState, commanded, failing
 from scaling.sweep.view import live
 from scaling.sweep.view.live import rank_gauges
-from scaling.sweep.view.plain import PlainView, number, percent, phase, speed
+from scaling.sweep.view.plain import PlainView, number, percent_done, phase, speed
 from scaling.text import duration
 from tests.support.inline_child import Clock
 from tests.support.points import changed
@@ -172,7 +172,7 @@ def test_plain_shows_progress_every_5_s(plain: tuple[io.StringIO, PlainView, Clo
 
 @pytest.mark.parametrize(("share", "words"), [(0.0, "0 %"), (0.999, "99 %"), (0.29, "29 %"), (1.0, "100 %")])
 def test_a_share_is_rounded_down(share: float, words: str) -> None:
-    assert percent(share) == words
+    assert percent_done(share) == words
 
 
 def test_plain_flushes_each_line() -> None:
