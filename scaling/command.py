@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast, get_type_hints
 
 import msgspec
 
+from scaling import files
 from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
 from scaling.help import HELP, HELP_ALL, page, refusal
 from scaling.text import one_line, readable
@@ -177,7 +178,7 @@ def check_output(output: Path, flag: str) -> None:
     """Raise UsageError for a file that `deliver` could not write, before work that takes long."""
     try:
         place = _target(output, flag)
-        has_folder = place.parent.is_dir()
+        has_folder = files.is_folder(place.parent)
     except OSError as error:
         raise UsageError(f"{flag} {output}: {error.strerror}") from None
     if not has_folder:
@@ -188,7 +189,7 @@ def check_output(output: Path, flag: str) -> None:
 
 def _target(output: Path, flag: str) -> Path:
     """Return the file to write. Raises UsageError for a folder and for a run's own file."""
-    if output.is_dir():
+    if files.is_folder(output):
         raise UsageError(f"{flag} {output}: is a folder; name a file in it")
     place = output if _is_planted(output) else output.resolve()
     if place.name == KEPT:

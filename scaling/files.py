@@ -31,6 +31,23 @@ def check(path: Path) -> None:
         raise OSError(errno.EINVAL, f"is {ENDLESS[kind]}, name a file", str(path))
 
 
+def kind(path: Path) -> int:
+    """Return what a path names, as S_IFREG or S_IFDIR of `stat`; 0 if nothing is there. Raises OSError if this
+    cannot be known, as for another user's folder; methods of Path return False there since Python 3.14."""
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def is_file(path: Path) -> bool:
+    return kind(path) == stat.S_IFREG
+
+
+def is_folder(path: Path) -> bool:
+    return kind(path) == stat.S_IFDIR
+
+
 @contextmanager
 def loading(what: object) -> Iterator[None]:
     """Remember what is being read or imported; a file server may not answer."""

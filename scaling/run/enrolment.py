@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from scaling import __version__, files, frameworks
 from scaling.agent import environment, strategies
 from scaling.agent.agent import Agent
+from scaling.command import check_output
 from scaling.errors import LaunchError, SilentRanks, UsageError
 from scaling.hosts.info import check_names, code_hash, joined, revision
 from scaling.plan import training
@@ -182,14 +183,11 @@ def _writable(path: str | None, goes_on: bool) -> str | None:
     """Return the absolute path. Raises UsageError if it cannot be written, or exists and the run is new."""
     if path is None:
         return None
-    file = Path(path).expanduser().absolute()
-    if not file.parent.is_dir():
-        raise UsageError(f"--save-weights {path}: no folder {file.parent}; make it first")
-    if file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise UsageError(f"--save-weights {path}: cannot be written there; name another file")
+    file = Path(path).expanduser()
+    check_output(file, "--save-weights")
     if os.path.lexists(file) and not goes_on:
         raise UsageError(f"--save-weights {path}: exists already; name another file, or remove it first")
-    return str(file)
+    return str(file.absolute())
 
 
 def _ask_hosts(

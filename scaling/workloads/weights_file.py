@@ -172,6 +172,8 @@ def _read(path: str) -> Arrays:
             return READERS[ending](file)
     except OSError as error:
         raise UsageError(f"--weights {path}: {error.strerror or error}") from None
+    except RecursionError:
+        raise UsageError(f"--weights {path}: not such a file: it is nested too deeply") from None
     except Exception as error:  # zlib, tokenize and pickle raise a dozen kinds
         why = one_line(str(error)) or type(error).__name__
         raise UsageError(f"--weights {path}: not such a file: {why}") from None

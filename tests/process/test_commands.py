@@ -124,6 +124,39 @@ def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...],
     assert list(tmp_path.iterdir()) == []
 
 
+# A folder of another user. The kernel must refuse it: what Path makes of that depends on the Python.
+
+# Root without the right to read everything.
+BOUNDED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("import", "{folder}/closed/a.log", "--output", "{folder}/new"), "closed/a.log: Permission denied"),
+        (("run", "--metrics", "{folder}/closed/a.prom"), "closed/a.prom: Permission denied"),
+        (("run", "--data", "mnist", "--data-dir", "{folder}/closed/a"), "closed/a: Permission denied"),
+    ],
+)
+def test_a_closed_folder_is_named_as_such(tmp_path: Path, argv: tuple[str, ...], said: str) -> None:
+    done = beside_closed(tmp_path, *argv)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_closed_run_stands_in_the_history(tmp_path: Path) -> None:
+    done = beside_closed(tmp_path, "history", "{folder}")
+    assert done.returncode == 0 and "! closed: cannot be read" in done.stdout, done.stdout
+
+
+def beside_closed(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    (folder / "closed").mkdir(mode=0)
+    words = [one.format(folder=folder) for one in argv]
+    return subprocess.run(
+        [*BOUNDED, sys.executable, "-m", "scaling", *words],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
 # What is not loaded where it is not needed: start-up is time, and frameworks change the process they are in.
 
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "mxnet", "horovod"}

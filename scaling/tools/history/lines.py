@@ -13,6 +13,7 @@ from statistics import fmean
 
 from msgspec.structs import fields
 
+from scaling import files
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls, find_less_work
 from scaling.analysis.measured.rounds import efficiencies
@@ -115,7 +116,7 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
 def _may_be_run(path: Path) -> bool:
     """Unreadable folders of other users count, so that they are reported."""
     try:
-        return (path / FILE).is_file()
+        return files.is_file(path / FILE)
     except PermissionError:
         return True
 

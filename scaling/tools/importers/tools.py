@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
+from stat import S_IFDIR, S_IFREG
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.text import one_line
 from scaling.tools.importers import (
@@ -61,8 +63,8 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
 
     The digest is of the text without tags and white space.
     """
-    if not path.is_file() or not path.stat().st_size:
-        raise Refused(_why_not(path))
+    if why_not := _why_not(path):
+        raise Refused(why_not)
     digest = sha256()
     tools: set[str] = set()
     for block in blocks(path):
@@ -76,11 +78,15 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
 
 
 def _why_not(path: Path) -> str:
-    if path.is_file():
-        return "is empty"
-    if path.is_dir():
+    try:
+        kind = files.kind(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    if kind == S_IFREG:
+        return "" if path.stat().st_size else "is empty"
+    if kind == S_IFDIR:
         return "is a folder: give the logs in it"
-    if path.exists() or str(path) == "-":
+    if kind or str(path) == "-":
         return "is no regular file: it is read twice, save it first"
     return "no such file"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from scaling import files
 from scaling.errors import UsageError, near
 from scaling.workloads.data.specs import DECODED, TRAIN, Augment, DataSpec, Gives, Split, shown
 from scaling.workloads.specs import Binary, Classes, Images, ModelSpec
@@ -187,7 +188,7 @@ def locate(spec: DataSpec, data_dir: str, splits: Sequence[Split] = TRAIN) -> Pa
 
 
 def _found(spec: DataSpec, data_dir: str, splits: Sequence[Split]) -> Path:
-    if data_dir and Path(data_dir).is_file():
+    if data_dir and files.is_file(Path(data_dir)):
         return _file(spec, Path(data_dir))
     places = list(_places(spec, data_dir))
     for place in places:
@@ -223,7 +224,7 @@ def _absence(spec: DataSpec, data_dir: str, places: Sequence[Path], splits: Sequ
         made = "synthetic" if spec.gives == "images" else "synthetic-tokens"
         needs = f"needs --data-dir, the folder with {spec.expected}{looked}"
         return f"--data {spec.name}: {needs}{_from(spec)}; or take --data {made}"
-    if not Path(data_dir).is_dir():
+    if not files.is_folder(Path(data_dir)):
         return f"--data-dir {data_dir}: no such folder"
     for pattern in spec.pickles:
         _refuse_pickle(spec, next(Path(data_dir).glob(pattern), None))

@@ -138,7 +138,7 @@ def test_each_command_has_a_result_or_one_line(
     ("line", "said"),
     [
         (b"[" * 100_000, ""),
-        (b'{"type": "point", "point": ' + b'{"a":' * 100_000, "nested too deeply"),
+        (b'{"type": "point", "point": ' + b'{"a":' * 1_000_000, "nested too deeply"),
         (b'{"type": "point", "outcome": {"type": "\xff"}}', ""),
         (b'{"type": "elsewhere"}', "elsewhere"),
         (b"7", "object"),

@@ -59,7 +59,11 @@ def test_a_file_for_what_is_learnt_can_be_written_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.npz").mkdir()
     one: dict[str, object] = {"model": "digits-cnn", "rounds": None, "epochs": 1, "world_sizes": [1]}
-    for path, why in (("none/b.npz", "no folder .*/none; make it first"), ("a.npz", "cannot be written there")):
+    for path, why in (
+        ("none/b.npz", "there is no folder .*/none; make it first"),
+        ("a.npz", "is a folder; name a file in it"),
+        (f"{'x' * 300}/b.npz", "File name too long"),
+    ):
         launch = Launch(1)
         made, mailbox = planned(launch, save_weights=path, **one)
         with pytest.raises(UsageError, match=f"--save-weights {path}: {why}"):

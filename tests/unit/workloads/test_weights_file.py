@@ -184,7 +184,7 @@ UNCLOSED = b"\x93NUMPY\x01\x00\x76\x00" + b"{'shape': (1,".ljust(0x75) + b"\n"
         (lambda folder: pth(folder, {0: 1}), "not such a file: no tensors by name in it"),
         (lambda folder: str(folder / "none.pth"), "No such file or directory"),
         (lambda folder: headed(folder, b"[1]"), "not such a file: its header names no tensors"),
-        (lambda folder: headed(folder, b"[" * 100_000), "not such a file: maximum recursion depth"),
+        (lambda folder: headed(folder, b"[" * 100_000), "not such a file: it is nested too deeply"),
         (lambda folder: npz(folder, STATE | {"conv1.weight": np.full((4, 1, 3, 3), "a")}), "conv1.weight holds"),
         (lambda folder: npz(folder, STATE | {"conv1.weight": np.full((4, 1, 3, 3), 1j)}), "conv1.weight holds"),
     ],
