@@ -31,10 +31,14 @@ ASYNCHRONOUS = ("torch:ps-async", "mxnet:dist_async")
 
 
 def emulating(strategy: str, kind: Any, size: int, **changes: Any) -> list[Any]:
-    """The tasks of a point, or a skip where the strategy is not installed."""
-    if reason := frameworks.load(strategy).missing(strategy):
+    """The tasks of a point, or a skip where the strategy is not installed or too old."""
+    loaded = frameworks.load(strategy)
+    if reason := loaded.missing(strategy):
         pytest.skip(reason)
-    return tasks(strategy, kind, size, **{**EMULATED, **changes})
+    wanted = tasks(strategy, kind, size, **{**EMULATED, **changes})
+    if reason := loaded.refuse(wanted[0].point):
+        pytest.skip(reason)
+    return wanted
 
 
 @cache

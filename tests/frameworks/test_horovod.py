@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.agent.child import Child
 from scaling.agent.environment import child_environ
-from scaling.frameworks.horovod import rendezvous
 from scaling.frameworks.horovod import strategy as hvd
 from scaling.plan import tasks
 from scaling.records.events import Announce
 from tests.support import ranks
 from tests.support.ranks import one_task
 from tests.support.waiting import eventually
+
+rendezvous = pytest.importorskip("scaling.frameworks.horovod.rendezvous", exc_type=ImportError)
 
 STRATEGIES = {name: frameworks.load(name) for name in frameworks.NAMES if name.endswith(":horovod")}
 

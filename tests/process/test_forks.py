@@ -70,7 +70,8 @@ def test_it_has_what_its_task_says_and_nothing_of_the_server_or_of_others(
         assert one.affinity == list(task.cpus)
         assert one.environ[CHILD_MARK] == child.mark
         assert one.environ["PLANTED"] == "by the agent" and one.environ["ASKED"] == "by the strategy"
-        own = {fd: target for fd, target in one.fds.items() if not target.startswith("/proc")}
+        # libffi keeps a descriptor of /proc, newer ones of itself
+        own = {fd: at for fd, at in one.fds.items() if not at.startswith("/proc") and "/libffi." not in at}
         pipes = {target for target in own.values() if target.startswith("pipe:")}
         assert sorted(own.values()) == sorted([task.log, task.log, *pipes]), own
         assert len(pipes) == 2

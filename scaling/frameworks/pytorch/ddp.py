@@ -12,6 +12,7 @@ from typing import Any
 from scaling.frameworks import collective_bytes
 from scaling.frameworks.base import SKILLS, Option, Traits, WithNccl, read_options
 from scaling.frameworks.options import one_of, positive_number
+from scaling.frameworks.pytorch import installed
 from scaling.frameworks.pytorch.plain import TorchDistributed
 from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
@@ -68,6 +69,12 @@ class DDP(WithNccl, TorchDistributed):
             return f"--option compress={options['compress']}: emulated devices compute nothing; leave it out"
         if point.hardware.device == "emulated" and options["shard_optimizer"]:
             return "--option shard_optimizer=true: emulated devices have no optimizer's state; leave it out"
+        divides_both = point.hardware.shrink != 1 and options["bucket_cap_mb"] == DEFAULT_BUCKET_MB
+        if divides_both and installed.is_before(2, 11):
+            return (
+                f"--shrink {point.hardware.shrink:g}: torch {installed.release()} divides no first bucket; take "
+                "torch 2.11, or add --option bucket_cap_mb=24"
+            )
         if options["static_graph"] and options["accumulate"] > 1:
             return "--option static_graph=true: DDP exchanges after each micro-batch then; leave out one option"
         return super().refuse(point)

@@ -48,8 +48,7 @@ class Parallel(Grouped, Training):
             # Copying gradients out of the buckets is free on a GPU, but takes this CPU much of a step.
             gradient_as_bucket_view=emulated or options["gradient_as_bucket_view"],
             static_graph=options["static_graph"],
-            # Emulated parameters start equal. A slowed link would take seconds to broadcast them.
-            init_sync=not emulated,
+            **(_unsent() if emulated else {}),
         )
         if hook := HOOKS.get(options["compress"]):
             self._parallel.register_comm_hook(None, hook)
@@ -129,6 +128,12 @@ def sharded(whole: Optimizer) -> Optimizer:
     taken = inspect.signature(type(whole)).parameters
     defaults = {name: value for name, value in whole.defaults.items() if name in taken}
     return ZeroRedundancyOptimizer(whole.param_groups, optimizer_class=type(whole), **defaults)
+
+
+def _unsent() -> dict[str, Any]:
+    """Emulated parameters start equal. A slowed link would take seconds to broadcast them, as with torch 2.6."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    return {"init_sync": False} if "init_sync" in known else {}
 
 
 def _caps(cap_mb: float, shrink: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from scaling.frameworks import collective_bytes, cuda
+from scaling.frameworks import collective_bytes
 from scaling.frameworks.base import SKILLS, Option, Traits, read_options
 from scaling.frameworks.options import accumulated, count_from_0, one_of
 from scaling.frameworks.pytorch import installed
@@ -59,9 +59,12 @@ class FSDP2(TorchDistributed):
     def missing(self, name: str, device: Device = "cpu") -> str | None:
         if why := super().missing(name, device):
             return why
-        release = installed.release()
-        if release and cuda.version(release) < (2, 6):
-            return f"torch {release} has no fully_shard, which came with 2.6: ./launch/install torch"
+        # On CPUs 2.6 lacks streams, 2.7 and 2.8 sum the gradients instead of averaging them.
+        where, minor = ("GPUs", 6) if device == "cuda" else ("CPUs", 9)
+        if installed.is_before(2, minor):
+            return (
+                f"fully_shard on {where} needs torch 2.{minor}, not {installed.release()}: ./launch/install torch"
+            )
         return None
 
     def refuse(self, point: Point) -> str | None:

@@ -12,6 +12,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from scaling.frameworks.cuda import version
+
 # Two words or more: a single one may be something else.
 _ARCH_FLAGS = re.compile(rb"sm_\d{2,3}[a-z]?(?: (?:sm|compute)_\d{2,3}[a-z]?)+(?=\0)")
 
@@ -19,6 +21,12 @@ _ARCH_FLAGS = re.compile(rb"sm_\d{2,3}[a-z]?(?: (?:sm|compute)_\d{2,3}[a-z]?)+(?
 def release() -> str:
     """Return torch's release (`2.13.0+cu130`), "" without torch."""
     return _said(_file("version.py"), "__version__")
+
+
+def is_before(major: int, minor: int) -> bool:
+    """Return whether torch is older than a release; False without torch."""
+    known = release()
+    return bool(known) and version(known) < (major, minor)
 
 
 def cuda() -> str | None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import socket
 from datetime import timedelta
+from functools import partial
 
 from torch.distributed import TCPStore
 
 from scaling.frameworks.listening import until_it_listens
+from scaling.frameworks.pytorch import installed
 
 
 def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> TCPStore:
     """Open the store at this address, which one process `hosts`. Raises torch's DistStoreError after `timeout`.
     torch's default listens on all interfaces of the host."""
-    listening = _bound(address, port) if hosts else None
+    open_ = partial(TCPStore, address, port, is_master=hosts, timeout=timeout, wait_for_workers=False)
     if not hosts:
         until_it_listens(address, port, timeout.total_seconds())
-    return TCPStore(
-        address, port, is_master=hosts, timeout=timeout, wait_for_workers=False, master_listen_fd=listening
-    )
+        return open_()
+    # With libuv torch 2.4 to 2.7 take no bound socket.
+    return open_(master_listen_fd=_bound(address, port), use_libuv=not installed.is_before(2, 8))
 
 
 def _bound(address: str, port: int) -> int:

@@ -221,11 +221,22 @@ def test_a_torch_without_its_library_is_taken(builds: Builds) -> None:
     assert frameworks.missing("torch:nccl", "cuda") is None
 
 
-@pytest.mark.parametrize(("release", "has"), [("2.5.1+cu124", False), ("2.6.0", True), ("2.11.0a0+nv26.2", True)])
-def test_fully_shard_came_with_2_6(builds: Builds, release: str, *, has: bool) -> None:
+@pytest.mark.parametrize(
+    ("release", "has"),
+    [("2.5.1+cu124", False), ("2.6.0", False), ("2.8.0", False), ("2.9.1", True), ("2.11.0a0+nv26.2", True)],
+)
+def test_fully_shard_averages_on_cpus_since_2_9(builds: Builds, release: str, *, has: bool) -> None:
     builds.torch(None, release)
-    reason = frameworks.missing("torch:fsdp2", "cpu")
-    assert (reason is None) if has else f"torch {release} has no fully_shard" in (reason or "")
+    assert (frameworks.missing("torch:fsdp2", "cpu") is None) is has
+
+
+def test_fully_shard_came_with_2_6(builds: Builds) -> None:
+    builds.torch("12.6", "2.6.0")
+    builds.hold(found(V100))
+    assert frameworks.missing("torch:fsdp2", "cuda") is None
+    builds.torch("12.4", "2.5.1+cu124")
+    reason = frameworks.missing("torch:fsdp2", "cuda")
+    assert reason is not None and reason.startswith("fully_shard on GPUs needs torch 2.6, not 2.5.1+cu124: ")
 
 
 @pytest.mark.parametrize(

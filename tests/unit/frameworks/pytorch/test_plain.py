@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,15 @@ def test_micro_batches_need_a_graph_that_is_not_static() -> None:
     assert (STRATEGY.refuse(both.point) or "").startswith("--option static_graph=true: ")
     for given in ({"static_graph": "true"}, {"static_graph": "true", "accumulate": "1"}, {"accumulate": "2"}):
         assert STRATEGY.refuse(paper_tasks.one_task("torch:gloo", "exchange", options=given).point) is None
+
+
+def test_an_old_torch_divides_no_first_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "release", lambda: "2.10.0+cu128")
+    given = partial(paper_tasks.one_task, "torch:gloo", "exchange", device="emulated", profile="p100", shrink=8.0)
+    assert (STRATEGY.refuse(given().point) or "").startswith("--shrink 8: torch 2.10.0+cu128 ")
+    assert STRATEGY.refuse(given(options={"bucket_cap_mb": "24"}).point) is None
+    monkeypatch.setattr(installed, "release", lambda: "2.11.0")
+    assert STRATEGY.refuse(given().point) is None
 
 
 def test_options_are_read_from_words() -> None:
