@@ -42,6 +42,9 @@ TRIALS = {
     "batch-exposed": Trial("exposed", f"{P100} 4 --strategy torch:gloo --batch-size 32", "--batch-size 64", 4, 4),
     "batch-waiting": Trial("waiting", f"{DIGITS} --strategy jax:psum", "--batch-size 64"),
     "bucket-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:gloo", "--option bucket_cap_mb=100"),
+    "bucket-view-cpu": Trial(
+        "exchange_cpu", f"{DIGITS} --strategy torch:gloo", "--option gradient_as_bucket_view=true"
+    ),
     "cycle-cpu": Trial("exchange_cpu", f"{DIGITS} --strategy torch:horovod", "--option cycle_time_ms=5"),
     "servers-dedicated": Trial(
         "servers", "--world-sizes 2 --interconnect eth0 --strategy torch:ps-sync", "--server-hosts dedicated", 3, 3
