@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from math import inf
 from typing import Any
 
 import msgspec
@@ -183,7 +184,7 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret) -> ZmqCluster:
             why = str(missing)
             if time.monotonic() > tell_s:
                 sys.stderr.write(f"scaling: rank {start.rank} waits for rank 0, up to {JOIN_S:g} s: {why}\n")
-                tell_s = end_s
+                tell_s = inf
             time.sleep(POLL_MS / 1e3)
             continue
         dealer = _dealer(zmq, context, text)

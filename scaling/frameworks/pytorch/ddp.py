@@ -72,8 +72,8 @@ class DDP(WithNccl, TorchDistributed):
         divides_both = point.hardware.shrink != 1 and options["bucket_cap_mb"] == DEFAULT_BUCKET_MB
         if divides_both and installed.is_before(2, 11):
             return (
-                f"--shrink {point.hardware.shrink:g}: torch {installed.release()} divides no first bucket; take "
-                "torch 2.11, or add --option bucket_cap_mb=24"
+                f"--shrink {point.hardware.shrink:g}: DDP of torch {installed.release()} takes no size of the "
+                "first bucket; take torch 2.11, or add --option bucket_cap_mb=24"
             )
         if options["static_graph"] and options["accumulate"] > 1:
             return "--option static_graph=true: DDP exchanges after each micro-batch then; leave out one option"

@@ -131,7 +131,7 @@ def sharded(whole: Optimizer) -> Optimizer:
 
 
 def _unsent() -> dict[str, Any]:
-    """Emulated parameters start equal. A slowed link would take seconds to broadcast them, as with torch 2.6."""
+    """Emulated parameters start equal. A slowed link would take seconds to broadcast them; torch 2.6 does it."""
     known = inspect.signature(DistributedDataParallel).parameters
     return {"init_sync": False} if "init_sync" in known else {}
 

@@ -37,7 +37,7 @@ def test_help_of_an_installed_clone_ends_in_the_flags(machine: Machine) -> None:
     assert machine.pip_calls == []
 
 
-CHECKS = ["ruff check", "ruff format --check", "mypy", "pytest -q -n 2"]
+CHECKS = ["ruff check", "ruff format --check", "mypy", "pytest -q -n 4"]
 
 
 @pytest.fixture
@@ -125,18 +125,20 @@ def test_a_python_that_fails_is_named_and_the_others_are_tested(
     assert done.returncode == 1
 
 
-TORCH = "pytest -q tests/frameworks/pytorch tests/frameworks/test_contract.py -k torch or gloo"
+TORCHES = ("2.6.0", "2.8.0", "2.14.1")
+PARTS = " ".join(f"tests/frameworks/{name}" for name in ("pytorch", "test_contract.py", "test_emulated_ranks.py"))
+TORCH = f"pytest -q {PARTS} -k torch or gloo"
 
 
 def test_the_matrix_runs_what_the_default_leaves_out(checks: Machine, pythons: Machine) -> None:
     done = checks.run("launch/test", "--matrix", FAILING="nothing")
-    tests = "pytest -q -m matrix -n 2"
+    tests = "pytest -q -m matrix -n 4"
     passed = [f"{name}: passed: 9 passed" for name in NAMES]
-    expected = [tests, *passed, TORCH, TORCH]
+    expected = [tests, *passed, *[TORCH] * len(TORCHES)]
     assert (done.stdout.splitlines()[-len(expected) :], done.returncode) == (expected, 0)
     torches = [call[call.index("torchvision") - 1 :] for call in checks.pip_calls if "torchvision" in call]
     rest = ["torchvision", "--editable", f"{checks.root}[test]"]
-    assert torches == [["torch==2.9.1", *rest], ["torch==2.14.1", *rest]]
+    assert torches == [[f"torch=={release}", *rest] for release in TORCHES]
 
 
 @pytest.mark.parametrize("failing", ["pytest", "3.12-oldest"])

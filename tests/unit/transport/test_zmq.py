@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import struct
 import time
+from pathlib import Path
 
 import pytest
 import zmq
 
-from scaling.transport.zmq import REFUSED, _answered
+from scaling.errors import LaunchError
+from scaling.transport import zmq as transport
+from scaling.transport.start import Secret, Start
+from scaling.transport.zmq import REFUSED, _answered, _follow
 
 
 class Late:
@@ -49,3 +53,31 @@ def test_a_refusal_is_read_though_rank_0_has_ended(messages: list[list[bytes]], 
     kind, why = _answered(zmq, late, Watch(late), time.monotonic() + 60, "")
     assert (kind, why) == (answer[0], answer[1] or why)
     assert answer[1] or why.startswith("it has another secret")
+
+
+def test_a_name_server_that_takes_long_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its last answer comes after the time in which rank 0 must be found."""
+    clock = Clock()
+
+    def unknown(start: Start, secret: Secret) -> tuple[str, str]:
+        clock.now_s += 7
+        raise LaunchError("cannot resolve nowhere")
+
+    monkeypatch.setattr(transport, "time", clock)
+    monkeypatch.setattr(transport, "_known", unknown)
+    start = Start(rank=1, ranks=2, host="nowhere", port=7000, name="a")
+    with pytest.raises(LaunchError, match="within 120 s: cannot resolve nowhere"):
+        _follow(zmq, None, start, Secret({}, tmp_path, "a"))
+    assert capsys.readouterr().err == "scaling: rank 1 waits for rank 0, up to 120 s: cannot resolve nowhere\n"
+
+
+class Clock:
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds

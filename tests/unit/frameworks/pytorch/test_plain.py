@@ -141,7 +141,7 @@ def test_micro_batches_need_a_graph_that_is_not_static() -> None:
 def test_an_old_torch_divides_no_first_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "release", lambda: "2.10.0+cu128")
     given = partial(paper_tasks.one_task, "torch:gloo", "exchange", device="emulated", profile="p100", shrink=8.0)
-    assert (STRATEGY.refuse(given().point) or "").startswith("--shrink 8: torch 2.10.0+cu128 ")
+    assert (STRATEGY.refuse(given().point) or "").startswith("--shrink 8: DDP of torch 2.10.0+cu128 ")
     assert STRATEGY.refuse(given(options={"bucket_cap_mb": "24"}).point) is None
     monkeypatch.setattr(installed, "release", lambda: "2.11.0")
     assert STRATEGY.refuse(given().point) is None
