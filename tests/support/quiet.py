@@ -1,4 +1,4 @@
-"""Quiet for a test that needs it, in a run whose tests go on two at a time: the others wait until it is over."""
+"""Quiet for a test that needs it, in a run of several tests at a time: the others wait until it is over."""
 
 from __future__ import annotations
 

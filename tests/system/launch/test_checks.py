@@ -37,7 +37,7 @@ def test_help_of_an_installed_clone_ends_in_the_flags(machine: Machine) -> None:
     assert machine.pip_calls == []
 
 
-CHECKS = ["ruff check", "ruff format --check", "mypy", "pytest -q -n 4"]
+CHECKS = ["ruff check", "ruff format --check", "mypy", "pytest -q -n 3"]
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ TORCH = f"pytest -q {PARTS} -k torch or gloo"
 
 def test_the_matrix_runs_what_the_default_leaves_out(checks: Machine, pythons: Machine) -> None:
     done = checks.run("launch/test", "--matrix", FAILING="nothing")
-    tests = "pytest -q -m matrix -n 4"
+    tests = "pytest -q -m matrix -n 3"
     passed = [f"{name}: passed: 9 passed" for name in NAMES]
     expected = [tests, *passed, *[TORCH] * len(TORCHES)]
     assert (done.stdout.splitlines()[-len(expected) :], done.returncode) == (expected, 0)
