@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 # Runs of tests have no page unless a test asks for it: it takes seconds. Children and ranks inherit this.
 os.environ.setdefault("SCALING_PAGE", "0")
 FOLDERS = ("unit", "process", "frameworks", "system")
-# The longest first, so that at the end no process waits long for the other's last file.
+# The longest first, so that at the end no process waits long for another's last file.
 LONGEST_FIRST = ("system", "frameworks", "process", "", "unit")
 # Tests of a file share runs and fixtures. Those of these folders change the machine, and run one after the other.
 TOGETHER = ("system/containers/", "system/lab/", "system/slurm/")

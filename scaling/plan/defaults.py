@@ -25,8 +25,8 @@ WINDOW_OF_QUEUES_S = 0.3
 # tables (python -m tests.bench.comparisons).
 MANY_POINTS, ROUNDS_OF_MANY_POINTS = 20, 5
 # On GPUs starts differ by 0.1 to 0.5 % and windows by less (H200): few windows for each start. With a standard
-# deviation of 0.26 % between starts, four rounds of two points give ± 0.54 % (95 %, Student). Three rounds of many
-# points give ± 0.45 %, because these estimate the deviation together.
+# deviation of 0.26 % between starts, the mean interval (95 %, Student) of two points is ± 0.54 % after four rounds
+# and ± 0.81 % after three. Three rounds of many points give ± 0.45 %: they estimate the deviation together.
 PACE_OF_GPUS_IN_TURNS = (3, 3, 0.3)
 FEW_POINTS, ROUNDS_OF_FEW_POINTS = 4, 4
 # Points that take turns have TURNS_S of windows each in a round, between FEWEST_TURNS and MOST_TURNS of them.

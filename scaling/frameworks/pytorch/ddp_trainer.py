@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from scaling.frameworks.base import Trainer
+from scaling.frameworks.pytorch import installed
 from scaling.frameworks.pytorch.compute import Optimizer
 from scaling.frameworks.pytorch.ddp import STRATEGY, options_of
 from scaling.frameworks.pytorch.exchange import Exchange, Grouped, alongside, join
@@ -41,6 +42,8 @@ class Parallel(Grouped, Training):
         join(self, STRATEGY.backend(self.task.point))
         options = options_of(self.task.point)
         emulated = self.task.point.hardware.device == "emulated"
+        # Emulated parameters start equal. A slowed link would take seconds to broadcast them, as torch 2.6 does.
+        unsent: dict[str, Any] = {"init_sync": False} if emulated and not installed.is_before(2, 7) else {}
         self._parallel = DistributedDataParallel(
             module,
             device_ids=[self.device.index] if self.cuda else None,
@@ -48,7 +51,7 @@ class Parallel(Grouped, Training):
             # Copying gradients out of the buckets is free on a GPU, but takes this CPU much of a step.
             gradient_as_bucket_view=emulated or options["gradient_as_bucket_view"],
             static_graph=options["static_graph"],
-            **(_unsent() if emulated else {}),
+            **unsent,
         )
         if hook := HOOKS.get(options["compress"]):
             self._parallel.register_comm_hook(None, hook)
@@ -128,12 +131,6 @@ def sharded(whole: Optimizer) -> Optimizer:
     taken = inspect.signature(type(whole)).parameters
     defaults = {name: value for name, value in whole.defaults.items() if name in taken}
     return ZeroRedundancyOptimizer(whole.param_groups, optimizer_class=type(whole), **defaults)
-
-
-def _unsent() -> dict[str, Any]:
-    """Emulated parameters start equal. A slowed link would take seconds to broadcast them; torch 2.6 does it."""
-    known = inspect.signature(DistributedDataParallel).parameters
-    return {"init_sync": False} if "init_sync" in known else {}
 
 
 def _caps(cap_mb: float, shrink: float) -> dict[str, Any]:
