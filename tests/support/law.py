@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
@@ -75,13 +76,20 @@ Files = Mapping[str, str]
 def imports(files: Files) -> Iterator[Import]:
     """Every import of every file, wherever in it it stands."""
     for file, source in files.items():
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Import):
-                yield from (Import(file, node.lineno, alias.name) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield from (Import(file, node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                yield Import(file, node.lineno, "a relative import")
+        yield from _imports_of(file, source)
+
+
+@cache
+def _imports_of(file: str, source: str) -> tuple[Import, ...]:
+    found: list[Import] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += (Import(file, node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found += (Import(file, node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.append(Import(file, node.lineno, "a relative import"))
+    return tuple(found)
 
 
 def breaches(files: Files) -> list[str]:
