@@ -20,8 +20,7 @@ from tests.support import sleepy
 from tests.support.burner import burning, confined
 from tests.support.mpis import MPIS, mpirun
 
-RUN = ("-m", "scaling.run", "--device", "cpu", "--rounds", "2", "--windows", "3", "--window-s", "0.1")
-ONCE = ("--rounds", "1")
+RUN = ("-m", "scaling.run", "--device", "cpu", "--rounds", "1", "--windows", "3", "--window-s", "0.1")
 PLACE = Path(__file__).parents[3]
 # Notes name the program of a burner without its arguments.
 PROGRAM = Path(sys.executable).name
@@ -78,7 +77,7 @@ def test_a_rank_with_half_a_core_is_named_and_who_has_the_other_half(
 ) -> None:
     with burning(two_cpus[1]) as burner:
         flags = ("--strategy", "torch:gloo", "--world-sizes", "2", "--kinds", "exchange,each")
-        report, records = measured(tmp_path, *flags, *ONCE)
+        report, records = measured(tmp_path, *flags)
     (row,) = report["rows"]
     (of_controls,) = (note for note in row["footnotes"] if note.startswith("its each control: foreign load"))
     assert PROGRAM in of_controls
@@ -89,7 +88,7 @@ def test_a_rank_with_half_a_core_is_named_and_who_has_the_other_half(
 
 def test_what_a_feed_sleeps_is_waiting(tmp_path: Path, two_cpus: tuple[int, int]) -> None:
     flags = ("--strategy", sleepy.NAME, "--batch-size", "2", "--world-sizes", "2")
-    report, _ = measured(tmp_path, *flags, *ONCE, "--kinds", "exchange,each,together")
+    report, _ = measured(tmp_path, *flags, "--kinds", "exchange,each,together")
     (row,) = report["rows"]
     causes = {cause: abs(part or 0.0) for cause, part in row["breakdown"].items()}
     assert causes["waiting"] == max(causes.values()), causes
