@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "scaling"
-QUICK = ("--rounds", "1", "--windows", "3", "--window-s", "0.02", "--world-sizes", "1")
+QUICK = ("--rounds", "1", "--windows", "3", "--window-s", "0.02", "--soak-s", "0", "--world-sizes", "1")
 
 AGENT_SIDE = """
 from scaling.frameworks.base import Strategy

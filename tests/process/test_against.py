@@ -20,7 +20,7 @@ from tests.support.scripted_records import record, written
 
 QUICK = (
     "--strategy", "fake:a", "--kinds", "solo,exchange", "--rounds", "2", "--windows", "3", "--window-s", "0.01",
-    "--world-sizes", "1", "--option", "step_s=0.002", "--no-page",
+    "--soak-s", "0", "--world-sizes", "1", "--option", "step_s=0.002", "--no-page",
 )  # fmt: skip
 
 

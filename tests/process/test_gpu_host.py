@@ -15,7 +15,7 @@ from tests.support import nvml_library
 
 BRIEF = (
     "--strategy", "fake:a", "--rounds", "1", "--windows",
-    "3", "--window-s", "0.01", "--view", "none", "--verbose",
+    "3", "--window-s", "0.01", "--soak-s", "0", "--view", "none", "--verbose",
 )  # fmt: skip
 
 

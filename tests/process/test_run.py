@@ -120,17 +120,9 @@ def test_list_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("measured")
     quick = (
-        "--rounds",
-        "2",
-        "--windows",
-        "3",
-        "--window-s",
-        "0.01",
-        "--batch-size",
-        "8",
-        "--option",
-        "step_s=0.002",
-    )
+        "--rounds", "2", "--windows", "3", "--window-s", "0.01", "--soak-s", "0", "--batch-size", "8",
+        "--option", "step_s=0.002",
+    )  # fmt: skip
     done = start(*FAKE, *quick, cwd=folder)
     assert done.returncode == 0, done.stderr
     (run,) = (folder / "results").iterdir()

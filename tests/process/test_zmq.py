@@ -21,7 +21,9 @@ from scaling.records.events import Finished
 from tests.support.matrix import cases
 from tests.support.waiting import eventually
 
-QUICK = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--no-page")
+QUICK = (
+    "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--soak-s", "0", "--no-page",
+)  # fmt: skip
 SLOW = (
     "--strategy", "fake:a", "--kinds", "exchange", "--world-sizes", "2", "--rounds", "99", "--windows", "3",
     "--window-s", "0.05", "--no-page",

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 QUICK = (
-    "--kinds", "solo,exchange", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--no-page",
-    "--world-sizes", "1", "--option", "step_s=0.002",
+    "--kinds", "solo,exchange", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--soak-s", "0",
+    "--no-page", "--world-sizes", "1", "--option", "step_s=0.002",
 )  # fmt: skip
 
 

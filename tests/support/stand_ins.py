@@ -18,7 +18,11 @@ tests.*) exec {sys.executable} -c "import $2" ;;
 *) exec {sys.executable} "$@" ;;
 esac""",
     "mpirun": LAUNCH,
-    "pytest": 'for word; do case "$word" in -n | [0-9] | -m | matrix) ;; *) [ -e "$word" ] || exit 9 ;; esac; done',
+    "pytest": """\
+for word; do case "$word" in
+-n | [0-9] | -m | matrix) ;;
+*) [ -e "$word" ] || exit 9 ;;
+esac; done""",
     **dict.fromkeys(("mypy", "ruff", "pip"), "exit 0"),
     # What it is of a container, a queue or a cluster is tried in tests/system; files that are named must be there.
     **dict.fromkeys(

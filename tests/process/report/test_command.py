@@ -18,7 +18,7 @@ from tests.support.scripted_records import written
 
 QUICK = (
     "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "solo,exchange",
-    "--world-sizes", "1", "--option", "step_s=0.002", "--results", "results",
+    "--soak-s", "0", "--world-sizes", "1", "--option", "step_s=0.002", "--results", "results",
 )  # fmt: skip
 # What a package that is not installed looks like.
 ABSENT = "raise ModuleNotFoundError(\"No module named 'jinja2'\", name='jinja2')\n"

@@ -213,7 +213,10 @@ def test_two_pods_of_torchrun_end_in_the_table(tmp_path: Path) -> None:
         "PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port),
         start.SECRET: "a secret of this test", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }  # fmt: skip
-    flags = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--no-page")
+    flags = (
+        "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--soak-s", "0",
+        "--no-page",
+    )  # fmt: skip
     logs = [(tmp_path / f"{number}.txt").open("w") for number in (0, 1)]
     made = [
         subprocess.Popen(

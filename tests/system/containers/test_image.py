@@ -10,7 +10,9 @@ import pytest
 from tests.support.containers import REVISION, Store
 
 pytestmark = pytest.mark.timeout(900)
-FEW = ("--verbose", "--rounds", "1", "--windows", "3", "--window-s", "0.05", "--world-sizes", "1,2")
+FEW = (
+    "--verbose", "--rounds", "1", "--windows", "3", "--window-s", "0.05", "--soak-s", "0", "--world-sizes", "1,2",
+)  # fmt: skip
 MOST_BYTES = 1.2e9
 # What each line says is asked of the image itself.
 INSIDE = """

@@ -23,7 +23,7 @@ TORCH = "2.14.0a0+b2c75dd062.nv26.9"
 NUMPY = "2.1.0"
 FEW = (
     "--verbose", "--strategy", "fake:a", "--rounds", "1", "--windows",
-    "3", "--window-s", "0.02", "--world-sizes", "1, 2",
+    "3", "--window-s", "0.02", "--soak-s", "0", "--world-sizes", "1, 2",
 )  # fmt: skip
 FILE = f"""\
 ARG BASE

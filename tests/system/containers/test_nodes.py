@@ -25,7 +25,9 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 NODES = ("node1", "node2")
-FEW = ("--verbose", "--rounds", "1", "--windows", "3", "--window-s", "0.05", "--world-sizes", "1,2")
+FEW = (
+    "--verbose", "--rounds", "1", "--windows", "3", "--window-s", "0.05", "--soak-s", "0", "--world-sizes", "1,2",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,10 @@ from tests.support.labs import needs_lab
 pytestmark = needs_lab
 GATEWAY = "169.254.1.1"
 LIMIT_S = 200.0
-QUICK = ("--rounds", "1", "--kinds", "exchange", "--window-s", "0.1", "--windows", "5", "--device", "cpu")
+QUICK = (
+    "--rounds", "1", "--kinds", "exchange", "--window-s", "0.1", "--windows", "5", "--soak-s", "0",
+    "--device", "cpu",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,10 @@ from tests.support.waiting import eventually
 
 pytestmark = needs_lab
 LIMIT_S = 200.0
-QUICK = ("--rounds", "1", "--kinds", "exchange", "--window-s", "0.1", "--windows", "5", "--device", "cpu")
+QUICK = (
+    "--rounds", "1", "--kinds", "exchange", "--window-s", "0.1", "--windows", "5", "--soak-s", "0",
+    "--device", "cpu",
+)  # fmt: skip
 # Bytes that the scripted strategy sends in a step, each way.
 TRAFFIC = 1_000_000
 

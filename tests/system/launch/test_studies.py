@@ -328,7 +328,9 @@ def test_domino_s_network_is_trained_on_a_few_real_pictures(
 
 # How studies start runs: a point that fails costs its cell and not the study's table; Ctrl-C is the run's too.
 
-QUICK = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--no-page")
+QUICK = (
+    "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--soak-s", "0", "--no-page",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -21,7 +21,10 @@ from tests.support import faulty
 from tests.support.mpis import IMPATIENT, MPIS, Mpi, mpirun, on_mpi, on_mpi_each
 from tests.support.waiting import eventually
 
-FAKE = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02")
+FAKE = (
+    "-m", "scaling.run", "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02",
+    "--soak-s", "0",
+)  # fmt: skip
 
 
 def only_run(folder: Path) -> Path:

@@ -20,7 +20,10 @@ from tests.support import sleepy
 from tests.support.burner import burning, confined
 from tests.support.mpis import MPIS, mpirun
 
-RUN = ("-m", "scaling.run", "--device", "cpu", "--rounds", "1", "--windows", "3", "--window-s", "0.1")
+RUN = (
+    "-m", "scaling.run", "--device", "cpu", "--rounds", "1", "--windows", "3", "--window-s", "0.1",
+    "--soak-s", "0",
+)  # fmt: skip
 PLACE = Path(__file__).parents[3]
 # Notes name the program of a burner without its arguments.
 PROGRAM = Path(sys.executable).name

@@ -194,7 +194,10 @@ def states(started: Cluster) -> list[str]:
 
 SCRIPT = REPOSITORY / "launch" / "slurm.sbatch"
 NODES = ("slurm-a", "slurm-b")
-FAKE = ("--strategy", "fake:a", "--world-sizes", "1,4", "--rounds", "1", "--windows", "3", "--window-s", "0.02")
+FAKE = (
+    "--strategy", "fake:a", "--world-sizes", "1,4", "--rounds", "1", "--windows", "3", "--window-s", "0.02",
+    "--soak-s", "0",
+)  # fmt: skip
 SLOW = ("--strategy", "fake:a", "--rounds", "50", "--windows", "3", "--window-s", "0.1")
 # By name, since both nodes have this host's addresses: `auto` would take them for a bridge's.
 CARDS = [
