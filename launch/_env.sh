@@ -32,7 +32,7 @@ check_home() {
 
 find_python() {
     local name
-    for name in python3 python3.15 python3.14 python3.13 python3.12 python3.11 python3.10; do
+    for name in python3 python3.{15..10}; do
         command -v "$name" >/dev/null || continue
         if new_enough "$name"; then
             command -v "$name"

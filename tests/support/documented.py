@@ -58,8 +58,7 @@ def cases(line: str) -> list[str]:
 
 
 def _of_pages() -> Iterator[tuple[str, str]]:
-    folders = (path for path in REPOSITORY.iterdir() if path.is_dir() and not path.name.startswith("."))
-    for path in sorted(itertools.chain(REPOSITORY.glob("*.md"), *(folder.rglob("*.md") for folder in folders))):
+    for path in sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("[!.]*/**/*.md")]):
         place = path.relative_to(REPOSITORY)
         if str(place) not in NO_PAGES and not any(part.startswith(".") for part in place.parts):
             yield from ((str(place), line) for line in of_page(path.read_text()))
