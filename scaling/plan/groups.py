@@ -31,6 +31,11 @@ class Group(Record, frozen=True, kw_only=True):
     points: tuple[Point, ...]
     side_by_side: bool
 
+    @property
+    def cells(self) -> frozenset[str]:
+        """Its identity in any round."""
+        return frozenset(point.cell for point in self.points)
+
 
 def together(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> tuple[Group, ...]:
     """Group the points of a round. `memory_bytes` is by host."""

@@ -38,10 +38,6 @@ class Evidence(Record, frozen=True, kw_only=True):
     exit: Exit | None = None
     silence: str = ""
 
-    @property
-    def of_worker(self) -> bool:
-        return self.task.role == "worker"
-
 
 class Ending(Record, frozen=True, kw_only=True):
     """How a child ended: its own `outcome`, and the `failure` of its point, None if it causes none. `after_result`
@@ -68,27 +64,28 @@ def how_it_ended(evidence: Evidence) -> Ending:
 
     The record of a helper uses 4 alone.
     """
-    task, seen = evidence.task, evidence.exit
+    task, seen, is_worker = evidence.task, evidence.exit, evidence.task.role == "worker"
     if evidence.silence:
         lost = Failed(cause="hang", message=evidence.silence, rank=task.rank, host=evidence.host)
         return Ending(outcome=lost, failure=lost)
     found = _cause(seen) if seen else NEVER
-    if _is_excused(evidence):
+    if is_worker and evidence.is_done and seen and (seen.reason is None or seen.is_late):
         return Ending(outcome=Finished(), after_result=found.message if found else "")
-    why = evidence.error or found or _unsaid(evidence)
+    why: Failed | Error | None = evidence.error or found
     if why is None:
-        return WELL
-    failure = _located(why, evidence)
-    if evidence.of_worker:
+        if evidence.is_done:
+            return WELL
+        what = "without a result" if is_worker else "before it announced itself"
+        why = Failed(cause="no-result", message=f"exited 0 {what}")
+    tail = seen.log_tail if seen else ""
+    message = why.message if is_worker else f"helper {task.role}: {why.message}"
+    failure = Failed(
+        cause=why.cause, message=message, rank=task.rank, host=evidence.host, log=task.log, log_tail=tail,
+        may_follow=why.may_follow,
+    )  # fmt: skip
+    if is_worker:
         return Ending(outcome=failure, failure=failure)
-    own = replace(found, log=failure.log, log_tail=failure.log_tail) if found else Finished()
-    return Ending(outcome=own, failure=failure)
-
-
-def _is_excused(evidence: Evidence) -> bool:
-    """Whether a worker's result is in, which excuses any end unless its agent cancelled it."""
-    seen, has_result = evidence.exit, evidence.of_worker and evidence.is_done
-    return seen is not None and has_result and (seen.reason is None or seen.is_late)
+    return Ending(outcome=replace(found, log=task.log, log_tail=tail) if found else Finished(), failure=failure)
 
 
 def _cause(seen: Exit) -> Failed | None:
@@ -99,46 +96,23 @@ def _cause(seen: Exit) -> Failed | None:
         return reason
     if code == 0:
         return None
+    if code > 0:
+        return Failed(cause=f"exit({code})", message=f"exited with code {code}{seen.limit}")
     if code == -signal.SIGKILL and seen.oom_kills:
         rise = f"oom_kill in {seen.oom_file} rose by {seen.oom_kills}"
-        return Failed(
-            cause="oom", message=f"killed (SIGKILL), probably by the kernel's out-of-memory killer: {rise}"
-        )
-    if code < 0:
-        name = signal_name(-code)
-        # Writing to shared memory without room ends so: containers have 64 MB of it.
-        hint = ", for example because /dev/shm is full" if -code == signal.SIGBUS else ""
-        return Failed(cause=f"crash({name})", message=f"ended by {name}{hint}{seen.limit}")
-    return Failed(cause=f"exit({code})", message=f"exited with code {code}{seen.limit}")
-
-
-def _unsaid(evidence: Evidence) -> Failed | None:
-    if evidence.is_done:
-        return None
-    what = "without a result" if evidence.of_worker else "before it announced itself"
-    return Failed(cause="no-result", message=f"exited 0 {what}")
-
-
-def _located(why: Failed | Error, evidence: Evidence) -> Failed:
-    task, seen = evidence.task, evidence.exit
-    return Failed(
-        cause=why.cause,
-        message=why.message if evidence.of_worker else f"helper {task.role}: {why.message}",
-        rank=task.rank,
-        host=evidence.host,
-        log=task.log,
-        log_tail=seen.log_tail if seen else "",
-        may_follow=why.may_follow,
-    )
+        message = f"killed (SIGKILL), probably by the kernel's out-of-memory killer: {rise}"
+        return Failed(cause="oom", message=message)
+    name = signal_name(-code)
+    # Writing to shared memory without room ends so: containers have 64 MB of it.
+    hint = ", for example because /dev/shm is full" if -code == signal.SIGBUS else ""
+    return Failed(cause=f"crash({name})", message=f"ended by {name}{hint}{seen.limit}")
 
 
 def most_certain(failures: Iterable[Failed]) -> Failed | None:
     """Return the most certain of a point's failures, the first of equally certain ones; None without failures."""
-    return min(failures, key=_doubt, default=None)
 
+    def doubt(failed: Failed) -> int:
+        kind = failed.cause.partition("(")[0]
+        return DOUBT_OF_PEERS_LOST if failed.may_follow else DOUBT.get(failed.cause, DOUBT.get(kind, 1))
 
-def _doubt(failed: Failed) -> int:
-    if failed.may_follow:
-        return DOUBT_OF_PEERS_LOST
-    kind = failed.cause.partition("(")[0]
-    return DOUBT.get(failed.cause, DOUBT.get(kind, 1))
+    return min(failures, key=doubt, default=None)

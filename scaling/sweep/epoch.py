@@ -2,7 +2,7 @@
 
     start all         each point is stopped (SIGSTOP) once it is ready; GPUs hold only as many as fit
     warm up           one after the other; then the GPUs, until clock, power and temperature are steady
-    blocks            one turn of each point in random order; disturbed turns are repeated (quiet/turns.py)
+    blocks            one turn of each point in random order; disturbed turns are repeated (turns.py)
     account           measured windows are kept
     soak              in the first round some points take turns for longer
     inspect           uncounted steps
@@ -15,89 +15,38 @@ point alone are one turn. A training to an accuracy has neither warm-up nor bloc
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from statistics import fmean, median
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.plan import defaults
-from scaling.plan.groups import seats
-from scaling.quiet.turns import Quiet, Turns, set_aside
+from scaling.plan.groups import Group, seats
 from scaling.records.events import Window
-from scaling.records.messages import Heard, Paused, Report, Reserved
-from scaling.records.point import Point, Record
+from scaling.records.messages import Heard
+from scaling.records.point import Point
 from scaling.records.run import LATER_WINDOWS
-from scaling.records.task import Run
+from scaling.records.task import Finish, Rest
 from scaling.sweep.attempt import Attempt, Bench
 from scaling.sweep.gpu_sharing import ALONE, AT_ONCE, Sharing, fitting, memory_order, slowed, startable
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState, part
-from scaling.sweep.warmup import lead_of, pace_of
-
-# ---------------------------------------------------------------- turns
+from scaling.sweep.turns import Quiet, Turn, Turns, set_aside
+from scaling.sweep.warmup import pace_of
 
 # seconds between two turns
 ORDERS_S = 0.03
 
 
-class Course(Record, frozen=True, kw_only=True):
-    """How an epoch is measured.
-
-    `number`: of the epoch in its round; None for a point alone.
-    `blocks`: None if the time of a step decides.
-    `windows`: of each point in a block.
-    `at_once`: points share no rank and no server, and are measured at the same time.
-    `planned_s`: planned duration, which limits the repetition of disturbed windows (quiet/turns.py).
-    `soak_s`: duration of the soak, 0 for none.
-    `traced`: keys of points that end with profiled steps.
-    `warm_up_s`: the least seconds of warm-up if given.
-    `gpus`: how the points share GPUs, which are warmed up once for all; None elsewhere.
-    """
-
-    number: int | None
-    blocks: int | None
-    windows: int
-    window_s: float
-    seed: str
-    canary: bool
-    at_once: bool = False
-    planned_s: float = 0.0
-    soak_s: float = 0.0
-    traced: frozenset[str] = frozenset()
-    warm_up_s: float | None = None
-    gpus: Sharing | None = None
-
-
-class Turn(NamedTuple):
-    """A turn: windows of all ranks of a point, or of one rank, numbered from `first`."""
-
-    attempt: Attempt
-    rank: int | None
-    first: int
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        return range(len(self.attempt.state.ranks)) if self.rank is None else (self.rank,)
-
-    @property
-    def launch_ranks(self) -> frozenset[int]:
-        """Launch ranks of the ranks that run; each has its own cores."""
-        return frozenset(self.attempt.state.ranks[number].task.launch_rank for number in self.ranks)
-
-
 def blocks_that_fit(states: Iterable[PointState]) -> int:
-    """Return the number of windows of each of these warm points. Measured windows have no say in it."""
-    return defaults.turns_in_round(fmean(map(_planned_turn_s, states)))
-
-
-def _planned_turn_s(state: PointState) -> float:
-    """Seconds of a turn: a window like the last of the warm-up, an uncounted step, and orders."""
-    slowest = max((rank.warmup[-1] for rank in state.ranks), key=lambda window: window.seconds)
-    return slowest.seconds * (slowest.steps + 1) / slowest.steps + ORDERS_S
+    """Return the number of windows of each of these warm points: of turns like the last window of the warm-up, an
+    uncounted step, and orders. Measured windows have no say in it."""
+    slowest = [max((rank.warmup[-1] for rank in state.ranks), key=lambda one: one.seconds) for state in states]
+    turns_s = (window.seconds * (window.steps + 1) / window.steps + ORDERS_S for window in slowest)
+    return defaults.turns_in_round(fmean(turns_s))
 
 
 # ---------------------------------------------------------------- soak
@@ -107,127 +56,102 @@ def _planned_turn_s(state: PointState) -> float:
 
 
 SOAK_ROUND = 0
-
-
-class Soaked(NamedTuple):
-    """A point that soaks: all its ranks, or one alone."""
-
-    attempt: Attempt
-    rank: int | None
-
-    @property
-    def windows(self) -> Sequence[Window]:
-        return self.attempt.state.ranks[self.rank or 0].windows
-
-
-def soak_commands(attempts: Sequence[Attempt], course: Course) -> Iterator[tuple[Soaked, Run]]:
-    found = soak_chosen(attempts) if course.soak_s else []
-    for block in range(soak_turns([one.windows for one in found], course.soak_s) if found else 0):
-        random.Random(f"{course.seed}/later {block}").shuffle(found)
-        for one in found:
-            yield one, _turn(one, block, canary=course.canary)
+# A point that soaks: all its ranks, or one alone.
+Soaked = tuple[Attempt, int | None]
 
 
 def soak_turns(measured: Sequence[Sequence[Window]], soak_s: float) -> int:
-    """Return the turns of each point: about `soak_s` seconds by the measured windows of all, with a minimum."""
-    return max(defaults.FEWEST_TURNS, round(soak_s / fmean(map(_turn_s, measured))))
-
-
-def _turn_s(windows: Sequence[Window]) -> float:
-    """Seconds of training in a turn: one step for a common start, and windows like these."""
-    return median(window.seconds * (LATER_WINDOWS + 1 / window.steps) for window in windows)
+    """Return the turns of each point: about `soak_s` seconds by the measured windows of all, with a minimum. A
+    turn is one step for a common start, and windows like these."""
+    turn_s = (median(one.seconds * (LATER_WINDOWS + 1 / one.steps) for one in windows) for windows in measured)
+    return max(defaults.FEWEST_TURNS, round(soak_s / fmean(turn_s)))
 
 
 def soak_chosen(attempts: Sequence[Attempt]) -> list[Soaked]:
-    """Choose the widest exchange of each strategy with its plain loop, which runs on its first device."""
+    """Choose the widest exchange of each strategy whose efficiency is claimed, on real devices that wait for each
+    other, with its plain loop, which runs on its first device."""
+    widest: dict[str, Attempt] = {}
+    for one in attempts:
+        state, point = one.state, one.state.point
+        is_first = point.kind == "exchange" and point.round == SOAK_ROUND and point.workload.trains
+        claims = state.synchronous and not state.crowding and point.hardware.device != "emulated"
+        before = widest.get(point.strategy)
+        if is_first and claims and (before is None or point.world_size > before.state.point.world_size):
+            widest[point.strategy] = one
     found: dict[int, Soaked] = {}
-    for exchange in _widest(attempt for attempt in attempts if _is_exchange(attempt.state)):
-        if plain := next((one for one in attempts if _is_behind(one.state.point, exchange.state.point)), None):
-            found[exchange.attempt] = Soaked(exchange, None)
-            found[plain.attempt] = Soaked(plain, 0 if plain.state.point.kind == "each" else None)
+    for exchange in widest.values():
+        plains = (one for one in attempts if _is_behind(one.state.point, exchange.state.point))
+        if plain := next(plains, None):
+            found[exchange.attempt] = exchange, None
+            found[plain.attempt] = plain, 0 if plain.state.point.kind == "each" else None
     return list(found.values())
-
-
-def _is_exchange(state: PointState) -> bool:
-    """Whether its efficiency is claimed, on real devices that wait for each other."""
-    point = state.point
-    is_first = point.kind == "exchange" and point.round == SOAK_ROUND and point.workload.trains
-    return is_first and state.synchronous and not state.oversubscribed and point.hardware.device != "emulated"
-
-
-def _widest(exchanges: Iterable[Attempt]) -> Iterator[Attempt]:
-    by_strategy: dict[str, Attempt] = {}
-    for one in exchanges:
-        name = one.state.point.strategy
-        if name not in by_strategy or one.state.point.world_size > by_strategy[name].state.point.world_size:
-            by_strategy[name] = one
-    return iter(by_strategy.values())
 
 
 def _is_behind(plain: Point, exchange: Point) -> bool:
     """Whether this point is the plain loop of the exchange's efficiency."""
-    if plain.kind not in ("solo", "each") or plain.strategy != frameworks.load(exchange.strategy).baseline:
+    if not plain.is_alone or plain.strategy != frameworks.load(exchange.strategy).baseline:
         return False
     return plain.workload.alone() == exchange.reference.alone() and plain.hardware == exchange.hardware
-
-
-def _turn(one: Soaked, block: int, *, canary: bool) -> Run:
-    first = LATER_WINDOWS * (block + 1)
-    return Run(
-        windows=LATER_WINDOWS,
-        steps=one.windows[-1].steps,
-        measured=False,
-        first=first,
-        canary=canary,
-        lead=lead_of(one.attempt.state.point),
-    )
 
 
 # ---------------------------------------------------------------- epoch
 
 
 class Epoch:
-    """A run of points side by side, or of one alone. `keep` is called with the state of each point whose measured
-    windows are in."""
+    """A run of points of a group side by side, or of one alone.
+
+    `index`: of the group in its round. `number`: of the epoch in its round; None for a point alone.
+    `gpus`: how the points share GPUs, which are warmed up once for all; None elsewhere. `is_warm`: they are warm.
+    `traced`: keys of points that end with profiled steps.
+    `at_once`: points share no rank and no server, and are measured at the same time.
+    """
 
     def __init__(
         self,
         bench: Bench,
-        points: Sequence[Point],
-        course: Course,
-        *,
-        next_attempt: Callable[[], int],
         quiet: Quiet,
-        note: Callable[[str], None],
-        keep: Callable[[PointState], None],
+        group: Group,
+        points: Sequence[Point],
+        index: int,
+        number: int | None,
+        *,
+        gpus: Sharing | None = None,
+        is_warm: bool = False,
+        traced: frozenset[str] = frozenset(),
+        at_once: bool = False,
     ) -> None:
-        self._bench = bench
-        self._course = course
-        self._next_attempt = next_attempt
-        self._quiet = Turns[Turn](
+        plan, config, first = bench.plan, bench.plan.config, group.points[0]
+        self._bench, self._number, self._traced, self._at_once = bench, number, traced, at_once
+        self._is_shared, self.gpus = number is not None, gpus
+        self._seed = f"{config.seed}/{first.round}/{index if self._is_shared else None}"
+        # Points that are measured at once would disturb each other's canaries.
+        self._canary = first.hardware.device == "cpu" and first.regime is None and not at_once
+        # If points take turns and no number of windows is given, the time of a step decides.
+        self._blocks = (config.windows or 0) if self._is_shared else 1
+        self._windows = 1 if self._is_shared else config.windows or defaults.MOST_TURNS
+        self._window_s = defaults.window_s(config, group.points)
+        self._warm_up_s = 0.0 if is_warm and config.warm_up_s is None else config.warm_up_s
+        self._soak_s = plan.soak_s if self._is_shared else 0.0
+        self._turns = Turns(
             quiet,
-            windows=course.windows,
-            planned_s=course.planned_s,
+            windows=self._windows,
+            planned_s=plan.seconds(group) if self._canary else 0.0,
             deadline_s=inf if self._is_shared else bench.clocks.deadline_s,
             clock=bench.clock,
             probe=self._probe,
         )
-        self._note, self._keep = note, keep
-        self._blocks = course.blocks or 0
         self._soak_begun_s: float | None = None
         self._soaked_s = 0.0
-        self.gpus = course.gpus
         self._stopped: set[int] = set()
-        # Points that GPUs have no room for yet.
-        self._waiting = list(points) if self.gpus is None else sorted(points, key=memory_order, reverse=True)
         self.attempts: list[Attempt] = []
-        self._most = 0  # points that were started together
-        self._admit(self._room(self.gpus, points) if self.gpus else len(points))
+        self._most, room = 0, len(points)  # points that were started together
+        self._waiting = list(points)  # points that GPUs have no room for yet
+        if gpus:
+            self._waiting.sort(key=memory_order, reverse=True)
+            room = gpus.fits or startable(points, plan.gpu_memory_bytes)
+        self._admit(room)
         self.active = self.attempts[0]
         self._way = self._run()
-
-    def _room(self, gpus: Sharing, points: Sequence[Point]) -> int:
-        return gpus.fits or startable(points, self._bench.plan.gpu_memory_bytes)
 
     def _admit(self, count: int) -> None:
         admitted, self._waiting = self._waiting[:count], self._waiting[count:]
@@ -235,19 +159,13 @@ class Epoch:
         self._most = max(self._most, len(self.attempts))
 
     def _attempt(self, point: Point, retries: tuple[str, ...] = ()) -> Attempt:
-        is_traced, number = point.key in self._course.traced, self._next_attempt()
-        return Attempt(self._bench, point, number, retries, self._course.number, is_traced=is_traced)
+        is_traced = point.key in self._traced
+        return Attempt(self._bench, point, retries, self._number, is_traced=is_traced)
 
     def hear(self, said: Heard) -> None:
         for attempt in self.attempts:
             if attempt.attempt == said.attempt:
-                match said:
-                    case Report():
-                        attempt.hear(said)
-                    case Reserved(slot=slot, ports=ports):
-                        attempt.reserved(slot, ports)
-                    case Paused():
-                        attempt.paused(said)
+                attempt.hear(said)
 
     def go_on(self) -> bool:
         """Take the steps that are due; return False when the epoch is over."""
@@ -297,44 +215,58 @@ class Epoch:
     def _running(self) -> list[Attempt]:
         return [attempt for attempt in self.attempts if not attempt.fails]
 
-    @property
-    def _is_shared(self) -> bool:
-        return self._course.number is not None
-
     def _run(self) -> Iterator[None]:
         yield from self._start()
         if self.attempts[0].state.point.regime:
-            yield from self._train(self.attempts[0])
-            return
-        if self._course.at_once:
-            yield from self._at_once()
+            self.active = attempt = self.attempts[0]
+            while not attempt.fails and attempt.train():
+                yield from self._answer(attempt)
         else:
-            yield from self._in_turn()
-        yield from self._account()
-        yield from self._soak()
+            yield from self._measured_at_once() if self._at_once else self._in_turn()
+            yield from self._account()
+            yield from self._soak()
+            for attempt in self._running:
+                yield from self._inspect(attempt)
         for attempt in self._running:
-            yield from self._inspect(attempt)
-        yield from self._end()
+            attempt.tell(Finish())
+        while not all(attempt.over for attempt in self.attempts):
+            yield
 
-    def _at_once(self) -> Iterator[None]:
-        ways = [
-            chain(self._warm_up(attempt), self._measure(self._turns([attempt], 0))) for attempt in self._running
-        ]
+    def _start(self) -> Iterator[None]:
+        """Wait until all points are ready. A failure that may be chance is retried once."""
+        while True:
+            for index, attempt in enumerate(self.attempts):
+                if attempt.over and attempt.fails and (retries := retries_of(attempt.state)):
+                    self._bench.note(f"{attempt.state.point.label}: {retries[0]}; trying once more")
+                    self.attempts[index] = self.active = self._attempt(attempt.state.point, retries)
+                elif attempt.attempt not in self._stopped and attempt.waits and self._stops(attempt):
+                    self._stopped.add(attempt.attempt)
+                    attempt.pause()
+            if all((attempt.waits and not attempt.moves) or attempt.over for attempt in self.attempts):
+                return
+            yield
+
+    def _stops(self, attempt: Attempt) -> bool:
+        """Whether it must stand still: others have turns, its ranks run one by one, or its cores are probed."""
+        return self._is_shared or self._canary or attempt.state.point.kind == "each"
+
+    def _measured_at_once(self) -> Iterator[None]:
+        ways = [chain(self._warm_up(one), self._measure(self._turns_of([one], 0))) for one in self._running]
         while ways := [way for way in ways if next(way, "over") is None]:
             yield
 
     def _in_turn(self) -> Iterator[None]:
         yield from self._warm_up_all()
-        if self._course.blocks is None and self._running:
+        if not self._blocks and self._running:
             self._blocks = blocks_that_fit(attempt.state for attempt in self._running)
             for attempt in self._running:
-                attempt.expect(self._blocks)
+                attempt.state = replace(attempt.state, expected=self._blocks)
         yield from self._measure(chain.from_iterable(map(self._shuffled, range(self._blocks))))
 
     def _shuffled(self, block: int) -> Iterator[Turn]:
         order = self._running
-        random.Random(f"{self._course.seed}/{block}").shuffle(order)
-        return self._turns(order, block)
+        random.Random(f"{self._seed}/{block}").shuffle(order)
+        return self._turns_of(order, block)
 
     def _account(self) -> Iterator[None]:
         for attempt in self._running:
@@ -343,48 +275,30 @@ class Epoch:
             while not attempt.is_accounted and not attempt.fails:
                 yield
             if not attempt.fails:
-                self._keep(attempt.so_far)
+                self._bench.keep(attempt.so_far)
 
     def _soak(self) -> Iterator[None]:
         self._soak_begun_s = self._bench.clock()
-        for (attempt, rank), run in soak_commands(self._running, self._course):
-            self.active = attempt
-            if not attempt.fails:
-                attempt.run_on(run, rank)
-                yield from self._answer(attempt)
-                yield from self._leave_off(attempt)
+        found = soak_chosen(self._running) if self._soak_s else []
+        measured = [attempt.state.ranks[rank or 0].windows for attempt, rank in found]
+        for block in range(soak_turns(measured, self._soak_s) if found else 0):
+            random.Random(f"{self._seed}/later {block}").shuffle(found)
+            first = LATER_WINDOWS * (block + 1)
+            for self.active, rank in found:
+                if not self.active.fails:
+                    self.active.soak(LATER_WINDOWS, first=first, rank=rank, canary=self._canary)
+                    yield from self._answer(self.active)
+                    yield from self._leave_off(self.active)
         self._soaked_s, self._soak_begun_s = self.soaked_s, None
 
-    def _end(self) -> Iterator[None]:
-        for attempt in self._running:
-            attempt.finish()
-        while not all(attempt.over for attempt in self.attempts):
-            yield
-
-    def _train(self, attempt: Attempt) -> Iterator[None]:
+    def _inspect(self, attempt: Attempt) -> Iterator[None]:
         self.active = attempt
-        while not attempt.fails and attempt.train():
-            yield from self._answer(attempt)
-        yield from self._end()
+        for rank in range(len(attempt.state.ranks)) if attempt.state.point.kind == "each" else (None,):
+            if not attempt.fails and attempt.inspect(rank):
+                yield from self._answer(attempt)
+                yield from self._stop(attempt)
 
-    def _start(self) -> Iterator[None]:
-        """Wait until all points are ready. A failure that may be chance is retried once."""
-        stopped = self._stopped
-        while True:
-            for index, attempt in enumerate(self.attempts):
-                if attempt.over and attempt.fails and (retries := retries_of(attempt.state)):
-                    self._note(f"{attempt.state.point.label}: {retries[0]}; trying once more")
-                    self.attempts[index] = self.active = self._attempt(attempt.state.point, retries)
-                elif attempt.attempt not in stopped and attempt.waits and self._stops(attempt):
-                    stopped.add(attempt.attempt)
-                    attempt.pause()
-            if all((attempt.waits and not attempt.moves) or attempt.over for attempt in self.attempts):
-                return
-            yield
-
-    def _stops(self, attempt: Attempt) -> bool:
-        """Whether it must stand still: others have turns, its ranks run one by one, or its cores are probed."""
-        return self._is_shared or self._course.canary or attempt.state.point.kind == "each"
+    # ------------------------------------------------------------ warm-up
 
     def _warm_up_all(self) -> Iterator[None]:
         warm: list[Attempt] = []
@@ -399,8 +313,7 @@ class Epoch:
 
     def _make_room(self, gpus: Sharing, first: Attempt) -> Iterator[None]:
         """Keep as many points as fit by the memory of the first one that has computed, or start more."""
-        memory_bytes = self._bench.plan.gpu_memory_bytes
-        running = self._running
+        running, memory_bytes = self._running, self._bench.plan.gpu_memory_bytes
         fits = fitting(first.state, first.stood, len(running), memory_bytes) or len(running)
         self.gpus = replace(gpus, fits=fits)
         surplus = [attempt for attempt in running if attempt is not first][fits - 1 :]
@@ -415,42 +328,31 @@ class Epoch:
 
     def _warm_up(self, attempt: Attempt, *, warms_gpus: bool = False) -> Iterator[None]:
         self.active = attempt
-        course = self._course
         pace = pace_of(
-            attempt.state.point,
-            course.window_s,
-            takes_turns=self._is_shared,
-            warm_up_s=course.warm_up_s,
+            attempt.state.point, self._window_s, takes_turns=self._is_shared, warm_up_s=self._warm_up_s,
             warms_gpus=warms_gpus,
-        )
+        )  # fmt: skip
         while not attempt.fails and attempt.warm_up(pace):
             yield from self._answer(attempt)
         yield from self._leave_off(attempt)
 
-    def _answer(self, attempt: Attempt) -> Iterator[None]:
-        while not attempt.waits and not attempt.fails:
-            yield
-
-    def _inspect(self, attempt: Attempt) -> Iterator[None]:
-        self.active = attempt
-        for rank in range(len(attempt.state.ranks)) if attempt.state.point.kind == "each" else (None,):
-            if not attempt.fails and attempt.inspect(rank):
-                yield from self._answer(attempt)
-                yield from self._stop(attempt)
-
     # ------------------------------------------------------------ measuring
 
-    def _turns(self, order: Sequence[Attempt], block: int) -> Iterator[Turn]:
-        first = block * self._course.windows
+    def _turns_of(self, order: Sequence[Attempt], block: int) -> Iterator[Turn]:
+        first = block * self._windows
         return (Turn(attempt, rank, first) for attempt in order for rank in self._seats(attempt, block))
 
     def _measure(self, turns: Iterable[Turn]) -> Iterator[None]:
-        for turn in self._quiet.before(turns):
+        for turn in self._turns.before(turns):
             if turn is None:
                 yield
-            else:
-                yield from self._turn(turn)
-                self._quiet.after(turn)
+                continue
+            self.active = attempt = turn.attempt
+            if not attempt.fails:
+                attempt.measure(self._windows, first=turn.first, rank=turn.rank, canary=self._canary)
+                yield from self._answer(attempt)
+                yield from self._leave_off(attempt, lingers=attempt.lingers)
+            self._turns.after(turn)
 
     def _probe(self, turn: Turn) -> Iterator[None]:
         self.active = turn.attempt
@@ -460,37 +362,34 @@ class Epoch:
     def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
         """Ranks that run alone, one after the other; None is all ranks at once."""
         point = attempt.state.point
-        if point.kind != "each" or (self.gpus and not self._seats_apart(attempt, block)):
+        if point.kind != "each" or (self.gpus and not self._seats_apart(attempt, self.gpus, block)):
             return (None,)
         # Each round begins with other seats, because its first block is colder.
         return seats(len(attempt.state.ranks), block + point.round, self._blocks)
 
-    def _seats_apart(self, attempt: Attempt, block: int) -> bool:
+    def _seats_apart(self, attempt: Attempt, gpus: Sharing, block: int) -> bool:
         """Whether seats on GPUs run one after the other. The first round tries both ways."""
-        assert self.gpus is not None
-        if self.gpus.slowed is None and block > AT_ONCE and (found := slowed(attempt.state.ranks)) is not None:
-            self.gpus = replace(self.gpus, slowed=found)
-            if self.gpus.seats_apart:
+        if gpus.slowed is None and block > AT_ONCE and (found := slowed(attempt.state.ranks)) is not None:
+            self.gpus = gpus = replace(gpus, slowed=found)
+            if gpus.seats_apart:
                 for number, rank in enumerate(attempt.state.ranks):
                     attempt.keep(number, *set_aside(rank, [AT_ONCE]))
-                self._note(
+                self._bench.note(
                     f"{attempt.state.point.label}: steps are {100 * found:.1f} % slower when all GPUs compute: "
                     "they share power, PCIe or cores, so each GPU is measured alone"
                 )
-        return self.gpus.seats_apart or (self.gpus.slowed is None and block == ALONE)
+        return gpus.seats_apart or (gpus.slowed is None and block == ALONE)
 
-    def _turn(self, turn: Turn) -> Iterator[None]:
-        self.active = attempt = turn.attempt
-        if not attempt.fails:
-            windows, canary = self._course.windows, self._course.canary
-            attempt.measure(windows, first=turn.first, rank=turn.rank, canary=canary)
-            yield from self._answer(attempt)
-            yield from self._leave_off(attempt, lingers=attempt.lingers)
+    # ------------------------------------------------------------ waiting
+
+    def _answer(self, attempt: Attempt) -> Iterator[None]:
+        while not attempt.waits and not attempt.fails:
+            yield
 
     def _leave_off(self, attempt: Attempt, *, lingers: bool = False) -> Iterator[None]:
         # Points on GPUs give back memory that they do not use.
         if self._stops(attempt) and (lingers or self.gpus) and not attempt.fails:
-            attempt.rest()
+            attempt.tell(Rest())
             yield from self._answer(attempt)
         yield from self._stop(attempt)
 

@@ -10,7 +10,7 @@ from scaling.plan.groups import COPIES, FLOAT32_BYTES
 from scaling.records.messages import Paused
 from scaling.records.point import Point, Record
 from scaling.records.telemetry import Sample
-from scaling.sweep.state import PointState, RankState
+from scaling.sweep.state import ChildState, PointState
 from scaling.workloads import models
 
 # The part of a GPU's memory that workers may use: allocators round up, and points differ a little.
@@ -24,10 +24,10 @@ ALONE, AT_ONCE = 0, 1
 
 
 class Sharing(Record, frozen=True, kw_only=True):
-    """What earlier points of a group have shown.
+    """What earlier points of a group have shown; None if that is unknown.
 
-    `fits`: how many of its points GPUs hold at the same time; None if that is unknown.
-    `slowed`: by which fraction seats are slower at the same time; None if that is unknown.
+    `fits`: how many of its points GPUs hold at the same time.
+    `slowed`: by which fraction seats are slower at the same time.
     """
 
     fits: int | None = None
@@ -57,24 +57,20 @@ def fitting(state: PointState, stood: Mapping[int, Paused], started: int, memory
 
     `started` points hold what `stood` shows. One point, with this state, has computed: one at a time does so.
     """
-    held_bytes = _most(chain.from_iterable(one.gpus for one in stood.values()))
-    windows = (window for rank in state.ranks for window in rank.warmup)
-    computing_bytes = _most(chain.from_iterable(window.gpus for window in windows))
+
+    def most(readings: Iterable[Sample]) -> int:
+        return max((one.memory_used_bytes or 0 for one in readings), default=0)
+
+    held_bytes = most(chain.from_iterable(one.gpus for one in stood.values()))
+    computing_bytes = most(one for rank in state.ranks for window in rank.warmup for one in window.gpus)
     if not held_bytes or not memory_bytes:
         return None
     spare_bytes = PART * memory_bytes - max(0, computing_bytes - held_bytes)
     return max(1, int(spare_bytes * started // held_bytes))
 
 
-def _most(readings: Iterable[Sample]) -> int:
-    return max((one.memory_used_bytes or 0 for one in readings), default=0)
-
-
-def slowed(ranks: Sequence[RankState]) -> float | None:
+def slowed(ranks: Sequence[ChildState]) -> float | None:
     """Return by which fraction the median seat was slower in block AT_ONCE than ALONE; None if unknown."""
-    changes = []
-    for rank in ranks:
-        step_s = {window.index: window.seconds / window.steps for window in rank.windows}
-        if ALONE in step_s and AT_ONCE in step_s:
-            changes.append(step_s[AT_ONCE] / step_s[ALONE] - 1)
+    by_block = [{window.index: window.seconds / window.steps for window in rank.windows} for rank in ranks]
+    changes = [step_s[AT_ONCE] / step_s[ALONE] - 1 for step_s in by_block if {ALONE, AT_ONCE} <= step_s.keys()]
     return median(changes) if changes else None

@@ -6,7 +6,8 @@ some 10 us at 1,000 ranks (tests/bench/collector.py).
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -15,7 +16,6 @@ from scaling.records.events import (
     Ended,
     Error,
     Evaluated,
-    Event,
     Exit,
     Failed,
     Hello,
@@ -36,8 +36,13 @@ Phase = Literal[
 ]
 
 
-class RankState(Record, frozen=True, kw_only=True):
-    """One worker, by its events. `in_chunk` counts its windows of the running command."""
+class ChildState(Record, frozen=True, kw_only=True):
+    """One worker or helper, by its events.
+
+    `in_chunk`: windows of a worker's running command.
+    `announced`: how a helper can be reached, None until then. If it is `awaited`, workers start only then;
+    otherwise they wait for it themselves.
+    """
 
     task: Task
     pid: int = 0
@@ -50,34 +55,20 @@ class RankState(Record, frozen=True, kw_only=True):
     inspected: Inspected | None = None
     evaluations: tuple[Evaluated, ...] = ()
     result: Result | None = None
+    awaited: bool = True
+    announced: dict[str, str] | None = None
     error: Error | None = None
     ended: Ended | None = None
     ending: Ending = UNSEEN
-
-    def evidence(self, seen: Exit | None = None) -> Evidence:
-        host, is_done = self.task.hosts[self.task.rank], self.result is not None
-        return Evidence(task=self.task, host=host, error=self.error, is_done=is_done, exit=seen)
-
-
-class HelperState(Record, frozen=True, kw_only=True):
-    """One helper, by its events. `announced` is None until it can be reached. If it is `awaited`, workers start
-    only then; otherwise they wait for it themselves."""
-
-    task: Task
-    awaited: bool = True
-    pid: int = 0
-    announced: dict[str, str] | None = None
-    ended: Ended | None = None
-    ending: Ending = UNSEEN
-
-    def evidence(self, *, error: Error | None = None, seen: Exit | None = None) -> Evidence:
-        is_done = self.announced is not None
-        return Evidence(task=self.task, host=self.host, error=error, is_done=is_done, exit=seen)
 
     @property
     def host(self) -> str:
         beside = (server.host for server in self.task.servers if server.launch_rank == self.task.launch_rank)
         return next(beside, self.task.hosts[self.task.rank])
+
+    def evidence(self, seen: Exit | None = None, *, error: Error | None = None) -> Evidence:
+        is_done, error = self.result is not None or self.announced is not None, error or self.error
+        return Evidence(task=self.task, host=self.host, error=error, is_done=is_done, exit=seen)
 
 
 class PointState(Record, frozen=True, kw_only=True):
@@ -86,17 +77,18 @@ class PointState(Record, frozen=True, kw_only=True):
     `expected`: measured windows that each rank will report.
     `ready`, `inspected`, `ended`: numbers of ranks.
     `told`, `chunk_done`: numbers of ranks with the running command, and of those that are done with it.
+    `crowding`: why its ranks have fewer CPUs than intended, so that nothing is claimed.
     `failure`: the first failure, which is the cause; its consequences are recorded as cancelled.
     `epoch`: number shared by points that live side by side; None for a point alone.
     """
 
     point: Point
-    ranks: tuple[RankState, ...]
+    ranks: tuple[ChildState, ...]
     expected: int
     started_s: float
     started_unix_s: float
     phase: Phase = "starting"
-    helpers: tuple[HelperState, ...] = ()
+    helpers: tuple[ChildState, ...] = ()
     synchronous: bool = True
     pattern: Pattern = ""
     updates_all: bool = False
@@ -116,18 +108,12 @@ class PointState(Record, frozen=True, kw_only=True):
     epoch: int | None = None
 
     @property
-    def oversubscribed(self) -> bool:
-        """Whether its ranks have fewer CPUs than intended, as `crowding` explains: nothing is claimed."""
-        return bool(self.crowding)
-
-    @property
     def waits_for_helpers(self) -> bool:
         """Whether workers must not start yet: an `awaited` helper cannot be reached."""
         return any(helper.awaited and helper.announced is None for helper in self.helpers)
 
     @property
     def all_ready(self) -> bool:
-        """Whether every worker is ready and every helper can be reached."""
         return self.ready == len(self.ranks) and all(helper.announced is not None for helper in self.helpers)
 
     @property
@@ -135,128 +121,92 @@ class PointState(Record, frozen=True, kw_only=True):
         """Whether every rank with the running command is done with it, or rests."""
         return isinstance(self.command, Run | Rest | Train | Evaluate) and self.chunk_done == self.told
 
+    def with_child(
+        self, kind: Literal["ranks", "helpers"], index: int, own: dict[str, Any], **others: Any
+    ) -> PointState:
+        """Return the state with `own` fields of one worker or helper, and other fields of its own."""
+        every = getattr(self, kind)
+        return replace(
+            self, **{kind: (*every[:index], replace(every[index], **own), *every[index + 1 :])}, **others
+        )
+
 
 def commanded(state: PointState, command: Command, told: int | None = None) -> PointState:
     """Return the state after `command` was sent to `told` ranks, or to all."""
-    if isinstance(command, Finish):
-        return replace(state, command=command, phase="finishing")
-    if isinstance(command, Inspect):
-        count = len(state.ranks) if told is None else told
-        return replace(state, command=command, phase="inspecting", told=state.inspected + count)
-    if isinstance(command, Rest):
-        return replace(state, command=command, told=len(state.ranks), chunk_done=0)
-    if isinstance(command, Evaluate):
-        return replace(state, command=command, phase="evaluating", told=len(state.ranks), chunk_done=0)
+    count = len(state.ranks) if told is None else told
+    match command:
+        case Finish():
+            return replace(state, command=command, phase="finishing")
+        case Inspect():
+            return replace(state, command=command, phase="inspecting", told=state.inspected + count)
+        case Rest():
+            return replace(state, command=command, told=count, chunk_done=0)
+        case Evaluate():
+            return replace(state, command=command, told=count, chunk_done=0, phase="evaluating")
+        case Train() | Run(measured=True):
+            phase: Phase = "measuring"
+        case Run():
+            phase = "soaking" if any(rank.windows for rank in state.ranks) else "warming"
     ranks = tuple(replace(rank, in_chunk=0) for rank in state.ranks)
-    phase: Phase = "measuring" if isinstance(command, Train) or command.measured else _unmeasured(state)
-    count = len(ranks) if told is None else told
-    return replace(state, command=command, phase=phase, ranks=ranks, told=count, chunk_done=0)
-
-
-def _unmeasured(state: PointState) -> Phase:
-    return "soaking" if any(rank.windows for rank in state.ranks) else "warming"
+    return replace(state, command=command, told=count, chunk_done=0, phase=phase, ranks=ranks)
 
 
 def fold(state: PointState, report: Report) -> PointState:
     """Return the state after one report. Reports of ended children change nothing."""
-    event = report.event
-    if report.role != "worker":
-        return _fold_helper(state, report, event)
-    rank = state.ranks[report.rank]
-    if rank.ended is not None:
+    event, is_worker = report.event, report.role == "worker"
+    kind: Literal["ranks", "helpers"] = "ranks" if is_worker else "helpers"
+    every = state.ranks if is_worker else state.helpers
+    roles = (number for number, one in enumerate(every) if one.task.role == report.role)
+    index = report.rank if is_worker else next(roles, -1)
+    if index < 0 or every[index].ended is not None:
         return state
+    told, child = partial(state.with_child, kind, index), every[index]
     match event:
         case Window():
-            return _fold_window(state, report.rank, rank, event)
+            phase = "windows" if event.measured else "later" if state.phase == "soaking" else "warmup"
+            count, wanted = child.in_chunk + 1, state.command.windows if isinstance(state.command, Run) else 1
+            own = {"in_chunk": count, phase: (*getattr(child, phase), event)}
+            return told(own, chunk_done=state.chunk_done + (count == wanted))
         case Hello():
-            return with_rank(state, report.rank, replace(rank, pid=event.pid))
+            return told({"pid": event.pid})
+        case Announce(values=values):
+            return told({"announced": values}, announced={**state.announced, **values})
         case Ready():
-            return replace(with_rank(state, report.rank, replace(rank, ready=event)), ready=state.ready + 1)
+            return told({"ready": event}, ready=state.ready + 1)
         case Rested():
             return replace(state, chunk_done=state.chunk_done + 1)
         case Inspected():
-            moved = with_rank(state, report.rank, replace(rank, inspected=event))
-            return replace(moved, inspected=state.inspected + 1)
+            return told({"inspected": event}, inspected=state.inspected + 1)
         case Evaluated():
-            moved = with_rank(state, report.rank, replace(rank, evaluations=(*rank.evaluations, event)))
-            return replace(moved, chunk_done=state.chunk_done + 1)
+            return told({"evaluations": (*child.evaluations, event)}, chunk_done=state.chunk_done + 1)
         case Result():
-            return with_rank(state, report.rank, replace(rank, result=event))
+            return told({"result": event})
         case Error():
-            rank = replace(rank, error=event)
-            return failing(with_rank(state, report.rank, rank), how_it_ended(rank.evidence()).failure)
+            # The end of a helper is judged without its error.
+            return failing(
+                told({"error": event if is_worker else None}), how_it_ended(child.evidence(error=event)).failure
+            )
         case Ended():
-            return _fold_ended(state, report.rank, rank, event)
-        case _:
-            return state
+            ending = how_it_ended(child.evidence(event.exit))
+            state = told({"ended": event, "ending": ending})
+            if is_worker:
+                return _with_ended(state, ending)
+            return state if state.phase in ("finishing", "ended") else failing(state, ending.failure)
+    return state
 
 
-def with_rank(state: PointState, index: int, rank: RankState) -> PointState:
-    ranks = state.ranks
-    return replace(state, ranks=(*ranks[:index], rank, *ranks[index + 1 :]))
+def _with_ended(state: PointState, ending: Ending) -> PointState:
+    state, own, ended = failing(state, ending.failure), ending.failure, state.ended + 1
+    first, phase = state.failure, "ended" if ended == len(state.ranks) else state.phase
+    if first and own and first.rank == own.rank and not first.log_tail:
+        # The tail of the log arrives with the end of the rank that failed.
+        first = replace(first, log_tail=own.log_tail)
+    return replace(state, failure=first, ended=ended, phase=phase)
 
 
 def failing(state: PointState, failed: Failed | None) -> PointState:
     """Note a failure, if there is one. Only the first is the cause."""
     return state if state.failure is not None else replace(state, failure=failed)
-
-
-def _fold_window(state: PointState, index: int, rank: RankState, window: Window) -> PointState:
-    done = state.command.windows if isinstance(state.command, Run) else 1
-    count = rank.in_chunk + 1
-    if window.measured:
-        moved = replace(rank, in_chunk=count, windows=(*rank.windows, window))
-    elif state.phase == "soaking":
-        moved = replace(rank, in_chunk=count, later=(*rank.later, window))
-    else:
-        moved = replace(rank, in_chunk=count, warmup=(*rank.warmup, window))
-    state = with_rank(state, index, moved)
-    return replace(state, chunk_done=state.chunk_done + 1) if count == done else state
-
-
-def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) -> PointState:
-    ending = how_it_ended(rank.evidence(ended.exit))
-    if ending.failure is not None:
-        state = _with_tail(failing(state, ending.failure), ending.failure)
-    ended_count = state.ended + 1
-    phase: Phase = "ended" if ended_count == len(state.ranks) else state.phase
-    moved = replace(rank, ended=ended, ending=ending)
-    return replace(with_rank(state, index, moved), ended=ended_count, phase=phase)
-
-
-def _with_tail(state: PointState, outcome: Failed) -> PointState:
-    """Add the log tail to the point's failure: it arrives with the end of the rank that failed."""
-    failure = state.failure
-    if failure is None or failure.rank != outcome.rank or failure.log_tail:
-        return state
-    return replace(state, failure=replace(failure, log_tail=outcome.log_tail))
-
-
-def _fold_helper(state: PointState, report: Report, event: Event) -> PointState:
-    roles = [helper.task.role for helper in state.helpers]
-    index = roles.index(report.role) if report.role in roles else None
-    if index is None or state.helpers[index].ended is not None:
-        return state
-    helper = state.helpers[index]
-    match event:
-        case Announce():
-            merged = {**state.announced, **event.values}
-            return replace(_put_helper(state, index, replace(helper, announced=event.values)), announced=merged)
-        case Hello():
-            return _put_helper(state, index, replace(helper, pid=event.pid))
-        case Error():
-            return failing(state, how_it_ended(helper.evidence(error=event)).failure)
-        case Ended():
-            ending = how_it_ended(helper.evidence(seen=event.exit))
-            state = _put_helper(state, index, replace(helper, ended=event, ending=ending))
-            return state if state.phase in ("finishing", "ended") else failing(state, ending.failure)
-        case _:
-            return state
-
-
-def _put_helper(state: PointState, index: int, helper: HelperState) -> PointState:
-    helpers = state.helpers
-    return replace(state, helpers=(*helpers[:index], helper, *helpers[index + 1 :]))
 
 
 # ---------------------------------------------------------------- forecast

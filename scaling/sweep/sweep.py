@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -18,13 +19,11 @@ from scaling.analysis.table.burn_in import summarized
 from scaling.analysis.table.cell_rows import Analyser
 from scaling.analysis.table.rows import Row
 from scaling.errors import Interrupted, SilentRanks
-from scaling.plan import defaults, placement
 from scaling.plan.groups import Group
 from scaling.plan.placement import slots_of
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import rank_tasks
 from scaling.plan.validation import target_half_width
-from scaling.quiet.turns import Quiet
 from scaling.records.burn_in import LIVE_ROUNDS, PointSummary, is_kept
 from scaling.records.events import Failed
 from scaling.records.messages import (
@@ -41,12 +40,12 @@ from scaling.records.point import Point, of_revision, revision_of
 from scaling.records.run import PointRecord, Prediction, Question
 from scaling.records.store import Line, Store, done_keys, joined
 from scaling.records.task import Clocks, Task
-from scaling.sweep import attempt
-from scaling.sweep.attempt import Bench
-from scaling.sweep.epoch import SOAK_ROUND, Course, Epoch
+from scaling.sweep.attempt import Bench, traced_keys
+from scaling.sweep.epoch import SOAK_ROUND, Epoch
 from scaling.sweep.gpu_sharing import Sharing
 from scaling.sweep.outcome import record_of, record_so_far
 from scaling.sweep.state import Ahead, Work, ahead
+from scaling.sweep.turns import Quiet
 from scaling.sweep.view.plain import View
 from scaling.text import counted, duration
 from scaling.transport.base import Mailbox
@@ -128,54 +127,19 @@ class Asking(Protocol):
 Predictor = Callable[[Path, Sequence[Question]], Asking]
 
 
-def prediction_questions(plan: Plan) -> tuple[Question, ...]:
-    """Return the exchanges of the later stage, each once."""
-    points = [point for group in plan.groups if plan.is_later(group) for point in group.points]
-    return tuple(
-        Question(point=replace(point, round=0), nodes=len({slot.host for slot in slots_of(point, plan.slots)}))
-        for point in points
-        if point.kind == "exchange" and point.strategy not in plan.missing and point.cell not in plan.refused
-    )
-
-
-def prediction_begun(plan: Plan, records: Iterable[PointRecord]) -> bool:
-    """Whether a point of the later stage was already tried: a prediction would come too late."""
-    later = {point.cell for group in plan.groups if plan.is_later(group) for point in group.points}
-    return any(record.point.cell in later for record in records)
-
-
-def ask_prediction(
-    predictor: Predictor, run: Path, asked: Sequence[Question], mailbox: Mailbox[ToAgent, ToSweep]
-) -> tuple[Prediction, ...]:
-    """Wait for the answers while this rank's agent takes its turns. Raises Interrupted on a signal."""
-    asking = predictor(run, asked)
-    try:
-        while (found := asking.answers()) is None:
-            for _ in mailbox.news():
-                pass
-            if mailbox.signalled is not None:
-                raise Interrupted(mailbox.signalled)
-        return found
-    finally:
-        asking.stop()
-
-
 def predictions_told(found: Iterable[Prediction]) -> Iterator[str]:
     """Yield the notes of all predictions, each once, then a line for each prediction."""
     for text in dict.fromkeys(text for one in found for text in one.notes):
         yield f"note: {text}"
     for one in found:
-        name = _name(one.point)
+        work, over = one.point.workload, f"over {one.point.interconnect} N={one.point.world_size}"
+        name = f"{one.point.strategy} {over} batch {work.batch_size}"
         if one.refused or one.efficiency is None or one.efficiency_low is None or one.efficiency_high is None:
             yield f"not predicted: {name}: {one.refused}"
             continue
         ends = f"{100 * one.efficiency_low:.0f} to {100 * one.efficiency_high:.0f}"
         claim = "" if one.claimed else ", too wide to be claimed"
         yield f"PREDICTED, not measured: {name}: efficiency {100 * one.efficiency:.1f} % (80 %: {ends}{claim})"
-
-
-def _name(point: Point) -> str:
-    return f"{point.strategy} over {point.interconnect} N={point.world_size} batch {point.workload.batch_size}"
 
 
 # ---------------------------------------------------------------- before points are measured
@@ -186,19 +150,26 @@ PATIENCE_S = 10.0
 
 
 def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> tuple[str, ...]:
-    """Have all agents preload imports (half of a short run), and wait. Return notes for the user.
+    """Have all agents preload imports (half of a short run), and wait. Return notes for the user. The widest plain
+    loop of each framework stands for its points, because an exchange needs ports and servers first.
     Raises Interrupted on a signal."""
+    cells = [cell for cell in plan.cells if cell.strategy not in plan.missing]
+    widest: dict[str, Point] = {}
+    for cell in cells:
+        baseline = frameworks.load(cell.strategy).baseline
+        name = of_revision(baseline, revision_of(cell.strategy))
+        if frameworks.named(name).preload and (name not in widest or cell.world_size > widest[name].world_size):
+            widest[name] = replace(cell, strategy=name, kind="solo", options={})
     wanted: dict[int, list[Task]] = defaultdict(list)
-    for point in _samples(plan):
-        slots = placement.slots_of(point, plan.slots)
+    for point in widest.values():
         tasks = rank_tasks(
-            point, slots, (), plan.network(point).places,
+            point, slots_of(point, plan.slots), (), plan.network(point).places,
             attempt=0, retry=0, seed=plan.config.seed, clocks=Clocks(), logs="",
             malloc=plan.config.malloc, fresh=plan.config.fresh_workers, code=plan.code(point),
         )  # fmt: skip
         for task in tasks:
             wanted[task.launch_rank].append(task)
-    names = tuple(dict.fromkeys(cell.strategy for cell in plan.cells if cell.strategy not in plan.missing))
+    names = tuple(dict.fromkeys(cell.strategy for cell in cells))
     for rank, tasks_here in wanted.items():
         mailbox.order([rank], Preload(tasks=tuple(tasks_here), strategies=names))
     answers = mailbox.answers(Preloaded, wanted.keys(), within_s) if wanted else {}
@@ -215,36 +186,20 @@ def listen(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep]) -> None:
         mailbox.answers(Listened, range(mailbox.size), LISTEN_S + PATIENCE_S)
 
 
-def _samples(plan: Plan) -> Iterator[Point]:
-    """The widest plain loop of each framework with preload; an exchange needs ports and servers first."""
-    by_baseline: dict[str, list[Point]] = defaultdict(list)
-    for cell in plan.cells:
-        if cell.strategy not in plan.missing:
-            baseline = frameworks.load(cell.strategy).baseline
-            by_baseline[of_revision(baseline, revision_of(cell.strategy))].append(cell)
-    for baseline, cells in by_baseline.items():
-        if frameworks.named(baseline).preload:
-            largest = max(cells, key=lambda cell: cell.world_size)
-            yield replace(largest, strategy=baseline, kind="solo", options={})
-
-
 # ---------------------------------------------------------------- rounds beyond those of the plan
 
 # The sweep and the number of its rounds -> whether another round follows.
 More = Callable[["Sweep", int], bool]
 
 
-def until_narrow(plan: Plan) -> More:
+def until_narrow(sweep: Sweep, rounds: int) -> bool:
     """Ask for rounds until half of every interval is at most `--target-ci`, up to `--max-rounds`."""
-    target = target_half_width(plan.config)
-
-    def more(sweep: Sweep, rounds: int) -> bool:
-        if target is None or rounds >= plan.config.max_rounds:
-            return False
-        found = [row.efficiency for row in sweep.rows if row.efficiency is not None]
-        return any(one.half_width is None or one.half_width > target for one in found)
-
-    return more
+    config = sweep.plan.config
+    target = target_half_width(config)
+    if target is None or rounds >= config.max_rounds:
+        return False
+    found = [row.efficiency for row in sweep.rows if row.efficiency is not None]
+    return any(one.half_width is None or one.half_width > target for one in found)
 
 
 # ---------------------------------------------------------------- sweep
@@ -252,10 +207,6 @@ def until_narrow(plan: Plan) -> More:
 
 # A view learns at most this often how far the sweep is: summing up windows costs time.
 TELL_S = 0.5
-
-
-def _cells(group: Group) -> frozenset[str]:
-    return frozenset(point.cell for point in group.points)
 
 
 class Sweep:
@@ -275,47 +226,56 @@ class Sweep:
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.plan = plan
-        self.mailbox = mailbox
-        self.store = store
-        self.view = view
+        self.plan, self.mailbox, self.store, self.view = plan, mailbox, store, view
         self.records = list(records)
-        self._keys = {record.point.key for record in records}
-        self._analyser = Analyser(records)
         self.burn_in = BurnIn(plan.burn_in_s, clock, summaries) if plan.burn_in_s else None
+        self._more: More = more or self.burn_in or until_narrow
+        self._predictor, self._clock, self._unix_clock = predictor, clock, unix_clock
+        self._analyser = Analyser(records)
+        self._keys = {record.point.key for record in records}
         # A burn-in goes on with new rounds.
         self._done = set[str]() if self.burn_in else done_keys(records)
-        self._more: More = more or self.burn_in or until_narrow(plan)
-        self._predictor = predictor
-        self._clock = clock
-        self._earlier = 0  # points of earlier rounds whose keys are forgotten
+        self._earlier = self._total = 0  # points of earlier rounds whose keys are forgotten; all that are planned
         self._before = self._base = self._count  # points before this run, and before the running epoch
         self._planned_s = sum(map(plan.seconds, plan.groups)) / len(plan.cells) if plan.estimate_s else 0.0
         self._begun_s = self._told_s = clock()
-        self._epoch: Epoch | None = None
-        self._total = 0
         self._soak_s = self._soaked_s = 0.0  # planned soak of the group; soaks of epochs that are over
-        self._unix_clock = unix_clock
-        logs = store.folder.resolve() / "logs"
-        # After the numbers of existing logs: a resumed run appends to no older log.
-        numbers = (log.name.partition("-")[0] for log in logs.glob("[0-9]*-*"))
-        self._attempt: int = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        self._epoch: Epoch | None = None
         self._quiet = Quiet()
         self._gpus: dict[frozenset[str], Sharing] = {}  # by the cells of a group
-        self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
+        logs = store.folder.resolve() / "logs"
+        self._bench = Bench(
+            plan=plan, mailbox=mailbox, logs=str(logs), number=lambda: next(self._numbers), note=view.note,
+            keep=lambda state: self._append(self._emulating(record_so_far(state, now_s=clock()))),
+            clock=clock, unix_clock=unix_clock,
+        )  # fmt: skip
+        # After the numbers of existing logs: a resumed run appends to no older log.
+        numbers = (log.name.partition("-")[0] for log in logs.glob("[0-9]*-*"))
+        self._numbers = count(1 + max((int(number) for number in numbers if number.isdecimal()), default=0))
 
     @property
     def rows(self) -> Sequence[Row]:
         """The rows of the points so far."""
         return self._analyser.rows()
 
+    @property
+    def _count(self) -> int:
+        return self._earlier + len(self._keys)
+
     def run(self) -> None:
         """Measure everything. Raises Interrupted after a signal, StoreError if a record cannot be kept."""
         self.begin()
         for later in self.plan.stages:
-            if later:
-                self._register()
+            if later and self._predictor is not None:
+                self._register(self._predictor)
             self._run(later)
+
+    def begin(self) -> None:
+        for said in preload(self.plan, self.mailbox, self._bench.clocks.startup_s):
+            self.view.note(said)
+        self._begun_s = self._clock()
+        if self.burn_in:
+            self.burn_in.begin()
 
     def _run(self, later: bool) -> None:
         number = self.burn_in.first_round if self.burn_in else 0
@@ -324,21 +284,17 @@ class Sweep:
             self._allow(planned_number, later)
         while number < planned or self._more(self, number):
             if number == planned:
-                planned = self._extended(planned, later)
+                self._allow(planned, later)
+                planned += 1
+                if self.burn_in is None:
+                    self.view.extended(len(self.plan.cells) * planned)
             if self.burn_in:  # keys of earlier rounds do not occur again
                 self._earlier += len(self._keys)
                 self._keys.clear()
             listen(self.plan, self.mailbox)
             for index, group in self._groups(number, later):
-                self._measure(group, len(self.plan.cells) * planned, self._course(group, index))
+                self._measure(group, len(self.plan.cells) * planned, index)
             number += 1
-
-    def _extended(self, planned: int, later: bool) -> int:
-        """Plan another round."""
-        self._allow(planned, later)
-        if self.burn_in is None:
-            self.view.extended(len(self.plan.cells) * (planned + 1))
-        return planned + 1
 
     def _allow(self, number: int, later: bool) -> None:
         """Add to the retry budget what a round of a stage may spend."""
@@ -350,40 +306,49 @@ class Sweep:
         every = enumerate(self.plan.round(number))
         return [(index, group) for index, group in every if self.plan.is_later(group) == later]
 
-    def begin(self) -> None:
-        for said in preload(self.plan, self.mailbox, self._bench.clocks.startup_s):
-            self.view.note(said)
-        self._begun_s = self._clock()
-        if self.burn_in:
-            self.burn_in.begin()
-
     def measure(self, group: Group, total: int, *, at_once: bool = False) -> tuple[PointRecord, ...]:
         """Measure a group that is in no round of the plan, of `total` points in all, and keep its records.
         `at_once`: points share no rank and are measured at the same time."""
-        if at_once:  # they would disturb each other's canaries
-            return self._measure(group, total, replace(self._course(group, 0), at_once=True, canary=False))
-        self._quiet.allow(self.plan.seconds(group))
-        return self._measure(group, total, self._course(group, 0))
+        if not at_once:
+            self._quiet.allow(self.plan.seconds(group))
+        return self._measure(group, total, 0, at_once=at_once)
 
-    def _measure(self, group: Group, total: int, course: Course) -> tuple[PointRecord, ...]:
+    def _measure(self, group: Group, total: int, index: int, *, at_once: bool = False) -> tuple[PointRecord, ...]:
         self._total = total
         self._soak_s = self.plan.soak_of_s(group) if group.points[0].round == SOAK_ROUND else 0.0
         found = []
-        for record in self._records_of(group, course):
-            self._keep(record)
+        for record in self._records_of(group, index, at_once=at_once):
+            self._keys.add(record.point.key)
+            number = self._count
+            self._append(record)
+            self._analyser.add(record)
+            self.view.advanced(self._ahead())
+            self.view.finished(record, self._analyser.rows(), number, self._total)
             found.append(record)
         return tuple(found)
 
-    def _register(self) -> None:
-        """Register predictions of the later stage, unless one of its points was already tried."""
-        if self._predictor is None:
-            return
-        if prediction_begun(self.plan, self.records):
+    def _register(self, predictor: Predictor) -> None:
+        """Register predictions of the later stage's exchanges, unless one of its points was already tried. Wait
+        for them while this rank's agent takes its turns. Raises Interrupted on a signal."""
+        plan = self.plan
+        later = [point for group in plan.groups if plan.is_later(group) for point in group.points]
+        if {record.point.cell for record in self.records} & {point.cell for point in later}:
             self.view.note("not predicted: points of larger world sizes were measured before")
             return
-        asked = prediction_questions(self.plan)
+        asked = tuple(
+            Question(point=replace(point, round=0), nodes=len({slot.host for slot in slots_of(point, plan.slots)}))
+            for point in later
+            if point.kind == "exchange" and point.strategy not in plan.missing and point.cell not in plan.refused
+        )
+        if not asked:
+            return
         try:
-            found = ask_prediction(self._predictor, self.store.folder, asked, self.mailbox) if asked else ()
+            asking = predictor(self.store.folder, asked)
+            try:
+                while (found := asking.answers()) is None:
+                    self.mailbox.look()
+            finally:
+                asking.stop()
         except OSError as error:
             self.view.note(f"not predicted: {error}")
             return
@@ -392,17 +357,7 @@ class Sweep:
         for line in predictions_told(found):
             self.view.note(line)
 
-    def _keep(self, record: PointRecord) -> None:
-        self._keys.add(record.point.key)
-        number = self._count
-        self._append(record)
-        self._analyser.add(record)
-        self.view.advanced(self._ahead())
-        self.view.finished(record, self._analyser.rows(), number, self._total)
-
-    @property
-    def _count(self) -> int:
-        return self._earlier + len(self._keys)
+    # ------------------------------------------------------------ how far it is
 
     def _ahead(self) -> Ahead:
         if self.burn_in:
@@ -418,6 +373,8 @@ class Sweep:
         if now_s >= self._told_s + TELL_S:
             self._told_s = now_s
             self.view.advanced(self._ahead())
+
+    # ------------------------------------------------------------ the run's file
 
     def _append(self, record: PointRecord) -> None:
         if self.burn_in is None or self.burn_in.keeps(record):
@@ -438,46 +395,44 @@ class Sweep:
 
     # ------------------------------------------------------------ points side by side
 
-    def _records_of(self, group: Group, course: Course) -> Iterator[PointRecord]:
+    def _records_of(self, group: Group, index: int, *, at_once: bool) -> Iterator[PointRecord]:
         """Yield records of the points of a group that are lacking, first of those that cannot be measured."""
-        able = []
+        able, is_warm = [], group.cells in self._gpus
+        traced = traced_keys(group.points, self.records) if self.plan.config.trace else frozenset()
+        on_gpus = group.side_by_side and group.points[0].hardware.device == "cuda"
+        number, gpus = index if group.side_by_side else None, Sharing() if on_gpus else None
+        if group.side_by_side and any(point.key in self._done for point in group.points):
+            number = self._new_epoch(group)  # points of the group were measured before, in other turns
         for point in group.points:
             if point.key in self._done:
                 continue
             if reason := self.plan.missing.get(point.strategy):
-                yield self._unmeasured(point, "missing", reason)
+                yield self._unmeasured(point, Failed(cause="missing", message=reason))
             elif reason := self.plan.refused.get(point.cell):
-                yield self._unmeasured(point, "refused", reason)
+                yield self._unmeasured(point, Failed(cause="refused", message=reason))
             else:
                 able.append(point)
-        cells = _cells(group)
         while able:
-            current = self._measured(able, course)
+            gpus = gpus and self._gpus.get(group.cells, gpus)
+            current = Epoch(
+                self._bench, self._quiet, group, able, index, number,
+                gpus=gpus, is_warm=is_warm, traced=traced, at_once=at_once,
+            )  # fmt: skip
+            self._wait_for(current)
             ended_s = self._clock()
             yield from (self._emulating(record_of(state, ended_s=ended_s)) for state in current.states())
             able = current.left
             if current.gpus is not None:
-                self._gpus[cells] = current.gpus
-                course = replace(course, number=self._new_epoch(group), gpus=current.gpus)
+                self._gpus[group.cells], number = current.gpus, self._new_epoch(group)
 
-    def _unmeasured(self, point: Point, cause: str, reason: str) -> PointRecord:
-        failed = Failed(cause=cause, message=reason)
+    def _unmeasured(self, point: Point, failed: Failed) -> PointRecord:
         traits = frameworks.load(point.strategy).traits(point.strategy)
         return PointRecord(
             point=point, outcome=failed, ranks=(), started_unix_s=self._unix_clock(), wall_s=0.0,
             startup_s=0.0, measured_s=0.0, synchronous=traits.synchronous,
         )  # fmt: skip
 
-    def _measured(self, points: Sequence[Point], course: Course) -> Epoch:
-        current = Epoch(
-            self._bench,
-            points,
-            course,
-            next_attempt=self._next_attempt,
-            quiet=self._quiet,
-            note=self.view.note,
-            keep=lambda state: self._append(self._emulating(record_so_far(state, now_s=self._clock()))),
-        )
+    def _wait_for(self, current: Epoch) -> None:
         self._soaked_s += self._epoch.soaked_s if self._epoch else 0.0
         self._epoch, self._base = current, self._count
         self.view.began(current.active.state, self._count + 1)
@@ -492,57 +447,21 @@ class Sweep:
                     raise Interrupted(self.mailbox.signalled)
                 self.view.progress(current.active.state)
         except SilentRanks as error:
-            self._lose(current, error)
+            current.lose(error.ranks, str(error))
+            measured = done_keys(self.records)
+            for state in current.states():
+                if state.failure is not None and state.point.key not in measured:
+                    self._append(self._emulating(record_of(state, ended_s=self._clock())))
             raise
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
-        return current
-
-    def _lose(self, current: Epoch, error: SilentRanks) -> None:
-        current.lose(error.ranks, str(error))
-        measured = done_keys(self.records)
-        for state in current.states():
-            if state.failure is not None and state.point.key not in measured:
-                self._append(self._emulating(record_of(state, ended_s=self._clock())))
 
     def _emulating(self, record: PointRecord) -> PointRecord:
         return replace(record, emulation=self.plan.emulation(record.point))
 
-    def _course(self, group: Group, index: int) -> Course:
-        config, first = self.plan.config, group.points[0]
-        shared, canary = group.side_by_side, first.hardware.device == "cpu" and first.regime is None
-        return Course(
-            number=self._epoch_number(group, index) if shared else None,
-            blocks=config.windows if shared else 1,
-            windows=1 if shared else config.windows or defaults.MOST_TURNS,
-            window_s=defaults.window_s(config, group.points),
-            seed=f"{config.seed}/{first.round}/{index if shared else None}",
-            canary=canary,
-            planned_s=self.plan.seconds(group) if canary else 0.0,
-            soak_s=self.plan.soak_s if shared else 0.0,
-            traced=attempt.traced_keys(group.points, self.records) if config.trace else frozenset(),
-            warm_up_s=self._warm_up_s(group),
-            gpus=self._gpus.get(_cells(group), Sharing()) if shared and first.hardware.device == "cuda" else None,
-        )
-
-    def _warm_up_s(self, group: Group) -> float | None:
-        """The least seconds of warm-up if given. GPUs that this group has warmed up before need only be steady."""
-        given = self.plan.config.warm_up_s
-        return 0.0 if given is None and _cells(group) in self._gpus else given
-
-    def _epoch_number(self, group: Group, index: int) -> int:
-        """The number of an epoch in its round; a new one if points of the group were measured before, in other
-        turns."""
-        if not any(point.key in self._done for point in group.points):
-            return index
-        return self._new_epoch(group)
-
     def _new_epoch(self, group: Group) -> int:
+        """The number of an epoch in its round that no other one has."""
         number = group.points[0].round
         taken = (one.epoch for one in self.records if one.point.round == number and one.epoch is not None)
         return 1 + max((len(self.plan.groups), *taken))
-
-    def _next_attempt(self) -> int:
-        self._attempt += 1
-        return self._attempt

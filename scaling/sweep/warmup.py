@@ -7,18 +7,16 @@ or the ceiling is reached. Floor and ceiling are each a time and a number of win
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
+from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean, linear_regression
-
-from msgspec.structs import replace
 
 from scaling.analysis.statistics import intervals
 from scaling.plan import defaults
 from scaling.records.point import Point, Record
 from scaling.records.task import Run
 from scaling.records.telemetry import Sample
-from scaling.sweep.state import PointState
+from scaling.sweep.state import ChildState, PointState
 
 SINGLE_STEPS = 2
 FLOOR_WINDOWS = defaults.WARM_UP_WINDOWS
@@ -38,10 +36,6 @@ class Pace(Record, frozen=True, kw_only=True):
     judged: bool = True
 
 
-# Points that take turns are not judged: analysis checks their many short windows for drift.
-SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
-
-
 def pace_of(
     point: Point, window_s: float, *, takes_turns: bool, warm_up_s: float | None = None, warms_gpus: bool = False
 ) -> Pace:
@@ -53,8 +47,9 @@ def pace_of(
     if not takes_turns or warms_gpus:
         floor_s, ceiling_s = defaults.warm_up_s(point.hardware.device, warm_up_s)
         return Pace(window_s=window_s, floor_s=floor_s, ceiling_s=ceiling_s)
+    # Points that take turns are not judged: analysis checks their many short windows for drift.
     floor_s = 0.0 if point.hardware.device == "cuda" else warm_up_s or 0.0
-    return replace(SHORT, window_s=defaults.part_of_window(point) * window_s, floor_s=floor_s)
+    return Pace(window_s=defaults.part_of_window(point) * window_s, floor_windows=1, floor_s=floor_s, judged=False)
 
 
 def lead_of(point: Point) -> int:
@@ -74,48 +69,35 @@ def decide(state: PointState, pace: Pace) -> Run | Warm:
     slowest_s, steps = _warmup(state)
     if len(steps) < SINGLE_STEPS:
         return Run(windows=1, steps=1, measured=False)
-    step_s = slowest_s[-1] / steps[-1]
+    current, step_s = steps[-1], slowest_s[-1] / steps[-1]
     fitting = steps_per_window(step_s, pace.window_s)
-    floor = Run(windows=_floor_windows(pace, fitting * step_s), steps=fitting, measured=False)
-    if len(steps) == SINGLE_STEPS:
-        return floor
-    current = steps[-1]
-    after_s, counts = slowest_s[SINGLE_STEPS:], steps[SINGLE_STEPS:]
-    alike_s = [seconds for seconds, count in zip(after_s, counts, strict=True) if count == current]
+    window_s, after_s = fitting * step_s, slowest_s[SINGLE_STEPS:]
+    alike_s = [seconds for seconds, count in zip(after_s, steps[SINGLE_STEPS:], strict=True) if count == current]
     exhausted = len(after_s) >= CEILING_WINDOWS and sum(after_s) >= pace.ceiling_s
-    if not exhausted and not 0.5 <= fitting / current <= 2.0:
-        # The single step was slow because of a lazy start, or too short for the clock.
-        return floor
+    # Begin anew if the single step was slow because of a lazy start, or too short for the clock.
+    if not after_s or (not exhausted and not 0.5 <= fitting / current <= 2.0):
+        floor = max(pace.floor_windows, math.ceil(pace.floor_s / window_s) if window_s else 0)
+        return Run(windows=floor, steps=fitting, measured=False)
     if not pace.judged:
         return Warm(steps=current)
-    settled = intervals.steady(alike_s[-FLOOR_WINDOWS:]) and _gpus_are_steady(state)
+    settled = intervals.steady(alike_s[-FLOOR_WINDOWS:]) and all(map(_has_steady_gpus, state.ranks))
     if not exhausted and not (settled and sum(alike_s) >= pace.floor_s):
         return Run(windows=2, steps=current, measured=False)
     return Warm(steps=current, settled=settled)
 
 
-def _gpus_are_steady(state: PointState) -> bool:
-    return all(
-        _is_steady(readings)
-        for rank in state.ranks
-        for readings in _by_gpu(chain.from_iterable(window.gpus for window in rank.warmup[-FLOOR_WINDOWS:]))
-    )
-
-
-def _by_gpu(readings: Iterable[Sample]) -> Iterable[Sequence[Sample]]:
-    by_gpu: dict[int | None, list[Sample]] = {}
-    for one in readings:
-        by_gpu.setdefault(one.device_index, []).append(one)
-    return by_gpu.values()
-
-
-def _is_steady(readings: Sequence[Sample]) -> bool:
+def _has_steady_gpus(rank: ChildState) -> bool:
     """Compare the last two readings with the two before. The last one of each run finds the GPU idle, so single
     readings of power differ. A power limit lowers the clock within 10 to 30 s."""
-    return (
+    by_gpu: dict[int | None, list[Sample]] = {}
+    for window in rank.warmup[-FLOOR_WINDOWS:]:
+        for one in window.gpus:
+            by_gpu.setdefault(one.device_index, []).append(one)
+    return all(
         _change([one.sm_clock_mhz for one in readings]) <= CLOCK_CHANGE
         and _change([one.power_w for one in readings]) <= POWER_CHANGE
         and _change([one.temperature_c for one in readings], relative=False) <= WARMING_C
+        for readings in by_gpu.values()
     )
 
 
@@ -137,10 +119,6 @@ def drift_per_s(state: PointState) -> float:
     if len(ends_s) < FLOOR_WINDOWS:
         return 0.0
     return linear_regression(ends_s, step_s).slope / fmean(step_s)
-
-
-def _floor_windows(pace: Pace, seconds: float) -> int:
-    return max(pace.floor_windows, math.ceil(pace.floor_s / seconds) if seconds else 0)
 
 
 def steps_per_window(step_s: float, window_s: float) -> int:

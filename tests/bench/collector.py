@@ -19,7 +19,8 @@ from scaling.records.messages import Report
 from scaling.records.point import Point
 from scaling.records.task import Run
 from scaling.report.formats import terminal
-from scaling.sweep.state import PointState, RankState, commanded, fold
+from scaling.sweep.state import ChildState as RankState
+from scaling.sweep.state import PointState, commanded, fold
 from tests.support.inline import Launch
 from tests.support.points import POINT, TASK, changed
 

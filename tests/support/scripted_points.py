@@ -12,7 +12,8 @@ from scaling.records.messages import Report
 from scaling.records.point import Kind, Point
 from scaling.records.run import SCHEMA, Header, PointRecord, PointWarning, RankRecord
 from scaling.records.task import Run, Task
-from scaling.sweep.state import Ahead, PointState, RankState, commanded, fold
+from scaling.sweep.state import Ahead, PointState, commanded, fold
+from scaling.sweep.state import ChildState as RankState
 from scaling.sweep.view.plain import View
 from tests.support.inline import host
 from tests.support.inline_child import Clock

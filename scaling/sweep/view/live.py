@@ -14,7 +14,7 @@ from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.rows import Row
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
-from scaling.sweep.state import Ahead, PointState, RankState
+from scaling.sweep.state import Ahead, ChildState, PointState
 from scaling.sweep.view.plain import (
     NoView,
     PlainView,
@@ -83,7 +83,7 @@ def rank_gauges(state: PointState) -> list[Gauge]:
 
 def node_gauges(state: PointState) -> list[Gauge]:
     """Return a gauge for each node: that of its slowest rank."""
-    by_host: dict[str, list[RankState]] = {}
+    by_host: dict[str, list[ChildState]] = {}
     for host, rank in zip(state.ranks[0].task.hosts, state.ranks, strict=True):
         by_host.setdefault(host, []).append(rank)
     slowest = []
@@ -97,7 +97,7 @@ def _short(host: str) -> str:
     return host.partition(".")[0][:HOST_MAX]
 
 
-def _gauge(name: str, host: str, rank: RankState, state: PointState) -> Gauge:
+def _gauge(name: str, host: str, rank: ChildState, state: PointState) -> Gauge:
     is_warm = bool(rank.windows) or state.phase not in ("starting", "warming")
     done, total = len(rank.windows), state.expected
     if not is_warm and state.command is not None:
@@ -106,7 +106,7 @@ def _gauge(name: str, host: str, rank: RankState, state: PointState) -> Gauge:
     return Gauge(name, host, done, total, value, unit, _state_of(rank, state))
 
 
-def _state_of(rank: RankState, state: PointState) -> str:
+def _state_of(rank: ChildState, state: PointState) -> str:
     outcome = rank.ending.outcome if rank.ended else None
     if rank.error is not None or isinstance(outcome, Failed):
         return "cancelled" if isinstance(outcome, Failed) and outcome.cause == "cancelled" else "failed"
@@ -119,7 +119,7 @@ def _state_of(rank: RankState, state: PointState) -> str:
     return "ready" if rank.ready else "import" if rank.pid else "start"
 
 
-def _pace(rank: RankState, state: PointState) -> tuple[str, str]:
+def _pace(rank: ChildState, state: PointState) -> tuple[str, str]:
     windows = rank.windows or rank.warmup
     if not windows or windows[-1].seconds <= 0:
         return "", ""

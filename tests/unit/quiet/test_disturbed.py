@@ -12,8 +12,8 @@ import pytest
 
 from scaling.plan.plan import Plan
 from scaling.quiet import agent
-from scaling.quiet import turns as quiet
 from scaling.quiet.canary import LEAST_SEEN
+from scaling.sweep import turns as quiet
 from scaling.sweep.state import Phase, PointState
 from scaling.sweep.view.plain import NoView
 from tests.support.inline import Launch, Run, host

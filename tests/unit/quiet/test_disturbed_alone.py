@@ -9,9 +9,9 @@ import pytest
 
 from scaling.plan.plan import Plan
 from scaling.quiet import agent
-from scaling.quiet import turns as quiet
 from scaling.records.events import Finished
 from scaling.records.host import Gpu
+from scaling.sweep import turns as quiet
 from tests.support.inline import Launch, host
 from tests.support.turns import BLOCKS, STEADY_S, disturbed, indices, quiet_probes, slow
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from scaling.plan.plan import Plan
-from scaling.quiet import turns as quiet
 from scaling.records.events import Finished
 from scaling.records.run import PointRecord
+from scaling.sweep import turns as quiet
 from tests.support.inline import Run
 from tests.support.turns import ONE_CELL, STEADY_S, disturbed, indices, quiet_probes, slow, sweep
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from scaling.agent.watch import CpuMeter
-from scaling.quiet import agent, turns
+from scaling.quiet import agent
 from scaling.quiet.agent import OTHERS, Quiet
+from scaling.sweep import turns
 from tests.support.inline import Launch
 from tests.support.turns import quiet_probes
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from scaling.quiet.turns import quietest, set_aside
 from scaling.records.events import Window
-from scaling.sweep.state import RankState
+from scaling.sweep.state import ChildState as RankState
+from scaling.sweep.turns import quietest, set_aside
 from tests.support.points import TASK
 
 

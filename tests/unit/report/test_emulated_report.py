@@ -16,7 +16,8 @@ from scaling.records.events import Ended
 from scaling.records.telemetry import Telemetry
 from scaling.report.formats import csv, json, markdown, terminal
 from scaling.sweep import outcome
-from scaling.sweep.state import PointState, RankState
+from scaling.sweep.state import ChildState as RankState
+from scaling.sweep.state import PointState
 from scaling.sweep.view.plain import headline
 from tests.support.emulated_records import EMULATED, STEP_S, emulated_run
 from tests.support.paper_tasks import tasks

@@ -14,7 +14,8 @@ from scaling.records.events import Finished, Window
 from scaling.records.point import Kind
 from scaling.records.task import Inspect
 from scaling.sweep.attempt import Attempt, inspection_command, traced_keys
-from scaling.sweep.state import PointState, RankState
+from scaling.sweep.state import ChildState as RankState
+from scaling.sweep.state import PointState
 from tests.support.inline import Launch
 from tests.support.points import POINT, TASK, changed
 from tests.support.scripted_records import failed

@@ -29,18 +29,9 @@ from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Foreign, Sample, Telemetry
 from scaling.sweep.ended import Ending, Evidence, how_it_ended
 from scaling.sweep.outcome import cause_of, record_of
-from scaling.sweep.state import (
-    Ahead,
-    HelperState,
-    PointState,
-    RankState,
-    Work,
-    ahead,
-    commanded,
-    failing,
-    fold,
-    part,
-)
+from scaling.sweep.state import Ahead, PointState, Work, ahead, commanded, failing, fold, part
+from scaling.sweep.state import ChildState as HelperState
+from scaling.sweep.state import ChildState as RankState
 from tests.support.points import POINT, TASK
 from tests.support.scripted_points import CRASH, measuring, point, ready, starting, warming
 from tests.support.supervised import ended_by_agent

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from scaling.records.events import Window
 from scaling.records.task import Run
 from scaling.records.telemetry import Sample
-from scaling.sweep.state import PointState, RankState
+from scaling.sweep.state import ChildState as RankState
+from scaling.sweep.state import PointState
 from scaling.sweep.warmup import CEILING_WINDOWS, Pace, Warm, decide, drift_per_s, pace_of, steps_per_window
 from tests.support.points import POINT, TASK, changed
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from scaling.records.events import Failed
 from scaling.records.run import PointRecord, PointWarning
 from scaling.records.task import Finish
-from scaling.sweep.state import Ahead, HelperState, PointState, commanded, failing
+from scaling.sweep.state import Ahead, PointState, commanded, failing
+from scaling.sweep.state import ChildState as HelperState
 from scaling.sweep.view import live
 from scaling.sweep.view.live import rank_gauges
 from scaling.sweep.view.plain import PlainView, number, percent_done, phase, speed
