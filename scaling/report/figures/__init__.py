@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean, median
 from typing import get_args
 
 from scaling.analysis.table import catalogue
+from scaling.analysis.table.burn_in import StepTimes
 from scaling.analysis.table.catalogue import drawn, serious
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.events import Failed
 from scaling.records.point import Kind
-from scaling.records.run import PointRecord, RankRecord
+from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Sample
 from scaling.report import quantities, words
-from scaling.report.figures.burn_in import burn_in
+from scaling.report.burn_in import behind, headline_of, name_of
 from scaling.report.figures.parts import (
     Bar,
     Bars,
@@ -37,10 +39,7 @@ from scaling.report.figures.parts import (
 from scaling.report.figures.scaling import efficiency, speedup
 from scaling.report.headline import headline
 from scaling.report.material import Material
-from scaling.text import counted, duration
-
-# ---------------------------------------------------------------- loss
-
+from scaling.text import HOUR_S, MINUTE_S, counted, decimals, duration
 
 EFFICIENCY = "efficiency"
 LABEL_WIDTH = 34
@@ -48,78 +47,67 @@ LABEL_WIDTH = 34
 MOST = 40
 
 
+def _shown(material: Material, rows: Sequence[Row]) -> tuple[list[tuple[Row, str]], str]:
+    """Return the `MOST` rows of the largest world sizes with their names `torch:nccl over ib0 N=16`, and what is
+    left out."""
+    kept = set(sorted(range(len(rows)), key=lambda at: rows[at].world_size, reverse=True)[:MOST])
+    shown = [row for at, row in enumerate(rows) if at in kept]
+    names = shortened(tuple(map(material.label, shown)), LABEL_WIDTH)
+    more = len(rows) - len(shown)
+    left_out = f"{more} of {len(rows)} rows, those of smaller world sizes, are in the table only" if more else ""
+    return [(row, f"{name} N={row.world_size}") for row, name in zip(shown, names, strict=True)], left_out
+
+
+def _stamps(rows: Iterable[Row]) -> tuple[str, ...]:
+    return serious({flag for row in rows for flag in row.flags})
+
+
+# ---------------------------------------------------------------- loss
+
+
 def loss(material: Material) -> Iterator[Figure]:
     """Make a bar per row: its losses by cause."""
-    rows = shown(material.rows)
+    shown, left_out = _shown(material, material.rows)
+    rows = [row for row, _ in shown]
     if not any(row.breakdown for row in rows):
         return
     causes = catalogue.causes(rows)
-    names = tuple(cause.title for cause in causes)
-    made = tuple(_bar(row, label, causes) for row, label in zip(rows, row_labels(material, rows), strict=True))
+    bars = tuple(_bar(row, label, causes) for row, label in shown)
+    lines = tuple(_loss_line(row, bar, causes) for row, bar in zip(rows, bars, strict=True))
+    says = "a row that loses nothing has none"
     best = headline(material.rows)
-    lines = tuple(_loss_line(row, bar, causes) for row, bar in zip(rows, made, strict=True))
+    for label, first, *parts, _ in (line for row, line in zip(rows, lines, strict=True) if row is best):
+        said = (f"{one.title} {part} %" for one, part in zip(causes, parts, strict=True) if part != words.NONE)
+        says = f"{label}: {', '.join(said) or first}"
+    names = tuple(cause.title for cause in causes)
     yield Figure(
-        name="loss",
-        title="Loss of efficiency, by cause",
-        says=_loss_says([line for line, row in zip(lines, rows, strict=True) if row is best], names),
-        body=Bars(names=names, bars=made),
+        "loss",
+        "Loss of efficiency, by cause",
+        says=f"A bar per row; {says}",
+        body=Bars(names, bars),
         table=Table(("row", f"{EFFICIENCY}, %", *(f"{name}, %" for name in names), "marks"), lines),
-        stamps=serious({flag for row in rows for flag in row.flags}),
-        left_out=left_out(material.rows, rows),
+        stamps=_stamps(rows),
+        left_out=left_out,
     )
-
-
-def shown(rows: Sequence[Row]) -> list[Row]:
-    """Return all rows, or the `MOST` rows with the largest world sizes."""
-    if len(rows) <= MOST:
-        return list(rows)
-    largest = sorted(range(len(rows)), key=lambda at: rows[at].world_size, reverse=True)[:MOST]
-    return [rows[at] for at in sorted(largest)]
-
-
-def left_out(rows: Sequence[Row], drawn: Sequence[Row]) -> str:
-    more = len(rows) - len(drawn)
-    return f"{more} of {len(rows)} rows, those of smaller world sizes, are in the table only" if more else ""
-
-
-def row_labels(material: Material, rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return `torch:nccl over ib0 N=16` for each row, cut if too long."""
-    names = tuple(material.label(row) for row in rows)
-    cut = dict(zip(names, shortened(names, LABEL_WIDTH), strict=True))
-    return tuple(f"{cut[name]} N={row.world_size}" for name, row in zip(names, rows, strict=True))
 
 
 def _bar(row: Row, label: str, causes: Sequence[Column]) -> Bar:
     mark = drawn(row.flags)
     if row.failed is not None:
-        return Bar(label=label, says=f"failed: {row.failed.cause}", mark=mark)
+        return Bar(label, says=f"failed: {row.failed.cause}", mark=mark)
     if row.efficiency is None or row.breakdown is None:
-        return Bar(label=label, says=catalogue.claimless(row) or "no baseline", mark=mark)
-    parts = [getattr(row.breakdown, cause.key) for cause in causes]
-    return Bar(
-        label=label,
-        parts=tuple(None if part is None else 100 * part for part in parts),
-        says=catalogue.NOT_COMPARABLE if row.learnt_less else "",
-        mark=mark,
-    )
+        return Bar(label, says=catalogue.claimless(row) or "no baseline", mark=mark)
+    parts = (getattr(row.breakdown, cause.key) for cause in causes)
+    says = catalogue.NOT_COMPARABLE if row.learnt_less else ""
+    return Bar(label, tuple(None if part is None else 100 * part for part in parts), says, mark)
 
 
 def _loss_line(row: Row, bar: Bar, causes: Sequence[Column]) -> tuple[str, ...]:
     if not bar.parts:
         return (bar.label, bar.says, *(words.NONE for _ in causes), bar.mark)
     parts = (words.cell(quantities.cell(cause, row), cause)[0].strip() for cause in causes)
-    efficiency = quantities.percent(row.efficiency)
-    share = words.mean(efficiency, with_unit=False) if efficiency else words.NONE
-    return (bar.label, bar.says or share, *parts, bar.mark)
-
-
-def _loss_says(found: Sequence[tuple[str, ...]], names: Sequence[str]) -> str:
-    """Return the headline row's line as a sentence."""
-    if not found:
-        return "A bar per row; a row that loses nothing has none"
-    label, first, *parts, _ = found[0]
-    said = [f"{name} {part} %" for name, part in zip(names, parts, strict=True) if part != words.NONE]
-    return f"A bar per row; {label}: {', '.join(said) or first}"
+    share = quantities.percent(row.efficiency)
+    return bar.label, bar.says or (words.mean(share, with_unit=False) if share else words.NONE), *parts, bar.mark
 
 
 # ---------------------------------------------------------------- timeline
@@ -135,83 +123,56 @@ def timeline(material: Material) -> Iterator[Figure]:
     records = material.records
     if not records:
         return
-    by_window = sum(_most_windows(record) for record in records) <= MOST_STRETCHES
-    begin_s = min(min((record.started_unix_s, *_starts(record))) for record in records)
+    windows = {one.point.key: max((rank.windows for rank in one.ranks), key=len, default=()) for one in records}
+    by_window = sum(map(len, windows.values())) <= MOST_STRETCHES
+    firsts = (window for record in records for rank in record.ranks for window in rank.windows[:1])
+    starts = (window.end_unix_s - window.seconds for window in firsts)
+    begin_s = min(chain(starts, (record.started_unix_s for record in records)))
     by_round: dict[int, list[PointRecord]] = defaultdict(list)
     for record in records:
         by_round[record.point.round].append(record)
-    lanes = tuple(_lane(number, of, begin_s, by_window=by_window) for number, of in sorted(by_round.items()))
-    kinds = tuple(kind for kind in KINDS if any(kind in lane.stretches for lane in lanes))
+    lanes = []
+    for number, of in sorted(by_round.items()):
+        found: dict[str, list[Stretch]] = defaultdict(list)
+        for one in of:
+            start_s = one.started_unix_s - begin_s
+            ends = ((window.end_unix_s - begin_s, window.seconds) for window in windows[one.point.key])
+            whole = [Stretch(start_s, start_s + one.wall_s)]
+            found[one.point.kind] += [Stretch(end - s, end) for end, s in ends] if by_window else whole
+        stretches = {kind: tuple(_joined(sorted(several))) for kind, several in found.items() if several}
+        failed = (one.started_unix_s - begin_s for one in of if isinstance(one.outcome, Failed))
+        lanes.append(Lane(f"round {number + 1}", stretches, tuple(sorted(failed))))
     failures = sum(len(lane.failures) for lane in lanes)
+    # EMULATED is there even without a finished exchange: the seconds are real ones.
+    flags = {"EMULATED": any(record.point.hardware.profile for record in records), "FAILED": failures > 0}
     yield Figure(
-        name="run",
-        title="When each point was measured",
+        "run",
+        "When each point was measured",
         says=f"{counted(len(records), 'point')} in {counted(len(lanes), 'round')}, {failures} of them failed",
-        body=Lanes(kinds=kinds, lanes=lanes),
+        body=Lanes(tuple(kind for kind in KINDS if any(kind in lane.stretches for lane in lanes)), tuple(lanes)),
         table=Table(
             ("round", "points", "from", "to", "failed"), tuple(map(_timeline_line, lanes, by_round.values()))
         ),
-        stamps=serious(_flags(records) | ({"FAILED"} if failures else set())),
+        stamps=serious(name for name, holds in flags.items() if holds),
         left_out="" if by_window else "windows, for lack of room: bars are whole points with their start-up",
     )
 
 
-def _flags(records: Iterable[PointRecord]) -> set[str]:
-    """EMULATED is there even without a finished exchange: the seconds are real ones."""
-    is_emulated = any(record.point.hardware.profile for record in records)
-    return {"EMULATED"} if is_emulated else set()
-
-
-def _most_windows(record: PointRecord) -> int:
-    return max((len(rank.windows) for rank in record.ranks), default=0)
-
-
-def _starts(record: PointRecord) -> Iterator[float]:
-    for rank in record.ranks:
-        yield from (window.end_unix_s - window.seconds for window in rank.windows[:1])
-
-
-def _lane(number: int, records: Iterable[PointRecord], begin_s: float, *, by_window: bool) -> Lane:
-    found: dict[str, list[Stretch]] = defaultdict(list)
-    failures = []
-    for record in records:
-        if isinstance(record.outcome, Failed):
-            failures.append(record.started_unix_s - begin_s)
-        found[record.point.kind] += _stretches(record, begin_s) if by_window else [_whole(record, begin_s)]
-    stretches = {kind: tuple(_joined(sorted(of))) for kind, of in found.items() if of}
-    return Lane(label=f"round {number + 1}", stretches=stretches, failures=tuple(sorted(failures)))
-
-
-def _stretches(record: PointRecord, begin_s: float) -> list[Stretch]:
-    rank = max(record.ranks, key=lambda one: len(one.windows), default=None)
-    windows = rank.windows if rank else ()
-    ends = ((window.end_unix_s - begin_s, window.seconds) for window in windows)
-    return [Stretch(end_s - seconds, end_s) for end_s, seconds in ends]
-
-
-def _whole(record: PointRecord, begin_s: float) -> Stretch:
-    start_s = record.started_unix_s - begin_s
-    return Stretch(start_s, start_s + record.wall_s)
-
-
-def _joined(stretches: Sequence[Stretch]) -> Iterator[Stretch]:
-    open_: Stretch | None = None
+def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
+    found: list[Stretch] = []
     for one in stretches:
-        if open_ is not None and one.start_s <= open_.end_s + 0.01:
-            open_ = Stretch(open_.start_s, max(open_.end_s, one.end_s))
-            continue
-        if open_ is not None:
-            yield open_
-        open_ = one
-    if open_ is not None:
-        yield open_
+        if found and one.start_s <= found[-1].end_s + 0.01:
+            found[-1] = Stretch(found[-1].start_s, max(found[-1].end_s, one.end_s))
+        else:
+            found.append(one)
+    return found
 
 
 def _timeline_line(lane: Lane, records: Sequence[PointRecord]) -> tuple[str, ...]:
-    ends = [one for of in lane.stretches.values() for one in of]
-    first, last = min((one.start_s for one in ends), default=0.0), max((one.end_s for one in ends), default=0.0)
+    ends = list(chain.from_iterable(lane.stretches.values())) or [Stretch(0.0, 0.0)]
     kinds = Counter(record.point.kind for record in records)
     points = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    first, last = min(one.start_s for one in ends), max(0.0, *(one.end_s for one in ends))
     return lane.label, points, duration(first), duration(last), str(len(lane.failures))
 
 
@@ -220,31 +181,25 @@ def _timeline_line(lane: Lane, records: Sequence[PointRecord]) -> tuple[str, ...
 
 def rounds(material: Material) -> Iterator[Figure]:
     """Make a line per row: samples/s of each round against the row's mean."""
-    rows = [row for row in shown(material.rows) if row.rounds]
-    if not any(row.rounds > 1 for row in rows):
+    shown, left_out = _shown(material, [row for row in material.rows if row.rounds])
+    if not any(row.rounds > 1 for row, _ in shown):
         return
     found = []
-    for row, label in zip(rows, row_labels(material, rows), strict=True):
+    for row, label in shown:
         rates = material.cell(row).rates
-        values = tuple(100 * (rate / fmean(rates) - 1) for rate in rates)
-        found.append(Spread(label=label, values=values, mark=drawn(row.flags)))
+        found.append(Spread(label, tuple(100 * (rate / fmean(rates) - 1) for rate in rates), drawn(row.flags)))
     widest = max(found, key=lambda one: max(one.values) - min(one.values))
+    low, high = (words.number(end(widest.values), 1) for end in (min, max))
+    lines = ((one.label, ", ".join(words.number(value, 2) for value in one.values), one.mark) for one in found)
     yield Figure(
-        name="rounds",
-        title="Every round, against the mean of its row",
-        says=(
-            f"The rounds of {widest.label} lie farthest apart: from {words.number(min(widest.values), 1)} to "
-            f"{words.number(max(widest.values), 1)} % off their mean"
-        ),
-        body=Spreads(spreads=tuple(found)),
-        table=Table(("row", "rounds, % off the mean", "marks"), tuple(map(_round_line, found))),
-        stamps=serious({flag for row in rows for flag in row.flags}),
-        left_out=left_out([row for row in material.rows if row.rounds], rows),
+        "rounds",
+        "Every round, against the mean of its row",
+        says=f"The rounds of {widest.label} lie farthest apart: from {low} to {high} % off their mean",
+        body=Spreads(tuple(found)),
+        table=Table(("row", "rounds, % off the mean", "marks"), tuple(lines)),
+        stamps=_stamps(row for row, _ in shown),
+        left_out=left_out,
     )
-
-
-def _round_line(one: Spread) -> tuple[str, ...]:
-    return one.label, ", ".join(words.number(value, 2) for value in one.values), one.mark
 
 
 # ---------------------------------------------------------------- ranks
@@ -261,9 +216,7 @@ _SAYS = {
     "together": "Plain loops at once, no exchange: no rank waits, so a dark line is a slow rank",
     "exchange": "The exchange: all ranks wait for the slowest, so columns are dark and not lines",
 }
-
-# Step times by rank and column, over the median of the round.
-Grid = dict[tuple[int, str], list[float | None]]
+Steps = list[float | None]
 
 
 def ranks(material: Material) -> Iterator[Figure]:
@@ -271,101 +224,103 @@ def ranks(material: Material) -> Iterator[Figure]:
     row = headline(material.rows)
     if row is None or not row.rounds or row.world_size == 1:
         return
-    of = {"together": material.together(row), "exchange": tuple(material.cell(row).records)}
-    for kind, records in of.items():
+    for kind, records in (("together", material.together(row)), ("exchange", material.cell(row).records)):
         grid, breaks = _grid(records)
-        if len(grid) > 1:
-            heat, left_out = _heat(grid, breaks)
-            yield Figure(
-                name="ranks",
-                title=f"Ranks by windows, {kind}, N={row.world_size}",
-                says=f"{_SAYS[kind]}. {_worst(grid)}",
-                body=heat,
-                table=Table(("rank", "mean over the median of its rounds"), tuple(_lines(grid))),
-                stamps=serious(set(row.flags)),
-                left_out=left_out,
-            )
-
-
-def _grid(records: Iterable[PointRecord]) -> tuple[Grid, tuple[int, ...]]:
-    grid: Grid = defaultdict(list)
-    breaks: list[int] = []
-    width = 0
-    for record in sorted(records, key=lambda one: one.point.round):
-        steps = {(rank.rank, rank.host): _steps(rank) for rank in record.ranks if rank.windows}
-        if not steps:
+        if len(grid) < 2:
             continue
-        middle = median(step for found in steps.values() for step in found)
-        columns = max(map(len, steps.values()))
-        for who, found in steps.items():
-            grid[who] += [None] * (width - len(grid[who]))
-            grid[who] += [step / middle for step in found]
-        breaks.append(width)
-        width += columns
-    padded = {who: [*line, *[None] * (width - len(line))] for who, line in sorted(grid.items())}
-    return padded, tuple(breaks[1:])
+        slowest = sorted(grid, key=lambda who: -_mean(grid[who]))
+        lines = [(f"rank {rank} on {host}", f"{_mean(grid[rank, host]):.3f}") for rank, host in slowest]
+        heat, left_out = _heat(grid, breaks, slowest)
+        yield Figure(
+            "ranks",
+            f"Ranks by windows, {kind}, N={row.world_size}",
+            says=f"{_SAYS[kind]}. Slowest overall: {lines[0][0]}, {lines[0][1]} times the median",
+            body=heat,
+            table=Table(("rank", "mean over the median of its rounds"), tuple(lines[:MOST_RANKS])),
+            stamps=_stamps([row]),
+            left_out=left_out,
+        )
 
 
-def _steps(rank: RankRecord) -> list[float]:
-    return [window.seconds / window.steps for window in rank.windows if window.steps and window.seconds > 0]
+def _grid(records: Iterable[PointRecord]) -> tuple[dict[tuple[int, str], Steps], tuple[int, ...]]:
+    """Return step times by rank and window over the median of their round, and where rounds begin."""
+    grid: dict[tuple[int, str], Steps] = defaultdict(list)
+    breaks, width = [], 0
+    for record in sorted(records, key=lambda one: one.point.round):
+        steps = {
+            (rank.rank, rank.host): [
+                one.seconds / one.steps for one in rank.windows if one.steps and one.seconds > 0
+            ]
+            for rank in record.ranks
+            if rank.windows
+        }
+        if steps:
+            middle = median(chain.from_iterable(steps.values()))
+            breaks.append(width)
+            for who, found in steps.items():
+                grid[who] += [*[None] * (width - len(grid[who])), *(step / middle for step in found)]
+            width += max(map(len, steps.values()))
+    return {who: [*line, *[None] * (width - len(line))] for who, line in sorted(grid.items())}, tuple(breaks[1:])
 
 
-def _mean(line: Sequence[float | None]) -> float:
+def _mean(line: Steps) -> float:
     return fmean([cell for cell in line if cell is not None] or [1.0])
 
 
-def _heat(grid: Grid, breaks: tuple[int, ...]) -> tuple[Heat, str]:
-    lines, left_out = {f"rank {rank}": line for (rank, _), line in grid.items()}, ""
+def _heat(
+    grid: Mapping[tuple[int, str], Steps], breaks: Sequence[int], slowest: Sequence[tuple[int, str]]
+) -> tuple[Heat, str]:
+    """Of many ranks: the worst one of the `MOST_HOSTS` slowest hosts, and the `SLOWEST` ranks."""
+    lines, left_out = {f"rank {rank}": line for (rank, _), line in grid.items()}, []
     if len(grid) > MOST_RANKS:
-        lines = _by_host(grid)
-        left_out = f"of {len(grid)} ranks all but the worst of each host and the {SLOWEST} slowest"
+        hosts: dict[str, tuple[int, str]] = {}
+        for who in slowest:
+            hosts.setdefault(who[1], who)
+        lines = {host: grid[hosts[host]] for host in sorted(list(hosts)[:MOST_HOSTS])}
+        lines |= {f"rank {who[0]}": grid[who] for who in slowest[:SLOWEST]}
+        left_out.append(f"of {len(grid)} ranks all but the worst of each host and the {SLOWEST} slowest")
     every = -(-max(map(len, lines.values())) // MOST_COLUMNS)
-    heat = Heat(
-        lines=tuple(lines),
-        cells=tuple(tuple(_thinned(line, every)) for line in lines.values()),
-        breaks=tuple(at // every for at in breaks),
+    if every > 1:
+        left_out.append(f"{every} windows to a cell")
+    cells = tuple(
+        tuple(
+            max((cell for cell in line[at : at + every] if cell is not None), default=None)
+            for at in range(0, len(line), every)
+        )
+        for line in lines.values()
     )
-    return heat, left_out + (f"{'; ' if left_out else ''}{every} windows to a cell" if every > 1 else "")
+    return Heat(tuple(lines), cells, tuple(at // every for at in breaks)), "; ".join(left_out)
 
 
-def _thinned(line: Sequence[float | None], every: int) -> Iterator[float | None]:
-    for start in range(0, len(line), every):
-        yield max((cell for cell in line[start : start + every] if cell is not None), default=None)
-
-
-def _by_host(grid: Grid) -> dict[str, list[float | None]]:
-    """Return the worst rank of the `MOST_HOSTS` slowest hosts, and the `SLOWEST` ranks."""
-    slowest = sorted(grid, key=lambda who: -_mean(grid[who]))
-    hosts: dict[str, tuple[int, str]] = {}
-    for who in slowest:
-        hosts.setdefault(who[1], who)
-    kept = sorted(list(hosts)[:MOST_HOSTS])
-    lines = {host: grid[hosts[host]] for host in kept}
-    return {**lines, **{f"rank {who[0]}": grid[who] for who in slowest[:SLOWEST]}}
-
-
-def _lines(grid: Grid) -> Iterator[tuple[str, str]]:
-    ordered = sorted(grid, key=lambda who: -_mean(grid[who]))
-    for rank, host in ordered[:MOST_RANKS]:
-        yield f"rank {rank} on {host}", f"{_mean(grid[rank, host]):.3f}"
-
-
-def _worst(grid: Grid) -> str:
-    rank, host = max(grid, key=lambda who: _mean(grid[who]))
-    return f"Slowest overall: rank {rank} on {host}, {_mean(grid[rank, host]):.3f} times the median"
-
-
-# ---------------------------------------------------------------- devices
+# ---------------------------------------------------------------- devices, and times of a burn-in
 
 
 # Readings of all GPUs are combined in this many steps of time.
 STEPS = 120
-_OF_GPUS: tuple[tuple[str, Callable[[Sample], float | None]], ...] = (
-    ("power, W", lambda sample: sample.power_w),
-    ("SM clock, MHz", lambda sample: sample.sm_clock_mhz),
-    ("temperature, °C", lambda sample: sample.temperature_c),
-    ("busy, %", lambda sample: sample.utilisation_percent),
-)
+_OF_GPUS: Mapping[str, Callable[[Sample], float | None]] = {
+    "power, W": lambda sample: sample.power_w,
+    "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
+    "temperature, °C": lambda sample: sample.temperature_c,
+    "busy, %": lambda sample: sample.utilisation_percent,
+}
+# Runs from here on have hours on the axis.
+LONG_S = 2 * HOUR_S
+_FAULTS: Mapping[str, Callable[[StepTimes], float | None]] = {
+    "throttled, % of readings": lambda of: None if of.throttled is None else 100 * of.throttled,
+    "windows repeated": lambda of: float(of.repeated),
+    "link errors": lambda of: float(of.link_errors),
+    "failed rounds": lambda of: float(of.failures),
+}
+
+
+def _strips_table(strips: Iterable[Strip], text: Callable[[float], str]) -> Table:
+    lines = ((strip.title, *map(text, _ends(strip))) for strip in strips)
+    return Table(("quantity", "lowest", "mean", "highest"), tuple(lines))
+
+
+def _ends(strip: Strip) -> tuple[float, float, float]:
+    _, lows, means, highs = zip(*strip.readings, strict=True)
+    return min(lows), fmean(means), max(highs)
 
 
 def devices(material: Material) -> Iterator[Figure]:
@@ -378,13 +333,14 @@ def devices(material: Material) -> Iterator[Figure]:
     if not strips:
         strips, across = _cpus(records), "rank"
     if strips:
+        said = (f"{strip.title}: {', '.join(f'{value:,.0f}' for value in _ends(strip))}" for strip in strips)
         yield Figure(
-            name="devices",
-            title=f"Devices while N={row.world_size} was measured",
-            says=f"Lowest, mean and highest: {'; '.join(map(_said, strips))}",
-            body=Strips(across=across, strips=tuple(strips)),
-            table=Table(("quantity", "lowest", "mean", "highest"), tuple(map(_device_line, strips))),
-            stamps=serious(set(row.flags)),
+            "devices",
+            f"Devices while N={row.world_size} was measured",
+            says=f"Lowest, mean and highest: {'; '.join(said)}",
+            body=Strips(across, tuple(strips)),
+            table=_strips_table(strips, lambda value: f"{value:,.1f}"),
+            stamps=_stamps([row]),
         )
 
 
@@ -393,51 +349,79 @@ def _gpus(records: Iterable[PointRecord]) -> list[Strip]:
     samples: list[tuple[float, Sample]] = []
     past_s = 0.0
     for record in records:
-        found = [sample for rank in record.ranks for sample in rank.telemetry.samples]
-        found += [sample for helper in record.helpers for sample in helper.telemetry.samples]
-        if found:
-            first_s = min(sample.unix_s for sample in found)
+        children = chain[RankRecord | HelperRecord](record.ranks, record.helpers)
+        if found := [sample for child in children for sample in child.telemetry.samples]:
+            first_s, last_s = min(one.unix_s for one in found), max(one.unix_s for one in found)
             samples += [(past_s + sample.unix_s - first_s, sample) for sample in found]
-            past_s += max(sample.unix_s for sample in found) - first_s + 1.0
-    made = (Strip(title=title, readings=tuple(_readings(samples, of))) for title, of in _OF_GPUS)
-    return [strip for strip in made if strip.readings]
-
-
-def _readings(samples: Sequence[tuple[float, Sample]], of: Callable[[Sample], float | None]) -> Iterator[Reading]:
+            past_s += last_s - first_s + 1.0
     step_s = max((at_s for at_s, _ in samples), default=0.0) / STEPS or 1.0
-    found: dict[int, list[float]] = defaultdict(list)
-    for at_s, sample in samples:
-        if (value := of(sample)) is not None:
-            found[int(at_s / step_s)].append(value)
-    for step, values in sorted(found.items()):
-        yield Reading(step * step_s, min(values), fmean(values), max(values))
+    strips = []
+    for title, of in _OF_GPUS.items():
+        by_step: dict[int, list[float]] = defaultdict(list)
+        for at_s, sample in samples:
+            if (value := of(sample)) is not None:
+                by_step[int(at_s / step_s)].append(value)
+        strips.append(Strip(title, _readings(by_step, step_s)))
+    return [strip for strip in strips if strip.readings]
+
+
+def _readings(by_place: Mapping[int, Sequence[float]], unit: float = 1) -> tuple[Reading, ...]:
+    return tuple(Reading(at * unit, min(of), fmean(of), max(of)) for at, of in sorted(by_place.items()))
 
 
 def _cpus(records: Iterable[PointRecord]) -> list[Strip]:
     found: dict[int, list[float]] = defaultdict(list)
-    for record in records:
-        for rank in record.ranks:
-            if rank.telemetry.cpu_percent is not None:
-                found[rank.rank].append(rank.telemetry.cpu_percent)
-    readings = tuple(Reading(rank, min(of), fmean(of), max(of)) for rank, of in sorted(found.items()))
-    return [Strip(title="CPU, % of a core", readings=readings)] if readings else []
+    for rank in (rank for record in records for rank in record.ranks):
+        if rank.telemetry.cpu_percent is not None:
+            found[rank.rank].append(rank.telemetry.cpu_percent)
+    return [Strip("CPU, % of a core", _readings(found))] if found else []
 
 
-def _ends(strip: Strip) -> tuple[float, float, float]:
-    readings = strip.readings
-    return (
-        min(one.low for one in readings),
-        fmean(one.mean for one in readings),
-        max(one.high for one in readings),
+def burn_in(material: Material) -> Iterator[Figure]:
+    """Make strips over time for the headline exchange; none for a run of few rounds."""
+    one = headline_of(material.over_time)
+    if one is None or not one.steps:
+        return
+    plain = behind(one, material.over_time)
+    scale_s, across = (HOUR_S, "hours") if one.whole.end_s >= LONG_S else (MINUTE_S, "minutes")
+    unit, per_sample = f"{one.workload.unit}/s", one.workload.units_per_sample
+
+    def strip(
+        title: str, of: Sequence[StepTimes], value: Callable[[StepTimes], float | None], *, from_zero: bool = False
+    ) -> Strip:
+        known = ((each.end_s / scale_s, found) for each in of if (found := value(each)) is not None)
+        return Strip(title, tuple(Reading(at, *[found] * 3) for at, found in known), from_zero)
+
+    def rate(of: StepTimes) -> float | None:
+        return of.samples_per_s and of.samples_per_s * per_sample
+
+    steps = (
+        Reading(of.end_s / scale_s, 1e3 * of.p50_s, 1e3 * of.p95_s, 1e3 * of.p99_s)
+        for of in one.stretches
+        if of.p50_s is not None and of.p95_s is not None and of.p99_s is not None
     )
-
-
-def _said(strip: Strip) -> str:
-    return f"{strip.title}: {', '.join(f'{value:,.0f}' for value in _ends(strip))}"
-
-
-def _device_line(strip: Strip) -> tuple[str, ...]:
-    return strip.title, *(f"{value:,.1f}" for value in _ends(strip))
+    what = "step, means of windows" if one.of_windows else "step"
+    strips = (
+        strip(unit, one.stretches, rate),
+        *([strip(f"one device alone, {unit}", plain.stretches, rate)] if plain else ()),
+        Strip(f"{what}, ms: p50, p95 (line), p99", tuple(steps), from_zero=False),
+        strip("longest step, ms", one.stretches, lambda of: of.worst_s and 1e3 * of.worst_s, from_zero=True),
+        *(
+            strip(title, one.stretches, fault, from_zero=True)
+            for title, fault in _FAULTS.items()
+            if any(map(fault, one.stretches))
+        ),
+    )
+    shown = tuple(each for each in strips if each.readings)
+    name = f"{name_of(one, material.context)} N={one.world_size}"
+    yield Figure(
+        "burn-in",
+        f"Over time: {name}",
+        says=f"{name} over {duration(one.whole.end_s)}, {len(one.stretches)} stretches",
+        body=Strips(across, shown),
+        table=_strips_table(shown, lambda value: words.number(value, decimals(value), grouped=True)),
+        stamps=serious(("EMULATED",) if one.hardware.profile else ()),
+    )
 
 
 # ---------------------------------------------------------------- cards
@@ -450,57 +434,41 @@ _SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 def cards(material: Material) -> Iterator[Figure]:
     """Make a bar per card of each row across nodes: bytes sent, and bytes that the exchange must send."""
-    crossing = [row for row in material.rows if row.receipt]
-    rows = shown(crossing)
-    if not rows:
+    shown, left_out = _shown(material, [row for row in material.rows if row.receipt])
+    receipts = [(row.receipt, label, row) for row, label in shown if row.receipt]
+    if not receipts:
         return
-    most = max(max(row.receipt.sent_bytes.values(), default=0) for row in rows if row.receipt)
+    most = max(max(receipt.sent_bytes.values(), default=0) for receipt, *_ in receipts)
     scale, unit = next((one for one in _SCALES if most >= one[0]), _SCALES[-1])
-    found: list[Carried] = []
-    for row, label in zip(rows, row_labels(material, rows), strict=True):
-        receipt = row.receipt
-        assert receipt is not None
-        total = sum(receipt.sent_bytes.values())
+    found = []
+    for receipt, label, row in receipts:
         least, highest = receipt.expected_bytes, receipt.expected_most_bytes or receipt.expected_bytes
         for card in sorted({*receipt.sent_bytes, *receipt.wanted}):
             sent, wanted = receipt.sent_bytes.get(card, 0), card in receipt.wanted
-            if wanted or sent >= LEAST_SHARE * total:
-                found.append(
-                    Carried(
-                        label=label,
-                        card=card,
-                        sent=sent / scale,
-                        wanted=wanted,
-                        least=least / scale if wanted and least else None,
-                        most=highest / scale if wanted and highest else None,
-                        mark=drawn(row.flags),
-                    )
-                )
+            if wanted or sent >= LEAST_SHARE * sum(receipt.sent_bytes.values()):
+                low, high = (end / scale if wanted and end else None for end in (least, highest))
+                found.append(Carried(label, card, sent / scale, wanted, low, high, drawn(row.flags)))
+    wrong = (one for one in found if one.mark == "MISLABELLED" and not one.wanted)
+    says = "; ".join(f"{one.label} sent {one.sent:.3g} {unit} over {one.card}, not asked for" for one in wrong)
     yield Figure(
-        name="cards",
-        title="Bytes between nodes, by card",
-        says=_says(found, unit),
-        body=Cards(unit=unit, carried=tuple(found)),
-        table=Table(("row", "card", f"sent, {unit}", f"must be sent, {unit}", "marks"), tuple(map(_line, found))),
-        stamps=serious({flag for row in rows for flag in row.flags}),
-        left_out=left_out(crossing, rows),
+        "cards",
+        "Bytes between nodes, by card",
+        says=says or "A bar per row and card, with a tick at what the exchange must send over the card asked for",
+        body=Cards(unit, tuple(found)),
+        table=Table(
+            ("row", "card", f"sent, {unit}", f"must be sent, {unit}", "marks"), tuple(map(_card_line, found))
+        ),
+        stamps=_stamps(row for row, _ in shown),
+        left_out=left_out,
     )
 
 
-def _says(found: Sequence[Carried], unit: str) -> str:
-    wrong = [one for one in found if one.mark == "MISLABELLED" and not one.wanted]
-    said = "; ".join(f"{one.label} sent {one.sent:.3g} {unit} over {one.card}, not asked for" for one in wrong)
-    return said or "A bar per row and card, with a tick at what the exchange must send over the card asked for"
-
-
-def _line(one: Carried) -> tuple[str, ...]:
+def _card_line(one: Carried) -> tuple[str, ...]:
     must = "-" if one.least is None else f"{one.least:.4g}"
     if one.least is not None and one.most is not None and one.most > one.least:
         must += f" to {one.most:.4g}"
     return one.label, one.card + ("" if one.wanted else " (not asked for)"), f"{one.sent:.4g}", must, one.mark
 
-
-# ---------------------------------------------------------------- figures
 
 # In reading order.
 FIGURES: Mapping[str, Callable[[Material], Iterator[Figure]]] = {

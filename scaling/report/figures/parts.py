@@ -1,16 +1,14 @@
-"""Figures as plain data: numbers, names and marks, without layout. Every drawing is made of these."""
+"""Figures as plain data: numbers, names and marks ("" without one), without layout. None is unknown."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from scaling.records.point import Record
 from scaling.text import one_line
 
 
-class Dot(Record, frozen=True, kw_only=True):
-    """A point of a curve, with its interval and its mark ("" without one). A value that is not `claimed` is only a
-    position: no text contains it."""
+class Dot(NamedTuple):
+    """A point of a curve. A value that is not `claimed` is only a position: no text contains it."""
 
     world_size: int
     value: float
@@ -20,8 +18,8 @@ class Dot(Record, frozen=True, kw_only=True):
     claimed: bool = True
 
 
-class Curve(Record, frozen=True, kw_only=True):
-    """The points of one scaling curve. `number` chooses colour and shape; `band` draws the intervals' area."""
+class Curve(NamedTuple):
+    """One scaling curve. `number` chooses colour and shape; `band` draws the intervals' area."""
 
     label: str
     number: int
@@ -29,19 +27,16 @@ class Curve(Record, frozen=True, kw_only=True):
     band: bool = False
 
 
-class Cross(Record, frozen=True, kw_only=True):
+class Cross(NamedTuple):
     """A failed row at a world size."""
 
     world_size: int
     label: str
 
 
-class Curves(Record, frozen=True, kw_only=True):
+class Curves(NamedTuple):
     """Curves over the number of devices, on logarithmic axes; the vertical one is linear if `is_percent`.
-
-    `ideal`: the value of one device, None if unknown.
-    `boundary`: world sizes above it need several nodes.
-    """
+    `ideal`: the value of one device; `boundary`: world sizes above it need several nodes."""
 
     upright: str
     is_percent: bool
@@ -52,14 +47,14 @@ class Curves(Record, frozen=True, kw_only=True):
 
 
 class Turn(NamedTuple):
-    """A value at a place in a series of repetitions, and its mark ("" without one)."""
+    """A value at a place in a series of repetitions."""
 
     at: int
     value: float
     mark: str = ""
 
 
-class Trend(Record, frozen=True, kw_only=True):
+class Trend(NamedTuple):
     """Repetitions of one measurement in the order of time. `number` chooses colour and shape."""
 
     label: str
@@ -67,7 +62,7 @@ class Trend(Record, frozen=True, kw_only=True):
     turns: tuple[Turn, ...]
 
 
-class Trends(Record, frozen=True, kw_only=True):
+class Trends(NamedTuple):
     """Values over numbered repetitions, on linear axes."""
 
     upright: str
@@ -75,9 +70,9 @@ class Trends(Record, frozen=True, kw_only=True):
     trends: tuple[Trend, ...]
 
 
-class Bar(Record, frozen=True, kw_only=True):
-    """A row as a bar of parts in the order of `Bars.names`; None for a part that is unknown. `says` is printed in
-    the place of the parts, or of the first part's number."""
+class Bar(NamedTuple):
+    """A row as a bar of parts in the order of `Bars.names`. `says`: printed in the place of the parts, or of the
+    first part's number."""
 
     label: str
     parts: tuple[float | None, ...] = ()
@@ -85,14 +80,14 @@ class Bar(Record, frozen=True, kw_only=True):
     mark: str = ""
 
 
-class Bars(Record, frozen=True, kw_only=True):
+class Bars(NamedTuple):
     """Stacked bars below each other, in percent. Negative parts are left of zero."""
 
     names: tuple[str, ...]
     bars: tuple[Bar, ...]
 
 
-class Spread(Record, frozen=True, kw_only=True):
+class Spread(NamedTuple):
     """The values of a row by round."""
 
     label: str
@@ -100,24 +95,24 @@ class Spread(Record, frozen=True, kw_only=True):
     mark: str = ""
 
 
-class Spreads(Record, frozen=True, kw_only=True):
+class Spreads(NamedTuple):
     """All rounds of all rows, as percent above or below the row's mean."""
 
     spreads: tuple[Spread, ...]
 
 
-class Heat(Record, frozen=True, kw_only=True):
-    """Step times over the median of their round: a line per rank, a column per window; None without a window.
-    `breaks`: columns at which rounds begin."""
+class Heat(NamedTuple):
+    """Step times over the median of their round: a line per rank, a column per window. `breaks`: columns at which
+    rounds begin."""
 
     lines: tuple[str, ...]
     cells: tuple[tuple[float | None, ...], ...]
     breaks: tuple[int, ...] = ()
 
 
-class Carried(Record, frozen=True, kw_only=True):
-    """What a row sent between nodes over one card, in `Cards.unit`. `least`, `most`: what must be sent over the
-    requested card; None on other cards and if unknown."""
+class Carried(NamedTuple):
+    """What a row sent between nodes over one card, and the least and the most that it must send over the requested
+    one, in `Cards.unit`."""
 
     label: str
     card: str
@@ -128,7 +123,7 @@ class Carried(Record, frozen=True, kw_only=True):
     mark: str = ""
 
 
-class Cards(Record, frozen=True, kw_only=True):
+class Cards(NamedTuple):
     """Bytes by row and card."""
 
     unit: str
@@ -144,7 +139,7 @@ class Reading(NamedTuple):
     high: float
 
 
-class Strip(Record, frozen=True, kw_only=True):
+class Strip(NamedTuple):
     """One quantity over the time of a run's windows. `from_zero`: the axis begins at zero."""
 
     title: str
@@ -152,7 +147,7 @@ class Strip(Record, frozen=True, kw_only=True):
     from_zero: bool = True
 
 
-class Strips(Record, frozen=True, kw_only=True):
+class Strips(NamedTuple):
     """Quantities below each other over one axis: time, or ranks."""
 
     across: str
@@ -166,7 +161,7 @@ class Stretch(NamedTuple):
     end_s: float
 
 
-class Lane(Record, frozen=True, kw_only=True):
+class Lane(NamedTuple):
     """One round: when points were measured, by kind, and the seconds at which points failed."""
 
     label: str
@@ -174,7 +169,7 @@ class Lane(Record, frozen=True, kw_only=True):
     failures: tuple[float, ...] = ()
 
 
-class Lanes(Record, frozen=True, kw_only=True):
+class Lanes(NamedTuple):
     """When each point was measured."""
 
     kinds: tuple[str, ...]
@@ -191,7 +186,7 @@ class Table(NamedTuple):
     lines: tuple[tuple[str, ...], ...]
 
 
-class Figure(Record, frozen=True, kw_only=True):
+class Figure(NamedTuple):
     """A figure with its heading, its table and the marks of its rows. `says`: the text of screen readers.
     `left_out`: what it does not show."""
 
@@ -209,12 +204,10 @@ def shortened(labels: tuple[str, ...], width: int) -> tuple[str, ...]:
     different."""
     found: dict[str, str] = {}
     for label in dict.fromkeys(labels):
-        whole = one_line(label)
-        cut = _cut(whole, width)
-        number = 2
+        cut, number = _cut(one_line(label), width), 1
         while cut in found.values():
-            cut = f"{_cut(whole, width - 3)} {number}"
             number += 1
+            cut = f"{_cut(one_line(label), width - 3)} {number}"
         found[label] = cut
     return tuple(found[label] for label in labels)
 

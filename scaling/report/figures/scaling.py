@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from msgspec.structs import replace
-
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.catalogue import drawn, mark_named, serious
 from scaling.analysis.table.rows import Row
@@ -19,6 +17,9 @@ from scaling.text import decimals
 
 # With more curves, neither colours nor names are distinguishable.
 MOST = 16
+_LOWEST = "those that end lowest, are in the table only"
+Value = Callable[[Row], Estimate | None]
+Shown = Callable[[Estimate | None], Quantity | None]
 
 
 def speedup(material: Material) -> Iterator[Figure]:
@@ -27,39 +28,40 @@ def speedup(material: Material) -> Iterator[Figure]:
         if all(row.world_size == 1 for row in rows):
             continue
         if any(row.speedup for row in rows):
-            measured = _curves(
-                material, rows, _speedup_in(rows), upright="times one device", ideal=1.0, claims=_claims_speedup
+            dots = [tuple(_dots(of, _speedup_in(rows), _claims_speedup)) for of in _by_curve(rows)]
+            curves = (
+                *_curves(material, rows, dots),
+                *_predicted(material, rows, lambda one: float(one.world_size)),
             )
-            body = _with_predicted(measured, material, rows, lambda one: float(one.world_size))
+            body = _body(material, rows, curves, "times one device", 1.0)
             yield _figure("speedup", f"Speedup{title}", body, rows, quantities.speedup)
         else:
             work = rows[0].workload
-            unit = work.unit
-            body = _curves(
-                material, rows,
-                lambda row: row.units_per_s,
-                upright=f"{unit}/s", ideal=None,
-            )  # fmt: skip
+            dots = [tuple(_dots(of, lambda row: row.units_per_s)) for of in _by_curve(rows)]
+            body = _body(material, rows, _curves(material, rows, dots), f"{work.unit}/s")
             shown = partial(quantities.rate, workload=work)
-            yield _figure("speedup", f"{unit}/s, without a rate of one device{title}", body, rows, shown)
+            yield _figure("speedup", f"{work.unit}/s, without a rate of one device{title}", body, rows, shown)
 
 
 def efficiency(material: Material) -> Iterator[Figure]:
     """Make a figure per group of rows with an efficiency."""
     for title, rows in _groups(material):
         if any(row.efficiency for row in rows):
-            measured = _curves(material, rows, _percent, upright="efficiency, %", ideal=100.0, is_percent=True)
-            body = _with_predicted(measured, material, rows, lambda _: 100.0)
+            dots = [tuple(_dots(of, _percent)) for of in _by_curve(rows)]
+            curves = (*_curves(material, rows, dots), *_predicted(material, rows, lambda _: 100.0))
+            body = _body(material, rows, curves, "efficiency, %", 100.0)
             yield _figure("efficiency", f"Efficiency{title}", body, rows, _as_percent)
 
 
 def _groups(material: Material) -> Iterator[tuple[str, list[Row]]]:
-    found: dict[int, list[Row]] = {}
-    for row in material.rows:
-        found.setdefault(row.group, []).append(row)
-    for rows in found.values():
+    for number in dict.fromkeys(row.group for row in material.rows):
+        rows = [row for row in material.rows if row.group == number]
         varying = labels.varying(rows[0], material.context)
         yield (f": {', '.join(varying)}" if varying else ""), rows
+
+
+def _by_curve(rows: Sequence[Row]) -> list[list[Row]]:
+    return [[row for row in rows if row.curve == number] for number in dict.fromkeys(row.curve for row in rows)]
 
 
 def _percent(row: Row) -> Estimate | None:
@@ -70,7 +72,7 @@ def _as_percent(found: Estimate | None) -> Quantity | None:
     return None if found is None else quantities.percent(found.times(0.01))
 
 
-def _speedup_in(rows: Sequence[Row]) -> Callable[[Row], Estimate | None]:
+def _speedup_in(rows: Sequence[Row]) -> Value:
     """Return the speedup of a row for drawing. Rows that claim none are placed by their rate over that of one
     device of their framework (weak scaling only)."""
     alone = {
@@ -91,135 +93,71 @@ def _claims_speedup(row: Row) -> bool:
     return row.speedup is not None and not row.learnt_less
 
 
-def _all(_: Row) -> bool:
-    return True
-
-
-def _curves(
-    material: Material,
-    rows: Sequence[Row],
-    value: Callable[[Row], Estimate | None],
-    *,
-    upright: str,
-    ideal: float | None,
-    is_percent: bool = False,
-    claims: Callable[[Row], bool] = _all,
-) -> Curves:
-    by_curve: dict[int, list[Row]] = {}
-    for row in rows:
-        by_curve.setdefault(row.curve, []).append(row)
-    crosses = tuple(
-        Cross(world_size=row.world_size, label=labels.name(row, material.context)) for row in rows if row.failed
-    )
-    return Curves(
-        upright=upright,
-        is_percent=is_percent,
-        curves=tuple(
-            Curve(label=labels.curve(of, material.context), number=number, dots=dots)
-            for number, of in by_curve.items()
-            if (dots := tuple(_dots(of, value, claims)))
-        ),
-        crosses=crosses,
-        ideal=ideal,
-        boundary=_boundary(rows),
-    )
-
-
-def _with_predicted(
-    body: Curves, material: Material, rows: Sequence[Row], scale: Callable[[Judged], float]
-) -> Curves:
-    first, context = {row.curve: row for row in reversed(rows)}, material.context
-    found = (
-        Curve(label=f"{labels.curve([row], context)}, PREDICTED", number=number, dots=dots, band=True)
-        for number, row in first.items()
-        if (dots := tuple(_predicted(material.judged, row, scale)))
-    )
-    return replace(body, curves=(*body.curves, *found))
-
-
-def _predicted(of: Iterable[Judged], row: Row, scale: Callable[[Judged], float]) -> Iterator[Dot]:
-    for one in of:
-        low, high = one.predicted_efficiency_low, one.predicted_efficiency_high
-        if one.predicted_efficiency is None or not one.claimed or not one.is_of_curve(row):
-            continue
-        yield Dot(
-            world_size=one.world_size,
-            value=one.predicted_efficiency * scale(one),
-            low=None if low is None else low * scale(one),
-            high=None if high is None else high * scale(one),
-            mark=one.kind,
-        )
-
-
-def _dots(
-    rows: Iterable[Row], value: Callable[[Row], Estimate | None], claims: Callable[[Row], bool]
-) -> Iterator[Dot]:
+def _dots(rows: Sequence[Row], value: Value, claims: Callable[[Row], bool] = lambda _: True) -> Iterator[Dot]:
     for row in rows:
         if (found := value(row)) is not None and found.mean > 0:
-            yield Dot(
-                world_size=row.world_size,
-                value=found.mean,
-                low=found.low,
-                high=found.high,
-                mark=drawn(row.flags),
-                claimed=claims(row),
-            )
+            yield Dot(row.world_size, found.mean, found.low, found.high, drawn(row.flags), claims(row))
 
 
-def _boundary(rows: Iterable[Row]) -> float | None:
-    """Return the geometric mean of the largest world size on one node and the smallest on several. None if one is
-    missing, or they overlap."""
-    inside = [row.world_size for row in rows if row.nodes == 1 and not row.failed]
-    across = [row.world_size for row in rows if row.nodes > 1]
-    if not inside or not across or max(inside) >= min(across):
-        return None
-    return float((max(inside) * min(across)) ** 0.5)
+def _curves(material: Material, rows: Sequence[Row], dots: Sequence[tuple[Dot, ...]]) -> tuple[Curve, ...]:
+    named = ((labels.curve(of, material.context), of[0].curve) for of in _by_curve(rows))
+    return tuple(Curve(*name, of) for name, of in zip(named, dots, strict=True) if of)
 
 
-def _figure(
-    name: str, title: str, body: Curves, rows: Sequence[Row], shown: Callable[[Estimate | None], Quantity | None]
-) -> Figure:
-    drawn = _fewer(body)
-    more = len(body.curves) - len(drawn.curves)
+def _predicted(material: Material, rows: Sequence[Row], scale: Callable[[Judged], float]) -> Iterator[Curve]:
+    for row, *_ in reversed(_by_curve(rows)):
+        dots = tuple(
+            Dot(one.world_size, mean * by, low and low * by, high and high * by, one.kind)
+            for one in material.judged
+            for by, low, high in [(scale(one), one.predicted_efficiency_low, one.predicted_efficiency_high)]
+            if (mean := one.predicted_efficiency) is not None and one.claimed and one.is_of_curve(row)
+        )
+        if dots:
+            yield Curve(f"{labels.curve([row], material.context)}, PREDICTED", row.curve, dots, band=True)
+
+
+def _body(
+    material: Material, rows: Sequence[Row], curves: Iterable[Curve], upright: str, ideal: float | None = None
+) -> Curves:
+    """The boundary is the geometric mean of the largest world size on one node and the smallest on several; None
+    if one is missing, or they overlap."""
+    crosses = tuple(Cross(row.world_size, labels.name(row, material.context)) for row in rows if row.failed)
+    inside = max((row.world_size for row in rows if row.nodes == 1 and not row.failed), default=0)
+    across = min((row.world_size for row in rows if row.nodes > 1), default=0)
+    boundary = float((inside * across) ** 0.5) if 0 < inside < across else None
+    return Curves(upright, ideal == 100.0, tuple(curves), crosses, ideal, boundary)
+
+
+def _figure(name: str, title: str, body: Curves, rows: Sequence[Row], shown: Shown) -> Figure:
+    kept = {curve.number for curve in sorted(body.curves, key=_worth, reverse=True)[:MOST]}
+    drawn = body._replace(curves=tuple(curve for curve in body.curves if curve.number in kept))
+    more, unit = len(body.curves) - len(drawn.curves), " %" if body.is_percent else ""
+    ends = [
+        f"{curve.label} {dot.value:,.{decimals(dot.value)}f}{unit} at N={dot.world_size}"
+        for curve in drawn.curves
+        for dot in [dot for dot in curve.dots if dot.claimed][-1:]
+    ]
     return Figure(
-        name=name,
-        title=title,
-        says=_says(title, drawn),
+        name,
+        title,
+        says=f"{title}, over the number of devices: {'; '.join(ends) or 'nothing was measured'}",
         body=drawn,
         table=Table(("strategy", "N", body.upright, "marks"), tuple(_lines(body, shown))),
         stamps=serious({flag for row in rows for flag in row.flags}),
-        left_out=f"{more} of {len(body.curves)} strategies, those that end lowest, are in the table only"
-        if more
-        else "",
+        left_out=f"{more} of {len(body.curves)} strategies, {_LOWEST}" if more else "",
     )
 
 
-def _fewer(body: Curves) -> Curves:
-    """Keep `MOST` curves: those with a wrong row, then those that end at the most devices and highest."""
-
-    def worth(curve: Curve) -> tuple[bool, int, float]:
-        marked = any(mark_named(dot.mark).is_wrong for dot in curve.dots)
-        return marked, curve.dots[-1].world_size, curve.dots[-1].value
-
-    kept = {curve.number for curve in sorted(body.curves, key=worth, reverse=True)[:MOST]}
-    return replace(body, curves=tuple(curve for curve in body.curves if curve.number in kept))
+def _worth(curve: Curve) -> tuple[bool, int, float]:
+    """Curves with a wrong row first, then those that end at the most devices and highest."""
+    wrong = any(mark_named(dot.mark).is_wrong for dot in curve.dots)
+    return wrong, curve.dots[-1].world_size, curve.dots[-1].value
 
 
-def _lines(body: Curves, shown: Callable[[Estimate | None], Quantity | None]) -> Iterator[tuple[str, ...]]:
+def _lines(body: Curves, shown: Shown) -> Iterator[tuple[str, ...]]:
     for curve in body.curves:
         for dot in curve.dots:
             found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0)) if dot.claimed else None
-            text = words.text((found,)) if found else words.NONE
             mark = f"{dot.mark}, ± half of the 80 % interval" if curve.band else dot.mark
-            yield curve.label, str(dot.world_size), text, mark
+            yield curve.label, str(dot.world_size), words.text((found,)) if found else words.NONE, mark
     yield from ((cross.label, str(cross.world_size), words.NONE, "FAILED") for cross in body.crosses)
-
-
-def _says(title: str, body: Curves) -> str:
-    unit = " %" if body.is_percent else ""
-    ends = [
-        f"{curve.label} {dot.value:,.{decimals(dot.value)}f}{unit} at N={dot.world_size}"
-        for curve in body.curves
-        for dot in [dot for dot in curve.dots if dot.claimed][-1:]
-    ]
-    return f"{title}, over the number of devices: {'; '.join(ends) or 'nothing was measured'}"

@@ -1,24 +1,31 @@
-"""Curves over the number of devices: speedup, efficiency, samples/s; dots and names of curves and trends."""
+"""Curves over the number of devices, and trends over repetitions: dots, lines, and names at their ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from scaling.analysis.table.catalogue import mark_named, unranked_marks
-from scaling.report.figures.parts import Curve, Curves, Dot, shortened
+from scaling.report.figures.parts import Curve, Curves, Dot, Trend, Trends, Turn, shortened
 from scaling.report.formats.plots.sheet import RED, SMALL, Sheet, apart, color, edge, label_width, shape
 from scaling.text import decimals
 
+HEIGHT_IN, TREND_HEIGHT_IN = 3.9, 3.0
 LABEL_WIDTH = 22
 NAME_SIZE = SMALL
 # Least distance of two names, as a fraction of the height.
 NAMES_APART = 0.062
+# Room for rates left of an axis: `1,048,576`.
+RATES_IN = 1.05
+# The axis of percentages; a whisker beyond it is cut, and marked by an arrow.
+MOST_PERCENT = 110.0
+# Horizontal shift between curves as a power of 2, so that their whiskers do not hide each other.
+SHIFT = 0.018
 
 
 class End(NamedTuple):
@@ -30,56 +37,57 @@ class End(NamedTuple):
     value: float
 
 
-def line_style(*marks: str) -> str | None:
+def _axes(sheet: Sheet, labels: Iterable[str], left: float) -> Axes:
+    names = shortened(tuple(labels), LABEL_WIDTH)
+    return sheet.axes(left=left, right=0.25 + label_width(names, NAME_SIZE), bottom=0.52, top=0.28)
+
+
+def _line(
+    axes: Axes, places: Sequence[float], values: Sequence[float], marks: Sequence[str], hue: str, width: float
+) -> None:
+    """Draw a line between dots with these marks; none if a mark forbids it."""
     styles = [mark_named(mark).line for mark in marks]
-    return None if None in styles else next((style for style in styles if style != "-"), "-")
+    if None not in styles:
+        style = next((style for style in styles if style != "-"), "-")
+        wrong = any(mark_named(mark).is_wrong for mark in marks)
+        axes.plot(places, values, color=RED if wrong else hue, linewidth=width, linestyle=style, marker="")
 
 
-def draw_dots(axes: Axes, dots: Sequence[End], word: str, marker: str) -> Line2D:
-    mark = mark_named(word)
+def _dots(axes: Axes, dots: Sequence[End], word: str, marker: str, middle: float) -> Line2D:
+    """Draw dots with one mark, and the mark if it is unranked, on the side of the `middle` that has room."""
+    mark, (first, *_) = mark_named(word), dots
     (drawn,) = axes.plot(
         [dot.at for dot in dots],
         [dot.value for dot in dots],
         marker=marker,
         markersize=8 if mark.is_wrong else 5,
-        markerfacecolor="none" if mark.hollow else dots[0].hue,
-        markeredgecolor=edge(mark, dots[0].hue),
+        markerfacecolor="none" if mark.hollow else first.hue,
+        markeredgecolor=edge(mark, first.hue),
         markeredgewidth=2.0 if mark.is_wrong else 1.2,
         linestyle="",
     )
+    if word in unranked_marks():
+        side, x = ("left", 8) if first.at < middle else ("right", -8)
+        _beside(axes, word, (first.at, first.value), (x, -12), ha=side, color=edge(mark, ""))
     return drawn
 
 
-def say_mark(axes: Axes, dot: End, word: str, *, is_left: bool) -> None:
-    """Write the mark of a dot if it is unranked; `is_left`: the dot is in the left half of the plot."""
-    if word in unranked_marks():
-        axes.annotate(
-            word,
-            (dot.at, dot.value),
-            xytext=(8 if is_left else -8, -12),
-            textcoords="offset points",
-            ha="left" if is_left else "right",
-            fontsize=SMALL,
-            color=edge(mark_named(word), ""),
-            weight="bold",
-        )
+def _beside(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **look: Any) -> None:
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=SMALL, weight="bold", **look)
 
 
-def name_ends(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
+def _names(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
     """Write names right of the axes, pushed apart, each with a thread to its end."""
     cut = shortened(tuple(end.label for end in ends), LABEL_WIDTH)
     to_axes = axes.transData + axes.transAxes.inverted()
-    found = [to_axes.transform((end.at, end.value)) for end in ends]
-    places = apart([float(end[1]) for end in found], NAMES_APART)
-    places = [place - max(0.0, max(places) - 1.02) for place in places]
-    for end, text, at, place in zip(ends, cut, found, places, strict=True):
-        axes.plot(
-            (float(at[0]), 1.03), (float(at[1]), place), transform=axes.transAxes, color=end.hue, alpha=0.5,
-            linewidth=0.6, clip_on=False, solid_capstyle="butt",
-        )  # fmt: skip
-        made = axes.text(
-            1.04, place, text, transform=axes.transAxes, va="center", fontsize=NAME_SIZE, color=sheet.ink
-        )
+    found = [tuple(map(float, to_axes.transform((end.at, end.value)))) for end in ends]
+    places = apart([y for _, y in found], NAMES_APART)
+    lower = max(0.0, max(places) - 1.02)
+    for end, text, (x, y), place in zip(ends, cut, found, places, strict=True):
+        thread: dict[str, Any] = {"alpha": 0.5, "linewidth": 0.6, "clip_on": False, "solid_capstyle": "butt"}
+        axes.plot((x, 1.03), (y, place - lower), transform=axes.transAxes, color=end.hue, **thread)
+        look: dict[str, Any] = {"va": "center", "fontsize": NAME_SIZE, "color": sheet.ink}
+        made = axes.text(1.04, place - lower, text, transform=axes.transAxes, **look)
         if text != end.label:
             made.set_gid(sheet.tooltip(end.label))
 
@@ -87,53 +95,57 @@ def name_ends(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
 # ---------------------------------------------------------------- curves
 
 
-HEIGHT_IN = 3.9
-# Room for rates left of an axis: `1,048,576`.
-RATES_IN = 1.05
-# The axis of percentages; a whisker beyond it is cut, and marked by an arrow.
-MOST_PERCENT = 110.0
-# Horizontal shift between curves as a power of 2, so that their whiskers do not hide each other.
-SHIFT = 0.018
-
-
-def draw(sheet: Sheet, body: Curves) -> None:
-    names = shortened(tuple(curve.label for curve in body.curves), LABEL_WIDTH)
-    left = RATES_IN if body.ideal is None else 0.62
-    axes = sheet.axes(left=left, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.52, top=0.28)
-    _scales(axes, body)
-    _ideal(axes, body, sheet)
+def draw_curves(sheet: Sheet, body: Curves) -> None:
+    axes = _axes(
+        sheet, (*(curve.label for curve in body.curves), "ideal"), RATES_IN if body.ideal is None else 0.62
+    )
+    dots = [dot for curve in body.curves for dot in curve.dots]
+    sizes = sorted({*(dot.world_size for dot in dots), *(cross.world_size for cross in body.crosses)})
+    _scales(axes, body, dots, sizes)
+    last = [
+        End(of.label, color(of.number, sheet.theme), of.dots[-1].world_size, of.dots[-1].value)
+        for of in body.curves
+    ]
+    if body.ideal is not None:
+        values = [body.ideal * (1 if body.is_percent else size) for size in (sizes[0], sizes[-1])]
+        axes.plot((sizes[0], sizes[-1]), values, color=sheet.ink, alpha=0.6, linewidth=1.0, linestyle=(0, (5, 3)))
+        last.append(End("ideal", sheet.ink, sizes[-1], values[1]))
     if body.boundary is not None:
         axes.axvline(body.boundary, color=sheet.ink, alpha=0.45, linewidth=0.8, linestyle=(0, (1, 2)))
-        axes.annotate(
-            " several nodes", (body.boundary, 1.015), xycoords=("data", "axes fraction"), fontsize=SMALL, alpha=0.8
-        )
-    for place, curve in enumerate(body.curves):
-        _curve(axes, curve, place - (len(body.curves) - 1) / 2, sheet)
-    _names(axes, body, sheet)
-    _crosses(axes, body)
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "fontsize": SMALL, "alpha": 0.8}
+        axes.annotate(" several nodes", (body.boundary, 1.015), **place)
+    middle = float(axes.get_xlim()[0] * axes.get_xlim()[1]) ** 0.5
+    for place_, curve in enumerate(body.curves):
+        _curve(axes, curve, 2 ** (SHIFT * (place_ - (len(body.curves) - 1) / 2)), middle, sheet)
+    _names(axes, last, sheet)
+    for size in sorted({cross.world_size for cross in body.crosses}):
+        failed = sum(cross.world_size == size for cross in body.crosses)
+        on_axis = axes.get_xaxis_transform()
+        look: dict[str, Any] = {"marker": "x", "markersize": 8, "color": RED, "markeredgewidth": 2.2}
+        axes.plot((size,), (0.0,), transform=on_axis, clip_on=False, linestyle="", **look)
+        side, x = ("left", 7) if size < middle else ("right", -7)
+        said = "failed" if failed == 1 else f"{failed} failed"
+        _beside(axes, said, (size, 0.0), (x, 5), xycoords=on_axis, color=RED, ha=side)
 
 
-def _sizes(body: Curves) -> list[int]:
-    dots = (dot.world_size for curve in body.curves for dot in curve.dots)
-    return sorted({*dots, *(cross.world_size for cross in body.crosses)})
-
-
-def _scales(axes: Axes, body: Curves) -> None:
-    sizes = _sizes(body)
+def _scales(axes: Axes, body: Curves, dots: Sequence[Dot], sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xlim(sizes[0] / 1.18, sizes[-1] * 1.18)
-    axes.set_xticks(_legible(sizes), [str(size) for size in _legible(sizes)])
+    ticks = list(sizes[:1])  # without those that would overlap the previous one
+    for size in sizes[1:]:
+        ticks += [size] if size >= 1.2 * ticks[-1] else []
+    axes.set_xticks(ticks, list(map(str, ticks)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("devices (N)")
     axes.set_ylabel(body.upright)
-    ends = [end for curve in body.curves for dot in curve.dots for end in (dot.value, dot.low, dot.high) if end]
-    low, high = min(ends, default=1.0), max(ends, default=1.0)
     if body.is_percent:
-        highest = max((dot.value for curve in body.curves for dot in curve.dots), default=0.0)
+        highest = max((dot.value for dot in dots), default=0.0)
         axes.set_ylim(0.0, MOST_PERCENT if highest < MOST_PERCENT else highest + 5)
     else:
         axes.set_yscale("log", base=2)
-        low, high = min([low, body.ideal or low]), max(high, sizes[-1] * body.ideal if body.ideal else high)
+        ends = [end for dot in dots for end in (dot.value, dot.low, dot.high) if end] or [1.0]
+        ideal = [] if body.ideal is None else [body.ideal, sizes[-1] * body.ideal]
+        low, high = min(*ends, *ideal[:1], max(ends)), max(*ends, *ideal[1:], min(ends))
         axes.set_ylim(max(low, high / 4096) / 1.12, high * 1.15)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -141,48 +153,24 @@ def _scales(axes: Axes, body: Curves) -> None:
     axes.grid(visible=True, which="major")
 
 
-def _legible(sizes: list[int]) -> list[int]:
-    """Return world sizes as ticks, without those that would overlap the previous one."""
-    found = sizes[:1]
-    for size in sizes[1:]:
-        if size >= 1.2 * found[-1]:
-            found.append(size)
-    return found
-
-
-def _ideal(axes: Axes, body: Curves, sheet: Sheet) -> None:
-    if body.ideal is None:
-        return
-    ends = (_sizes(body)[0], _sizes(body)[-1])
-    values = (body.ideal, body.ideal) if body.is_percent else (ends[0] * body.ideal, ends[1] * body.ideal)
-    axes.plot(ends, values, color=sheet.ink, alpha=0.6, linewidth=1.0, linestyle=(0, (5, 3)))
-
-
-def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
+def _curve(axes: Axes, curve: Curve, shift: float, middle: float, sheet: Sheet) -> None:
     hue = color(curve.number, sheet.theme)
-    shift = 2 ** (SHIFT * place)
-    if curve.band:
-        _band(axes, curve, shift, hue)
+    band = [(dot.world_size * shift, dot.low, dot.high) for dot in curve.dots if dot.low and dot.high]
+    if curve.band and band:
+        places, lows, highs = zip(*band, strict=True)
+        axes.fill_between(places, lows, highs, color=hue, alpha=0.16, linewidth=0)
     for before, after in pairwise(curve.dots):
-        style = line_style(before.mark, after.mark)
-        if style is not None:
-            wrong = any(mark_named(dot.mark).is_wrong for dot in (before, after))
-            axes.plot(
-                (before.world_size * shift, after.world_size * shift),
-                (before.value, after.value),
-                color=RED if wrong else hue,
-                linewidth=1.3,
-                linestyle=style,
-                marker="",
-            )
+        at = before.world_size * shift, after.world_size * shift
+        _line(axes, at, (before.value, after.value), (before.mark, after.mark), hue, 1.3)
     for dot in curve.dots:
-        if dot.low is not None and dot.high is not None and mark_named(dot.mark).line is not None:
-            _whisker(axes, dot.world_size * shift, dot.low, dot.high, hue)
-        low, high = axes.get_xlim()
-        end = End(curve.label, hue, dot.world_size * shift, dot.value)
-        drawn = draw_dots(axes, [end], dot.mark, shape(curve.number))
-        drawn.set_gid(sheet.tooltip(_said(curve, dot)))
-        say_mark(axes, end, dot.mark, is_left=end.at < (low * high) ** 0.5)
+        at_, digits, half = dot.world_size * shift, decimals(dot.value), ""
+        if dot.low is not None and dot.high is not None:
+            half = f" ± {(dot.high - dot.low) / 2:,.{digits}f}"
+            if mark_named(dot.mark).line is not None:
+                _whisker(axes, at_, dot.low, dot.high, hue)
+        drawn = _dots(axes, [End(curve.label, hue, at_, dot.value)], dot.mark, shape(curve.number), middle)
+        said = f"{dot.value:,.{digits}f}{half}" if dot.claimed else dot.mark
+        drawn.set_gid(sheet.tooltip(f"{curve.label} N={dot.world_size}: {said}"))
 
 
 def _whisker(axes: Axes, at: float, low: float, high: float, hue: str) -> None:
@@ -194,43 +182,40 @@ def _whisker(axes: Axes, at: float, low: float, high: float, hue: str) -> None:
         axes.plot((at,), (place,), color=hue, marker=arrow if place != end else "_", markersize=5, clip_on=False)
 
 
-def _said(curve: Curve, dot: Dot) -> str:
-    """Return `torch:gloo N=2: 89.3 ± 1.7`, or the mark of a dot that claims no value."""
-    digits = decimals(dot.value)
-    half = "" if dot.low is None or dot.high is None else f" ± {(dot.high - dot.low) / 2:,.{digits}f}"
-    return f"{curve.label} N={dot.world_size}: {f'{dot.value:,.{digits}f}{half}' if dot.claimed else dot.mark}"
+# ---------------------------------------------------------------- trends
 
 
-def _band(axes: Axes, curve: Curve, shift: float, hue: str) -> None:
-    ends = [(dot.world_size * shift, dot.low, dot.high) for dot in curve.dots if dot.low and dot.high]
-    if ends:
-        at, low, high = zip(*ends, strict=True)
-        axes.fill_between(at, low, high, color=hue, alpha=0.16, linewidth=0)
-
-
-def _names(axes: Axes, body: Curves, sheet: Sheet) -> None:
+def draw_trends(sheet: Sheet, body: Trends) -> None:
+    """The vertical axis starts near the lowest value, since changes are a few percent."""
+    axes = _axes(sheet, (trend.label for trend in body.trends), RATES_IN)
+    places, values, _ = zip(*(turn for trend in body.trends for turn in trend.turns), strict=True)
+    first, last, low, high = min(places), max(places), min(values), max(values)
+    axes.set_xlim(first - 0.03 * (last - first) - 0.5, last + 0.03 * (last - first) + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+    room = max(0.12 * (high - low), 0.04 * high)
+    axes.set_ylim(max(0.0, low - room), high + room)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.set_xlabel(body.across)
+    axes.set_ylabel(body.upright)
+    axes.grid(visible=True, which="major")
+    for trend in body.trends:
+        _trend(axes, trend, color(trend.number, sheet.theme))
     ends = [
-        End(curve.label, color(curve.number, sheet.theme), curve.dots[-1].world_size, curve.dots[-1].value)
-        for curve in body.curves
+        End(of.label, color(of.number, sheet.theme), of.turns[-1].at, of.turns[-1].value) for of in body.trends
     ]
-    if body.ideal is not None:
-        size = _sizes(body)[-1]
-        ends.append(End("ideal", sheet.ink, size, body.ideal * (1 if body.is_percent else size)))
-    name_ends(axes, ends, sheet)
+    _names(axes, ends, sheet)
 
 
-def _crosses(axes: Axes, body: Curves) -> None:
-    for size in sorted({cross.world_size for cross in body.crosses}):
-        labels = [cross.label for cross in body.crosses if cross.world_size == size]
-        axes.plot(
-            (size,), (0.0,), transform=axes.get_xaxis_transform(), marker="x", markersize=8, color=RED,
-            markeredgewidth=2.2, clip_on=False, linestyle="",
-        )  # fmt: skip
-        low, high = axes.get_xlim()
-        is_left = size < (low * high) ** 0.5
-        said = "failed" if len(labels) == 1 else f"{len(labels)} failed"
-        axes.annotate(
-            said, (size, 0.0), xycoords=axes.get_xaxis_transform(), xytext=(7 if is_left else -7, 5),
-            textcoords="offset points", fontsize=SMALL, color=RED, weight="bold",
-            ha="left" if is_left else "right",
-        )  # fmt: skip
+def _trend(axes: Axes, trend: Trend, hue: str) -> None:
+    """Draw equal strokes as one path, since there may be hundreds of runs."""
+    for marks, steps in groupby(pairwise(trend.turns), _marks):
+        path = [*(step := list(steps))[0][:1], *(after for _, after in step)]
+        _line(axes, [turn.at for turn in path], [turn.value for turn in path], marks, hue, 1.1)
+    middle = sum(axes.get_xlim()) / 2
+    for mark, turns in groupby(trend.turns, lambda turn: turn.mark):
+        dots = [End(trend.label, hue, turn.at, turn.value) for turn in turns]
+        _dots(axes, dots, mark, shape(trend.number), middle)
+
+
+def _marks(step: tuple[Turn, Turn]) -> tuple[str, str]:
+    return step[0].mark, step[1].mark

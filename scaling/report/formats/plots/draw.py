@@ -2,332 +2,94 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO, StringIO
-from itertools import groupby, pairwise
-from typing import Any, Literal, NamedTuple
-from xml.etree import ElementTree as ET
+from itertools import groupby
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
 from scaling.analysis.table.catalogue import mark_named
 from scaling.report.figures.parts import (
     Bar,
     Bars,
     Cards,
-    Carried,
     Curves,
     Figure,
     Heat,
     Lanes,
     Spreads,
+    Strip,
     Strips,
-    Trend,
     Trends,
-    Turn,
     shortened,
 )
-from scaling.report.formats.plots import curves, fields
-from scaling.report.formats.plots.curves import (
-    LABEL_WIDTH,
-    NAME_SIZE,
-    RATES_IN,
-    End,
-    draw_dots,
-    line_style,
-    name_ends,
-    say_mark,
-)
+from scaling.report.formats.plots import curves, svg
 from scaling.report.formats.plots.sheet import (
+    BLUE,
     CAUSES,
-    CURRENT,
+    GREEN,
     GREY,
+    KINDS,
+    LEGEND_COLUMNS,
     MOST_SIGNS,
     RED,
     SMALL,
     WIDTH_IN,
     Sheet,
     Theme,
-    color,
     drawing,
-    grid_along_x,
     label_width,
-    shape,
-    upright_labels,
 )
-from scaling.text import decimals, one_line
-
-# ---------------------------------------------------------------- svg
-#
-# A server's content policy may drop styles (Jenkins does), so they become attributes. The ink becomes
-# `currentColor`, so that figures follow the page's theme.
-
-
-SVG = "http://www.w3.org/2000/svg"
-XLINK = "http://www.w3.org/1999/xlink"
-HREF = f"{{{XLINK}}}href"
-# Two decimals of a pixel.
-_NUMBER = re.compile(r"-?\d+\.\d+")
-# A rectangle by its four corners.
-_RECTANGLE = re.compile(r"M (\S+) (\S+) L (\S+) \2 L \3 (\S+) L \1 \4(?: L \1 \2)? z ?")
-_NO_TURN = re.compile(r"rotate\(-?0 [^)]*\)")
-_GEOMETRY = ("d", "transform", "x", "y", "width", "height", "points")
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
-_DROPPED = {f"{{{SVG}}}metadata", f"{{{SVG}}}style"}
-# Matplotlib's style sheet, as attributes of the root.
-_EVERYWHERE = {"stroke-linejoin": "round", "stroke-linecap": "butt"}
-
-
-def embedded(text: str, *, prefix: str, title: str, says: str, titles: Mapping[str, str]) -> str:
-    """Return the SVG element for a page: without styles, with ids that begin with `prefix`. `title` and `says` are
-    for screen readers. `titles`: whole names of names that are cut, by the id of their group."""
-    root = ET.fromstring(_without_doctype(text))
-    _tidy(root)
-    referenced = _referenced(root)
-    for element in root.iter():
-        _attributes(element, prefix)
-        if (gid := element.get("id")) in titles:
-            element.insert(0, _text("title", titles[gid or ""]))
-        if gid is not None and gid not in referenced:
-            del element.attrib["id"]
-        elif gid is not None:
-            element.set("id", f"{prefix}-{gid}")
-    _drop_undrawn(root)
-    _unwrap(root)
-    root.attrib = {
-        "viewBox": root.get("viewBox", ""),
-        "width": "100%",
-        "role": "img",
-        "aria-labelledby": f"{prefix}-title {prefix}-desc",
-        **_EVERYWHERE,
-    }
-    for place, (name, said) in enumerate((("title", title), ("desc", says))):
-        made = _text(name, said)
-        made.set("id", f"{prefix}-{name}")
-        root.insert(place, made)
-    return _written(root)
-
-
-def svg_alone(text: str, *, title: str, says: str) -> str:
-    """Return the SVG as a file of its own, with its styles."""
-    root = ET.fromstring(_without_doctype(text))
-    for element in [one for one in root if one.tag == f"{{{SVG}}}metadata"]:
-        root.remove(element)
-    root.set("role", "img")
-    for place, (name, said) in enumerate((("title", title), ("desc", says))):
-        root.insert(place, _text(name, said))
-    for element in root.iter():
-        _rounded(element)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{_written(root)}\n'
-
-
-def _without_doctype(text: str) -> str:
-    return re.sub(r"<!DOCTYPE[^>]*>", "", text, count=1)
-
-
-def _text(name: str, text: str) -> ET.Element:
-    made = ET.Element(f"{{{SVG}}}{name}")
-    made.text = one_line(text)
-    return made
-
-
-def _tidy(root: ET.Element) -> None:
-    for parent in list(root.iter()):
-        for element in [one for one in parent if one.tag in _DROPPED]:
-            parent.remove(element)
-        if len(parent):
-            parent.text = None
-        parent.tail = None
-
-
-def _drop_undrawn(root: ET.Element) -> None:
-    """Remove paths without filling and line: the paper of figure and axes."""
-    for parent in list(root.iter()):
-        if parent.tag not in (f"{{{SVG}}}defs", f"{{{SVG}}}clipPath"):
-            for element in [one for one in parent if one.tag == f"{{{SVG}}}path" and _is_undrawn(one)]:
-                parent.remove(element)
-
-
-def _unwrap(parent: ET.Element) -> None:
-    """Replace groups without attributes and title by their children."""
-    children: list[ET.Element] = []
-    for child in list(parent):
-        _unwrap(child)
-        is_empty = child.tag == f"{{{SVG}}}g" and not child.attrib and child.find(f"{{{SVG}}}title") is None
-        children += list(child) if is_empty else [child]
-    parent[:] = children
-
-
-def _is_undrawn(path: ET.Element) -> bool:
-    return path.get("fill") == "none" and path.get("stroke", "none") == "none"
-
-
-def _referenced(root: ET.Element) -> set[str]:
-    found = {element.get(HREF, "").removeprefix("#") for element in root.iter()}
-    for element in root.iter():
-        for value in element.attrib.values():
-            found.update(_REFERENCE.findall(value))
-    return found - {""}
-
-
-def _attributes(element: ET.Element, prefix: str) -> None:
-    """Turn styles into attributes, rename ids, round numbers."""
-    for declaration in (element.attrib.pop("style", "")).split(";"):
-        name, _, value = declaration.partition(":")
-        if value:
-            _declare(element, name.strip(), value.strip())
-    for name, value in list(element.attrib.items()):
-        if name == HREF:
-            del element.attrib[name]
-            element.set("href", f"#{prefix}-{value.removeprefix('#')}")
-        elif "url(#" in value:
-            element.set(name, _REFERENCE.sub(rf"url(#{prefix}-\1)", value))
-        elif value == CURRENT:
-            element.set(name, "currentColor")
-    _rounded(element)
-
-
-def _declare(element: ET.Element, name: str, value: str) -> None:
-    """Set a declaration of a style as an attribute; `font` is split."""
-    if name != "font":
-        element.set(name, value)
-        return
-    found = re.fullmatch(r"(?:(?:normal|(italic|oblique)|(bold|\d{3})) )*([\d.]+)px (.+)", value)
-    if found:
-        weight = "bold" if re.search(r"\b(bold|[6-9]00)\b", value) else ""
-        element.attrib.update({"font-size": found[3], "font-family": found[4]})
-        if weight:
-            element.set("font-weight", weight)
-
-
-def _rounded(element: ET.Element) -> None:
-    for name in _GEOMETRY:
-        if (value := element.get(name)) is not None:
-            short = _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
-            short = _RECTANGLE.sub(r"M\1 \2H\3V\4H\1z", " ".join(_NO_TURN.sub("", short).split()))
-            element.set(name, short)
-            if not short:
-                del element.attrib[name]
-
-
-def _written(root: ET.Element) -> str:
-    ET.register_namespace("", SVG)
-    ET.register_namespace("xlink", XLINK)
-    return ET.tostring(root, encoding="unicode")
-
-
-# ---------------------------------------------------------------- trends
-
-
-TREND_HEIGHT_IN = 3.0
-
-
-def draw_trends(sheet: Sheet, body: Trends) -> None:
-    names = shortened(tuple(trend.label for trend in body.trends), LABEL_WIDTH)
-    axes = sheet.axes(left=RATES_IN, right=0.25 + label_width(names, NAME_SIZE), bottom=0.52, top=0.28)
-    _scales(axes, body)
-    for trend in body.trends:
-        _trend(axes, trend, sheet)
-    ends = (
-        End(of.label, color(of.number, sheet.theme), of.turns[-1].at, of.turns[-1].value) for of in body.trends
-    )
-    name_ends(axes, list(ends), sheet)
-
-
-def _scales(axes: Axes, body: Trends) -> None:
-    """The vertical axis starts near the lowest value, since changes are a few percent."""
-    turns = [turn for trend in body.trends for turn in trend.turns]
-    first, last = min(turn.at for turn in turns), max(turn.at for turn in turns)
-    axes.set_xlim(first - 0.03 * (last - first) - 0.5, last + 0.03 * (last - first) + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
-    low, high = min(turn.value for turn in turns), max(turn.value for turn in turns)
-    room = max(0.12 * (high - low), 0.04 * high)
-    axes.set_ylim(max(0.0, low - room), high + room)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.set_xlabel(body.across)
-    axes.set_ylabel(body.upright)
-    axes.grid(visible=True, which="major")
-
-
-def _trend(axes: Axes, trend: Trend, sheet: Sheet) -> None:
-    """Draw equal strokes as one path, since there may be hundreds of runs."""
-    hue = color(trend.number, sheet.theme)
-    for (style, is_wrong), steps in groupby(pairwise(trend.turns), _stroke):
-        if style is not None:
-            path = [*(step := list(steps))[0][:1], *(after for _, after in step)]
-            places, values = [turn.at for turn in path], [turn.value for turn in path]
-            axes.plot(places, values, color=RED if is_wrong else hue, linewidth=1.1, linestyle=style)
-    middle = sum(axes.get_xlim()) / 2
-    for mark, turns in groupby(trend.turns, lambda turn: turn.mark):
-        dots = [End(trend.label, hue, turn.at, turn.value) for turn in turns]
-        draw_dots(axes, dots, mark, shape(trend.number))
-        say_mark(axes, dots[0], mark, is_left=dots[0].at < middle)
-
-
-def _stroke(step: tuple[Turn, Turn]) -> tuple[str | None, bool]:
-    marks = (step[0].mark, step[1].mark)
-    return line_style(*marks), any(mark_named(mark).is_wrong for mark in marks)
-
+from scaling.text import decimals
 
 # ---------------------------------------------------------------- bars: loss, rounds, cards
 
 
-LINE_IN = 0.25
-LEGEND_IN = 0.26
-
-
-def lines_height(count: int) -> float:
-    """Return the height in inches of a figure with this many lines."""
-    return 1.05 + LINE_IN * max(count, 3)
-
-
-LEGEND_COLUMNS = 4
+def _lines_height(count: int) -> float:
+    return 1.05 + 0.25 * max(count, 3)
 
 
 def _legend_in(body: Bars) -> float:
-    return LEGEND_IN * -(-len(body.names) // LEGEND_COLUMNS)
-
-
-def bars_height(body: Bars) -> float:
-    """Return the height in inches, with the legend."""
-    return lines_height(len(body.bars)) + _legend_in(body)
+    return 0.26 * -(-len(body.names) // LEGEND_COLUMNS)
 
 
 def draw_bars(sheet: Sheet, body: Bars) -> None:
     """Draw positive parts to the right of zero, one after the other, negative ones to the left."""
     labels = [bar.label for bar in body.bars]
-    left, right = label_width(labels), 0.25
-    axes = sheet.axes(left=left, bottom=0.55 + _legend_in(body), top=0.28, right=right)
-    upright_labels(axes, labels)
-    axes.set_xlim(_ends(body, WIDTH_IN - left - right))
-    hues = [CAUSES.get(name, GREY) for name in body.names]
+    axes = sheet.lines(labels, bottom=0.55 + _legend_in(body), right=0.25)
+    axes.set_xlim(_ends(body, WIDTH_IN - label_width(labels) - 0.25))
+    causes = [(name, CAUSES.get(name, GREY)) for name in body.names]
     for at, bar in enumerate(body.bars):
-        _bar(axes, at, bar, list(zip(body.names, hues, strict=True)), sheet)
+        wrong, right, left = mark_named(bar.mark).is_wrong, 0.0, 0.0
+        for part, (name, hue) in zip(bar.parts, causes, strict=False):
+            if part:
+                start = right if part > 0 else left
+                look: dict[str, Any] = {"color": hue, "edgecolor": RED if wrong else "none", "linewidth": 0.9}
+                (drawn,) = axes.barh(at, part, left=start, height=0.72, **look)
+                drawn.set_gid(sheet.tooltip(f"{bar.label}: {name} {part:.1f} %"))
+                right, left = (right + part, left) if part > 0 else (right, left + part)
+        hue = RED if wrong or bar.mark == "FAILED" else GREY if bar.says else sheet.ink
+        beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": SMALL, "va": "center", "color": hue}
+        axes.annotate(_beside(bar), (right, at), xytext=(5, 0), **beside)
     axes.set_xlabel("% of a step that is lost")
     axes.axvline(0, color=sheet.ink, linewidth=0.6)
-    grid_along_x(axes)
-    handles = [Patch(facecolor=hue, label=name) for name, hue in zip(body.names, hues, strict=True)]
-    sheet.on.legend(
-        handles=handles, loc="lower center", ncols=min(len(handles), LEGEND_COLUMNS), frameon=False,
-        fontsize=SMALL, handlelength=1.0, columnspacing=1.2, borderaxespad=0.15,
-        bbox_to_anchor=(0.5, (0.06 + sheet.bottom_in) / sheet.height_in),
-    )  # fmt: skip
+    axes.grid(visible=True, axis="x")
+    sheet.legend(causes, spacing=1.2)
 
 
 def _ends(body: Bars, width_in: float) -> tuple[float, float]:
     """Return the ends of an axis of `width_in` that has room for the bars and the texts behind them."""
-    spans = [_span(bar) for bar in body.bars]
-    low = 1.08 * min(0.0, *(span[0] for span in spans))
-    texts = [label_width([_beside(bar)]) for bar in body.bars]
-    shares = [max(0.3, 1 - text / width_in) for text in texts]
-    return low, low + max(1.0, *((span[1] - low) / share for span, share in zip(spans, shares, strict=True)))
+    low = 1.08 * min(0.0, *(_span(bar)[0] for bar in body.bars))
+    shares = (max(0.3, 1 - label_width([_beside(bar)]) / width_in) for bar in body.bars)
+    return low, low + max(1.0, *((_span(bar)[1] - low) / of for bar, of in zip(body.bars, shares, strict=True)))
 
 
 def _span(bar: Bar) -> tuple[float, float]:
@@ -342,67 +104,140 @@ def _beside(bar: Bar) -> str:
     return shortened((" ".join(filter(None, (bar.says or total, mark))),), MOST_SIGNS)[0]
 
 
-def _bar(axes: Axes, at: int, bar: Bar, causes: Sequence[tuple[str, str]], sheet: Sheet) -> None:
-    right, left = 0.0, 0.0
-    for part, (name, hue) in zip(bar.parts, causes, strict=False):
-        if not part:
-            continue
-        start = right if part > 0 else left
-        (drawn,) = axes.barh(at, part, left=start, height=0.72, color=hue, edgecolor=_edge(bar), linewidth=0.9)
-        drawn.set_gid(sheet.tooltip(f"{bar.label}: {name} {part:.1f} %"))
-        right, left = (right + part, left) if part > 0 else (right, left + part)
-    is_bad = mark_named(bar.mark).is_wrong or bar.mark == "FAILED"
-    axes.annotate(
-        _beside(bar), (right, at), xytext=(5, 0), textcoords="offset points", fontsize=SMALL, va="center",
-        color=RED if is_bad else GREY if bar.says else sheet.ink,
-    )  # fmt: skip
-
-
-def _edge(bar: Bar) -> str:
-    return RED if mark_named(bar.mark).is_wrong else "none"
-
-
 def draw_spreads(sheet: Sheet, body: Spreads) -> None:
-    labels = [one.label for one in body.spreads]
-    axes = sheet.axes(left=label_width(labels), bottom=0.5, top=0.28)
-    upright_labels(axes, labels)
+    axes = sheet.lines([one.label for one in body.spreads], bottom=0.5)
     for at, one in enumerate(body.spreads):
-        mark = mark_named(one.mark)
-        (dots,) = axes.plot(
-            one.values, [at] * len(one.values), marker="o", markersize=4.5, linestyle="", alpha=0.85,
-            markerfacecolor="none" if mark.hollow else "#0072b2",
-            markeredgecolor=RED if mark.is_wrong else "#0072b2",
-        )  # fmt: skip
-        dots.set_gid(sheet.tooltip(f"{one.label}: {', '.join(f'{value:.1f} %' for value in one.values)}"))
-        if len(one.values) > 1:
-            axes.plot((min(one.values), max(one.values)), (at, at), color="#0072b2", linewidth=0.8, alpha=0.6)
-    most = max((abs(value) for one in body.spreads for value in one.values), default=0.0)
-    axes.set_xlim(-max(most, 0.5) * 1.1, max(most, 0.5) * 1.1)
+        mark, values = mark_named(one.mark), one.values
+        hues = {
+            "markerfacecolor": "none" if mark.hollow else BLUE,
+            "markeredgecolor": RED if mark.is_wrong else BLUE,
+        }
+        look: dict[str, Any] = {"marker": "o", "markersize": 4.5, "linestyle": "", "alpha": 0.85, **hues}
+        (dots,) = axes.plot(values, [at] * len(values), **look)
+        dots.set_gid(sheet.tooltip(f"{one.label}: {', '.join(f'{value:.1f} %' for value in values)}"))
+        if len(values) > 1:
+            axes.plot((min(values), max(values)), (at, at), color=BLUE, linewidth=0.8, alpha=0.6)
+    most = max([0.5, *(abs(value) for one in body.spreads for value in one.values)])
+    axes.set_xlim(-most * 1.1, most * 1.1)
     axes.axvline(0, color=sheet.ink, alpha=0.6, linewidth=0.8)
     axes.set_xlabel("% off the row's mean")
-    grid_along_x(axes)
+    axes.grid(visible=True, axis="x")
 
 
 def draw_cards(sheet: Sheet, body: Cards) -> None:
-    labels = [f"{one.label}  {one.card}" for one in body.carried]
-    axes = sheet.axes(left=label_width(labels), bottom=0.5, top=0.28)
-    upright_labels(axes, labels)
+    axes = sheet.lines([f"{one.label}  {one.card}" for one in body.carried], bottom=0.5)
     for at, one in enumerate(body.carried):
-        _carried(axes, at, one, sheet, body.unit)
+        (drawn,) = axes.barh(at, one.sent, height=0.6, color=GREEN if one.wanted else RED)
+        drawn.set_gid(sheet.tooltip(f"{one.label} {one.card}: {one.sent:,.{decimals(one.sent)}f} {body.unit}"))
+        if one.least is not None and one.most is not None:
+            for end in {one.least, one.most}:
+                axes.plot((end, end), (at - 0.42, at + 0.42), color=sheet.ink, linewidth=1.6)
+        if not one.wanted:
+            axes.text(one.sent, at, " not asked for ", color="#ffffff", fontsize=SMALL, va="center", ha="right")
     highest = max((max(one.sent, one.most or 0.0) for one in body.carried), default=1.0)
     axes.set_xlim(0, highest * 1.06 or 1.0)
     axes.set_xlabel(f"{body.unit} sent, all rounds; tick: what must be sent")
-    grid_along_x(axes)
+    axes.grid(visible=True, axis="x")
 
 
-def _carried(axes: Axes, at: int, one: Carried, sheet: Sheet, unit: str) -> None:
-    (drawn,) = axes.barh(at, one.sent, height=0.6, color="#009e73" if one.wanted else RED)
-    drawn.set_gid(sheet.tooltip(f"{one.label} {one.card}: {one.sent:,.{decimals(one.sent)}f} {unit}"))
-    if one.least is not None and one.most is not None:
-        for end in {one.least, one.most}:
-            axes.plot((end, end), (at - 0.42, at + 0.42), color=sheet.ink, linewidth=1.6)
-    if not one.wanted:
-        axes.text(one.sent, at, " not asked for ", color="#ffffff", fontsize=SMALL, va="center", ha="right")
+# ---------------------------------------------------------------- heat maps, strips, lanes
+
+# Highest ratio to the median of each colour: light to dark, distinguishable in grey too (after ColorBrewer's OrRd
+# by Cynthia Brewer, with a blue for faster ones).
+STEPS = {
+    0.97: "#9ecae1", 1.01: "#fff3dc", 1.03: "#fdd9a0", 1.06: "#fdbb84", 1.12: "#fc8d59", 1.25: "#e34a33",
+}  # fmt: skip
+SLOWEST = "#7f0000"
+STRIP_IN = 1.15
+_BOX: list[Any] = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+
+
+def _boxes(spans: Iterable[tuple[float, float]], low: float, high: float) -> list[tuple[float, float]]:
+    corners = (((left, low), (right, low), (right, high), (left, high), (left, low)) for left, right in spans)
+    return [corner for box in corners for corner in box]
+
+
+def _fill(axes: Axes, corners: list[tuple[float, float]], hue: str, **look: Any) -> None:
+    path = Path(corners, _BOX * (len(corners) // len(_BOX)))
+    axes.add_patch(PathPatch(path, facecolor=hue, linewidth=0, **look))
+
+
+def draw_heat(sheet: Sheet, body: Heat) -> None:
+    """Draw neighbours of one colour as one rectangle, and a colour as one path."""
+    axes = sheet.lines(body.lines, bottom=1.0)
+    if len(body.lines) > 20:
+        axes.tick_params(axis="y", labelsize=SMALL)
+    boxes: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for at, line in enumerate(body.cells):
+        start = 0
+        for hue, same in groupby(line, _hue):
+            end = start + len(list(same))
+            boxes[hue] += _boxes([(start, end)] if hue else [], at - 0.5, at + 0.5)
+            start = end
+    for hue, corners in boxes.items():
+        if hue:
+            _fill(axes, corners, hue, edgecolor="none")
+    axes.set_xlim(0, max(map(len, body.cells), default=1))
+    for place in body.breaks:
+        axes.axvline(place, color=sheet.ink, linewidth=0.9)
+    axes.set_xlabel("windows, a line between rounds")
+    texts = ["faster", *(f"to {most:.2f} x" for most in list(STEPS)[1:]), "slower"]
+    sheet.legend(list(zip(texts, [*STEPS.values(), SLOWEST], strict=True)))
+
+
+def _hue(ratio: float | None) -> str:
+    return "" if ratio is None else next((hue for most, hue in STEPS.items() if ratio <= most), SLOWEST)
+
+
+def draw_strips(sheet: Sheet, body: Strips) -> None:
+    """Draw the mean as a line, and the lowest to the highest as a band."""
+    for at, strip in enumerate(body.strips):
+        below = len(body.strips) - 1 - at
+        axes = sheet.axes(left=0.75, bottom=0.5 + STRIP_IN * below, top=0.25 + STRIP_IN * at)
+        box = axes.get_position()
+        axes.set_position((box.x0, box.y0, box.width, box.height * 0.76))
+        _strip(axes, strip, is_time=body.across != "rank")
+        if below:
+            axes.tick_params(axis="x", labelbottom=False)
+        else:
+            axes.set_xlabel(body.across)
+
+
+def _strip(axes: Axes, strip: Strip, *, is_time: bool) -> None:
+    """Strips over ranks have no line."""
+    at, lows, means, highs = zip(*strip.readings, strict=True)
+    if is_time:
+        axes.fill_between(at, lows, highs, color=BLUE, alpha=0.25, linewidth=0)
+    few = len(at) < 40
+    look: dict[str, Any] = {"linestyle": "-" if is_time else "", "marker": "o" if few or not is_time else ""}
+    axes.plot(at, means, color=BLUE, linewidth=1.2, markersize=3.5, **look)
+    for one in strip.readings if few else ():
+        axes.plot((one.at_s, one.at_s), (one.low, one.high), color=BLUE, linewidth=1)
+    axes.set_title(strip.title, fontsize=SMALL, loc="left", pad=3)
+    top, bottom = max(highs), min(lows)
+    room = max(0.12 * (top - bottom), 0.02 * top)
+    low, high = (0.0, top * 1.12) if strip.from_zero else (max(0.0, bottom - room), top + room)
+    axes.set_ylim(low, high if top > 0 else 1)
+    axes.locator_params(axis="y", nbins=4)
+    axes.locator_params(axis="x", integer=True)
+    axes.grid(visible=True)
+
+
+def draw_lanes(sheet: Sheet, body: Lanes) -> None:
+    axes = sheet.lines([lane.label for lane in body.lanes], bottom=1.0)
+    track = 0.84 / max(len(body.kinds), 1)
+    for at, lane in enumerate(body.lanes):
+        for kind, stretches in lane.stretches.items():
+            low = at - 0.42 + track * body.kinds.index(kind)
+            spans = ((one.start_s, one.start_s + max(one.end_s - one.start_s, 0.0)) for one in stretches)
+            _fill(axes, _boxes(spans, low, low + track), KINDS.get(kind, RED))
+        look: dict[str, Any] = {"marker": "x", "color": RED, "markersize": 7, "markeredgewidth": 2}
+        axes.plot(lane.failures, [at] * len(lane.failures), linestyle="", **look)
+    ends = [one.end_s for lane in body.lanes for of in lane.stretches.values() for one in of]
+    ends += [at for lane in body.lanes for at in lane.failures]
+    axes.set_xlim(0, max(ends, default=1.0) * 1.01 or 1.0)
+    axes.set_xlabel("seconds since the first point started")
+    sheet.legend([(kind, KINDS.get(kind, RED)) for kind in body.kinds])
 
 
 # ---------------------------------------------------------------- draw
@@ -411,58 +246,62 @@ Kind = Literal["svg", "png", "pdf"]
 # Height of heading and footing, which only a figure alone has.
 HEADING_IN, FOOTING_IN = 0.4, 0.2
 DOTS_PER_INCH = 100
-
-
-class Drawer(NamedTuple):
-    draw: Callable[[Sheet, Any], None]
-    height_in: Callable[[Any], float]
-
-
-DRAWERS: dict[type, Drawer] = {
-    Curves: Drawer(curves.draw, lambda _: curves.HEIGHT_IN),
-    Trends: Drawer(draw_trends, lambda _: TREND_HEIGHT_IN),
-    Bars: Drawer(draw_bars, bars_height),
-    Spreads: Drawer(draw_spreads, lambda body: lines_height(len(body.spreads))),
-    Cards: Drawer(draw_cards, lambda body: lines_height(len(body.carried))),
-    Heat: Drawer(fields.draw_heat, fields.heat_height),
-    Strips: Drawer(fields.draw_strips, fields.strips_height),
-    Lanes: Drawer(fields.draw_lanes, fields.lanes_height),
+# How each body is drawn, and its height in inches.
+DRAWERS: dict[type, tuple[Callable[[Sheet, Any], None], Callable[[Any], float]]] = {
+    Curves: (curves.draw_curves, lambda _: curves.HEIGHT_IN),
+    Trends: (curves.draw_trends, lambda _: curves.TREND_HEIGHT_IN),
+    Bars: (draw_bars, lambda body: _lines_height(len(body.bars)) + _legend_in(body)),
+    Spreads: (draw_spreads, lambda body: _lines_height(len(body.spreads))),
+    Cards: (draw_cards, lambda body: _lines_height(len(body.carried))),
+    Heat: (draw_heat, lambda body: 1.5 + 0.17 * max(len(body.lines), 4)),
+    Strips: (draw_strips, lambda body: 0.75 + STRIP_IN * len(body.strips)),
+    Lanes: (draw_lanes, lambda body: 1.5 + 0.38 * max(len(body.lanes), 3)),
 }
 
 
 def for_page(figure: Figure, prefix: str) -> str:
     """Return an SVG element in the ink of the page; ids begin with `prefix`."""
-    drawer = DRAWERS[type(figure.body)]
-    height = drawer.height_in(figure.body)
+    height = _height(figure)
     with drawing("page"):
         on = Drawing(figsize=(WIDTH_IN, height))
         sheet = Sheet(on, height, "page")
-        _fill(sheet, drawer, figure)
+        _draw(sheet, figure)
         text = _svg(on)
-    return embedded(text, prefix=prefix, title=figure.title, says=figure.says, titles=sheet.titles)
+    return svg.embedded(text, prefix=prefix, title=figure.title, says=figure.says, titles=sheet.titles)
 
 
 def alone(figures: Sequence[Figure], kind: Kind, footing: str, *, theme: Theme, scale: float) -> bytes:
     """Return a file with the figures of one name below each other. Each has its heading, and `footing`, which
     names the run. PNG has `scale` x 100 dots per inch."""
-    drawers = [DRAWERS[type(figure.body)] for figure in figures]
-    heights = [
-        drawer.height_in(figure.body) + HEADING_IN + FOOTING_IN
-        for drawer, figure in zip(drawers, figures, strict=True)
-    ]
+    heights = [_height(figure) + HEADING_IN + FOOTING_IN for figure in figures]
+    title, says = ("; ".join(texts) for texts in zip(*((one.title, one.says) for one in figures), strict=True))
+    out = BytesIO()
     with drawing(theme):
         on = Drawing(figsize=(WIDTH_IN, sum(heights)))
         parts = on.subfigures(len(figures), 1, height_ratios=heights, squeeze=False).flat
-        for part, drawer, figure, height in zip(parts, drawers, figures, heights, strict=True):
-            sheet = Sheet(part, height, theme, top_in=HEADING_IN, bottom_in=FOOTING_IN)
+        for part, figure, height in zip(parts, figures, heights, strict=True):
+            sheet = Sheet(part, height, theme, HEADING_IN, FOOTING_IN)
             sheet.heading(figure.title)
-            _fill(sheet, drawer, figure)
+            _draw(sheet, figure)
             sheet.footing(f"{footing}{f' ({figure.left_out})' if figure.left_out else ''}")
-        return _file(on, kind, figures, scale)
+        if kind == "svg":
+            return svg.alone(_svg(on), title=title, says=says).encode()
+        if kind == "png":
+            on.set_dpi(DOTS_PER_INCH * scale)
+            latin = title.encode("latin-1", "replace").decode("latin-1")  # as texts in PNG are
+            FigureCanvasAgg(on).print_png(out, metadata={"Software": None, "Title": latin})
+        else:
+            dates: dict[str, Any] = {"CreationDate": None, "Title": title}
+            FigureCanvasPdf(on).print_pdf(out, metadata=dates)
+    return out.getvalue()
 
 
-def _fill(sheet: Sheet, drawer: Drawer, figure: Figure) -> None:
-    drawer.draw(sheet, figure.body)
+def _height(figure: Figure) -> float:
+    return DRAWERS[type(figure.body)][1](figure.body)
+
+
+def _draw(sheet: Sheet, figure: Figure) -> None:
+    DRAWERS[type(figure.body)][0](sheet, figure.body)
     sheet.stamp(figure.stamps, across=isinstance(figure.body, Curves | Trends))
 
 
@@ -470,22 +309,3 @@ def _svg(on: Drawing) -> str:
     out = StringIO()
     FigureCanvasSVG(on).print_svg(out, metadata={"Date": None})
     return out.getvalue()
-
-
-def _file(on: Drawing, kind: Kind, figures: Sequence[Figure], scale: float) -> bytes:
-    title = "; ".join(figure.title for figure in figures)
-    if kind == "svg":
-        return svg_alone(_svg(on), title=title, says="; ".join(figure.says for figure in figures)).encode()
-    out = BytesIO()
-    if kind == "png":
-        on.set_dpi(DOTS_PER_INCH * scale)
-        FigureCanvasAgg(on).print_png(out, metadata={"Software": None, "Title": _latin(title)})
-    else:
-        dates: dict[str, Any] = {"CreationDate": None, "Title": title}
-        FigureCanvasPdf(on).print_pdf(out, metadata=dates)
-    return out.getvalue()
-
-
-def _latin(text: str) -> str:
-    """Texts in PNG are Latin-1."""
-    return text.encode("latin-1", "replace").decode("latin-1")
