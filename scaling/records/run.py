@@ -369,8 +369,9 @@ class Look(Record, frozen=True, kw_only=True):
 class Criterion(Record, frozen=True, kw_only=True):
     """A quantity that was judged, look by look; the last look decides.
 
-    `unit`: "" for an efficiency, a fraction of 1. `line`: the least value that passes, with the error of
-    `reference`: the reference's value, None without one.
+    `unit`: "" for an efficiency, a fraction of 1. `line`: the least value that passes; `line_variance`, on
+    `line_df`, is of its logarithm. `reference`: the reference's value, None without one. `doubt`: why rounds do
+    not decide although their bounds do, else "".
     """
 
     name: str
@@ -379,6 +380,9 @@ class Criterion(Record, frozen=True, kw_only=True):
     looks: tuple[Look, ...]
     result: CertificateResult
     reference: Amount | None = None
+    line_variance: Amount = 0.0
+    line_df: Amount = 1.0
+    doubt: str = ""
 
 
 class Certificate(Record, frozen=True, kw_only=True, tag="certificate"):
@@ -399,3 +403,8 @@ class Certificate(Record, frozen=True, kw_only=True, tag="certificate"):
     reference: str = ""
     findings: tuple[str, ...] = ()
     devices: tuple[DeviceRates, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """The verdict as one word for programs: `PASS`, `FAIL` or `NO-VERDICT`."""
+        return self.result.replace(" ", "-")

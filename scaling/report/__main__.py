@@ -120,6 +120,7 @@ def report(asked: Asked) -> None:
 def _report(asked: Asked, runs: Sequence[Path]) -> None:
     told = cost.read_prices(asked.prices) if asked.prices else None
     material = joined(runs, although_different=asked.join)
+    has_another_verdict = material.has_another_verdict
     hidden = disguise(material.header, material.records) if asked.anonymous else None
     material = hidden.material(material) if hidden else material
     if told or asked.base:
@@ -127,6 +128,8 @@ def _report(asked: Asked, runs: Sequence[Path]) -> None:
         material.pricing = Pricing(told, asked.epoch_samples, asked.knee, base)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     deliver(rendered(asked, material, color=color, hidden=hidden), asked.output)
+    if has_another_verdict:
+        raise UsageError(f"{runs[0].name}: its verdict is not the one of its records, which this report shows")
 
 
 def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise | None = None) -> str | bytes:

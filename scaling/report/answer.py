@@ -8,14 +8,13 @@ from msgspec.structs import force_setattr, replace
 
 from scaling.analysis.measured.cell import cells
 from scaling.analysis.table import accuracy, catalogue
-from scaling.analysis.table.catalogue import claimless, is_wrong, mark_named, serious
-from scaling.analysis.table.rows import Column, Comparison, Contender, Row
+from scaling.analysis.table.catalogue import is_wrong, mark_named, serious, unclaimed
+from scaling.analysis.table.rows import Column, Comparison, Contender, Row, compared
 from scaling.quiet.notes import Load, joined
 from scaling.records.point import WANTED, Record
 from scaling.report import advice, imported, labels, quantities, verdict, words
 from scaling.report.headline import headline
 from scaling.report.material import Material
-from scaling.report.parts import Quantity
 from scaling.text import counted, decimals, legible, one_line, several
 
 # Smaller losses are not named.
@@ -136,26 +135,13 @@ def _sentence(row: Row, material: Material) -> str:
     if row.failed is not None:
         return f"{name} failed on {on}: {row.failed.cause}. {_below(material)}"
     rate = _rate(row)
-    speedup, efficiency = quantities.speedup(row.speedup), _efficiency(row)
-    if speedup is None or efficiency is None:
-        return f"{name} trains {rate} on {on}. No efficiency is claimed: {_why_none(row)}."
+    speedup, efficiency = quantities.speedup(row.speedup), quantities.percent(row.efficiency)
+    if (why := unclaimed(row)) or speedup is None or efficiency is None:
+        return f"{name} trains {rate} on {on}. No efficiency is claimed: {why}."
     share = words.text((efficiency,))
     if row.world_size == 1:
         return f"{name} on one device reaches {share} of its plain loop: {rate}."
     return f"{name} reaches {share} of linear scaling on {on}: {rate}, {words.mean(speedup)}x."
-
-
-def _efficiency(row: Row) -> Quantity | None:
-    return None if row.learnt_less else quantities.percent(row.efficiency)
-
-
-def _why_none(row: Row) -> str:
-    if row.learnt_less:
-        return "its samples teach less than those of synchronous ranks (ASYNC)"
-    if row.is_plain:
-        return "it is the plain loop"
-    mark = claimless(row)
-    return f"{mark_named(mark).claimless} ({mark})" if mark else "its plain loop is missing"
 
 
 def _imported(material: Material) -> Answer:
@@ -202,9 +188,13 @@ def _is_noise(row: Row, cause: Column, value: float) -> bool:
 def _lost(row: Row, losses: Sequence[tuple[Column, float]]) -> str:
     if losses:
         return ", ".join(_loss(row, cause, value) for cause, value in losses[:MOST_LOSSES])
-    if row.breakdown is None or row.efficiency is None:
+    if row.breakdown is None or unclaimed(row):
         return ""
-    return f"no cause above {_percent(LEAST)} is significant"
+    found = [row.breakdown_intervals.get(cause.key) for cause in catalogue.causes([row])]
+    halves = [None if one is None else one.half_width for one in found]
+    if None in halves:
+        return "not tested: a single round has no interval"
+    return f"no cause above {_percent(max(LEAST, *filter(None, halves)))} is significant"
 
 
 def _loss(row: Row, cause: Column, value: float) -> str:
@@ -232,7 +222,8 @@ def _load(material: Material) -> Load:
 
 
 def _trust(material: Material, load: Load) -> Iterator[str]:
-    rounds = max((row.rounds for row in material.rows), default=0)
+    # A figure joins the rounds that have its control runs too.
+    rounds = max((row.efficiency.n if row.efficiency else row.rounds for row in material.rows), default=0)
     yield counted(rounds, "round")
     yield from load.summary()
     for mark in catalogue.MARKS:
@@ -253,7 +244,7 @@ def _faster(material: Material, world_size: int) -> Iterator[str]:
     for best, others in _by_best(found):
         name = _namer(best, [one.other for one in others])
         ranked = sorted(others, key=lambda one: one.difference.mean if one.difference else 0.0, reverse=True)
-        said = (_ties(ranked, name), *(_ahead(one, name) for one in ranked), _unproven(ranked, name))
+        said = (*_ties(ranked, name), *(_ahead(one, name) for one in ranked), _unproven(ranked, name))
         kind = "" if others[0].synchronous else "asynchronous: "
         yield f"{kind}{name(best)} is {', '.join(filter(None, said))} {at}"
     for row in material.rows:
@@ -277,9 +268,13 @@ def _is_proven(one: Comparison) -> bool:
     return one.difference is not None and one.difference.low is not None
 
 
-def _ties(ranked: Sequence[Comparison], name: Namer) -> str:
-    tied = [name(one.other) for one in ranked if _is_proven(one) and not one.distinguishable]
-    return f"tied with {', '.join(tied)}" if tied else ""
+def _ties(ranked: Sequence[Comparison], name: Namer) -> Iterator[str]:
+    """Yield the rivals within ± 2 %, and those that are not separated, with the difference that is detected."""
+    if tied := [name(one.other) for one in ranked if compared(one.difference) == "tied"]:
+        yield f"tied with {', '.join(tied)}"
+    if apart := [one for one in ranked if compared(one.difference) == "not separated"]:
+        detects = words.text((quantities.fraction(max(one.detects or 0.0 for one in apart)),))
+        yield f"not separated from {', '.join(name(one.other) for one in apart)} (detects {detects})"
 
 
 def _ahead(one: Comparison, name: Namer) -> str:

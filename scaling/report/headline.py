@@ -9,7 +9,6 @@ from scaling.analysis.table import accuracy
 from scaling.analysis.table.rows import Row, Training
 from scaling.records.point import revision_of
 from scaling.records.run import Certificate
-from scaling.report import verdict
 from scaling.text import decimals
 
 NONE = "-"
@@ -54,7 +53,7 @@ def last_line(
     rate, the speedup and the efficiency. Of scaling certify, the last two are `verdict PASS`.
     """
     row = headline(rows)
-    judged = f" verdict {verdict.word(certificate)}" if certificate else ""
+    judged = f" verdict {certificate.word}" if certificate else ""
     if row is None:
         best = max(accuracy.best(list(trainings)).values(), key=accuracy.last_top1, default=None)
         return f"scaling: nothing measured{judged}" if best is None else _accuracy(best)

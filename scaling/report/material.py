@@ -20,7 +20,7 @@ from scaling.analysis.table.unmeasured import Judged, judged
 from scaling.records.burn_in import PointSummary, asked_s
 from scaling.records.run import Certificate, Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
-from scaling.report import labels
+from scaling.report import labels, verdict
 from scaling.report.document import document
 from scaling.report.labels import Context
 from scaling.report.parts import Document
@@ -89,7 +89,7 @@ class Material:
         self.sources = sources
         self.pricing = pricing
         self.predictions = predictions
-        self.certificate = certificate
+        self._certificate = certificate
         self.summaries = summaries
 
     @cached_property
@@ -161,9 +161,19 @@ class Material:
 
     def together(self, row: Row) -> tuple[PointRecord, ...]:
         """Return the records of its `together` control; () if that was not measured."""
-        found = self._controls.together(self.cell(row).point)
+        found = self.controls.together(self.cell(row).point)
         return tuple(found.records) if found else ()
 
     @cached_property
-    def _controls(self) -> Controls:
+    def controls(self) -> Controls:
         return Controls(self.records)
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
+        """The verdict, computed from the records: a file can be edited."""
+        return self._certificate and verdict.checked(self._certificate, self)
+
+    @property
+    def has_another_verdict(self) -> bool:
+        """Whether the file says another verdict than its records."""
+        return self.certificate is not None and self.certificate.result != getattr(self._certificate, "result", "")

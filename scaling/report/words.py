@@ -37,7 +37,8 @@ def plus_minus(of: str, half_: str) -> str:
 
 
 def against(cell: Against) -> str:
-    """Return `best`, `leading`, `leading, -0.4 ± 1.1 %`, `4.2 ± 1.1 % slower`; `-4.2 %` or `-` if not tested."""
+    """Return `best`, `leading`, `tied, -0.4 ± 1.1 %`, `4.2 ± 1.1 % slower`; the difference
+    alone if it is not separated or not tested."""
     found = cell.difference
     if found is None:
         return NONE if cell.verdict == "not compared" else cell.verdict
@@ -45,7 +46,7 @@ def against(cell: Against) -> str:
         size = number(abs(found.value), found.digits)
         return f"{plus_minus(size, half(found))} {found.unit} {cell.verdict}"
     said = f"{plus_minus(number(found.value, found.digits), half(found))} {found.unit}"
-    return said if cell.verdict == "not compared" else f"{cell.verdict}, {said}"
+    return said if cell.verdict in ("not compared", "not separated") else f"{cell.verdict}, {said}"
 
 
 def parts(quantity: Quantity, *, with_unit: bool = True) -> Parts:

@@ -1,20 +1,21 @@
-"""`analysis.contrasts` for thousands of simulated tables at once; a unit test holds the two equal."""
+"""`analysis.contrasts` for thousands of simulated tables at once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from scaling.analysis.statistics.contrasts import CONFIDENCE, ENOUGH, SLACK, range_quantile
+from scaling.analysis.statistics.contrasts import tested
 
 Logs = NDArray[np.float64]
 SD = 0.015
 # equal: 1.5 % for all. graded: 0.5 to 4 % from the first rival to the last. one loud: 4 % beside 1 %. by size: 0.5
-# to 4 % from the smallest world size to the largest. AR: 1.5 %, a point resembles the one before it in time.
-NOISES = ("equal", "graded", "one loud", "by size", "AR 0.8")
+# to 4 % from the smallest world size to the largest. last size: 3 % beside 1 %. AR: 1.5 %, a point resembles the
+# one before it in time. 1:30: 0.5 to 15 % by rival.
+NOISES = ("equal", "graded", "one loud", "1:30", "by size", "last size", "AR 0.8")
 
 
 def drawn(dice: np.random.Generator, noise: str, shape: tuple[int, int, int, int]) -> Logs:
@@ -26,7 +27,9 @@ def drawn(dice: np.random.Generator, noise: str, shape: tuple[int, int, int, int
         "equal": SD,
         "graded": by_rival,
         "one loud": np.where(np.arange(rivals) == 0, 0.04, 0.01),
+        "1:30": np.geomspace(0.005, 0.15, rivals),
         "by size": by_size[:, None, None],
+        "last size": np.where(np.arange(sizes) == sizes - 1, 0.03, 0.01)[:, None, None],
     }
     made: Logs = dice.standard_normal(shape) * sd[noise]
     return made
@@ -46,47 +49,17 @@ def _autoregressive(dice: np.random.Generator, rho: float, shape: tuple[int, int
 
 def told_apart(logs: Logs) -> NDArray[np.bool_]:
     """By table, world size and rival, whether it is told from the fastest of its contest."""
-    _, sizes, rounds, rivals = logs.shape
+    tables, sizes, rounds, rivals = logs.shape
+    one, other = np.array([*combinations(range(rivals), 2)]).T
+    differences = logs[..., other] - logs[..., one]
+    variances = differences.var(axis=2, ddof=1).reshape(tables, -1)
+    pairs = variances.shape[1]
+    half = np.array([tested(one, np.full(pairs, float(rounds)), [""] * pairs).half for one in variances])
+    apart = np.abs(differences.mean(2)) > half.reshape(tables, sizes, -1)
+    told = np.zeros((tables, sizes, rivals, rivals), bool)
+    told[..., one, other] = told[..., other, one] = apart
     first = logs.mean(2).argmin(2)
-    differences = logs - np.take_along_axis(logs, first[:, :, None, None], axis=3)
-    own = stdtrit(rounds - 1, (1 + CONFIDENCE) / 2) * np.sqrt(differences.var(axis=2, ddof=1) / rounds)
-    rest = logs - logs.mean(2, keepdims=True) - logs.mean(3, keepdims=True) + logs.mean((2, 3), keepdims=True)
-    freedom = (rivals - 1) * (rounds - 1)
-    variance = (rest**2).sum((2, 3)) / freedom
-    share = _shares(rest, variance)
-    of_first = np.take_along_axis(np.broadcast_to(share[:, None], own.shape), first[:, :, None], axis=2)
-    noisier = np.maximum(1, (share[:, None] + of_first) / 2)
-    df = np.full(len(logs), float(freedom))
-    if freedom < ENOUGH:
-        df = sizes * freedom * _kept(variance, freedom)
-        variance = np.maximum(variance, variance.mean(1, keepdims=True))
-    if rivals > 2:
-        df = np.maximum(2, df * _kept(share, sizes * freedom / rivals))
-    df, of_df = np.unique((df + SLACK).astype(int), return_inverse=True)
-    q = np.array([range_quantile(CONFIDENCE ** (1 / sizes), rivals, int(one)) for one in df])[of_df]
-    tukey = q[:, None, None] * np.sqrt(variance[:, :, None] * noisier / rounds)
-    told: NDArray[np.bool_] = np.abs(differences.mean(2)) > np.maximum(own, tukey)
-    np.put_along_axis(told, first[:, :, None], np.bool_(False), axis=2)
-    return told
-
-
-def _kept(variances: Logs, df: float) -> Logs:
-    """Satterthwaite's part of the degrees of freedom that is left of a mean of variances on `df` each."""
-    squares = (variances**2).sum(1) * df / (df + 2)
-    kept: Logs = np.minimum(1, variances.sum(1) ** 2 / squares / variances.shape[1])
-    return kept
-
-
-def _shares(rest: Logs, variance: Logs) -> Logs:
-    """Shukla's variance of each rival over that of its contest, mean over contests."""
-    _, _, rounds, rivals = rest.shape
-    if rivals < 3:
-        return np.ones((len(rest), rivals))
-    squares = (rest**2).sum(2)
-    factor = (rounds - 1) * (rivals - 1) * (rivals - 2)
-    own = (rivals * (rivals - 1) * squares - squares.sum(2, keepdims=True)) / factor
-    shares: Logs = np.maximum(0, own / variance[:, :, None]).mean(1)
-    return shares
+    return np.take_along_axis(told, first[..., None, None], axis=2)[..., 0, :]
 
 
 def told_slower(logs: Logs, by: float) -> float:

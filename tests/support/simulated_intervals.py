@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from scaling.analysis.measured.step_time import ROUNDING, SETTLED_CONFIDENCE
-from scaling.analysis.statistics.intervals import CONTRAST, FLOOR, GUARD, OWN_SHARE, SLACK
+from scaling.analysis.statistics.intervals import FLOOR
 from scaling.plan.defaults import PACE_ALONE
 
 Array = NDArray[np.float64]
@@ -146,11 +146,9 @@ def of_run(times: Array) -> dict[int, Interval]:
     """ln efficiency of both ranks, and of one, by run; `times` as `blocks` makes them."""
     whole = mean(times)  # runs x rounds x columns
     seats = whole[..., :2]
-    cells = [seats[..., SEAT_0], seats[..., SEAT_1], whole[..., ONE], whole[..., TWO], slowest(times)]
-    layout = np.stack(cells, axis=2)
     return {
-        2: _of_blocks(by_rate(times, seats), np.exp(times[..., TWO]), layout, cell_variances=1.5),
-        1: _of_blocks(np.exp(times[..., SEAT_0]), np.exp(times[..., ONE]), layout),
+        2: _of_blocks(by_rate(times, seats), np.exp(times[..., TWO])),
+        1: _of_blocks(np.exp(times[..., SEAT_0]), np.exp(times[..., ONE])),
     }
 
 
@@ -163,41 +161,19 @@ def by_rate(times: Array, seats: Array) -> Array:
     return np.asarray(np.exp(harmonic(own))[:, None, None] * parts)
 
 
-def _of_blocks(ideal: Array, own: Array, layout: Array, *, cell_variances: float = CONTRAST) -> Interval:
+def _of_blocks(ideal: Array, own: Array) -> Interval:
     """Of step times, runs x rounds x blocks, as `rounds.Round.efficiency` and its `noise`."""
     scale = ideal.mean(axis=-1) / own.mean(axis=-1)
     rest = ideal - scale[..., None] * own
     implied = rest.var(axis=-1, ddof=1) / rest.shape[-1] / ideal.mean(axis=-1) ** 2
-    return contrast(np.log(scale), implied, layout, cell_variances=cell_variances)
+    return contrast(np.log(scale), implied)
 
 
-def contrast(by_round: Array, implied: Array, layout: Array, *, cell_variances: float = CONTRAST) -> Interval:
-    """As `pooling.contrast`: ln ratios and their variance that windows imply are runs x rounds, `layout` is runs x
-    rounds x cells."""
-    _, rounds, columns = layout.shape
-    rest = (
-        layout
-        - layout.mean(axis=1, keepdims=True)
-        - layout.mean(axis=2, keepdims=True)
-        + layout.mean(axis=(1, 2), keepdims=True)
-    )
-    df, own_df = (rounds - 1) * (columns - 1), rounds - 1
-    pooled = cell_variances * (rest**2).sum(axis=(1, 2)) / df
-    own = by_round.var(axis=1, ddof=1)
-    floor = FLOOR * implied.mean(axis=1) / rounds
-    is_pooled = own <= GUARD * pooled
-    of_own, of_pooled = OWN_SHARE * own, (1 - OWN_SHARE) * pooled
-    shrunk = of_own + of_pooled
-    satterthwaite = shrunk**2 / (of_own**2 / own_df + of_pooled**2 / df)
-    variance = np.maximum(np.where(is_pooled, shrunk, own) / rounds, floor)
-    freedom = np.where(is_pooled, np.minimum(df, np.floor(satterthwaite + SLACK)), own_df)
-    return Interval(by_round.mean(axis=1), stdtrit(freedom, 0.975) * np.sqrt(variance))
-
-
-def slowest(times: Array) -> Array:
-    """ln step time of the loops beside each other, as `step_time.lock_step`."""
-    beside = times[..., [BESIDE_0, BESIDE_1]]
-    return np.asarray(mean(beside.max(axis=-1)[..., None])[..., 0])
+def contrast(by_round: Array, implied: Array) -> Interval:
+    """As `intervals.contrast`: ln ratios and their variance that windows imply are runs x rounds."""
+    rounds = by_round.shape[1]
+    variance = np.maximum(by_round.var(axis=1, ddof=1), FLOOR * implied.mean(axis=1)) / rounds
+    return Interval(by_round.mean(axis=1), stdtrit(rounds - 1, 0.975) * np.sqrt(variance))
 
 
 def harmonic(logs: Array) -> Array:
@@ -244,27 +220,18 @@ def _begins(runs: int, rounds: int, dice: np.random.Generator) -> NDArray[np.int
 
 
 def of_run_alone(times: Array) -> dict[int, Interval]:
-    """ln efficiency of both ranks, and of one, by run; of the seats alone the first is the layout's column."""
+    """ln efficiency of both ranks, and of one, by run."""
     by_point = [settled(times[..., list(columns)].mean(axis=-1)) for columns in POINTS]
     kept = np.stack([by_point[point] for point in POINT_OF], axis=-1)
     whole = np.log(_kept_mean(np.exp(times), kept))  # runs x rounds x columns
     seats, single, both = whole[..., :2], whole[..., ONE], whole[..., TWO]
-    layout = np.stack([seats[..., SEAT_0], single, both, slowest_alone(times, whole, kept)], axis=2)
     alone = np.log(by_rate(times, seats))
     implied = _variance_of_mean(times, kept)
     of_both = _variance_of_mean(alone[..., None], kept[..., :1])[..., 0]
     return {
-        2: contrast(harmonic(seats) - both, of_both + implied[..., TWO], layout),
-        1: contrast(seats[..., SEAT_0] - single, implied[..., SEAT_0] + implied[..., ONE], layout),
+        2: contrast(harmonic(seats) - both, of_both + implied[..., TWO]),
+        1: contrast(seats[..., SEAT_0] - single, implied[..., SEAT_0] + implied[..., ONE]),
     }
-
-
-def slowest_alone(times: Array, whole: Array, kept: Mask) -> Array:
-    """ln step time of the loops beside each other, as `step_time.lock_step`."""
-    columns = [BESIDE_0, BESIDE_1]
-    beside, seconds = np.exp(whole[..., columns]), np.exp(times[..., columns])
-    late = _kept_mean((seconds.max(axis=-1) - seconds.mean(axis=-1))[..., None], kept[..., BESIDE_0, None])[..., 0]
-    return np.asarray(np.log(np.maximum(beside.max(axis=-1), beside.mean(axis=-1) + late)))
 
 
 def settled(values: Array) -> Mask:

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.measured.cpu import CpuStep, Use, new_seconds
 from scaling.analysis.measured.rounds import Round, bounded
-from scaling.analysis.statistics.intervals import Estimate, Residual, contrast, interval
+from scaling.analysis.statistics.intervals import Estimate, interval
 from scaling.analysis.table.rows import Breakdown
 
 CAUSES = tuple(name for name in Breakdown.__struct_fields__ if name != "unexplained")
@@ -88,8 +88,6 @@ def _bounded_delay(found: Collection[Delay]) -> float:
 
 # Name -> value of each round, as a fraction of its step.
 Series = Mapping[str, Sequence[float]]
-# Differences of two cells, which use the pooled variance.
-POOLED = ("contention", "small_batch")
 # Names of the values of one round. Those after `_EXACT` are bounded after averaging.
 #   off       growth of the time off the CPU, less straggling
 #   behind_*  queued behind servers or communication threads, bounded by what these ran (*_ran)
@@ -103,14 +101,14 @@ _RAW = (*_EXACT, *_DATA, *_CPU, "beyond", "comm")
 
 def split(measured: Sequence[Round], efficiency: float) -> Breakdown:
     """Return the lost efficiency by cause. The rest of 1 - efficiency, perhaps negative, is `unexplained`."""
-    means = {name: one.mean for name, one in _estimates(measured, None).items()}
+    means = {name: one.mean for name, one in _estimates(measured).items()}
     rest = 1 - efficiency - sum(means.values())
     return Breakdown(unexplained=rest, **{cause: means.get(cause) for cause in CAUSES})
 
 
-def intervals(measured: Sequence[Round], efficiency: float, pooled: Residual | None) -> dict[str, Estimate]:
+def intervals(measured: Sequence[Round], efficiency: float) -> dict[str, Estimate]:
     """Return each cause with its 95 % interval; causes without a round are left out."""
-    found = _estimates(measured, pooled)
+    found = _estimates(measured)
     rest = 1 - efficiency - sum(one.mean for one in found.values())
     left = _left(measured, _series(measured))
     return {**found, "unexplained": _rest(interval(left), rest)} if left else found
@@ -188,17 +186,13 @@ def _beyond(one: Round, last_s: float) -> dict[str, float]:
 # ---------------------------------------------------------------- over rounds
 
 
-def _estimates(measured: Sequence[Round], pooled: Residual | None) -> dict[str, Estimate]:
+def _estimates(measured: Sequence[Round]) -> dict[str, Estimate]:
     series = _series(measured)
     if "behind_threads" in series:
         series |= _with_queue(series)
-    found = {
-        name: contrast(series[name], pooled if name in POOLED and any(series[name]) else None)
-        for name in _EXACT
-        if name in series
-    }
+    found = {name: interval(series[name]) for name in _EXACT if name in series}
     if "data" in series:
-        found |= _data(series, pooled)
+        found |= _data(series)
     if "off" in series:
         found |= _off_cpu(series)
         found |= _polled(found, fmean(series.get("threads", (0.0,))))
@@ -207,12 +201,12 @@ def _estimates(measured: Sequence[Round], pooled: Residual | None) -> dict[str, 
     return found
 
 
-def _data(series: Series, pooled: Residual | None) -> dict[str, Estimate]:
+def _data(series: Series) -> dict[str, Estimate]:
     """Growth of waiting for data, and the contention less that growth."""
     grown = bounded(series["data"], series.get("feed")) - bounded(series["data_alone"], series.get("feed_alone"))
     by_round = [beside - alone for beside, alone in zip(series["data"], series["data_alone"], strict=True)]
     kept = [whole - part for whole, part in _both(series["contention"], by_round)]
-    contention = contrast(kept, pooled if any(kept) else None)
+    contention = interval(kept)
     return {
         "data_wait": _around(interval(by_round), grown),
         "contention": _around(contention, fmean(series["contention"]) - grown),

@@ -316,10 +316,8 @@ def _end_s(window: Window) -> float:
 
 
 def superlinear(efficiency: Estimate | None) -> bool:
-    """Return whether an efficiency is over 102 % and its interval over 100 %; False without an interval."""
-    if efficiency is None or efficiency.low is None:
-        return False
-    return efficiency.mean > SUPERLINEAR and efficiency.low > 1
+    """Return whether an efficiency is over 102 %, and its interval over 100 % if it has one."""
+    return efficiency is not None and efficiency.mean > SUPERLINEAR and (efficiency.low or efficiency.mean) > 1
 
 
 def oversubscribed(records: Sequence[PointRecord]) -> bool:

@@ -1,4 +1,4 @@
-"""Cells that share a work: their pooled variance, drift of their windows, and whether an efficiency lasts.
+"""Cells that share a work: drift of their windows, and whether an efficiency lasts.
 
 A pool is the exchanges of one framework's work on one kind of device at all world sizes, and the plain loops
 behind them. `comm` is not in it, because it does another work.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from math import expm1, log, sqrt
+from math import expm1, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
@@ -17,10 +17,8 @@ from scaling.analysis.measured.controls import Controls, Key
 from scaling.analysis.measured.step_time import Blocks, step_time
 from scaling.analysis.statistics.intervals import (
     Estimate,
-    Residual,
     differences,
     quantile,
-    residual,
     satterthwaite,
     trimmed_df,
     trimmed_mean,
@@ -94,9 +92,8 @@ def pool_of(point: Point, controls: Controls) -> Key:
 
 
 class Shared(NamedTuple):
-    """Facts of one pool: residual of a cell's logarithm, drifts, number of soaked exchanges."""
+    """Facts of one pool: drifts, number of soaked exchanges."""
 
-    residual: Residual | None
     drifts: tuple[Drift, ...]
     soaked: int
 
@@ -111,18 +108,15 @@ def shared(cells: Iterable[Cell], controls: Controls, claims: Callable[[Cell], b
 
 def of_pool(cells: Iterable[Cell], controls: Controls) -> Shared:
     """Return the facts of one pool of exchanges, each of which claims an efficiency."""
-    layout: dict[str, Mapping[int, float]] = {}
     kinds: dict[Kind, dict[str, Cell]] = {}
     soaked = 0
     for cell in cells:
         if cell.times:
             soaked += bool(cell.soaked)
-            layout[cell.name] = _logs(cell)
-            layout.update(_plain_loops(cell, controls))
             for one in (cell, *controls.cells_behind(cell.point)):
                 kinds.setdefault(one.point.kind, {})[one.name] = one
     by_kind = {kind: _side_by_side(one for _, one in sorted(found.items())) for kind, found in kinds.items()}
-    return Shared(residual(dict(sorted(layout.items()))), drifts(by_kind), soaked)
+    return Shared(drifts(by_kind), soaked)
 
 
 def _side_by_side(cells: Iterable[Cell]) -> list[list[Blocks]]:
@@ -135,30 +129,6 @@ def _side_by_side(cells: Iterable[Cell]) -> list[list[Blocks]]:
         for number, time in cell.at_first:
             found.setdefault((number, cell.name if time.epoch is None else time.epoch), []).append(time.blocks)
     return list(found.values())
-
-
-def _plain_loops(cell: Cell, controls: Controls) -> dict[str, Mapping[int, float]]:
-    """First and last device alone, so that these do not outnumber exchanges; and all at once."""
-    point = cell.point
-    found: dict[str, Mapping[int, float]] = {}
-    for batch_size in {point.workload.batch_size, point.reference.batch_size}:
-        alone = controls.by_seat(cell, batch_size)
-        seats = sorted(alone, key=int)[:: max(1, len(alone) - 1)]
-        # Seats measured one after the other resemble each other, which would make the residual too small.
-        for seat in seats if _took_turns(cell, controls, batch_size) else seats[:1]:
-            found[f"alone/{batch_size}/{seat}"] = alone[seat]
-    together = controls.together(point)
-    if together is not None and together.times:
-        found[together.name] = _logs(together)
-    return found
-
-
-def _took_turns(cell: Cell, controls: Controls, batch_size: int) -> bool:
-    return all(time.epoch is not None for time in controls.times_alone(cell, batch_size).values())
-
-
-def _logs(cell: Cell) -> dict[int, float]:
-    return {number: log(time.step_s) for number, time in cell.times.items()}
 
 
 # ---------------------------------------------------------------- soak

@@ -70,8 +70,7 @@ class Round(Record, frozen=True, kw_only=True):
     """The step times of one round that explain an exchange, in seconds; None if not measured.
 
     `ideal_s` is a step at efficiency 1. `alone` and `together` are plain loops one by one and at once. `noise` is
-    the variance of ln(efficiency) implied by windows. `seats` counts the seats with independent noise in
-    `ideal_s`.
+    the variance of ln(efficiency) implied by windows.
     """
 
     number: int
@@ -84,7 +83,6 @@ class Round(Record, frozen=True, kw_only=True):
     synchronous: bool = True
     cpu: CpuStep | None = None
     noise: float = 0.0
-    seats: int = 1
     data: DataTimes | None = None
 
     @property
@@ -161,7 +159,6 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
                 synchronous=cell.synchronous,
                 cpu=cell.cpu.get(number),
                 noise=_noise(time, reference[number]),
-                seats=_seats(time, reference[number]),
                 data=_data(number, cell, fed, _Loops(own.get(number), alone, beside)),
             )
         )
@@ -210,11 +207,6 @@ def _noise(time: StepTime, ideal: AloneTime) -> float:
         return 0.0
     each = (list(blocks.values()) for blocks in (time.blocks, ideal.blocks))
     return sum(variance(values) / len(values) for values in each if len(values) > 1)
-
-
-def _seats(time: StepTime, ideal: AloneTime) -> int:
-    """1 unless seats took turns: seats measured one after the other resemble each other."""
-    return ideal.seats_measured if _shared(time, ideal.blocks, ideal.epoch) else 1
 
 
 def _ideal_s(time: StepTime, reference: AloneTime, own: AloneTime | None, point: Point) -> float:
@@ -307,8 +299,3 @@ def logs(measured: Sequence[Round]) -> list[float]:
 def floor(measured: Sequence[Round]) -> float:
     """Return the variance of the mean of `logs` that windows imply."""
     return fmean(one.noise for one in measured) / len(measured)
-
-
-def cell_variances(measured: Sequence[Round]) -> float:
-    """Return the variance of `logs` over one cell's: 1 for the exchange plus the mean of its seats."""
-    return 1 + fmean(1 / one.seats for one in measured)

@@ -1,77 +1,43 @@
 """Pairwise tests of rivals over shared rounds, at 95 % for a whole table.
 
-The data are logarithms of step times by round and rival. The mean difference of a pair over its R shared rounds
-has two half-widths, and the wider one counts ("Comparisons" in scaling/analysis/README.md):
+The data are logarithms of step times by round and rival. A pair's mean difference over its R shared rounds has
+the variance D / R, with D of the pair's own differences on R - 1 degrees of freedom. Each of the table's n pairs
+has the error 5 % / n (Bonferroni). A pair differs significantly if one of two tests says so, which share it:
 
-    own      t(R-1) sqrt(D / R)  D: variance of the pair's own differences
-    Tukey's  q sqrt(s2 F / R)    q: studentized range of the contest's K rivals (Tukey-Kramer)
-    s2       variance of one logarithm: half the mean D of all pairs, in a complete layout the residual mean square
-             on (K-1)(R-1) degrees of freedom; with fewer than `ENOUGH` at least the table's
-    F        mean of the two rivals' shares in s2 (Shukla, "Some statistical aspects of partitioning
-             genotype-environmental components of variability", Heredity 29, 1972), at least 1
+    own        t(R-1) sqrt(D / R): exact for any noise of the other pairs
+    moderated  the variance (d0 s0 + (R-1) D) / (d0 + R - 1), on d0 + R - 1 degrees of freedom. s0 and d0 are
+               fitted to the pairs of the same two frameworks (Smyth, "Linear models and empirical Bayes methods",
+               2004) whose variances have no significant gap between them. The more these differ, the smaller d0
+               is: that is its test of what is exchangeable. The pair's own interval, at the level GUARD, is its
+               least width
+
+`python -m tests.bench.comparisons` has the error rates. A pretest and full pooling had up to 26 % false tables
+where one world size is noisier than the others.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import combinations
-from math import expm1, pi, prod, sqrt
-from statistics import fmean
-from typing import NamedTuple
+from math import expm1
+from statistics import fmean, median
+from typing import TYPE_CHECKING, NamedTuple
 
-from scaling.analysis.statistics.intervals import Estimate, quantile, satterthwaite
+from scaling.analysis.statistics.intervals import Estimate, variance
 
-# ---------------------------------------------------------------- studentized range
-
-# Nodes of each integral: an error of 2e-6 of the quantile for up to 30 means and from 2 degrees of freedom.
-NODES = 64
-# Integration limit in standard deviations.
-REACH = 7.0
-
-
-@lru_cache(maxsize=1024)
-def range_quantile(confidence: float, count: int, df: int) -> float:
-    """Return the quantile of the studentized range of `count` means. SciPy's takes 0.1 s, and 1 s to import."""
-    # Imported here, because every rank imports this module and only rank 0 compares.
-    from scipy.optimize import brentq  # type: ignore[import-untyped]
-
-    of_two = sqrt(2) * quantile(df, confidence)
-    if count == 2:
-        return of_two
-    upper = sqrt(2) * quantile(df, 1 - 2 * (1 - confidence) / (count * (count - 1)))  # Bonferroni's
-    below = _distribution(count, df)
-    return float(brentq(lambda value: below(value) - confidence, of_two, 1.001 * upper, rtol=1e-10))
-
-
-def _distribution(count: int, df: int) -> Callable[[float], float]:
-    """Return P(range <= q s) as a function of q: the integral of count phi(z) (Phi(z) - Phi(z - q s))^(count - 1).
-
-    It is over z and s, a chi of `df` over its root. Lund & Lund, "Algorithm AS 190", Applied Statistics 32 (1983).
-    """
+if TYPE_CHECKING:
     import numpy as np
-    from scipy.special import gammaln, ndtr  # type: ignore[import-untyped]
+    from numpy.typing import NDArray
 
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)  # type: ignore[no-untyped-call]
-    z = REACH * nodes
-    of_z = REACH * weights * count * np.exp(-z * z / 2) / sqrt(2 * pi)
-    low, high = max(0.0, 1 - REACH / sqrt(2 * df)), 1 + REACH / sqrt(2 * df)
-    s = (low + high) / 2 + (high - low) / 2 * nodes
-    log_density = df / 2 * np.log(df / 2) + np.log(2) - gammaln(df / 2) + (df - 1) * np.log(s) - df * s * s / 2
-    of_s = (high - low) / 2 * weights * np.exp(log_density)
-    below_z = ndtr(z)
-    return lambda q: float(of_s @ (below_z - ndtr(z - q * s[:, None])) ** (count - 1) @ of_z)
+    Floats = NDArray[np.float64]
 
-
-# ---------------------------------------------------------------- contrasts
-
-CONFIDENCE = 0.95
-# Fewest degrees of freedom at which a contest uses its own variance: t is 3.1 there, 5.8 on 3 (99 %).
-ENOUGH = 12
-POWER = 0.8
-# Added before degrees of freedom are rounded down: a rounding error must not cost a whole one.
-SLACK = 1e-9
+ERROR, POWER = 0.05, 0.8
+# Parts of a pair's error, and the level of the pair's own interval below which a moderated one is not used. Chosen
+# by simulation.
+OF_OWN, OF_MODERATED, GUARD = 0.5, 0.4, 0.02
+# Fewest pairs that show how much variances differ, and the level at which a gap between two variances parts them.
+ENOUGH, GAP = 3, 0.001
 
 
 class Difference(NamedTuple):
@@ -83,16 +49,11 @@ class Difference(NamedTuple):
 
 
 class Layout:
-    """One contest: logarithms of step times by rival and round. `series` identifies a rival across contests."""
+    """One contest: logarithms of step times by rival and round, and the framework of each rival."""
 
-    def __init__(self, logs: Sequence[Mapping[int, float]], series: Sequence[Hashable]) -> None:
-        self.series = series
-        pairs = {(i, j): _difference(logs[i], logs[j]) for i, j in combinations(range(len(logs)), 2)}
-        self._pairs = pairs
-        tested = [one for one in pairs.values() if one is not None and one.variance is not None]
-        self.rivals = sorted({n for at, one in pairs.items() if one and one.variance is not None for n in at})
-        self._freedom = sum(one.rounds - 1 for one in tested)
-        self._variances = [((one.rounds - 1) * (one.variance or 0.0)) for one in tested]
+    def __init__(self, logs: Sequence[Mapping[int, float]], frameworks: Sequence[str]) -> None:
+        self._frameworks = frameworks
+        self._pairs = {(i, j): _difference(logs[i], logs[j]) for i, j in combinations(range(len(logs)), 2)}
 
     def difference(self, one: int, other: int) -> Difference | None:
         """Return the second's logarithm minus the first's; None without a shared round."""
@@ -101,95 +62,56 @@ class Layout:
             return found and found._replace(mean=-found.mean)
         return self._pairs[one, other]
 
+    @cached_property
+    def tested(self) -> dict[tuple[int, int], Difference]:
+        """The pairs that share at least two rounds."""
+        return {pair: one for pair, one in self._pairs.items() if one is not None and one.variance is not None}
+
     @property
     def count(self) -> int:
-        """Number of rivals that share two rounds with another one; nothing is tested below 2."""
-        return len(self.rivals)
+        """Number of rivals that are tested."""
+        return len({rival for pair in self.tested for rival in pair})
 
-    @cached_property
-    def df(self) -> int:
-        """Degrees of freedom of `variance`: (K-1)(R-1), fewer if rounds are missing."""
-        return max(1, 2 * self._freedom // self.count) if self.rivals else 0
-
-    @cached_property
-    def variance(self) -> float:
-        """Variance of one logarithm beyond its round and its rival."""
-        return sum(self._variances) / self._freedom / 2 if self._freedom else 0.0
-
-    @cached_property
+    @property
     def rounds(self) -> int:
         """Largest number of rounds that two rivals share."""
         return max((one.rounds for one in self._pairs.values() if one), default=0)
 
-    @cached_property
-    def shares(self) -> Mapping[Hashable, float]:
-        """Each series' variance over the mean of all, at least 0; empty with two rivals, which have no shares."""
-        if self.count < 3 or not self.variance:
-            return {}
-        of = {n: [self._variance(n, other) for other in self.rivals if other != n] for n in self.rivals}
-        whole = sum(map(sum, of.values())) / 2 / (self.count - 1)
-        return {
-            self.series[n]: max(0.0, (sum(found) - whole) / (self.count - 2) / self.variance)
-            for n, found in of.items()
-        }
-
-    def _variance(self, one: int, other: int) -> float:
-        found = self.difference(one, other)
-        return 2 * self.variance if found is None or found.variance is None else found.variance
+    def kind(self, pair: tuple[int, int]) -> Hashable:
+        """Return the frameworks of a pair: the variances of its kind may resemble each other."""
+        return frozenset(self._frameworks[rival] for rival in pair)
 
 
 def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
     values = [other[number] - one[number] for number in sorted(one.keys() & other.keys())]
     if not values:
         return None
-    mean, n = fmean(values), len(values)
-    variance = sum((value - mean) ** 2 for value in values) / (n - 1) if n > 1 else None
-    return Difference(mean, variance, n)
-
-
-class _Variance(NamedTuple):
-    value: float
-    df: float
-
-
-def pooled(found: Sequence[_Variance]) -> _Variance:
-    """Return the mean variance, weighted by df, on Satterthwaite's degrees of freedom.
-
-    Each squared variance is estimated without bias, by df / (df + 2) s^4.
-    """
-    whole = sum(one.df for one in found)
-    parts = [(one.df * one.value, one.df + 2) for one in found]
-    total = sum(part for part, _ in parts)
-    return _Variance(total / max(1.0, whole), min(whole, satterthwaite(parts)))
-
-
-def _shares(layouts: Iterable[Layout]) -> Mapping[Hashable, _Variance]:
-    found: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
-    for layout in layouts:
-        for series, share in layout.shares.items():
-            found[series].append((share, layout.df / layout.count))
-    return {
-        series: _Variance(sum(share * df for share, df in of) / sum(df for _, df in of), sum(df for _, df in of))
-        for series, of in found.items()
-    }
+    return Difference(fmean(values), variance(values) if len(values) > 1 else None, len(values))
 
 
 class Table:
     """All contests of a table, tested as one family: 95 of 100 tables of equal rivals report no difference."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
-        tested = [layout for layout in layouts if layout.rivals]
-        self._confidence = CONFIDENCE ** (1 / max(1, len(tested)))
-        self._shares = _shares(tested)
-        whole = pooled([_Variance(layout.variance, layout.df) for layout in tested])
-        self._pooled = {layout: self._of_contest(layout, whole) for layout in tested}
+        self._places = [(layout, pair) for layout in layouts for pair in layout.tested]
+        self._at = {place: index for index, place in enumerate(self._places)}
 
-    def _of_contest(self, layout: Layout, whole: _Variance) -> _Variance:
-        own = _Variance(layout.variance, layout.df)
-        variance, df = own if own.df >= ENOUGH else _Variance(max(own.value, whole.value), whole.df)
-        shares = [self._shares[name] for n in layout.rivals if (name := layout.series[n]) in self._shares]
-        kept = pooled(shares).df / sum(share.df for share in shares) if shares else 1.0
-        return _Variance(variance, max(2.0 if layout.count > 2 else 1.0, df * kept))
+    @cached_property
+    def _variances(self) -> Floats:
+        import numpy as np
+
+        return np.array([layout.tested[pair].variance or 0.0 for layout, pair in self._places])
+
+    def _tested(self, more: float = 1.0) -> Tested:
+        """Return the tests of all pairs, as if they had `more` times their rounds."""
+        import numpy as np
+
+        rounds = np.array([round(more * layout.tested[pair].rounds) for layout, pair in self._places], float)
+        return tested(self._variances, rounds, [layout.kind(pair) for layout, pair in self._places])
+
+    @cached_property
+    def _now(self) -> Tested:
+        return self._tested()
 
     def estimate(self, layout: Layout, one: int, other: int) -> Estimate | None:
         """Return the second's step time over the first's, minus 1; None without a shared round."""
@@ -198,50 +120,87 @@ class Table:
             return None
         if found.variance is None:
             return Estimate(mean=expm1(found.mean), low=None, high=None, n=1)
-        half, df = max(self._own(found), self._tukey(layout, one, other, found.rounds))
+        at = self._at[layout, (min(one, other), max(one, other))]
+        half, df = float(self._now.half[at]), int(self._now.df[at])
         low, high = expm1(found.mean - half), expm1(found.mean + half)
         return Estimate(mean=expm1(found.mean), low=low, high=high, n=found.rounds, df=df)
 
-    def _own(self, found: Difference) -> tuple[float, int]:
-        df = found.rounds - 1
-        return quantile(df) * sqrt((found.variance or 0.0) / found.rounds), df
-
-    def _tukey(self, layout: Layout, one: int, other: int, rounds: int) -> tuple[float, int]:
-        variance, known = self._pooled[layout]
-        df = int(known + SLACK)
-        names = layout.series[one], layout.series[other]
-        noisier = max(1.0, fmean(self._shares[name].value if name in self._shares else 1.0 for name in names))
-        return range_quantile(self._confidence, layout.count, df) * sqrt(variance * noisier / rounds), df
+    def detects(self, layout: Layout, one: int, other: int) -> float | None:
+        """Return the smallest true difference of a pair, as a fraction, that is found in 80 of 100 tables."""
+        at = self._at.get((layout, (min(one, other), max(one, other))))
+        return None if at is None else float(expm1(self._now.detected[at]))
 
     def smallest(self, layout: Layout, rounds: int) -> float | None:
-        """Return the smallest true difference, as a fraction, that `rounds` rounds detect in 80 of 100 tables.
-
-        None if nothing is tested. The difference must exceed both half-widths, each by the noncentral t (Cohen,
-        "Statistical Power Analysis", 1988). `tests.bench.comparisons` simulates it.
-        """
-        if not layout.rivals or rounds < 2:
+        """Return what `rounds` rounds detect of the contest's median pair; None if nothing is tested."""
+        if not layout.tested or rounds < 2:
             return None
-        variance, known = self._pooled[layout]
-        df = int(known * (rounds - 1) / (layout.rounds - 1) + SLACK)
-        limits = [(df, range_quantile(self._confidence, layout.count, df) / sqrt(2))]
-        if (layout.count, df) != (2, rounds - 1):  # else the two variances are the same
-            limits.append((rounds - 1, quantile(rounds - 1)))
-        return expm1(_shift(limits) * sqrt(2 * variance / rounds))
+        found = self._tested(rounds / layout.rounds).detected
+        return expm1(median(float(found[self._at[layout, pair]]) for pair in layout.tested))
 
 
-def _shift(limits: Sequence[tuple[int, float]]) -> float:
-    """In standard errors: the difference that exceeds all (df, limit) in 80 of 100 cases."""
-    from scipy.optimize import brentq
-    from scipy.special import nctdtr, nctdtrinc
+# ---------------------------------------------------------------- tests of all pairs at once
 
-    def found(shift: float) -> float:
-        return float(prod(1 - nctdtr(df, shift, limit) for df, limit in limits))
 
-    # Brackets: the hardest limit alone, and each limit as if all were equally hard.
-    low, high = (
-        max(float(nctdtrinc(df, 1 - power, limit)) for df, limit in limits)
-        for power in (POWER, POWER ** (1 / len(limits)))
-    )
-    if len(limits) == 1:
-        return low
-    return float(brentq(lambda shift: found(shift) - POWER, 0.99 * low, 1.01 * high))
+class Tested(NamedTuple):
+    """Half intervals of logarithms, their degrees of freedom, and the differences that they detect.
+
+    A difference must exceed half the interval, by the noncentral t (Cohen, "Statistical Power Analysis", 1988).
+    """
+
+    half: Floats
+    df: Floats
+    detected: Floats
+
+
+def tested(variances: Floats, rounds: Floats, kinds: Sequence[Hashable], error: float = ERROR) -> Tested:
+    """Test pairs of these `variances` (of one round), `rounds` and `kinds`, with this error over all pairs."""
+    import numpy as np
+    from scipy.special import nctdtrinc, stdtrit  # type: ignore[import-untyped]
+
+    error, own_df = error / max(1, len(kinds)), rounds - 1
+    own_se = np.sqrt(variances / rounds)
+    half, df, se = stdtrit(own_df, 1 - error / 2) * own_se, own_df.copy(), own_se.copy()
+    for at in _alike(variances, own_df, kinds):
+        of_all, more_df = _fitted(variances[at], own_df[at])
+        joined = more_df + own_df[at]
+        joined_se = np.sqrt((more_df * of_all + own_df[at] * variances[at]) / joined / rounds[at])
+        alone = stdtrit(own_df[at], 1 - OF_OWN * error / 2) * own_se[at]
+        least = stdtrit(own_df[at], 1 - GUARD / 2) * own_se[at]
+        wide = stdtrit(joined, 1 - OF_MODERATED * error / 2) * joined_se
+        by_own = (alone <= np.maximum(wide, least)) | (wide < least)
+        half[at] = np.minimum(alone, np.maximum(wide, least))
+        df[at] = np.where(by_own, own_df[at], joined)
+        se[at] = np.where(by_own, own_se[at], joined_se)
+    limits = np.divide(half, se, out=np.zeros_like(half), where=se > 0)
+    return Tested(half, df, nctdtrinc(df, 1 - POWER, limits) * se)
+
+
+def _alike(variances: Floats, df: Floats, kinds: Sequence[Hashable]) -> Iterator[NDArray[np.intp]]:
+    """Yield groups of at least ENOUGH pairs of one kind: sorted by variance, without a gap that is significant."""
+    import numpy as np
+    from scipy.special import fdtri
+
+    for kind in dict.fromkeys(kinds):
+        at = np.array([place for place, one in enumerate(kinds) if one == kind and variances[place] > 0], int)
+        at = at[np.argsort(variances[at])]
+        gaps = variances[at[1:]] / variances[at[:-1]] > fdtri(df[at[1:]], df[at[:-1]], 1 - GAP)
+        yield from (group for group in np.split(at, np.flatnonzero(gaps) + 1) if len(group) >= ENOUGH)
+
+
+def _fitted(variances: Floats, df: Floats) -> tuple[float, float]:
+    """Fit a scaled inverse chi-square to variances: (variance, degrees of freedom).
+
+    By the moments of ln s^2 (Smyth 2004, section 6.2). Degrees of freedom are at most those of all other pairs.
+    """
+    import numpy as np
+    from scipy.special import digamma, polygamma
+
+    logs = np.log(variances) - digamma(df / 2) + np.log(df / 2)
+    most = float(df.sum() - df.mean())
+    between = max(float(logs.var(ddof=1) - polygamma(1, df / 2).mean()), float(polygamma(1, most / 2)))
+    # Newton's method for trigamma(d0 / 2) = between, from 1/2 + 1/between on, where it converges from one side.
+    half_df = 0.5 + 1 / between
+    for _ in range(20):
+        value = float(polygamma(1, half_df))
+        half_df += value * (1 - value / between) / float(polygamma(2, half_df))
+    return float(np.exp(logs.mean() + digamma(half_df)) / half_df), 2 * half_df

@@ -1,8 +1,6 @@
-"""Confidence intervals over rounds, steady state, and variances pooled over the cells that share a work.
+"""Confidence intervals over rounds, steady state, additive fits, and tests between launches.
 
-Windows of one point are not independent, so no interval is formed from them. A row of three rounds has only 2
-degrees of freedom. So the model y = round + cell + rest of logarithms of step times over all cells gives (rounds -
-1) (cells - 1) of them, with guards against unequal noise ("Intervals" in scaling/analysis/README.md).
+Windows of one point are not independent, so no interval is formed from them.
 """
 
 from __future__ import annotations
@@ -151,72 +149,33 @@ def steady(seconds: Sequence[float], tolerance: float = 0.05) -> bool:
     return abs(last - before) <= tolerance * before
 
 
-# ---------------------------------------------------------------- pooling
+# ---------------------------------------------------------------- contrasts of paired rounds
 
-# A contrast keeps its own variance if that is over GUARD times the pooled one; else OWN_SHARE of it (shrinkage:
-# Smyth, "Linear models and empirical Bayes methods", 2004). Chosen by simulation (tests/bench/intervals.py).
-GUARD = 3.0
-OWN_SHARE = 0.6
 # Part of the variance implied by windows: this is an estimate too, and the larger of two estimates is biased up.
 FLOOR = 0.5
-# Variance of a difference of two cells, in that of one.
-CONTRAST = 2.0
-# Added before degrees of freedom are rounded down: a rounding error must not cost a whole one.
-SLACK = 1e-9
 
 # Column -> row -> logarithm. Columns are cells or seats, rows are rounds.
 Layout = Mapping[str, Mapping[int, float]]
 
 
 class Fit(NamedTuple):
-    """An additive fit: columns less their mean, levels of rows, variance and degrees of freedom of the rest."""
+    """An additive fit: columns less their mean, and levels of rows."""
 
     columns: Mapping[str, float]
     rows: Mapping[int, float]
-    variance: float
-    df: int
 
 
-class Residual(NamedTuple):
-    """The variance of a cell's or contrast's logarithm that rounds do not explain, and its degrees of freedom."""
+def contrast(by_round: Sequence[float], floor: float = 0.0) -> Estimate:
+    """Return the mean over rounds of a difference of two logarithms, with Student's interval of these rounds.
 
-    variance: float
-    df: int
-
-
-def residual(layout: Layout) -> Residual | None:
-    """Return the variance of a layout's rest; None if it has no degrees of freedom."""
-    repeated = {name: column for name, column in layout.items() if len(column) > 1}
-    if len(repeated) < 2:
-        return None
-    found = additive(repeated)
-    return Residual(found.variance, found.df) if found.df > 0 else None
-
-
-def contrast(
-    by_round: Sequence[float], pooled: Residual | None, *, floor: float = 0.0, cell_variances: float = CONTRAST
-) -> Estimate:
-    """Return the mean over rounds of a difference of two cells' logarithms, with its guarded interval.
-
-    `floor` is the variance of the mean implied by windows; `cell_variances` is the difference's variance over one
-    cell's.
+    `floor` is the variance of the mean that windows imply. The variances of other cells are no help: pooled after
+    a test of equality at 25 %, intervals of a cell twice as noisy as the others hold the truth in 85 to 92 of 100
+    cases; of equal cells they are 14 % narrower at six rounds.
     """
-    count, mean = len(by_round), fmean(by_round)
+    count = len(by_round)
     if count == 1:
-        return Estimate(mean=mean, low=None, high=None, n=1)
-    found = Residual(variance(by_round), count - 1)
-    if pooled is not None:
-        others = Residual(cell_variances * pooled.variance, pooled.df)
-        if others.df > found.df and found.variance <= GUARD * others.variance:
-            found = _shrunk(found, others)
-    return student(mean, max(found.variance / count, FLOOR * floor), count, found.df)
-
-
-def _shrunk(own: Residual, pooled: Residual) -> Residual:
-    """Degrees of freedom are Satterthwaite's, at most those of `pooled`."""
-    parts = OWN_SHARE * own.variance, (1 - OWN_SHARE) * pooled.variance
-    df = satterthwaite([(part, of.df) for part, of in zip(parts, (own, pooled), strict=True)])
-    return Residual(sum(parts), min(pooled.df, int(df + SLACK)))
+        return interval(by_round)
+    return student(fmean(by_round), max(variance(by_round) / count, FLOOR * floor), count, count - 1)
 
 
 def additive(layout: Layout) -> Fit:
@@ -231,13 +190,7 @@ def _balanced(layout: Layout, numbers: Sequence[int]) -> Fit:
     rows = {number: fmean(column[number] for column in layout.values()) for number in numbers}
     level = fmean(rows.values())
     columns = {name: fmean(column.values()) - level for name, column in layout.items()}
-    squares = fsum(
-        (value - columns[name] - rows[number]) ** 2
-        for name, column in layout.items()
-        for number, value in column.items()
-    )
-    df = (len(numbers) - 1) * (len(layout) - 1)
-    return Fit(columns, rows, squares / df if df else 0.0, df)
+    return Fit(columns, rows)
 
 
 def _unbalanced(layout: Layout, numbers: Sequence[int]) -> Fit:
@@ -250,15 +203,11 @@ def _unbalanced(layout: Layout, numbers: Sequence[int]) -> Fit:
     for at, (column, row, _) in enumerate(cells):
         design[at, column] = design[at, len(names) + row] = 1.0
     measured = np.array([value for _, _, value in cells])
-    found, _, rank, _ = np.linalg.lstsq(design, measured, rcond=None)
-    rest = measured - design @ found
-    df = len(cells) - int(rank)
+    found = np.linalg.lstsq(design, measured, rcond=None)[0]
     level = float(found[: len(names)].mean())
     return Fit(
         {name: float(value) - level for name, value in zip(names, found, strict=False)},
         {number: float(value) + level for number, value in zip(numbers, found[len(names) :], strict=True)},
-        float(rest @ rest) / df if df else 0.0,
-        df,
     )
 
 

@@ -233,7 +233,7 @@ def minibatches(cells: Sequence[Cell], rows: Iterable[Row], controls: Controls) 
     swept = {
         key: sorted(sweep, key=_size) for key, sweep in found.items() if len(sweep) > 1 or _whole(sweep) in parts
     }
-    layouts = {key: Layout([one.logs for one in sweep], list(map(_series, sweep))) for key, sweep in swept.items()}
+    layouts = {key: Layout([one.logs for one in sweep], [""] * len(sweep)) for key, sweep in swept.items()}
     table = Table(list(layouts.values()))
     return tuple(one for key in sorted(swept, key=repr) for one in _compared(swept[key], layouts[key], table))
 
@@ -255,12 +255,6 @@ def _sweep(one: Minibatch) -> Key:
     work = replace(one.workload, batch_size=0, pass_="step")
     which = (who.strategy, who.interconnect, options, who.servers, who.server_hosts, work, one.hardware)
     return (*which, one.placement, not one.alone, ORDER[one.workload.pass_], one.world_size)
-
-
-def _series(entry: Entry) -> Key:
-    """Key that ignores the world size, because noise belongs to a batch."""
-    *which, _size_of_world = _sweep(entry.batch)
-    return (*which, entry.batch.workload.batch_size)
 
 
 def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
@@ -326,7 +320,7 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
     for cell in cells:
         find_less_work(cell, controls)
     rivals = groups(cells)
-    found = [contest for group in rivals for contest in contests(group)]
+    found = [contest for group in rivals for contest in contests(group, controls.plain)]
     table = Table([contest.layout for contest in found])
     losses = {name: loss for group in rivals for name, loss in equal_losses(group).items()}
     made = _rows(cells, controls, beside(cells, table, found, losses, controls.plain))
@@ -408,7 +402,7 @@ def changes(records: Iterable[PointRecord]) -> tuple[Change, ...]:
     if not any(revision_of(record.point.strategy) for record in latest):
         return ()
     measured = exchanges(latest)
-    found = [contest for group in groups(measured) for contest in contests(group)]
+    found = [contest for group in groups(measured) for contest in contests(group, Controls(latest).plain)]
     table = Table([contest.layout for contest in found])
     told = [change for contest in found for change in _of(contest, table)]
     compared = {(change.point.cell, change.revision) for change in told}

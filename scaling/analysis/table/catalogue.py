@@ -58,6 +58,10 @@ def _is_noisy(efficiency: Estimate | None, rate: Estimate | None) -> bool:
     return half is not None and half > widest_quiet(efficiency, rate)
 
 
+def _joins_one(efficiency: Estimate | None) -> bool:
+    return efficiency is not None and efficiency.n == 1
+
+
 # A row names its marks in this order.
 MARKS: tuple[Mark, ...] = (
     Mark(name="FAILED", of_row=lambda found: found.cell.failure is not None, about="these have no result",
@@ -81,9 +85,10 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="NOISY", of_row=lambda found: _is_noisy(found.efficiency, found.rate),
          meaning="half the 95 % interval is larger than the loss of efficiency that the row claims (a loss "
                  "counts as at least 5 and at most 10 points), or than 10 % of a rate without efficiency."),
-    Mark(name="ONE-ROUND", of_row=lambda found: len(found.cell.times) == 1,
-         meaning="measured in a single round: no interval, and no comparison."),
-    Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency)),
+    Mark(name="ONE-ROUND", of_row=lambda found: len(found.cell.times) == 1 or _joins_one(found.efficiency),
+         meaning="a single round joins the figure and its control runs: no interval, and no comparison."),
+    Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency),
+         claimless="more than 100 % means that its plain loop is too slow a base"),
     Mark(name="UNSETTLED", of_cell=lambda cell: any(not record.settled for record in cell.records)),
     Mark(name="THROTTLED", of_cell=lambda cell: bool(cell.throttle_reasons),
          of_row=lambda found: found.clocks is not None and found.clocks.differ),
@@ -173,6 +178,17 @@ def competes(cell: Cell) -> bool:
 def claimless(row: Row) -> str:
     """Return the mark that takes all claims from a row; "" if there is none."""
     return next((mark for mark in claimless_marks() if mark in row.flags), "")
+
+
+def unclaimed(row: Row) -> str:
+    """Return why a row claims no efficiency; "" if it does. Headline, verdict and gates ask it."""
+    if row.learnt_less:
+        return "its samples teach less than those of synchronous ranks (ASYNC)"
+    if mark := claimless(row):
+        return f"{mark_named(mark).claimless} ({mark})"
+    if row.speedup is None or row.efficiency is None:
+        return "it is the plain loop" if row.is_plain else "its plain loop is missing"
+    return ""
 
 
 def is_wrong(row: Row) -> bool:
@@ -478,8 +494,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
              "before each point."),
     Explanation(label="best, leading", applies=lambda report: report.compares,
         text="{rates} against {rivals}, over common rounds; ± is half the 95 % interval, which holds for all "
-             "differences of this report at once. best: significantly faster than every rival; leading: "
-             "statistically tied for fastest.{unranked}"),
+             "differences of this report at once. best: significantly faster than every rival; leading: the "
+             "fastest as measured; tied: the interval is within ± 2 %; a difference without a word is "
+             "not separated from zero by this run.{unranked}"),
     Explanation(label="PREDICTED", applies=lambda report: report.predicts, text=mark_named("PREDICTED").meaning),
     Explanation(label="over time", applies=lambda report: report.has_times,
         text="percentiles and the longest of all steps, also of rounds that are not kept in full, from bins of "
@@ -518,7 +535,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
              "at the batch of one GPU; ± is half the 95 % interval over rounds."),
     Explanation(label="rounds detect", applies=lambda report: bool(report.analysis.resolutions),
         text="the smallest true difference between two rivals that is detected in 80 of 100 runs with this "
-             "noise, and by more rounds. Tied rivals may differ by that much."),
+             "noise, of the contest's median pair, and by more rounds."),
     Explanation(label="ASYNC", applies=lambda report: any(not row.synchronous for row in report.rows),
         text=mark_named("ASYNC").meaning),
     Explanation(label="EMULATED", applies=lambda report: any(row.hardware.profile for row in report.rows),

@@ -21,12 +21,11 @@ from scaling.analysis.measured.controls import Alone, Controls, Key, find_less_w
 from scaling.analysis.measured.cpu import new_threads
 from scaling.analysis.measured.device_use import Clocks, Traced, of_baseline
 from scaling.analysis.measured.pools import Shared, lasting, of_pool, pool_of
-from scaling.analysis.measured.rounds import Round, cell_variances, floor, logs, part, relative, rounds
+from scaling.analysis.measured.rounds import Round, floor, logs, part, relative, rounds
 from scaling.analysis.measured.traffic import with_algorithms
 from scaling.analysis.statistics.contrasts import Table
 from scaling.analysis.statistics.intervals import (
     Estimate,
-    Residual,
     contrast,
     geometric,
     interval,
@@ -155,12 +154,11 @@ class Measured(NamedTuple):
 
 
 def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) -> Measured:
-    """Make the row of a cell. `single` is the cell of its strategy with one rank. `pool` is estimated from all
+    """Make the row of a cell. `single` is the cell of its strategy with one rank. `pool` has facts of all
     cells of the same work."""
-    pooled = pool.residual
     by_round = rounds(cell, controls)
     claimed = by_round if claims(cell) else ()
-    efficiency = _efficiency(claimed, pooled) if claimed else None
+    efficiency = contrast(logs(claimed), floor(claimed)).exp() if claimed else None
     clocks = _clocks(cell, controls)
     later = _lasting(cell, controls, pool) if claimed else None
     own = _own_row(cell)
@@ -169,8 +167,8 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         own,
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
         efficiency=efficiency,
-        strategy_efficiency=_strategy_efficiency(cell, single, pooled) if claims(cell) else None,
-        **_lost(claimed, efficiency, pooled),
+        strategy_efficiency=_strategy_efficiency(cell, single) if claims(cell) else None,
+        **_lost(claimed, efficiency),
         exchange_cpu_parts=exchange_cpu_parts(
             cell, claimed, rounds(single, controls) if claimed and single else ()
         ),
@@ -184,11 +182,6 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks, later)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
-
-
-def _efficiency(claimed: Sequence[Round], pooled: Residual | None) -> Estimate:
-    found = contrast(logs(claimed), pooled, floor=floor(claimed), cell_variances=cell_variances(claimed))
-    return found.exp()
 
 
 def _lasting(cell: Cell, controls: Controls, pool: Shared) -> Lasting | None:
@@ -210,12 +203,12 @@ def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait 
     )
 
 
-def _lost(claimed: Sequence[Round], efficiency: Estimate | None, pooled: Residual | None) -> dict[str, Any]:
+def _lost(claimed: Sequence[Round], efficiency: Estimate | None) -> dict[str, Any]:
     if efficiency is None:
         return {}
     return {
         "breakdown": split(claimed, efficiency.mean),
-        "breakdown_intervals": intervals(claimed, efficiency.mean, pooled),
+        "breakdown_intervals": intervals(claimed, efficiency.mean),
     }
 
 
@@ -289,7 +282,7 @@ def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
     return cell.clocks and replace(cell.clocks, of_baseline=ratio)
 
 
-def _strategy_efficiency(cell: Cell, single: Cell | None, pooled: Residual | None) -> Estimate | None:
+def _strategy_efficiency(cell: Cell, single: Cell | None) -> Estimate | None:
     if cell.point.world_size == 1 and cell.times:
         return Estimate(mean=1.0, low=None, high=None, n=len(cell.times))
     share = cell.point.workload.share(cell.point.world_size)
@@ -299,7 +292,7 @@ def _strategy_efficiency(cell: Cell, single: Cell | None, pooled: Residual | Non
         if (own := times.get(number)) is not None:
             own_s = relative(time, own.blocks, own.epoch, own.step_s)
             both.append(log(own_s / share / time.step_s))
-    return contrast(both, pooled).exp() if both else None
+    return interval(both).exp() if both else None
 
 
 def across_nodes(curve: Sequence[Measured]) -> Iterator[Row]:
@@ -318,7 +311,7 @@ def _by_nodes(across: Measured, inside: Measured | None) -> Row:
     if row.nodes < 2 or inside is None or inside.row.world_size * row.nodes != row.world_size:
         return row  # the split needs a row on one node with as many ranks as each node has here
     shared = across.efficiencies.keys() & inside.efficiencies.keys()
-    if not shared:
+    if len(shared) < 2:
         return row
     intra, whole = (
         exp(fmean(log(of.efficiencies[number]) for number in sorted(shared))) for of in (inside, across)
@@ -350,7 +343,7 @@ def baseline(alone: Alone) -> Baseline:
 #
 #     exchange  its own row; its curve's rows, if it is a single rank or alone on its node; its rivals' comparisons
 #     control   the rows that depend on it
-#     either    variance and drift of its pool
+#     either    drift of its pool
 #
 # `rows()` equals the rows of `analyse(records)`, to the last bit.
 
@@ -493,7 +486,10 @@ class Analyser:
         """Compare again; return the cells with a changed comparison."""
         for group in {self._places[name].rivals for name in self._renewed}:
             cells = [cell for name in self._rivals[group] if (cell := self._cells[name]).times]
-            self._contests[group], self._losses[group] = list(contests(cells)), equal_losses(cells)
+            self._contests[group], self._losses[group] = (
+                list(contests(cells, self._controls.plain)),
+                equal_losses(cells),
+            )
         order = sorted(self._contests)
         found = [contest for group in order for contest in self._contests[group]]
         losses = {name: loss for of_group in self._losses.values() for name, loss in of_group.items()}

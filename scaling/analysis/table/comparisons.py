@@ -11,7 +11,7 @@ Rows with a mark of `catalogue.unranked_marks` do not compete.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import ceil, log
 from statistics import fmean
@@ -105,22 +105,14 @@ def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
     return [group for _, group in sorted(found.items(), key=lambda item: item[0])]
 
 
-def contests(group: Sequence[Cell]) -> Iterator[Contest]:
+def contests(group: Sequence[Cell], plain_of: PlainOf) -> Iterator[Contest]:
     """Yield the contests of a group, synchronous first; none without rivals."""
     able = [cell for cell in group if competes(cell)]
     for synchronous in (True, False):
         rivals = tuple(cell for cell in able if cell.synchronous == synchronous)
         if len(rivals) > 1:
             logs = [{number: log_step(cell, number) for number in cell.times} for cell in rivals]
-            yield Contest(rivals, Layout(logs, _series(rivals)))
-
-
-def _series(rivals: Sequence[Cell]) -> list[Key]:
-    """Equal at all world sizes; the number of servers separates rivals with an equal key."""
-    keys = [series(cell.point) for cell in rivals]
-    times = Counter(keys)
-    both = zip(keys, rivals, strict=True)
-    return [(*key, cell.point.servers) if times[key] > 1 else key for key, cell in both]
+            yield Contest(rivals, Layout(logs, [framework(cell, plain_of) for cell in rivals]))
 
 
 def framework(cell: Cell, plain_of: PlainOf) -> str:
@@ -164,7 +156,7 @@ def standings(table: Table, contest: Contest, ranking: Ranking) -> Mapping[str, 
     found = {place: difference(table, contest, ranking.first, place) for place in ranking.others}
     others = {place: Standing(best=False, difference=one) for place, one in found.items()}
     verdicts = {one.verdict for one in others.values()}
-    is_best, is_tested = verdicts == {"slower"}, bool(verdicts & {"leading", "slower"})
+    is_best, is_tested = verdicts == {"slower"}, bool(verdicts & {"tied", "not separated", "slower"})
     first = Standing(best=is_best, leads=is_tested and not is_best and "faster" not in verdicts)
     return {contest.rivals[place].name: one for place, one in {ranking.first: first, **others}.items()}
 
@@ -246,6 +238,7 @@ def _comparisons(table: Table, contest: Contest, ranking: Ranking, framework: st
             other=contender(contest.rivals[other].point),
             advantage=difference(table, contest, other, ranking.first),
             difference=difference(table, contest, ranking.first, other),
+            detects=table.detects(contest.layout, ranking.first, other),
             framework=framework,
         )
 

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from scaling import files
 from scaling.analysis.measured.cell import Cell
-from scaling.analysis.statistics.intervals import Estimate, contrast, differences
+from scaling.analysis.statistics.intervals import Estimate, differences, interval
 from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError, told_by
@@ -355,7 +355,7 @@ def base(name: str, row: Row, rows: Sequence[Row], cells: Sequence[Cell]) -> Bas
         if other is row:
             found[other.curve, other.world_size] = Estimate(mean=1.0, low=None, high=None, n=row.rounds)
         elif _has_same_work(other, row) and (shared := differences(logs, _log_rates(cell))):
-            found[other.curve, other.world_size] = contrast(list(shared.values()), None).exp()
+            found[other.curve, other.world_size] = interval(list(shared.values())).exp()
     return Base(name, row, found)
 
 

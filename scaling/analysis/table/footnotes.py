@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from math import exp, log, sqrt
-from statistics import median
+from math import exp, log
+from statistics import fmean, median
 
 from scaling.analysis.measured import traffic
 from scaling.analysis.measured.cell import Cell
@@ -14,7 +14,8 @@ from scaling.analysis.measured.device_use import Clocks, difference
 from scaling.analysis.measured.rounds import Round
 from scaling.analysis.measured.step_time import NO_RESULT
 from scaling.analysis.measured.traffic import Receipt
-from scaling.analysis.statistics.intervals import Estimate, Layout, additive, differences, interval, quantile
+from scaling.analysis.statistics.contrasts import tested
+from scaling.analysis.statistics.intervals import Estimate, Layout, differences, interval, variance
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
 from scaling.analysis.table.rows import Drift, Lasting
@@ -29,8 +30,8 @@ from scaling.text import counted, percent, plural
 
 # Smaller differences are not reported.
 ODD_LEAST = 0.015
-# If all seats are equal, none is reported with this confidence (Student's t, Bonferroni over seats).
-ODD_CONFIDENCE = 0.99
+# If all seats are equal, one is reported with this probability.
+ODD_ERROR = 0.01
 # Ranks that one note names.
 ODD_NAMED = 4
 
@@ -60,24 +61,35 @@ def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
 
 
 def odd(layout: Layout) -> list[Odd]:
-    """Return the seats that differ significantly from the median of the others; of two seats the slow one."""
-    repeated = {seat: column for seat, column in layout.items() if len(column) > 1}
-    if len(repeated) < 2:
-        return []
-    fit = additive(repeated)
-    if fit.df < 1:
-        return []
-    # Two seats have one difference: one test.
-    tests = len(repeated) if len(repeated) > 2 else 1
-    beyond = quantile(fit.df, 1 - (1 - ODD_CONFIDENCE) / tests)
-    found = []
-    for seat, effect in fit.columns.items():
-        others = [other for name, other in fit.columns.items() if name != seat]
-        apart = effect - median(others)
-        error = sqrt(fit.variance / len(repeated[seat]) * (1 + 1 / len(others)))
-        is_told = abs(apart) > max(log(1 + ODD_LEAST), beyond * error)
-        if is_told and (apart > 0 or len(others) > 1):
-            found.append(Odd(seat=int(seat), apart=exp(apart) - 1))
+    """Return the seats that differ significantly from the median of the others; of two seats the slow one.
+
+    Each seat's own differences are tested (contrasts.py), because a noisy seat or node must not blame another.
+    """
+    import numpy as np  # imported here, because every rank imports this module
+
+    apart: dict[str, list[float]] = {}
+    for seat, column in layout.items():
+        others = [other for name, other in layout.items() if name != seat]
+        by_round = [
+            value - median(beside)
+            for number, value in sorted(column.items())
+            if (beside := [other[number] for other in others if number in other])
+        ]
+        if len(by_round) > 1:
+            apart[seat] = by_round
+    seats = list(apart)[: 1 if len(layout) == 2 else None]  # two seats have one difference: one test
+    variances, rounds = ([of(apart[seat]) for seat in seats] for of in (variance, len))
+    half = tested(np.array(variances), np.array(rounds, float), [""] * len(seats), ODD_ERROR).half
+    means = {
+        seat: fmean(apart[seat])
+        for seat, beyond in zip(seats, half, strict=True)
+        if abs(fmean(apart[seat])) > max(log(1 + ODD_LEAST), beyond)
+    }
+    if len(layout) == 2:
+        means = {seat: mean if seat in means else -mean for mean in means.values() for seat in layout}
+    found = [
+        Odd(seat=int(seat), apart=exp(mean) - 1) for seat, mean in means.items() if mean > 0 or len(layout) > 2
+    ]
     return sorted(found, key=lambda one: one.seat)
 
 
@@ -321,8 +333,8 @@ def _findings(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
     yield from _counted(cell, cell.audits)
     yield from filter(None, [cell.less_work])
     for mark, reason in claimless_marks().items():
-        # The receipt has a note of its own.
-        if mark in flags and not (cell.receipt and cell.receipt.verdict == mark):
+        # The receipt and SUPERLINEAR have notes of their own.
+        if mark in flags and mark != "SUPERLINEAR" and not (cell.receipt and cell.receipt.verdict == mark):
             why = _sharing(cell) if mark == "OVERSUBSCRIBED" else reason
             yield f"{mark}: {why}; no speedup, efficiency, loss or rank is claimed"
 

@@ -103,14 +103,26 @@ class Lasting(Record, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- rows
 
 
-Verdict = Literal["best", "leading", "slower", "faster", "not compared"]
+Verdict = Literal["best", "leading", "tied", "not separated", "slower", "faster", "not compared"]
+# Half of the range within which an interval shows that two rivals are equally fast, as a fraction.
+TIED = 0.02
+
+
+def compared(difference: Estimate | None) -> Verdict:
+    """Return what a difference of rates shows. `tied` is an interval within ± 2 %."""
+    if difference is None or difference.low is None or difference.high is None:
+        return "not compared"
+    if is_distinguishable(difference):
+        return "slower" if difference.mean < 0 else "faster"
+    return "tied" if difference.low >= -TIED and difference.high <= TIED else "not separated"
 
 
 class Standing(Record, frozen=True, kw_only=True):
     """The rank of a row among its rivals.
 
     Rivals have the same world size and work, and are both synchronous or both asynchronous.
-    `best`: significantly faster than every rival. `leads`: the fastest as measured, but tied with a rival.
+    `best`: significantly faster than every rival. `leads`: the fastest as measured, but not faster than every
+    rival with significance.
     `difference`: this / fastest - 1 over common rounds; None for the fastest itself and without a common round.
     Its interval holds for the whole table at 95 % (`contrasts.py`). With one common round there is none.
     """
@@ -125,17 +137,13 @@ class Standing(Record, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """The claim; `leading` is tied for fastest. `faster` is possible: the fastest over all rounds may lose in
-        the rounds that it shares with this row."""
+        """The claim. `faster` is possible: the fastest over all rounds may lose in the rounds that it shares with
+        this row."""
         if self.best:
             return "best"
         if self.leads:
             return "leading"
-        if self.difference is None or self.difference.low is None:
-            return "not compared"
-        if not self.distinguishable:
-            return "leading"
-        return "slower" if self.difference.mean < 0 else "faster"
+        return compared(self.difference)
 
 
 class Row(Record, frozen=True, kw_only=True):
@@ -260,7 +268,8 @@ class Comparison(Record, frozen=True, kw_only=True):
     Synchronous and asynchronous rows are never compared.
 
     `advantage` is best / other - 1, `difference` is other / best - 1, both over common rounds, with intervals as
-    in `Standing`. Both are None without a common round.
+    in `Standing`. Both are None without a common round. `detects` is the smallest true difference that is found in
+    80 of 100 tables.
     """
 
     workload: Workload
@@ -272,6 +281,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     other: Contender
     advantage: Estimate | None
     difference: Estimate | None
+    detects: float | None = None
     framework: str = ""
 
     @property
@@ -280,8 +290,8 @@ class Comparison(Record, frozen=True, kw_only=True):
 
 
 class Resolution(Record, frozen=True, kw_only=True):
-    """The smallest true difference that the rounds of a contest detect in 80 of 100 runs with the same noise. Both
-    differences are fractions; `smallest_difference_then` is with `more_rounds`."""
+    """The smallest true difference of a contest's median pair that its rounds detect in 80 of 100 runs with the
+    same noise. Both differences are fractions; `smallest_difference_then` is with `more_rounds`."""
 
     group: int
     world_size: int

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from math import exp, log
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured.controls import Controls
-from scaling.analysis.statistics.intervals import Estimate, Side, of_estimate, quantile, welch
-from scaling.analysis.table.catalogue import claimless, mark_named
-from scaling.analysis.table.footnotes import describe, slow_ranks
+from scaling.analysis.statistics.intervals import of_estimate
+from scaling.analysis.statistics.sequential import ERROR, FIRST_ROUNDS
+from scaling.analysis.table.footnotes import slow_ranks
 from scaling.analysis.table.rows import Row
 from scaling.command import deliver, show
 from scaling.errors import UsageError
 from scaling.hosts import networks
 from scaling.plan.plan import Plan, check_given
 from scaling.records.point import Device
-from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion, Header, Look
+from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion, Header
 from scaling.report import archive, reference, verdict, words
 from scaling.report.anonymous import Disguise
 from scaling.report.answer import largest_loss
@@ -40,71 +38,6 @@ from scaling.tools.check.facts import Findings, Verdict
 from scaling.tools.check.lead import Lead as PreflightLead
 from scaling.tools.check.ranks import age_s
 from scaling.tools.check.verdicts import devices, judge
-
-# ---------------------------------------------------------------- rule
-#
-# A group sequential test of each quantity against its line, one look after each round.
-#
-# After k looks a bound is wrong with probability ERROR / (k (k + 1)). These sum up to ERROR over any number of
-# looks, so all bounds hold together with probability 1 - ERROR (Bonferroni). Several quantities share ERROR.
-#
-# An upper bound below the line is a FAIL. Lower bounds above all lines are a PASS. Both are Student's bounds of
-# logarithms, over rounds. The reason for this spending of alpha: a round is a start of all processes, so a verdict
-# has few. Student's t is exact then, if each look has its own level. The levels of O'Brien and Fleming (1979)
-# leave almost nothing to the first looks, which have the fewest degrees of freedom. A mixture test (mSPRT) needs
-# a known variance. `python -m tests.bench.certify` prints the error rates.
-
-
-# Probability of a false FAIL at the line, and of a false PASS.
-ERROR = 0.01
-
-
-def error_of(look: int) -> float:
-    """Return the error spent at the look of this number, from 1 on."""
-    return ERROR / (look * (look + 1))
-
-
-def fixed(value: float) -> Side:
-    """Return a line that is known exactly, in logarithms."""
-    return Side(log(value), 0.0, 1, 1)
-
-
-def looked(criterion: Criterion, found: Estimate, line: Side, among: int) -> Criterion:
-    """Return the criterion after one more look; `among` criteria share the error.
-
-    `found` is the estimate so far, `line` the least logarithm that passes. A decided criterion does not change.
-    """
-    if criterion.result != NO_VERDICT:
-        return criterion
-    error = error_of(len(criterion.looks) + 1) / among
-    side = of_estimate(found)
-    beyond = welch(line, side)
-    if beyond.se is None or side.variance is None:
-        return criterion
-    half = quantile(beyond.df, 1 - 2 * error) * beyond.se
-    look = Look(
-        rounds=found.n,
-        mean=exp(side.mean),
-        low=exp(side.mean - half),
-        high=exp(side.mean + half),
-        error=error,
-    )
-    return replace(criterion, looks=(*criterion.looks, look), result=_result(beyond.mean, half))
-
-
-def _result(beyond: float, half: float) -> CertificateResult:
-    if beyond + half < 0:
-        return FAIL
-    return PASS if beyond - half >= 0 else NO_VERDICT
-
-
-def result_of(criteria: Sequence[Criterion]) -> CertificateResult:
-    """Return FAIL if any criterion fails, PASS if all pass."""
-    found = {one.result for one in criteria}
-    if FAIL in found:
-        return FAIL
-    return PASS if found == {PASS} else NO_VERDICT
-
 
 PREFLIGHT_FILE = "preflight.json"
 LINKS_S = 11.0
@@ -156,56 +89,30 @@ def _device(given: str) -> Device | None:
 # ---------------------------------------------------------------- criteria
 
 
-class Bar(NamedTuple):
-    """A line with its error, in logarithms, and how to find the value that it is for."""
-
-    criterion: Criterion
-    line: Side
-    find: Callable[[Row, Material], Estimate | None]
-
-
-def bars(asked: Asked, world_size: int) -> tuple[Bar, ...]:
+def criteria(asked: Asked, world_size: int) -> tuple[Criterion, ...]:
     """Return the criteria: efficiency, and with a reference also the rate of one device alone."""
     known = asked.reference
     scaled = known.scaled(world_size) if known else None
-    efficiency = _bar(f"efficiency at N={world_size}", "", asked.line, scaled, _efficiency)
+    efficiency = _criterion(f"efficiency at N={world_size}", "", asked.line, scaled)
     if known is None:
         return (efficiency,)
-    unit = f"{known.work.workload.unit}/s"
-    scale = known.work.workload.units_per_sample
-    return efficiency, _bar("one device alone", unit, asked.line, known.rate, _rate, scale)
+    work = known.work.workload
+    alone = _criterion("one device alone", f"{work.unit}/s", asked.line, known.rate, work.units_per_sample)
+    return efficiency, alone
 
 
-def _bar(
-    name: str,
-    unit: str,
-    line: float,
-    value: reference.Value | None,
-    find: Callable[[Row, Material], Estimate | None],
-    scale: float = 1.0,
-) -> Bar:
+def _criterion(name: str, unit: str, line: float, value: reference.Value | None, scale: float = 1.0) -> Criterion:
+    found = Criterion(name=name, unit=unit, line=line, looks=(), result=NO_VERDICT)
     if value is None:
-        side, mean = fixed(line), None
-    else:
-        side, mean = of_estimate(value.estimate.times(scale * line)), scale * value.mean
-    criterion = Criterion(
-        name=name,
-        unit=unit,
-        line=line * (1.0 if mean is None else mean),
-        looks=(),
-        result=NO_VERDICT,
-        reference=mean,
+        return found
+    side = of_estimate(value.estimate)
+    return replace(
+        found,
+        line=scale * line * value.mean,
+        reference=scale * value.mean,
+        line_variance=side.variance or 0.0,
+        line_df=side.df,
     )
-    return Bar(criterion, side, find)
-
-
-def _efficiency(row: Row, _: Material) -> Estimate | None:
-    return row.efficiency
-
-
-def _rate(row: Row, material: Material) -> Estimate | None:
-    found = reference.rate_alone(material, row)
-    return found.times(row.workload.units_per_sample) if found else None
 
 
 # ---------------------------------------------------------------- the verdict
@@ -246,7 +153,7 @@ def _match(asked: Asked, made: Plan, header: Header) -> None:
 
 def _junit(found: Certificate, folder: Path) -> str:
     cases = [_case(one) for one in found.criteria]
-    if found.result != result_of(found.criteria):
+    if found.result != verdict.result_of(found.criteria):
         failed = found.why if found.result == FAIL else ""
         cases.append(junit.Case("receipts and marks", failure=failed, skipped="" if failed else found.why))
     return junit.suite(NAME, cases, [("run", str(folder)), ("reference", found.reference)], found.result)
@@ -274,8 +181,7 @@ class Judge:
         self._faults = _faults(preflight) if preflight else []
         self._preflight = preflight
         self._devices = preflight.facts.device_rates if preflight else ()
-        self._bars = bars(asked, lead.cluster.size)
-        self._criteria = [bar.criterion for bar in self._bars]
+        self._criteria = criteria(asked, lead.cluster.size)
         self._budget_s = MINUTE_S * asked.minutes
         self._clock = lead.mailbox.clock
         self._preflight_s = preflight.wall_s if preflight else 0.0
@@ -299,13 +205,10 @@ class Judge:
 
     def more(self, sweep: Sweep, rounds: int) -> bool:
         """Look; return whether another round is needed and fits in the budget."""
-        material = Material(self._header, sweep.records)
-        row = headline(material.rows)
-        for number, bar in enumerate(self._bars):
-            if row is not None and (found := bar.find(row, material)) is not None:
-                one = self._criteria[number]
-                self._criteria[number] = looked(one, found, bar.line, len(self._bars))
-        if result_of(self._criteria) != NO_VERDICT or not any(one.looks for one in self._criteria):
+        found = verdict.judge(Material(self._header, sweep.records), self._criteria)
+        undecided = found.result == NO_VERDICT and verdict.result_of(found.criteria) == NO_VERDICT
+        # No look after so many rounds: each of them lacks a control run.
+        if not undecided or (rounds >= 2 * FIRST_ROUNDS and not found.criteria[0].looks):
             return False
         return self._has_time(LONGER * self._measured_s / rounds)
 
@@ -316,12 +219,12 @@ class Judge:
             (self.folder / PREFLIGHT_FILE).write_text(as_json(self._preflight))
         material = Material(self._header, sweep.records)
         row = headline(material.rows)
-        result, why = self._result(row)
+        result, why, judged = verdict.judge(material, self._criteria)
         known = self._asked.reference
         self.found = Certificate(
             result=result,
             why=why,
-            criteria=tuple(self._criteria),
+            criteria=judged,
             error=ERROR,
             minutes=self._asked.minutes,
             where=tuple(self._where(row, material, sweep, screen)) if result == FAIL else (),
@@ -331,25 +234,13 @@ class Judge:
         )
         return self.found
 
-    def _result(self, row: Row | None) -> tuple[CertificateResult, str]:
-        if row is None:
-            return NO_VERDICT, "no exchange was measured"
-        if row.failed is not None:
-            return FAIL, f"the exchange failed: {describe(row.failed)}"
-        if wrong := next((mark for mark in ("MISLABELLED", "UNSENT") if mark in row.flags), ""):
-            return FAIL, f"{wrong}: {mark_named(wrong).about or mark_named(wrong).claimless}"
-        result = result_of(self._criteria)
-        if result != FAIL and (doubt := _doubt(row)):
-            return NO_VERDICT, doubt
-        return result, "; ".join(verdict.reason(one) for one in self._criteria if one.result == result != PASS)
-
     # ------------------------------------------------------------ where it fails
 
     def _where(self, row: Row | None, material: Material, sweep: Sweep, screen: View) -> Iterator[str]:
         slow = [f"{one.topic}: {one.text}" for one in self._faults if one.topic in SLOW]
         slow += self._below_reference()
         if row is not None and row.failed is None:
-            slow += [f"ranks: {text}" for text in slow_ranks(material.cell(row), Controls(sweep.records))]
+            slow += [f"ranks: {text}" for text in slow_ranks(material.cell(row), material.controls)]
         yield from slow
         if not slow and len(sweep.plan.hosts) >= LEAST_NODES:
             yield self._searched(sweep, screen)
@@ -381,15 +272,3 @@ class Judge:
             search.run()
         named = f"slow node: {', '.join(search.blamed)}" if search.blamed else "no single node is slow"
         return f"{named} (python -m scaling report {opened.folder})"
-
-
-def _doubt(row: Row) -> str:
-    """Return why a row is no proof; "" if it is one."""
-    if row.nodes > 1 and "VERIFIED" not in row.flags:
-        why = (row.receipt.why if row.receipt else "") or "no counters were read"
-        return f"UNVERIFIED: nothing proves that the bytes crossed {row.interconnect}: {why}"
-    if mark := claimless(row):
-        return f"{mark}: {mark_named(mark).claimless}"
-    if "SUPERLINEAR" in row.flags:
-        return "SUPERLINEAR: the plain loop on one device is too slow to be the base"
-    return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import exp, log, sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 import pytest
@@ -59,21 +59,16 @@ def test_images_per_s_is_the_longest_ranks() -> None:
 
 def test_efficiency_speedup_and_their_intervals_under_the_weak_rule() -> None:
     table = by_size(weak_rounds())
-    # N=4: 4 x 0.1 / 0.16 = 2.5 times, 62.5 %, the same in all rounds; but of the six cells of the layout (solo,
-    # three exchanges, two together) N=2 alone varies: ln of its step times is d = -ln(0.80, 0.82, 0.84) less their
-    # mean, of which 5/6 stay when the means of rounds (d/6) are taken off: a sum of squares of 5/6 sum(d^2) over
-    # df = 5 x 2. A contrast of two cells has twice that; N=4's own of 0 is three fifths of its variance.
+    # N=4: 4 x 0.1 / 0.16 = 2.5 times, 62.5 %, the same in all rounds
     logs = [log(two) for two in (0.80, 0.82, 0.84)]
-    squares = sum((one - fmean(logs)) ** 2 for one in logs) * 5 / 6
-    # t(0.975, 10) = 2.2281389
-    width = 2.2281389 * sqrt(2 * squares / 10 * 0.4 / 3)
-    assert table[4].efficiency == Estimate(
-        mean=close(0.625), low=close(0.625 * exp(-width)), high=close(0.625 * exp(width)), n=3, df=10
-    )
+    assert table[4].efficiency == Estimate(mean=close(0.625), low=close(0.625), high=close(0.625), n=3, df=2)
     assert mean(table[4].speedup) == close(2.5)
     assert mean(table[4].samples_per_s) == close(4 * 32 / 0.16)
     # N=2: the geometric mean over rounds
     assert mean(table[2].efficiency) == close(exp(fmean(logs)))
+    # t(0.975, 2) = 4.3026527
+    width = 4.3026527 * sqrt(variance(logs) / 3)
+    assert half(table[2].efficiency) == close(exp(fmean(logs)) * (exp(width) - exp(-width)) / 2)
     assert half(table[2].speedup) == pytest.approx(2 * half(table[2].efficiency), abs=1e-12)
     # N=1: what the strategy costs alone
     assert mean(table[1].efficiency) == close(0.1 / 0.104)

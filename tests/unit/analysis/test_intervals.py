@@ -11,24 +11,18 @@ import numpy as np
 import pytest
 from scipy import stats as reference  # type: ignore[import-untyped]
 
-from scaling.analysis.measured.controls import Controls
-from scaling.analysis.measured.pools import shared
 from scaling.analysis.statistics import intervals
 from scaling.analysis.statistics.intervals import (
     Difference,
     Estimate,
-    Residual,
     additive,
     contrast,
     interval,
     is_distinguishable,
-    residual,
     steady,
     trimmed_mean,
     trimmed_variance,
 )
-from scaling.analysis.table.catalogue import claims
-from scaling.analysis.table.comparisons import exchanges
 from scaling.records.events import Finished, Window
 from scaling.records.point import Point
 from scaling.records.run import PointRecord, RankRecord
@@ -111,15 +105,6 @@ def _is_the_analysis(times: Any, design: simulated.Design) -> None:
             assert log(efficiency.mean / efficiency.low) == pytest.approx(float(expected.half[run]), abs=1e-9)
 
 
-def test_seats_of_a_point_that_was_measured_alone_are_one_column() -> None:
-    dice = np.random.default_rng(5)
-    times = simulated.blocks(simulated.devices(1, 0.0, dice), 4, simulated.NOISES["iid 3 %"], dice)[0]
-    for alone, columns in (((), 5), ((2,), 4), (range(4), 4)):
-        measured = records(times, alone=alone)
-        (found,) = shared(exchanges(measured), Controls(measured), claims).values()
-        assert found.residual is not None and found.residual.df == 3 * (columns - 1)
-
-
 @pytest.mark.parametrize("name", ["iid 3 %", "AR 0.8", "drift 5 %", "real", "all"])
 @pytest.mark.parametrize("spread", [0.0, 0.05])
 def test_the_truth_is_inside_as_often_as_is_said(name: str, spread: float) -> None:
@@ -133,7 +118,7 @@ def test_the_truth_is_inside_as_often_as_is_said(name: str, spread: float) -> No
 def test_the_truth_is_inside_as_often_where_points_are_measured_alone(name: str, rounds: int) -> None:
     """4,000 runs: a standard error of 0.4 points."""
     found = simulated.measured(simulated.NOISES[name], 0.02, rounds, runs=4000, seed=11, design=ALONE)
-    assert 0.93 <= found.coverage <= 0.97
+    assert 0.93 <= found.coverage <= 0.975
 
 
 @pytest.mark.parametrize("name", ["2 % per start", "real"])
@@ -142,13 +127,12 @@ def test_the_truth_is_inside_also_where_rounds_are_added_until_intervals_are_nar
     assert 0.92 <= found.coverage <= 0.98 and found.half_width <= 1.5
 
 
-def test_a_row_noisier_than_many_others_is_not_lost_among_them() -> None:
-    """20 cells, the last twice as noisy, 4,000 runs: 92 %, and 87 % where its own variance counts the less
-    the more cells there are."""
-    layout = np.random.default_rng(11).standard_normal((4000, 6, 20))
-    layout[..., -1] *= 2
-    found = simulated.contrast(layout[..., 0] - layout[..., -1], np.zeros((4000, 6)), layout)
-    assert np.mean(np.abs(found.mean) <= found.half) >= 0.9
+def test_a_row_quieter_or_noisier_than_many_others_has_its_own_interval() -> None:
+    """Standard deviations of 1 to 30 % over rounds, 4,000 runs: a standard error of 0.4 points about 95 %."""
+    for sd in (0.01, 0.03, 0.3):
+        by_round = np.random.default_rng(11).normal(0, sd, (4000, 6))
+        found = simulated.contrast(by_round, np.zeros((4000, 6)))
+        assert 0.93 <= np.mean(np.abs(found.mean) <= found.half) <= 0.97
 
 
 def test_it_is_half_as_wide_as_in_the_same_time_before() -> None:
@@ -169,52 +153,16 @@ def test_trimmed_mean_and_its_variance() -> None:
     assert trimmed_variance([1.0]) is None
 
 
-def test_pooled_variance_of_two_by_two() -> None:
-    # rows 0 and 1, columns a and b: rests are +-0.5 around an additive fit, squares 1 over df 1
-    found = residual({"a": {0: 0.0, 1: 1.0}, "b": {0: 1.0, 1: 0.0}})
-    assert found is not None and found.df == 1
-    assert found.variance == pytest.approx(1.0)
-    assert residual({"a": {0: 0.0, 1: 1.0}}) is None
-    assert residual({"a": {0: 0.0}, "b": {0: 1.0}}) is None
-
-
 def test_a_layout_with_holes_is_fitted_by_least_squares() -> None:
     # additive but for nothing: a = 1, b = 2, rounds 0, 10, 20; two cells are missing
     layout = {"a": {0: 1.0, 1: 11.0, 2: 21.0}, "b": {0: 2.0}, "c": {1: 13.0, 2: 23.0}}
     found = additive(layout)
-    assert found.df == 1 and found.variance == pytest.approx(0.0, abs=1e-18)
     assert [found.columns[name] for name in "abc"] == pytest.approx([-1.0, 0.0, 1.0])
     assert [found.rows[number] for number in range(3)] == pytest.approx([2.0, 12.0, 22.0])
 
 
-def test_a_contrast_much_noisier_than_the_layout_keeps_its_own_variance() -> None:
-    values = [0.0, 0.1, 0.2]
-    own = interval(values)
-    assert contrast(values, Residual(variance=0.01 / 6.1, df=12)) == own
-    shrunk = contrast(values, Residual(variance=0.01 / 2, df=12))
-    # the same variance, three fifths of it own: 1 / (0.6^2 / 2 + 0.4^2 / 12) = 5.17 degrees of freedom
-    assert shrunk.df == 5 and own.half_width is not None
-    # t(0.975, 5) = 2.570582 instead of t(0.975, 2) = 4.302653
-    assert shrunk.half_width == pytest.approx(own.half_width * 2.570582 / 4.302653, rel=1e-6)
-
-
-def test_a_contrast_without_scatter_of_its_own_has_the_freedom_of_the_others() -> None:
-    found = contrast([0.0, 0.0, 0.0], Residual(variance=0.01, df=12))
-    assert found.df == 12
-    # two fifths of 2 x 0.01, over 3 rounds
-    assert found.half_width == pytest.approx(2.178813 * (0.008 / 3) ** 0.5, rel=1e-6)
-    assert contrast([0.0, 0.0, 0.0], Residual(variance=0.0, df=12)).half_width == 0.0
-
-
-def test_a_mean_of_several_seats_is_quieter_than_one() -> None:
-    values = [0.0, 0.0, 0.0]
-    of_one = contrast(values, Residual(variance=0.01, df=12)).half_width
-    of_four = contrast(values, Residual(variance=0.01, df=12), cell_variances=1.25).half_width
-    assert of_one is not None and of_four == pytest.approx(of_one * (1.25 / 2) ** 0.5)
-
-
 def test_no_interval_is_narrower_than_windows_imply() -> None:
-    found = contrast([0.0, 0.0], None, floor=0.02)
+    found = contrast([0.0, 0.0], 0.02)
     # t(0.975, 1) = 12.706205 times the root of half of it
     assert found.half_width == pytest.approx(12.706205 * 0.1, rel=1e-6)
 

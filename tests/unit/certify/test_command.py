@@ -138,7 +138,7 @@ def test_a_dry_run_prints_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--line", "0"], "--line 0: give a percentage from 1 to 100, like 95%"),
+        (["--line", "0"], "--line 0: give a percentage from 2 to 100, like 95%"),
         (["--line", "101"], "--line 101: give a percentage"),
         (["--line", "nan"], "--line nan: give a percentage"),
         (["--line", ""], "--line : give a percentage"),
@@ -164,7 +164,7 @@ def test_a_wrong_flag_is_refused(words: Sequence[str], said: str) -> None:
     ("words", "said"),
     [
         (["--interconnect", "eth0,ib0"], "--interconnect eth0,ib0: a verdict is on one; name one"),
-        (["--minutes", "0.01"], "--minutes 0.01: 2 rounds take about .* here; give --minutes 1 or more"),
+        (["--minutes", "0.01"], "--minutes 0.01: 6 rounds take about .* here; give --minutes 2 or more"),
     ],
 )
 def test_a_call_that_this_launch_cannot_obey_is_refused(tmp_path: Path, words: Sequence[str], said: str) -> None:

@@ -195,7 +195,7 @@ def test_csv_tells_asynchronous_rows_and_standings() -> None:
     assert (stale["training_loss_at"], stale["training_loss_at_samples"]) == ("1.2", "3840")
     assert (stale["servers"], stale["server_hosts"], stale["server_cpu_percent"]) == ("2", "shared", "147.6")
     close, lost = found["torch:horovod", "4"], found["torch:ps-sync", "4"]
-    assert (close["standing"], lost["standing"], close["framework_standing"]) == ("leading", "slower", "")
+    assert (close["standing"], lost["standing"], close["framework_standing"]) == ("not separated", "slower", "")
     assert float(close["against_best_fraction_low"]) < 0 < float(close["against_best_fraction_high"])
     low, high = (float(best[f"loss_exposed_fraction_{end}"]) for end in ("low", "high"))
     assert low < float(best["loss_exposed_fraction"]) < high

@@ -134,9 +134,9 @@ def test_differences_keep_their_sign_and_interval_also_where_a_table_has_words_f
     found = [line.cells.get("against_best") for line in exchanges.lines]
     found += [line.cells.get("against_fastest_framework") for line in frameworks.lines]
     said = {cell.verdict: cell.difference for cell in found if isinstance(cell, Against)}
-    assert set(said) == {"best", "slower", "leading"} and said["best"] is None
+    assert set(said) == {"best", "slower", "leading", "not separated"} and said["best"] is None
     assert interval(said["slower"])[2] < 0
-    low, _, high = interval(said["leading"])
+    low, _, high = interval(said["not separated"])
     assert low < 0 < high
 
 
