@@ -44,9 +44,9 @@ def main() -> None:
     for sizes in (1, 2, SIZES):
         shares = []
         for rounds in ROUNDS:
-            logs = SD * dice.standard_normal((TABLES, sizes, rounds, 3))
-            logs[..., 1] *= 30
-            shares.append(f"{100 * told_pair(logs, log(1.05)):8.1f}")
+            noisy = SD * dice.standard_normal((TABLES, sizes, rounds, 3))
+            noisy[..., 1] *= 30
+            shares.append(f"{100 * told_pair(noisy, log(1.05)):8.1f}")
         out(f"  {f'3 strategies x {sizes} sizes':44}{''.join(shares)}\n")
     out("\nthe smallest difference that the report names at that noise, %: found, %\n")
     for rivals, sizes in product((2, 3, 8), (1, SIZES)):

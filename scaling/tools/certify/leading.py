@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import log, sqrt
 from pathlib import Path
+from statistics import median
 from typing import get_args
 
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.intervals import of_estimate
+from scaling.analysis.statistics.intervals import of_estimate, quantile
 from scaling.analysis.statistics.sequential import ERROR, FIRST_ROUNDS
 from scaling.analysis.table.footnotes import slow_ranks
 from scaling.analysis.table.rows import Row
@@ -41,8 +43,11 @@ from scaling.tools.check.verdicts import devices, judge
 
 PREFLIGHT_FILE = "preflight.json"
 LINKS_S = 11.0
-# Topics of the preflight that name a device, a link or a node which slows the others.
-SLOW = (devices.TOPIC, "bandwidth", "latency")
+# Topics of the preflight that name a link or a node which slows the others. A device below the others does not end
+# the search: a healthy one may be.
+SLOW = ("bandwidth", "latency")
+# Standard deviation of healthy devices of one kind, and the weight of this assumption in degrees of freedom.
+PRIOR_SD, PRIOR_DF = 0.012, 3.0
 # The topic of other programs: they may be the reason, but do not end the search for it.
 BUSY = "load"
 EXIT_CODES: dict[CertificateResult, int] = {PASS: 0, FAIL: 1, NO_VERDICT: 3}
@@ -237,10 +242,12 @@ class Judge:
     # ------------------------------------------------------------ where it fails
 
     def _where(self, row: Row | None, material: Material, sweep: Sweep, screen: View) -> Iterator[str]:
+        yield from (f"{one.topic}: {one.text}" for one in self._faults if one.topic == devices.TOPIC)
+        yield from self._below_reference()
+        # A link or a node explains slow ranks: its neighbours in a ring wait for it, and are no cause.
         slow = [f"{one.topic}: {one.text}" for one in self._faults if one.topic in SLOW]
-        slow += self._below_reference()
-        if row is not None and row.failed is None:
-            slow += [f"ranks: {text}" for text in slow_ranks(material.cell(row), material.controls)]
+        if not slow and row is not None and row.failed is None:
+            slow = [f"ranks: {text}" for text in slow_ranks(material.cell(row), material.controls)]
         yield from slow
         if not slow and len(sweep.plan.hosts) >= LEAST_NODES:
             yield self._searched(sweep, screen)
@@ -249,13 +256,21 @@ class Judge:
             yield f"largest loss: {cause}"
 
     def _below_reference(self) -> Iterator[str]:
-        """Yield the devices that are below the line of the reference's device alone."""
+        """Yield the devices that are below the line of the reference's device alone, by more than devices differ.
+
+        A healthy device is named in 1 % of runs at most, over all devices and quantities (Bonferroni).
+        """
         known = self._asked.reference.devices if self._asked.reference else {}
         for quantity in devices.QUANTITIES:
-            line = self._asked.line * known.get(quantity.field, 0.0)
-            for one in self._devices:
-                if (rate := quantity.of(one)) is not None and rate < line:
-                    below = f"{100 * (1 - rate / known[quantity.field]):.0f} % below the reference"
+            rates = {one: rate for one in self._devices if (rate := quantity.of(one)) is not None}
+            if not rates or quantity.field not in known:
+                continue
+            typical = known[quantity.field]
+            df, tests = PRIOR_DF + len(rates) / 2, len(rates) * len(devices.QUANTITIES)
+            beyond = quantile(df, 1 - 2 * ERROR / tests) * _spread([log(rate) for rate in rates.values()], df)
+            for one, rate in rates.items():
+                if log(rate / typical) < log(self._asked.line) - beyond:
+                    below = f"{100 * (1 - rate / typical):.0f} % below the reference"
                     yield f"{devices.TOPIC}: {one.place}: {quantity.name} {below}"
 
     def _searched(self, sweep: Sweep, screen: View) -> str:
@@ -272,3 +287,10 @@ class Judge:
             search.run()
         named = f"slow node: {', '.join(search.blamed)}" if search.blamed else "no single node is slow"
         return f"{named} (python -m scaling report {opened.folder})"
+
+
+def _spread(logs: Sequence[float], df: float) -> float:
+    """Return the robust standard deviation of devices (MAD), moderated by PRIOR_SD."""
+    middle = median(logs)
+    own = 1.4826 * median(abs(one - middle) for one in logs) * (1 + 2.5 / len(logs))
+    return sqrt((PRIOR_DF * PRIOR_SD**2 + (df - PRIOR_DF) * own**2) / df)

@@ -17,8 +17,8 @@ from scaling.tools.lab.state import Lab
 from tests.support import burner, labs
 from tests.support.labs import needs_lab
 
-pytestmark = needs_lab
-LIMIT_S = 300.0
+pytestmark = [needs_lab, pytest.mark.timeout(660)]
+LIMIT_S = 600.0
 # Steps of 0.15 s that leave most of two cores idle.
 EMULATED = (
     "--device", "emulated:p100", "--model", "resnet50", "--batch-size", "32", "--shrink", "30", "--dilate", "1",
@@ -38,7 +38,7 @@ def lab() -> Iterator[Lab]:
 def certified(
     lab: Lab, results: Path, *flags: str, ranks: int = 4, within: tuple[str, ...] = ()
 ) -> tuple[int, Certificate, str]:
-    words = ("python", "-m", "scaling", "certify", "--minutes", "3", *flags, "--no-page", "--results")
+    words = ("python", "-m", "scaling", "certify", "--minutes", "8", *flags, "--no-page", "--results")
     command = (*within, *words, str(results))
     done = subprocess.run(
         [sys.executable, "-m", "scaling", "lab", "run", "--name", lab.name, "--", "-np", str(ranks), *command],
@@ -52,9 +52,9 @@ def certified(
 
 
 def test_a_healthy_lab_passes(lab: Lab, tmp_path: Path) -> None:
-    code, found, out = certified(lab, tmp_path, *EMULATED, "--line", "40%")
+    code, found, out = certified(lab, tmp_path, *EMULATED, "--line", "40%", "--line-really")
     assert (code, found.result) == (0, "PASS"), out
-    assert "PASS, EMULATED: torch:gloo over eth0 reaches" in " ".join(out.split())
+    assert out.rstrip().splitlines()[-1].endswith("verdict PASS") and "EMULATED" in out
 
 
 def test_a_planted_link_fails_by_its_name(lab: Lab, tmp_path: Path) -> None:
@@ -79,6 +79,6 @@ def test_a_node_with_a_burner_fails_by_its_name(lab: Lab, tmp_path: Path) -> Non
 
 def test_a_lab_without_receipts_gets_no_verdict(lab: Lab, tmp_path: Path) -> None:
     unknown_bytes = ("--device", "cpu", "--strategy", "fake:a-async", "--interconnect", "eth0")
-    code, found, out = certified(lab, tmp_path, *unknown_bytes, "--line", "10%", ranks=2)
+    code, found, out = certified(lab, tmp_path, *unknown_bytes, "--line", "10%", "--line-really", ranks=2)
     assert (code, found.result) == (3, "NO VERDICT"), out
     assert found.why.startswith("UNVERIFIED"), found.why
