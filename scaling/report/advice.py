@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple
 
-from scaling.analysis.table.catalogue import mark_named, widest_quiet
+from scaling.analysis.table.catalogue import mark_named, noise
 from scaling.analysis.table.rows import Column, Row
 from scaling.quiet.notes import FOREIGN_LOAD, SLOWER_CORES
 from scaling.records.run import Header
@@ -131,10 +131,9 @@ _OF_MACHINE = ("contention", "straggling", "waiting", "unexplained")
 
 def rounds_needed(row: Row) -> int:
     """Return the rounds after which the row is probably not NOISY: half an interval shrinks with their root."""
-    half = found.half_width if (found := row.efficiency or row.samples_per_s) else None
-    if half is None or row.samples_per_s is None:
+    times = noise(row.efficiency, row.samples_per_s)
+    if not times:
         return 2 * max(row.rounds, 1)
-    times = half / widest_quiet(row.efficiency, row.samples_per_s)
     return min(max(ceil(row.rounds * times**2), row.rounds + 2), MOST_ROUNDS)
 
 

@@ -158,6 +158,6 @@ def _lines(body: Curves, shown: Shown) -> Iterator[tuple[str, ...]]:
     for curve in body.curves:
         for dot in curve.dots:
             found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0)) if dot.claimed else None
-            mark = f"{dot.mark}, ± half of the 80 % interval" if curve.band else dot.mark
+            mark = f"{dot.mark}, 80 % interval" if curve.band else dot.mark
             yield curve.label, str(dot.world_size), words.text((found,)) if found else words.NONE, mark
     yield from ((cross.label, str(cross.world_size), words.NONE, "FAILED") for cross in body.crosses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
@@ -88,11 +89,12 @@ def _changes(material: Material) -> Iterator[tuple[str, str]]:
 
 
 _GLUE = "\N{NO-BREAK SPACE}"
+_INTERVAL = re.compile(r" %| ± | \(-?[\d.,]+ to -?[\d.,]+\)")
 
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Wrap at spaces; a number is not separated from its unit and interval."""
-    glued = text.replace(" %", f"{_GLUE}%").replace(" ± ", f"{_GLUE}±{_GLUE}")
+    glued = _INTERVAL.sub(lambda found: found[0].replace(" ", _GLUE), text)
     lines = wrap(glued, width, break_on_hyphens=False, break_long_words=False)
     return [line.replace(_GLUE, " ") for line in lines]
 

@@ -179,8 +179,9 @@ def test_the_machine_is_named_if_it_is_the_cause() -> None:
 def test_the_rounds_that_a_noisy_row_needs_grow_with_the_square_of_its_interval() -> None:
     records = [one for n, s in enumerate((0.12, 0.16, 0.11)) for one in sweep(n, 0.1, {2: s})]
     row = Material(header(), records).rows[-1]
-    assert row.efficiency is not None and row.efficiency.half_width is not None
-    wanted = 3 * (row.efficiency.half_width / 0.1) ** 2
+    rate = row.samples_per_s
+    assert row.efficiency is not None and rate is not None and rate.half_width is not None
+    wanted = 3 * (rate.half_width / (0.1 * rate.mean)) ** 2
     assert advice.rounds_needed(row) == min(30, max(5, int(wanted) + 1))
     assert any(text.startswith(f"--rounds {advice.rounds_needed(row)} ") for text in tries(records))
 
