@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.analyse import EXPECTED, HOSTS, differing, join, rows
+from scaling.analysis.table.analyse import EXPECTED, HOSTS, VERSIONS, differing, join, rows
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
 from scaling.records.point import Hardware, Placement, Record, ServerHosts, Workload
@@ -56,11 +56,37 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
         if is_being_written(run):
             raise UsageError(f"RUN {run}: is still being written; compare it when its sweep has ended")
     side = Side(name, folders, tuple(header for header, _ in found), tuple(records for _, records in found))
-    apart = {what: values for what, values in differing(side.headers).items() if what != HOSTS}
+    strategies = {record.point.strategy for records in side.records for record in records}
+    apart = {
+        what: values
+        for what, values in differing(side.headers).items()
+        if what != HOSTS and any(concerns(what, strategy) for strategy in strategies)
+    }
     if apart and not although_different:
         said = "; ".join(f"{what} differ: {values}" for what, values in apart.items())
         raise UsageError(f"{name}: these runs are not alike: {said}; --although-different compares them anyway")
     return side
+
+
+# Packages of each framework; a test holds them equal to those that the frameworks declare.
+PACKAGES: Mapping[str, frozenset[str]] = {
+    "torch": frozenset({"torch", "torchvision", "triton", "nvidia-nccl-cu13", "nvidia-nccl-cu12", "horovod"}),
+    "tensorflow": frozenset({"tensorflow", "keras", "nvidia-nccl-cu12", "horovod"}),
+    "mxnet": frozenset({"mxnet", "nvidia-nccl-cu11", "horovod"}),
+    "jax": frozenset({"jax", "jaxlib"}),
+}
+
+
+def concerns(what: str, strategy: str) -> bool:
+    """Check whether a difference between launches (`versions of jax ...`) may change the results of a strategy.
+    Packages of no framework concern all strategies; those from outside may use every package."""
+    framework, _, mode = strategy.partition(":")
+    package = what.removeprefix(VERSIONS).partition(" ")[0]
+    if not what.startswith(VERSIONS) or framework not in PACKAGES:
+        return True
+    if package == "horovod":
+        return mode == package
+    return package in PACKAGES[framework] or not any(package in of for of in PACKAGES.values())
 
 
 def unit_of(base: Side, new: Side) -> Unit:
