@@ -254,7 +254,7 @@ def _grid(records: Iterable[PointRecord]) -> tuple[dict[tuple[int, str], Steps],
             for rank in record.ranks
             if rank.windows
         }
-        if steps:
+        if any(steps.values()):
             middle = median(chain.from_iterable(steps.values()))
             breaks.append(width)
             for who, found in steps.items():

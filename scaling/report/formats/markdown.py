@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.table.cost import Pricing
@@ -92,6 +93,7 @@ def _safe(text: str) -> str:
     """Escape markup, links, pictures and the ends of cells."""
     for sign in "\\|<*_`[]&":
         text = text.replace(sign, f"\\{sign}")
+    text = re.sub(r"(?<!\w)@(?=\w)", "@<!-- -->", text)  # names without this mention a person
     return " ".join(text.split())
 
 

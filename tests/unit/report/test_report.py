@@ -219,6 +219,8 @@ def test_markdown_keeps_texts_from_being_markup() -> None:
     made, _ = default_run()
     text = markdown.render(made, [failed(point("exchange", 2), "error", "a|b *c* <script>\n# d")])
     assert r"a\|b \*c\* \<script> # d" in text
+    text = markdown.render(made, [failed(point("exchange", 2), "error", "@octocat broke torch:gloo@main")])
+    assert "@<!-- -->octocat broke torch:gloo@main" in text
 
 
 def test_csv() -> None:
