@@ -36,6 +36,10 @@ TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.15, 5, 12
 # (tests/unit/analysis/test_lasting.py).
 SOAK_S, SOAK_ON_GPUS_S, SOAK_PART = 12.0, 4.0, 1 / 5
 PACE_ALONE = (5, 5, 0.5)
+# Sleeping devices make little noise: if a plan of emulated ones takes longer than EMULATED_S, it has this pace,
+# and times are multiplied by less.
+EMULATED_S = 15 * 60.0
+PACE_OF_EMULATED = (2, 2, 0.5)
 # Warm-up: least and most seconds, fewest windows. A GPU's clock settles to its power limit within 10 to 30 s.
 # Clock, power and temperature are read until they are steady.
 WARM_UP_S, WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS = (0.0, 8.0), (3.0, 30.0), 4
@@ -46,10 +50,13 @@ TRAINING_S = 30 * 86_400.0
 COMPILING = 2
 
 
-def paced(config: SweepConfig, device: Device, *, side_by_side: bool, points: int) -> SweepConfig:
+def paced(
+    config: SweepConfig, device: Device, *, side_by_side: bool, points: int, is_brief: bool = False
+) -> SweepConfig:
     """Fill in rounds of so many points, windows and their length if not given. `windows` and `window_s` stay None
-    for points that take turns on CPUs: the time of a step and the framework decide."""
-    rounds, windows, window_s = _pace(device, points, side_by_side=side_by_side)
+    for points that take turns on CPUs: the time of a step and the framework decide. `is_brief`: with
+    PACE_OF_EMULATED."""
+    rounds, windows, window_s = PACE_OF_EMULATED if is_brief else _pace(device, points, side_by_side=side_by_side)
     rounds = 1 if config.epochs else BURN_IN_ROUNDS if config.for_ else rounds
     check_max_rounds(config, config.rounds or rounds)
     settled = replace(
@@ -183,6 +190,8 @@ def _on_gpus_s(group: Group, config: SweepConfig, window_s: float) -> float:
 
 
 def _estimated_warm_up_s(config: SweepConfig, point: Point, window_s: float) -> float:
+    if point.hardware.device == "emulated":
+        return 3 * window_s
     least_s, _ = warm_up_s(point.hardware.device, config.warm_up_s)
     return max(least_s, WARM_UP_WINDOWS * window_s) + 2 * window_s
 

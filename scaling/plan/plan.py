@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from math import inf
 
 from msgspec.structs import replace
 
@@ -24,6 +26,7 @@ from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record, revision_of
 from scaling.records.run import Emulation
 from scaling.records.task import BatchFit
+from scaling.text import duration
 
 # ---------------------------------------------------------------- flags without effect
 # These checks need the launch's devices; `validation.check_given` checks the configuration alone.
@@ -136,6 +139,13 @@ class Plan(Record, frozen=True, kw_only=True):
         return self.cells[0].hardware
 
     @property
+    def emulation_error(self) -> float | None:
+        """The emulator's largest error as a fraction of a step; None if it is unknown for a point."""
+        told = [one.error_fraction for point in self.cells if (one := self.emulation(point))]
+        known = [one for one in told if one is not None]
+        return max(known, default=None) if len(known) == len(told) else None
+
+    @property
     def slept_s(self) -> float:
         """Seconds of the longest step of an emulated device; 0 for real ones."""
         if self.device != "emulated":
@@ -200,9 +210,47 @@ def make(
     `fabric` has the networks of the fabric file, `lab_bits_per_s` the declared rates of a lab's networks, `fit`
     the result of a trial of larger batches.
     """
+    found = _made(config, enrolled, fabric, lab_bits_per_s, fit)
+    asked = config.rounds, config.windows, config.dilate, config.for_, config.target_ci
+    if found.device != "emulated" or any(asked) or found.estimate_s <= defaults.EMULATED_S:
+        return found
+    brief = partial(_made, config, enrolled, fabric, lab_bits_per_s, fit)
+    whole, found = found, brief(inf)
+    while found.estimate_s > defaults.EMULATED_S:
+        dilate = found.hardware.dilate
+        shorter = brief(min(dilate * defaults.EMULATED_S / found.estimate_s, dilate - 1))
+        if shorter.hardware.dilate >= dilate:  # the cores need as much
+            break
+        found = shorter
+    return replace(found, why=f"{found.why}; {_brief(found, whole)}")
+
+
+def _brief(found: Plan, whole: Plan) -> str:
+    """Return `15 min instead of 2 h 24 min: 2 rounds, not 5; ...; times x 9.5, not 25`."""
+    pairs = [
+        f"{what} {short:g}, not {long:g}"
+        for what, short, long in (
+            ("rounds", found.rounds, whole.rounds),
+            ("windows", found.config.windows or 0, whole.config.windows or 0),
+            ("--dilate", found.hardware.dilate, whole.hardware.dilate),
+        )
+        if short != long
+    ]
+    return f"{duration(found.estimate_s)} instead of {duration(whole.estimate_s)}: {', '.join(pairs)}"
+
+
+def _made(
+    config: SweepConfig,
+    enrolled: Sequence[Enrol],
+    fabric: Mapping[str, Entry] | None,
+    lab_bits_per_s: Sequence[float],
+    fit: BatchFit | str,
+    most_dilate: float | None = None,
+) -> Plan:
+    """`most_dilate`: of a brief plan of emulated devices."""
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = rules.choose_device(config, slots, enrolled)
-    launch = rules.Launch(enrolled, slots, device, why, lab_bits_per_s, fit)
+    launch = rules.Launch(enrolled, slots, device, why, lab_bits_per_s, fit, most_dilate or inf)
     resolved, how, filled, missing, points = rules.resolve(config, launch)
     words = dict.fromkeys(config.interconnect)
     networks = tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)
@@ -216,6 +264,7 @@ def make(
             device,
             side_by_side=any(group.side_by_side for group in grouped),
             points=sum(len(group.points) for group in grouped),
+            is_brief=most_dilate is not None,
         ),
         device=device,
         slots=slots,

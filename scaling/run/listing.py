@@ -15,7 +15,7 @@ from scaling.records import network
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Device, Point, own_name
 from scaling.run.enrolment import by_name
-from scaling.text import counted, duration, printable, ranges
+from scaling.text import counted, duration, percent, printable, ranges
 from scaling.tools.emulated import profiles
 from scaling.tools.emulated.profiles import Profile
 from scaling.workloads import data, models, walk
@@ -136,7 +136,10 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     place = f" in {config.data_dir}" if config.data_dir else ""
     lines.append(f"model {config.model}, data {config.data}{place}, {_batch(config)}")
     if made.device == "emulated":
-        lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
+        error = made.emulation_error
+        known = "unknown" if error is None else f"up to {percent(error, 1)} of a step"
+        scaled = f"sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both"
+        lines.append(f"emulated: {scaled}; the emulator's own error is {known}")
     lines += ["not given, filled in by these rules of scaling/plan/rules.py:", *map(_filled, made.filled)]
     taking_turns = ", taking turns side by side" if made.side_by_side else ""
     rounds = "each round" if made.burn_in_s else f"each of {made.rounds} rounds"

@@ -63,3 +63,38 @@ def test_points_take_turns_on_gpus_if_their_framework_gives_back_memory() -> Non
     assert not made(gpu(), interleave=False).side_by_side
     assert not made(gpu(), strategy=["tensorflow:ring"]).side_by_side
     assert made(gpu(), strategy=["tensorflow:ring"], interleave=True).side_by_side
+
+
+def lab(**fields: Any) -> plan.Plan:
+    """The lab of README.md: 16 emulated ranks on four nodes and two networks, on a machine of two cores."""
+    ranks = []
+    for number in range(1, 5):
+        nics = tuple(
+            Nic(name=name, address=f"10.{net}.0.{number}", netmask="255.255.255.0", up=True, mtu=1500)
+            for name, net in (("ib0", 10), ("eth0", 20))
+        )
+        ranks += [enrol(host(f"node{number}", cores=2, boot_id="machine", nics=nics))] * 4
+    given = {"device": "emulated:p100", "interconnect": ["ib0", "eth0"], **fields}
+    return plan.make(config.build(given, source="test"), ranks, lab_bits_per_s=(100e9, 10e9))
+
+
+def test_a_lab_on_two_cores_answers_in_a_quarter_of_an_hour() -> None:
+    found = lab()
+    assert found.estimate_s <= 15 * 60
+    assert (found.rounds, found.config.windows) == (2, 2) and {point.kind for point in found.cells} == {
+        "exchange", "solo", "together", "comm",
+    }  # fmt: skip
+    assert "instead of" in found.why and "rounds 2, not 5" in found.why and "--dilate" in found.why
+    assert found.emulation_error is not None and found.emulation_error < 0.03
+
+
+@pytest.mark.parametrize("fields", [{"rounds": 5}, {"windows": 5}, {"dilate": 25.0}])
+def test_a_lab_takes_as_long_as_the_flags_ask_for(fields: dict[str, Any]) -> None:
+    found = lab(**fields)
+    assert found.estimate_s > 30 * 60 and "instead of" not in found.why
+    assert found.hardware.dilate == 25.0
+
+
+def test_a_small_lab_keeps_its_rounds() -> None:
+    found = lab(world_sizes=[1, 2])
+    assert found.rounds == 5 and "instead of" not in found.why
