@@ -19,7 +19,7 @@ from scaling.hosts.networks import Entry, choose
 from scaling.plan import defaults, matrix, rules, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of, flag
-from scaling.plan.groups import Group, apart, together
+from scaling.plan.groups import Group, apart, short_of_memory, together
 from scaling.plan.placement import Slot, place_ranks
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
@@ -71,6 +71,7 @@ class Plan(Record, frozen=True, kw_only=True):
     `filled`: the fields that each rule has filled in.
     `groups`: the points of one round, not shuffled.
     `cores`: those of the smallest host. `gpu_memory_bytes`: of the smallest GPU; 0 if unknown.
+    `host_memory_bytes`: by host.
     `other_code`: the folder of the revision of `--against`.
     """
 
@@ -85,6 +86,7 @@ class Plan(Record, frozen=True, kw_only=True):
     groups: tuple[Group, ...]
     cores: int = 1
     gpu_memory_bytes: int = 0
+    host_memory_bytes: dict[str, int] = {}
     other_code: str = ""
 
     @property
@@ -187,9 +189,22 @@ class Plan(Record, frozen=True, kw_only=True):
         assert self.config.rounds is not None
         return self.config.rounds
 
-    def seconds(self, group: Group) -> float:
-        """Estimate the seconds of a group in one round."""
-        return defaults.group_s(group, self.config, self.slept_s)
+    def seconds(self, group: Group, step_s: float | None = None) -> float:
+        """Estimate the seconds of a group in one round. `step_s`: of a measured step; else by the model."""
+        return defaults.group_s(group, self.config, self._step_s if step_s is None else step_s)
+
+    @property
+    def _step_s(self) -> float:
+        if self.device == "emulated":
+            return self.slept_s
+        threads = min(slot.threads_on(self.device) for slot in self.slots)
+        works = {point.workload for point in self.cells}
+        return max((defaults.step_s(one, self.device, threads) for one in works), default=0.0)
+
+    @property
+    def memory_doubts(self) -> tuple[str, ...]:
+        """Texts about the points for which a host or a GPU probably has too little memory."""
+        return short_of_memory(self.cells, self.slots, self.host_memory_bytes, self.gpu_memory_bytes)
 
 
 def _soaked(group: Group) -> int:
@@ -276,6 +291,7 @@ def _made(
         groups=grouped,
         cores=rules.emulated_cores(enrolled),
         gpu_memory_bytes=rules.least_memory_bytes(launch),
+        host_memory_bytes={enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled},
     )
 
 

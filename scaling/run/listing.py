@@ -146,6 +146,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     lines.append(f"points of {rounds}{taking_turns}:")
     lines += _points(made.cells, made)
     lines += open_servers(made.cells)
+    lines += [f"  out of memory: {text}" for text in made.memory_doubts]
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
     lines += [
         f"  refused: {point.label}: {made.refused[point.cell]}"

@@ -171,7 +171,7 @@ def measure(
     )
     try:
         screen.opened(header, len(made.cells) * made.rounds)
-        for line in listing.open_servers(made.cells):
+        for line in (*made.memory_doubts, *listing.open_servers(made.cells)):
             screen.note(line)
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()

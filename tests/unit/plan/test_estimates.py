@@ -10,6 +10,7 @@ import pytest
 
 from scaling.plan import config, plan
 from scaling.records.host import Nic
+from scaling.run import listing
 from tests.support.inline import enrol, host
 from tests.support.plans import gpu, made
 
@@ -81,7 +82,7 @@ def lab(**fields: Any) -> plan.Plan:
 def test_a_lab_on_two_cores_answers_in_a_quarter_of_an_hour() -> None:
     found = lab()
     assert found.estimate_s <= 15 * 60
-    assert (found.rounds, found.config.windows) == (2, 2) and {point.kind for point in found.cells} == {
+    assert (found.rounds, found.config.windows) == (2, 3) and {point.kind for point in found.cells} == {
         "exchange", "solo", "together", "comm",
     }  # fmt: skip
     assert "instead of" in found.why and "rounds 2, not 5" in found.why and "--dilate" in found.why
@@ -98,3 +99,38 @@ def test_a_lab_takes_as_long_as_the_flags_ask_for(fields: dict[str, Any]) -> Non
 def test_a_small_lab_keeps_its_rounds() -> None:
     found = lab(world_sizes=[1, 2])
     assert found.rounds == 5 and "instead of" not in found.why
+
+
+def on_cpus(**fields: Any) -> plan.Plan:
+    ranks = [enrol(host(cores=2, memory_bytes=16 << 30))] * 2
+    return plan.make(config.build({"strategy": ["torch:gloo"], "device": "cpu", **fields}, source="test"), ranks)
+
+
+def test_the_estimate_knows_what_is_trained() -> None:
+    small, large = on_cpus(), on_cpus(model="vgg16", batch_size=64)
+    assert large.estimate_s > 20 * small.estimate_s
+    assert on_cpus(model="vgg16", batch_size=128).estimate_s > 1.5 * large.estimate_s
+
+
+def test_a_measured_step_corrects_the_estimate() -> None:
+    made_ = on_cpus(model="vgg16", batch_size=64)
+    (group,) = {len(group.points): group for group in made_.groups}.values()
+    assert made_.seconds(group, step_s=0.05) < 0.1 * made_.seconds(group) < made_.seconds(group, step_s=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpus", "where"),
+    [
+        ({"strategy": ["torch:gloo"], "device": "cpu", "model": "llama-1b", "batch_size": 512}, (), "host "),
+        ({"model": "llama-1b", "batch_size": 512}, (gpu(),), "a GPU, "),
+        ({"model": "resnet50"}, (gpu(),), ""),
+    ],
+)
+def test_a_foreseen_lack_of_memory_is_in_the_plan(
+    fields: dict[str, Any], gpus: tuple[Any, ...], where: str
+) -> None:
+    ranks = [enrol(host(cores=2, memory_bytes=64 << 30, gpus=gpus))] * max(1, len(gpus))
+    found = plan.make(config.build({"strategy": ["torch:nccl"], **fields}, source="test"), ranks)
+    text = listing.dry_run(found, ranks)
+    assert ("out of memory: " in text) == bool(where)
+    assert where in " ".join(found.memory_doubts)
