@@ -143,7 +143,7 @@ def _emulating() -> list[str]:
 
 
 def world_sizes(draft: Draft, launch: Launch) -> Draft:
-    """Fill in world sizes: 1, 2, 4, ... and the launch's size."""
+    """Measure the powers of two up to the launch's size, and that size."""
     size = len(launch.slots)
     powers = {1 << power for power in range(size.bit_length())}
     sizes = matrix.pass_world_sizes(draft.config, sorted({*powers, size}))
@@ -565,3 +565,9 @@ RULES: tuple[Rule, ...] = (
     baseline_device, strategy, world_sizes, model, data, kinds, epochs, feed, cpu_precision, batch_size, timeouts,
     predict_first, device, interconnect, emulation, compile_, precision, save_weights,
 )  # fmt: skip
+
+
+def text_of(name: str) -> str:
+    """Return a rule as `--dry-run` prints it: the first sentence of its docstring."""
+    rule = next(one for one in RULES if one.__name__.rstrip("_") == name)
+    return " ".join((rule.__doc__ or "").split()).partition(". ")[0].rstrip(".")

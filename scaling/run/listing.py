@@ -140,7 +140,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         known = "unknown" if error is None else f"up to {percent(error, 1)} of a step"
         scaled = f"sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both"
         lines.append(f"emulated: {scaled}; the emulator's own error is {known}")
-    lines += ["not given, filled in by these rules of scaling/plan/rules.py:", *map(_filled, made.filled)]
+    lines += ["not given, filled in by rules:", *map(_filled, made.filled)]
     taking_turns = ", taking turns side by side" if made.side_by_side else ""
     rounds = "each round" if made.burn_in_s else f"each of {made.rounds} rounds"
     lines.append(f"points of {rounds}{taking_turns}:")
@@ -176,7 +176,8 @@ def _filled(one: rules.Filled) -> str:
         for name, value in one.fields.items()
     }  # fmt: skip
     alone = texts.get(one.rule) if len(texts) == 1 else None
-    return f"  {one.rule:<16}{alone or ', '.join(f'{name} {text}' for name, text in texts.items())}"
+    values = alone or ", ".join(f"{name} {text}" for name, text in texts.items())
+    return f"  {one.rule:<16}{values} ({rules.text_of(one.rule)})"
 
 
 def open_servers(cells: Iterable[Point]) -> list[str]:
