@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import EXPECTED, HOSTS, VERSIONS, differing, join, rows
@@ -68,25 +71,28 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
     return side
 
 
-# Packages of each framework; a test holds them equal to those that the frameworks declare.
-PACKAGES: Mapping[str, frozenset[str]] = {
-    "torch": frozenset({"torch", "torchvision", "triton", "nvidia-nccl-cu13", "nvidia-nccl-cu12", "horovod"}),
-    "tensorflow": frozenset({"tensorflow", "keras", "nvidia-nccl-cu12", "horovod"}),
-    "mxnet": frozenset({"mxnet", "nvidia-nccl-cu11", "horovod"}),
-    "jax": frozenset({"jax", "jaxlib"}),
-}
+class Packages(Record, frozen=True, kw_only=True):
+    """What packages.toml has."""
+
+    exchanges: frozenset[str]
+    frameworks: dict[str, frozenset[str]]
+
+
+@cache
+def packages() -> Packages:
+    return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=Packages)
 
 
 def concerns(what: str, strategy: str) -> bool:
     """Check whether a difference between launches (`versions of jax ...`) may change the results of a strategy.
     Packages of no framework concern all strategies; those from outside may use every package."""
     framework, _, mode = strategy.partition(":")
-    package = what.removeprefix(VERSIONS).partition(" ")[0]
-    if not what.startswith(VERSIONS) or framework not in PACKAGES:
+    package, of = what.removeprefix(VERSIONS).partition(" ")[0], packages().frameworks
+    if not what.startswith(VERSIONS) or framework not in of:
         return True
-    if package == "horovod":
+    if package in packages().exchanges:
         return mode == package
-    return package in PACKAGES[framework] or not any(package in of for of in PACKAGES.values())
+    return package in of[framework] or not any(package in each for each in of.values())
 
 
 def unit_of(base: Side, new: Side) -> Unit:

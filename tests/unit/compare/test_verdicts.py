@@ -14,7 +14,7 @@ from scaling.analysis.table.analyse import rows
 from scaling.analysis.table.rows import Row
 from scaling.records.run import PointRecord
 from scaling.tools.compare import verdicts
-from scaling.tools.compare.found import METRICS, PACKAGES, Cell, Name
+from scaling.tools.compare.found import METRICS, Cell, Name, packages
 from scaling.tools.compare.verdicts import Rule
 from tests.support.compared_runs import Rows, is_red, launch, share_red, side, without_noise
 from tests.support.points import changed
@@ -298,7 +298,7 @@ def test_packages_of_other_frameworks_do_not_set_cells_apart(strategy: str, pack
 
 
 def test_the_packages_of_frameworks_are_known() -> None:
-    assert {one.name: frozenset(one.distributions) for one in frameworks.LISTED} == PACKAGES
+    assert {one.name: frozenset(one.distributions) for one in frameworks.LISTED} == packages().frameworks
 
 
 def test_cells_with_equal_names_are_matched_by_their_settings() -> None:
