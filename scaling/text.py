@@ -116,6 +116,30 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in found)
 
 
+def fixed(value: float, digits: int, *, grouped: bool = False) -> str:
+    """Format with fixed digits, without a minus before zero."""
+    shown = f"{value:{',' if grouped else ''}.{digits}f}"
+    return shown.removeprefix("-") if float(shown.replace(",", "")) == 0 else shown
+
+
+# An interval whose ends differ more than this in their distance from the mean is printed by its ends.
+MOST_SKEWED = 1.2
+
+
+def is_skewed(value: float, low: float, high: float) -> bool:
+    nearer, farther = sorted((value - low, high - value))
+    return farther > MOST_SKEWED * nearer
+
+
+def plus_minus(value: float, low: float | None, high: float | None, digits: int, *, grouped: bool = False) -> str:
+    """Format an interval beside its mean: `± 0.8`, `(30.6 to 361.0)` if it is skewed, "" without one."""
+    if low is None or high is None:
+        return ""
+    if is_skewed(value, low, high) and round(value - low, digits) != round(high - value, digits):
+        return f"({fixed(low, digits, grouped=grouped)} to {fixed(high, digits, grouped=grouped)})"
+    return f"± {fixed((high - low) / 2, digits, grouped=grouped)}"
+
+
 def percent(part: float, decimals: int = 0) -> str:
     """Return a fraction of 1 as `12 %`."""
     return f"{100 * part:.{decimals}f} %"

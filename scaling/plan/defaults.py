@@ -12,8 +12,8 @@ from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, seats
 from scaling.plan.validation import BURN_IN_ROUNDS, check_max_rounds
 from scaling.records.host import Gpu
-from scaling.records.point import Device, Point
-from scaling.workloads import models
+from scaling.records.point import Device, Point, Workload
+from scaling.workloads import models, walk
 
 # Defaults of (rounds, windows, seconds of a window). They were chosen by simulation for equal wall time
 # (python -m tests.bench.intervals). Where noise is as large over 1 s as over 0.1 s, as on many virtual machines,
@@ -36,6 +36,10 @@ TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.15, 5, 12
 # (tests/unit/analysis/test_lasting.py).
 SOAK_S, SOAK_ON_GPUS_S, SOAK_PART = 12.0, 4.0, 1 / 5
 PACE_ALONE = (5, 5, 0.5)
+# Sleeping devices make little noise: if a plan of emulated ones takes longer than EMULATED_S, it has this pace,
+# and times are multiplied by less.
+EMULATED_S = 15 * 60.0
+PACE_OF_EMULATED = (2, 3, 0.5)
 # Warm-up: least and most seconds, fewest windows. A GPU's clock settles to its power limit within 10 to 30 s.
 # Clock, power and temperature are read until they are steady.
 WARM_UP_S, WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS = (0.0, 8.0), (3.0, 30.0), 4
@@ -46,10 +50,13 @@ TRAINING_S = 30 * 86_400.0
 COMPILING = 2
 
 
-def paced(config: SweepConfig, device: Device, *, side_by_side: bool, points: int) -> SweepConfig:
+def paced(
+    config: SweepConfig, device: Device, *, side_by_side: bool, points: int, is_brief: bool = False
+) -> SweepConfig:
     """Fill in rounds of so many points, windows and their length if not given. `windows` and `window_s` stay None
-    for points that take turns on CPUs: the time of a step and the framework decide."""
-    rounds, windows, window_s = _pace(device, points, side_by_side=side_by_side)
+    for points that take turns on CPUs: the time of a step and the framework decide. `is_brief`: with
+    PACE_OF_EMULATED."""
+    rounds, windows, window_s = PACE_OF_EMULATED if is_brief else _pace(device, points, side_by_side=side_by_side)
     rounds = 1 if config.epochs else BURN_IN_ROUNDS if config.for_ else rounds
     check_max_rounds(config, config.rounds or rounds)
     settled = replace(
@@ -150,15 +157,30 @@ FIRST_CONVOLUTIONS_S, FIRST_STEP_S, UNCOUNTED_ON_GPU_S = 3.2, 0.6, 0.15
 COMPILE_S, TRACE_S = 60.0, 2.5
 
 
-def group_s(group: Group, config: SweepConfig, slept_s: float = 0.0) -> float:
-    """Estimate the seconds of a group in one round. `slept_s`: of the longest step of an emulated device."""
-    longest_s = max(window_s(config, group.points), slept_s)
+# FLOP/s that training reaches, until steps are measured: of a thread (digits-cnn on one core of an EPYC: 85e9),
+# and of a GPU (ResNet-50 on an H200: 110e12 in bf16).
+THREAD_FLOP_S, GPU_FLOP_S, GPU_FLOP_S_IN_FP32 = 80e9, 100e12, 20e12
+
+
+def step_s(work: Workload, device: Device, threads: int) -> float:
+    """Estimate the seconds of one step of a real device by the model's operations."""
+    model = models.of(work)
+    flop = work.batch_size * walk.training_operations(model.layers, model.input.shape)
+    if device == "cuda":
+        return flop / (GPU_FLOP_S_IN_FP32 if work.precision == "fp32" else GPU_FLOP_S)
+    return flop / (max(1, threads) * THREAD_FLOP_S)
+
+
+def group_s(group: Group, config: SweepConfig, step_s: float = 0.0) -> float:
+    """Estimate the seconds of a group in one round, by the seconds of its longest step."""
+    longest_s = max(window_s(config, group.points), step_s)
     if group.points[0].hardware.device == "cuda":
         return _on_gpus_s(group, config, longest_s)
-    windows = config.windows or turns_in_round(longest_s + UNCOUNTED_S)
+    turn_s = longest_s + max(UNCOUNTED_S, step_s)
+    windows = config.windows or turns_in_round(turn_s)
     if group.side_by_side:
         turns = sum(turns_of(point, windows) + WARMING for point in group.points)
-        return GROUP_STARTUP_S + turns * (longest_s + UNCOUNTED_S)
+        return GROUP_STARTUP_S + turns * turn_s
     point = group.points[0]
     seats_in_turn = point.world_size if point.kind == "each" else 1
     compile_s = COMPILE_S if point.workload.compile else 0.0
@@ -183,6 +205,8 @@ def _on_gpus_s(group: Group, config: SweepConfig, window_s: float) -> float:
 
 
 def _estimated_warm_up_s(config: SweepConfig, point: Point, window_s: float) -> float:
+    if point.hardware.device == "emulated":
+        return 3 * window_s
     least_s, _ = warm_up_s(point.hardware.device, config.warm_up_s)
     return max(least_s, WARM_UP_WINDOWS * window_s) + 2 * window_s
 

@@ -104,11 +104,41 @@ def worker_bytes(point: Point) -> int:
     strategy = frameworks.load(point.strategy)
     if point.hardware.device == "cuda":
         return frameworks.resident_bytes(strategy.baseline) + ON_GPU_BYTES
-    spec = models.of(point.workload)
-    parameters = spec.parameters
-    values = sum(math.prod(each.output) for each in spec.placed)
-    activations = 0 if point.kind == "comm" else FLOAT32_BYTES * values * point.workload.batch_size
-    return frameworks.resident_bytes(strategy.baseline) + COPIES * FLOAT32_BYTES * parameters + activations
+    return frameworks.resident_bytes(strategy.baseline) + training_bytes(point)
+
+
+def training_bytes(point: Point) -> int:
+    """Estimate the memory of a worker's tensors. Emulated devices have gradients only, of divided sizes."""
+    spec, work = models.of(point.workload), point.workload
+    weights = COPIES * FLOAT32_BYTES * spec.parameters
+    if point.hardware.device == "emulated":
+        return int(weights / point.hardware.shrink)
+    values = 0 if point.kind == "comm" else sum(math.prod(each.output) for each in spec.placed)
+    return weights + values * work.batch_size * (FLOAT32_BYTES if work.precision == "fp32" else FLOAT32_BYTES // 2)
+
+
+def short_of_memory(
+    cells: Iterable[Point], slots: Sequence[Slot], host_bytes: Mapping[str, int], gpu_bytes: int
+) -> tuple[str, ...]:
+    """Return a text about the hungriest of the points for which a host has too little memory, and one about that
+    for which a GPU has."""
+    worst: dict[str, tuple[float, str]] = {}
+    for cell in cells:
+        on: dict[str, list[Slot]] = defaultdict(list)
+        for slot in slots_of(cell, slots):
+            on[slot.machine or slot.host].append(slot)
+        ranks = [(of[0].host, len(of)) for of in on.values()]
+        held = [(f"host {host}", count * worker_bytes(cell), host_bytes.get(host, 0)) for host, count in ranks]
+        if cell.hardware.device == "cuda":
+            held.append(("a GPU", training_bytes(cell), gpu_bytes))
+        for where, count, limit in held:
+            if limit and count > worst.get(where[:4], (limit,))[0]:
+                text = (
+                    f"{cell.strategy} {cell.kind} N={cell.world_size} needs about {count / 1e9:.3g} GB of memory "
+                    f"on {where}, which has {limit / 1e9:.3g} GB: it will probably fail; lower --batch-size"
+                )
+                worst[where[:4]] = (count, text)
+    return tuple(text for _, text in worst.values())
 
 
 def seats(count: int, block: int, blocks: int) -> tuple[int, ...]:

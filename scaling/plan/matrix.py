@@ -31,6 +31,8 @@ USUAL: tuple[Kind, ...] = ("exchange", "solo", "each", "together", "comm")
 OF_DATA: tuple[Kind, ...] = ("feed", "held")
 # Plain loops on all devices of a point.
 ALL_DEVICES: tuple[Kind, ...] = ("each", "together")
+# Emulated devices are alike, and one after the other they take long.
+OF_EMULATED: tuple[Kind, ...] = tuple(kind for kind in USUAL if kind != "each")
 
 
 def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]:
@@ -38,7 +40,9 @@ def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]
     Raises UsageError if `feed` or `held` is given for data that is not read."""
     given, found = config.kinds, data.spec(name)
     if given is None:
-        return (*USUAL, *OF_DATA) if found.format in data.DECODED and device != "emulated" else USUAL
+        if device == "emulated":
+            return OF_EMULATED
+        return (*USUAL, *OF_DATA) if found.format in data.DECODED else USUAL
     for kind in (kind for kind in OF_DATA if kind in given):
         if device == "emulated":
             raise UsageError(f"--kinds {kind}: emulated devices read no data; leave it out")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from math import inf
 
 from msgspec.structs import replace
 
@@ -17,13 +19,14 @@ from scaling.hosts.networks import Entry, choose
 from scaling.plan import defaults, matrix, rules, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of, flag
-from scaling.plan.groups import Group, apart, together
+from scaling.plan.groups import Group, apart, short_of_memory, together
 from scaling.plan.placement import Slot, place_ranks
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record, revision_of
 from scaling.records.run import Emulation
 from scaling.records.task import BatchFit
+from scaling.text import duration
 
 # ---------------------------------------------------------------- flags without effect
 # These checks need the launch's devices; `validation.check_given` checks the configuration alone.
@@ -68,6 +71,7 @@ class Plan(Record, frozen=True, kw_only=True):
     `filled`: the fields that each rule has filled in.
     `groups`: the points of one round, not shuffled.
     `cores`: those of the smallest host. `gpu_memory_bytes`: of the smallest GPU; 0 if unknown.
+    `host_memory_bytes`: by host.
     `other_code`: the folder of the revision of `--against`.
     """
 
@@ -82,6 +86,7 @@ class Plan(Record, frozen=True, kw_only=True):
     groups: tuple[Group, ...]
     cores: int = 1
     gpu_memory_bytes: int = 0
+    host_memory_bytes: dict[str, int] = {}
     other_code: str = ""
 
     @property
@@ -136,6 +141,13 @@ class Plan(Record, frozen=True, kw_only=True):
         return self.cells[0].hardware
 
     @property
+    def emulation_error(self) -> float | None:
+        """The emulator's largest error as a fraction of a step; None if it is unknown for a point."""
+        told = [one.error_fraction for point in self.cells if (one := self.emulation(point))]
+        known = [one for one in told if one is not None]
+        return max(known, default=None) if len(known) == len(told) else None
+
+    @property
     def slept_s(self) -> float:
         """Seconds of the longest step of an emulated device; 0 for real ones."""
         if self.device != "emulated":
@@ -177,9 +189,22 @@ class Plan(Record, frozen=True, kw_only=True):
         assert self.config.rounds is not None
         return self.config.rounds
 
-    def seconds(self, group: Group) -> float:
-        """Estimate the seconds of a group in one round."""
-        return defaults.group_s(group, self.config, self.slept_s)
+    def seconds(self, group: Group, step_s: float | None = None) -> float:
+        """Estimate the seconds of a group in one round. `step_s`: of a measured step; else by the model."""
+        return defaults.group_s(group, self.config, self._step_s if step_s is None else step_s)
+
+    @property
+    def _step_s(self) -> float:
+        if self.device == "emulated":
+            return self.slept_s
+        threads = min(slot.threads_on(self.device) for slot in self.slots)
+        works = {point.workload for point in self.cells}
+        return max((defaults.step_s(one, self.device, threads) for one in works), default=0.0)
+
+    @property
+    def memory_doubts(self) -> tuple[str, ...]:
+        """Texts about the points for which a host or a GPU probably has too little memory."""
+        return short_of_memory(self.cells, self.slots, self.host_memory_bytes, self.gpu_memory_bytes)
 
 
 def _soaked(group: Group) -> int:
@@ -200,9 +225,47 @@ def make(
     `fabric` has the networks of the fabric file, `lab_bits_per_s` the declared rates of a lab's networks, `fit`
     the result of a trial of larger batches.
     """
+    found = _made(config, enrolled, fabric, lab_bits_per_s, fit)
+    asked = config.rounds, config.windows, config.dilate, config.for_, config.target_ci
+    if found.device != "emulated" or any(asked) or found.estimate_s <= defaults.EMULATED_S:
+        return found
+    brief = partial(_made, config, enrolled, fabric, lab_bits_per_s, fit)
+    whole, found = found, brief(inf)
+    while found.estimate_s > defaults.EMULATED_S:
+        dilate = found.hardware.dilate
+        shorter = brief(min(dilate * defaults.EMULATED_S / found.estimate_s, dilate - 1))
+        if shorter.hardware.dilate >= dilate:  # the cores need as much
+            break
+        found = shorter
+    return replace(found, why=f"{found.why}; {_brief(found, whole)}")
+
+
+def _brief(found: Plan, whole: Plan) -> str:
+    """Return `15 min instead of 2 h 24 min: 2 rounds, not 5; ...; times x 9.5, not 25`."""
+    pairs = [
+        f"{what} {short:g}, not {long:g}"
+        for what, short, long in (
+            ("rounds", found.rounds, whole.rounds),
+            ("windows", found.config.windows or 0, whole.config.windows or 0),
+            ("--dilate", found.hardware.dilate, whole.hardware.dilate),
+        )
+        if short != long
+    ]
+    return f"{duration(found.estimate_s)} instead of {duration(whole.estimate_s)}: {', '.join(pairs)}"
+
+
+def _made(
+    config: SweepConfig,
+    enrolled: Sequence[Enrol],
+    fabric: Mapping[str, Entry] | None,
+    lab_bits_per_s: Sequence[float],
+    fit: BatchFit | str,
+    most_dilate: float | None = None,
+) -> Plan:
+    """`most_dilate`: of a brief plan of emulated devices."""
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = rules.choose_device(config, slots, enrolled)
-    launch = rules.Launch(enrolled, slots, device, why, lab_bits_per_s, fit)
+    launch = rules.Launch(enrolled, slots, device, why, lab_bits_per_s, fit, most_dilate or inf)
     resolved, how, filled, missing, points = rules.resolve(config, launch)
     words = dict.fromkeys(config.interconnect)
     networks = tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)
@@ -216,6 +279,7 @@ def make(
             device,
             side_by_side=any(group.side_by_side for group in grouped),
             points=sum(len(group.points) for group in grouped),
+            is_brief=most_dilate is not None,
         ),
         device=device,
         slots=slots,
@@ -227,6 +291,7 @@ def make(
         groups=grouped,
         cores=rules.emulated_cores(enrolled),
         gpu_memory_bytes=rules.least_memory_bytes(launch),
+        host_memory_bytes={enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled},
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
@@ -38,7 +39,7 @@ GB = 1e9
 
 class Launch(NamedTuple):
     """The facts that rules use. `why`: the reason for the device. `fit`: the result of a trial of larger batches,
-    or why there is none."""
+    or why there is none. `most_dilate`: limit of the chosen dilation of emulated devices."""
 
     enrolled: Sequence[Enrol]
     slots: Sequence[Slot]
@@ -46,6 +47,7 @@ class Launch(NamedTuple):
     why: str
     lab_bits_per_s: Sequence[float] = ()
     fit: BatchFit | str = ""
+    most_dilate: float = inf
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -141,7 +143,7 @@ def _emulating() -> list[str]:
 
 
 def world_sizes(draft: Draft, launch: Launch) -> Draft:
-    """Fill in world sizes: 1, 2, 4, ... and the launch's size."""
+    """Measure the powers of two up to the launch's size, and that size."""
     size = len(launch.slots)
     powers = {1 << power for power in range(size.bit_length())}
     sizes = matrix.pass_world_sizes(draft.config, sorted({*powers, size}))
@@ -470,7 +472,7 @@ def emulation(draft: Draft, launch: Launch) -> Draft:
     if not launch.lab_bits_per_s:
         return draft.but(shrink=config.shrink or 1.0, dilate=config.dilate or 1.0)
     loads = list(_loads(config, launch.slots, emulated_cores(launch.enrolled), max(launch.lab_bits_per_s)))
-    setting = scale.setting(loads, config.shrink, config.dilate)
+    setting = scale.setting(loads, config.shrink, config.dilate, launch.most_dilate)
     return draft.but(shrink=setting.shrink, dilate=setting.dilate)
 
 
@@ -563,3 +565,9 @@ RULES: tuple[Rule, ...] = (
     baseline_device, strategy, world_sizes, model, data, kinds, epochs, feed, cpu_precision, batch_size, timeouts,
     predict_first, device, interconnect, emulation, compile_, precision, save_weights,
 )  # fmt: skip
+
+
+def text_of(name: str) -> str:
+    """Return a rule as `--dry-run` prints it: the first sentence of its docstring."""
+    rule = next(one for one in RULES if one.__name__.rstrip("_") == name)
+    return " ".join((rule.__doc__ or "").split()).partition(". ")[0].rstrip(".")

@@ -6,11 +6,12 @@ does not lower its cause is no advice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple
 
-from scaling.analysis.table.catalogue import mark_named, widest_quiet
+from scaling.analysis.table.catalogue import mark_named, noise
 from scaling.analysis.table.rows import Column, Row
 from scaling.quiet.notes import FOREIGN_LOAD, SLOWER_CORES
 from scaling.records.run import Header
@@ -109,14 +110,14 @@ BY_MARK: Mapping[str, Change] = {
 }
 
 # By how a note begins, of notes that explain a cause or a disturbance; `BY_MARK` has those of marks. `{programs}`:
-# the programs that used the cores.
+# the programs that used the cores; `{place}`: the rank, node or link that the note names.
 BY_NOTE: Mapping[str, str] = {
     FOREIGN_LOAD: "an idle machine: {programs} used the cores",
     SLOWER_CORES: "a machine of your own: its cores were slower at times (heat, clock, another virtual machine)",
-    "slow rank": "the core or GPU of the slow rank, which a note names",
+    "slow rank": "the core or GPU of {place}: it is slow",
     "slow and fast ranks": "the core or GPU of the slow rank, which a note names",
-    "slow link": "the slow node's cable, port or driver: python -m scaling check measures every pair",
-    "contention:": "the rank that a note names shares its core, cache or power with others",
+    "slow link": "cable, port and driver of {place}: python -m scaling check measures every pair",
+    "contention:": "{place}: it shares its core, cache or power with others",
 }
 # The notes that explain a cause, and so have the better advice.
 NOTES_OF: Mapping[str, tuple[str, ...]] = {
@@ -125,16 +126,18 @@ NOTES_OF: Mapping[str, tuple[str, ...]] = {
     "waiting": ("slow link",),
     "exposed": ("slow link",),
 }
+_PLACE = re.compile(r"[^:]+: (?P<place>.+?)(?: takes | loses |;|$)")
+# Notes that name a place; it appears on the first screen whatever the row loses.
+OF_PLACES = ("slow link", "slow rank", "slow and fast ranks", "contention:")
 # Causes that programs outside the launch make larger.
 _OF_MACHINE = ("contention", "straggling", "waiting", "unexplained")
 
 
 def rounds_needed(row: Row) -> int:
     """Return the rounds after which the row is probably not NOISY: half an interval shrinks with their root."""
-    half = found.half_width if (found := row.efficiency or row.samples_per_s) else None
-    if half is None or row.samples_per_s is None:
+    times = noise(row.efficiency, row.samples_per_s)
+    if not times:
         return 2 * max(row.rounds, 1)
-    times = half / widest_quiet(row.efficiency, row.samples_per_s)
     return min(max(ceil(row.rounds * times**2), row.rounds + 2), MOST_ROUNDS)
 
 
@@ -150,7 +153,18 @@ def of_mark(row: Row, mark: str) -> str:
 def of_note(note: str, programs: str = "") -> str:
     """Return what to do about a note, or that nothing is known."""
     found = next((text for start, text in BY_NOTE.items() if note.startswith(start)), NOTHING)
-    return found.format(programs=programs or "another program")
+    return found.format(programs=programs or "another program", place=_place(note))
+
+
+def _place(note: str) -> str:
+    found = _PLACE.match(note)
+    return found["place"] if found else ""
+
+
+def places(notes: Sequence[str]) -> Iterator[str]:
+    """Yield `slow link: node2` for the first note of each kind that names a slow place."""
+    for start in OF_PLACES[:2]:
+        yield from (f"{start}: {_place(note)}" for note in [one for one in notes if one.startswith(start)][:1])
 
 
 def _of_loss(row: Row, cause: str) -> str:
@@ -159,12 +173,17 @@ def _of_loss(row: Row, cause: str) -> str:
     return of_note(note) if note else of_cause(row, cause)
 
 
-def tries(row: Row, losses: Sequence[Column], programs: str, header: Header) -> tuple[str, ...]:
-    """Return what to try, most important first: what makes the row doubtful, then its largest loss."""
-    return tuple(dict.fromkeys(filter(None, _tries(row, losses, programs, header))))[:MOST]
+def tries(
+    row: Row, losses: Sequence[Column], programs: str, header: Header, notes: Sequence[str]
+) -> tuple[str, ...]:
+    """Return what to try, most important first: what makes the row doubtful, slow places that the `notes` of all
+    rows name, then its largest loss."""
+    return tuple(dict.fromkeys(filter(None, _tries(row, losses, programs, header, notes))))[:MOST]
 
 
-def _tries(row: Row, losses: Sequence[Column], programs: str, header: Header) -> Iterator[str]:
+def _tries(
+    row: Row, losses: Sequence[Column], programs: str, header: Header, notes: Sequence[str]
+) -> Iterator[str]:
     asks_rounds = header.program == "scaling.run"  # scaling certify decides on its rounds
     doubts = [mark for mark in BY_MARK if mark in row.flags and (mark != "NOISY" or asks_rounds)]
     yield from (of_mark(row, mark) for mark in doubts if mark_named(mark).is_wrong or mark == "FAILED")
@@ -172,6 +191,8 @@ def _tries(row: Row, losses: Sequence[Column], programs: str, header: Header) ->
     is_machine = bool(losses) and losses[0].key in _OF_MACHINE
     if disturbed and (is_machine or "NOISY" in row.flags):
         yield of_note(disturbed, programs)
+    slow = [note for start in OF_PLACES for note in notes if note.startswith(start)]
+    yield from (of_note(note) for note in slow[:1])
     yield from (of_mark(row, mark) for mark in doubts)
     if header.launch_size == 1:
         yield _more_ranks(header)

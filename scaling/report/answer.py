@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import force_setattr, replace
 
@@ -12,7 +12,9 @@ from scaling.analysis.table.catalogue import is_wrong, mark_named, serious, uncl
 from scaling.analysis.table.rows import Column, Comparison, Contender, Row, compared
 from scaling.quiet.notes import Load, joined
 from scaling.records.point import WANTED, Record
+from scaling.records.run import WarningKind
 from scaling.report import advice, imported, labels, quantities, verdict, words
+from scaling.report.curves import MOST_BUSY_PERCENT, error_is_unknown
 from scaling.report.headline import headline
 from scaling.report.material import Material
 from scaling.text import counted, decimals, legible, one_line, several
@@ -86,13 +88,13 @@ def _answer(material: Material) -> Answer:
     row = headline(material.rows)
     if row is None:
         return _without_rows(material)
-    load, losses = _load(material), _losses(row)
+    load, losses, notes = _load(material), _losses(row), _notes(row, material)
     return Answer(
         sentence=_sentence(row, material),
         stamps=_stamps(row),
         faster=tuple(_faster(material, row.world_size)),
-        lost=_lost(row, losses),
-        tries=advice.tries(row, [cause for cause, _ in losses], load.programs, material.header),
+        lost="; ".join(filter(None, (_lost(row, losses), *advice.places(notes)))),
+        tries=advice.tries(row, [cause for cause, _ in losses], load.programs, material.header, notes),
         trust="; ".join(_trust(material, load)),
     )
 
@@ -166,6 +168,12 @@ def _below(material: Material) -> str:
     return f"The largest measured row: {on}, {material.label(row)}, {_rate(row)}."
 
 
+def _notes(row: Row, material: Material) -> tuple[str, ...]:
+    """Return the notes of all rows: the headline's first, then those of larger world sizes."""
+    rows = sorted(material.rows, key=lambda one: (one is not row, -one.world_size))
+    return tuple(dict.fromkeys(note for one in rows for note in one.footnotes))
+
+
 def _rate(row: Row) -> str:
     rate = quantities.rate(row.samples_per_s, row.workload)
     return words.mean(quantities.grouped(rate)) if rate else words.NONE
@@ -226,12 +234,37 @@ def _trust(material: Material, load: Load) -> Iterator[str]:
     rounds = max((row.efficiency.n if row.efficiency else row.rounds for row in material.rows), default=0)
     yield counted(rounds, "round")
     yield from load.summary()
+    yield from _warned(material, load)
     for mark in catalogue.MARKS:
         rows = [row for row in material.rows if mark.name in row.flags]
         if rows and mark.is_complaint:
             yield f"{mark.name}: {len(rows)} of {counted(len(material.rows), 'row')}"
     if rows := [row for row in material.rows if "VERIFIED" in row.flags]:
         yield f"bytes VERIFIED in {len(rows)} of {counted(len(material.rows), 'row')}"
+
+
+# By kind of warning, without those that a mark or the load has.
+_WARNINGS: Mapping[WarningKind, str] = {
+    "busy-cpus": f"CPUs over {MOST_BUSY_PERCENT} % busy while they emulated",
+    "lost-cpus": "ranks with other CPUs than promised",
+    "shared-servers": "servers on training nodes",
+    "other": "other warnings",
+}
+
+
+def _warned(material: Material, load: Load) -> Iterator[str]:
+    """Yield what `--verbose` warns of, briefly, with the number of points or rows."""
+    if load.kind and not load.again:
+        yield load.brief(load.kind)
+    points = counted(len(material.records), "point")
+    if partly := material.partly_failed:
+        yield f"{len(partly)} of {points} failed"
+    for kind, says in _WARNINGS.items():
+        count = sum(any(one.kind == kind for one in record.warnings) for record in material.records)
+        if count:
+            yield f"{says} in {count} of {points}"
+    if rows := [row for row in material.rows if error_is_unknown(row)]:
+        yield f"the emulator's own error is unknown in {len(rows)} of {counted(len(material.rows), 'row')}"
 
 
 # ---------------------------------------------------------------- faster

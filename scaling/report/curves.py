@@ -170,13 +170,20 @@ def _emulating(row: Row) -> Phrase:
     return () if used is None else (Quantity(value=used, digits=0, unit=PERCENT),)
 
 
+def error_is_unknown(row: Row) -> bool:
+    """Whether the emulator's own error is unknown: on a busy machine, or where no bound holds."""
+    if row.world_size == 1 or row.emulation is None:
+        return False
+    return row.emulation.error_fraction is None or (row.machine_cpu_percent or 0.0) > MOST_BUSY_PERCENT
+
+
 def _late(row: Row, found: Emulation) -> Phrase:
     """Return `up to 0.5 % (last bucket 6.5 ms, on the links 3.4 ms)`; unknown on a busy machine."""
     if row.world_size == 1:
         return ()
     if found.error_fraction is None:
         return ("unknown: the bound is for DDP's default buckets over a ring",)
-    if (row.machine_cpu_percent or 0.0) > MOST_BUSY_PERCENT:
+    if error_is_unknown(row):
         return ("unknown, the machine was busy",)
     on_links: Phrase = (", on the links ", quantities.milliseconds(found.wire_s)) if found.wire_s else ()
     took = quantities.milliseconds(found.tail_s)

@@ -18,6 +18,7 @@ from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Analysis, Row
 from scaling.analysis.table.unmeasured import Judged, judged
 from scaling.records.burn_in import PointSummary, asked_s
+from scaling.records.events import Failed
 from scaling.records.run import Certificate, Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
 from scaling.report import labels, verdict
@@ -133,7 +134,18 @@ class Material:
         failures = [row.failed for row in found.rows]
         failures += [*(one.failed for one in found.baselines), *(one.failed for one in found.trainings)]
         repetitions = {row.rounds_tried for row in found.rows}, {len(one.seeds) for one in found.trainings}
-        return not failures or any(failures) or any(len(counts) > 1 for counts in repetitions)
+        has_failed = any(failures) or any(isinstance(record.outcome, Failed) for record in self.records)
+        return not failures or has_failed or any(len(counts) > 1 for counts in repetitions)
+
+    @cached_property
+    def partly_failed(self) -> tuple[PointRecord, ...]:
+        """The failed points that are no failed row: control runs, and single rounds."""
+        told = {record.point.key for row in self.rows if row.failed for record in self.cell(row).records}
+        return tuple(
+            record
+            for record in self.records
+            if isinstance(record.outcome, Failed) and record.point.key not in told
+        )
 
     @property
     def _spent_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from scaling.analysis.table.rows import Column, Verdict
 from scaling.records.point import Record
@@ -24,9 +24,9 @@ class Quantity(Record, frozen=True, kw_only=True):
     is_noise: bool = False
 
     @property
-    def half_width(self) -> float | None:
-        """Half of the interval; None without one."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+    def negated(self) -> Quantity:
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return replace(self, value=-self.value, low=low, high=high)
 
 
 class Against(Record, frozen=True, kw_only=True):

@@ -61,7 +61,7 @@ def fraction(value: float, interval: Estimate | None = None, digits: int = 1) ->
 def part(value: float, interval: Estimate | None) -> Quantity:
     """Convert a cause's fraction. Without an interval it is noise, unless it is zero by construction."""
     found = fraction(value, interval)
-    return found if found.half_width is not None else replace(found, is_noise=abs(value) > NOTHING)
+    return found if found.low is not None else replace(found, is_noise=abs(value) > NOTHING)
 
 
 def speedup(estimate: Estimate | None) -> Quantity | None:

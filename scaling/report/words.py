@@ -7,33 +7,17 @@ from itertools import takewhile
 
 from scaling.analysis.table.rows import Column
 from scaling.report.parts import Against, Baseline, Cell, Line, Phrase, Quantity, Value
+from scaling.text import fixed, plus_minus
 
 NONE = "-"
-# A mean with its unit, and half its interval.
+# A mean with its unit, and its interval: `± 0.8` or `(30.6 to 361.0)`.
 Parts = tuple[str, str]
-
-
-def number(value: float, digits: int, *, grouped: bool = False) -> str:
-    """Format with fixed digits, without a minus before zero."""
-    shown = f"{value:{',' if grouped else ''}.{digits}f}"
-    return shown.removeprefix("-") if float(shown.replace(",", "")) == 0 else shown
 
 
 def mean(quantity: Quantity, *, with_unit: bool = True) -> str:
     """Return the mean with its unit: `93.1 %`."""
     unit = f" {quantity.unit}" if with_unit and quantity.unit else ""
-    return number(quantity.value, quantity.digits, grouped=quantity.grouped) + unit
-
-
-def half(quantity: Quantity) -> str:
-    """Return half of the interval without the unit; "" without an interval."""
-    width = quantity.half_width
-    return "" if width is None else number(width, quantity.digits, grouped=quantity.grouped)
-
-
-def plus_minus(of: str, half_: str) -> str:
-    """Return `93.1 % ± 0.8`; the mean alone without an interval."""
-    return f"{of} ± {half_}" if half_ else of
+    return fixed(quantity.value, quantity.digits, grouped=quantity.grouped) + unit
 
 
 def against(cell: Against) -> str:
@@ -43,14 +27,19 @@ def against(cell: Against) -> str:
     if found is None:
         return NONE if cell.verdict == "not compared" else cell.verdict
     if cell.verdict in ("slower", "faster"):
-        size = number(abs(found.value), found.digits)
-        return f"{plus_minus(size, half(found))} {found.unit} {cell.verdict}"
-    said = f"{plus_minus(number(found.value, found.digits), half(found))} {found.unit}"
+        size = found.negated if found.value < 0 else found
+        return f"{_without_unit(size)} {found.unit} {cell.verdict}"
+    said = f"{_without_unit(found)} {found.unit}"
     return said if cell.verdict in ("not compared", "not separated") else f"{cell.verdict}, {said}"
 
 
+def _without_unit(quantity: Quantity) -> str:
+    return stamped(*parts(quantity, with_unit=False))
+
+
 def parts(quantity: Quantity, *, with_unit: bool = True) -> Parts:
-    return mean(quantity, with_unit=with_unit), half(quantity)
+    ends = plus_minus(quantity.value, quantity.low, quantity.high, quantity.digits, grouped=quantity.grouped)
+    return mean(quantity, with_unit=with_unit), ends
 
 
 def cells(line: Line, columns: Iterable[Column]) -> list[Parts]:
@@ -69,10 +58,10 @@ def cell(of: Cell, column: Column) -> Parts:
         case Against():
             return against(of), ""
         case Quantity():
-            shown, width = parts(of, with_unit=column.unit_in_cells)
+            shown, ends = parts(of, with_unit=column.unit_in_cells)
             if column.brackets_noise:  # a blank keeps digits aligned
                 shown = f"({shown})" if of.is_noise else f"{shown} "
-            return shown, width if column.shows_interval else ""
+            return shown, ends if column.shows_interval else ""
 
 
 def baseline(line: Baseline) -> tuple[Parts, Parts, Parts, Parts]:
@@ -83,7 +72,7 @@ def baseline(line: Baseline) -> tuple[Parts, Parts, Parts, Parts]:
 
 
 def text(phrase: Phrase) -> str:
-    return "".join(part if isinstance(part, str) else plus_minus(*parts(part)) for part in phrase)
+    return "".join(part if isinstance(part, str) else stamped(*parts(part)) for part in phrase)
 
 
 def value(at: Value) -> str:

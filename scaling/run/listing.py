@@ -15,7 +15,7 @@ from scaling.records import network
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Device, Point, own_name
 from scaling.run.enrolment import by_name
-from scaling.text import counted, duration, printable, ranges
+from scaling.text import counted, duration, percent, printable, ranges
 from scaling.tools.emulated import profiles
 from scaling.tools.emulated.profiles import Profile
 from scaling.workloads import data, models, walk
@@ -136,13 +136,17 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     place = f" in {config.data_dir}" if config.data_dir else ""
     lines.append(f"model {config.model}, data {config.data}{place}, {_batch(config)}")
     if made.device == "emulated":
-        lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
-    lines += ["not given, filled in by these rules of scaling/plan/rules.py:", *map(_filled, made.filled)]
+        error = made.emulation_error
+        known = "unknown" if error is None else f"up to {percent(error, 1)} of a step"
+        scaled = f"sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both"
+        lines.append(f"emulated: {scaled}; the emulator's own error is {known}")
+    lines += ["not given, filled in by rules:", *map(_filled, made.filled)]
     taking_turns = ", taking turns side by side" if made.side_by_side else ""
     rounds = "each round" if made.burn_in_s else f"each of {made.rounds} rounds"
     lines.append(f"points of {rounds}{taking_turns}:")
     lines += _points(made.cells, made)
     lines += open_servers(made.cells)
+    lines += [f"  out of memory: {text}" for text in made.memory_doubts]
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
     lines += [
         f"  refused: {point.label}: {made.refused[point.cell]}"
@@ -172,7 +176,8 @@ def _filled(one: rules.Filled) -> str:
         for name, value in one.fields.items()
     }  # fmt: skip
     alone = texts.get(one.rule) if len(texts) == 1 else None
-    return f"  {one.rule:<16}{alone or ', '.join(f'{name} {text}' for name, text in texts.items())}"
+    values = alone or ", ".join(f"{name} {text}" for name, text in texts.items())
+    return f"  {one.rule:<16}{values} ({rules.text_of(one.rule)})"
 
 
 def open_servers(cells: Iterable[Point]) -> list[str]:

@@ -171,7 +171,7 @@ def measure(
     )
     try:
         screen.opened(header, len(made.cells) * made.rounds)
-        for line in listing.open_servers(made.cells):
+        for line in (*made.memory_doubts, *listing.open_servers(made.cells)):
             screen.note(line)
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
@@ -263,7 +263,7 @@ def _conclude(
     stopped: Interrupted | None = None
     try:
         if page and not early:
-            _write_page(opened.folder, ending)
+            page = _write_page(opened.folder, ending)
     except Interrupted as stop:  # the answer is printed all the same
         stopped, page = stop, ""
     _give(material, Place(str(opened.folder), page, material.lacks or early, ending.event), stream, ending)
@@ -293,11 +293,13 @@ def _kept(opened: store.Store, stream: Stream) -> Material:
     )
 
 
-def _write_page(folder: Path, ending: Ending) -> None:
+def _write_page(folder: Path, ending: Ending) -> str:
+    """Return the page's path; "" if it was not written."""
     try:
-        write_page(folder, ending.look, anonymous=ending.hidden is not None)
+        return str(write_page(folder, ending.look, anonymous=ending.hidden is not None))
     except StoreError as error:
         ending.complain(error)
+        return ""
 
 
 def _give(material: Material, place: Place, stream: Stream, ending: Ending) -> None:

@@ -35,6 +35,7 @@ from scaling.records.run import PointRecord
 from scaling.records.task import Clocks, Command, Evaluate, Inspect, Run, Task, Train
 from scaling.sweep import warmup
 from scaling.sweep.ended import WELL, Evidence, how_it_ended
+from scaling.sweep.outcome import cause_of, spared
 from scaling.sweep.state import ChildState, PointState, commanded, failing, fold
 from scaling.transport.base import Mailbox
 from scaling.workloads import schedule
@@ -145,7 +146,7 @@ class Attempt:
         self._so_far: dict[tuple[int, str], Ended] = {}
         self._pausing: set[int] = set()
         self.stood: dict[int, Paused] = {}
-        self._released = self._started = False
+        self._released = self._started = self._is_measured = False
         exchanges, windows = point.kind in EXCHANGING, bench.plan.config.windows or defaults.MOST_TURNS
         self.state = PointState(
             point=point,
@@ -278,6 +279,8 @@ class Attempt:
         elif command := decide_training(self.state):
             self.tell(command)
             return True
+        else:
+            self._is_measured = True
         return False
 
     def inspect(self, rank: int | None) -> bool:
@@ -288,7 +291,8 @@ class Attempt:
         return command is not None
 
     def account(self) -> None:
-        """Have agents report their readings of the measured windows."""
+        """Have agents report their readings of the measured windows, which are all in."""
+        self._is_measured = True
         self._order(self._agents, Account(attempt=self.attempt))
 
     def pause(self) -> None:
@@ -405,3 +409,10 @@ class Attempt:
 
         ranks, helpers = tuple(map(ended_well, self.state.ranks)), tuple(map(ended_well, self.state.helpers))
         return replace(self.state, ranks=ranks, helpers=helpers)
+
+    @property
+    def final(self) -> PointState:
+        """The state of an attempt that is over. A failure after the measured windows costs what it would have
+        added, not the point."""
+        failure = cause_of(self.state) if self._is_measured else None
+        return spared(self.so_far, failure) if failure else self.state

@@ -184,7 +184,7 @@ class Epoch:
 
     def states(self) -> list[PointState]:
         """Return the points that are over, without those to be measured again."""
-        return [attempt.state for attempt in self.attempts if not self._is_crowded_out(attempt)]
+        return [attempt.final for attempt in self.attempts if not self._is_crowded_out(attempt)]
 
     @property
     def left(self) -> list[Point]:
@@ -197,7 +197,7 @@ class Epoch:
 
     def _is_crowded_out(self, attempt: Attempt) -> bool:
         """Whether a point ran out of memory beside other points on GPUs."""
-        failure = attempt.state.failure
+        failure = attempt.final.failure
         return self.gpus is not None and self._most > 1 and failure is not None and failure.cause == "oom"
 
     def lose(self, silent: Collection[int], why: str) -> None:

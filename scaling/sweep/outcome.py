@@ -7,20 +7,21 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from scaling.analysis.measured import device_use
+from scaling.analysis.table.footnotes import describe
 from scaling.quiet import notes as quiet
 from scaling.records.events import Ended, Failed, Finished, Inspected
 from scaling.records.run import HelperRecord, PointRecord, PointWarning, RankRecord, WarningKind
-from scaling.sweep.ended import most_certain
+from scaling.records.task import Command, Finish, Inspect, Rest, Run
+from scaling.sweep.ended import WELL, most_certain
 from scaling.sweep.state import ChildState, PointState
 from scaling.sweep.warmup import drift_per_s
 
 # Above this load an emulated step also depends on CPU time, not only on its sleeps and its bytes.
 MOST_BUSY_PERCENT = 80
 RETRIED = ("port-taken",)
-UNCHECKED = PointWarning(
-    kind="other",
-    text="the run was ended after the measured windows: the parameters of the ranks were not compared",
-)
+LATE_PHASES: dict[type[Command] | type[None], str] = {Inspect: "digest or uncounted steps", Finish: "digest"}
+NOT_COMPARED = "the parameters of the ranks were not compared"
+UNCHECKED = PointWarning(kind="other", text=f"the run was ended after the measured windows: {NOT_COMPARED}")
 
 
 def retries_of(state: PointState) -> tuple[str, ...]:
@@ -58,6 +59,18 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
     )
 
 
+def spared(state: PointState, failure: Failed) -> PointState:
+    """Return the state of a point that failed after its measured windows, without the failure and without the part
+    of its soak or uncounted steps that it had."""
+    ranks = tuple(replace(rank, ending=WELL) for rank in state.ranks)
+    if not isinstance(state.command, Finish):
+        ranks = tuple(replace(rank, inspected=None) for rank in ranks)
+    if isinstance(state.command, Run | Rest):
+        ranks = tuple(replace(rank, later=()) for rank in ranks)
+    helpers = tuple(replace(helper, ending=WELL) for helper in state.helpers)
+    return replace(state, ranks=ranks, helpers=helpers, failure=None, spared=failure)
+
+
 def record_so_far(state: PointState, *, now_s: float) -> PointRecord:
     """Make the record of a point whose measured windows are in; the record of its end replaces it."""
     record = record_of(state, ended_s=now_s)
@@ -76,7 +89,7 @@ def cause_of(state: PointState) -> Failed | None:
 
 
 def _must_agree(state: PointState) -> bool:
-    return state.synchronous and state.point.kind in ("exchange", "train")
+    return state.synchronous and state.point.kind in ("exchange", "train") and not state.spared
 
 
 def _different_digests(state: PointState) -> Failed | None:
@@ -118,6 +131,10 @@ Warnings = Iterator[tuple[WarningKind, str]]
 
 
 def _warnings(state: PointState) -> Warnings:
+    if state.spared:
+        phase = LATE_PHASES.get(type(state.command), "soak")
+        unchecked = "" if len(state.ranks) == 1 else f"; {NOT_COMPARED}"
+        yield "other", f"{phase} failed after the measured windows: {describe(state.spared)}{unchecked}"
     if not state.settled:
         seconds = sum(window.seconds for window in state.ranks[0].warmup)
         change = f"a step's time changed by {100 * drift_per_s(state):+.2f} % per second"

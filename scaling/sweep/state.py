@@ -79,6 +79,7 @@ class PointState(Record, frozen=True, kw_only=True):
     `told`, `chunk_done`: numbers of ranks with the running command, and of those that are done with it.
     `crowding`: why its ranks have fewer CPUs than intended, so that nothing is claimed.
     `failure`: the first failure, which is the cause; its consequences are recorded as cancelled.
+    `spared`: a failure after the measured windows, which does not fail the point.
     `epoch`: number shared by points that live side by side; None for a point alone.
     """
 
@@ -104,6 +105,7 @@ class PointState(Record, frozen=True, kw_only=True):
     crowding: str = ""
     gpus: tuple[str, ...] = ()
     failure: Failed | None = None
+    spared: Failed | None = None
     retries: tuple[str, ...] = ()
     epoch: int | None = None
 

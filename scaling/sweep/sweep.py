@@ -47,6 +47,7 @@ from scaling.sweep.outcome import record_of, record_so_far
 from scaling.sweep.state import Ahead, Work, ahead
 from scaling.sweep.turns import Quiet
 from scaling.sweep.view.plain import View
+from scaling.sweep.warmup import SINGLE_STEPS
 from scaling.text import counted, duration
 from scaling.transport.base import Mailbox
 
@@ -237,7 +238,7 @@ class Sweep:
         self._done = set[str]() if self.burn_in else done_keys(records)
         self._earlier = self._total = 0  # points of earlier rounds whose keys are forgotten; all that are planned
         self._before = self._base = self._count  # points before this run, and before the running epoch
-        self._planned_s = sum(map(plan.seconds, plan.groups)) / len(plan.cells) if plan.estimate_s else 0.0
+        self._step_s: float | None = None  # of the longest step so far
         self._begun_s = self._told_s = clock()
         self._soak_s = self._soaked_s = 0.0  # planned soak of the group; soaks of epochs that are over
         self._epoch: Epoch | None = None
@@ -366,7 +367,16 @@ class Sweep:
         done, soaked_s = max(self._count, self._base + running), self._soaked_s + soaks_s
         measured_s = self._clock() - self._begun_s - soaked_s
         work = Work(done, self._total, measured=done - self._before, measured_s=measured_s)
-        return ahead(work, planned_s=self._planned_s, soaked_s=soaked_s, soak_s=self._soaked_s + self._soak_s)
+        return ahead(work, planned_s=self._planned_s(), soaked_s=soaked_s, soak_s=self._soaked_s + self._soak_s)
+
+    def _planned_s(self) -> float:
+        """Seconds of a point by the plan: of the model's operations, or of the longest step that ran so far."""
+        for attempt in self._epoch.attempts if self._epoch else ():
+            for warm in (rank.warmup[SINGLE_STEPS - 1 : SINGLE_STEPS] for rank in attempt.state.ranks):
+                self._step_s = max((self._step_s or 0.0, *(window.seconds / window.steps for window in warm)))
+        plan = self.plan
+        seconds = sum(plan.seconds(group, self._step_s or None) for group in plan.groups)
+        return seconds / len(plan.cells) if plan.estimate_s else 0.0
 
     def _tell(self) -> None:
         now_s = self._clock()

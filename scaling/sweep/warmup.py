@@ -44,6 +44,8 @@ def pace_of(
     `warm_up_s`: the least seconds of warm-up if given. `warms_gpus`: this point warms up the GPUs for all points
     that take turns with it.
     """
+    if point.hardware.device == "emulated" and not takes_turns:  # sleeping devices do not warm up
+        return Pace(window_s=window_s, floor_windows=1, floor_s=warm_up_s or 0.0, judged=False)
     if not takes_turns or warms_gpus:
         floor_s, ceiling_s = defaults.warm_up_s(point.hardware.device, warm_up_s)
         return Pace(window_s=window_s, floor_s=floor_s, ceiling_s=ceiling_s)

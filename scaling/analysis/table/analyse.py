@@ -76,7 +76,7 @@ def differing(headers: Sequence[Header]) -> dict[str, str]:
 def launch(header: Header) -> dict[str, str]:
     """Return what a run was launched with, by name: hosts, devices, code, versions, variables."""
     own = {what: of(header) for what, of in _COMPARED.items()}
-    versions = {f"versions of {name}": version for name, version in _versions(header).items()}
+    versions = {f"{VERSIONS}{name}": version for name, version in _versions(header).items()}
     values = joined_variables(header.hosts)
     return own | versions | {f"{VALUES}{name}": value for name, value in values.items()}
 
@@ -104,8 +104,8 @@ def _emulation(header: Header) -> str:
     return f"{config.get('device')}, sizes / {config.get('shrink', 1):g}, times x {config.get('dilate', 1):g}"
 
 
-VALUES = "values of "
-HOSTS, VERSION, CODE = "hosts", "versions of scaling", "revisions of its code"
+VALUES, VERSIONS = "values of ", "versions of "
+HOSTS, VERSION, CODE = "hosts", f"{VERSIONS}scaling", "revisions of its code"
 # Launches that differ in these are still compared: the code is under test, and CI runners have changing names.
 EXPECTED = frozenset({HOSTS, VERSION, CODE})
 _COMPARED: Mapping[str, Callable[[Header], str]] = {

@@ -44,18 +44,15 @@ def _proves(verdict: Verdict) -> Callable[[Found], bool]:
 NOISY_FROM, NOISY_UP_TO = 0.05, 0.10
 
 
-def widest_quiet(efficiency: Estimate | None, rate: Estimate) -> float:
-    """Return the largest half interval of a row that is not NOISY: of its efficiency, else of its rate."""
-    if efficiency is None:
-        return NOISY_UP_TO * rate.mean
-    return min(max(abs(1 - efficiency.mean), NOISY_FROM), NOISY_UP_TO)
-
-
-def _is_noisy(efficiency: Estimate | None, rate: Estimate | None) -> bool:
-    if rate is None:
-        return False
-    half = (efficiency or rate).half_width
-    return half is not None and half > widest_quiet(efficiency, rate)
+def noise(efficiency: Estimate | None, rate: Estimate | None) -> float:
+    """Return half an interval over that of the widest quiet row: the larger one of efficiency and rate. Above 1
+    the row is NOISY; 0 without intervals."""
+    found = []
+    if efficiency is not None:
+        found.append((efficiency, min(max(abs(1 - efficiency.mean), NOISY_FROM), NOISY_UP_TO)))
+    if rate is not None:
+        found.append((rate, NOISY_UP_TO * rate.mean))
+    return max((one.half_width / widest for one, widest in found if one.half_width is not None), default=0.0)
 
 
 def _joins_one(efficiency: Estimate | None) -> bool:
@@ -82,9 +79,9 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: oversubscribed(cell.records),
          claimless="ranks share cores or a GPU", serious=4, drawn=4, hollow=True, line=None,
          about="ranks shared cores or a GPU: neither speedup nor efficiency is claimed"),
-    Mark(name="NOISY", of_row=lambda found: _is_noisy(found.efficiency, found.rate),
+    Mark(name="NOISY", of_row=lambda found: noise(found.efficiency, found.rate) > 1,
          meaning="half the 95 % interval is larger than the loss of efficiency that the row claims (a loss "
-                 "counts as at least 5 and at most 10 points), or than 10 % of a rate without efficiency."),
+                 "counts as at least 5 and at most 10 points), or than 10 % of the rate."),
     Mark(name="ONE-ROUND", of_row=lambda found: len(found.cell.times) == 1 or _joins_one(found.efficiency),
          meaning="a single round joins the figure and its control runs: no interval, and no comparison."),
     Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency),

@@ -112,7 +112,7 @@ LEAVING_FAULTS: dict[str, Fault] = {
 }
 EARLY_FAULTS: dict[str, Fault] = {"hang-before-ready": _hang, "port": _port, "port-always": _port_always}
 # The trainer, its tracer and the server have these.
-ELSEWHERE = ("nan", "digest", "trace", "server")
+ELSEWHERE = ("nan", "digest", "digest-raise", "trace", "server")
 
 
 OPTIONS: Mapping[str, Option] = {

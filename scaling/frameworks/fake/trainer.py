@@ -185,6 +185,8 @@ class FakeTrainer:
         return Learnt(dict(weights.draw(models.at(self._task.point), self._task.seed)), ())
 
     def digest(self) -> str | None:
+        if self._steps and self._fails("digest-raise"):
+            raise RuntimeError("scripted failure of the digest")
         return f"differs-{self._task.rank}" if self._fails("digest") else "fake" if self._steps else "begun"
 
     def peak_memory_bytes(self) -> int:

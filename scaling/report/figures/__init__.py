@@ -39,7 +39,7 @@ from scaling.report.figures.parts import (
 from scaling.report.figures.scaling import efficiency, speedup
 from scaling.report.headline import headline
 from scaling.report.material import Material
-from scaling.text import HOUR_S, MINUTE_S, counted, decimals, duration
+from scaling.text import HOUR_S, MINUTE_S, counted, decimals, duration, fixed
 
 EFFICIENCY = "efficiency"
 LABEL_WIDTH = 34
@@ -189,8 +189,8 @@ def rounds(material: Material) -> Iterator[Figure]:
         rates = material.cell(row).rates
         found.append(Spread(label, tuple(100 * (rate / fmean(rates) - 1) for rate in rates), drawn(row.flags)))
     widest = max(found, key=lambda one: max(one.values) - min(one.values))
-    low, high = (words.number(end(widest.values), 1) for end in (min, max))
-    lines = ((one.label, ", ".join(words.number(value, 2) for value in one.values), one.mark) for one in found)
+    low, high = (fixed(end(widest.values), 1) for end in (min, max))
+    lines = ((one.label, ", ".join(fixed(value, 2) for value in one.values), one.mark) for one in found)
     yield Figure(
         "rounds",
         "Every round, against the mean of its row",
@@ -254,7 +254,7 @@ def _grid(records: Iterable[PointRecord]) -> tuple[dict[tuple[int, str], Steps],
             for rank in record.ranks
             if rank.windows
         }
-        if steps:
+        if any(steps.values()):
             middle = median(chain.from_iterable(steps.values()))
             breaks.append(width)
             for who, found in steps.items():
@@ -419,7 +419,7 @@ def burn_in(material: Material) -> Iterator[Figure]:
         f"Over time: {name}",
         says=f"{name} over {duration(one.whole.end_s)}, {len(one.stretches)} stretches",
         body=Strips(across, shown),
-        table=_strips_table(shown, lambda value: words.number(value, decimals(value), grouped=True)),
+        table=_strips_table(shown, lambda value: fixed(value, decimals(value), grouped=True)),
         stamps=serious(("EMULATED",) if one.hardware.profile else ()),
     )
 

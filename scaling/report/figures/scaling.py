@@ -129,9 +129,11 @@ def _body(
 
 
 def _figure(name: str, title: str, body: Curves, rows: Sequence[Row], shown: Shown) -> Figure:
-    kept = {curve.number for curve in sorted(body.curves, key=_worth, reverse=True)[:MOST]}
+    worth = {curve.number: _worth(curve) for curve in sorted(body.curves, key=_worth)}
+    kept = sorted(worth, key=lambda number: worth[number], reverse=True)[:MOST]
     drawn = body._replace(curves=tuple(curve for curve in body.curves if curve.number in kept))
-    more, unit = len(body.curves) - len(drawn.curves), " %" if body.is_percent else ""
+    unit = " %" if body.is_percent else ""
+    more = len(worth) - len(kept)
     ends = [
         f"{curve.label} {dot.value:,.{decimals(dot.value)}f}{unit} at N={dot.world_size}"
         for curve in drawn.curves
@@ -144,7 +146,7 @@ def _figure(name: str, title: str, body: Curves, rows: Sequence[Row], shown: Sho
         body=drawn,
         table=Table(("strategy", "N", body.upright, "marks"), tuple(_lines(body, shown))),
         stamps=serious({flag for row in rows for flag in row.flags}),
-        left_out=f"{more} of {len(body.curves)} strategies, {_LOWEST}" if more else "",
+        left_out=f"{more} of {len(worth)} strategies, {_LOWEST}" if more else "",
     )
 
 
@@ -158,6 +160,6 @@ def _lines(body: Curves, shown: Shown) -> Iterator[tuple[str, ...]]:
     for curve in body.curves:
         for dot in curve.dots:
             found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0)) if dot.claimed else None
-            mark = f"{dot.mark}, ± half of the 80 % interval" if curve.band else dot.mark
+            mark = f"{dot.mark}, 80 % interval" if curve.band else dot.mark
             yield curve.label, str(dot.world_size), words.text((found,)) if found else words.NONE, mark
     yield from ((cross.label, str(cross.world_size), words.NONE, "FAILED") for cross in body.crosses)

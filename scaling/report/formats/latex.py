@@ -41,7 +41,7 @@ def _section(section: Section, doc: Document) -> Iterator[str]:
     for line in section.lines:
         if line.above:
             rows.append(rf"\midrule \multicolumn{{{len(columns) + 1}}}{{l}}{{{escaped(line.above)}}} \\")
-        texts = [words.plus_minus(*cell).strip() for cell in words.cells(line, columns)]
+        texts = [words.stamped(*cell).strip() for cell in words.cells(line, columns)]
         texts += [""] * (len(columns) - len(texts))
         rows.append(_row([*map(escaped, texts), _stamps(line)]))
     kinds = "".join("l" if column.is_text else "r" for column in columns)
@@ -55,7 +55,7 @@ def _section(section: Section, doc: Document) -> Iterator[str]:
 def _baselines(table: Baselines, doc: Document) -> Iterator[str]:
     rows = []
     for line in table.lines:
-        texts = [escaped(words.plus_minus(*cell).strip()) for cell in words.baseline(line)]
+        texts = [escaped(words.stamped(*cell).strip()) for cell in words.baseline(line)]
         rows.append(_row([*texts, escaped(words.stamped(*line.flags)) + _notes(line.marks)]))
     title = f"Baselines, {table.rate_unit}"
     headings = ["", "", escaped(table.rate_unit), "", ""]

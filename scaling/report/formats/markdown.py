@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.table.cost import Pricing
@@ -44,7 +45,7 @@ def _baselines(table: Baselines) -> Iterable[str]:
 
 def _baseline_rows(table: Baselines) -> Iterable[Sequence[str]]:
     for line in table.lines:
-        *cells, last = (_safe(words.plus_minus(*cell)) for cell in words.baseline(line))
+        *cells, last = (_safe(words.stamped(*cell)) for cell in words.baseline(line))
         yield (*cells, words.stamped(last, *map(_safe, line.flags), _marks(line.marks)))
 
 
@@ -71,7 +72,7 @@ def _rows(section: Section) -> Iterable[Sequence[str]]:
 
 def _row(line: Line, section: Section) -> tuple[str, ...]:
     """Put `says` into the first free cell, since GitHub cannot join cells."""
-    cells = [words.plus_minus(*cell) for cell in words.cells(line, section.columns)]
+    cells = [words.stamped(*cell) for cell in words.cells(line, section.columns)]
     cells += [line.says] if line.says else []
     cells += [""] * (len(section.columns) - len(cells))
     notes = _safe(words.stamped(*line.stamps, words.text(line.remark)))
@@ -92,6 +93,7 @@ def _safe(text: str) -> str:
     """Escape markup, links, pictures and the ends of cells."""
     for sign in "\\|<*_`[]&":
         text = text.replace(sign, f"\\{sign}")
+    text = re.sub(r"(?<!\w)@(?=\w)", "@<!-- -->", text)  # names without this mention a person
     return " ".join(text.split())
 
 

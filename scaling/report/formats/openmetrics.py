@@ -145,7 +145,7 @@ def _of_row(row: Row, labels: dict[str, str]) -> Iterator[Sample]:
     yield from _estimated("scaling_speedup", RATIO, row.speedup if claims else None, labels)
     yield from _estimated("scaling", RATE, row.samples_per_s, labels)
     about = "1 if a round of this point failed, else 0."
-    yield Sample(name="scaling_point_failed", help=about, labels=labels, value=row.failed is not None)
+    yield Sample(name="scaling_point_failed", help=about, labels=labels, value=row.rounds < row.rounds_tried)
     for mark in row.flags:
         about = "1 for each mark of a row, such as NOISY or MISLABELLED."
         yield Sample(name="scaling_mark", help=about, labels={**labels, "mark": mark}, value=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
@@ -14,6 +15,7 @@ from scaling.analysis.table.catalogue import EFFICIENCY, NAME, RATE, SPEEDUP, WO
 from scaling.analysis.table.footnotes import describe
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.burn_in import asked_s
+from scaling.records.events import Failed
 from scaling.report import burn_in, facts, quantities, words
 from scaling.report.answer import answer, largest_loss
 from scaling.report.formats import terminal
@@ -73,14 +75,18 @@ def _answer(material: Material, width: int) -> Iterator[Text]:
 
 
 def _failures(material: Material) -> Iterator[tuple[str, str]]:
-    """Yield each cause of failure once, with the rows that have it."""
+    """Yield each cause of failure once, with the rows and points that have it."""
     by_cause: dict[str, list[str]] = {}
     for row in material.rows:
         if row.failed is not None:
             name = f"{material.label(row)} N={row.world_size}"
             by_cause.setdefault(shortened(describe(row.failed)), []).append(name)
-    for cause, rows in list(by_cause.items())[:MOST_FAILURES]:
-        yield "failed", f"{', '.join(rows)}: {cause}"
+    for record in material.partly_failed:
+        if isinstance(record.outcome, Failed):
+            by_cause.setdefault(shortened(describe(record.outcome)), []).append(record.point.label)
+    for cause, points in list(by_cause.items())[:MOST_FAILURES]:
+        more = len(points) - MOST_FAILURES
+        yield "failed", f"{', '.join(points[:MOST_FAILURES])}{f' and {more} more' if more > 0 else ''}: {cause}"
 
 
 def _changes(material: Material) -> Iterator[tuple[str, str]]:
@@ -88,11 +94,12 @@ def _changes(material: Material) -> Iterator[tuple[str, str]]:
 
 
 _GLUE = "\N{NO-BREAK SPACE}"
+_INTERVAL = re.compile(r" %| ± | \(-?[\d.,]+ to -?[\d.,]+\)")
 
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Wrap at spaces; a number is not separated from its unit and interval."""
-    glued = text.replace(" %", f"{_GLUE}%").replace(" ± ", f"{_GLUE}±{_GLUE}")
+    glued = _INTERVAL.sub(lambda found: found[0].replace(" ", _GLUE), text)
     lines = wrap(glued, width, break_on_hyphens=False, break_long_words=False)
     return [line.replace(_GLUE, " ") for line in lines]
 

@@ -83,10 +83,14 @@ def line_cells(lines: Sequence[Line], columns: Sequence[Column]) -> list[tuple[s
     return aligned([words.cells(line, columns) for line in lines], [column.is_text for column in columns])
 
 
+# Begin of an interval that is not skewed.
+HALF = "± "
+
+
 def aligned(rows: Sequence[Sequence[Parts]], is_text: Sequence[bool] = ()) -> list[tuple[str, ...]]:
-    """Pad the cells so that the ± of a column are aligned; rows may end early."""
+    """Pad the cells so that means and ± of a column are aligned; rows may end early."""
     padded = [
-        [words.plus_minus(*cell) for cell in column] if text else _aligned(column)
+        [words.stamped(*cell) for cell in column] if text else _aligned(column)
         for column, text in zip_longest(zip_longest(*rows, fillvalue=("", "")), is_text)
         if column
     ]
@@ -94,19 +98,21 @@ def aligned(rows: Sequence[Sequence[Parts]], is_text: Sequence[bool] = ()) -> li
 
 
 def _aligned(column: Sequence[Parts]) -> list[str]:
-    means = max((len(mean) for mean, half in column if not _is_text(mean, half)), default=0)
-    halves = max(len(half) for _, half in column)
-    if not halves:
+    means = max((len(mean) for mean, ends in column if not _is_text(mean, ends)), default=0)
+    halves = max((len(ends) - len(HALF) for _, ends in column if ends.startswith(HALF)), default=0)
+    padded = [f"{HALF}{ends[len(HALF) :]:>{halves}}" if ends.startswith(HALF) else ends for _, ends in column]
+    room = max(map(len, padded))
+    if not room:
         return [mean for mean, _ in column]
     return [
-        mean if _is_text(mean, half) else f"{mean:>{means}}{' ± ' if half else '   '}{half:>{halves}}"
-        for mean, half in column
+        mean if _is_text(mean, ends) else f"{mean:>{means}} {ends:<{room}}"
+        for (mean, _), ends in zip(column, padded, strict=True)
     ]
 
 
-def _is_text(mean: str, half: str) -> bool:
+def _is_text(mean: str, ends: str) -> bool:
     """Words in a column of numbers take the room of mean and interval."""
-    return not half and mean[:1].isalpha()
+    return not ends and mean[:1].isalpha()
 
 
 # ---------------------------------------------------------------- columns

@@ -29,7 +29,7 @@ from scaling.sweep.view.plain import (
     percent_done,
     phase,
 )
-from scaling.text import decimals, duration, one_line, printable
+from scaling.text import decimals, duration, one_line, plus_minus, printable
 from scaling.transport import terminal
 from scaling.transport.terminal import ViewKind
 
@@ -345,13 +345,13 @@ def _share(efficiency: Estimate | None, glyphs: Glyphs) -> Line:
 def _estimates(estimates: Sequence[Estimate | None], scale: float, unit: str, glyphs: Glyphs) -> list[str]:
     smallest = min((estimate.mean * scale for estimate in estimates if estimate), default=0.0)
     digits = 1 if unit else decimals(smallest)
-    means, halves = [], []
-    for estimate in estimates:
-        half = estimate.half_width if estimate else None
-        means.append(f"{estimate.mean * scale:.{digits}f}{unit}" if estimate else glyphs.none)
-        halves.append("" if half is None else f" {glyphs.plus_minus} {half * scale:.{digits}f}")
-    wide, tail = max(map(len, means)), max(map(len, halves))
-    return [f"{mean:>{wide}}{half:<{tail}}" for mean, half in zip(means, halves, strict=True)]
+    means, ends = [], []
+    for of in (estimate and estimate.times(scale) for estimate in estimates):
+        means.append(f"{of.mean:.{digits}f}{unit}" if of else glyphs.none)
+        said = f" {plus_minus(of.mean, of.low, of.high, digits)}".rstrip() if of else ""
+        ends.append(said.replace("±", glyphs.plus_minus))
+    wide, tail = max(map(len, means)), max(map(len, ends))
+    return [f"{mean:>{wide}}{end:<{tail}}" for mean, end in zip(means, ends, strict=True)]
 
 
 # ---------------------------------------------------------------- live

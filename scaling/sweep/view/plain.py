@@ -18,7 +18,7 @@ from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.outcome import cause_of
 from scaling.sweep.state import Ahead, PointState
-from scaling.text import counted, decimals, duration, one_line
+from scaling.text import counted, decimals, duration, one_line, plus_minus
 from scaling.workloads import models
 
 # ---------------------------------------------------------------- the interface of a view
@@ -149,8 +149,8 @@ def summary(records: Sequence[PointRecord], rows: Sequence[Row]) -> str:
 
 
 def _share(efficiency: Estimate) -> str:
-    half = efficiency.half_width
-    return f"{100 * efficiency.mean:.1f} %" + ("" if half is None else f" ± {100 * half:.1f}")
+    of = efficiency.times(100)
+    return f"{of.mean:.1f} % {plus_minus(of.mean, of.low, of.high, 1)}".rstrip()
 
 
 def _named(names: Sequence[str]) -> str:

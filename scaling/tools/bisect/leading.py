@@ -25,7 +25,7 @@ from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
 from scaling.sweep.view.plain import Stream, View
-from scaling.text import counted
+from scaling.text import counted, plus_minus
 from scaling.tools.bisect import searching
 from scaling.tools.bisect.flags import Asked
 from scaling.tools.bisect.searching import (
@@ -255,8 +255,8 @@ def proof_lines(
 
 
 def points(found: Estimate) -> str:
-    width = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
-    return f"{100 * found.mean:+.1f}{width}"
+    of = found.times(100)
+    return f"{of.mean:+.1f} {plus_minus(of.mean, of.low, of.high, 1)}".rstrip()
 
 
 # ---------------------------------------------------------------- the search

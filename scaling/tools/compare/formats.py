@@ -10,7 +10,7 @@ from scaling.analysis.table.rows import PERCENT, Column
 from scaling.report import quantities, words
 from scaling.report.formats.junit import Case, suite
 from scaling.report.parts import Document, Entry, Line, Phrase, Quantity, Section
-from scaling.text import as_json, counted, decimals, one_line, rounded
+from scaling.text import as_json, counted, decimals, is_skewed, one_line, rounded
 from scaling.tools.compare.found import METRICS, Cell, Change, Found, Metric, Value
 
 # ---------------------------------------------------------------- JUnit, a test case per cell
@@ -49,7 +49,7 @@ def _case(cell: Cell, found: Found, *, require_proof: bool) -> Case:
 def _said(cell: Cell, found: Found) -> str:
     """Text of a case: `slower: efficiency -5.1 % ± 0.9: VERIFIED`."""
     metric = METRICS[found.metric]
-    by = words.plus_minus(*words.parts(change(cell.change, metric))) if cell.change else ""
+    by = words.stamped(*words.parts(change(cell.change, metric))) if cell.change else ""
     stamps = " ".join(flag for flag in cell.flags if flag != "FAILED")
     return ": ".join(filter(None, (cell.verdict, f"{metric.title} {by}" if by else "", cell.reason, stamps)))
 
@@ -80,7 +80,9 @@ def _entry(cell: Cell, new: Value) -> dict[str, object]:
         "extra": one_line(" ".join(filter(None, (cell.verdict, cell.reason, *cell.flags)))),
     }
     if new.low is not None and new.high is not None:
-        entry["range"] = f"± {scale * (new.high - new.low) / 2:.4g}"
+        low, high = scale * new.low, scale * new.high
+        skewed = is_skewed(scale * new.mean, low, high)
+        entry["range"] = f"{low:.4g} to {high:.4g}" if skewed else f"± {(high - low) / 2:.4g}"
     return entry
 
 

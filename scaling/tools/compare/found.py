@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.analyse import EXPECTED, HOSTS, differing, join, rows
+from scaling.analysis.table.analyse import EXPECTED, HOSTS, VERSIONS, differing, join, rows
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
 from scaling.records.point import Hardware, Placement, Record, ServerHosts, Workload
@@ -56,11 +59,40 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
         if is_being_written(run):
             raise UsageError(f"RUN {run}: is still being written; compare it when its sweep has ended")
     side = Side(name, folders, tuple(header for header, _ in found), tuple(records for _, records in found))
-    apart = {what: values for what, values in differing(side.headers).items() if what != HOSTS}
+    strategies = {record.point.strategy for records in side.records for record in records}
+    apart = {
+        what: values
+        for what, values in differing(side.headers).items()
+        if what != HOSTS and any(concerns(what, strategy) for strategy in strategies)
+    }
     if apart and not although_different:
         said = "; ".join(f"{what} differ: {values}" for what, values in apart.items())
         raise UsageError(f"{name}: these runs are not alike: {said}; --although-different compares them anyway")
     return side
+
+
+class Packages(Record, frozen=True, kw_only=True):
+    """What packages.toml has."""
+
+    exchanges: frozenset[str]
+    frameworks: dict[str, frozenset[str]]
+
+
+@cache
+def packages() -> Packages:
+    return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=Packages)
+
+
+def concerns(what: str, strategy: str) -> bool:
+    """Check whether a difference between launches (`versions of jax ...`) may change the results of a strategy.
+    Packages of no framework concern all strategies; those from outside may use every package."""
+    framework, _, mode = strategy.partition(":")
+    package, of = what.removeprefix(VERSIONS).partition(" ")[0], packages().frameworks
+    if not what.startswith(VERSIONS) or framework not in of:
+        return True
+    if package in packages().exchanges:
+        return mode == package
+    return package in of[framework] or not any(package in each for each in of.values())
 
 
 def unit_of(base: Side, new: Side) -> Unit:

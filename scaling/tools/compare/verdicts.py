@@ -25,7 +25,7 @@ from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.rows import Row
 from scaling.report import labels
 from scaling.report.labels import Context
-from scaling.tools.compare.found import Cell, Change, Mean, Metric, Unit, Value, Verdict
+from scaling.tools.compare.found import Cell, Change, Mean, Metric, Unit, Value, Verdict, concerns
 
 # ---------------------------------------------------------------- pairs
 
@@ -209,7 +209,11 @@ def _standing(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
 def _incomparable(pair: Pair, rule: Rule) -> str:
     if rule.metric.needs_same_unit and pair.base[0].workload.unit != pair.new[0].workload.unit:
         return f"unit {pair.base[0].workload.unit} | {pair.new[0].workload.unit}"
-    return "" if rule.although_different else "; ".join((*pair.apart, *rule.apart))
+    if rule.although_different:
+        return ""
+    strategies = {row.strategy for row in (*pair.base, *pair.new)}
+    launches = (what for what in rule.apart if any(concerns(what, strategy) for strategy in strategies))
+    return "; ".join((*pair.apart, *launches))
 
 
 def _failures(pair: Pair) -> Iterator[str]:

@@ -16,7 +16,7 @@ on two cores of an x86 server, sizes / 7.5; benching that again does not confirm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 
 from scaling.records.point import Record
 from scaling.tools.emulated.layers import BUCKET_BYTES
@@ -124,14 +124,18 @@ class Setting(Record, frozen=True, kw_only=True):
     dilate: float
 
 
-def setting(loads: Sequence[Load], shrink: float | None = None, dilate: float | None = None) -> Setting:
-    """Choose `shrink` and `dilate`, unless given, so that the machine can emulate each load."""
+def setting(
+    loads: Sequence[Load], shrink: float | None = None, dilate: float | None = None, most_dilate: float = inf
+) -> Setting:
+    """Choose `shrink` and `dilate`, unless given, so that the machine can emulate each load. A `most_dilate` may
+    make the last bucket later than LATE, but the cores in use stay within the budget."""
 
     def needed(shrink: float) -> float:
         return max(load.needed_dilate(shrink) for load in loads)
 
     if dilate is None:
-        dilate = rounded_up(needed(shrink or MOST_SHRINK))
+        within_budget = max(load.cores_in_use(shrink or MOST_SHRINK, 1.0) / load.budget for load in loads)
+        dilate = rounded_up(min(needed(shrink or MOST_SHRINK), max(most_dilate, within_budget, 1.0)))
     if shrink is None:
         steps = (1 + half / 2 for half in range(int(2 * MOST_SHRINK) - 1))
         shrink = next((step for step in steps if needed(step) <= dilate), MOST_SHRINK)

@@ -13,7 +13,7 @@ from scaling.report.figures.parts import Figure, Table, Trend, Trends, Turn
 from scaling.report.formats.html import shell
 from scaling.report.formats.html.page import Shown, shown, toned
 from scaling.report.parts import Line
-from scaling.text import counted
+from scaling.text import counted, fixed
 from scaling.tools.history import formats
 from scaling.tools.history.formats import COLUMNS, TITLE, document
 from scaling.tools.history.lines import RunLine, Sight, Unreadable
@@ -115,7 +115,7 @@ def _said(trend: Trend) -> str:
     if not before:
         return newest
     change = 100 * (last.value / median(turn.value for turn in before) - 1)
-    return f"{newest}, {words.number(change, 1)} % from the median of the {len(before)} before"
+    return f"{newest}, {fixed(change, 1)} % from the median of the {len(before)} before"
 
 
 def _table(trends: Sequence[Trend]) -> Table:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.analysis.table.analyse import rows
 from scaling.analysis.table.rows import Row
 from scaling.records.run import PointRecord
 from scaling.tools.compare import verdicts
-from scaling.tools.compare.found import METRICS, Cell, Name
+from scaling.tools.compare.found import METRICS, Cell, Name, packages
 from scaling.tools.compare.verdicts import Rule
 from tests.support.compared_runs import Rows, is_red, launch, share_red, side, without_noise
+from tests.support.points import changed
 from tests.support.scripted_records import carried, close, failed, point, record, sweep
 
 PAIRS = 200
@@ -270,6 +272,33 @@ def test_images_are_never_compared_with_tokens() -> None:
 def test_what_sets_the_launches_apart_holds_for_all_cells() -> None:
     found = by_size(FINE, FINE, rule(apart=("versions of torch 2.12 | 2.13",)))
     assert {cell.reason for cell in found.values()} == {"versions of torch 2.12 | 2.13"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "package", "refused"),
+    [
+        ("torch:gloo", "jax", False),
+        ("torch:gloo", "horovod", False),
+        ("torch:gloo", "torch", True),
+        ("torch:gloo", "numpy", True),
+        ("torch:horovod", "horovod", True),
+        ("jax:psum", "jaxlib", True),
+        ("own.package:ring", "jax", True),
+    ],
+)
+def test_packages_of_other_frameworks_do_not_set_cells_apart(strategy: str, package: str, refused: bool) -> None:
+    plain = f"{strategy.partition(':')[0]}:plain"
+    names = {"fake:plain": plain}
+    made = without_noise()[1]
+    records = [
+        replace(one, point=changed(one.point, strategy=names.get(one.point.strategy, strategy))) for one in made
+    ]
+    cells = verdicts.cells([rows(records)], [rows(records)], rule(apart=(f"versions of {package} 0.6.2 | 0.6.3",)))
+    assert {cell.verdict for cell in cells} == {"not comparable" if refused else "same"}
+
+
+def test_the_packages_of_frameworks_are_known() -> None:
+    assert {one.name: frozenset(one.distributions) for one in frameworks.LISTED} == packages().frameworks
 
 
 def test_cells_with_equal_names_are_matched_by_their_settings() -> None:

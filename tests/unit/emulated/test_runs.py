@@ -222,7 +222,8 @@ NODE_RULE = (
 
 
 def test_the_studys_rule_runs_at_fitted_rates_and_one_setting() -> None:
-    made = planned(*NODE_RULE, "--world-sizes", "1,2,4,8,16", lab=(1e11, 1e10), nodes=4, size=16)
+    flags = "--world-sizes", "1,2,4,8,16", "--rounds", "5"
+    made = planned(*NODE_RULE, *flags, lab=(1e11, 1e10), nodes=4, size=16)
     exchanges = {point.world_size: made.emulation(point) for point in made.cells if point.kind == "exchange"}
     assert {size: bool(found and found.fitted) for size, found in exchanges.items()} == {
         1: False, 2: True, 4: True, 8: True, 16: True,
@@ -288,7 +289,7 @@ def test_a_real_device_has_nothing_to_tell() -> None:
 
 def test_controls_tell_their_device_alone() -> None:
     made = planned(*NODE_RULE, lab=(1e11,), nodes=4, size=16)
-    (small,) = (one for one in made.cells if one.kind == "each" and one.workload.batch_size == 36)
+    (small,) = (one for one in made.cells if one.kind == "solo" and one.workload.batch_size == 36)
     found = made.emulation(small)
     assert found is not None and found.fitted
     assert (found.tail_s, found.wire_s, found.error_fraction) == (0.0, 0.0, 0.0)

@@ -174,7 +174,7 @@ def test_a_round_is_no_longer_where_data_lies_in_memory(name: str) -> None:
 def test_data_that_is_decoded_from_files_is_waited_for(name: str) -> None:
     assert matrix.kinds_of(SweepConfig(), "cpu", name) == (*matrix.USUAL, "feed", "held")
     assert matrix.kinds_of(SweepConfig(), "cuda", name) == (*matrix.USUAL, "feed", "held")
-    assert matrix.kinds_of(SweepConfig(), "emulated", name) == matrix.USUAL
+    assert matrix.kinds_of(SweepConfig(), "emulated", name) == matrix.OF_EMULATED
     assert matrix.kinds_of(SweepConfig(kinds=("exchange",)), "cpu", name) == ("exchange",)
 
 

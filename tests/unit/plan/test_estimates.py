@@ -10,6 +10,7 @@ import pytest
 
 from scaling.plan import config, plan
 from scaling.records.host import Nic
+from scaling.run import listing
 from tests.support.inline import enrol, host
 from tests.support.plans import gpu, made
 
@@ -63,3 +64,73 @@ def test_points_take_turns_on_gpus_if_their_framework_gives_back_memory() -> Non
     assert not made(gpu(), interleave=False).side_by_side
     assert not made(gpu(), strategy=["tensorflow:ring"]).side_by_side
     assert made(gpu(), strategy=["tensorflow:ring"], interleave=True).side_by_side
+
+
+def lab(**fields: Any) -> plan.Plan:
+    """The lab of README.md: 16 emulated ranks on four nodes and two networks, on a machine of two cores."""
+    ranks = []
+    for number in range(1, 5):
+        nics = tuple(
+            Nic(name=name, address=f"10.{net}.0.{number}", netmask="255.255.255.0", up=True, mtu=1500)
+            for name, net in (("ib0", 10), ("eth0", 20))
+        )
+        ranks += [enrol(host(f"node{number}", cores=2, boot_id="machine", nics=nics))] * 4
+    given = {"device": "emulated:p100", "interconnect": ["ib0", "eth0"], **fields}
+    return plan.make(config.build(given, source="test"), ranks, lab_bits_per_s=(100e9, 10e9))
+
+
+def test_a_lab_on_two_cores_answers_in_a_quarter_of_an_hour() -> None:
+    found = lab()
+    assert found.estimate_s <= 15 * 60
+    assert (found.rounds, found.config.windows) == (2, 3) and {point.kind for point in found.cells} == {
+        "exchange", "solo", "together", "comm",
+    }  # fmt: skip
+    assert "instead of" in found.why and "rounds 2, not 5" in found.why and "--dilate" in found.why
+    assert found.emulation_error is not None and found.emulation_error < 0.03
+
+
+@pytest.mark.parametrize("fields", [{"rounds": 5}, {"windows": 5}, {"dilate": 25.0}])
+def test_a_lab_takes_as_long_as_the_flags_ask_for(fields: dict[str, Any]) -> None:
+    found = lab(**fields)
+    assert found.estimate_s > 30 * 60 and "instead of" not in found.why
+    assert found.hardware.dilate == 25.0
+
+
+def test_a_small_lab_keeps_its_rounds() -> None:
+    found = lab(world_sizes=[1, 2])
+    assert found.rounds == 5 and "instead of" not in found.why
+
+
+def on_cpus(**fields: Any) -> plan.Plan:
+    ranks = [enrol(host(cores=2, memory_bytes=16 << 30))] * 2
+    return plan.make(config.build({"strategy": ["torch:gloo"], "device": "cpu", **fields}, source="test"), ranks)
+
+
+def test_the_estimate_knows_what_is_trained() -> None:
+    small, large = on_cpus(), on_cpus(model="vgg16", batch_size=64)
+    assert large.estimate_s > 20 * small.estimate_s
+    assert on_cpus(model="vgg16", batch_size=128).estimate_s > 1.5 * large.estimate_s
+
+
+def test_a_measured_step_corrects_the_estimate() -> None:
+    made_ = on_cpus(model="vgg16", batch_size=64)
+    (group,) = {len(group.points): group for group in made_.groups}.values()
+    assert made_.seconds(group, step_s=0.05) < 0.1 * made_.seconds(group) < made_.seconds(group, step_s=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpus", "where"),
+    [
+        ({"strategy": ["torch:gloo"], "device": "cpu", "model": "llama-1b", "batch_size": 512}, (), "host "),
+        ({"model": "llama-1b", "batch_size": 512}, (gpu(),), "a GPU, "),
+        ({"model": "resnet50"}, (gpu(),), ""),
+    ],
+)
+def test_a_foreseen_lack_of_memory_is_in_the_plan(
+    fields: dict[str, Any], gpus: tuple[Any, ...], where: str
+) -> None:
+    ranks = [enrol(host(cores=2, memory_bytes=64 << 30, gpus=gpus))] * max(1, len(gpus))
+    found = plan.make(config.build({"strategy": ["torch:nccl"], **fields}, source="test"), ranks)
+    text = listing.dry_run(found, ranks)
+    assert ("out of memory: " in text) == bool(where)
+    assert where in " ".join(found.memory_doubts)

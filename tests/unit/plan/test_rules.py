@@ -64,9 +64,9 @@ def test_rules_leave_what_they_have_settled(fields: dict[str, Any]) -> None:
 def test_a_dry_run_names_the_rule_of_each_field_that_was_not_given() -> None:
     made = plan.make(SweepConfig(strategy=("fake:a",), batch_size=8, device="cpu"), ENROLLED)
     lines = listing.dry_run(made, ENROLLED).splitlines()
-    begin = lines.index("not given, filled in by these rules of scaling/plan/rules.py:") + 1
+    begin = lines.index("not given, filled in by rules:") + 1
     found = dict(line.split(None, 1) for line in lines[begin : begin + len(made.filled)])
-    assert found["world_sizes"] == "1, 2, 4"
-    assert found["timeouts"] == "startup_timeout_s 300, point_timeout_s 1800"
+    assert found["world_sizes"] == "1, 2, 4 (Measure the powers of two up to the launch's size, and that size)"
+    assert found["timeouts"].startswith("startup_timeout_s 300, point_timeout_s 1800 (Fill in the timeouts, ")
     assert not {"strategy", "batch_size", "device"} & found.keys()
     assert found.keys() <= {rule.__name__.rstrip("_") for rule in rules.RULES}

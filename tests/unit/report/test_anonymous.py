@@ -213,8 +213,14 @@ def test_the_page_of_a_run_has_no_names(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("scaling.run.programs.output", output)
     ending = measuring.Ending(False, True, None, lambda: None, disguise(*run()) if hidden else None)
-    measuring._write_page(tmp_path, ending)
+    assert measuring._write_page(tmp_path, ending) == str(tmp_path / "page.html")
     assert ("--anonymous" in given) == hidden
+
+
+def test_a_page_that_is_not_written_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = subprocess.CompletedProcess[str]([], 1, "", "[Errno 28] No space left on device\n")
+    monkeypatch.setattr("scaling.run.programs.output", lambda *_: full)
+    assert measuring._write_page(tmp_path, measuring.Ending(False, True, None, lambda: None)) == ""
 
 
 @pytest.mark.parametrize("hidden", [False, True])

@@ -19,7 +19,7 @@ from tests.support.emulated_records import emulated_run
 from tests.support.golden import check_golden
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, default_run
-from tests.support.scripted_records import asynchronous, header, point, record, sweep, with_losses, written
+from tests.support.scripted_records import asynchronous, failed, header, point, record, sweep, with_losses, written
 
 # The strings and numbers that both grammars take: prometheus.io/docs/instrumenting/exposition_formats and
 # prometheus.io/docs/specs/om/open_metrics_spec.
@@ -108,6 +108,14 @@ def test_failures_are_metrics() -> None:
     assert of(found, "scaling_point_failed", gloo) == [1.0]
     assert of(found, "scaling_samples_per_second", gloo) == []
     assert of(found, "scaling_point_failed", 'strategy="torch:nccl"') == [0.0] * 10
+
+
+def test_a_point_failed_also_if_only_some_of_its_rounds_did() -> None:
+    made = [one for n in range(3) for one in sweep(n, 0.1, {2: 0.11})]
+    made = [
+        failed(one.point, "oom", "") if one.point.kind == "exchange" and one.point.round else one for one in made
+    ]
+    assert of(metrics((header(), made)), "scaling_point_failed", "") == [1.0]
 
 
 def test_emulated_rows_are_labelled() -> None:

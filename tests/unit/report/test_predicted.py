@@ -129,7 +129,7 @@ def test_figures_have_a_band_of_their_own() -> None:
         (4, 90.0, "PREDICTED"),
         (8, 75.0, "PREDICTED"),
     ]
-    assert [line[3] for line in drawn.table.lines][-1] == "PREDICTED, ± half of the 80 % interval"
+    assert [line[3] for line in drawn.table.lines][-1] == "PREDICTED, 80 % interval"
     (faster,) = speedup(material)
     assert [dot.value for dot in faster.body.curves[1].dots] == pytest.approx([1.92, 3.6, 6.0])  # type: ignore[union-attr]
 

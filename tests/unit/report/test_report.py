@@ -8,7 +8,7 @@ import json as json_module
 import random
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,15 @@ from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import rows
 from scaling.records import store
-from scaling.records.run import PointRecord
+from scaling.records.run import Header, PointRecord
 from scaling.report import words
 from scaling.report.answer import Answer, answer
 from scaling.report.document import document
-from scaling.report.formats import csv, json, markdown, terminal
+from scaling.report.formats import csv, json, latex, markdown, screen, terminal
+from scaling.report.formats.html import page
 from scaling.report.formats.terminal import BAR_WIDTHS, bar
 from scaling.report.headline import headline, last_line
-from scaling.report.material import Material
+from scaling.report.material import Material, Place
 from tests.support.golden import GOLDEN, check_golden
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, default_run, rendered, strong_run
@@ -48,6 +49,13 @@ from tests.support.scripted_records import (
 # The reports, byte for byte against golden files, and their command line. After a wanted change: REWRITE_GOLDEN=1
 # pytest tests/unit/report/test_report.py, then read the difference.
 
+FORMATS_WITH_INTERVALS: dict[str, Callable[[Material], str]] = {
+    "screen": lambda material: screen.render(material, Place("run"), width=100, color=False),
+    "terminal": lambda material: terminal.render(material.header, material.records, color=False),
+    "page": page.render,
+    "markdown": lambda material: markdown.draw(material.doc),
+    "latex": lambda material: latex.render(material.doc),
+}
 SCHEMA_1 = Path(__file__).parents[2] / "schema" / "schema-1.jsonl"
 
 
@@ -179,10 +187,39 @@ def test_markdown() -> None:
     assert set(re.findall(r"\[\^(\d+)\]:", text)) == set(re.findall(r"\[\^(\d+)\](?!:)", text))
 
 
+def restless() -> tuple[Header, list[PointRecord]]:
+    """Rounds on a machine whose speed changes tenfold: rates differ, efficiencies do not."""
+    return header(), [one for n, s in enumerate((0.1, 1.0, 0.3)) for one in sweep(n, s, {2: s * 1.1})]
+
+
+@pytest.mark.parametrize("name", FORMATS_WITH_INTERVALS)
+def test_a_skewed_interval_is_printed_by_its_ends(name: str) -> None:
+    material = Material(*restless())
+    rate = material.rows[-1].samples_per_s
+    assert rate is not None and rate.low is not None and rate.high is not None and rate.high > 3 * rate.mean
+    text = FORMATS_WITH_INTERVALS[name](material)
+    assert f"{rate.mean:.1f} ({rate.low:.1f} to {rate.high:.1f})" in text
+    assert f"± {rate.half_width:.1f}" not in text
+
+
+def test_a_skewed_interval_leaves_the_line_for_programs_its_fields() -> None:
+    rate = Material(*restless()).rows[-1].samples_per_s
+    fields = last_line(rows(restless()[1])).split()
+    assert rate is not None and fields[fields.index("ci95") + 1] == f"{rate.half_width:.1f}"
+
+
+def test_a_rate_has_its_mark_next_to_a_steady_efficiency() -> None:
+    row = Material(*restless()).rows[-1]
+    assert row.efficiency is not None and (row.efficiency.half_width or 0) < 0.01
+    assert "NOISY" in row.flags
+
+
 def test_markdown_keeps_texts_from_being_markup() -> None:
     made, _ = default_run()
     text = markdown.render(made, [failed(point("exchange", 2), "error", "a|b *c* <script>\n# d")])
     assert r"a\|b \*c\* \<script> # d" in text
+    text = markdown.render(made, [failed(point("exchange", 2), "error", "@octocat broke torch:gloo@main")])
+    assert "@<!-- -->octocat broke torch:gloo@main" in text
 
 
 def test_csv() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
 from scaling.records import store
-from scaling.records.run import Header, PointRecord
+from scaling.records.run import Emulation, Header, PointRecord, PointWarning
 from scaling.records.telemetry import Foreign
 from scaling.report import advice
 from scaling.report.answer import answer
@@ -154,15 +154,15 @@ def test_every_mark_has_an_entry() -> None:
 @pytest.mark.parametrize(
     ("cause", "note", "said"),
     [
-        ("straggling", "slow rank: rank 3 on node2 takes 20.0 % longer", "the core or GPU of the slow rank"),
-        ("exposed", "slow link: node2; node1 to node2 carried 1 Mb/s", "the slow node's cable"),
+        ("straggling", "slow rank: rank 3 on node2 takes 20.0 % longer", "the core or GPU of rank 3 on node2: "),
+        ("exposed", "slow link: node2; node1 to node2 carried 1 Mb/s", "cable, port and driver of node2: "),
         ("exposed", "slow rank: rank 3 on node2 takes 20.0 % longer", "--batch-size 64"),
     ],
 )
 def test_a_note_that_explains_a_cause_has_the_better_advice(cause: str, note: str, said: str) -> None:
     row = replace(Material(*default_run()).rows[-1], footnotes=(note,))
     losses = [column for column in catalogue.CAUSES if column.key == cause]
-    (text,) = advice.tries(row, losses, "", header(launch_size=2))
+    (text,) = advice.tries(row, losses, "", header(launch_size=2), ())
     assert text.startswith(said)
 
 
@@ -179,8 +179,9 @@ def test_the_machine_is_named_if_it_is_the_cause() -> None:
 def test_the_rounds_that_a_noisy_row_needs_grow_with_the_square_of_its_interval() -> None:
     records = [one for n, s in enumerate((0.12, 0.16, 0.11)) for one in sweep(n, 0.1, {2: s})]
     row = Material(header(), records).rows[-1]
-    assert row.efficiency is not None and row.efficiency.half_width is not None
-    wanted = 3 * (row.efficiency.half_width / 0.1) ** 2
+    rate = row.samples_per_s
+    assert row.efficiency is not None and rate is not None and rate.half_width is not None
+    wanted = 3 * (rate.half_width / (0.1 * rate.mean)) ** 2
     assert advice.rounds_needed(row) == min(30, max(5, int(wanted) + 1))
     assert any(text.startswith(f"--rounds {advice.rounds_needed(row)} ") for text in tries(records))
 
@@ -194,7 +195,7 @@ def test_one_rank_says_what_to_type() -> None:
 def test_a_flag_suits_its_row() -> None:
     """A batch per device can grow under the weak rule only; the strong rule has another flag."""
     weak = [one for n in range(3) for one in sweep(n, 0.1, {2: 0.14 + n / 1000})]
-    assert tries(weak) == ("--batch-size 64 (fewer exchanges per sample)",)
+    assert tries(weak)[-1] == "--batch-size 64 (fewer exchanges per sample)"
 
 
 # ---------------------------------------------------------------- faster
@@ -258,6 +259,60 @@ def test_the_cause_of_a_failure_is_on_the_screen() -> None:
         "FAILED: fake:a failed on 2 devices: missing. The largest measured row: 1 device, fake:a, "
     )
     assert "  failed   fake:a N=2: missing: horovod is not installed (rank 1 on node1; log:" in found
+
+
+def test_a_killed_worker_of_a_control_run_is_on_the_screen() -> None:
+    made = [one for number in range(3) for one in sweep(number, 0.1, {2: 0.11})]
+    killed = point("together", 2, 1)
+    made = [failed(killed, "crash(SIGKILL)", "") if one.point.key == killed.key else one for one in made]
+    material = Material(header(), made)
+    text = screen.render(material, PLACE._replace(lacks=material.lacks), width=200, color=False)
+    assert "  failed   fake:plain together N=2 round 2: crash(SIGKILL) (rank 1 on node1; log:" in text
+    assert "; 1 of 12 points failed" in text and "--resume" in text
+
+
+SLOW = "slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer than the others when alone; the others wait"
+
+
+@pytest.mark.parametrize(
+    ("note", "said", "lost"),
+    [
+        (SLOW, "the core or GPU of rank 3 on node2 (CPU 3): it is slow", "slow rank: rank 3 on node2 (CPU 3)"),
+        (
+            "slow link: node2; node1 to node2 carried 1 Mb/s",
+            "cable, port and driver of node2: ",
+            "slow link: node2",
+        ),
+        ("contention: rank 1 on node1 loses 9.0 % more", "rank 1 on node1: it shares its core", ""),
+    ],
+)
+def test_a_slow_place_in_a_note_of_any_row_is_on_the_screen(note: str, said: str, lost: str) -> None:
+    material = Material(*default_run())
+    rows = tuple(replace(row, footnotes=(note,) if row.world_size == 1 else ()) for row in material.rows)
+    material.__dict__["analysis"] = replace(material.analysis, rows=rows)
+    found = answer(material)
+    assert found.tries[0].startswith(said) and found.lost.endswith(lost)
+
+
+def test_trust_has_what_the_tables_warn_of() -> None:
+    used = (Foreign(name="cc1plus", run_s=2.0, over_s=3.0),)
+    made = [
+        replace(
+            one,
+            warnings=(PointWarning(kind="busy-cpus", text="busy"),),
+            ranks=tuple(replace(rank, telemetry=replace(rank.telemetry, foreign=used)) for rank in one.ranks),
+        )
+        for number in range(3)
+        for one in sweep(number, 0.1, {2: 0.11})
+    ]
+    trust = answer(Material(header(), made)).trust
+    assert "CPUs over 80 % busy while they emulated in 12 of 12 points" in trust
+    assert "foreign load on node1: cc1plus" in trust
+    material = Material(*two_networks())
+    unknown = Emulation(samples_per_s=100.0, error_fraction=None)
+    rows = tuple(replace(row, emulation=unknown) for row in material.rows)
+    material.__dict__["analysis"] = replace(material.analysis, rows=rows)
+    assert "the emulator's own error is unknown in 4 of 4 rows" in answer(material).trust
 
 
 def test_a_run_that_lacks_points_is_resumed_and_another_one_repeated() -> None:

@@ -16,7 +16,7 @@ from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.messages import Reserve
 from scaling.records.run import PointRecord
-from scaling.records.task import Finish, Inspect
+from scaling.records.task import Finish
 from scaling.records.task import Run as RunCommand
 from scaling.sweep.state import PointState
 from tests.support.check_facts import nic
@@ -47,9 +47,6 @@ def failed(run: Run, kind: str = "exchange", size: int = 2) -> PointRecord:
         (["fail=raise"], WARM + 2, "the first block"),
         (["fail=raise"], WARM + BLOCK + 2, "the second block"),
         (["fail=nan"], WARM + BLOCK + 2, "the second block"),
-        (["fail=raise"], WARM + BLOCKS * BLOCK + 2, "the soak"),
-        (["fail=raise"], WARM + BLOCKS * BLOCK + LATER + 2, "the soak's second turn"),
-        (["fail=raise"], WARM + BLOCKS * BLOCK + LATER_TURNS * LATER + 1, "the closer look"),
         (["fail=digest"], 1, "the end"),
         (["fail=port-always"], 1, "the start"),
     ],
@@ -60,19 +57,45 @@ def test_a_point_that_fails_costs_one_cell(tmp_path: Path, script: list[str], st
     record = failed(sweep(tmp_path, launch, option=option))
     told = [one.command for one in launch.told if cell(one) == "exchange N=2"]
     runs = [one for one in told if isinstance(one, RunCommand)]
-    later = list(dict.fromkeys(run.first for run in _after(runs)))
     reached = {
         "the start": not told,
         "warm-up": bool(runs) and not any(run.measured for run in runs),
         "the first block": {run.first for run in runs if run.measured} == {0},
         "the second block": {run.first for run in runs if run.measured} == {0, 1},
-        "the soak": later == [2] and isinstance(told[-1], RunCommand),
-        "the soak's second turn": later == [2, 4] and isinstance(told[-1], RunCommand),
-        "the closer look": isinstance(told[-1] if told else None, Inspect),
         "the end": isinstance(told[-1] if told else None, Finish),
     }
     assert [name for name, is_so in reached.items() if is_so] == [phase]
     assert isinstance(record.outcome, Failed) and record.outcome.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "step", "firsts", "phase"),
+    [
+        ("raise", WARM + BLOCKS * BLOCK + 2, [2], "soak"),
+        ("oom", WARM + BLOCKS * BLOCK + LATER + 2, [2, 4], "soak"),
+        ("oom", WARM + BLOCKS * BLOCK + LATER_TURNS * LATER + 1, None, "digest or uncounted steps"),
+        ("digest-raise", 0, None, "digest or uncounted steps"),
+    ],
+)
+def test_a_failure_after_the_measured_windows_costs_a_note(
+    tmp_path: Path, fault: str, step: int, firsts: list[int] | None, phase: str
+) -> None:
+    launch = Launch(2)
+    option = [f"fail={fault}", f"fail_step={step}", "fail_world=2", "fail_rank=1"]
+    found = sweep(tmp_path, launch, option=option)
+    (record,) = found.of(size=2)
+    assert all(isinstance(one.outcome, Finished) for one in found.records)
+    assert indices(record) == [list(range(BLOCKS))] * 2
+    told = [one.command for one in launch.told if cell(one) == "exchange N=2"]
+    later = list(dict.fromkeys(run.first for run in _after([one for one in told if isinstance(one, RunCommand)])))
+    assert firsts is None or later == firsts
+    assert [bool(rank.later) for rank in record.ranks] == [phase != "soak"] * 2
+    assert not any(rank.unsynced for rank in record.ranks)
+    (note,) = (warning.text for warning in record.warnings if "measured windows" in warning.text)
+    assert note.startswith(f"{phase} failed after the measured windows: ")
+    assert "rank 1 on node1" in note and note.endswith("the parameters of the ranks were not compared")
+    row = rows(found.records)[-1]
+    assert row.failed is None and row.efficiency is not None and note in row.footnotes
 
 
 def _after(runs: Sequence[RunCommand]) -> Sequence[RunCommand]:

@@ -397,6 +397,27 @@ def test_steps_are_timed_one_by_one_and_logs_of_later_rounds_go(tmp_path: Path) 
     }
 
 
+class Hopeful(Recorder):
+    """Keeps what is left at each phase."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_s: dict[str, float] = {}
+
+    def advanced(self, ahead: Ahead) -> None:
+        self.left_s.setdefault(self.seen[-1], ahead.left_s or 0.0)
+
+
+def test_the_first_steps_correct_the_time_left(tmp_path: Path) -> None:
+    """The model's operations say 0.1 s for a window; a step takes 3 s."""
+    screen, launch = Hopeful(), Launch(1)
+    begun_s = launch.clock.now_s
+    launch.sweep(tmp_path, view=screen, rounds=2, windows=3, option=["step_s=3"], kinds=["exchange"])
+    took_s = launch.clock.now_s - begun_s
+    first, *later = screen.left_s.values()
+    assert first < 0.2 * took_s and 0.4 * took_s < later[0] < took_s
+
+
 def test_other_sweeps_have_no_summaries(tmp_path: Path) -> None:
     launch = Launch(1)
     found = launch.sweep(tmp_path, rounds=2)

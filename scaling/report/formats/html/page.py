@@ -79,7 +79,7 @@ def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
 
 
 def shown(cell: Cell, column: Column) -> Shown:
-    text = words.plus_minus(*words.cell(_grouped(cell), column)).strip()
+    text = words.stamped(*words.cell(_grouped(cell), column)).strip()
     return Shown(text=text, value=f"{cell.value:.10g}" if isinstance(cell, Quantity) else "")
 
 
@@ -126,7 +126,7 @@ def _section(section: Section) -> Tabulated:
 
 def _ruled(line: Line, shown: Sequence[Column]) -> Ruled:
     return Ruled(
-        texts=tuple(words.plus_minus(*cell).strip() for cell in words.cells(_grouped_line(line), shown)),
+        texts=tuple(words.stamped(*cell).strip() for cell in words.cells(_grouped_line(line), shown)),
         says=line.says,
         marks=toned(line.stamps),
         remark=words.text(line.remark),
@@ -150,7 +150,7 @@ def _grouped(cell: Cell) -> Cell:
 def _baselines(table: Baselines) -> Tabulated:
     lines = []
     for line in table.lines:
-        texts = tuple(words.plus_minus(*cell).strip() for cell in words.baseline(_grouped_rate(line)))
+        texts = tuple(words.stamped(*cell).strip() for cell in words.baseline(_grouped_rate(line)))
         lines.append(Ruled(texts=texts, marks=toned(line.flags), notes=line.marks))
     return Tabulated(
         title=f"Baselines, {table.rate_unit}",

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLoc
 from scaling.analysis.table.catalogue import mark_named, unranked_marks
 from scaling.report.figures.parts import Curve, Curves, Dot, Trend, Trends, Turn, shortened
 from scaling.report.formats.plots.sheet import RED, SMALL, Sheet, apart, color, edge, label_width, shape
-from scaling.text import decimals
+from scaling.text import decimals, plus_minus
 
 HEIGHT_IN, TREND_HEIGHT_IN = 3.9, 3.0
 LABEL_WIDTH = 22
@@ -163,13 +163,12 @@ def _curve(axes: Axes, curve: Curve, shift: float, middle: float, sheet: Sheet) 
         at = before.world_size * shift, after.world_size * shift
         _line(axes, at, (before.value, after.value), (before.mark, after.mark), hue, 1.3)
     for dot in curve.dots:
-        at_, digits, half = dot.world_size * shift, decimals(dot.value), ""
-        if dot.low is not None and dot.high is not None:
-            half = f" ± {(dot.high - dot.low) / 2:,.{digits}f}"
-            if mark_named(dot.mark).line is not None:
-                _whisker(axes, at_, dot.low, dot.high, hue)
+        at_, digits = dot.world_size * shift, decimals(dot.value)
+        if dot.low is not None and dot.high is not None and mark_named(dot.mark).line is not None:
+            _whisker(axes, at_, dot.low, dot.high, hue)
         drawn = _dots(axes, [End(curve.label, hue, at_, dot.value)], dot.mark, shape(curve.number), middle)
-        said = f"{dot.value:,.{digits}f}{half}" if dot.claimed else dot.mark
+        ends = plus_minus(dot.value, dot.low, dot.high, digits, grouped=True)
+        said = f"{dot.value:,.{digits}f} {ends}".rstrip() if dot.claimed else dot.mark
         drawn.set_gid(sheet.tooltip(f"{curve.label} N={dot.world_size}: {said}"))
 
 

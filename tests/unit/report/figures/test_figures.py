@@ -6,12 +6,15 @@ from functools import cache
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
+from scaling.records.run import RankRecord
 from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Bars, Cards, Curves, Figure, Heat, Lanes, Spreads, Strips, shortened
 from scaling.report.flags import FigureName
 from scaling.report.material import Material
-from tests.support.report_scenes import SCENES
+from tests.support.predicted_runs import prediction
+from tests.support.report_scenes import SCENES, cluster_run
 from tests.support.scripted_records import asynchronous, header, host, point, record
 
 
@@ -123,6 +126,19 @@ def test_of_many_curves_the_highest_are_drawn_and_all_are_in_the_table() -> None
     assert len(figure.table.lines) == 20 and figure.left_out.startswith("4 of 20 strategies")
 
 
+def test_predicted_curves_are_no_strategies() -> None:
+    names = [f"fake:s{at:02}" for at in range(20)]
+    records = [record(point("solo"), 0.1)]
+    records += [record(point(world_size=2, strategy=one), 0.1 + at / 1000) for at, one in enumerate(names)]
+    told = [
+        prediction(size, 0.9, point=point(world_size=size, strategy=one)) for one in names[:12] for size in (2, 64)
+    ]
+    (figure,) = FIGURES["efficiency"](Material(header(), records, predictions=told))
+    assert isinstance(figure.body, Curves)
+    assert len([curve for curve in figure.body.curves if not curve.band]) == 16
+    assert figure.left_out.startswith("4 of 20 strategies")
+
+
 # ---------------------------------------------------------------- bars
 
 
@@ -190,6 +206,16 @@ def test_a_slow_rank_is_a_line_in_together_and_none_in_the_exchange() -> None:
     assert together.body.cells[0] == pytest.approx([1.0] * 9)
     assert all(line == pytest.approx([1.0] * 9) for line in exchange.body.cells)
     assert "rank 15 on node4, 1.020 times the median" in together.says
+
+
+def test_windows_without_steps_have_no_figure_of_ranks() -> None:
+    made, records = cluster_run()
+    records = [replace(one, ranks=tuple(map(_without_steps, one.ranks))) for one in records]
+    assert list(FIGURES["ranks"](Material(made, records))) == []
+
+
+def _without_steps(rank: RankRecord) -> RankRecord:
+    return replace(rank, windows=tuple(replace(window, steps=0) for window in rank.windows))
 
 
 def test_of_many_ranks_hosts_and_the_slowest_are_shown() -> None:
