@@ -16,11 +16,11 @@ from scaling.analysis.table import cost
 from scaling.analysis.table.analyse import join, joinable
 from scaling.analysis.table.cost import Base, Pricing, base, why_not
 from scaling.analysis.table.rows import Row
-from scaling.command import deliver, obey, terminal_width
+from scaling.command import complain, deliver, obey, terminal_width
 from scaling.errors import UsageError
 from scaling.records.run import Header
 from scaling.records.store import folder_of, read
-from scaling.report import archive, flags, labels, reference
+from scaling.report import archive, flags, labels, reference, signature
 from scaling.report.anonymous import Disguise, disguise
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, openmetrics, screen, terminal
@@ -109,8 +109,13 @@ def report(asked: Asked) -> None:
     if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
         suffix = "tgz" if asked.format == "archive" else asked.format
         raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{suffix}")
+    allowed = signature.signers(asked.signed_by) if asked.signed_by else None
     with unpacked(asked.runs) as folders:
         runs = [folders[run] for run in asked.runs]
+        if allowed:
+            for run in asked.runs:
+                said = signature.verified(folder_of(folders[run]), allowed, run)
+                complain(f"{run}: signed by {said}", NAME, "verified")
         if asked.format == "archive":
             archive.write(runs[0], asked.output, anonymous=asked.anonymous)
         else:

@@ -27,6 +27,7 @@ from scaling.records.host import SECRET, USERINFO, HostInfo
 from scaling.records.run import SCHEMA, Header
 from scaling.records.store import FILE, Whole, folder_of, read
 from scaling.records.telemetry import Foreign
+from scaling.report import signature
 from scaling.report.anonymous import Disguise, hosts_of
 from scaling.report.material import PAGE_FILE, Material, Source
 from scaling.report.unpacking import MOST_BYTES, MOST_FILES, SUMS
@@ -204,22 +205,54 @@ def pack(run: Path, extra: Mapping[str, bytes] = NOTHING, *, anonymous: bool = F
     hidden = _redaction(folder, whole, texts, anonymous=anonymous)
     shown = Whole._make(map(hidden.of, whole))
     name = _safe(hidden.text(readable(folder.name))) or "run"
-    verdict = () if shown.certificate is None else (shown.certificate,)
-    lines = _renewed(shown.header), *shown.predictions, *shown.records, *shown.summaries, *verdict
-    data = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
-    packed, left_out = {FILE: data}, []
+    packed, left_out = {FILE: _records(shown)}, []
     if (folder / PAGE_FILE).is_file():
         try:
-            packed[PAGE_FILE] = _page(shown, Source(name, sha256(data).hexdigest()))
+            packed[PAGE_FILE] = _page(shown, Source(name, sha256(packed[FILE]).hexdigest()))
         except ModuleNotFoundError as error:
             left_out.append(f"{PAGE_FILE}: {error.name} is not installed")
     for path, data in texts.items():
         place = hidden.text(path)
         if why := _add(packed, place, data, hidden):
             left_out.append(f"{'a file' if hidden.still_names(place) else place}: {why}")
+    if why := _add_signature(packed, folder):
+        left_out.append(why)
     told = (one_line(readable(line)) for line in _versions(shown.header, hidden, left_out))
     packed[VERSIONS] = "".join(f"{line}\n" for line in told).encode()
     return _compressed(packed, name, int(shown.header.created_unix_s))
+
+
+def signed_forms(run: Path) -> list[dict[str, bytes]]:
+    """Return the files that a signature binds as archives of this run have them, with names and without."""
+    whole, folder = read(run), folder_of(run).resolve()
+    texts = {**_others(folder), **_logs(folder)}
+    forms = []
+    for anonymous in (False, True):
+        hidden = _redaction(folder, whole, texts, anonymous=anonymous)
+        packed = {FILE: _records(Whole._make(map(hidden.of, whole)))}
+        for name in texts.keys() & {*signature.BOUND}:
+            _add(packed, name, texts[name], hidden)
+        forms.append(packed)
+    return forms
+
+
+def _add_signature(packed: dict[str, bytes], folder: Path) -> str:
+    """Add the signature of the run if it holds for the packed files; return why it is not added, else ""."""
+    found = {name: folder / name for name in (signature.STATEMENT, signature.SIGNATURE)}
+    if not all(map(_is_own_file, found.values())):
+        return ""
+    own = {name: files.read(path) for name, path in found.items()}
+    bound = {name: packed[name] for name in signature.BOUND if name in packed}
+    if not signature.is_bound(own[signature.STATEMENT], bound):
+        return "the signature: the packed records are not the signed ones"
+    packed.update(own)
+    return ""
+
+
+def _records(shown: Whole) -> bytes:
+    verdict = () if shown.certificate is None else (shown.certificate,)
+    lines = _renewed(shown.header), *shown.predictions, *shown.records, *shown.summaries, *verdict
+    return b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
 
 
 def _safe(name: str) -> str:

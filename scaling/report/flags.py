@@ -16,7 +16,10 @@ from scaling.records.point import Record
 from scaling.report import schema
 
 NAME = "scaling report"
-EPILOG = "Exit codes: 0 shown, 1 a full disk, 2 a mistake in the call or a run that cannot be read."
+EPILOG = (
+    "Exit codes: 0 shown, 1 a full disk, or with --signed-by no signature that holds, 2 a mistake in the call or "
+    "a run that cannot be read."
+)
 Format = Literal[
     "table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex", "openmetrics", "archive", "reference"
 ]  # fmt: skip
@@ -61,6 +64,12 @@ _BASE = typer.Option(
     show_default="the own plain loop",
 )
 _ANONYMOUS = typer.Option("--anonymous", help="Leave out names of hosts, other programs, users and folders.")
+_SIGNED_BY = typer.Option(
+    "--signed-by",
+    help="Show a run only if one of these signed it (scaling certify --sign). FILE is a file of allowed signers, "
+    "as man ssh-keygen describes it.",
+    metavar="FILE[:IDENTITY]",
+)
 VERBOSE = typer.Option("--verbose", help="Print all tables, notes and how to read them. Files have all.")
 
 app = typer.Typer(add_completion=False)
@@ -91,6 +100,7 @@ class Asked(Record, frozen=True, kw_only=True):
     base: Annotated[str, _BASE] = ""
     verbose: Annotated[bool, VERBOSE] = False
     anonymous: Annotated[bool, _ANONYMOUS] = False
+    signed_by: Annotated[str, _SIGNED_BY] = ""
     schema: Annotated[bool, _SCHEMA] = False
 
     @property

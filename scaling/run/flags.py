@@ -23,10 +23,11 @@ from scaling.transport.terminal import ViewKind
 
 EPILOG = (
     "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
-    "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
+    "the call, or nothing could be compared, 3 a cell is undecided (--require-proof), 130 Ctrl-C, 143 SIGTERM, "
+    "129 SIGHUP."
 )
 # Flag -> the flag that it follows in --help, if not in the order of the fields.
-PLACES = {"kv_store": "strategy", "against": "resume"}
+PLACES = {"kv_store": "strategy", "against": "resume", "require_proof": "against"}
 # Flags of the short help, by their names in Python.
 USUAL = (
     *(one.name for one in fields_of(SweepConfig).values() if one.flag.usual),
@@ -168,6 +169,10 @@ Like = Annotated[
     Path | None,
     _runs(help="Start a new run with the settings of an older one; flags win.", metavar="RUN"),
 ]
+RequireProof = Annotated[
+    bool,
+    _runs("--require-proof", help="With --against: exit with 3 if nothing is slower but a cell is undecided."),
+]
 DryRun = Annotated[bool, _runs("--dry-run", help="Print the plan and what is missing; measure nothing.")]
 ListAll = Annotated[bool, _runs("--list", help="Print strategies, models, data and what each lacks.")]
 Version = Annotated[bool, _runs("--version", help="Print the version.", callback=_version, is_eager=True)]
@@ -195,6 +200,7 @@ def sweep(
     config: Config = None,
     resume: Resume = None,
     like: Like = None,
+    require_proof: RequireProof = False,
     dry_run: DryRun = False,
     list_all: ListAll = False,
     version: Version = False,
@@ -216,6 +222,8 @@ def sweep(
     file = configuration.read_file(config) if config is not None else {}
     base = _older_run(told, file)
     _check_runs(resume, {**told, "config": config, "like": like}, base)
+    if require_proof and base is None and {**file, **told}.get("against") is None:
+        raise UsageError("--require-proof: only with --against RUN or REV: without it nothing is compared")
     return Invocation(
         given=told,
         base=file,
@@ -228,6 +236,7 @@ def sweep(
         page=page,
         verbose=verbose,
         metrics=metrics,
+        require_proof=require_proof,
     )
 
 

@@ -30,6 +30,7 @@ class Invocation(Record, frozen=True, kw_only=True):
     page: bool = True
     verbose: bool = False
     metrics: Path | None = None
+    require_proof: bool = False
 
 
 def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:

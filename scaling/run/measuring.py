@@ -138,6 +138,7 @@ class Ending(NamedTuple):
     by_launcher: bool = False
     color: bool = False
     width: int = 80
+    require_proof: bool = False
 
     def complain(self, error: ScalingError) -> None:
         complain(self.hidden.text(str(error)) if self.hidden else error, NAME)
@@ -154,6 +155,7 @@ def measure(
     page: bool,
     verbose: bool = False,
     base: Path | None = None,
+    require_proof: bool = False,
     more: More | None = None,
     certify: Certify | None = None,
     metrics: Path | None = None,
@@ -163,7 +165,7 @@ def measure(
     An interrupted run is not compared, and gets no verdict of `certify`."""
     _prepare()
     hidden = disguise(header, records) if made.config.anonymous else None
-    ending = Ending(verbose, page, base, mailbox.look, hidden, metrics=metrics)
+    ending = Ending(verbose, page, base, mailbox.look, hidden, metrics=metrics, require_proof=require_proof)
     screen = _view(kind, hidden)
     predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
     sweep = Sweep(
@@ -183,7 +185,7 @@ def measure(
         raise
     finally:
         code = _end(opened, header, sweep.records, screen, ending)
-    return _code(sweep) or code
+    return _code(sweep, require_proof=require_proof) or code
 
 
 def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], screen: View, ending: Ending) -> int:
@@ -198,14 +200,16 @@ def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], sc
     return beyond_the_launcher(conclude) if past_mpirun else conclude()
 
 
-def _code(sweep: Sweep) -> int:
+def _code(sweep: Sweep, *, require_proof: bool) -> int:
     """Return the exit code of failed points and of compared revisions; 0 if both are as wished."""
     changed = changes(sweep.records)
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
     failed = failed or bool(sweep.burn_in and sweep.burn_in.failures)
     if failed or any(change.verdict == "slower" for change in changed):
         return 1
-    return NOTHING_COMPARED if changed and all(change.gain is None for change in changed) else 0
+    if changed and all(change.gain is None for change in changed):
+        return NOTHING_COMPARED
+    return programs.UNTOLD if require_proof and any(change.verdict == "cannot tell" for change in changed) else 0
 
 
 def _view(kind: ViewKind, hidden: Disguise | None) -> View:
@@ -335,7 +339,7 @@ def _write_metrics(material: Material, file: Path, ending: Ending) -> None:
 def _compare(base: Path, new: Path, stream: Stream, ending: Ending) -> int:
     """Return the exit code; it is never 0 without a verdict."""
     try:
-        found = programs.compared(base, new, ending.look)
+        found = programs.compared(base, new, ending.look, require_proof=ending.require_proof)
     except ScalingError as error:
         ending.complain(error)
         return error.exit_code

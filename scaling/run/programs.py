@@ -126,8 +126,8 @@ def batch_tried(made: Plan, look: Callable[[], None]) -> BatchFit | str:
 # ---------------------------------------------------------------- comparison with an older run (--against RUN)
 
 COMPARE = "compare"
-# Exit codes of scaling compare with a verdict: nothing slower, something slower.
-FINE, SLOWER = 0, 1
+# Exit codes of scaling compare with a verdict: nothing slower, something slower, a cell undecided.
+FINE, SLOWER, UNTOLD = 0, 1, 3
 
 
 class Compared(NamedTuple):
@@ -156,15 +156,18 @@ def comparable_header(run: Path) -> Header:
     return header
 
 
-def compared(base: Path, new: Path, look: Callable[[], None] = lambda: None) -> Compared:
+def compared(
+    base: Path, new: Path, look: Callable[[], None] = lambda: None, *, require_proof: bool = False
+) -> Compared:
     """Compare two finished runs; call `look` meanwhile. Raises StoreError without a verdict."""
-    command = f"python -m scaling {COMPARE} {base} {new}"
+    arguments = [str(base), str(new), *(["--require-proof"] if require_proof else [])]
+    command = f"python -m scaling {COMPARE} {' '.join(arguments)}"
     try:
-        done = output(COMPARE, [str(base), str(new)], look)
+        done = output(COMPARE, arguments, look)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StoreError(f"--against {base}: not compared: {error}; try: {command}") from None
     text = f"{done.stdout}\nagainst: {base} (again: {command})\n"
-    if done.returncode in (FINE, SLOWER) and done.stdout:
+    if done.returncode in (FINE, SLOWER, *([UNTOLD] if require_proof else [])) and done.stdout:
         return Compared(text, done.returncode)
     said = complaint(done, COMPARE).removeprefix("RUN: ")
     why = f"--against {base}: not compared: {said}"

@@ -155,6 +155,7 @@ class Lead:
                 verbose=asked.verbose,
                 metrics=asked.metrics,
                 base=asked.against,
+                require_proof=asked.require_proof,
                 more=more,
                 certify=certify,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp
 from pathlib import Path
 from random import Random
@@ -32,13 +32,15 @@ def launch(
     launch_sd: float = 0.0,
     uneven: float = 1.0,
     lost: float = 0.0,
+    strategies: Sequence[str] = STRATEGIES,
+    sizes: Sequence[int] = SIZES,
     **changes: Any,
 ) -> Run:
-    """Two strategies on 1, 2 and 4 devices: each process start is off by `sd` and each cell of the launch by
-    `launch_sd`, those of the second strategy `uneven` times as much; `lost` is the part of the efficiency that a
-    change costs the cells of several devices."""
-    sds = dict(zip(STRATEGIES, (launch_sd, uneven * launch_sd), strict=True))
-    per_cell = {(name, n): dice.gauss(0, sds[name]) for name in STRATEGIES for n in SIZES}
+    """Strategies on several numbers of devices. Each process start is off by `sd`, and each cell of the launch by
+    `launch_sd`, those of every other strategy by `uneven` times as much. `lost` is the part of the efficiency
+    that a change costs the cells of several devices."""
+    factors = {name: uneven if at % 2 else 1.0 for at, name in enumerate(strategies)}
+    per_cell = {(name, n): dice.gauss(0, factors[name] * launch_sd) for name in strategies for n in sizes}
     records = []
     for number in range(rounds):
         records.append(record(point("solo", 1, number, **changes), SOLO_S * exp(dice.gauss(0, sd))))

@@ -13,7 +13,7 @@ from scaling.analysis.statistics.sequential import FIRST_ROUNDS
 from scaling.command import check_output, command
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.report import reference
+from scaling.report import reference, signature
 from scaling.report.reference import Reference
 from scaling.run.flags import USUAL, DryRun, Metrics, Page, Verbose, View, checked_view, given, with_fields
 from scaling.run.invocation import Invocation, fields
@@ -40,13 +40,13 @@ class Asked(Record, frozen=True, kw_only=True):
     reference_name: str = ""
     junit: Path | None = None
     archive: Path | None = None
+    sign: Path | None = None
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
     """Parse the command line; None after printing help. Raises UsageError."""
-    asked = command(
-        app, argv, NAME, usual=("line", "line_really", "reference_", "minutes", "junit", "archive", *USUAL)
-    )
+    usual = ("line", "line_really", "reference_", "minutes", "junit", "archive", "sign", *USUAL)
+    asked = command(app, argv, NAME, usual=usual)
     return asked if isinstance(asked, Asked) else None
 
 
@@ -89,6 +89,10 @@ _ARCHIVE = typer.Option(
     help="Pack the run with its logs, preflight and verdict into this .tgz, which scaling report opens.",
     metavar="FILE",
 )
+_SIGN = typer.Option(
+    help="Sign the run, its preflight and its verdict with this SSH key; scaling report --signed-by checks it.",
+    metavar="KEY",
+)
 
 
 @app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
@@ -101,6 +105,7 @@ def certify(
     minutes: Annotated[float, _MINUTES] = MINUTES,
     junit: Annotated[Path | None, _JUNIT] = None,
     archive: Annotated[Path | None, _ARCHIVE] = None,
+    sign: Annotated[Path | None, _SIGN] = None,
     metrics: Metrics = None,
     view: View = "auto",
     page: Page = True,
@@ -124,6 +129,8 @@ def certify(
     for flag, file in (("--junit", junit), ("--archive", archive), ("--metrics", metrics)):
         if file is not None:
             check_output(file, flag)
+    if sign is not None:
+        signature.check_key(sign)
     told = {"name": "certify", **fields(given(context), None), "rounds": FIRST_ROUNDS, "soak_s": 0.0}
     out: dict[str, Any] = {"page": page, "verbose": verbose, "dry_run": dry_run, "metrics": metrics}
     return Asked(
@@ -134,6 +141,7 @@ def certify(
         reference_name=reference_ or "",
         junit=junit,
         archive=archive,
+        sign=sign,
     )
 
 

@@ -21,7 +21,7 @@ from scaling.hosts import networks
 from scaling.plan.plan import Plan, check_given
 from scaling.records.point import Device
 from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion, Header
-from scaling.report import archive, reference, verdict, words
+from scaling.report import archive, reference, signature, verdict, words
 from scaling.report.anonymous import Disguise
 from scaling.report.answer import largest_loss
 from scaling.report.formats import junit
@@ -142,6 +142,8 @@ def certify(lead: Lead, asked: Asked, found: Findings | None) -> int:
     tests = _junit(judging.found, judging.folder)
     if asked.junit:
         deliver(tests, asked.junit, "--junit")
+    if asked.sign:
+        signature.sign(judging.folder, asked.sign, archive.signed_forms(judging.folder))
     if asked.archive:
         files = {"junit.xml": tests.encode(), "verdict.json": as_json(judging.found).encode()}
         archive.write(judging.folder, asked.archive, files, anonymous=made.config.anonymous, flag="--archive")

@@ -18,13 +18,16 @@ from scaling.errors import UsageError
 from scaling.report.formats import markdown, terminal
 from scaling.report.unpacking import unpacked
 from scaling.text import readable
-from scaling.tools.compare import flags, formats, found, verdicts
+from scaling.tools.compare import flags, formats, found, launches, verdicts
 from scaling.tools.compare.flags import NAME, Asked
 from scaling.tools.compare.formats import document
-from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Side, Unit, cost
+from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Cell, Found, Metric, Side, Unit, cost
 
 Sides = tuple[tuple[Row, ...], ...]
-UNKNOWN = "launch-to-launch variation is unknown, so another launch may differ: run each side three times"
+ASSUMED = (
+    "launches are assumed to differ by {:.1f} % (standard deviation): run each side three times, or keep older "
+    "runs next to the base, to measure this"
+)
 
 
 def compare(asked: Asked) -> Found:
@@ -38,7 +41,9 @@ def compare(asked: Asked) -> Found:
     rows = before.rows(unit), after.rows(unit)
     of_cost = asked.metric == "cost" and asked.prices
     by = _cost((before, after), rows, of_cost) if of_cost else METRICS[asked.quantity]
-    rule = verdicts.Rule(by, asked.loss, unit, anyway, apart)
+    older = launches.groups(before, after, asked.history) if unit == "rounds" else ()
+    counts = len(before.folders), len(after.folders)
+    rule = verdicts.Rule(by, asked.loss, unit, anyway, apart, counts, older)
     cells = verdicts.cells(*rows, rule)
     if not cells:
         raise UsageError("RUN: neither side has measured an exchange: there is nothing to compare")
@@ -48,9 +53,13 @@ def compare(asked: Asked) -> Found:
         fail_above=asked.loss,
         base=before.names,
         new=after.names,
-        notices=tuple(_notices(before, after, unit, apart if anyway else (), expected, rows[1])),
+        notices=(
+            *_notices(before, after, unit, apart if anyway else (), expected, rows[1]),
+            *_of_launches(cells),
+        ),
         cells=cells,
         means=verdicts.means(cells) if rule.metric.is_ratio else (),
+        learnt_from=sum(map(len, older)),
     )
 
 
@@ -75,13 +84,23 @@ def _notices(
         yield f"EMULATED: no device computed anything: {'; '.join(emulated)}"
     yield from (f"compared although they differ: {what}" for what in apart)
     yield from (f"{what}: {values}" for what, values in expected.items() if what != CODE)
-    if unit == "rounds":
-        yield UNKNOWN
     folders = {folder.resolve() for folder in base.folders}
     if same := [readable(folder.name) for folder in new.folders if folder.resolve() in folders]:
         yield f"the same run on both sides: {', '.join(same)}"
     if unit == "rounds" and max(len(base.folders), len(new.folders)) > 1:
         yield f"fewer than {ENOUGH_RUNS} runs on a side: their rounds are the unit"
+
+
+def _of_launches(cells: tuple[Cell, ...]) -> Iterator[str]:
+    """Tell what is assumed of how launches differ, and if the cells scatter more."""
+    sds = [cell.launch_sd for cell in cells if cell.launch_sd and cell.launch_sd_is_assumed]
+    if sds:
+        yield ASSUMED.format(100 * launches.ASSUMED_SD)
+    if sds and max(sds) > launches.ASSUMED_SD:
+        yield (
+            f"the changes of the cells scatter as if launches differed by {100 * max(sds):.1f} %: intervals are "
+            "wider by that"
+        )
 
 
 SLOWER, MISTAKE, UNTOLD = 1, UsageError.exit_code, 3

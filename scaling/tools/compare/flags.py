@@ -28,7 +28,8 @@ _AGAINST = "--against"
 EPILOG = (
     "Exit codes: 0 nothing slower, 1 a cell slower or newly failed, 2 a mistake in the call or nothing that could "
     "be compared, 3 with --require-proof: nothing slower, but a cell is undecided. With three runs a side, "
-    "intervals are over runs and include how launches differ; with fewer, they are over rounds."
+    "intervals are over runs and include how launches differ. With fewer, older runs show that; else 0.5 % is "
+    "assumed."
 )
 
 _RUNS = Argument(
@@ -42,6 +43,12 @@ _METRIC = Option(
 )
 _FAIL_ABOVE = Option("--fail-above", help="The loss that counts, in percent.", metavar="PERCENT")
 _PROOF = Option("--require-proof", help="Exit with 3 if nothing is slower but a cell is undecided.")
+_HISTORY = Option(
+    "--history",
+    help="A folder of older runs, which show how launches differ if a side has fewer than three runs.",
+    metavar="DIR",
+    show_default="the folder of BASE, its runs up to BASE",
+)
 _ALTHOUGH = Option("--although-different", help="Compare although work, devices, versions or placement differ.")
 _FORMAT = Option(
     "--format",
@@ -63,6 +70,7 @@ class Asked(Record, frozen=True, kw_only=True):
     metric: Annotated[Metric, _METRIC] = "efficiency"
     fail_above: Annotated[str, _FAIL_ABOVE] = "2%"
     require_proof: Annotated[bool, _PROOF] = False
+    history: Annotated[Path | None, _HISTORY] = None
     although_different: Annotated[bool, _ALTHOUGH] = False
     format: Annotated[Format, _FORMAT] = "table"
     output: Annotated[Path | None, output_flag("--output", "-o")] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -25,6 +25,7 @@ def junit(found: Found, *, require_proof: bool) -> str:
         ("unit", found.unit),
         ("base", ", ".join(found.base)),
         ("new", ", ".join(found.new)),
+        *(("power", said) for said in _power(found)),
         *(("notice", notice) for notice in found.notices),
     ]
     cases = [_case(cell, found, require_proof=require_proof) for cell in found.cells]
@@ -168,16 +169,41 @@ def _facts(found: Found, metric: Metric) -> Iterator[Entry]:
     yield Entry(label="new", phrase=(", ".join(found.new),))
     yield Entry(label="compared", phrase=(f"{metric.title}; a loss counts above ", loss))
     yield Entry(label="unit", phrase=(_unit(found),))
+    yield from (Entry(label="power", phrase=(said,)) for said in _power(found))
     for mean in found.means:
         by = quantities.fraction(mean.change)
         phrase: Phrase = (f"{mean.model}: ", by, f" over {counted(mean.cells, 'cell')}")
         yield Entry(label="geometric mean", phrase=phrase)
 
 
+def _premise(found: Found) -> str:
+    sds = [cell.launch_sd for cell in found.cells if cell.launch_sd and cell.launch_sd_is_assumed]
+    return f", if launches differ by {100 * min(sds):.1f} % or less" if sds else ""
+
+
 def _unit(found: Found) -> str:
     if found.unit == "runs":
         return f"runs: {len(found.base)} against {len(found.new)}"
-    return "rounds: those of each side are of one launch" if len(found.base + found.new) == 2 else "rounds"
+    sds = [100 * cell.launch_sd for cell in found.cells if cell.launch_sd and not cell.launch_sd_is_assumed]
+    if not sds:
+        return "rounds, and an assumption of how launches differ"
+    return f"rounds, and launches that differ by {_span(sds)} %, learnt from {found.learnt_from} runs"
+
+
+def _power(found: Found) -> Iterator[str]:
+    """Yield the loss that would be found; nothing without a tested cell."""
+    if (weakest := found.weakest) is None:
+        return
+    unit = _change_unit(METRICS[found.metric])
+    losses = [100 * cell.detects for cell in found.cells if cell.detects]
+    size = _span(losses)
+    most = f" (the largest: {weakest.name})" if " to " in size else ""
+    yield f"a loss of {size} {unit} in a cell is found in 80 % of cases{most}"
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _reading(found: Found, metric: Metric) -> Iterator[Entry]:
@@ -186,7 +212,7 @@ def _reading(found: Found, metric: Metric) -> Iterator[Entry]:
         f"{loss}, {win}: the interval of the change excludes zero and its mean is beyond the loss that counts. "
         "same: the whole interval is within that loss. cannot tell: neither. Intervals are at the levels of "
         f"Holm's procedure: of 100 comparisons of equal sides, at most 5 call any cell {loss} or {win}"
-        f"{'' if found.unit == 'runs' else ', if launches do not differ'}"
+        f"{_premise(found)}"
     )
     yield Entry(label="verdict", phrase=(verdicts,))
     sides = "half the 95 % interval of the side's own " + found.unit

@@ -226,7 +226,8 @@ class Change(Record, frozen=True, kw_only=True):
 
 class Cell(Record, frozen=True, kw_only=True):
     """One exchange at one world size. Descriptions are the new side's if it has the cell. `needed` is the number
-    of rounds or runs a side that would decide it."""
+    of runs a side that would decide it. `detects`: the loss that is found in 80 % of cases. `launch_sd`: how
+    launches differ, learnt or assumed, as a fraction; None if the unit is runs, which contain it."""
 
     name: str
     strategy: str
@@ -245,6 +246,9 @@ class Cell(Record, frozen=True, kw_only=True):
     new: Value | None = None
     change: Change | None = None
     needed: int | None = None
+    detects: float | None = None
+    launch_sd: float | None = None
+    launch_sd_is_assumed: bool = False
     flags: tuple[str, ...] = ()
 
     @property
@@ -265,7 +269,8 @@ class Mean(Record, frozen=True, kw_only=True):
 
 
 class Found(Record, frozen=True, kw_only=True):
-    """A whole comparison. `fail_above` is the loss that counts, as a fraction."""
+    """A whole comparison. `fail_above` is the loss that counts, as a fraction. `learnt_from`: the runs that show
+    how launches differ; 0 if that is assumed."""
 
     metric: Name
     unit: Unit
@@ -275,6 +280,14 @@ class Found(Record, frozen=True, kw_only=True):
     notices: tuple[str, ...]
     cells: tuple[Cell, ...]
     means: tuple[Mean, ...]
+    learnt_from: int = 0
+
+    @property
+    def weakest(self) -> Cell | None:
+        """Return the cell whose loss must be the largest to be found."""
+        return max(
+            (cell for cell in self.cells if cell.detects), key=lambda cell: cell.detects or 0.0, default=None
+        )
 
     @property
     def counts(self) -> dict[Verdict, int]:

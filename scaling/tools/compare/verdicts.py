@@ -23,15 +23,19 @@ from scaling.analysis.statistics import intervals
 from scaling.analysis.statistics.intervals import Difference, Estimate, geometric, interval
 from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.rows import Row
+from scaling.records.point import Hardware, Placement, Workload
 from scaling.report import labels
 from scaling.report.labels import Context
+from scaling.tools.compare import launches
 from scaling.tools.compare.found import Cell, Change, Mean, Metric, Unit, Value, Verdict, concerns
+from scaling.tools.compare.launches import Group
 
 # ---------------------------------------------------------------- pairs
 
 
 # identity of a cell: strategy, interconnect, options, servers, where they run, world size
 Who = tuple[str, str, tuple[tuple[str, str], ...], int, str, int]
+Key = tuple[Who, Workload, Hardware, Placement]
 # flags that make a row's values unusable, worst first
 STATES = ("FAILED", *unranked_marks())
 
@@ -56,7 +60,7 @@ def pairs(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]]) -> list[P
     return [*(_renamed(pair, after) for pair in found), *(Pair((), rows) for rows in after.values())]
 
 
-def _renamed(pair: Pair, left: dict[tuple[object, ...], tuple[Row, ...]]) -> Pair:
+def _renamed(pair: Pair, left: dict[Key, tuple[Row, ...]]) -> Pair:
     if pair.new:
         return pair
     for key, rows in left.items():
@@ -71,13 +75,16 @@ def pair_of(row: Row) -> Who:
     return row.strategy, row.interconnect, options, row.servers, row.server_hosts, row.world_size
 
 
-def _by_cell(sides: Sequence[Sequence[Row]]) -> dict[tuple[object, ...], tuple[Row, ...]]:
-    found: dict[tuple[object, ...], tuple[Row, ...]] = {}
+def _by_cell(sides: Sequence[Sequence[Row]]) -> dict[Key, tuple[Row, ...]]:
+    found: dict[Key, tuple[Row, ...]] = {}
     for rows in sides:
         for row in rows:
-            key = (pair_of(row), row.workload, row.hardware, row.placement)
-            found[key] = (*found.get(key, ()), row)
+            found[_key(row)] = (*found.get(_key(row), ()), row)
     return found
+
+
+def _key(row: Row) -> Key:
+    return pair_of(row), row.workload, row.hardware, row.placement
 
 
 def _apart(one: Row, other: Row) -> Iterator[str]:
@@ -122,13 +129,18 @@ NEWLY: Mapping[str, Verdict] = {
 
 
 class Rule(NamedTuple):
-    """How cells are judged. `fail_above` is a fraction or points / 100, `apart` differences between the sides."""
+    """How cells are judged. `fail_above` is a fraction or points / 100, `apart` differences between the sides.
+
+    If the unit is rounds: `runs` are the launches a side, `older` runs of one code that show how launches differ.
+    """
 
     metric: Metric
     fail_above: float
     unit: Unit
     although_different: bool = False
     apart: tuple[str, ...] = ()
+    runs: tuple[int, int] = (1, 1)
+    older: tuple[Group, ...] = ()
 
     @property
     def bound(self) -> float:
@@ -141,10 +153,18 @@ def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rul
     context = labels.context([row for pair in found for row in (*pair.base, *pair.new)])
     judged = [_untested(pair, context, rule) for pair in found]
     differences = _differences([(at, found[at]) for at in range(len(found)) if judged[at].verdict == "same"], rule)
+    wide = _widened({at: one for at, one in differences.items() if one.se is not None}, found, rule)
+    differences |= {at: one.difference for at, one in wide.items()}
     tested = [at for at, one in differences.items() if one.se is not None]
     levels = dict(zip(tested, intervals.holm([differences[at] for at in tested]), strict=True))
     for at, difference in differences.items():
         judged[at] = _tested(judged[at], difference, levels.get(at), rule)
+    hardest = intervals.ALPHA / max(1, len(tested))
+    for at in tested:
+        detects = rule.metric.sign * -launches.detected(_alone(differences[at], rule), hardest, rule.bound)
+        judged[at] = replace(judged[at], detects=abs(_shown(detects, rule)))
+    for at, one in wide.items():
+        judged[at] = replace(judged[at], launch_sd=one.launch_sd, launch_sd_is_assumed=one.is_assumed)
     return tuple(judged)
 
 
@@ -245,6 +265,28 @@ def _differences(found: Sequence[tuple[int, Pair]], rule: Rule) -> dict[int, Dif
     return differences
 
 
+def _widened(differences: Mapping[int, Difference], found: Sequence[Pair], rule: Rule) -> dict[int, launches.Wide]:
+    """Add how launches differ to differences between rounds; empty if the unit is runs."""
+    if rule.unit == "runs":
+        return {}
+    values: dict[Key, list[list[float]]] = defaultdict(list)
+    for group in rule.older:
+        for key, rows in _by_cell(group).items():
+            values[key].append(_logarithms(_estimates([row for row in rows if not states([row])], rule), rule))
+    learnt = launches.between(values, lambda key: (*key[1:3], key[0][-1]))
+    wide = {
+        at: launches.widened(one, rule.runs, learnt.get(_key(found[at].base[0])))
+        for at, one in differences.items()
+    }
+    return launches.scattered(wide, rule.runs)
+
+
+def _alone(found: Difference, rule: Rule) -> Difference:
+    """Return a difference with the degrees of freedom of its cell alone: in another comparison the cell may be
+    noisier than its kin, and share no variance."""
+    return found._replace(df=min(found.df, 2 * (found.n - 1))) if rule.unit == "runs" else found
+
+
 def _difference(pair: Pair, rule: Rule) -> Difference:
     """Gain of the new side, negative for a loss whatever the metric."""
     base, new = (_side(_estimates(rows, rule), rule) for rows in (pair.base, pair.new))
@@ -255,7 +297,11 @@ def _difference(pair: Pair, rule: Rule) -> Difference:
 def _side(estimates: Sequence[Estimate], rule: Rule) -> intervals.Side:
     if rule.unit == "rounds":
         return intervals.of_estimate(estimates[0], logarithm=rule.metric.is_ratio)
-    return intervals.of_values([log(one.mean) if rule.metric.is_ratio else one.mean for one in estimates])
+    return intervals.of_values(_logarithms(estimates, rule))
+
+
+def _logarithms(estimates: Sequence[Estimate], rule: Rule) -> list[float]:
+    return [log(one.mean) if rule.metric.is_ratio else one.mean for one in estimates]
 
 
 def _value(rows: Sequence[Row], rule: Rule) -> Value | None:
@@ -280,9 +326,12 @@ def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> C
         return replace(cell, verdict=verdict, change=change)
     loss = abs(found.mean)
     wanted = loss if loss > rule.bound else rule.bound - loss
-    needed = intervals.units_needed(found, level, wanted)
+    if rule.unit == "runs":
+        needed = intervals.units_needed(found, level, wanted)
+    else:
+        needed = launches.launches_needed(found, level, wanted, min(rule.runs))
     count = f"over {intervals.MOST_UNITS}" if needed is None else f"about {needed}"
-    reason = "; ".join(filter(None, (f"{count} {rule.unit} a side would decide", cell.reason)))
+    reason = "; ".join(filter(None, (f"{count} runs a side would decide", cell.reason)))
     return replace(cell, verdict=verdict, change=change, needed=needed, reason=reason)
 
 
@@ -303,11 +352,14 @@ def _judged(gain: float, half: float, rule: Rule) -> Verdict:
 
 def _change(found: Difference, half: float | None, level: float | None, rule: Rule) -> Change:
     mean = rule.metric.sign * found.mean
-    shown = expm1 if rule.metric.is_ratio else float
     return Change(
-        mean=shown(mean),
-        low=None if half is None else shown(mean - half),
-        high=None if half is None else shown(mean + half),
+        mean=_shown(mean, rule),
+        low=None if half is None else _shown(mean - half, rule),
+        high=None if half is None else _shown(mean + half, rule),
         confidence=None if level is None else 1 - level,
         p=None if half is None else found.p,
     )
+
+
+def _shown(difference: float, rule: Rule) -> float:
+    return expm1(difference) if rule.metric.is_ratio else difference

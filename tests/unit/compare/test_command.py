@@ -229,6 +229,69 @@ def test_runs_against_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["counts"] == {"faster": 4, "same": 2}
 
 
+# ---------------------------------------------------------------- older runs, and what is said of power
+
+
+def history(folder: Path, launch_sd: float, count: int = 6) -> Path:
+    """So many launches of the same code, which differ by `launch_sd`."""
+    folder.mkdir(exist_ok=True)
+    for seed in range(count):
+        run(folder, f"old{seed}", launch(Random(seed), rounds=2, sd=0.001, launch_sd=launch_sd))
+    return folder
+
+
+def found_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    capsys.readouterr()
+    code = command.main([*arguments, "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["exit_code"] == code
+    return found
+
+
+def test_the_folder_of_the_base_shows_how_launches_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").mkdir()
+    base, new = (run(tmp_path, name, launch(Random(90), sd=0.001)) for name in ("results/base", "new"))
+    assumed = found_of(capsys, base, new)
+    history(tmp_path / "results", 0.02)
+    learnt = found_of(capsys, base, new)
+    assert (assumed["learnt_from"], learnt["learnt_from"]) == (0, 7)
+    for before, after in zip(assumed["cells"], learnt["cells"], strict=True):
+        assert (before["launch_sd"], before["launch_sd_is_assumed"]) == (0.005, True)
+        assert 0.01 < after["launch_sd"] < 0.04 and not after["launch_sd_is_assumed"]
+        assert before["detects"] < 0.03 < after["detects"]
+    assert any("are assumed to differ by 0.5 %" in one for one in assumed["notices"])
+    assert not any("assumed" in one for one in learnt["notices"])
+    command.main([base, new])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "learnt from 7 runs" in text and "in a cell is found in 80 % of cases" in text
+
+
+def test_a_flag_names_the_folder_of_older_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, new = (run(tmp_path, name, launch(Random(90), sd=0.001)) for name in ("a", "b"))
+    older = history(tmp_path / "older", 0.0, count=9)
+    found = found_of(capsys, base, new, "--history", str(older))
+    assert found["learnt_from"] == 10
+    assert all(cell["launch_sd"] < 0.003 for cell in found["cells"])
+    said = refusal(capsys, [base, new, "--history", str(tmp_path / "none")])
+    assert said.endswith("none: No such file or directory; give a folder with runs")
+
+
+def test_later_runs_of_other_code_and_few_runs_show_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slow run of the day before would hide today's loss of the same kind."""
+    base, new = run(tmp_path, "a"), run(tmp_path, "b", SLOW)
+    for number in range(6):
+        later = changed(SLOW, lambda one: one, created_unix_s=FINE[0].created_unix_s + 3600)
+        run(tmp_path, f"later{number}", later)
+        run(tmp_path, f"other{number}", changed(SLOW, lambda one: one, code=f"c0de{number}"))
+    history(tmp_path, 0.1, count=3)
+    found = found_of(capsys, base, new)
+    assert (found["learnt_from"], found["exit_code"]) == (0, 1)
+
+
 # ---------------------------------------------------------------- formats
 
 
@@ -237,9 +300,10 @@ def test_the_table_has_the_verdict_first_and_notices(tmp_path: Path, capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:3] == ["Comparison of runs", "  verdict         4 slower, 2 same"]
     assert "  geometric mean  digits-cnn: -3.4 % over 6 cells" in lines
-    assert "! launch-to-launch variation is unknown, so another launch may differ: run each" in lines
+    assert "! launches are assumed to differ by 0.5 % (standard deviation): run each side" in lines
+    assert "  power           a loss of 2.6 % in a cell is found in 80 % of cases" in lines
     (two,) = [line.split() for line in lines if line.startswith("  fake:a N=2")]
-    assert two == ["fake:a", "N=2", "slower", "97.1", "±", "0.0", "92.2", "±", "0.0", "-5.0", "%", "±", "0.0"]
+    assert two == ["fake:a", "N=2", "slower", "97.1", "±", "0.0", "92.2", "±", "0.0", "-5.0", "%", "±", "1.7"]
 
 
 def test_markdown_begins_lines_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from scaling.tools.compare.verdicts import Rule
 from tests.support.compared_runs import Rows, is_red, launch, share_red, side, without_noise
 from tests.support.points import changed
 from tests.support.scripted_records import carried, close, failed, point, record, sweep
+from tests.support.simulated_gates import Gate, moved, pool
 
 PAIRS = 200
 
@@ -97,11 +98,11 @@ def test_sides_without_noise() -> None:
     assert found[2].change and found[2].change.mean == close(-0.05)
 
 
-def test_too_much_noise_is_undecided_and_names_the_rounds_needed() -> None:
+def test_too_much_noise_is_undecided_and_names_the_runs_needed() -> None:
     found = by_size(launch(Random(1), sd=0.05)[1], launch(Random(2), sd=0.05)[1])[2]
     assert found.verdict == "cannot tell"
     assert found.needed and found.needed > 5
-    assert found.reason == f"about {found.needed} rounds a side would decide"
+    assert found.reason == f"about {found.needed} runs a side would decide"
 
 
 def test_one_round_is_undecided() -> None:
@@ -110,11 +111,11 @@ def test_one_round_is_undecided() -> None:
     assert found.change and (found.change.mean, found.change.low) == (close(-0.2), None)
 
 
-def test_a_loss_below_the_one_that_counts_is_no_regression() -> None:
-    base, new = without_noise()[1], without_noise(lost=0.015)[1]
-    assert by_size(base, new)[4].verdict == "same"
-    assert by_size(base, new, rule(fail_above=0.01))[4].verdict == "slower"
-    assert by_size(base, new, rule(fail_above=0.0))[4].verdict == "slower"
+@pytest.mark.parametrize(("fail_above", "verdict"), [(0.02, "same"), (0.01, "slower"), (0.0, "slower")])
+def test_a_loss_below_the_one_that_counts_is_no_regression(fail_above: float, verdict: str) -> None:
+    base, new = ([rows(without_noise(lost=lost)[1])] * 3 for lost in (0.0, 0.015))
+    found = verdicts.cells(base, new, rule(fail_above=fail_above, unit="runs"))
+    assert {cell.verdict for cell in found if cell.world_size == 4} == {verdict}
 
 
 @pytest.mark.parametrize("metric", ["efficiency", "speedup", "samples_per_s"])
@@ -150,6 +151,65 @@ def test_a_cell_of_one_run_alone_has_no_interval() -> None:
     found = verdicts.cells([whole, whole, whole], [part, part, whole], rule(unit="runs"))
     (four,) = [cell for cell in found if (cell.strategy, cell.world_size) == ("fake:a", 4)]
     assert (four.verdict, four.reason) == ("cannot tell", "a single run on one side has no interval")
+
+
+# ---------------------------------------------------------------- rounds of one launch, and how launches differ
+
+
+@pytest.fixture(scope="module")
+def analysed() -> dict[int, list[Rows]]:
+    return {6: pool(6, 30), 40: pool(40, 16)}
+
+
+@pytest.mark.parametrize("launch_sd", [0.0, 0.005])
+@pytest.mark.parametrize("cells", [6, 40])
+def test_one_launch_a_side_is_red_on_nothing_in_at_most_5_percent(
+    analysed: dict[int, list[Rows]], cells: int, launch_sd: float
+) -> None:
+    """Of launches that differ by half a percent from day to day, over all cells of the table together."""
+    assert Gate(analysed[cells], launch_sd).share_red(PAIRS // 2, 0.0) <= 5
+
+
+def test_cells_that_scatter_more_than_assumed_widen_the_intervals(analysed: dict[int, list[Rows]]) -> None:
+    """Launches that differ by 1 % made 89 % of such comparisons red."""
+    gate = Gate(analysed[40], 0.01)
+    found = [gate.cells(seed, 0.0) for seed in range(PAIRS // 2)]
+    assert sum(any(cell.is_lost for cell in cells) for cells in found) <= 0.2 * len(found)
+    assert any((cells[0].launch_sd or 0.0) > 0.007 for cells in found)
+    assert all(cell.launch_sd_is_assumed for cell in found[0])
+
+
+@pytest.mark.parametrize("launch_sd", [0.0, 0.005, 0.01])
+@pytest.mark.parametrize("uneven", [1.0, 3.0])
+def test_older_runs_of_one_code_show_how_launches_differ(
+    analysed: dict[int, list[Rows]], launch_sd: float, uneven: float
+) -> None:
+    gate = Gate(analysed[6], launch_sd, older=9, uneven=uneven)
+    assert gate.share_red(PAIRS, 0.0) <= 5
+    assert not any(cell.launch_sd_is_assumed for cell in gate.cells(1, 0.0))
+
+
+def test_quiet_older_runs_find_smaller_losses_than_the_assumption() -> None:
+    quiet = pool(6, 12, sd=0.001)
+    assumed, learnt = (Gate(quiet, 0.0, older=older).power(20, 0.0)[0] for older in (0, 9))
+    assert learnt < assumed / 2
+
+
+@pytest.mark.parametrize(("cells", "runs"), [(6, 1), (6, 3), (40, 1)])
+def test_a_loss_of_the_said_size_is_found_in_80_percent(
+    analysed: dict[int, list[Rows]], cells: int, runs: int
+) -> None:
+    _, found = Gate(analysed[cells], 0.005, runs).power(PAIRS // 2, 0.02)
+    assert 68 <= found <= 95
+
+
+def test_a_change_of_many_cells_does_not_hide_itself(analysed: dict[int, list[Rows]]) -> None:
+    """Half of the cells lose, or all of them gain."""
+    base, new = analysed[40][:2]
+    half = tuple(moved(row, 0.9 if at % 2 else 1.0) for at, row in enumerate(new))
+    assert sum(cell.is_lost for cell in verdicts.cells([base], [half], rule())) == 20
+    better = verdicts.cells([base], [tuple(moved(row, 1.1) for row in new)], rule())
+    assert {cell.verdict for cell in better} == {"faster"}
 
 
 # ---------------------------------------------------------------- without a test
@@ -305,7 +365,8 @@ def test_cells_with_equal_names_are_matched_by_their_settings() -> None:
     """Two batch sizes in one sweep, in any order."""
     small, large = without_noise()[1], without_noise(batch_size=64, lost=0.05)[1]
     base, new = rows([*small, *large]), rows([*large, *small])
-    assert {cell.verdict for cell in verdicts.cells([base], [new], rule())} == {"same"}
+    found = verdicts.cells([base], [new], rule())
+    assert [cell.change and cell.change.mean for cell in found] == [0.0] * 12
 
 
 # ---------------------------------------------------------------- means

@@ -147,6 +147,27 @@ def test_a_verdict_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, code: int) 
     assert programs.compared(BASE, NEW) == (f"the table\n\n{again}\n", code, "")
 
 
+def test_an_undecided_cell_is_an_exit_code_if_proof_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    """-19.4 % +- 36.4 was green."""
+    given = []
+
+    def compare(command: str, arguments: list[str], _look: object) -> subprocess.CompletedProcess[str]:
+        given.append([command, *arguments])
+        return subprocess.CompletedProcess([], 3, "the table\n", "")
+
+    monkeypatch.setattr(programs, "output", compare)
+    found = programs.compared(BASE, NEW, require_proof=True)
+    assert given == [["compare", "base", "new", "--require-proof"]]
+    assert found.code == 3 and "again: python -m scaling compare base new --require-proof" in found.text
+
+
+@pytest.mark.parametrize("argv", [("--against", "HEAD~1"), ("--against", ".")])
+def test_proof_is_required_of_comparisons_alone(argv: tuple[str, ...]) -> None:
+    assert flags.parse((*argv, "--require-proof")).require_proof
+    with pytest.raises(UsageError, match="--require-proof: only with --against RUN or REV"):
+        flags.parse(("--require-proof",))
+
+
 @pytest.mark.parametrize("out", ["", "the table\n"])
 def test_without_a_cell_that_could_be_compared_it_is_2(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
     monkeypatch.setattr(programs, "output", answer(2, out, "scaling compare: error: RUN: they differ\n"))
@@ -307,6 +328,7 @@ def measured(
     act: Callable[[Path], None],
     notes: list[str] | None = None,
     metrics: Path | None = None,
+    require_proof: bool = False,
 ) -> tuple[int, Path]:
     """Exit code and folder of a run of two points. `act` is done to its folder after each; `notes` are kept."""
     launch, noted = Launch(2), [] if notes is None else notes
@@ -319,7 +341,9 @@ def measured(
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
     with store.Store.create(folder, "test", datetime.fromtimestamp(0, timezone.utc), header) as opened:
         monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder), noted))
-        code = measuring.measure(made, mailbox, opened, header, (), "plain", page=False, metrics=metrics)
+        code = measuring.measure(
+            made, mailbox, opened, header, (), "plain", page=False, metrics=metrics, require_proof=require_proof
+        )
         launch.turn()  # the last release
         return code, opened.folder
 
@@ -424,6 +448,15 @@ def test_a_cell_that_became_slower_than_with_another_revision_is_exit_1(
     gain = Estimate(mean=-0.05, low=-0.06, high=-0.04, n=3)
     monkeypatch.setattr(measuring, "changes", lambda _: (Change(point(), "1a2b3c4d5e", gain),))
     assert measured(tmp_path, monkeypatch, lambda _: None)[0] == 1
+
+
+@pytest.mark.parametrize(("require_proof", "code"), [(False, 0), (True, 3)])
+def test_an_undecided_change_of_a_revision_is_exit_3_if_proof_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, require_proof: bool, code: int
+) -> None:
+    gain = Estimate(mean=-0.19, low=-0.45, high=0.2, n=3)
+    monkeypatch.setattr(measuring, "changes", lambda _: (Change(point(), "1a2b3c4d5e", gain),))
+    assert measured(tmp_path, monkeypatch, lambda _: None, require_proof=require_proof)[0] == code
 
 
 BURN_IN: dict[str, Any] = {"for": "2h", "rounds": 2}
