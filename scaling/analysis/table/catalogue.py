@@ -84,8 +84,7 @@ MARKS: tuple[Mark, ...] = (
                  "counts as at least 5 and at most 10 points), or than 10 % of the rate."),
     Mark(name="ONE-ROUND", of_row=lambda found: len(found.cell.times) == 1 or _joins_one(found.efficiency),
          meaning="a single round joins the figure and its control runs: no interval, and no comparison."),
-    Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency),
-         claimless="more than 100 % means that its plain loop is too slow a base"),
+    Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency)),
     Mark(name="UNSETTLED", of_cell=lambda cell: any(not record.settled for record in cell.records)),
     Mark(name="THROTTLED", of_cell=lambda cell: bool(cell.throttle_reasons),
          of_row=lambda found: found.clocks is not None and found.clocks.differ),
@@ -183,6 +182,8 @@ def unclaimed(row: Row) -> str:
         return "its samples teach less than those of synchronous ranks (ASYNC)"
     if mark := claimless(row):
         return f"{mark_named(mark).claimless} ({mark})"
+    if "SUPERLINEAR" in row.flags and row.efficiency:  # its rate is right
+        return f"{row.efficiency.mean:.0%} means that its plain loop is too slow a base (SUPERLINEAR)"
     if row.speedup is None or row.efficiency is None:
         return "it is the plain loop" if row.is_plain else "its plain loop is missing"
     return ""

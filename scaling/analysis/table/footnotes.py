@@ -333,8 +333,8 @@ def _findings(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
     yield from _counted(cell, cell.audits)
     yield from filter(None, [cell.less_work])
     for mark, reason in claimless_marks().items():
-        # The receipt and SUPERLINEAR have notes of their own.
-        if mark in flags and mark != "SUPERLINEAR" and not (cell.receipt and cell.receipt.verdict == mark):
+        # The receipt has a note of its own.
+        if mark in flags and not (cell.receipt and cell.receipt.verdict == mark):
             why = _sharing(cell) if mark == "OVERSUBSCRIBED" else reason
             yield f"{mark}: {why}; no speedup, efficiency, loss or rank is claimed"
 
