@@ -471,7 +471,7 @@ class ZmqCluster:
         self._left.update(gone)
         if gone:
             named = ", ".join(f"rank {rank}" for rank in gone)
-            raise SilentRanks(f"{named} ended, or its node or network is lost", gone)
+            raise SilentRanks(f"{named} ended, or its node or network is lost", gone, "lost")
 
     def _end_without_rank_0(self) -> None:
         if not self._left:

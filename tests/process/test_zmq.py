@@ -164,6 +164,7 @@ def test_a_rank_that_is_killed_ends_the_launch_and_keeps_its_points(launch: Laun
     assert launch.ranks["0"].wait(WITHIN_S) == 1
     assert "scaling: error: rank 1 ended, or its node or network is lost" in launch.said("0")
     assert "--resume results/" in launch.said("0") and len(store.load(run_of(tmp_path))[1]) >= 2
+    assert store.load(run_of(tmp_path))[1][-1].outcome.cause == "lost"  # type: ignore[union-attr]
 
 
 def test_without_rank_0_the_others_end(launch: Launch, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_wrong_index_of_a_pod_is_refused(pod: str, said: str) -> None:
 
 
 def test_a_world_size_without_a_launcher_is_named() -> None:
-    with pytest.raises(UsageError, match="WORLD_SIZE=2: .* for one rank unset WORLD_SIZE"):
+    with pytest.raises(UsageError, match=r"WORLD_SIZE=2: .* for one rank unset WORLD_SIZE"):
         found({"WORLD_SIZE": "2"})
     assert found({"WORLD_SIZE": "2", "PMI_SIZE": "2", "PMI_RANK": "1"}) is None
 

@@ -68,7 +68,7 @@ def test_a_name_server_that_takes_long_is_told_once(
 
     monkeypatch.setattr(transport, "time", clock)
     monkeypatch.setattr(transport, "_addresses", unknown)
-    with pytest.raises(LaunchError, match="within 120 s: .* cannot resolve nowhere; "):
+    with pytest.raises(LaunchError, match=r"within 120 s: .* cannot resolve nowhere; "):
         _follow(zmq, None, PLACE, Secret({}, tmp_path, PLACE), lambda: None)
     said = capsys.readouterr().err
     assert said.startswith("scaling: rank 1 waits for rank 0, up to 120 s: ") and said.count("\n") == 1
