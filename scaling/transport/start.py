@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -120,6 +119,7 @@ def _has_socket(environ: Mapping[str, str]) -> bool:
 Transport = Literal["mpi", "zmq"]
 SECRET, COORDINATOR, POD = "SCALING_SECRET", "SCALING_COORDINATOR", "JOB_COMPLETION_INDEX"
 LEAST_SECRET, KEY_BYTES = 16, 32
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Ports of jobs; torchrun's own store has MASTER_PORT.
 FIRST_PORT, PORTS, AFTER_MASTER = 23_000, 9_000, 11
@@ -282,7 +282,8 @@ class Secret:
 
     def __init__(self, environ: Mapping[str, str], folder: Path, place: Start) -> None:
         self._given, self._salt = environ.get(SECRET, ""), f"scaling {place.coordinator}".encode()
-        host = socket.gethostname() if place.host in LOOPBACK else place.host
+        # localhost is another address on each machine; hosts' names may differ in containers of one
+        host = BOOT.read_text()[:8] if place.host in LOOPBACK else place.host
         self._path = folder / f".secret-{re.sub(r'[^A-Za-z0-9.-]', '_', host)}-{place.port}"
         if self._given and (len(self._given) < LEAST_SECRET or not looks_random(self._given)):
             raise UsageError(
