@@ -79,7 +79,7 @@ def waiting() -> list[dict[str, Any]]:
 
 
 def test_all_pods_are_the_images_user() -> None:
-    wanted = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, "runAsNonRoot": True}
+    wanted: dict[str, Any] = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, "runAsNonRoot": True}
     wanted["seccompProfile"] = {"type": "RuntimeDefault"}
     assert {name: spec["securityContext"] for name, spec in pods().items()} == dict.fromkeys(pods(), wanted)
     for file in FILES:
