@@ -3,6 +3,7 @@
 # for the Python on PATH. Packages: _install.py.
 # shellcheck shell=bash
 set -euo pipefail
+unset PYTHONINSPECT # every Python below would wait at a prompt
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 own=$root/.venv
@@ -73,6 +74,6 @@ need_scaling() { # before a study starts: its first import would end in a traceb
         fail "scaling is not installed for $python: ./launch/install torch installs it, or activate its environment"
 }
 
-# From the root, where Python finds the package `launch`.
-install_packages() { (cd "$root" && exec "$python" -m launch._install "$@"); }
-install_frameworks() { (cd "$root" && exec "$python" -m launch._frameworks "$@"); }
+# From the root, where Python finds the package `launch`, if nothing forbids it.
+install_packages() { (cd "$root" && unset PYTHONSAFEPATH && exec "$python" -m launch._install "$@"); }
+install_frameworks() { (cd "$root" && unset PYTHONSAFEPATH && exec "$python" -m launch._frameworks "$@"); }

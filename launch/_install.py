@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,12 @@ ROOT = Path(__file__).resolve().parent.parent
 STAMP = Path(sys.prefix, "scaling-install.json")
 OLDEST_TORCH = (2, 4)  # oldest supported release
 OLDEST_PIP = (22, 3)  # the first with --python, for ./launch/test; editable installs need 21.3
+# Settings of pip under which nothing can be installed, and those that name another place.
+REFUSED = {
+    "PIP_DRY_RUN": "pip would install nothing",
+    "PIP_REQUIRE_HASHES": "the packages of setup.cfg have no hashes",
+}
+PLACES = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON")
 QUIET = ("--disable-pip-version-check", "--no-input")
 FETCHED = re.compile(
     r" *(?:Downloading|Processing|Using cached) (?:\S*/)?([^\s/-]+-[^\s/-]+)-\S+\.whl(?= |$)( \(.* [kMG]B\))?"
@@ -117,7 +124,20 @@ def stamp(extras: Iterable[str], *, without: Iterable[str] = (), **more: Any) ->
     STAMP.write_text(json.dumps({**read_stamp(), "key": key, "extras": kept, **more}))
 
 
+def settle_pip() -> None:
+    """Have pip install into this environment, whatever its variables and files say. SystemExit with one line if
+    that would not be what they ask for."""
+    for name, why in REFUSED.items():
+        if os.environ.get(name, "").lower() not in ("", "0", "false", "no", "off", "n", "f"):
+            raise SystemExit(f"launch: {name}={os.environ[name]}: {why}; unset {name}")
+    for name in PLACES:
+        if os.environ.pop(name, ""):
+            say(f"{name} is not used: packages go into {sys.prefix}")
+    os.environ["PIP_USER"] = "0"
+
+
 def need_pip() -> None:
+    settle_pip()
     if pip_version() is None:
         bundled = subprocess.run([sys.executable, "-m", "ensurepip"], capture_output=True, check=False)
         if bundled.returncode:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -125,7 +126,13 @@ def gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return count
-    return min(count, sum(word.strip() not in ("", "-1") for word in visible.split(",")))
+    # CUDA takes them up to the first that does not exist; Slurm writes NoDevFiles for none
+    words = takewhile(lambda word: is_gpu(word.strip(), count), visible.split(","))
+    return min(count, sum(1 for _ in words))
+
+
+def is_gpu(word: str, count: int) -> bool:
+    return word.startswith(("GPU-", "MIG-")) or (word.isdecimal() and int(word) < count)
 
 
 def cores() -> int:

@@ -3,7 +3,15 @@
 A command's package is imported only when that command runs.
 """
 
+# ruff: noqa: E402
+
 from __future__ import annotations
+
+import signal
+
+RANKS = ("run", "check", "certify", "bisect")
+if __name__ == "__main__":  # no signal ends a rank before `Signals`: the others may wait for it
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP))
 
 import os
 import sys
@@ -48,6 +56,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] not in [[name] for name in RANKS]:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP))
     if COMPLETING in os.environ or not words or words[0].partition("=")[0] in OWN:
         from scaling.completion import run  # Typer
 

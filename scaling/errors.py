@@ -38,11 +38,12 @@ class LaunchError(ScalingError):
 
 
 class SilentRanks(LaunchError):
-    """Ranks that do not answer. `ranks` are their numbers if a run is aborted because of them."""
+    """Ranks that do not answer. `ranks` are their numbers if a run is aborted because of them, `cause` that of
+    their points: `hang`, or `lost` if their connection has ended."""
 
-    def __init__(self, message: str, ranks: Collection[int] = ()) -> None:
+    def __init__(self, message: str, ranks: Collection[int] = (), cause: str = "hang") -> None:
         super().__init__(message)
-        self.ranks = ranks
+        self.ranks, self.cause = ranks, cause
         self.exit_code = 1 if ranks else 2
 
 

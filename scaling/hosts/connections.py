@@ -7,11 +7,15 @@ linux/tcp.h). Bytes over busy time are what a path can carry. RDMA is not counte
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import socket
+import sys
+import termios
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
@@ -23,6 +27,9 @@ from scaling.records.telemetry import Flow
 
 
 BACKLOG = 1024
+# More than a jumbo frame, less than a receive window: nobody reads it.
+LARGE_BYTES = 16_000
+IP_MTU, IP_AND_ICMP_BYTES = 14, 28
 
 
 def door(address: str) -> socket.socket:
@@ -31,12 +38,13 @@ def door(address: str) -> socket.socket:
 
 
 class Attempts:
-    """Connections to several peers, made at the same time."""
+    """Connections to several peers, made at the same time, each with a message of several packets."""
 
     def __init__(self, peers: Sequence[tuple[str, int]], until_s: float) -> None:
         self._until_s = until_s
         self._ways: list[Way | None] = [None] * len(peers)
         self._open: dict[int, tuple[int, socket.socket]] = {}
+        self._sent: dict[int, socket.socket] = {}  # connected; the other kernel has not acknowledged the message
         self._poller = select.poll()
         for number, peer in enumerate(peers):
             self._begin(number, peer)
@@ -55,17 +63,42 @@ class Attempts:
     def ways(self, now_s: float) -> tuple[Way, ...] | None:
         """Return how each peer was reached, in order; None while some are pending."""
         for fd, _ in self._poller.poll(0):
-            number, sock = self._open.pop(fd)
+            _, sock = self._open[fd]
             self._poller.unregister(fd)
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            self._ways[number] = Way(error=os.strerror(code)) if code else Way(source=sock.getsockname()[0])
-            sock.close()
+            if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._end(fd, Way(error=os.strerror(code)))
+                continue
+            with suppress(OSError):
+                sock.send(bytes(LARGE_BYTES))
+            self._sent[fd] = sock
+        for fd, sock in [*self._sent.items()]:
+            if not _unacknowledged_bytes(sock):
+                self._end(fd, Way(source=sock.getsockname()[0]))
         if self._open and now_s < self._until_s:
             return None
-        for _, sock in self._open.values():
-            sock.close()
-        self._open.clear()
+        for fd in [*self._open]:
+            lost = fd in self._sent
+            self._end(fd, Way(error=_lost(self._sent[fd]) if lost else "timed out"))
         return tuple(way or Way(error="timed out") for way in self._ways)
+
+    def _end(self, fd: int, way: Way) -> None:
+        number, sock = self._open.pop(fd)
+        self._sent.pop(fd, None)
+        self._ways[number] = way
+        sock.close()
+
+
+def _unacknowledged_bytes(sock: socket.socket) -> int:
+    return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
+def _lost(sock: socket.socket) -> str:
+    """Return what is known of a message that got no answer: small packets pass, and the MTU may be too large."""
+    mtu = sock.getsockopt(socket.IPPROTO_IP, IP_MTU)
+    return (
+        f"it connects, but {LARGE_BYTES} bytes do not pass: this host's MTU is {mtu}, and a switch or the other "
+        f"host may take less (ping -M do -s {mtu - IP_AND_ICMP_BYTES} ADDRESS)"
+    )
 
 
 # ---------------------------------------------------------------- connections

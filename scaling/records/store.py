@@ -224,7 +224,7 @@ def _read_header(path: Path, line: bytes) -> Header:
         raise UsageError(f"{path}:1: not a run's header: {_reason(error)}") from None
     if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
         raise UsageError(
-            f"{path}:1: schema {schema}, this version reads up to {SCHEMA}; upgrade with: pip install -U scaling"
+            f"{path}:1: schema {schema}, this version reads up to {SCHEMA}: pip install -U scaling-bench"
         )
     try:
         return _HEADER.decode(line)

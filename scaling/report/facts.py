@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -228,10 +230,15 @@ def _cores(record: PointRecord, rank: RankRecord) -> int:
     return len(rank.cpus) // max(1, driven)
 
 
+PROGRAM = re.compile(r"scaling[. ][a-z]+")  # after `python -m`
+
+
 def command(header: Header, words: str, program: str = "") -> str:
     """Return the command that starts the run's ranks with other words, and its own program or another one.
-    Without MPI the launcher is unknown."""
-    own = f"python -m {program or header.program} {words}".rstrip()
+    Without MPI the launcher is unknown. Words of a record that anybody may have written are quoted."""
+    program = program or header.program
+    program = program if PROGRAM.fullmatch(program) else shlex.quote(program)
+    own = f"python -m {program} {words}".rstrip()
     if header.mpi.startswith(ZEROMQ):
         return f"{own}  # {counted(header.launch_size, 'rank')}, started as before"
     return f"mpirun -np {header.launch_size} {own}"

@@ -6,7 +6,9 @@ Python differ in what they refuse.
 
 from __future__ import annotations
 
+import signal
 import tarfile
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,16 +16,18 @@ from gzip import BadGzipFile, GzipFile
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import NamedTuple
 
 from scaling import files
-from scaling.errors import ScalingError, UsageError
+from scaling.errors import Interrupted, ScalingError, UsageError
 
 SUFFIXES = (".tgz", ".tar.gz")
 SUMS = "SHA256SUMS"
 # Of all unpacked files together. Records of a week of training have less.
 MOST_BYTES = 2 << 30
-MOST_FILES = 100_000
+MOST_FILES = 100_000  # with folders
+MOST_SUMS_BYTES, DEEPEST = 16 << 20, 8
 _LONGEST_NAME = 4096
 _PIECE = 1 << 20
 _AGAIN = "ask for it again"
@@ -44,12 +48,29 @@ def unpacked(runs: Iterable[Path]) -> Iterator[dict[Path, Path]]:
 
 @contextmanager
 def _folder(archive: Path) -> Iterator[Path]:
-    with TemporaryDirectory(prefix="scaling-archive-") as place:
+    with _ended_by_term(), TemporaryDirectory(prefix="scaling-archive-") as place:
         try:
             yield _extracted(archive, Path(place))
         except ScalingError as error:  # it names files of a folder that is gone then
             error.args = (str(error).replace(place, str(archive)),)
             raise
+
+
+@contextmanager
+def _ended_by_term() -> Iterator[None]:
+    """Raise Interrupted for SIGTERM, so that temporary folders are deleted."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _extracted(archive: Path, place: Path) -> Path:
@@ -154,14 +175,16 @@ def _is_folder(name: str, info: tarfile.TarInfo) -> bool:
 def _written(blocks: _Blocks, place: Path) -> Iterator[tuple[str, str]]:
     """Write the files below `place`; yield the path and the digest of each."""
     seen: set[str] = set()
-    for entry in _entries(blocks):
+    for number, entry in enumerate(_entries(blocks)):
         path = _checked(entry.name)
+        if number == MOST_FILES:
+            raise _Refused(f"has more than {MOST_FILES:,} files, the limit")
         if entry.is_folder:
             continue
         if path in seen:
             raise _Refused(f"{path} is in it twice")
-        if len(seen) == MOST_FILES:
-            raise _Refused(f"has more than {MOST_FILES:,} files, the limit")
+        if path.endswith(f"/{SUMS}") and entry.size > MOST_SUMS_BYTES:
+            raise _Refused(f"its {SUMS} is larger than {MOST_SUMS_BYTES >> 20} MiB, the limit")
         seen.add(path)
         yield path, _write(place / path, blocks.content(entry.size))
 
@@ -171,6 +194,8 @@ def _checked(name: str) -> str:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or not name.isprintable():
         raise _Refused(f"{name} leads out of its folder")
+    if len(parts) > DEEPEST:
+        raise _Refused(f"has folders in folders, {len(parts)} deep; {DEEPEST} is the limit")
     return "/".join(parts)
 
 

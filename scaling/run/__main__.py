@@ -5,6 +5,11 @@ mpirun -np 16 python -m scaling.run
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":  # no signal ends a rank before `Signals`: the others may wait for it
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP))
+
 import os
 import sys
 from collections.abc import Sequence
@@ -12,11 +17,12 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, TextIO
 
 from scaling.command import asked_or_code, open_streams
+from scaling.errors import UsageError
 from scaling.help import HELP, HELP_ALL
 from scaling.run import NAME
 from scaling.transport.base import Cluster
-from scaling.transport.launch import Signals, as_rank
-from scaling.transport.start import launched
+from scaling.transport.launch import ENDING, Signals, as_rank
+from scaling.transport.start import asked, launched
 
 if TYPE_CHECKING:
     from scaling.run.invocation import Invocation
@@ -29,8 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     code = _shown(words)
     if code is None:
-        signals = Signals()
-        code = as_rank(lambda cluster, rest: _rank(cluster, signals, rest), NAME, words)
+        code = as_rank(_rank, NAME, words)
     _let_go(sys.stdout)
     _let_go(sys.stderr)
     return code
@@ -40,9 +45,13 @@ def _shown(argv: Sequence[str]) -> int | None:
     """Answer help and `--version` without MPI, which takes a second to start; None under a launcher."""
     if not SHOWN.intersection(argv) or launched(os.environ) or "PMIX_RANK" in os.environ:
         return None
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     open_streams()
-    asked = _read(argv)
-    return asked if isinstance(asked, int) else None
+    try:
+        found = _read(asked(argv).rest)
+    except UsageError:
+        return None
+    return found if isinstance(found, int) else None
 
 
 def _let_go(stream: TextIO) -> None:

@@ -73,7 +73,7 @@ def _proved(
     finally:
         mailbox.order([first[name] for name in names], Admit(network=network.word, address=""))
     pairs = [(name, peer, way) for name in names for peer, way in zip(wanted[name], ways[name], strict=True)]
-    faults = [fault for name, peer, way in pairs if (fault := _fault(hosts[name], peer, way, network))]
+    faults = [fault for name, peer, way in pairs if (fault := _fault(hosts[name], hosts[peer], way, network))]
     if faults:
         more = f"; and {len(faults) - SAID} more" if len(faults) > SAID else ""
         raise LaunchError(f"{_said(network)}{'; '.join(faults[:SAID])}{more}; {_mend(network)}")
@@ -112,10 +112,13 @@ def _connect(
     }
 
 
-def _fault(host: HostInfo, peer: str, way: Way, network: Network) -> str:
+def _fault(host: HostInfo, other: HostInfo, way: Way, network: Network) -> str:
+    peer = other.hostname
     address, wanted = network.places[peer].address, network.places[host.hostname].interface
     if way.error:
-        return f"{host.hostname} to {peer} at {address}: {way.error}"
+        mtus = [nic.mtu for nic in other.nics if nic.address == address] if "MTU" in way.error else []
+        theirs = f"; that of {peer} is {mtus[0]}" if mtus else ""
+        return f"{host.hostname} to {peer} at {address}: {way.error}{theirs}"
     left = next(_interfaces(host, way.source), "an interface that it did not report")
     if not network.routed or left == wanted or wanted in _interfaces(host, way.source):
         return ""  # on a common subnet, the byte counters show it

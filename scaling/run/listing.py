@@ -125,11 +125,12 @@ def _profile(one: Profile) -> str:
     return f"{one.device}: {'; '.join(listed)}"
 
 
-def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
-    """Describe the devices, the points, what is missing, and the estimated time."""
+def dry_run(made: plan.Plan, enrolled: Sequence[Enrol], started: str = "") -> str:
+    """Describe the devices, the points, what is missing, and the estimated time. `started`: by which launcher."""
     config = made.config
     launch = f"{counted(len(enrolled), 'rank')} on {counted(len(made.hosts), 'host')}"
     lines = [f"launch: {launch}, device {made.device} ({made.why})"]
+    lines += [f"ranks: {started}"] if started else []
     lines += [f"  {describe(host)}" for host in by_name(enrolled).values()]
     lines += [_slot(one, made.device) for one in made.slots]
     lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]

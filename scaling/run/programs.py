@@ -120,7 +120,7 @@ def batch_tried(made: Plan, look: Callable[[], None]) -> BatchFit | str:
         return f"the trial of larger batches failed: {error}"
     if done.returncode:
         return f"the trial of larger batches failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
-    return _FOUND.decode(done.stdout) or "not even one batch fits"
+    return _FOUND.decode(done.stdout.rpartition("\n")[2]) or "not even one batch fits"
 
 
 # ---------------------------------------------------------------- comparison with an older run (--against RUN)

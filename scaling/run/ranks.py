@@ -213,7 +213,7 @@ class Lead:
 
     def show(self, made: plan.Plan) -> int:
         """Print the plan; return the exit code."""
-        self._say(listing.dry_run(made, self.enrolled))
+        self._say(listing.dry_run(made, self.enrolled, self.cluster.said))
         return 0
 
     def _say(self, text: str) -> None:

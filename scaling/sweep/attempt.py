@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.analysis.table import accuracy
-from scaling.errors import StrategyError
+from scaling.errors import SilentRanks, StrategyError
 from scaling.plan import defaults, placement
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import helper_task, rank_tasks, wanted_ports, with_ports, worker_tasks
@@ -352,11 +352,11 @@ class Attempt:
         elif self.state.ended == len(self.state.ranks):
             self.release("the point is over")
 
-    def lose(self, silent: Collection[int], why: str) -> None:
-        """Fail if one of these silent launch ranks takes part."""
-        lost = (task for task in self._tasks if task.launch_rank in silent)
+    def lose(self, silent: SilentRanks) -> None:
+        """Fail if one of these launch ranks takes part."""
+        lost = (task for task in self._tasks if task.launch_rank in silent.ranks)
         if task := next(lost, None):
-            evidence = Evidence(task=task, host=task.hosts[task.rank], silence=why)
+            evidence = Evidence(task=task, host=task.hosts[task.rank], silence=str(silent), cause=silent.cause)
             self.state = failing(self.state, how_it_ended(evidence).failure)
 
     def keep(self, number: int, windows: tuple[Window, ...], disturbed: tuple[Window, ...]) -> None:

@@ -20,7 +20,7 @@ from scaling.text import signal_name
 DOUBT = {
     "crash": 0,
     "crash(SIGSEGV)": 1, "crash(SIGBUS)": 1, "crash(SIGFPE)": 1, "crash(SIGILL)": 1,
-    "error": 2, "nccl": 2, "startup": 2, "hang": 2, "timeout": 2,
+    "error": 2, "nccl": 2, "startup": 2, "hang": 2, "lost": 2, "timeout": 2,
     "crash(SIGABRT)": 3, "exit": 3, "no-result": 3,
     "cancelled": 5, "interrupted": 5,
 }  # fmt: skip
@@ -37,6 +37,7 @@ class Evidence(Record, frozen=True, kw_only=True):
     is_done: bool = False
     exit: Exit | None = None
     silence: str = ""
+    cause: str = "hang"  # of the silence
 
 
 class Ending(Record, frozen=True, kw_only=True):
@@ -66,7 +67,7 @@ def how_it_ended(evidence: Evidence) -> Ending:
     """
     task, seen, is_worker = evidence.task, evidence.exit, evidence.task.role == "worker"
     if evidence.silence:
-        lost = Failed(cause="hang", message=evidence.silence, rank=task.rank, host=evidence.host)
+        lost = Failed(cause=evidence.cause, message=evidence.silence, rank=task.rank, host=evidence.host)
         return Ending(outcome=lost, failure=lost)
     found = _cause(seen) if seen else NEVER
     if is_worker and evidence.is_done and seen and (seen.reason is None or seen.is_late):

@@ -15,7 +15,7 @@ point alone are one turn. A training to an accuracy has neither warm-up nor bloc
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from statistics import fmean, median
@@ -23,6 +23,7 @@ from statistics import fmean, median
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.errors import SilentRanks
 from scaling.plan import defaults
 from scaling.plan.groups import Group, seats
 from scaling.records.events import Window
@@ -200,10 +201,10 @@ class Epoch:
         failure = attempt.final.failure
         return self.gpus is not None and self._most > 1 and failure is not None and failure.cause == "oom"
 
-    def lose(self, silent: Collection[int], why: str) -> None:
-        """Fail all points in which one of these silent launch ranks takes part."""
+    def lose(self, silent: SilentRanks) -> None:
+        """Fail all points in which one of these launch ranks takes part."""
         for attempt in self.attempts:
-            attempt.lose(silent, why)
+            attempt.lose(silent)
 
     def release(self, reason: str, *, grace_s: float) -> None:
         for attempt in self.attempts:

@@ -457,7 +457,7 @@ class Sweep:
                     raise Interrupted(self.mailbox.signalled)
                 self.view.progress(current.active.state)
         except SilentRanks as error:
-            current.lose(error.ranks, str(error))
+            current.lose(error)
             measured = done_keys(self.records)
             for state in current.states():
                 if state.failure is not None and state.point.key not in measured:

@@ -24,6 +24,7 @@ class Cluster(Protocol):
     rank: int
     size: int
     library: str
+    said: str  # how the ranks are known: by torchrun (RANK, WORLD_SIZE)
 
     def send(self, rank: int, box: Box, message: bytes) -> None:
         """Queue `message` for `rank` and return at once."""
@@ -57,7 +58,7 @@ class Hub:
 class InlineCluster:
     """A `Cluster` over a Hub."""
 
-    library = "none (one process)"
+    library, said = "none (one process)", ""
 
     def __init__(self, hub: Hub, rank: int) -> None:
         self._hub = hub

@@ -52,7 +52,13 @@ class Signals:
         self._asking = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             self._asking.append(signal.SIGHUP)
+        self.at_exit: Callable[[], None] = lambda: None  # called before a second signal ends the process
         self._listen()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._asking)  # a rank's first line blocks them
+
+    def early(self) -> int | None:
+        """Return the first signal that came before `hand_to`."""
+        return self._early
 
     def _listen(self) -> None:
         for number in self._asking:
@@ -64,9 +70,10 @@ class Signals:
             self._noted_s = now_s
             _say_what_is_loaded(number)
         elif now_s - self._noted_s > AGAIN_S:
+            self.at_exit()
             os._exit(Interrupted(number).exit_code)
         if self._interrupt is None:
-            self._early = number
+            self._early = self._early or number
         else:
             self._interrupt(number)
 
@@ -128,14 +135,20 @@ PMI_S = 2.0
 WORD_S, ENDING = 10.0, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
-def as_rank(work: Callable[[Cluster, Sequence[str]], int], name: str, argv: Sequence[str]) -> int:
-    """Connect to the other ranks, do this rank's `work` with the words that are left of `argv`, and return the
-    exit code. An uncaught exception is printed and ends all ranks, which would hang. `name` is the command's."""
+def as_rank(
+    work: Callable[[Cluster, Signals, Sequence[str]], int], name: str, argv: Sequence[str] | None = None
+) -> int:
+    """Connect to the other ranks, do this rank's `work` with the words that are left of `argv`, by default
+    sys.argv, and return the exit code. An uncaught exception is printed and ends all ranks, which would hang.
+    `name` is the command's."""
+    signals = Signals()
     open_streams()
     try:
         allow_open_files()
-        asked = start.asked(argv)
-        cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked)
+        asked = start.asked(sys.argv[1:] if argv is None else argv)
+        cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked, signals)
+    except Interrupted as stop:
+        return stop.exit_code
     except (LaunchError, UsageError) as error:
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:  # once, for any number of ranks
@@ -146,7 +159,7 @@ def as_rank(work: Callable[[Cluster, Sequence[str]], int], name: str, argv: Sequ
             end_all(error.exit_code)
         return error.exit_code
     try:
-        code = work(cluster, asked.rest)
+        code = work(cluster, signals, asked.rest)
         cluster.close()
     except BaseException:
         traceback.print_exc()
@@ -185,12 +198,19 @@ def rank_0_spoke() -> bool:
     return signal.sigtimedwait(ENDING, WORD_S) is not None
 
 
-def _connected(command: str, asked: start.Asked) -> Cluster:
+def _connected(command: str, asked: start.Asked, signals: Signals) -> Cluster:
     """The cluster over ZeroMQ if the launch is without MPI, else of MPI; this process alone without a launcher and
     an MPI library."""
     if (found := start.start(asked, os.environ)) is not None:
-        secret = start.Secret(os.environ, Path("results"), found.name)
-        return zmq.connect(found._replace(command=command), secret)
+        secret = start.Secret(os.environ, Path("results"), found)
+        if found.rank == 0:
+            signals.at_exit = secret.forget
+        return zmq.connect(found._replace(command=command), secret, signals.early)
+    if number := signals.early():
+        launch = launched(os.environ)
+        if launch is None or launch.rank == 0:
+            complain("the ranks had not started", "scaling", signal_name(number))
+        raise Interrupted(number)
     try:
         return connect(command)
     except LaunchError:

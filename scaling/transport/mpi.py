@@ -152,6 +152,8 @@ class MpiCluster:
         self._pending: list[tuple[Any, bytes]] = []
         self.rank: int = self._comm.rank
         self.size: int = self._comm.size
+        launch = launched(os.environ)
+        self.said = launch.said if launch else ""
         self.library: str = mpi.Get_library_version().split(",")[0].split("\n")[0].strip()
 
     def send(self, rank: int, box: Box, message: bytes) -> None:

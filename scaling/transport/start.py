@@ -7,6 +7,9 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from hashlib import scrypt
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,65 +19,89 @@ from scaling.errors import UsageError
 # A launcher is known by its environment variables. Without the MPI library's PMI a launcher starts N runs of one
 # rank, without a warning (open-mpi/ompi#13523).
 
-
-class Launch(NamedTuple):
-    """A launcher: its number of processes (0 if unknown), the rank of this one, and the command that works."""
-
-    launcher: str
-    size: int
-    rank: int
-    instead: str
-
-
 SLURM = "srun --mpi=pmix -n {n} {command} (MPICH: --mpi=pmi2; srun --mpi=list shows what there is), or {mpirun}"
 FLUX = "flux run -o pmi=pmix -n {n} {command}, or {mpirun}"
 PALS = "mpiexec --pmi=pmix -n {n} {command}, or {mpirun}"
 MPIRUN = "mpirun -np {n} {command}"
 
 
+class Row(NamedTuple):
+    """The variables in which a launcher writes a process's rank and the number of processes. The launcher counts
+    only if the variables of `needs` are set, too. `instead`: the command by which its ranks find each other over
+    MPI."""
+
+    launcher: str
+    rank: str
+    size: str
+    needs: tuple[str, ...] = ()
+    instead: str = MPIRUN
+
+
+# Launchers start each other: srun torchrun, mpirun torchrun, srun mpirun. All leave their variables, and a shell
+# may have some of an earlier launch. The first row that applies is the newest:
+# * torchrun and deepspeed set LOCAL_RANK in processes that any other launcher may have started;
+# * mpirun may start its daemons by srun. PMI_FD, an open socket, is set for the ranks of MPICH's mpirun;
+# * srun sets its variables anew, so PMI_* without a socket are older.
+ROWS = (
+    Row("torchrun", "RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID",)),
+    Row("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    Row("mpirun", "PMI_RANK", "PMI_SIZE", ("PMI_FD",)),
+    Row("deepspeed", "RANK", "WORLD_SIZE", ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")),
+    Row("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", (), SLURM),
+    Row("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", (), FLUX),
+    Row("PALS's mpiexec", "PALS_RANKID", "PMI_SIZE", (), PALS),
+    Row("mpirun", "PMI_RANK", "PMI_SIZE"),
+    Row("PyTorchJob", "RANK", "WORLD_SIZE", ("MASTER_ADDR", "MASTER_PORT")),
+)
+
+
+class Launch(NamedTuple):
+    """A launcher: its number of processes (0 if unknown), the rank of this one, the command that works, the
+    variables that say it, and the launcher that started this one."""
+
+    launcher: str
+    size: int
+    rank: int
+    instead: str
+    by: str
+    inside: str = ""
+
+    @property
+    def said(self) -> str:
+        """Return `by torchrun (RANK, WORLD_SIZE), inside srun`."""
+        return f"by {self.launcher} ({self.by}){f', inside {self.inside}' if self.inside else ''}"
+
+
 def launched(environ: Mapping[str, str], command: str = "python -m scaling.run ...") -> Launch | None:
-    """Return the launcher of several processes, this among them; None without one. Open MPI's variable comes
-    first: its mpirun may start ranks by srun, which leaves both. The shell of a Slurm allocation has no
-    SLURM_PROCID."""
-    found = (
-        _mpi(environ, "OMPI_COMM_WORLD")
-        or _srun(environ)
-        or _counted(environ, "torchrun", "TORCHELASTIC_RUN_ID", "WORLD_SIZE", "RANK", MPIRUN)
-        or _counted(environ, "flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", FLUX)
-        or _pals(environ)
-        or _mpi(environ, "PMI")
-    )
-    if found is None:
+    """Return the newest launcher of several processes, this among them; None without one. The shell of a Slurm
+    allocation has no SLURM_PROCID."""
+    found = [launch for row in ROWS if (launch := _read(row, environ)) is not None]
+    own = [one[1:3] for one in found if one.launcher in SPEAKING]
+    found = [one for one in found if not (_copies(one) and one[1:3] in own)]
+    if not found or (found[0].size == 1 and found[0].launcher != "mpirun"):
         return None
-    count = found.size or "N"
-    mpirun = MPIRUN.format(n=count, command=command)
-    return found._replace(instead=found.instead.format(n=count, command=command, mpirun=mpirun))
+    newest = found[0]
+    older = dict.fromkeys(one.launcher for one in found if one.launcher != newest.launcher and one.by != newest.by)
+    mpirun = MPIRUN.format(n=newest.size or "N", command=command)
+    instead = newest.instead.format(n=newest.size or "N", command=command, mpirun=mpirun)
+    return newest._replace(instead=instead, inside=", ".join(older))
 
 
-def _mpi(environ: Mapping[str, str], prefix: str) -> Launch | None:
-    size = _count(environ, f"{prefix}_SIZE")
-    return Launch("mpirun", size, _count(environ, f"{prefix}_RANK"), MPIRUN) if size else None
+# Launchers that may speak PMI, by which an MPI library finds its ranks.
+SPEAKING = ("srun", "flux", "PALS's mpiexec")
 
 
-def _counted(
-    environ: Mapping[str, str], launcher: str, marker: str, size_name: str, rank_name: str, instead: str
-) -> Launch | None:
-    size = _count(environ, size_name)
-    return Launch(launcher, size, _count(environ, rank_name), instead) if marker in environ and size > 1 else None
+def _copies(one: Launch) -> bool:
+    """Whether a launcher of SPEAKING, or its job's script, may have set these variables from its own."""
+    return one.by.startswith("PMI_") or one.launcher == "deepspeed"
 
 
-def _srun(environ: Mapping[str, str]) -> Launch | None:
-    """None if another launcher's daemon was the task: PMI then has another size."""
-    found = _counted(environ, "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", SLURM)
-    return found if found and _count(environ, "PMI_SIZE") in (0, found.size) else None
-
-
-def _pals(environ: Mapping[str, str]) -> Launch | None:
-    """HPE Cray's mpiexec. Only PMI has the number of processes; without PMI any number is possible."""
-    size = _count(environ, "PMI_SIZE")
-    if "PALS_RANKID" not in environ or size == 1:
+def _read(row: Row, environ: Mapping[str, str]) -> Launch | None:
+    rank, size = (_count(environ, name) for name in (row.rank, row.size))
+    applies = row.rank in environ and all(map(environ.get, row.needs)) and (size or row.instead == PALS)
+    if not applies or ("PMI_FD" in row.needs and not _has_socket(environ)):
         return None
-    return Launch("PALS's mpiexec", size, _count(environ, "PALS_RANKID"), PALS)
+    return Launch(row.launcher, size, rank, row.instead, f"{row.rank}, {row.size}")
 
 
 def _count(environ: Mapping[str, str], name: str) -> int:
@@ -82,11 +109,18 @@ def _count(environ: Mapping[str, str], name: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def _has_socket(environ: Mapping[str, str]) -> bool:
+    """Whether PMI_FD is a socket of this process; a shell may have the variable of a launch before."""
+    return Path(f"/proc/self/fd/{environ.get('PMI_FD', 'none')}").is_socket()
+
+
 # ---------------------------------------------------------------- ranks without MPI
 
 Transport = Literal["mpi", "zmq"]
 SECRET, COORDINATOR, POD = "SCALING_SECRET", "SCALING_COORDINATOR", "JOB_COMPLETION_INDEX"
-LEAST_SECRET = 16
+LEAST_SECRET, KEY_BYTES = 16, 32
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Ports of jobs; torchrun's own store has MASTER_PORT.
 FIRST_PORT, PORTS, AFTER_MASTER = 23_000, 9_000, 11
 FLAGS = ("transport", "rank", "ranks", "coordinator")
@@ -98,19 +132,19 @@ ABOUT = (
 
 
 class Start(NamedTuple):
-    """A rank's place in a launch without MPI. `name`: a word for the launch, in the name of its secret's file.
-    `command`: the command that this rank runs, for messages."""
+    """A rank's place in a launch without MPI. `said`: how the ranks are known. `command`: the command that this
+    rank runs, for messages."""
 
     rank: int
     ranks: int
     host: str
     port: int
-    name: str
+    said: str = "by hand (--rank, --ranks)"
     command: str = ""
 
     @property
     def coordinator(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Asked(NamedTuple):
@@ -163,19 +197,22 @@ def _check(rank: int | None, ranks: int | None, kind: str | None, given: Sequenc
 
 def start(wanted: Asked, environ: Mapping[str, str]) -> Start | None:
     """Return this rank's place if the launch is without MPI; None if MPI is the transport, or the rank is alone.
-    Raises UsageError if rank 0's address is unknown."""
+    Raises UsageError if rank 0's address is unknown, or if WORLD_SIZE has no launcher."""
     if wanted.transport == "mpi":
         return None
+    given = wanted.coordinator or environ.get(COORDINATOR, "")
     if wanted.ranks is not None:
-        rank = _by_hand(wanted.rank, wanted.ranks, environ.get(POD, ""))
-        return _placed(rank, wanted.ranks, wanted.coordinator or environ.get(COORDINATOR, ""), "hand")
+        return _placed(_by_hand(wanted.rank, wanted.ranks, environ.get(POD, "")), wanted.ranks, given)
     launch = launched(environ)
-    if launch is None or launch.size < 2:
+    if launch is None and not any(_read(row, environ) for row in ROWS) and _count(environ, "WORLD_SIZE") > 1:
+        raise UsageError(
+            f"WORLD_SIZE={environ['WORLD_SIZE']}: for a launch RANK, MASTER_ADDR and MASTER_PORT must be set too; "
+            "for one rank unset WORLD_SIZE"
+        )
+    if launch is None or launch.size < 2 or (wanted.transport is None and _speaks_mpi(launch, environ)):
         return None
-    if wanted.transport is None and (launch.launcher == "mpirun" or _has_pmi(environ)):
-        return None
-    address = wanted.coordinator or environ.get(COORDINATOR, "") or _of_launcher(launch, environ)
-    return _placed(launch.rank, launch.size, address, _job(environ))
+    place = _placed(launch.rank, launch.size, given or _of_launcher(launch, environ))
+    return place._replace(said=launch.said)
 
 
 def _by_hand(rank: int | None, ranks: int, pod: str) -> int:
@@ -188,30 +225,37 @@ def _by_hand(rank: int | None, ranks: int, pod: str) -> int:
     return told
 
 
-def _has_pmi(environ: Mapping[str, str]) -> bool:
-    """Whether the launcher speaks a protocol by which an MPI library finds its ranks."""
-    return any(name in environ for name in ("PMIX_RANK", "PMI_RANK", "PMI_FD", "PMI_SIZE"))
+def _speaks_mpi(launch: Launch, environ: Mapping[str, str]) -> bool:
+    """Whether an MPI library finds its ranks by this launcher. In a step of Slurm the variables of PMI may be
+    older."""
+    if launch.launcher == "srun":
+        return environ.get("PMIX_NAMESPACE", "").startswith("slurm.") or _has_socket(environ)
+    return launch.launcher == "mpirun" or (
+        launch.launcher in SPEAKING
+        and any(name in environ for name in ("PMIX_RANK", "PMI_RANK", "PMI_FD", "PMI_SIZE"))
+    )
 
 
-def _placed(rank: int, ranks: int, address: str, name: str) -> Start:
+def _placed(rank: int, ranks: int, address: str) -> Start:
     host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(
             f"--coordinator {address} (or {COORDINATOR}): must be HOST:PORT, rank 0's address for all ranks, like "
             "node1:23456"
         )
-    return Start(rank, ranks, host, int(port), f"{name}-{port}" if name == "hand" else name)
+    return Start(rank, ranks, host, int(port))
 
 
 def _of_launcher(launch: Launch, environ: Mapping[str, str]) -> str:
-    """Return rank 0's address as srun and torchrun tell it; "" from others."""
-    if launch.launcher == "torchrun" and environ.get("MASTER_PORT", "").isdecimal():
-        return f"{environ.get('MASTER_ADDR', '127.0.0.1')}:{int(environ['MASTER_PORT']) + AFTER_MASTER}"
+    """Return rank 0's address as srun and the launchers of PyTorch tell it; "" from others."""
+    if launch.by == "RANK, WORLD_SIZE" and (master := _count(environ, "MASTER_PORT")):
+        port = master + (AFTER_MASTER if master + AFTER_MASTER < 65536 else -AFTER_MASTER)
+        host = environ.get("MASTER_ADDR", "127.0.0.1")
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if launch.launcher == "srun":
         nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", "")
-        number = sum(
-            int(environ.get(name, "0") or 0) * by for name, by in (("SLURM_JOB_ID", 16), ("SLURM_STEP_ID", 1))
-        )
+        number = _count(environ, "SLURM_JOB_ID") * 16 + _count(environ, "SLURM_STEP_ID")
         return f"{first_node(nodes)}:{FIRST_PORT + number % PORTS}" if nodes else ""
     return ""
 
@@ -222,20 +266,29 @@ def first_node(nodes: str) -> str:
     return "".join(part or "" for part in found.groups()) if found else nodes
 
 
-def _job(environ: Mapping[str, str]) -> str:
-    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
-    return re.sub(r"\W", "_", "-".join(environ[name] for name in names if environ.get(name))) or "launch"
+# A secret of fewer different steps from character to character, or pairs of characters, is no random one:
+# `aaaaaaaaaaaaaaaa` has 1 and 1, sixteen random hex digits have about 11 and 15.
+LEAST_STEPS, LEAST_PAIRS = 6, 12
+
+
+def looks_random(text: str) -> bool:
+    pairs = {*pairwise(text)}
+    return len(pairs) >= LEAST_PAIRS and len({ord(one) - ord(other) for one, other in pairs}) >= LEAST_STEPS
 
 
 class Secret:
-    """The launch's secret: SCALING_SECRET, else a file that rank 0 writes where all ranks see it."""
+    """The launch's secret: SCALING_SECRET, else a random one in a file that rank 0 writes where all ranks see it.
+    The file's name has rank 0's address, which only one launch can have at a time."""
 
-    def __init__(self, environ: Mapping[str, str], folder: Path, name: str) -> None:
-        self._given = environ.get(SECRET, "")
-        self._path = folder / f".secret-{name}"
-        if self._given and len(self._given) < LEAST_SECRET:
+    def __init__(self, environ: Mapping[str, str], folder: Path, place: Start) -> None:
+        self._given, self._salt = environ.get(SECRET, ""), f"scaling {place.coordinator}".encode()
+        # localhost is another address on each machine; hosts' names may differ in containers of one
+        host = BOOT.read_text()[:8] if place.host in LOOPBACK else place.host
+        self._path = folder / f".secret-{re.sub(r'[^A-Za-z0-9.-]', '_', host)}-{place.port}"
+        if self._given and (len(self._given) < LEAST_SECRET or not looks_random(self._given)):
             raise UsageError(
-                f"{SECRET}: has {len(self._given)} characters; take {LEAST_SECRET} or more, at random"
+                f"{SECRET}: can be guessed, it has {len(self._given)} characters; take random ones: "
+                "openssl rand -hex 32"
             )
 
     @property
@@ -243,27 +296,34 @@ class Secret:
         where = self._path.absolute()
         return f"its secret is not at {where}: set {SECRET} for all ranks, or start them in one shared folder"
 
-    def made(self) -> str:
-        """Return the secret; rank 0 writes a new one to the file, which only this user can read."""
+    def made(self) -> bytes:
+        """Return rank 0's key. A given secret is hashed slowly, with the launch's address, since all that a
+        connection shows can be compared with guesses."""
+        return self._slow() if self._given else os.urandom(KEY_BYTES)
+
+    @cache  # noqa: B019 - one for the process
+    def _slow(self) -> bytes:
+        return scrypt(self._given.encode(), salt=self._salt, n=1 << 15, r=8, p=1, maxmem=1 << 26, dklen=KEY_BYTES)
+
+    def show(self, key: bytes) -> None:
+        """Write the key to a file that only this user can read. The address must be bound: the file of another
+        launch that has it is a leftover."""
         if self._given:
-            return self._given
-        text = os.urandom(32).hex()
+            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
         with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-        return text
+            file.write(key.hex())
 
-    def read(self) -> str | None:
-        """Return the secret on another rank; None while there is no file of this user alone."""
+    def read(self) -> bytes | None:
+        """Return the key on another rank; None while there is no file of this user alone."""
         if self._given:
-            return self._given
-        try:
+            return self._slow()
+        with suppress(OSError, ValueError):
             about = self._path.lstat()
             is_ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
-            return self._path.read_text() or None if is_ours else None
-        except OSError:
-            return None
+            return (bytes.fromhex(self._path.read_text()) or None) if is_ours else None
+        return None
 
     def forget(self) -> None:
         """Delete the file: all ranks have come, or none will."""

@@ -125,7 +125,8 @@ def rank(number: int, count: int, port: int) -> None:
 
     print("imported", flush=True)
     sys.stdin.readline()
-    cluster = connect(Start(number, count, "127.0.0.1", port, "bench"), Secret(os.environ, Path(), "bench"))
+    place = Start(number, count, "127.0.0.1", port)
+    cluster = connect(place, Secret(os.environ, Path(), place))
     print("enrolled", flush=True)
     sys.stdin.readline()  # until its end
     cluster.close()

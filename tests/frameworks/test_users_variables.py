@@ -1,4 +1,4 @@
-"""Ranks find each other and train, whatever the user's environment says of proxies, ps-lite and debugging."""
+"""Ranks find each other and train, whatever the user's environment says of proxies, ps-lite, debugging and JAX."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ NOBODY = "http://127.0.0.1:9"  # the port of `discard`
         ("tensorflow:ring", {"grpc_proxy": NOBODY, "no_proxy": "example.org"}),
         ("mxnet:dist_sync", {"DMLC_LOCAL": "1", "DMLC_PS_VAN_TYPE": "ibverbs", "PORT": "tcp://10.0.0.1:80"}),
         ("torch:gloo", {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
+        ("jax:psum", {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}),
+        ("jax:psum", {"JAX_NUM_CPU_DEVICES": "8", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "mpi"}),
+        (
+            "jax:psum",
+            {"JAX_DISABLE_JIT": "1", "JAX_TRANSFER_GUARD": "disallow", "JAX_NUMPY_RANK_PROMOTION": "raise"},
+        ),
     ],
-    ids=["proxies", "grpc_proxy", "ps-lite", "debug"],
+    ids=["proxies", "grpc_proxy", "ps-lite", "debug", "devices of XLA", "devices of JAX", "guards of JAX"],
 )
 def test_ranks_train(name: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := frameworks.load(name).missing(name):

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import socket
+import struct
 
 import pytest
 from msgspec.structs import replace
 
+from scaling.agent import agent as agents
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError
-from scaling.hosts.connections import Attempts
+from scaling.hosts.connections import Attempts, door
 from scaling.records.host import Nic
 from scaling.records.messages import SWEEP_DECODER, Admit, Admitting, Enrol, ToAgent, ToSweep, Way
 from scaling.records.network import ALONE, AUTO, Network, Place
+from scaling.run import enrolment
 from scaling.run.enrolment import peers, prove
 from scaling.transport.base import Hub, Mailbox
 from tests.support.inline import enrol, host
 from tests.support.inline_child import Clock
+from tests.support.waiting import eventually
 
 LO = Nic(name="lo", address="127.0.0.1", netmask="255.0.0.0", up=True, mtu=65536)
 NAMES = ("a", "b", "c")
@@ -110,6 +115,41 @@ def test_a_peer_that_refuses_and_one_that_does_not_answer() -> None:
         assert attempts.ways(5.0) == (Way(error="Connection refused"), Way(error="timed out"))
         for caller in callers:
             caller.close()
+
+
+# Classic BPF: packets of more than 1000 bytes are dropped, as by a switch with a smaller MTU than the hosts.
+LARGE_ARE_LOST = b"".join(
+    struct.pack("HBBI", *one) for one in ((0x80, 0, 0, 0), (0x25, 0, 1, 1000), (6, 0, 0, 0), (6, 0, 0, 0xFFFFFFFF))
+)
+SO_ATTACH_FILTER = 26
+
+
+def lose_large_packets(sock: socket.socket) -> None:
+    code = ctypes.create_string_buffer(LARGE_ARE_LOST, len(LARGE_ARE_LOST))
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 4, ctypes.addressof(code)))
+
+
+def test_a_switch_that_loses_large_packets_is_named() -> None:
+    """Small messages pass, so that hosts connect; an exchange would hang."""
+    with door("127.0.0.1") as good, door("127.0.0.1") as bad:
+        lose_large_packets(bad)
+        attempts = Attempts([good.getsockname(), bad.getsockname()], until_s=5.0)
+        eventually(lambda: attempts.ways(0.0) is None and len(attempts._open) == 1, within_s=30)
+        passed, lost = attempts.ways(5.0) or ()
+    assert passed == Way(source="127.0.0.1")
+    assert lost.error.startswith("it connects, but 16000 bytes do not pass: this host's MTU is ")
+
+
+def test_both_mtus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(address: str) -> socket.socket:
+        made = door(address)
+        lose_large_packets(made)
+        return made
+
+    monkeypatch.setattr(agents, "door", opened)
+    monkeypatch.setattr(enrolment, "CONNECT_S", 0.2)
+    with pytest.raises(LaunchError, match=r"a to b at 127\.0\.0\.1: it connects, .*; that of b is 65536; "):
+        proved(network(b="127.0.0.1"))
 
 
 def test_each_host_connects_to_some_of_many() -> None:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    signals = Signals()
-    return as_rank(lambda *given: _rank(given[0], signals, given[1]), NAME, sys.argv[1:] if argv is None else argv)
+    return as_rank(_rank, NAME, argv)
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:

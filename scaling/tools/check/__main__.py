@@ -181,8 +181,7 @@ WALL_S = 11.0  # from the start to the end of the links, without device rates; l
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    signals = Signals()
-    return as_rank(lambda *given: _rank(given[0], signals, given[1]), NAME, sys.argv[1:] if argv is None else argv)
+    return as_rank(_rank, NAME, argv)
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ Contention and straggling come from the controls, exchange times from `comm`, an
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -271,7 +272,8 @@ def same_exchange(point: Point, row: Row) -> bool:
 
 def point_command(row: Row) -> str:
     device = f"emulated:{row.hardware.profile}" if row.hardware.profile else row.hardware.device
-    return f"python -m scaling.run --strategy {row.strategy} --model {row.workload.model} --device {device}"
+    words = shlex.join(["--strategy", row.strategy, "--model", row.workload.model, "--device", device])
+    return f"python -m scaling.run {words}"
 
 
 def _is_wanted(row: Row, wanted: Wanted) -> bool:

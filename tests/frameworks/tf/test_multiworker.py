@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -46,8 +47,10 @@ def run(code: str, task: Task) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
 
 
+# A rank that ended would break the exchange of the other one: both wait until both are through.
 PACKS = """
-import os, sys
+import os, sys, time
+from pathlib import Path
 import msgspec
 from scaling.frameworks.tf import multiworker_trainer
 from scaling.records.task import Task
@@ -56,14 +59,25 @@ trainer.step()
 operations = trainer._step.graph.get_operations()
 print(*(each.inputs[0].shape.num_elements() for each in operations if each.type == "CollectiveReduceV2"))
 sys.stdout.flush()
+trainer.sync()
+through = Path(os.environ["THROUGH"])
+(through / str(os.getpid())).touch()
+for _ in range(6000):
+    if len(list(through.iterdir())) == 2:
+        break
+    time.sleep(0.01)
 os._exit(0)
 """
 
 
 @pytest.mark.parametrize(("bytes_per_pack", "packs"), cases([(0, 1), (1_000_000, 3)], [(1_000_000, 3)]))
-def test_the_comm_control_joins_gradients_as_training_does(bytes_per_pack: int, packs: int) -> None:
+def test_the_comm_control_joins_gradients_as_training_does(
+    bytes_per_pack: int, packs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[list[str]] = []
     for kind in ("exchange", "comm"):
+        (tmp_path / kind).mkdir()
+        monkeypatch.setenv("THROUGH", str(tmp_path / kind))
         tasks = ranks.tasks("tensorflow:ring", kind, 2, options={"bytes_per_pack": str(bytes_per_pack)})
         with ThreadPoolExecutor() as pool:
             found += pool.map(lambda task: python(PACKS, task).split(), tasks)

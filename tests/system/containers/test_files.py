@@ -44,7 +44,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def mpijob() -> dict[str, dict[str, Any]]:
-    (job,) = documents(REPOSITORY / "launch" / "mpijob.yaml")
+    job, _ = documents(REPOSITORY / "launch" / "mpijob.yaml")
     return {role: spec["template"]["spec"] for role, spec in job["spec"]["mpiReplicaSpecs"].items()}
 
 
@@ -79,11 +79,41 @@ def waiting() -> list[dict[str, Any]]:
 
 
 def test_all_pods_are_the_images_user() -> None:
-    wanted = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+    wanted: dict[str, Any] = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, "runAsNonRoot": True}
+    wanted["seccompProfile"] = {"type": "RuntimeDefault"}
     assert {name: spec["securityContext"] for name, spec in pods().items()} == dict.fromkeys(pods(), wanted)
     for file in FILES:
         assert f"\nUSER {USER}:{USER}\n" in file.read_text()
         assert f"useradd --uid {USER} --gid {USER} --create-home" in file.read_text()
+
+
+def containers() -> list[dict[str, Any]]:
+    return [one for spec in pods().values() for one in spec["containers"]]
+
+
+def test_pods_are_as_podsecurity_restricted_wants_them() -> None:
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards: the fields of `restricted`."""
+    for one in containers():
+        assert one["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    for spec in pods().values():
+        assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC", "initContainers"}
+        for volume in spec.get("volumes", ()):
+            assert len(volume) == 2 and volume.keys() & {"emptyDir", "persistentVolumeClaim"}
+
+
+def test_a_resource_quota_admits_pods() -> None:
+    """With a quota of CPU and memory each container needs a request and a limit of both."""
+    for one in containers():
+        for kind in ("requests", "limits"):
+            assert {"cpu", "memory"} <= one["resources"][kind].keys()
+
+
+def test_results_stay_in_a_claim_that_every_node_can_mount() -> None:
+    for path in (REPOSITORY / "launch" / "mpijob.yaml", FOLDER / "trainjob.yaml", FOLDER / f"{TORCH}.yaml"):
+        claim = documents(path)[-1]
+        assert (claim["apiVersion"], claim["kind"]) == ("v1", "PersistentVolumeClaim")
+        assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+        assert f"persistentVolumeClaim: {{claimName: {claim['metadata']['name']}}}" in path.read_text()
 
 
 def test_sshd_is_reached_where_it_listens() -> None:
@@ -103,7 +133,7 @@ def test_sshd_is_started_with_the_file_that_the_images_have() -> None:
 
 def test_keys_are_mounted_where_sshd_and_ssh_look() -> None:
     folder = f"{HOME}/.ssh"
-    (job,) = documents(REPOSITORY / "launch" / "mpijob.yaml")
+    job, _ = documents(REPOSITORY / "launch" / "mpijob.yaml")
     assert job["spec"]["sshAuthMountPath"] == runtime()["mlPolicy"]["mpi"]["sshAuthMountPath"] == folder
     assert directives("sshd_config")["HostKey"] == f"{folder}/id_rsa"
     assert directives("sshd_config")["AuthorizedKeysFile"] == f"{folder}/authorized_keys"
@@ -111,7 +141,7 @@ def test_keys_are_mounted_where_sshd_and_ssh_look() -> None:
 
 
 def test_both_yaml_files_ask_for_the_same() -> None:
-    (job,) = documents(REPOSITORY / "launch" / "mpijob.yaml")
+    job, _ = documents(REPOSITORY / "launch" / "mpijob.yaml")
     worker, node = waiting()
     assert worker | {"name": ""} == node | {"name": ""}
     assert pods()["mpijob Worker"]["volumes"] == pods()["trainjob node"]["volumes"]
@@ -135,7 +165,7 @@ def test_a_rank_has_a_core_for_its_communication_beside_its_own() -> None:
 def test_the_runtime_is_one_that_the_trainer_fills_in() -> None:
     """Keys and hostfile go to containers called node, in jobs called node and launcher; args to the labelled job,
     whose pods are as many as the runtime's numNodes; a job waits for those before it alone."""
-    made, used = documents(FOLDER / "trainjob.yaml")
+    made, used, _ = documents(FOLDER / "trainjob.yaml")
     assert (made["kind"], used["kind"]) == ("ClusterTrainingRuntime", "TrainJob")
     assert {made["apiVersion"], used["apiVersion"]} == {"trainer.kubeflow.org/v1alpha1"}
     assert used["spec"]["runtimeRef"] == {"name": made["metadata"]["name"]}
@@ -173,7 +203,7 @@ def node() -> dict[str, Any]:
 
 
 def test_torchruns_runtime_is_one_that_the_trainer_fills_in() -> None:
-    made, used = documents(FOLDER / f"{TORCH}.yaml")
+    made, used, _ = documents(FOLDER / f"{TORCH}.yaml")
     assert (made["kind"], used["kind"]) == ("ClusterTrainingRuntime", "TrainJob")
     assert {made["apiVersion"], used["apiVersion"]} == {"trainer.kubeflow.org/v1alpha1"}
     assert used["spec"]["runtimeRef"] == {"name": made["metadata"]["name"]}
@@ -182,7 +212,7 @@ def test_torchruns_runtime_is_one_that_the_trainer_fills_in() -> None:
     assert job["template"]["metadata"]["labels"] == {ANCESTOR: "trainer"}
     assert job["template"]["spec"]["backoffLimit"] == 0
     assert pods()[f"{TORCH} node"]["restartPolicy"] == "Never"
-    assert list(runtime(TORCH)["mlPolicy"]) == ["numNodes", "torch"]
+    assert runtime(TORCH)["mlPolicy"] == {"numNodes": 1, "torch": {}}  # TorchMLPolicySource has no field
     assert not {one["name"] for one in node()["env"] if one["name"].startswith("PET_")}
 
 

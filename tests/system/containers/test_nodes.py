@@ -32,7 +32,7 @@ FEW = (
 
 @pytest.fixture(scope="module")
 def job() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((REPOSITORY / "launch" / "mpijob.yaml").read_text())
+    loaded: dict[str, Any] = next(yaml.safe_load_all((REPOSITORY / "launch" / "mpijob.yaml").read_text()))
     return loaded
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
-from tests.support.fresh_machine import Machine
+from tests.support.fresh_machine import REPOSITORY, Machine
 
 TABLE = """\
             version  CUDA  Horovod 0.28.1
@@ -260,3 +262,40 @@ def test_a_torch_that_serves_is_not_replaced(machine: Machine, command: str, rel
     assert done.returncode == 0, done.stderr
     assert any("torch" in extras for _, extras in machine.installs()) is not stays
     assert (f"torch {release} is installed already and is kept" in done.stderr) is stays
+
+
+# ---------------------------------------------------------------- settings of pip and Python
+
+
+@pytest.mark.parametrize("name", ["PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON"])
+def test_a_place_that_pip_is_told_is_not_used(machine: Machine, name: str) -> None:
+    done = machine.run("launch/install", "torch", **{name: "/elsewhere"})
+    assert done.returncode == 0, done.stderr
+    assert f"launch: {name} is not used: packages go into {machine.root}/.venv\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("PIP_DRY_RUN", "pip would install nothing"), ("PIP_REQUIRE_HASHES", "the packages of setup")],
+)
+def test_a_setting_under_which_nothing_is_installed_is_named(machine: Machine, name: str, why: str) -> None:
+    done = machine.run("launch/install", "torch", **{name: "1"})
+    assert done.returncode == 1
+    assert last_line(done.stderr).startswith(f"{name}=1: {why}") and "Traceback" not in done.stderr
+    assert machine.run("launch/install", "torch", **{name: "0"}).returncode == 0
+
+
+def test_pythons_own_settings_change_nothing(machine: Machine) -> None:
+    done = machine.run("launch/install", "torch", PYTHONSAFEPATH="1", PYTHONINSPECT="1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_tensorflow_has_a_wheel_for_arm() -> None:
+    """tensorflow-cpu has none for aarch64: PyPI has tensorflow-2.21.0-*-manylinux_2_27_aarch64.whl."""
+    config = ConfigParser()
+    config.read(REPOSITORY / "setup.cfg")
+    lines = config["options.extras_require"]["tensorflow"].split("\n")
+    wanted = [Requirement(line) for line in lines if line.startswith("tensorflow")]
+    for machine, name in (("x86_64", "tensorflow-cpu"), ("aarch64", "tensorflow")):
+        environment = {"platform_machine": machine, "python_version": "3.11"}
+        assert [one.name for one in wanted if one.marker and one.marker.evaluate(environment)] == [name]

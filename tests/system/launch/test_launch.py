@@ -221,7 +221,11 @@ def test_np_that_is_no_number(machine: Machine, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "ranks"), [(None, 3), ("0,2", 2), ("0", 1), ("0,1,2,3", 3), ("", usable_cores())]
+    ("visible", "ranks"),
+    [
+        *((None, 3), ("0,2", 2), ("0", 1), ("0,1,2,3", 3), ("1,9,0", 1), ("GPU-1,GPU-2", 2)),
+        *((nothing, usable_cores()) for nothing in ("", "NoDevFiles", "9")),
+    ],
 )
 def test_one_rank_for_each_gpu_that_is_let_through(machine: Machine, visible: str | None, ranks: int) -> None:
     lines = "".join(f"GPU {i}: GPU of NVIDIA (UUID: GPU-{i})\n  MIG 1g.10gb Device 0\n" for i in range(3))

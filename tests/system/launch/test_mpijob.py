@@ -101,7 +101,7 @@ def problems(job: dict[str, Any]) -> Iterator[str]:
 
 @pytest.fixture
 def job() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(FILE.read_text())
+    loaded: dict[str, Any] = next(yaml.safe_load_all(FILE.read_text()))
     return loaded
 
 

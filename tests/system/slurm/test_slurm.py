@@ -282,6 +282,34 @@ def test_srun_without_any_pmi_starts_one_launch_without_mpi(cluster: Cluster, tm
     assert "hosts slurm-a slurm-b" in said
 
 
+@pytest.mark.parametrize("plugin", cases(["none", "pmi2"], ["none"]))
+def test_srun_starts_a_torchrun_on_each_node(cluster: Cluster, tmp_path: Path, plugin: str) -> None:
+    """Two ranks each: the numbers of torchrun count, not those of srun's tasks or their PMI."""
+    port, own = free_ports(2)
+    torchrun = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"),
+        *("--node-rank", "NODE", "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "scaling.run"),
+        *(*FAKE[:2], "--interconnect", CARDS[0], "--dry-run"),
+    ]
+    words = shlex.join(torchrun).replace("NODE", "$SLURM_PROCID")
+    command = f"srun --mpi={plugin} -N 2 -n 2 sh -c {shlex.quote(words)} 2>&1; echo code $?"
+    said = cluster.run(
+        "sh", "-c", command, cwd=tmp_path, PYTHONPATH=str(REPOSITORY), SCALING_COORDINATOR=f"127.0.0.1:{own}"
+    )
+    assert said.endswith("code 0\n") and "launch: 4 ranks on 2 hosts" in said, said
+    assert said.count("ranks: by torchrun (RANK, WORLD_SIZE), inside srun\n") == 1
+
+
+def test_what_an_earlier_launch_left_in_the_shell_is_older_than_srun(cluster: Cluster, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "scaling.run", *FAKE[:2], "--interconnect", CARDS[0], "--dry-run"]
+    command = f"srun --mpi=none -N 2 -n 2 {shlex.join(words)} 2>&1; echo code $?"
+    said = cluster.run(
+        "sh", "-c", command, cwd=tmp_path, PYTHONPATH=str(REPOSITORY), PMI_RANK="0", PMI_SIZE="1",
+        SCALING_COORDINATOR=f"127.0.0.1:{free_ports(1)[0]}",
+    )  # fmt: skip
+    assert said.endswith("code 0\n") and said.count("launch: 2 ranks on 2 hosts") == 1, said
+
+
 def test_srun_with_a_pmi_that_the_mpi_does_not_speak_is_refused_once(cluster: Cluster, tmp_path: Path) -> None:
     """Each task would write a table of its own, of one rank."""
     said = bare(cluster, tmp_path, "pmi2", MPIS[1])
@@ -327,3 +355,46 @@ def test_the_signal_before_the_time_is_up_ends_it_with_the_table(cluster: Cluste
     cluster.run("scancel", "--batch", "--signal=TERM", job)
     assert cluster.wait(job) == "FAILED 143:0", output(tmp_path, job)
     assert "interrupted after " in output(tmp_path, job)
+
+
+# ---------------------------------------------------------------- the script without a Slurm
+
+
+@pytest.mark.parametrize(
+    ("given", "restarts", "started"),
+    [
+        ("--model m", "0", "scaling.run --name slurm-7 --model m"),
+        ("--model m", "1", "scaling.run --resume results/1-slurm-7"),
+        ("--name n --results=kept --model m", "1", "scaling.run --resume kept/2-n"),
+        ("--name=n --results kept -- train.py --name o", "1", "scaling.run --resume kept/2-n"),
+        ("--name o", "1", "scaling.run --name o"),
+        ("check --json", "1", "scaling check --json"),
+        ("certify --line 0.9", "0", "scaling certify --line 0.9"),
+    ],
+)
+def test_the_script_starts_a_command_or_resumes_the_run_of_a_requeued_job(
+    tmp_path: Path, given: str, restarts: str, started: str
+) -> None:
+    for run in ("results/1-slurm-7", "kept/2-n"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "run.jsonl").write_text("{}\n")
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "$*"\n')
+    (tmp_path / "srun").chmod(0o755)
+    done = scripted(tmp_path, given.split(), SLURM_JOB_ID="7", SLURM_NTASKS="2", SLURM_RESTART_COUNT=restarts)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f" -m {started}\n")
+
+
+def test_the_script_outside_of_a_job_says_how_to_submit_it(tmp_path: Path) -> None:
+    done = scripted(tmp_path, [])
+    assert done.returncode == 2
+    assert done.stderr == "launch: this is no job of Slurm with tasks: sbatch launch/slurm.sbatch\n"
+
+
+def scripted(folder: Path, words: Sequence[str], **environ: str) -> subprocess.CompletedProcess[str]:
+    ours = {"SCALING_ROOT": str(REPOSITORY), "VIRTUAL_ENV": sys.prefix, "SCALING_LAUNCHER": "srun"}
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", str(SCRIPT), *words], cwd=folder, env={"PATH": path, "HOME": str(folder), **ours, **environ},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from scaling.analysis.table import catalogue
 from scaling.records import store
 from scaling.records.run import Emulation, Header, PointRecord, PointWarning
 from scaling.records.telemetry import Foreign
-from scaling.report import advice
+from scaling.report import advice, facts
 from scaling.report.answer import answer
 from scaling.report.formats import screen
 from scaling.report.material import Material, Place
@@ -349,3 +350,13 @@ def test_a_whole_run_of_trainings_lacks_nothing() -> None:
 def test_a_run_of_trainings_has_its_best_accuracy_as_the_answer() -> None:
     found = answer(Material(header(), [training_record(top1=(0.5, 0.9))]))
     assert found.sentence.startswith("fake:a on ") and " reaches 90.0 % top-1 after 2 epochs, " in found.sentence
+
+
+@pytest.mark.parametrize("certified", [False, True])
+def test_words_of_a_foreign_record_are_quoted(certified: bool) -> None:
+    """`again` is there to be pasted, and anybody may have written the record."""
+    foreign = header(program="scaling; touch x", command=("--name", "$(touch y)"))
+    text = facts.command(foreign, shlex.join(foreign.command), "" if certified else "scaling.run")
+    words = shlex.split(text.removesuffix("  # 2 ranks, started as before"))
+    assert words[-2:] == ["--name", "$(touch y)"]
+    assert ("scaling; touch x" in words) == certified and ";" not in text.replace("'scaling; touch x'", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import signal
 import tarfile
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -69,9 +70,9 @@ def of_type(kind: bytes) -> Changed:
     return change
 
 
-def sized(size: int) -> bytes:
+def sized(size: int, name: str = "run.jsonl") -> bytes:
     """A file that says to be of this size, and has nothing of it."""
-    info = tarfile.TarInfo(f"{FOLDER}/run.jsonl")
+    info = tarfile.TarInfo(f"{FOLDER}/{name}")
     info.size = size
     return gzip.compress(info.tobuf(tarfile.GNU_FORMAT))
 
@@ -107,6 +108,8 @@ TEN_GB = 10 << 30
         (tarred([RUN, (f"{FOLDER}/x", b"")], of_type(tarfile.FIFOTYPE)), "run/x is a pipe; an archive has only"),
         (tarred([RUN, (f"{FOLDER}/x", b"")], of_type(tarfile.XHDTYPE)), "run/x is neither file nor folder"),
         (tarred([RUN, (f"{FOLDER}/x", b"")], of_type(tarfile.GNUTYPE_SPARSE)), "run/x is neither file nor folder"),
+        (tarred([RUN, (f"{FOLDER}/" + "x/" * 2000, b"")]), "has folders in folders, 2001 deep; 8 is the limit"),
+        (sized(17 << 20, "SHA256SUMS"), "its SHA256SUMS is larger than 16 MiB, the limit"),
         (sized(TEN_GB), "is larger than 2 GiB unpacked, the limit"),
         (sized(100), "is cut short; ask for it again"),
         (tarred([RUN]) + gzip.compress(b"more"), "has data behind its end"),
@@ -121,6 +124,31 @@ def test_what_is_no_archive_is_one_line(
     file.write_bytes(data)
     assert refusal(capsys, file).startswith(f"{file}: {said}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sent.tgz", "temporary"]
+
+
+@pytest.mark.usefixtures("places")
+def test_folders_count_as_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "MOST_FILES", 10)
+    file = tmp_path / "sent.tgz"
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.GNU_FORMAT) as tar:
+        for number in range(11):
+            folder = tarfile.TarInfo(f"{FOLDER}/{number}")
+            folder.type = tarfile.DIRTYPE
+            tar.addfile(folder)
+    file.write_bytes(buffer.getvalue())
+    assert refusal(capsys, file) == f"{file}: has more than 10 files, the limit"
+
+
+@pytest.mark.usefixtures("places")
+def test_term_leaves_nothing(tmp_path: Path, good: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "sent.tgz"
+    file.write_bytes(good)
+    monkeypatch.setattr(unpacking, "_check_sums", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert command.main([str(file)]) == 143
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.usefixtures("places")

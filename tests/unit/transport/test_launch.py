@@ -97,6 +97,8 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", "RANK": "3", "LOCA
 FLUX = {"FLUX_JOB_SIZE": "8", "FLUX_TASK_RANK": "5", "FLUX_JOB_ID": "f2"}
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
 PMI = {"PMI_SIZE": "2", "PMI_RANK": "1"}
+PYTORCH_JOB = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "n1", "MASTER_PORT": "23456"}
+LEFT = {"PMI_RANK": "0", "PMI_SIZE": "1"}
 
 
 @pytest.mark.parametrize(
@@ -110,8 +112,13 @@ PMI = {"PMI_SIZE": "2", "PMI_RANK": "1"}
         (FLUX, ("flux", 8, 5)),
         ({"PALS_RANKID": "1", **PMI}, ("PALS's mpiexec", 2, 1)),
         ({"PALS_RANKID": "1"}, ("PALS's mpiexec", 0, 1)),
+        (PYTORCH_JOB, ("PyTorchJob", 4, 3)),
+        ({**PYTORCH_JOB, "LOCAL_RANK": "1"}, ("deepspeed", 4, 3)),
     ],
-    ids=["Open MPI", "MPICH", "srun", "srun with PMI-2", "torchrun", "flux", "PALS", "PALS without PMI"],
+    ids=[
+        *("Open MPI", "MPICH", "srun", "srun with PMI-2", "torchrun", "flux", "PALS", "PALS without PMI"),
+        *("PyTorchJob", "deepspeed"),
+    ],
 )
 def test_a_launcher_is_known_by_its_variables(environ: dict[str, str], expected: tuple[str, int, int]) -> None:
     found = launched(environ)
@@ -137,11 +144,46 @@ def test_one_process_is_no_launch_of_several(environ: dict[str, str]) -> None:
     assert found is None or found.size == 1
 
 
+BY_SRUN, BY_TORCHRUN = "by srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)", "by torchrun (RANK, WORLD_SIZE), inside "
+BY_MPIRUN = "by mpirun (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({**TORCHRUN, **SRUN}, ("torchrun", 4, 3, f"{BY_TORCHRUN}srun")),
+        ({**TORCHRUN, **SRUN, **PMI}, ("torchrun", 4, 3, f"{BY_TORCHRUN}srun")),
+        ({**TORCHRUN, **OPEN_MPI}, ("torchrun", 4, 3, f"{BY_TORCHRUN}mpirun")),
+        ({**TORCHRUN, **LEFT}, ("torchrun", 4, 3, f"{BY_TORCHRUN}mpirun")),
+        ({**TORCHRUN, **OPEN_MPI, **SRUN}, ("torchrun", 4, 3, f"{BY_TORCHRUN}mpirun, srun")),
+        ({**OPEN_MPI, **SRUN}, ("mpirun", 2, 1, f"{BY_MPIRUN}, inside srun")),
+        ({**OPEN_MPI, **PYTORCH_JOB}, ("mpirun", 2, 1, f"{BY_MPIRUN}, inside PyTorchJob")),
+        ({**SRUN, **LEFT}, ("srun", 2, 1, f"{BY_SRUN}, inside mpirun")),
+        ({**SRUN, **LEFT, "PMI_FD": "999"}, ("srun", 2, 1, f"{BY_SRUN}, inside mpirun")),
+        ({**SRUN, **PYTORCH_JOB}, ("srun", 2, 1, f"{BY_SRUN}, inside PyTorchJob")),
+        ({**SRUN, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "9"},
+         ("srun", 2, 1, f"{BY_SRUN}, inside PyTorchJob")),
+    ],
+    ids=[
+        "srun > torchrun", "srun with PMI-2 > torchrun", "mpirun > torchrun", "leftovers > torchrun",
+        "srun > mpirun > torchrun", "srun > mpirun", "PyTorchJob > mpirun", "leftovers > srun",
+        "leftovers of MPICH > srun", "leftovers of PyTorch > srun", "a script that copies srun's numbers",
+    ],
+)  # fmt: skip
+def test_the_newest_launcher_counts(environ: dict[str, str], expected: tuple[str, int, int, str]) -> None:
+    found = launched(environ)
+    assert found is not None
+    assert (found.launcher, found.size, found.rank, found.said) == expected
+
+
 def test_mpiruns_own_word_counts_where_srun_started_its_daemons() -> None:
-    """A daemon on each of 4 nodes, one rank in all: the rank has the daemon's variables too."""
-    daemon = {**SRUN, "SLURM_STEP_NUM_TASKS": "4"}
-    for own in ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, {"PMI_SIZE": "1", "PMI_RANK": "0"}):
-        found = launched({**daemon, **own})
+    """A daemon on each of 4 nodes, one rank in all: the rank has the daemon's variables too. MPICH's have a
+    socket."""
+    daemon, (ours, theirs) = {**SRUN, "SLURM_STEP_NUM_TASKS": "4"}, socket.socketpair()
+    with ours, theirs:
+        mpich = launched({**daemon, "PMI_SIZE": "1", "PMI_RANK": "0", "PMI_FD": str(ours.fileno())})
+    open_mpi = launched({**daemon, "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"})
+    for found in (mpich, open_mpi):
         assert found is not None
         assert (found.launcher, found.size) == ("mpirun", 1)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from base64 import b64encode
+from hashlib import scrypt
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST":
         "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2"}  # fmt: skip
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1",
             "MASTER_PORT": "29500"}  # fmt: skip
+PMIX = {**SRUN, "PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.77.2"}
+PYTORCH_JOB = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "23456"}
 FLUX = {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_JOB_ID": "f"}
 
 
@@ -34,7 +39,14 @@ def test_the_flags_of_a_start_are_taken_from_the_command_line() -> None:
         (TORCHRUN, (), (1, 2, "n1:29511")),
         ({**FLUX, "SCALING_COORDINATOR": "n1:9000"}, (), (1, 2, "n1:9000")),
         ({}, ("--rank", "0", "--ranks", "2", "--coordinator", "n1:9000"), (0, 2, "n1:9000")),
-        ({**SRUN, "PMIX_RANK": "3"}, ("--transport", "zmq"), (3, 4, "gpu003:24234")),
+        (PMIX, ("--transport", "zmq"), (3, 4, "gpu003:24234")),
+        ({**SRUN, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "999"}, (), (3, 4, "gpu003:24234")),
+        ({**TORCHRUN, "PMI_RANK": "0", "PMI_SIZE": "2"}, (), (1, 2, "n1:29511")),
+        ({**TORCHRUN, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, (), (1, 2, "n1:29511")),
+        ({**TORCHRUN, "MASTER_PORT": "65530"}, (), (1, 2, "n1:65519")),
+        ({**TORCHRUN, "MASTER_ADDR": "fd00::1"}, (), (1, 2, "[fd00::1]:29511")),
+        (PYTORCH_JOB, (), (1, 2, "n1:23467")),
+        ({}, ("--rank", "0", "--ranks", "2", "--coordinator", "[::1]:9000"), (0, 2, "[::1]:9000")),
         (
             {"JOB_COMPLETION_INDEX": "1", "SCALING_COORDINATOR": "j-0.s:9000"},
             ("--ranks", "2"),
@@ -55,7 +67,7 @@ def test_a_launcher_without_mpi_says_where_a_rank_is(
     [
         ({}, ()),
         ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, ()),
-        ({**SRUN, "PMIX_RANK": "3"}, ()),
+        (PMIX, ()),
         (SRUN, ("--transport", "mpi")),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, ()),
         ({"JOB_COMPLETION_INDEX": "1", "SCALING_COORDINATOR": "j-0.s:9000"}, ()),
@@ -95,6 +107,12 @@ def test_a_wrong_index_of_a_pod_is_refused(pod: str, said: str) -> None:
     assert str(error.value) == f"JOB_COMPLETION_INDEX{said}"
 
 
+def test_a_world_size_without_a_launcher_is_named() -> None:
+    with pytest.raises(UsageError, match=r"WORLD_SIZE=2: .* for one rank unset WORLD_SIZE"):
+        found({"WORLD_SIZE": "2"})
+    assert found({"WORLD_SIZE": "2", "PMI_SIZE": "2", "PMI_RANK": "1"}) is None
+
+
 def test_a_launcher_without_an_address_needs_one() -> None:
     with pytest.raises(UsageError, match="SCALING_COORDINATOR"):
         found(FLUX)
@@ -114,34 +132,69 @@ def test_the_first_node_of_slurms_list(nodes: str, first: str) -> None:
     assert start.first_node(nodes) == first
 
 
+PLACE = Start(1, 2, "n1", 9000)
+GIVEN = "5Jd0vYq1Rk8sXw2b"
+FILE = ".secret-n1-9000"
+
+
 def test_a_secret_of_the_environment_needs_no_file(tmp_path: Path) -> None:
-    one = Secret({"SCALING_SECRET": "x" * 16}, tmp_path, "job")
-    assert one.made() == one.read() == "x" * 16 and not list(tmp_path.iterdir())
+    one = Secret({"SCALING_SECRET": GIVEN}, tmp_path, PLACE)
+    one.show(one.made())
+    assert one.made() == one.read() and not list(tmp_path.iterdir())
 
 
-def test_a_short_secret_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has 3 characters"):
-        Secret({"SCALING_SECRET": "abc"}, tmp_path, "job")
+def test_a_key_is_of_one_address_and_slow_to_guess(tmp_path: Path) -> None:
+    """A table of the keys of likely secrets would serve for every launch."""
+    keys = {
+        Secret({"SCALING_SECRET": GIVEN}, tmp_path, place).made()
+        for place in (PLACE, PLACE._replace(port=9001), PLACE._replace(host="n2"))
+    }
+    expected = scrypt(GIVEN.encode(), salt=b"scaling n1:9000", n=1 << 15, r=8, p=1, maxmem=1 << 26, dklen=32)
+    assert len(keys) == 3 and expected in keys
+
+
+@pytest.mark.parametrize("text", ["abc", "a" * 16, "0123456789abcdef", "passwordpassword", "ab" * 20])
+def test_a_secret_that_can_be_guessed_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"can be guessed, it has {len(text)} characters"):
+        Secret({"SCALING_SECRET": text}, tmp_path, PLACE)
+
+
+def test_random_secrets_are_taken() -> None:
+    given = (bytes(random.Random(seed).randbytes(32)) for seed in range(1000))
+    assert all(start.looks_random(one.hex()) and start.looks_random(b64encode(one).decode()) for one in given)
 
 
 def test_a_secret_in_a_file_is_new_and_only_of_this_user(tmp_path: Path) -> None:
-    one, other = (Secret({}, tmp_path / "results", "job") for _ in range(2))
+    one, other = (Secret({}, tmp_path / "results", PLACE) for _ in range(2))
     assert other.read() is None
-    text = one.made()
+    key = one.made()
+    one.show(key)
     (path,) = (tmp_path / "results").iterdir()
-    assert path.stat().st_mode & 0o777 == 0o600 and other.read() == text and one.made() != text
+    assert path.name == FILE
+    assert path.stat().st_mode & 0o777 == 0o600 and other.read() == key and one.made() != key
     path.chmod(0o644)
     assert other.read() is None
     one.forget()
     assert not path.exists()
 
 
+def test_launches_in_one_folder_have_files_of_their_own(tmp_path: Path) -> None:
+    """torchrun of one node calls its address localhost on every node."""
+    places = [PLACE, PLACE._replace(port=9001), PLACE._replace(host="localhost")]
+    for place in places:
+        one = Secret({}, tmp_path, place)
+        one.show(one.made())
+    assert {path.name for path in tmp_path.iterdir()} == {
+        FILE, ".secret-n1-9001", f".secret-{start.BOOT.read_text()[:8]}-9000"
+    }  # fmt: skip
+
+
 def test_a_link_in_the_place_of_the_secret_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
-    victim.write_text("kept")
+    victim.write_text("00")
     victim.chmod(0o600)
-    (tmp_path / ".secret-job").symlink_to(victim)
-    one = Secret({}, tmp_path, "job")
+    (tmp_path / FILE).symlink_to(victim)
+    one = Secret({}, tmp_path, PLACE)
     assert one.read() is None
-    one.made()
-    assert victim.read_text() == "kept" and not (tmp_path / ".secret-job").is_symlink()
+    one.show(one.made())
+    assert victim.read_text() == "00" and not (tmp_path / FILE).is_symlink()

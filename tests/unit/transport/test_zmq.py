@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,9 @@ import zmq
 from scaling.errors import LaunchError
 from scaling.transport import zmq as transport
 from scaling.transport.start import Secret, Start
-from scaling.transport.zmq import REFUSED, _answered, _follow
+from scaling.transport.zmq import REFUSED, _answered, _follow, _Search
+
+PLACE = Start(rank=1, ranks=2, host="nowhere", port=7000)
 
 
 class Late:
@@ -50,7 +51,7 @@ class Watch:
 )
 def test_a_refusal_is_read_though_rank_0_has_ended(messages: list[list[bytes]], answer: tuple[bytes, str]) -> None:
     late = Late(*messages)
-    kind, why = _answered(zmq, late, Watch(late), time.monotonic() + 60, "")
+    kind, why = _answered(zmq, late, Watch(late), _Search(PLACE, lambda: None))
     assert (kind, why) == (answer[0], answer[1] or why)
     assert answer[1] or why.startswith("it has another secret")
 
@@ -61,16 +62,16 @@ def test_a_name_server_that_takes_long_is_told_once(
     """Its last answer comes after the time in which rank 0 must be found."""
     clock = Clock()
 
-    def unknown(start: Start, secret: Secret) -> tuple[str, str]:
+    def unknown(host: str) -> list[str]:
         clock.now_s += 7
-        raise LaunchError("cannot resolve nowhere")
+        return []
 
     monkeypatch.setattr(transport, "time", clock)
-    monkeypatch.setattr(transport, "_known", unknown)
-    start = Start(rank=1, ranks=2, host="nowhere", port=7000, name="a")
-    with pytest.raises(LaunchError, match="within 120 s: cannot resolve nowhere"):
-        _follow(zmq, None, start, Secret({}, tmp_path, "a"))
-    assert capsys.readouterr().err == "scaling: rank 1 waits for rank 0, up to 120 s: cannot resolve nowhere\n"
+    monkeypatch.setattr(transport, "_addresses", unknown)
+    with pytest.raises(LaunchError, match=r"within 120 s: .* cannot resolve nowhere; "):
+        _follow(zmq, None, PLACE, Secret({}, tmp_path, PLACE), lambda: None)
+    said = capsys.readouterr().err
+    assert said.startswith("scaling: rank 1 waits for rank 0, up to 120 s: ") and said.count("\n") == 1
 
 
 class Clock:
