@@ -42,19 +42,17 @@ def session() -> tuple[Any, str]:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:
         return None, ""
-    except pynvml.NVMLError as error:
+    except Exception as error:
         return None, f"unusable: {error}"
     return pynvml, ""
 
 
 def ask(nvml: Any, name: str, *args: Any) -> Any:
-    """Call an NVML function; return None if the driver, the GPU or nvidia-ml-py does not support it."""
-    function = getattr(nvml, name, None)
-    if function is None:
-        return None
+    """Call an NVML function; return None if the driver, the GPU or nvidia-ml-py does not support it. nvidia-ml-py
+    raises errors of its own too, as NVMLLibraryMismatchError: any exception costs this one fact."""
     try:
-        return function(*args)
-    except nvml.NVMLError:
+        return getattr(nvml, name)(*args)
+    except Exception:
         return None
 
 
@@ -123,8 +121,8 @@ def lost(nvml: Any) -> tuple[str, ...]:
     for index in range(ask(nvml, "nvmlDeviceGetCount") or 0):
         try:
             nvml.nvmlDeviceGetHandleByIndex(index)
-        except nvml.NVMLError as error:
-            if error.value in LOST:
+        except Exception as error:
+            if getattr(error, "value", None) in LOST:
                 found.append(f"GPU {index}: {error}")
     return tuple(found)
 

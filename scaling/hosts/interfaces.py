@@ -28,6 +28,23 @@ from scaling.records.host import Hca
 from scaling.records.network import GBIT
 from scaling.records.telemetry import Traffic
 
+# ---------------------------------------------------------------- NCCL's plugins
+# NCCL loads a network plugin with dlopen: libnccl-net.so, or what NCCL_NET_PLUGIN names (nccl/src/plugin).
+# Google's FasTrak and TCPX need no RDMA card.
+
+
+def nccl_plugins(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the files of network plugins that NCCL would find, by LD_LIBRARY_PATH or the loader's cache."""
+    folders = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    found = [str(file) for folder in folders for file in sorted(folder.glob("libnccl-net*.so*"))]
+    with suppress(OSError):
+        cache = (root / "etc/ld.so.cache").read_bytes()
+        found += [path.decode(errors="replace") for path in re.findall(rb"/[^\0]*/libnccl-net[^\0/]*\.so", cache)]
+    named = environ.get("NCCL_NET_PLUGIN", "")
+    found += [named] if named not in ("", "none") else []
+    return tuple(dict.fromkeys(found)) if named != "none" else ()
+
+
 # ---------------------------------------------------------------- RDMA cards
 
 ROOT = Path("/")

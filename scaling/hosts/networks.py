@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from scaling import files
 from scaling.errors import LaunchError, UsageError, near, told_by
@@ -352,7 +353,13 @@ def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
     )
     has_cards = all(cards_up(host.hcas) for host in hosts.values())
     hca = dict.fromkeys(nics, ANY if has_cards else "")
-    return _network(AUTO, _why(len(shared), len(routed), rate), hosts, nics, entry=entry, hca=hca)
+    made = _network(AUTO, _why(len(shared), len(routed), rate), hosts, nics, entry=entry, hca=hca)
+    plugins = tuple(dict.fromkeys(file for host in hosts.values() for file in host.nccl_plugins))
+    if has_cards or not plugins:
+        return made
+    return replace(
+        made, plugins=plugins, places={name: replace(one, plugin=True) for name, one in made.places.items()}
+    )
 
 
 def _why(shared: int, routed: int, rate_bits_per_s: float | None) -> str:

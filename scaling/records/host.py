@@ -194,6 +194,7 @@ class HostInfo(Record, frozen=True, kw_only=True):
     `cpu_quotas`: CPUs that each cgroup of the agent grants to all its processes together.
     `variables`: those that change the speed of training; `changed_variables`: those that children have otherwise.
     `launcher_cores`: cores of the process that started the agent; more than `cores` if it bound the agent.
+    `nccl_plugins`: files of network plugins that NCCL would load, on hosts with GPUs.
     """
 
     hostname: str
@@ -227,6 +228,7 @@ class HostInfo(Record, frozen=True, kw_only=True):
     variables: dict[str, str] | None = None
     changed_variables: tuple[str, ...] = ()
     launcher_cores: Count = 0
+    nccl_plugins: tuple[str, ...] = ()
 
 
 def joined_variables(hosts: Iterable[HostInfo]) -> dict[str, str]:

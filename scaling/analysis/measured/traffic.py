@@ -392,7 +392,10 @@ def _places(record: PointRecord) -> dict[str, Place]:
 
 
 def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
-    """Where NCCL's bytes should go: the ports of the RDMA cards, or else the interface."""
+    """Where NCCL's bytes should go: the ports of the RDMA cards, or else the interface; by a plugin without RDMA
+    cards, any."""
+    if place.plugin and not place.hca:
+        return tuple(one.name for one in carried)
     ports = [one.name for one in carried if "/" in one.name]
     if place.hca == "any":
         return (place.interface, *ports)

@@ -45,6 +45,7 @@ def point(
     servers: tuple[str, ...] = (),
     interface: str = "ib0",
     hca: str = "",
+    plugin: bool = False,
     told: bool = True,
     nccl: bool = False,
     own_addresses: bool = True,
@@ -54,10 +55,11 @@ def point(
     what must cross nodes, and had `nccl` carry it."""
     bounds = nccl_bounds(S, hosts) if nccl else bytes_per_step(pattern, S, hosts, servers)
     ready = replace(READY, crossing_bytes_per_step=bounds if told else None)
+    card: dict[str, Any] = {"interface": interface, "hca": hca, "plugin": plugin}
     ranks = tuple(
         RankRecord(
             rank=rank, launch_rank=rank, host=host, outcome=Finished(), ready=ready, windows=(WINDOW,),
-            place=Place(address=host if own_addresses else "10.0.0.1", interface=interface, hca=hca),
+            place=Place(address=host if own_addresses else "10.0.0.1", **card),
             environ={"NCCL_SOCKET_IFNAME": f"={interface}"} if nccl else {},
             telemetry=counted.get(host, Telemetry()) if host not in hosts[:rank] else Telemetry(),
         )
@@ -66,7 +68,7 @@ def point(
     helpers = tuple(
         HelperRecord(
             name=f"server-{index}", launch_rank=0, host=host, outcome=Finished(),
-            place=Place(address=host if own_addresses else "10.0.0.1", interface=interface, hca=hca),
+            place=Place(address=host if own_addresses else "10.0.0.1", **card),
             telemetry=counted.get(host, Telemetry()) if host not in hosts else Telemetry(),
         )
         for index, host in enumerate(servers)
@@ -238,6 +240,13 @@ def test_where_nccl_chooses_every_card_is_right() -> None:
     sent = both(eth0=10, mlx5_0__1=ENOUGH / 2, mlx5_1__1=ENOUGH / 2)
     found = receipt(("a", "b"), sent, interface="eth0", hca="any", nccl=True)
     assert (found.verdict, found.wanted) == ("VERIFIED", ("eth0", "mlx5_0/1", "mlx5_1/1"))
+
+
+def test_a_plugin_without_rdma_cards_chooses_among_all_interfaces() -> None:
+    sent = both(eth0=10, eth1=ENOUGH / 2, eth2=ENOUGH / 2)
+    found = receipt(("a", "b"), sent, interface="eth0", plugin=True, nccl=True)
+    assert (found.verdict, found.wanted) == ("VERIFIED", ("eth0", "eth1", "eth2"))
+    assert receipt(("a", "b"), sent, interface="eth0", nccl=True).verdict == "MISLABELLED"
 
 
 @pytest.mark.parametrize("sent", [2.0, 3.0], ids=["tree", "ring"])

@@ -403,3 +403,23 @@ def test_bytes_of_two_connections_add_up_and_their_times_overlap() -> None:
 
 def test_what_says_little_is_left_out() -> None:
     assert connections.since({}, {CONNECTION: Account(99_999, 1.0)}) == ()
+
+
+# ---------------------------------------------------------------- NCCL's plugins
+
+
+def test_plugins_are_found_where_nccl_looks(tmp_path: Path) -> None:
+    fastrak, tcpx = (tmp_path / name / "libnccl-net.so" for name in ("fastrak", "tcpx"))
+    for file in (fastrak, tcpx):
+        file.parent.mkdir()
+        file.touch()
+    (fastrak.parent / "libnccl.so.2").touch()
+    cached = "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.cache").write_bytes(f"libnccl-net-ofi.so\0{cached}\0/usr/lib/libc.so.6\0".encode())
+    assert interfaces.nccl_plugins({"LD_LIBRARY_PATH": f"/nowhere:{fastrak.parent}"}, tmp_path) == (
+        str(fastrak), cached,
+    )  # fmt: skip
+    assert interfaces.nccl_plugins({"NCCL_NET_PLUGIN": "aws"}, tmp_path) == (cached, "aws")
+    assert interfaces.nccl_plugins({"NCCL_NET_PLUGIN": "none"}, tmp_path) == ()
+    assert interfaces.nccl_plugins({}, tmp_path / "fastrak") == ()
