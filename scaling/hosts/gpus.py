@@ -277,7 +277,12 @@ def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
         cores=_cores(nvml, me.device.whole),
         compute_capability=ask(nvml, "nvmlDeviceGetCudaComputeCapability", me.device.whole),
         parent="" if me.device.parent is None else nvml_text(ask(nvml, "nvmlDeviceGetUUID", me.device.parent)),
+        compute_mode=_compute_mode(nvml, me.device.whole),
     )
+
+
+def _compute_mode(nvml: Any, handle: Any) -> str:
+    return COMPUTE_MODES.get(ask(nvml, "nvmlDeviceGetComputeMode", handle), "")
 
 
 def _cores(nvml: Any, handle: Any) -> tuple[tuple[int, ...], ...]:
@@ -437,7 +442,7 @@ def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
         serial=nvml_text(ask(nvml, "nvmlDeviceGetSerial", handle)),
         compute_capability=".".join(map(str, capability)) if capability else "",
         is_persistent=_flag(ask(nvml, "nvmlDeviceGetPersistenceMode", handle)),
-        compute_mode=COMPUTE_MODES.get(ask(nvml, "nvmlDeviceGetComputeMode", handle), ""),
+        compute_mode=_compute_mode(nvml, handle),
         is_mig=_flag(_first(ask(nvml, "nvmlDeviceGetMigMode", handle))),
         is_ecc=_flag(_first(ask(nvml, "nvmlDeviceGetEccMode", handle))),
         uncorrected_errors=ask(nvml, "nvmlDeviceGetTotalEccErrors", *errors),

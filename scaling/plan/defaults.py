@@ -143,6 +143,9 @@ def _startup_s(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> floa
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
 # On GPUs: set up CUDA, cuDNN and NCCL and build the model; leave.
 ON_GPU_S, LEAVE_GPU_S = 5.3, 0.5
+# Seconds by which each further process of a host prolongs the start, a guess: contexts of a driver start one after
+# another. The sweep's own estimate follows what is measured.
+FURTHER_PROCESS_S = 0.25
 # On GPUs: seconds of a first step with convolutions, for which cuDNN tries its algorithms (ResNet-50 took 2.9 to
 # 3.4 s), of another first step (gpt2-tiny took 0.4 to 1.7 s), and before a window that has its turn: two steps.
 FIRST_CONVOLUTIONS_S, FIRST_STEP_S, UNCOUNTED_ON_GPU_S = 3.2, 0.6, 0.15
@@ -150,11 +153,12 @@ FIRST_CONVOLUTIONS_S, FIRST_STEP_S, UNCOUNTED_ON_GPU_S = 3.2, 0.6, 0.15
 COMPILE_S, TRACE_S = 60.0, 2.5
 
 
-def group_s(group: Group, config: SweepConfig, slept_s: float = 0.0) -> float:
-    """Estimate the seconds of a group in one round. `slept_s`: of the longest step of an emulated device."""
+def group_s(group: Group, config: SweepConfig, slept_s: float = 0.0, processes: int = 1) -> float:
+    """Estimate the seconds of a group in one round. `slept_s`: of the longest step of an emulated device.
+    `processes`: the most that one host starts."""
     longest_s = max(window_s(config, group.points), slept_s)
     if group.points[0].hardware.device == "cuda":
-        return _on_gpus_s(group, config, longest_s)
+        return _on_gpus_s(group, config, longest_s) + FURTHER_PROCESS_S * (processes - 1)
     windows = config.windows or turns_in_round(longest_s + UNCOUNTED_S)
     if group.side_by_side:
         turns = sum(turns_of(point, windows) + WARMING for point in group.points)

@@ -18,7 +18,7 @@ from scaling.plan import defaults, matrix, rules, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of, flag
 from scaling.plan.groups import Group, apart, together
-from scaling.plan.placement import Slot, place_ranks
+from scaling.plan.placement import Slot, most_of_a_host, place_ranks
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record, revision_of
@@ -179,7 +179,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def seconds(self, group: Group) -> float:
         """Estimate the seconds of a group in one round."""
-        return defaults.group_s(group, self.config, self.slept_s)
+        return defaults.group_s(group, self.config, self.slept_s, most_of_a_host(group.points, self.slots))
 
 
 def _soaked(group: Group) -> int:
@@ -237,6 +237,13 @@ def _groups(
     with --drop-caches: points that take turns would read the files from the page cache."""
     wanted = device in ("cpu", "cuda") if config.interleave is None else config.interleave
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
+    if device == "cuda" and any(gpu.takes_one_process for _, gpu in rules.owned_gpus(slots, enrolled)):
+        if config.interleave:
+            raise UsageError(
+                "--interleave: GPUs take one process (Exclusive_Process), so points cannot take turns; "
+                "nvidia-smi -c DEFAULT as root on all nodes, or leave it out"
+            )
+        return apart(cells)
     if not wanted or config.drop_caches:
         return apart(cells)
     # A whole CPU leaves nothing to others, and no step of a training may be repeated.

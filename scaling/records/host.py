@@ -117,6 +117,7 @@ class Gpu(Record, frozen=True, kw_only=True):
     `links[j]`: the link to GPU j of its host (NV4, PIX, SYS, self); `p2p[j]`: whether peer access works.
     `cores`: the cores of its NUMA node that the agent may use, each a tuple of hardware threads.
     `parent`: the UUID of the GPU of which it is a slice (MIG), its own if unknown; "" for a whole GPU.
+    `compute_mode`: nvidia-smi's word (`Default`, `Exclusive_Process`, `Prohibited`), "" if unknown.
     """
 
     index: Index
@@ -130,6 +131,12 @@ class Gpu(Record, frozen=True, kw_only=True):
     cores: tuple[tuple[int, ...], ...] = ()
     compute_capability: tuple[int, int] | None = None
     parent: str = ""
+    compute_mode: str = ""
+
+    @property
+    def takes_one_process(self) -> bool:
+        """Whether a second process gets no context on it."""
+        return self.compute_mode.startswith("Exclusive")
 
     @property
     def whole(self) -> str:
