@@ -259,6 +259,9 @@ def _network(
     found = cards_of_hosts(hosts.values())
     plugin = need_plugin(hosts, hca)
     rates = [rate for rate in found.values() if rate]
+    silent = (
+        card.name for name in nics for card in hosts[name].hcas if not card.counts and _is_among(card, hca[name])
+    )
     return Network(
         word=word,
         why=why,
@@ -271,6 +274,7 @@ def _network(
         routed=len(subnets) > 1,
         cards=tuple(found),
         card_bits_per_s=min(rates, default=None),
+        uncounted=tuple(dict.fromkeys(silent)),
     )
 
 

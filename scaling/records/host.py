@@ -174,6 +174,7 @@ class Hca(Record, frozen=True, kw_only=True):
     `link_layer`: InfiniBand, Ethernet (RoCE), Slingshot, or Unknown (EFA).
     `interfaces`: the port's network interfaces, and bonds and VLANs on them.
     `opens`: False if a container sees the card but may not open it.
+    `counts`: False if its driver counts no bytes (irdma, for example).
     """
 
     name: str
@@ -183,6 +184,7 @@ class Hca(Record, frozen=True, kw_only=True):
     rate_bits_per_s: Amount | None = None
     interfaces: tuple[str, ...] = ()
     opens: bool = True
+    counts: bool = True
 
 
 class HostInfo(Record, frozen=True, kw_only=True):

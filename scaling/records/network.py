@@ -69,6 +69,7 @@ class Network(Record, frozen=True, kw_only=True):
     `connections`: made between hosts as a proof; 0 before that and in older records.
     `cards`: RDMA cards or ports of all hosts that are up; `card_bits_per_s`: rate of the slowest, None if unknown.
     `plugins`: the files of NCCL's plugins, if these choose the network.
+    `uncounted`: cards for NCCL whose drivers count no bytes: no receipt is possible.
     """
 
     word: str
@@ -81,6 +82,7 @@ class Network(Record, frozen=True, kw_only=True):
     cards: tuple[str, ...] = ()
     card_bits_per_s: Amount | None = None
     plugins: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
 
 
 def describe(network: Network, *, nccl: bool = True) -> str:
@@ -91,6 +93,8 @@ def describe(network: Network, *, nccl: bool = True) -> str:
         name = interfaces.pop(0)
     parts = [*(nic for nic in interfaces if nic != name), network.subnet if network.subnet != name else ""]
     parts += [_routed(network), _rate(network.rate_bits_per_s), _nccl(network) if nccl else ""]
+    if nccl and network.uncounted:
+        parts.append(f"no byte counters: {spans(network.uncounted)}")
     details = ", ".join(filter(None, parts))
     why = f": {network.why}" if network.word == AUTO else ""
     return f"{name} ({details}){why}" if details else f"{name}{why}"

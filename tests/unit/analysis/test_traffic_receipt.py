@@ -192,7 +192,8 @@ def test_bytes_that_may_have_passed_the_counters_prove_nothing(
     cards: dict[str, float], fields: dict[str, Any]
 ) -> None:
     found = receipt(("a", "b"), both(**cards), **fields)
-    assert (found.verdict, found.why) == ("UNVERIFIED", SEEN)
+    unread = "; no byte counters of mlx5_0 of a, mlx5_0 of b" if "hca" in fields else ""
+    assert (found.verdict, found.why) == ("UNVERIFIED", SEEN + unread)
 
 
 def test_counters_that_stand_still_prove_nothing() -> None:
@@ -240,6 +241,26 @@ def test_where_nccl_chooses_every_card_is_right() -> None:
     sent = both(eth0=10, mlx5_0__1=ENOUGH / 2, mlx5_1__1=ENOUGH / 2)
     found = receipt(("a", "b"), sent, interface="eth0", hca="any", nccl=True)
     assert (found.verdict, found.wanted) == ("VERIFIED", ("eth0", "mlx5_0/1", "mlx5_1/1"))
+
+
+def test_a_card_that_counts_no_bytes_is_named() -> None:
+    found = receipt(("a", "b"), both(eth0=1000), interface="eth0", hca="irdma0", nccl=True)
+    assert found.verdict == "UNVERIFIED"
+    assert found.why.endswith("; no byte counters of irdma0 of a, irdma0 of b")
+
+
+def test_ports_that_lost_packets_or_were_told_of_congestion_are_named() -> None:
+    def with_errors(**errors: int) -> list[str]:
+        carried = Traffic(name="mlx5_0/1", received_bytes=0, sent_bytes=1, errors=errors)
+        return list(traffic.link_notes([point(("a", "b"), {"a": Telemetry(traffic=(carried,))})]))
+
+    assert with_errors(port_xmit_wait=9, symbol_error=1) == []
+    assert with_errors(out_of_sequence=7, packet_seq_err=2) == [
+        "packets were lost or out of order on mlx5_0/1 of a: out_of_sequence 7, packet_seq_err 2"
+    ]
+    assert with_errors(np_cnp_sent=1000, port_xmit_wait=9) == [
+        "congestion on mlx5_0/1 of a: np_cnp_sent 1,000, port_xmit_wait 9"
+    ]
 
 
 def test_a_plugin_without_rdma_cards_chooses_among_all_interfaces() -> None:

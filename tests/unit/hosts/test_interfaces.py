@@ -253,6 +253,27 @@ def test_error_counters_are_told_by_how_much_they_rose(interfaces_host: Sysfs) -
     assert {one.name: one.errors for one in found} == {"eth0": {"rx_errors": 3}, "mlx5_0/1": {"symbol_error": 30}}
 
 
+def test_lost_packets_and_congestion_of_roce_are_counted(interfaces_host: Sysfs) -> None:
+    def count(packets: int) -> None:
+        interfaces_host.port(words=(0, 0), link_layer="Ethernet")
+        for path in ("hw_counters/out_of_sequence", "hw_counters/np_cnp_sent", "counters/port_xmit_wait"):
+            interfaces_host.write(f"sys/class/infiniband/mlx5_0/ports/1/{path}", packets)
+
+    count(1)
+    before = interfaces.read(interfaces_host.root)
+    count(8)
+    (found,) = interfaces.since(before, interfaces.read(interfaces_host.root))
+    assert found.errors == {"out_of_sequence": 7, "np_cnp_sent": 7, "port_xmit_wait": 7}
+
+
+def test_a_port_without_byte_counters_is_told(interfaces_host: Sysfs) -> None:
+    """As those of irdma."""
+    interfaces_host.port("irdma0", link_layer="Ethernet")
+    interfaces_host.port("mlx5_0", words=(0, 0), link_layer="Ethernet")
+    found = interfaces.hcas(interfaces_host.root)
+    assert {hca.name: hca.counts for hca in found} == {"irdma0": False, "mlx5_0": True}
+
+
 def test_an_error_counter_that_went_back_or_is_new_tells_nothing(interfaces_host: Sysfs) -> None:
     folder = "sys/class/net/eth0/statistics"
     interfaces_host.interface("eth0")
@@ -288,7 +309,7 @@ def sysfs(tmp_path: Path) -> Sysfs:
 
 def test_a_card_with_its_interface(sysfs: Sysfs) -> None:
     sysfs.interface("ib0")
-    sysfs.port(nets=["ib0"])
+    sysfs.port(nets=["ib0"], words=(0, 0))
     assert interfaces.hcas(sysfs.root) == (
         Hca(
             name="mlx5_0", port=1, link_layer="InfiniBand", active=True, rate_bits_per_s=100e9, interfaces=("ib0",)
