@@ -34,12 +34,14 @@ H100 = SimpleNamespace(name="NVIDIA H100 80GB HBM3", major=9, minor=0, total_mem
 
 
 class Settings(NamedTuple):
-    """`slower`: seconds of the device for one of the host. `start_s`: seconds of a context, one after another."""
+    """`slower`: seconds of the device for one of the host. `start_s`: seconds of a context, one after another.
+    `exclusive`: each device takes one process."""
 
     devices: int = 2
     bytes: int = 80 << 30
     slower: float = 1.5
     start_s: float = 0.0
+    exclusive: bool = False
 
 
 class Touch(NamedTuple):
@@ -64,6 +66,8 @@ def environ(folder: Path, **settings: Any) -> dict[str, str]:
         FOLDER: str(folder),
         SETTINGS: json.dumps(settings),
         "FAKE_NVML_MEMORY": str(folder / "memory"),
+        "FAKE_NVML_BYTES": str(Settings(**settings).bytes),
+        "FAKE_NVML_MODE": "3" if Settings(**settings).exclusive else "0",
     }
 
 
@@ -163,11 +167,13 @@ class Gpus:
             file.write(json.dumps(said) + "\n")
             if (pid, device) in self._contexts:
                 return
-            self._contexts.add((pid, device))
             with (self.folder / "driver.lock").open("w") as driver:
                 fcntl.flock(driver, fcntl.LOCK_EX)
                 time.sleep(self.settings.start_s)
-            self.allocate(device, 0)
+                if self.settings.exclusive and used_bytes(self.folder / "memory", device):
+                    raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
+                self._contexts.add((pid, device))
+                self.allocate(device, 0)
 
     def stream(self) -> int:
         """Return the thread's current stream of its current device."""

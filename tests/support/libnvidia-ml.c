@@ -5,6 +5,7 @@
  * With -DOLD it lacks what drivers before 455 lack. In all cases it lacks nvmlDeviceGetComputeRunningProcesses_v3, for
  * which nvidia-ml-py raises an error that is no NVMLError. FAKE_NVML_CUDA is the driver's CUDA, 12040 by default.
  * FAKE_NVML_MEMORY is a folder with a file GPU.PID for each process: the bytes that it holds. Without it 1 GiB is used.
+ * FAKE_NVML_BYTES is the memory of each GPU, FAKE_NVML_MODE its compute mode (0: Default, 3: Exclusive_Process).
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -183,8 +184,14 @@ static unsigned long long used(int gpu) {
 int nvmlDeviceGetMemoryInfo(Device *device, Memory *memory) {
     OPTIONAL;
     memory->total = device->slice >= 0 ? machine->memory / 2 : machine->memory;
+    if (getenv("FAKE_NVML_BYTES")) memory->total = strtoull(getenv("FAKE_NVML_BYTES"), NULL, 10);
     memory->used = used(device->index);
     memory->free = memory->used < memory->total ? memory->total - memory->used : 0;
+    return OK;
+}
+int nvmlDeviceGetComputeMode(Device *device, int *mode) {
+    WHOLE;
+    *mode = getenv("FAKE_NVML_MODE") ? atoi(getenv("FAKE_NVML_MODE")) : 0;
     return OK;
 }
 int nvmlDeviceGetCudaComputeCapability(Device *device, int *major, int *minor) {

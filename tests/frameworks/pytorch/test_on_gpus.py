@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,8 +24,10 @@ BRIEF = (
     "--precision", "fp32", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--warm-up-s", "0.1",
     "--soak-s", "0", "--no-page", "--view", "plain",
 )  # fmt: skip
+BOTH = ("--strategy", "torch:nccl,torch:ps-sync", "--kinds", "exchange,comm,together")
 DIGITS = ("--model", "digits-cnn", "--batch-size", "8")
-WITHIN_S = 240
+WITHIN_S = 500
+pytestmark = pytest.mark.timeout(600)
 
 
 class Sweep(NamedTuple):
@@ -82,7 +85,7 @@ def keep_to_their_own(found: Sweep, ranks: int) -> None:
 def two(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweep]:
     """Two ranks, by NCCL and by servers, with all their controls."""
     folder = tmp_path_factory.mktemp("two")
-    yield sweep(library, folder, 2, *DIGITS, "--strategy", "torch:nccl,torch:ps-sync", "--world-sizes", "2")
+    yield sweep(library, folder, 2, *DIGITS, "--world-sizes", "2", *BOTH)
 
 
 def test_all_points_of_two_ranks_are_measured(two: Sweep) -> None:
@@ -129,3 +132,27 @@ def test_eight_ranks_keep_to_eight_devices(library: Path, tmp_path: Path) -> Non
     found = sweep(library, tmp_path, 8, *DIGITS, *flags)
     assert {type(one.outcome) for one in found.records} == {Finished}, found.said
     keep_to_their_own(found, 8)
+
+
+@pytest.mark.matrix
+def test_points_run_one_after_another_on_gpus_that_take_one_process(library: Path, tmp_path: Path) -> None:
+    flags = ("--strategy", "torch:nccl", "--world-sizes", "1,2", "--kinds", "exchange,comm,together")
+    found = sweep(library, tmp_path, 2, *DIGITS, *flags, exclusive=True)
+    assert "(Exclusive_Process): points are measured one after another" in found.said
+    assert {type(one.outcome) for one in found.records} == {Finished}, found.said
+    assert {one.epoch for one in found.records} == {None}
+    keep_to_their_own(found, 2)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("gib", "together"), [(1, [1, 1]), (2, [2])])
+def test_as_many_points_live_together_as_the_memory_of_the_gpus_holds(
+    library: Path, tmp_path: Path, gib: int, together: list[int]
+) -> None:
+    """A worker's context has 500 MiB. One point starts, and is read once it has computed; then more do."""
+    flags = ("--strategy", "torch:nccl", "--world-sizes", "1,2", "--kinds", "exchange", "--interleave")
+    found = sweep(library, tmp_path, 2, *DIGITS, *flags, bytes=gib << 30, start_s=0.2)
+    assert {type(one.outcome) for one in found.records} == {Finished}, found.said
+    assert "memory ran out" not in found.said
+    assert sorted(Counter(one.epoch for one in found.records).values()) == together, found.said
+    keep_to_their_own(found, 2)

@@ -264,6 +264,25 @@ def test_each_worker_is_shown_its_own_slice_alone() -> None:
     assert "2 ranks on slices of GPUs (MIG)" in found.why
 
 
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("mxnet:dist_sync", [(0, "GPU-n1-0"), (0, "GPU-n1-1")]),
+        ("mxnet:plain", [(0, "GPU-n1-0"), (0, "GPU-n1-1")]),
+        ("mxnet:device", [(0, ""), (1, "")]),
+        ("torch:nccl", [(0, ""), (1, "")]),
+    ],
+)
+def test_a_framework_that_uses_gpu_0_as_well_is_shown_its_own_alone(
+    strategy: str, expected: list[tuple[int, str]]
+) -> None:
+    """MXNet's kvstores pin memory for GPU 0. One process for all GPUs of a node needs them all."""
+    found = made([node("n1", "0", "1")] * 2)
+    point = replace(found.cells[-1], strategy=strategy, world_size=2)
+    tasks = rank_tasks(point, found.slots, (), {}, attempt=1, seed=1, logs="logs")
+    assert [(task.device_index, task.shown_gpu) for task in tasks] == expected
+
+
 def test_whole_gpus_stay_visible() -> None:
     found = made([node("n1", "0", "1")] * 2)
     tasks = rank_tasks(found.cells[-1], found.slots, (), {}, attempt=1, seed=1, logs="logs")
