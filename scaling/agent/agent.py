@@ -301,7 +301,7 @@ class Agent:
 
     def _start(self, task: Task) -> None:
         try:
-            asked = granted(self._environ, strategies.environ(task))
+            asked = granted(self._environ, strategies.environ(task), task.point.interconnect)
             child = self._spawn(task, child_environ(self._environ, task, asked))
         except (OSError, ValueError, ScalingError) as error:  # ValueError: a null byte in a variable
             trace = error.trace if isinstance(error, StrategyError) else ""

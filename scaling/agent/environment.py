@@ -6,6 +6,7 @@ The variables are the agent's without the launcher's, plus ours and the strategy
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +18,17 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.frameworks import variables
 from scaling.hosts import info
+from scaling.hosts.proc import text
 from scaling.records.host import HostInfo, Installed, Interpreter
 from scaling.records.messages import Tried, Try
+from scaling.records.network import AUTO
 from scaling.records.point import Record
 from scaling.records.task import Task
 
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
 MIB = 1 << 20
+# NCCL's variables that choose networks, cards or plugins.
+CHOOSING = re.compile(r"NCCL_(NET|IB_|TUNER|COLLNET|FASTRAK|GPUDIRECT)")
 LOGGING = frozenset({"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"})
 # mallopt(3). glibc's defaults return large buffers after each step and fault them in again: 9 to 11 ms in a step
 # of 66 ms of digits-cnn. 32 MiB is the largest threshold.
@@ -78,10 +83,24 @@ def _kernel_cache(task: Task) -> dict[str, str]:
     return {"CUDA_CACHE_MAXSIZE": str(4 << 30)} if task.point.hardware.device == "cuda" else {}
 
 
-def granted(base: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the strategy's variables, without those of NCCL's log if the user sets any of these."""
-    denied = LOGGING if LOGGING & base.keys() else frozenset()
-    return {key: value for key, value in asked.items() if key not in denied}
+def granted(base: Mapping[str, str], asked: Mapping[str, str], word: str) -> dict[str, str]:
+    """Return the strategy's variables, without those of NCCL's log if the user sets any of these. If no network is
+    named (`word` of --interconnect), all of the user's variables of NCCL stand. So do those in NCCL's files."""
+    own = {**nccl_files(base), **base}
+    given = {key: value for key, value in asked.items() if key not in LOGGING or not LOGGING & own.keys()}
+    if word != AUTO:
+        return given
+    chooses = any(map(CHOOSING.match, own))
+    kept = {key: value for key, value in given.items() if not (chooses and CHOOSING.match(key))}
+    return {key: own.get(key, value) if key.startswith("NCCL_") else value for key, value in kept.items()}
+
+
+def nccl_files(base: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
+    """Return the variables of NCCL's files; the environment has precedence (nccl/src/misc/param.cc)."""
+    named, home = base.get("NCCL_CONF_FILE"), base.get("HOME")
+    files = [root / "etc/nccl.conf", *([Path(named or f"{home}/.nccl.conf")] if named or home else [])]
+    lines = [line for file in files for line in text(file).splitlines() if "=" in line and line[0] != "#"]
+    return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
 
 
 def _heap(task: Task) -> dict[str, str]:

@@ -86,6 +86,9 @@ class Unsynced(Protocol):
 class Overlapping(Unsynced, Protocol):
     """A trainer whose exchange can run alone, during its own compute."""
 
+    def enter_thread(self) -> None:
+        """Select this rank's device in a thread that has just begun: CUDA selects GPU 0 for it."""
+
     def exchange_alone(self) -> Trainer | None:
         """Return a trainer of kind `comm` over the connected ranks, for a second thread. Its `sync` waits only for
         its own work. All ranks call this. Return None if any rank lacks the memory."""

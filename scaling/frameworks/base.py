@@ -268,6 +268,7 @@ class Framework(Record, frozen=True, kw_only=True):
       forks_on: devices whose workers can be forks: importing these modules must not initialise such a device
       preload_environ: environment variables of the fork server and its forks
       shares_gpus: its workers give back GPU memory while others have their turn (`abilities.Releasing`)
+      sees_one_gpu: a worker of one device is shown no other GPU, because the framework uses GPU 0 as well
       returns_early: devices on which a step returns before it is done and no device clock times it
       resident_bytes: estimated memory of a worker without a model
       kernels_up_to: compute capability of the newest GPUs that its packages have kernels for
@@ -304,6 +305,7 @@ class Framework(Record, frozen=True, kw_only=True):
     forks_on: tuple[Device, ...] = ("cpu", "emulated")
     preload_environ: dict[str, str] = {}
     shares_gpus: bool = False
+    sees_one_gpu: bool = False
     returns_early: tuple[Device, ...] = ()
     resident_bytes: int = 10**9
     kernels_up_to: tuple[int, int] | None = None

@@ -19,7 +19,8 @@ from scaling.records.task import Task
 def nccl(task: Task) -> dict[str, str]:
     """Return NCCL's variables: RDMA over the network's card, or sockets over its interface. Empty without GPUs.
     `=` makes NCCL match the whole name. Only the rendezvous gets the interface on one host, with any RDMA card, or
-    with a plugin, which NCCL_NET=IB would exclude."""
+    with a plugin, which NCCL_NET=IB would exclude. With `--interconnect auto` the agent drops what the user has
+    set (`granted`)."""
     if task.point.hardware.device != "cuda":
         return {}
     bootstrap = {"NCCL_SOCKET_IFNAME": f"={task.place.interface}"}

@@ -42,19 +42,17 @@ def session() -> tuple[Any, str]:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:
         return None, ""
-    except pynvml.NVMLError as error:
+    except Exception as error:
         return None, f"unusable: {error}"
     return pynvml, ""
 
 
 def ask(nvml: Any, name: str, *args: Any) -> Any:
-    """Call an NVML function; return None if the driver, the GPU or nvidia-ml-py does not support it."""
-    function = getattr(nvml, name, None)
-    if function is None:
-        return None
+    """Call an NVML function; return None if the driver, the GPU or nvidia-ml-py does not support it. nvidia-ml-py
+    raises errors of its own too, as NVMLLibraryMismatchError: any exception costs this one fact."""
     try:
-        return function(*args)
-    except nvml.NVMLError:
+        return getattr(nvml, name)(*args)
+    except Exception:
         return None
 
 
@@ -123,8 +121,8 @@ def lost(nvml: Any) -> tuple[str, ...]:
     for index in range(ask(nvml, "nvmlDeviceGetCount") or 0):
         try:
             nvml.nvmlDeviceGetHandleByIndex(index)
-        except nvml.NVMLError as error:
-            if error.value in LOST:
+        except Exception as error:
+            if getattr(error, "value", None) in LOST:
                 found.append(f"GPU {index}: {error}")
     return tuple(found)
 
@@ -279,7 +277,12 @@ def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
         cores=_cores(nvml, me.device.whole),
         compute_capability=ask(nvml, "nvmlDeviceGetCudaComputeCapability", me.device.whole),
         parent="" if me.device.parent is None else nvml_text(ask(nvml, "nvmlDeviceGetUUID", me.device.parent)),
+        compute_mode=_compute_mode(nvml, me.device.whole),
     )
+
+
+def _compute_mode(nvml: Any, handle: Any) -> str:
+    return COMPUTE_MODES.get(ask(nvml, "nvmlDeviceGetComputeMode", handle), "")
 
 
 def _cores(nvml: Any, handle: Any) -> tuple[tuple[int, ...], ...]:
@@ -439,7 +442,7 @@ def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
         serial=nvml_text(ask(nvml, "nvmlDeviceGetSerial", handle)),
         compute_capability=".".join(map(str, capability)) if capability else "",
         is_persistent=_flag(ask(nvml, "nvmlDeviceGetPersistenceMode", handle)),
-        compute_mode=COMPUTE_MODES.get(ask(nvml, "nvmlDeviceGetComputeMode", handle), ""),
+        compute_mode=_compute_mode(nvml, handle),
         is_mig=_flag(_first(ask(nvml, "nvmlDeviceGetMigMode", handle))),
         is_ecc=_flag(_first(ask(nvml, "nvmlDeviceGetEccMode", handle))),
         uncorrected_errors=ask(nvml, "nvmlDeviceGetTotalEccErrors", *errors),

@@ -56,6 +56,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         gpu_driver=found.driver,
         virtual=proc.virtual(cpuinfo, os.environ),
         hcas=interfaces.hcas(),
+        nccl_plugins=interfaces.nccl_plugins(os.environ) if found.gpus else (),
         boot_id=proc.boot_id(),
         network_id=proc.network_id(),
         allocator=allocator_in_use(),

@@ -7,6 +7,8 @@
         counters/port_{rcv,xmit}_data                in words of 4 bytes
         hw_counters/{rx,tx}_bytes                    EFA: all bytes of the port
         counters/{symbol_error,...}                 errors of the link, which stop at their largest value
+        counters/port_xmit_wait                      ticks in which data waited to be sent
+        hw_counters/{out_of_sequence,...}            RoCE: lost packets, and notifications of congestion (CNP)
     /sys/class/cxi/CARD/device/telemetry/hni_sts_{rx,tx}_ok_octets        Slingshot: VALUE@TIME
 
 (linux/Documentation/ABI/stable/sysfs-class-infiniband, ABI/testing/sysfs-class-net and
@@ -28,12 +30,31 @@ from scaling.records.host import Hca
 from scaling.records.network import GBIT
 from scaling.records.telemetry import Traffic
 
+# ---------------------------------------------------------------- NCCL's plugins
+# NCCL loads a network plugin with dlopen: libnccl-net.so, or what NCCL_NET_PLUGIN names (nccl/src/plugin).
+# Google's FasTrak and TCPX need no RDMA card.
+
+
+def nccl_plugins(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the files of network plugins that NCCL would find, by LD_LIBRARY_PATH or the loader's cache."""
+    folders = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    found = [str(file) for folder in folders for file in sorted(folder.glob("libnccl-net*.so*"))]
+    with suppress(OSError):
+        cache = (root / "etc/ld.so.cache").read_bytes()
+        found += [path.decode(errors="replace") for path in re.findall(rb"/[^\0]*/libnccl-net[^\0/]*\.so", cache)]
+    named = environ.get("NCCL_NET_PLUGIN", "")
+    found += [named] if named not in ("", "none") else []
+    return tuple(dict.fromkeys(found)) if named != "none" else ()
+
+
 # ---------------------------------------------------------------- RDMA cards
 
 ROOT = Path("/")
 NET, INFINIBAND, SLINGSHOT = Path("sys/class/net"), Path("sys/class/infiniband"), Path("sys/class/cxi")
 WORD_BYTES = 4
 PORT_ERRORS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards")
+# Of mlx5 (NVIDIA, "Understanding mlx5 Linux Counters and Status Parameters"); other drivers have some of them.
+HW_ERRORS = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "np_cnp_sent", "rp_cnp_handled")
 MBIT = 1e6
 
 
@@ -81,6 +102,7 @@ def describe(port: Path, root: Path = ROOT) -> Hca:
         rate_bits_per_s=rate,
         interfaces=tuple(sorted(_with_uppers(own, root))),
         opens=_opens(port, root),
+        counts=carried(port) is not None,
     )
 
 
@@ -95,8 +117,12 @@ def carried(port: Path) -> tuple[int, int] | None:
 
 
 def errors(port: Path) -> dict[str, int]:
-    """Return the error counters of a verbs port; empty if it has none."""
-    found = {name: count(port / f"counters/{name}") for name in PORT_ERRORS}
+    """Return the counters of errors and congestion of a verbs port; empty if it has none."""
+    files = {
+        **dict.fromkeys((*PORT_ERRORS, "port_xmit_wait"), "counters"),
+        **dict.fromkeys(HW_ERRORS, "hw_counters"),
+    }
+    found = {name: count(port / folder / name) for name, folder in files.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 

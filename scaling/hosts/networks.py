@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from scaling import files
 from scaling.errors import LaunchError, UsageError, near, told_by
@@ -258,6 +259,9 @@ def _network(
     found = cards_of_hosts(hosts.values())
     plugin = need_plugin(hosts, hca)
     rates = [rate for rate in found.values() if rate]
+    silent = (
+        card.name for name in nics for card in hosts[name].hcas if not card.counts and _is_among(card, hca[name])
+    )
     return Network(
         word=word,
         why=why,
@@ -270,6 +274,7 @@ def _network(
         routed=len(subnets) > 1,
         cards=tuple(found),
         card_bits_per_s=min(rates, default=None),
+        uncounted=tuple(dict.fromkeys(silent)),
     )
 
 
@@ -352,7 +357,13 @@ def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
     )
     has_cards = all(cards_up(host.hcas) for host in hosts.values())
     hca = dict.fromkeys(nics, ANY if has_cards else "")
-    return _network(AUTO, _why(len(shared), len(routed), rate), hosts, nics, entry=entry, hca=hca)
+    made = _network(AUTO, _why(len(shared), len(routed), rate), hosts, nics, entry=entry, hca=hca)
+    plugins = tuple(dict.fromkeys(file for host in hosts.values() for file in host.nccl_plugins))
+    if has_cards or not plugins:
+        return made
+    return replace(
+        made, plugins=plugins, places={name: replace(one, plugin=True) for name, one in made.places.items()}
+    )
 
 
 def _why(shared: int, routed: int, rate_bits_per_s: float | None) -> str:

@@ -150,6 +150,9 @@ def _startup_s(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> floa
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
 # On GPUs: set up CUDA, cuDNN and NCCL and build the model; leave.
 ON_GPU_S, LEAVE_GPU_S = 5.3, 0.5
+# Seconds by which each further process of a host prolongs the start, a guess: contexts of a driver start one after
+# another. The sweep's own estimate follows what is measured.
+FURTHER_PROCESS_S = 0.25
 # On GPUs: seconds of a first step with convolutions, for which cuDNN tries its algorithms (ResNet-50 took 2.9 to
 # 3.4 s), of another first step (gpt2-tiny took 0.4 to 1.7 s), and before a window that has its turn: two steps.
 FIRST_CONVOLUTIONS_S, FIRST_STEP_S, UNCOUNTED_ON_GPU_S = 3.2, 0.6, 0.15
@@ -171,11 +174,12 @@ def step_s(work: Workload, device: Device, threads: int) -> float:
     return flop / (max(1, threads) * THREAD_FLOP_S)
 
 
-def group_s(group: Group, config: SweepConfig, step_s: float = 0.0) -> float:
-    """Estimate the seconds of a group in one round, by the seconds of its longest step."""
+def group_s(group: Group, config: SweepConfig, step_s: float = 0.0, processes: int = 1) -> float:
+    """Estimate the seconds of a group in one round, by the seconds of its longest step. `processes`: the most that
+    one host starts."""
     longest_s = max(window_s(config, group.points), step_s)
     if group.points[0].hardware.device == "cuda":
-        return _on_gpus_s(group, config, longest_s)
+        return _on_gpus_s(group, config, longest_s) + FURTHER_PROCESS_S * (processes - 1)
     turn_s = longest_s + max(UNCOUNTED_S, step_s)
     windows = config.windows or turns_in_round(turn_s)
     if group.side_by_side:

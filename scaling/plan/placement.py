@@ -180,6 +180,12 @@ def slots_of(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
     return tuple(whole_cpu(slot, slots) for slot in taken) if point.hardware.cores else taken
 
 
+def most_of_a_host(points: Iterable[Point], slots: Sequence[Slot]) -> int:
+    """Return the most workers that one host starts for these points."""
+    hosts = Counter(slot.host for point in points for slot in slots_of(point, slots))
+    return max(hosts.values(), default=0)
+
+
 def whole_cpu(slot: Slot, slots: Iterable[Slot]) -> Slot:
     """Return a slot with the CPUs of all ranks of its host, and a thread for each core."""
     beside = [one for one in slots if one.host == slot.host]

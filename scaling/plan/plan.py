@@ -20,7 +20,7 @@ from scaling.plan import defaults, matrix, rules, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of, flag
 from scaling.plan.groups import Group, apart, short_of_memory, together
-from scaling.plan.placement import Slot, place_ranks
+from scaling.plan.placement import Slot, most_of_a_host, place_ranks
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record, revision_of
@@ -191,7 +191,8 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def seconds(self, group: Group, step_s: float | None = None) -> float:
         """Estimate the seconds of a group in one round. `step_s`: of a measured step; else by the model."""
-        return defaults.group_s(group, self.config, self._step_s if step_s is None else step_s)
+        longest_s = self._step_s if step_s is None else step_s
+        return defaults.group_s(group, self.config, longest_s, most_of_a_host(group.points, self.slots))
 
     @property
     def _step_s(self) -> float:
@@ -302,6 +303,13 @@ def _groups(
     with --drop-caches: points that take turns would read the files from the page cache."""
     wanted = device in ("cpu", "cuda") if config.interleave is None else config.interleave
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
+    if device == "cuda" and any(gpu.takes_one_process for _, gpu in rules.owned_gpus(slots, enrolled)):
+        if config.interleave:
+            raise UsageError(
+                "--interleave: GPUs take one process (Exclusive_Process), so points cannot take turns; "
+                "nvidia-smi -c DEFAULT as root on all nodes, or leave it out"
+            )
+        return apart(cells)
     if not wanted or config.drop_caches:
         return apart(cells)
     # A whole CPU leaves nothing to others, and no step of a training may be repeated.

@@ -316,6 +316,7 @@ def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence
         return "cpu", "--device cpu"
     bare = {slot.host: enrolled[slot.launch_rank] for slot in slots if not slot.gpu}
     if not bare:
+        _check_modes(slots, enrolled)
         return "cuda", "; ".join(("every host has GPUs", *_doubts(slots, enrolled)))
     without = f"{several(list(bare))} {_has(bare)} no NVIDIA GPU{_because(bare.values())}"
     if config.device == "cuda":
@@ -327,6 +328,21 @@ def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence
             f"nvidia-smi says on {next(iter(bare))}, leave it out, or use --device cpu"
         )
     return "cpu", f"no NVIDIA GPU on {next(iter(bare))}{_because(bare.values())}"
+
+
+def _check_modes(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> None:
+    closed = [slot.host for slot, gpu in owned_gpus(slots, enrolled) if gpu.compute_mode == "Prohibited"]
+    if closed:
+        raise UsageError(
+            f"--device: the compute mode Prohibited of GPUs on {several(list(dict.fromkeys(closed)))} forbids all "
+            "processes; nvidia-smi -c DEFAULT as root there, or use --device cpu"
+        )
+
+
+def owned_gpus(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> list[tuple[Slot, Gpu]]:
+    """Return each rank's GPU, if it has one."""
+    own = ((slot, enrolled[slot.launch_rank].host.gpus) for slot in slots)
+    return [(slot, gpu) for slot, gpus in own for gpu in gpus if gpu.uuid == slot.gpu]
 
 
 def check_own(slots: Sequence[Slot]) -> None:
@@ -360,12 +376,16 @@ def _state(enrol: Enrol) -> str:
 
 
 def _doubts(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> Iterator[str]:
-    kinds = Counter(
-        gpu.name for slot in slots for gpu in enrolled[slot.launch_rank].host.gpus if gpu.uuid == slot.gpu
-    )
+    owned = owned_gpus(slots, enrolled)
+    kinds = Counter(gpu.name for _, gpu in owned)
     if len(kinds) > 1:
         listed = ", ".join(f"{count} x {name}" for name, count in kinds.items())
         yield f"they differ ({listed}), and so do the ranks that share the work"
+    if single := [slot.host for slot, gpu in owned if gpu.takes_one_process]:
+        yield (
+            f"GPUs on {several(list(dict.fromkeys(single)))} take one process (Exclusive_Process): points are "
+            "measured one after another; nvidia-smi -c DEFAULT lets them take turns"
+        )
     gpus: dict[str, set[str]] = {}
     on_gpu: dict[str, dict[str, None]] = {}
     for slot in slots:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.frameworks.base import Helper, Traits
 from scaling.plan.placement import Slot
 from scaling.records.network import ALONE, Place
@@ -52,6 +53,9 @@ def _task(
 ) -> Task:
     slot, hosts = slots[rank], tuple(slot.host for slot in slots)
     device = point.hardware.device
+    shown_gpu, device_index = slot.shown_gpu if device == "cuda" else "", slot.device_index
+    if device == "cuda" and slot.gpu.startswith("GPU-") and _sees_one_gpu(point.strategy):
+        shown_gpu, device_index = slot.gpu, 0
     return Task(
         point=point,
         rank=rank,
@@ -59,9 +63,9 @@ def _task(
         local_rank=hosts[:rank].count(slot.host),
         local_world_size=hosts.count(slot.host),
         hosts=hosts,
-        device_index=slot.device_index,
-        device_indices=(slot.device_index,),
-        shown_gpu=slot.shown_gpu if device == "cuda" else "",
+        device_index=device_index,
+        device_indices=(device_index,),
+        shown_gpu=shown_gpu,
         cpus=slot.cpus_on(device),
         threads=slot.threads_on(device),
         place=place_of[slot.host],
@@ -70,6 +74,11 @@ def _task(
         counts_energy=slot.owns_machine and slot.host not in hosts[:rank],
         **shared,
     )
+
+
+def _sees_one_gpu(strategy: str) -> bool:
+    drives = frameworks.load(strategy).traits(strategy).drives
+    return drives == "device" and frameworks.running(strategy).sees_one_gpu
 
 
 def worker_tasks(tasks: Sequence[Task], traits: Traits) -> tuple[Task, ...]:

@@ -176,8 +176,9 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     """Why a child or a point has no result.
 
     cause: oom | memlock (pinned memory) | shm (/dev/shm) | driver (none, too old) | no-kernel (built for other
-    GPUs) | nccl | feed (a picture, a loader process) | crash(SIGNAL) | exit(CODE) | error | hang | timeout |
-    startup | missing | nan-loss | digest | port-taken | no-result | refused | cancelled | interrupted
+    GPUs) | busy (another process has the GPU) | nccl | feed (a picture, a loader process) | crash(SIGNAL) |
+    exit(CODE) | error | hang | timeout | startup | missing | nan-loss | digest | port-taken | no-result |
+    refused | cancelled | interrupted
 
     `may_follow`: the failure may be a consequence of a peer's death, which is then the cause.
     """

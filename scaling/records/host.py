@@ -117,6 +117,7 @@ class Gpu(Record, frozen=True, kw_only=True):
     `links[j]`: the link to GPU j of its host (NV4, PIX, SYS, self); `p2p[j]`: whether peer access works.
     `cores`: the cores of its NUMA node that the agent may use, each a tuple of hardware threads.
     `parent`: the UUID of the GPU of which it is a slice (MIG), its own if unknown; "" for a whole GPU.
+    `compute_mode`: nvidia-smi's word (`Default`, `Exclusive_Process`, `Prohibited`), "" if unknown.
     """
 
     index: Index
@@ -130,6 +131,12 @@ class Gpu(Record, frozen=True, kw_only=True):
     cores: tuple[tuple[int, ...], ...] = ()
     compute_capability: tuple[int, int] | None = None
     parent: str = ""
+    compute_mode: str = ""
+
+    @property
+    def takes_one_process(self) -> bool:
+        """Whether a second process gets no context on it."""
+        return self.compute_mode.startswith("Exclusive")
 
     @property
     def whole(self) -> str:
@@ -167,6 +174,7 @@ class Hca(Record, frozen=True, kw_only=True):
     `link_layer`: InfiniBand, Ethernet (RoCE), Slingshot, or Unknown (EFA).
     `interfaces`: the port's network interfaces, and bonds and VLANs on them.
     `opens`: False if a container sees the card but may not open it.
+    `counts`: False if its driver counts no bytes (irdma, for example).
     """
 
     name: str
@@ -176,6 +184,7 @@ class Hca(Record, frozen=True, kw_only=True):
     rate_bits_per_s: Amount | None = None
     interfaces: tuple[str, ...] = ()
     opens: bool = True
+    counts: bool = True
 
 
 class HostInfo(Record, frozen=True, kw_only=True):
@@ -194,6 +203,7 @@ class HostInfo(Record, frozen=True, kw_only=True):
     `cpu_quotas`: CPUs that each cgroup of the agent grants to all its processes together.
     `variables`: those that change the speed of training; `changed_variables`: those that children have otherwise.
     `launcher_cores`: cores of the process that started the agent; more than `cores` if it bound the agent.
+    `nccl_plugins`: files of network plugins that NCCL would load, on hosts with GPUs.
     """
 
     hostname: str
@@ -227,6 +237,7 @@ class HostInfo(Record, frozen=True, kw_only=True):
     variables: dict[str, str] | None = None
     changed_variables: tuple[str, ...] = ()
     launcher_cores: Count = 0
+    nccl_plugins: tuple[str, ...] = ()
 
 
 def joined_variables(hosts: Iterable[HostInfo]) -> dict[str, str]:

@@ -49,7 +49,7 @@ class Place(Record, frozen=True, kw_only=True):
     """A host's place on a network: its address, its interface and its RDMA card.
 
     `hca`: "mlx5_0", several with commas, "mlx4_0:2" for one port; "" for sockets, "any" if NCCL chooses.
-    `plugin`: NCCL reaches the card by a plugin (EFA, Slingshot), not by verbs.
+    `plugin`: NCCL reaches the card by a plugin (EFA, Slingshot), not by verbs. Without `hca`: it needs no card.
     """
 
     address: str
@@ -68,6 +68,8 @@ class Network(Record, frozen=True, kw_only=True):
     `subnet`: "" for one host, and for hosts without a common subnet: packets are then `routed`.
     `connections`: made between hosts as a proof; 0 before that and in older records.
     `cards`: RDMA cards or ports of all hosts that are up; `card_bits_per_s`: rate of the slowest, None if unknown.
+    `plugins`: the files of NCCL's plugins, if these choose the network.
+    `uncounted`: cards for NCCL whose drivers count no bytes: no receipt is possible.
     """
 
     word: str
@@ -79,6 +81,8 @@ class Network(Record, frozen=True, kw_only=True):
     connections: Index = 0
     cards: tuple[str, ...] = ()
     card_bits_per_s: Amount | None = None
+    plugins: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
 
 
 def describe(network: Network, *, nccl: bool = True) -> str:
@@ -89,6 +93,8 @@ def describe(network: Network, *, nccl: bool = True) -> str:
         name = interfaces.pop(0)
     parts = [*(nic for nic in interfaces if nic != name), network.subnet if network.subnet != name else ""]
     parts += [_routed(network), _rate(network.rate_bits_per_s), _nccl(network) if nccl else ""]
+    if nccl and network.uncounted:
+        parts.append(f"no byte counters: {spans(network.uncounted)}")
     details = ", ".join(filter(None, parts))
     why = f": {network.why}" if network.word == AUTO else ""
     return f"{name} ({details}){why}" if details else f"{name}{why}"
@@ -106,6 +112,8 @@ def _routed(network: Network) -> str:
 
 def _nccl(network: Network) -> str:
     wanted = {place.hca for place in network.places.values()} - {""}
+    if network.plugins:
+        return f"NCCL: its plugin {', '.join(network.plugins)} chooses"
     if not wanted:
         return ""
     how = "its plugin" if any(place.plugin for place in network.places.values()) else "RDMA"

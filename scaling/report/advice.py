@@ -109,6 +109,14 @@ BY_MARK: Mapping[str, Change] = {
     "IMPORTED": Change(""),
 }
 
+# By cause of a failure that --resume alone would repeat.
+BY_FAILURE: Mapping[str, str] = {
+    "busy": "nvidia-smi -c DEFAULT, or end the process on that GPU (nvidia-smi shows it); then --resume",
+    "oom": "a smaller --batch-size: memory ran out, and --resume would repeat that",
+    "memlock": "ulimit -l unlimited on all nodes; then --resume",
+    "shm": "a larger /dev/shm (docker run --shm-size); then --resume",
+}
+
 # By how a note begins, of notes that explain a cause or a disturbance; `BY_MARK` has those of marks. `{programs}`:
 # the programs that used the cores; `{place}`: the rank, node or link that the note names.
 BY_NOTE: Mapping[str, str] = {
@@ -147,7 +155,8 @@ def of_cause(row: Row, cause: str) -> str:
 
 
 def of_mark(row: Row, mark: str) -> str:
-    return BY_MARK[mark].text(row)
+    cause = row.failed.cause if mark == "FAILED" and row.failed else ""
+    return BY_FAILURE.get(cause) or BY_MARK[mark].text(row)
 
 
 def of_note(note: str, programs: str = "") -> str:

@@ -26,17 +26,28 @@ from scaling import frameworks
 from scaling.errors import SilentRanks
 from scaling.plan import defaults
 from scaling.plan.groups import Group, seats
+from scaling.plan.placement import most_of_a_host
 from scaling.records.events import Window
 from scaling.records.messages import Heard
 from scaling.records.point import Point
 from scaling.records.run import LATER_WINDOWS
 from scaling.records.task import Finish, Rest
 from scaling.sweep.attempt import Attempt, Bench
-from scaling.sweep.gpu_sharing import ALONE, AT_ONCE, Sharing, fitting, memory_order, slowed, startable
+from scaling.sweep.gpu_sharing import (
+    ALONE,
+    AT_ONCE,
+    Sharing,
+    Stood,
+    fitting,
+    memory_order,
+    slowed,
+    startable,
+)
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState, part
 from scaling.sweep.turns import Quiet, Turn, Turns, set_aside
 from scaling.sweep.warmup import pace_of
+from scaling.text import counted
 
 # seconds between two turns
 ORDERS_S = 0.03
@@ -147,6 +158,7 @@ class Epoch:
         self.attempts: list[Attempt] = []
         self._most, room = 0, len(points)  # points that were started together
         self._waiting = list(points)  # points that GPUs have no room for yet
+        self._due: list[Point] = []  # points that start once those before are ready
         if gpus:
             self._waiting.sort(key=memory_order, reverse=True)
             room = gpus.fits or startable(points, plan.gpu_memory_bytes)
@@ -156,8 +168,33 @@ class Epoch:
 
     def _admit(self, count: int) -> None:
         admitted, self._waiting = self._waiting[:count], self._waiting[count:]
-        self.attempts += [self._attempt(point) for point in admitted]
-        self._most = max(self._most, len(self.attempts))
+        self._due += admitted
+        self._most = max(self._most, len(self.attempts) + len(self._due))
+        self._start_some()
+
+    def _start_some(self) -> None:
+        """Start all points that are due; on GPUs only as many as hosts start at the same time, at least one."""
+        count = len(self._due)
+        if self.gpus:
+            at_once = self.gpus.started_at_once(self._bench.clocks.startup_s)
+            sums = [most_of_a_host(self._due[: number + 1], self._bench.plan.slots) for number in range(count)]
+            count = max(1, sum(processes <= at_once for processes in sums))
+        self._group, self._due = [self._attempt(point) for point in self._due[:count]], self._due[count:]
+        self.attempts += self._group
+
+    def _learn_start(self) -> None:
+        """Learn from the group that has started; tell it once, if others wait."""
+        ready = [one.state for one in self._group if one.state.ready_at_s]
+        if not self.gpus or not ready:
+            return
+        took_s = max(one.ready_at_s - one.started_s for one in ready)
+        processes = most_of_a_host([one.point for one in ready], self._bench.plan.slots)
+        if self.gpus.start_s is None and self._due:
+            self._bench.note(
+                f"workers start in groups, since a GPU driver makes contexts one after another: {processes} "
+                f"on a host took {took_s:.1f} s, and {counted(len(self._due), 'point')} will follow"
+            )
+        self.gpus = replace(self.gpus, start_s=max(self.gpus.start_s or 0.0, took_s / processes))
 
     def _attempt(self, point: Point, retries: tuple[str, ...] = ()) -> Attempt:
         is_traced = point.key in self._traced
@@ -193,7 +230,11 @@ class Epoch:
         ran out of memory."""
         crowded = [attempt.state.point for attempt in self.attempts if self._is_crowded_out(attempt)]
         if crowded and self.gpus:
-            self.gpus = replace(self.gpus, fits=self._most // 2)
+            self.gpus = replace(self.gpus, fits=(self._most + 1) // 2)
+            self._bench.note(
+                f"memory ran out on GPUs that held {counted(self._most, 'point')}: "
+                f"{counted(len(crowded), 'point')} will be measured again, {self.gpus.fits} at a time"
+            )
         return [*crowded, *self._waiting]
 
     def _is_crowded_out(self, attempt: Attempt) -> bool:
@@ -244,7 +285,10 @@ class Epoch:
                     self._stopped.add(attempt.attempt)
                     attempt.pause()
             if all((attempt.waits and not attempt.moves) or attempt.over for attempt in self.attempts):
-                return
+                self._learn_start()
+                if not self._due:
+                    return
+                self._start_some()
             yield
 
     def _stops(self, attempt: Attempt) -> bool:
@@ -303,19 +347,21 @@ class Epoch:
 
     def _warm_up_all(self) -> Iterator[None]:
         warm: list[Attempt] = []
+        held = [dict(attempt.stood) for attempt in self._running]
         while cold := [attempt for attempt in self._running if attempt not in warm]:
             yield from self._warm_up(cold[0])
             warm.append(cold[0])
             if self.gpus and self.gpus.fits is None and not cold[0].fails:
-                yield from self._make_room(self.gpus, cold[0])
+                yield from self._make_room(self.gpus, cold[0], held)
         if self.gpus and self._running:
             widest = max(self._running, key=lambda attempt: memory_order(attempt.state.point))
             yield from self._warm_up(widest, warms_gpus=True)
 
-    def _make_room(self, gpus: Sharing, first: Attempt) -> Iterator[None]:
-        """Keep as many points as fit by the memory of the first one that has computed, or start more."""
+    def _make_room(self, gpus: Sharing, first: Attempt, cold: Sequence[Stood]) -> Iterator[None]:
+        """Keep as many points as fit by the memory of the first one that has computed, or start more. `cold`: what
+        GPUs held before."""
         running, memory_bytes = self._running, self._bench.plan.gpu_memory_bytes
-        fits = fitting(first.state, first.stood, len(running), memory_bytes) or len(running)
+        fits = fitting(first.state, cold, first.stood, len(running), memory_bytes) or len(running)
         self.gpus = replace(gpus, fits=fits)
         surplus = [attempt for attempt in running if attempt is not first][fits - 1 :]
         for attempt in surplus:

@@ -90,7 +90,7 @@ def _beside(worker: Worker, windows: int, steps: int) -> tuple[Window, ...]:
     trainer = worker.trainer
     if not windows or not isinstance(trainer, Overlapping) or (alone := trainer.exchange_alone()) is None:
         return ()
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1, initializer=trainer.enter_thread) as thread:
         found = thread.submit(_exchanges, worker.timing(alone), windows, steps)
         while not found.done():
             trainer.unsynced_step()
@@ -294,9 +294,11 @@ class Worker:
             yield window
             edge_s = window.end_s
         trainer.sync()
+        device.mark()  # later than the last window's: the host may have waited for servers
         took_s = self._clock() - begun_s
-        last = self._judged(self._reached(queued, device, marks, edge_s), self._phase)
-        yield replace(last, turn_s=took_s, turn_device_s=last.end_s - begun_s)
+        last = self._judged(self._reached(queued, device, marks, edge_s, ahead=1), self._phase)
+        waited_s = sum(of_trainer(device, "between_marks_s"))
+        yield replace(last, turn_s=took_s, turn_device_s=last.end_s - begun_s + waited_s)
 
     def _lead(self, run: Run) -> None:
         for _ in range(run.lead if run.measured or run.is_later else 0):

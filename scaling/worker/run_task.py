@@ -78,6 +78,7 @@ WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
             ("libcuda.so", "cannot open shared object file"),
         ),
     ),
+    ("busy", (("busy or unavailable",), ("devices_unavailable",), ("devicesunavailable",))),
     (
         "no-kernel",
         (("no kernel image",), ("nokernelimage",), ("status_arch_mismatch",), ("invalid device function",)),
@@ -95,6 +96,13 @@ WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
             ("failed to allocate",),
             ("_alloc_failed",),
             ("host_allocation_failed",),
+            # Libraries that do not say that their own memory is what is missing.
+            ("cudnn_status_not_initialized",),
+            ("cublas_status_not_initialized",),
+            ("unable to find an engine",),
+            ("unable to find a valid cudnn algorithm",),
+            ("failed to cuda calloc",),
+            ("failed to bind", "multicast"),
         ),
     ),
     ("port-taken", (("address already in use",), ("eaddrinuse",))),

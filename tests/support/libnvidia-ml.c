@@ -2,11 +2,16 @@
  *
  * FAKE_NVML names the machine. FAKE_NVML_LOG is a file that gets a line per nvmlInit and nvmlShutdown, in place of the
  * seconds that these take on a machine without persistence mode. Signatures, sizes and numbers are those of nvml.h.
- * With -DOLD it lacks what drivers before 455 lack.
+ * With -DOLD it lacks what drivers before 455 lack. In all cases it lacks nvmlDeviceGetComputeRunningProcesses_v3, for
+ * which nvidia-ml-py raises an error that is no NVMLError. FAKE_NVML_CUDA is the driver's CUDA, 12040 by default.
+ * FAKE_NVML_MEMORY is a folder with a file GPU.PID for each process: the bytes that it holds. Without it 1 GiB is used.
+ * FAKE_NVML_BYTES is the memory of each GPU, FAKE_NVML_MODE its compute mode (0: Default, 3: Exclusive_Process).
  */
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, NOT_LOADED = 9, MISMATCH = 18 };
 enum { P2P_OK, P2P_GPU_NOT_SUPPORTED = 2 };
@@ -104,7 +109,7 @@ int nvmlSystemGetDriverVersion(char *version, unsigned length) {
 }
 int nvmlSystemGetCudaDriverVersion(int *version) {
     ANSWER;
-    *version = 12040;
+    *version = getenv("FAKE_NVML_CUDA") ? atoi(getenv("FAKE_NVML_CUDA")) : 12040;
     return OK;
 }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDriverVersion(version); }
@@ -156,11 +161,37 @@ int nvmlDeviceGetPciInfo_v3(Device *device, Pci *pci) {
     snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
     return OK;
 }
+/* What living processes hold of a GPU. */
+static unsigned long long used(int gpu) {
+    const char *folder = getenv("FAKE_NVML_MEMORY");
+    unsigned long long sum = 0, bytes;
+    DIR *files = folder ? opendir(folder) : NULL;
+    if (!files) return GIB;
+    for (struct dirent *each; (each = readdir(files));) {
+        char path[4096], process[64];
+        int index, pid;
+        FILE *file;
+        if (sscanf(each->d_name, "%d.%d", &index, &pid) != 2 || index != gpu) continue;
+        snprintf(process, sizeof process, "/proc/%d", pid);
+        snprintf(path, sizeof path, "%s/%s", folder, each->d_name);
+        if (access(process, F_OK) || !(file = fopen(path, "r"))) continue;
+        if (fscanf(file, "%llu", &bytes) == 1) sum += bytes;
+        fclose(file);
+    }
+    closedir(files);
+    return sum;
+}
 int nvmlDeviceGetMemoryInfo(Device *device, Memory *memory) {
     OPTIONAL;
     memory->total = device->slice >= 0 ? machine->memory / 2 : machine->memory;
-    memory->used = GIB;
-    memory->free = memory->total - GIB;
+    if (getenv("FAKE_NVML_BYTES")) memory->total = strtoull(getenv("FAKE_NVML_BYTES"), NULL, 10);
+    memory->used = used(device->index);
+    memory->free = memory->used < memory->total ? memory->total - memory->used : 0;
+    return OK;
+}
+int nvmlDeviceGetComputeMode(Device *device, int *mode) {
+    WHOLE;
+    *mode = getenv("FAKE_NVML_MODE") ? atoi(getenv("FAKE_NVML_MODE")) : 0;
     return OK;
 }
 int nvmlDeviceGetCudaComputeCapability(Device *device, int *major, int *minor) {

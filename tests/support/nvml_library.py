@@ -23,7 +23,7 @@ import pytest
 from scaling import frameworks
 from scaling.agent import strategies
 from scaling.agent.device_probe import DeviceProbe
-from scaling.hosts import info
+from scaling.hosts import gpus, info
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -94,6 +94,7 @@ def _report() -> dict[str, Any]:
             "gpus": host.gpus,
             "driver": host.gpu_driver,
             "reachable": host.reachable_gpus,
+            "health": gpus.gather_health().gpus,
             "telemetry": telemetry,
             "missing": lacking.on_cuda,
         }
@@ -104,7 +105,8 @@ def _report() -> dict[str, Any]:
 def main() -> None:
     for line in sys.stdin:
         if pid := os.fork():
-            os.waitpid(pid, 0)
+            if os.waitpid(pid, 0)[1]:
+                print("{}", flush=True)  # no answer comes, and nobody must wait for it
             continue
         os.environ.update(json.loads(line))
         print(json.dumps(_report()), flush=True)

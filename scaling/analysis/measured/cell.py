@@ -505,7 +505,7 @@ class Cell:
 
     @cached_property
     def nccl_notes(self) -> tuple[str, ...]:
-        return tuple(traffic.nccl_notes(self.records))
+        return (*traffic.nccl_notes(self.records), *traffic.link_notes(self.records))
 
     @cached_property
     def receipt(self) -> Receipt | None:

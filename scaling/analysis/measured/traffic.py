@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from scaling.records.crossing import Bounds
 from scaling.records.events import Finished
-from scaling.records.network import GBIT, NcclChoice, Place
+from scaling.records.network import ANY, GBIT, NcclChoice, Place
 from scaling.records.point import SERVER, Record
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Telemetry, Traffic
@@ -110,6 +110,25 @@ def nccl_notes(records: Sequence[PointRecord]) -> Iterator[str]:
         yield f"NCCL's plugin {found.network} used libfabric's provider tcp, which is not RDMA"
     for text in found.warnings[:1]:
         yield f"NCCL warned: {text}"
+
+
+# Counters of lost packets and of congestion (hosts/interfaces.py).
+LOSS = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err")
+CONGESTION = ("np_cnp_sent", "rp_cnp_handled", "port_xmit_wait")
+
+
+def link_notes(records: Iterable[PointRecord]) -> Iterator[str]:
+    """Yield notes of RDMA ports that lost packets or were told of congestion. `port_xmit_wait` alone is no reason:
+    a busy port's data waits."""
+    risen: dict[str, Counter[str]] = {}
+    for child in chain.from_iterable(map(_children, records)):
+        for one in child.telemetry.traffic:
+            risen.setdefault(f"{one.name} of {child.host}", Counter()).update(one.errors)
+    for port, counts in sorted(risen.items()):
+        for what, names in (("packets were lost or out of order", LOSS), ("congestion", CONGESTION)):
+            found = [f"{name} {counts[name]:,}" for name in names if counts[name]]
+            if any(counts[name] for name in names if name != "port_xmit_wait"):
+                yield f"{what} on {port}: {', '.join(found)}"
 
 
 def _without_rdma(ranks: Iterable[RankRecord]) -> list[str]:
@@ -300,7 +319,13 @@ def of(record: PointRecord) -> Receipt | None:
         sent.update({one.name: one.sent_bytes for one in carried})
         wrong.update({one.name: one.sent_bytes for one in carried if one.name not in wanted[name]})
     least, most = _expected(record)
-    verdict, why = _judged(hosts - set(counted), sent, wrong, least, sees_all=_sees_all(record, counted))
+    unread = [
+        f"{card} of {name}"
+        for name, place in _places(record).items()
+        for card in place.hca.split(",")
+        if card not in ("", ANY) and not _wanted(replace(place, hca=card), counted.get(name, ()))
+    ]
+    verdict, why = _judged(hosts - set(counted), sent, wrong, least, unread, sees_all=_sees_all(record, counted))
     cards = tuple(sorted({card for cards in wanted.values() for card in cards}))
     return Receipt(
         verdict=verdict,
@@ -317,6 +342,7 @@ def _judged(
     sent: Mapping[str, int],
     wrong: Mapping[str, int],
     expected: float | None,
+    unread: Sequence[str],
     *,
     sees_all: bool,
 ) -> tuple[Verdict, str]:
@@ -327,6 +353,7 @@ def _judged(
         return "UNVERIFIED", f"the counters saw {total / 1e6:.1f} MB; the expected bytes are not known"
     if total < LEAST_SEEN * expected:
         why = f"the counters saw {total / 1e6:.1f} MB of the {expected / 1e6:.1f} MB that must be sent"
+        why += f"; no byte counters of {', '.join(unread)}" if unread else ""
         other = "and no node has an RDMA card; a strategy that sends less must define bytes_per_step"
         return ("UNSENT", f"{why}, {other}") if sees_all else ("UNVERIFIED", why)
     if not total:
@@ -392,9 +419,12 @@ def _places(record: PointRecord) -> dict[str, Place]:
 
 
 def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
-    """Where NCCL's bytes should go: the ports of the RDMA cards, or else the interface."""
+    """Where NCCL's bytes should go: the ports of the RDMA cards, or else the interface; by a plugin without RDMA
+    cards, any."""
+    if place.plugin and not place.hca:
+        return tuple(one.name for one in carried)
     ports = [one.name for one in carried if "/" in one.name]
-    if place.hca == "any":
+    if place.hca == ANY:
         return (place.interface, *ports)
     cards = {card.replace(":", "/") for card in place.hca.split(",") if card}
     return tuple(port for port in ports if {port, port.partition("/")[0]} & cards) if cards else (place.interface,)

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from scaling.analysis.measured.step_time import step_time
+from scaling.analysis.measured.traffic import CONGESTION
 from scaling.analysis.statistics.intervals import Estimate, quantile, student
 from scaling.analysis.table.comparisons import contender
 from scaling.analysis.table.rows import Contender
@@ -134,7 +135,8 @@ def _link_errors(record: PointRecord) -> Iterator[LinkErrors]:
     for child in _children(record):
         for card in child.telemetry.traffic:
             for counter, count in card.errors.items():
-                yield LinkErrors(host=child.host, card=card.name, counter=counter, count=count)
+                if counter not in CONGESTION:
+                    yield LinkErrors(host=child.host, card=card.name, counter=counter, count=count)
 
 
 def _children(record: PointRecord) -> tuple[RankRecord | HelperRecord, ...]:

@@ -26,6 +26,8 @@ FRAMEWORK = Framework(
     essential=("mxnet", "nvidia-nccl-cu11", horovod.PACKAGE),
     startup_s=4.0,
     preload=("scaling.frameworks.mx.loop",),
+    # Its kvstores pin memory for GPU 0, which makes a context there (mxnet/src/kvstore/comm.h: CPUPinned(0)).
+    sees_one_gpu=True,
     returns_early=("cpu", "cuda", "emulated"),
     resident_bytes=400_000_000,
     mode_flag="kv_store",

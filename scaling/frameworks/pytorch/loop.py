@@ -214,6 +214,10 @@ class TorchRank(Rank):
     def sync(self) -> None:
         self.compute.sync()
 
+    def enter_thread(self) -> None:
+        if self.cuda:
+            torch.cuda.set_device(self.device)
+
     def mark(self) -> None:
         """Mark the computing stream, which waits for the exchange before the update."""
         event = torch.cuda.Event(enable_timing=True)

@@ -197,13 +197,16 @@ class Loader:
         found, workers = Decoded(task, spec), feeding.workers(task)
         self.said = f"DataLoader, {workers} {'process' if workers == 1 else 'processes'} a rank; {found.said}"
         handler = signal.getsignal(signal.SIGCHLD)
+        on_gpu = task.point.hardware.device == "cuda"
+        if on_gpu:  # kind `feed` selects no device otherwise, and memory would be pinned on GPU 0
+            torch.cuda.set_device(task.device_index)
         self._batches: Any = iter(
             DataLoader(
                 found,
                 batch_sampler=Batches(task, len(found)),
                 num_workers=workers,
                 multiprocessing_context="fork",
-                pin_memory=task.point.hardware.device == "cuda",
+                pin_memory=on_gpu,
                 generator=torch.Generator().manual_seed(hash((task.seed, task.rank))),
             )
         )

@@ -412,7 +412,8 @@ class Processes:
         self._over: float = -1
 
     def _environ_of(self, task: Task) -> dict[str, str]:
-        return child_environ(self._environ, task, granted(self._environ, strategies.environ(task)))
+        asked = granted(self._environ, strategies.environ(task), task.point.interconnect)
+        return child_environ(self._environ, task, asked)
 
     def _start(
         self, number: int, module: str, environ: Mapping[str, str], log: IO[bytes]

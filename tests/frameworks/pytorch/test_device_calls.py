@@ -128,7 +128,8 @@ def test_windows_begin_and_end_at_marks_in_a_queue_that_stays_filled(calls: list
     window = ["step", "step", "mark"]
     # Two steps are not counted. The next window is in the queue while the host waits for the one before.
     assert told[: told.index("Result")] == [
-        "synchronize", "mark", *window, *window, *window, "reached", "Window", "synchronize", "reached", "Window",
+        "synchronize", "mark", *window, *window, *window, "reached", "Window", "synchronize", "mark", "reached",
+        "reached", "Window",
         "synchronize", "device_digest", "max_memory_allocated",
     ]  # fmt: skip
 

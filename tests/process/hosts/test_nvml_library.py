@@ -139,3 +139,11 @@ def test_strategies_are_asked_about_the_gpus_that_are_there(ask: Ask) -> None:
     assert ask("mismatch")["missing"] == {}
     missing = ask("a100")["missing"]
     assert {name.partition(":")[0] for name in missing} <= {"torch", "tensorflow", "mxnet", "jax"}
+
+
+def test_what_the_library_lacks_costs_one_fact(ask: Ask) -> None:
+    """No list of processes: nvidia-ml-py raises NVMLLibraryMismatchError, which is no NVMLError."""
+    health = ask("a100")["health"]
+    assert [one["name"] for one in health] == ["NVIDIA A100-SXM4-80GB"] * 8
+    assert [one["sm_mhz_max"] for one in health] == [1410] * 8
+    assert [one["processes"] for one in health] == [[]] * 8

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import scaling
 from scaling import frameworks
 from scaling.agent import environment, watch
-from scaling.agent.environment import KEPT_HEAP, child_environ, granted
+from scaling.agent.environment import KEPT_HEAP, child_environ, granted, nccl_files
 from scaling.agent.watch import EVERY_S, EnergyMeter
 from scaling.hosts import info
 from scaling.records.host import Interpreter
@@ -161,11 +161,47 @@ ASKED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/logs/a.nccl.%p", "NCCL_NET":
 
 def test_a_log_of_nccls_that_the_user_has_set_is_his_as_a_whole() -> None:
     for own in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
-        assert granted({own: "x"}, ASKED) == {"NCCL_NET": "IB"}, own
+        assert granted({own: "x"}, ASKED, "ib0") == {"NCCL_NET": "IB"}, own
 
 
-def test_what_else_a_strategy_asks_wins() -> None:
-    assert granted({"NCCL_NET": "Socket"}, ASKED) == ASKED
+def test_what_else_a_strategy_asks_for_a_named_network_wins() -> None:
+    assert granted({"NCCL_NET": "Socket"}, ASKED, "ib0") == ASKED
+
+
+SOCKETS = {"NCCL_SOCKET_IFNAME": "=eth0", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "MASTER_ADDR": "10.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"NCCL_NET": "FasTrak"},
+        {"NCCL_NET_PLUGIN": "/usr/local/tcpx/lib64/libnccl-net.so"},
+        {"NCCL_TUNER_CONFIG_PATH": "/usr/local/fastrak/a.textproto"},
+        {"NCCL_IB_HCA": "mlx5_0"},
+        {"NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"},
+    ],
+)
+def test_without_a_named_network_nothing_that_the_user_tells_nccl_is_overridden(own: dict[str, str]) -> None:
+    found = granted(own, SOCKETS, "auto")
+    assert found == {"NCCL_SOCKET_IFNAME": "=eth0", "MASTER_ADDR": "10.0.0.1"}
+    assert granted(own, SOCKETS, "eth0") == SOCKETS
+
+
+def test_the_users_interface_of_nccl_is_recorded_as_the_workers() -> None:
+    found = granted({"NCCL_SOCKET_IFNAME": "ens3", "NCCL_ALGO": "Ring"}, SOCKETS, "auto")
+    assert found == {**SOCKETS, "NCCL_SOCKET_IFNAME": "ens3"}
+
+
+def test_files_of_nccls_are_the_users_too(tmp_path: Path) -> None:
+    """As an image has them: a variable of ours would precede them."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nccl.conf").write_text("# of the image\nNCCL_NET = gIB\nNCCL_DEBUG=WARN\n\nno variable\n")
+    (tmp_path / ".nccl.conf").write_text("NCCL_DEBUG=INFO\n")
+    assert nccl_files({}, tmp_path) == {"NCCL_NET": "gIB", "NCCL_DEBUG": "WARN"}
+    assert nccl_files({"HOME": str(tmp_path)}, tmp_path) == {"NCCL_NET": "gIB", "NCCL_DEBUG": "INFO"}
+    named = {"NCCL_CONF_FILE": str(tmp_path / "etc/nccl.conf")}
+    assert "NCCL_NET" not in granted(named, SOCKETS, "auto")
+    assert granted(named, ASKED, "ib0") == {"NCCL_NET": "IB"}
 
 
 def test_the_driver_keeps_all_kernels_that_it_compiles() -> None:

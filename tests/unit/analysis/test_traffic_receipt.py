@@ -45,6 +45,7 @@ def point(
     servers: tuple[str, ...] = (),
     interface: str = "ib0",
     hca: str = "",
+    plugin: bool = False,
     told: bool = True,
     nccl: bool = False,
     own_addresses: bool = True,
@@ -54,10 +55,11 @@ def point(
     what must cross nodes, and had `nccl` carry it."""
     bounds = nccl_bounds(S, hosts) if nccl else bytes_per_step(pattern, S, hosts, servers)
     ready = replace(READY, crossing_bytes_per_step=bounds if told else None)
+    card: dict[str, Any] = {"interface": interface, "hca": hca, "plugin": plugin}
     ranks = tuple(
         RankRecord(
             rank=rank, launch_rank=rank, host=host, outcome=Finished(), ready=ready, windows=(WINDOW,),
-            place=Place(address=host if own_addresses else "10.0.0.1", interface=interface, hca=hca),
+            place=Place(address=host if own_addresses else "10.0.0.1", **card),
             environ={"NCCL_SOCKET_IFNAME": f"={interface}"} if nccl else {},
             telemetry=counted.get(host, Telemetry()) if host not in hosts[:rank] else Telemetry(),
         )
@@ -66,7 +68,7 @@ def point(
     helpers = tuple(
         HelperRecord(
             name=f"server-{index}", launch_rank=0, host=host, outcome=Finished(),
-            place=Place(address=host if own_addresses else "10.0.0.1", interface=interface, hca=hca),
+            place=Place(address=host if own_addresses else "10.0.0.1", **card),
             telemetry=counted.get(host, Telemetry()) if host not in hosts else Telemetry(),
         )
         for index, host in enumerate(servers)
@@ -190,7 +192,8 @@ def test_bytes_that_may_have_passed_the_counters_prove_nothing(
     cards: dict[str, float], fields: dict[str, Any]
 ) -> None:
     found = receipt(("a", "b"), both(**cards), **fields)
-    assert (found.verdict, found.why) == ("UNVERIFIED", SEEN)
+    unread = "; no byte counters of mlx5_0 of a, mlx5_0 of b" if "hca" in fields else ""
+    assert (found.verdict, found.why) == ("UNVERIFIED", SEEN + unread)
 
 
 def test_counters_that_stand_still_prove_nothing() -> None:
@@ -238,6 +241,33 @@ def test_where_nccl_chooses_every_card_is_right() -> None:
     sent = both(eth0=10, mlx5_0__1=ENOUGH / 2, mlx5_1__1=ENOUGH / 2)
     found = receipt(("a", "b"), sent, interface="eth0", hca="any", nccl=True)
     assert (found.verdict, found.wanted) == ("VERIFIED", ("eth0", "mlx5_0/1", "mlx5_1/1"))
+
+
+def test_a_card_that_counts_no_bytes_is_named() -> None:
+    found = receipt(("a", "b"), both(eth0=1000), interface="eth0", hca="irdma0", nccl=True)
+    assert found.verdict == "UNVERIFIED"
+    assert found.why.endswith("; no byte counters of irdma0 of a, irdma0 of b")
+
+
+def test_ports_that_lost_packets_or_were_told_of_congestion_are_named() -> None:
+    def with_errors(**errors: int) -> list[str]:
+        carried = Traffic(name="mlx5_0/1", received_bytes=0, sent_bytes=1, errors=errors)
+        return list(traffic.link_notes([point(("a", "b"), {"a": Telemetry(traffic=(carried,))})]))
+
+    assert with_errors(port_xmit_wait=9, symbol_error=1) == []
+    assert with_errors(out_of_sequence=7, packet_seq_err=2) == [
+        "packets were lost or out of order on mlx5_0/1 of a: out_of_sequence 7, packet_seq_err 2"
+    ]
+    assert with_errors(np_cnp_sent=1000, port_xmit_wait=9) == [
+        "congestion on mlx5_0/1 of a: np_cnp_sent 1,000, port_xmit_wait 9"
+    ]
+
+
+def test_a_plugin_without_rdma_cards_chooses_among_all_interfaces() -> None:
+    sent = both(eth0=10, eth1=ENOUGH / 2, eth2=ENOUGH / 2)
+    found = receipt(("a", "b"), sent, interface="eth0", plugin=True, nccl=True)
+    assert (found.verdict, found.wanted) == ("VERIFIED", ("eth0", "eth1", "eth2"))
+    assert receipt(("a", "b"), sent, interface="eth0", nccl=True).verdict == "MISLABELLED"
 
 
 @pytest.mark.parametrize("sent", [2.0, 3.0], ids=["tree", "ring"])

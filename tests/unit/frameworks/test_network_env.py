@@ -172,6 +172,8 @@ ROCE = clouds.card("mlx5_2", "eth0", link_layer="Ethernet")
 EFA = clouds.card("rdmap16s27", link_layer="Unknown")
 RAILS = [clouds.card(f"mlx5_{rail}", f"ib{rail}") for rail in (0, 1)]
 IB = ["ib0 10.10.0.#/24", "eth0 10.20.0.#/24 10"]
+# Google's A3: no RDMA device, and a plugin for eight more Ethernet cards.
+FASTRAK = [replace(one, nccl_plugins=("/usr/local/fastrak/lib64/libnccl-net.so",)) for one in pair(IB)]
 
 
 class Case(NamedTuple):
@@ -209,6 +211,8 @@ CASES = {
     "auto": Case(pair(IB, *RAILS), "auto", "ib0", {}),
     "auto with EFA": Case(pair(IB, EFA), "auto", "eth0", {}),
     "auto without cards": Case(pair(IB), "auto", "eth0", NO_RDMA),
+    "auto with a plugin": Case(FASTRAK, "auto", "eth0", {}),
+    "sockets beside a plugin": Case(FASTRAK, "eth0", "eth0", NO_RDMA),
 }
 
 

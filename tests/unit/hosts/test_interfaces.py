@@ -253,6 +253,27 @@ def test_error_counters_are_told_by_how_much_they_rose(interfaces_host: Sysfs) -
     assert {one.name: one.errors for one in found} == {"eth0": {"rx_errors": 3}, "mlx5_0/1": {"symbol_error": 30}}
 
 
+def test_lost_packets_and_congestion_of_roce_are_counted(interfaces_host: Sysfs) -> None:
+    def count(packets: int) -> None:
+        interfaces_host.port(words=(0, 0), link_layer="Ethernet")
+        for path in ("hw_counters/out_of_sequence", "hw_counters/np_cnp_sent", "counters/port_xmit_wait"):
+            interfaces_host.write(f"sys/class/infiniband/mlx5_0/ports/1/{path}", packets)
+
+    count(1)
+    before = interfaces.read(interfaces_host.root)
+    count(8)
+    (found,) = interfaces.since(before, interfaces.read(interfaces_host.root))
+    assert found.errors == {"out_of_sequence": 7, "np_cnp_sent": 7, "port_xmit_wait": 7}
+
+
+def test_a_port_without_byte_counters_is_told(interfaces_host: Sysfs) -> None:
+    """As those of irdma."""
+    interfaces_host.port("irdma0", link_layer="Ethernet")
+    interfaces_host.port("mlx5_0", words=(0, 0), link_layer="Ethernet")
+    found = interfaces.hcas(interfaces_host.root)
+    assert {hca.name: hca.counts for hca in found} == {"irdma0": False, "mlx5_0": True}
+
+
 def test_an_error_counter_that_went_back_or_is_new_tells_nothing(interfaces_host: Sysfs) -> None:
     folder = "sys/class/net/eth0/statistics"
     interfaces_host.interface("eth0")
@@ -288,7 +309,7 @@ def sysfs(tmp_path: Path) -> Sysfs:
 
 def test_a_card_with_its_interface(sysfs: Sysfs) -> None:
     sysfs.interface("ib0")
-    sysfs.port(nets=["ib0"])
+    sysfs.port(nets=["ib0"], words=(0, 0))
     assert interfaces.hcas(sysfs.root) == (
         Hca(
             name="mlx5_0", port=1, link_layer="InfiniBand", active=True, rate_bits_per_s=100e9, interfaces=("ib0",)
@@ -403,3 +424,23 @@ def test_bytes_of_two_connections_add_up_and_their_times_overlap() -> None:
 
 def test_what_says_little_is_left_out() -> None:
     assert connections.since({}, {CONNECTION: Account(99_999, 1.0)}) == ()
+
+
+# ---------------------------------------------------------------- NCCL's plugins
+
+
+def test_plugins_are_found_where_nccl_looks(tmp_path: Path) -> None:
+    fastrak, tcpx = (tmp_path / name / "libnccl-net.so" for name in ("fastrak", "tcpx"))
+    for file in (fastrak, tcpx):
+        file.parent.mkdir()
+        file.touch()
+    (fastrak.parent / "libnccl.so.2").touch()
+    cached = "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.cache").write_bytes(f"libnccl-net-ofi.so\0{cached}\0/usr/lib/libc.so.6\0".encode())
+    assert interfaces.nccl_plugins({"LD_LIBRARY_PATH": f"/nowhere:{fastrak.parent}"}, tmp_path) == (
+        str(fastrak), cached,
+    )  # fmt: skip
+    assert interfaces.nccl_plugins({"NCCL_NET_PLUGIN": "aws"}, tmp_path) == (cached, "aws")
+    assert interfaces.nccl_plugins({"NCCL_NET_PLUGIN": "none"}, tmp_path) == ()
+    assert interfaces.nccl_plugins({}, tmp_path / "fastrak") == ()

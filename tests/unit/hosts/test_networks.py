@@ -145,6 +145,26 @@ def test_efa_is_left_to_nccls_plugin() -> None:
     assert {(place.hca, place.plugin) for place in sockets.places.values()} == {("", False)}
 
 
+def test_cards_that_count_no_bytes_are_told() -> None:
+    hosts = [replace(one, hcas=tuple(replace(hca, counts=False) for hca in one.hcas)) for one in three(clouds.dgx)]
+    assert "no byte counters: mlx5_0" in describe(choose(hosts))
+    assert describe(choose(hosts, "ib0")).endswith("1 of 8 cards, no byte counters: mlx5_0)")
+    assert "byte counters" not in describe(choose(hosts), nccl=False)
+
+
+def test_a_plugin_without_rdma_cards_is_told_and_not_switched_off() -> None:
+    """As Google's FasTrak and TCPX."""
+    fastrak = "/usr/local/fastrak/lib64/libnccl-net.so"
+    hosts = [replace(one, nccl_plugins=(fastrak,)) for one in three(clouds.racks)]
+    auto = choose(hosts)
+    assert {(place.hca, place.plugin) for place in auto.places.values()} == {("", True)}
+    assert f"NCCL: its plugin {fastrak} chooses" in describe(auto)
+    named = choose(hosts, next(iter(auto.places.values())).interface)
+    assert {place.plugin for place in named.places.values()} == {False}
+    with_cards = choose([replace(one, nccl_plugins=(fastrak,)) for one in three(clouds.dgx)])
+    assert describe(with_cards) == describe(choose(three(clouds.dgx))), "NCCL chooses among the cards"
+
+
 def test_cards_that_a_container_was_not_given_are_not_taken() -> None:
     hosts = [replace(one, hcas=tuple(replace(hca, opens=False) for hca in one.hcas)) for one in three(clouds.dgx)]
     for word in ("auto", "ib0"):

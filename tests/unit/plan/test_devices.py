@@ -26,6 +26,7 @@ from scaling.records.messages import Enrol
 from scaling.records.network import ALONE
 from scaling.records.point import Hardware, Point
 from scaling.report.formats import terminal
+from scaling.run import listing
 from scaling.run.enrolment import by_name
 from scaling.text import ranges
 from tests.support import topologies
@@ -124,6 +125,35 @@ def test_strategies_that_need_gpus_are_refused_with_the_drivers_state() -> None:
     message = refused([node("n1", driver=MISMATCH)], strategy="torch:nccl")
     because = f"no NVIDIA GPU on n1 (NVML is {MISMATCH})"
     assert message == f"--strategy torch:nccl: needs cuda, this launch runs on cpu ({because})"
+
+
+def in_mode(mode: str) -> list[HostInfo]:
+    one = node("n1", "0", "1", memory_bytes=1 << 40)
+    return [replace(one, gpus=tuple(replace(gpu, compute_mode=mode) for gpu in one.gpus))] * 2
+
+
+def test_points_on_gpus_that_take_one_process_are_measured_one_after_another() -> None:
+    """A second worker gets no context: every exchange would fail, and --resume would repeat that."""
+    default, exclusive = made(in_mode("Default"), "torch:nccl"), made(in_mode("Exclusive_Process"), "torch:nccl")
+    assert default.side_by_side and "Exclusive_Process" not in default.why
+    assert not exclusive.side_by_side
+    said = "GPUs on n1 take one process (Exclusive_Process): points are measured one after another"
+    assert said in exclusive.why and "nvidia-smi -c DEFAULT" in exclusive.why
+    ranks = [enrol(one) for one in in_mode("Exclusive_Process")]
+    assert said in listing.dry_run(exclusive, ranks)
+
+
+def test_points_cannot_take_turns_on_gpus_that_take_one_process() -> None:
+    message = refused(in_mode("Exclusive_Process"), "torch:nccl", interleave=True)
+    assert message.startswith("--interleave: GPUs take one process (Exclusive_Process)")
+
+
+def test_gpus_that_forbid_all_processes_are_refused() -> None:
+    message = refused(in_mode("Prohibited"), "torch:nccl")
+    assert message.startswith(
+        "--device: the compute mode Prohibited of GPUs on n1 forbids all processes; nvidia-smi"
+    )
+    assert made(in_mode("Prohibited"), "torch:gloo", device="cpu").device == "cpu"
 
 
 def test_gpus_on_every_host() -> None:
@@ -232,6 +262,25 @@ def test_each_worker_is_shown_its_own_slice_alone() -> None:
     shown = [child_environ({"CUDA_VISIBLE_DEVICES": "0"}, task, {})["CUDA_VISIBLE_DEVICES"] for task in tasks]
     assert shown == ["MIG-n1-0", "MIG-n1-1"]
     assert "2 ranks on slices of GPUs (MIG)" in found.why
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("mxnet:dist_sync", [(0, "GPU-n1-0"), (0, "GPU-n1-1")]),
+        ("mxnet:plain", [(0, "GPU-n1-0"), (0, "GPU-n1-1")]),
+        ("mxnet:device", [(0, ""), (1, "")]),
+        ("torch:nccl", [(0, ""), (1, "")]),
+    ],
+)
+def test_a_framework_that_uses_gpu_0_as_well_is_shown_its_own_alone(
+    strategy: str, expected: list[tuple[int, str]]
+) -> None:
+    """MXNet's kvstores pin memory for GPU 0. One process for all GPUs of a node needs them all."""
+    found = made([node("n1", "0", "1")] * 2)
+    point = replace(found.cells[-1], strategy=strategy, world_size=2)
+    tasks = rank_tasks(point, found.slots, (), {}, attempt=1, seed=1, logs="logs")
+    assert [(task.device_index, task.shown_gpu) for task in tasks] == expected
 
 
 def test_whole_gpus_stay_visible() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scaling.plan import config, plan
+from scaling.plan import config, defaults, placement, plan
 from scaling.records.host import Nic
 from scaling.run import listing
 from tests.support.inline import enrol, host
@@ -36,22 +36,42 @@ def test_the_estimate_is_near_what_points_in_turn_took_on_an_h200() -> None:
 
 
 GPUS = tuple(gpu(index=index) for index in range(8))
-LAN = [
-    Nic(name="eth0", address=f"10.0.0.{number + 1}", netmask="255.255.255.0", up=True, mtu=1500)
-    for number in range(2)
-]
+
+
+def nic(number: int) -> Nic:
+    return Nic(name="eth0", address=f"10.0.0.{number + 1}", netmask="255.255.255.0", up=True, mtu=1500)
 
 
 @pytest.mark.parametrize(("hosts", "most_s"), [(1, 4 * 60), (2, 5 * 60)])
 def test_eight_gpus_answer_in_minutes(hosts: int, most_s: float) -> None:
     ranks = [
-        enrol(host(f"n{number}", cores=96, memory_bytes=2 << 40, gpus=GPUS, nics=(LAN[number],)))
+        enrol(host(f"n{number}", cores=96, memory_bytes=2 << 40, gpus=GPUS, nics=(nic(number),)))
         for number in range(hosts)
         for _ in range(8)
     ]
     found = plan.make(config.build({"strategy": ["torch:nccl"]}, source="test"), ranks)
     assert found.side_by_side
     assert found.estimate_s < most_s
+
+
+def test_each_further_process_of_a_host_prolongs_the_start() -> None:
+    """Contexts of a driver start one after another."""
+    of_one, of_eight = (
+        plan.make(
+            config.build({"strategy": ["torch:nccl"], "world_sizes": [8], "kinds": ["exchange"]}, source="test"),
+            [
+                enrol(host(f"n{number}", cores=96, memory_bytes=2 << 40, gpus=GPUS, nics=(nic(number),)))
+                for number in range(hosts)
+                for _ in range(8 // hosts)
+            ],
+        )
+        for hosts in (8, 1)
+    )
+    further = defaults.FURTHER_PROCESS_S * of_eight.rounds
+    more_s = of_eight.seconds(of_eight.groups[0]) - of_one.seconds(of_one.groups[0])
+    workers = [placement.most_of_a_host(one.groups[0].points, one.slots) for one in (of_one, of_eight)]
+    assert more_s * of_eight.rounds == pytest.approx(further * (workers[1] - workers[0]))
+    assert workers[1] >= 8 * workers[0]
 
 
 def test_workers_that_compile_or_import_take_longer_to_start() -> None:

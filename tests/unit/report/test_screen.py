@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
 from scaling.records import store
+from scaling.records.events import Failed
 from scaling.records.run import Emulation, Header, PointRecord, PointWarning
 from scaling.records.telemetry import Foreign
 from scaling.report import advice, facts
@@ -165,6 +166,20 @@ def test_a_note_that_explains_a_cause_has_the_better_advice(cause: str, note: st
     losses = [column for column in catalogue.CAUSES if column.key == cause]
     (text,) = advice.tries(row, losses, "", header(launch_size=2), ())
     assert text.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("busy", "nvidia-smi -c DEFAULT, or end the process on that GPU"),
+        ("oom", "a smaller --batch-size"),
+        ("error", "the row's note and log say why; then --resume"),
+    ],
+)
+def test_what_a_second_try_would_repeat_has_another_advice(cause: str, said: str) -> None:
+    failed = Failed(cause=cause, message="CUDA-capable device(s) is/are busy or unavailable")
+    row = replace(Material(*default_run()).rows[-1], flags=("FAILED",), failed=failed)
+    assert advice.tries(row, (), "", header(launch_size=2))[0].startswith(said)
 
 
 def test_a_note_that_is_not_known_says_so() -> None:

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from scaling.agent.supervisor import Supervisor
+from scaling.plan.placement import most_of_a_host
 from scaling.records.events import Failed, Finished
 from scaling.records.host import Gpu
 from scaling.records.task import Command, Finish, Rest
 from scaling.records.task import Run as RunCommand
 from scaling.records.telemetry import Sample
 from scaling.sweep import gpu_sharing
+from scaling.sweep.epoch import Epoch
+from scaling.sweep.gpu_sharing import Sharing
 from tests.support.inline import Launch, Run, host
 from tests.support.inline_child import InlineChild, Told
 
@@ -24,16 +27,33 @@ HELD, COMPUTING = 2 * GB, 12 * GB
 POINTS = 5
 
 
-class Cards:
-    """GPUs that hold HELD for each worker, and COMPUTING more for one that has run steps and has not rested."""
+class Notes:
+    """A view that keeps the notes."""
 
-    def __init__(self, launch: Launch, memory_bytes: int, *, reads: bool = True) -> None:
-        self._launch, self._memory_bytes, self._reads = launch, memory_bytes, reads
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args: None
+
+
+class Cards:
+    """GPUs that hold HELD for each worker, and COMPUTING more for one that has run steps and has not rested.
+    `grown`: bytes that stay once it has run any, as handles, workspaces, momentum, channels of NCCL."""
+
+    def __init__(self, launch: Launch, memory_bytes: int, *, reads: bool = True, grown: int = 0) -> None:
+        self._launch, self._memory_bytes, self._reads, self._grown = launch, memory_bytes, reads, grown
         self._full: set[int] = set()
+        self._warm: set[int] = set()
 
     def used_bytes(self, index: int) -> int:
         here = [one for one in self._launch.children if not one.ended() and one.task.device_index == index]
-        return sum(HELD + (COMPUTING if id(one) in self._full else 0) for one in here)
+        return sum(
+            HELD + COMPUTING * (id(one) in self._full) + self._grown * (id(one) in self._warm) for one in here
+        )
 
     def gpus(self, supervisor: Supervisor) -> tuple[Sample, ...]:
         index = supervisor.child.task.device_index
@@ -42,6 +62,7 @@ class Cards:
     def tell(self, child: InlineChild, command: Command) -> None:
         if isinstance(command, RunCommand):
             self._full.add(id(child))
+            self._warm.add(id(child))
             if self.used_bytes(child.task.device_index) > self._memory_bytes:
                 child._fail(MemoryError("planted"))
                 return
@@ -55,11 +76,11 @@ tell = InlineChild.tell
 
 @pytest.fixture
 def cards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    def run(memory_gb: float, *, reads: bool = True, **fields: Any) -> tuple[Run, Launch]:
+    def run(memory_gb: float, *, reads: bool = True, grown: int = 0, **fields: Any) -> tuple[Run, Launch]:
         memory_bytes = round(memory_gb * GB)
         gpus = tuple(Gpu(index=n, name="GPU", uuid=f"GPU-{n}", memory_bytes=memory_bytes) for n in range(2))
         launch = Launch(2, [host(cores=2, memory_bytes=1 << 40, gpus=gpus)] * 2)
-        made = Cards(launch, memory_bytes, reads=reads)
+        made = Cards(launch, memory_bytes, reads=reads, grown=grown)
         # Functions, so that they are bound to the supervisor and the child.
         monkeypatch.setattr(Supervisor, "gpus", lambda supervisor: made.gpus(supervisor))  # noqa: PLW0108
         monkeypatch.setattr(InlineChild, "tell", lambda child, command: made.tell(child, command))  # noqa: PLW0108
@@ -80,7 +101,7 @@ def epochs(found: Run, round_: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("memory_gb", "first", "later"),
-    [(16, [2, 2, 1], [2, 2, 1]), (24, [5], [5]), (40, [5], [5]), (80, [5], [5]), (141, [5], [5])],
+    [(16, [1] * 5, [1] * 5), (24, [5], [5]), (40, [5], [5]), (80, [5], [5]), (141, [5], [5])],
 )
 def test_as_many_points_live_together_as_gpus_hold(
     cards: Any, memory_gb: float, first: list[int], later: list[int]
@@ -97,10 +118,46 @@ def test_points_that_hold_too_much_are_ended_before_another_computes(cards: Any)
     assert epochs(found, 0) == epochs(found, 1) == [4, 1]
 
 
+def test_points_will_hold_what_the_first_one_holds_once_it_has_computed(cards: Any) -> None:
+    """Five cold points, and one that computes, need 22 GB, and warm ones 27 GB: four fit into 26.5 GB."""
+    notes = Notes()
+    found, _ = cards(26.5, grown=GB, view=notes)
+    assert epochs(found, 0) == epochs(found, 1) == [4, 1]
+    assert not any("memory ran out" in note for note in notes.said)
+
+
 def test_unknown_memory_is_no_limit_until_a_point_runs_out_of_it(cards: Any) -> None:
-    found, _ = cards(16, reads=False)
+    notes = Notes()
+    found, _ = cards(14.5, reads=False, view=notes)
     assert all(isinstance(record.outcome, Finished) for record in found.records)
     assert len(epochs(found, 0)) > 1
+    assert any(note.startswith("memory ran out on GPUs that held 2 points") for note in notes.said)
+
+
+def test_processes_of_a_host_start_in_groups(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver makes contexts one after another. A group starts when the one before is ready."""
+    monkeypatch.setattr(gpu_sharing, "STARTED", 3)
+    groups: list[int] = []
+    start = Epoch._start_some
+
+    def noting(epoch: Epoch) -> None:
+        assert all(attempt.waits or attempt.over for attempt in epoch.attempts)
+        before = len(epoch.attempts)
+        start(epoch)
+        groups.append(
+            most_of_a_host([one.state.point for one in epoch.attempts[before:]], epoch._bench.plan.slots)
+        )
+
+    monkeypatch.setattr(Epoch, "_start_some", noting)
+    found, _ = cards(80, rounds=1)
+    assert all(isinstance(record.outcome, Finished) for record in found.records)
+    assert sum(groups) == sum(record.point.world_size for record in found.records)
+    assert max(groups) <= 3 and len([one for one in groups if one]) >= 3
+
+
+@pytest.mark.parametrize(("start_s", "processes"), [(None, 8), (0.5, 300), (60.0, 8)])
+def test_a_group_is_as_large_as_the_measured_start_allows(start_s: float | None, processes: int) -> None:
+    assert Sharing(start_s=start_s).started_at_once(600.0) == processes
 
 
 def test_a_point_that_runs_out_of_memory_alone_has_failed(cards: Any) -> None:

@@ -72,6 +72,17 @@ TEXTS: list[tuple[str, Exception]] = [
     ("oom", OSError(12, "Cannot allocate memory")),
     ("oom", MemoryError("Unable to allocate 12.0 GiB for an array with shape (64, 224)")),
     ("oom", DistBackendError(f"{NCCL}unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'")),
+    ("oom", RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED")),
+    ("oom", RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")),
+    # Mostly memory; a mixture of cuDNN's libraries gives the same words.
+    ("oom", RuntimeError("GET was unable to find an engine to execute this computation")),
+    ("oom", DistBackendError(f"{NCCL}unhandled cuda error\nLast error:\nFailed to CUDA calloc async 1216 bytes")),
+    ("oom", DistBackendError(f"{NCCL}Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152")),
+    (
+        "busy",
+        RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCompile with `TORCH_USE"),
+    ),
+    ("busy", InternalError("cudaGetDevice() failed. Status: all CUDA-capable devices are busy or unavailable")),
     # Memory that a card may pin: `ulimit -l`.
     ("memlock", DistBackendError(f"{SYSTEM}Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory")),
     ("memlock", RuntimeError("UCX ERROR ibv_reg_mr(address=0x7f, length=8) failed: Cannot allocate memory")),
@@ -136,8 +147,6 @@ TEXTS: list[tuple[str, Exception]] = [
     ("error", ResourceExhaustedError("Received message larger than max (5242880 vs. 4194304)")),
     ("error", OSError(28, "No space left on device", "/scratch/log")),
     ("error", RuntimeError("CUDA error: an illegal memory access was encountered")),
-    # Mostly memory, but a mixture of cuDNN's libraries gives the same words.
-    ("error", RuntimeError("GET was unable to find an engine to execute this computation")),
 ]
 
 

@@ -119,6 +119,9 @@ class Overlapping(Noting):
         self.said.append("beside")
         self.computed.set()
 
+    def enter_thread(self) -> None:
+        self.said.append(f"entered by {threading.current_thread() is threading.main_thread()}")
+
     def exchange_alone(self) -> FakeTrainer | None:
         self.computed = threading.Event()
         point = replace(self._task.point, kind="comm")
@@ -138,6 +141,7 @@ def test_the_exchange_is_timed_while_something_is_computed(fits: bool) -> None:
     assert [(one.index, one.steps, one.samples) for one in found.beside] == [(0, 3, 0), (1, 3, 0)][: 2 * fits]
     assert [one.seconds for one in found.beside] == [pytest.approx(0.3)] * 2 * fits
     assert ("beside" in trainer.said) == fits
+    assert trainer.said.count("entered by False") == fits, "the thread of the exchange takes the rank's device"
 
 
 def test_what_compute_raises_beside_the_exchange_is_raised() -> None:

@@ -64,6 +64,7 @@ class Device(FakeTrainer):
     enqueue_s = 0.01
     drift = 1.0  # the device's seconds for one of the host's
     syncs = 0
+    servers_s = 0.0  # how long servers take after the device's last work
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,7 +77,7 @@ class Device(FakeTrainer):
 
     def sync(self) -> None:
         self.syncs += 1
-        self._sleep(max(0.0, self.idle_at_s - self._clock()))
+        self._sleep(max(0.0, self.idle_at_s - self._clock()) + self.servers_s)
 
     def mark(self) -> None:
         self._marks.append(max(self.idle_at_s, self._clock()))
@@ -116,6 +117,15 @@ def test_windows_of_a_turn_leave_the_devices_queue_filled() -> None:
     assert found[-1].end_s == pytest.approx(clock()) == pytest.approx(found[-1].end_unix_s)
     assert [w.turn_s for w in found] == [None, None, pytest.approx(3.51)]
     assert found[-1].turn_device_s == pytest.approx(3.51)
+
+
+def test_a_wait_for_servers_is_in_the_turn_by_both_clocks() -> None:
+    """torch:ps-* on GPUs: the host waits after the device has reached the last window's end."""
+    loop, _, said, _ = on_device(servers_s=0.5)
+    loop.obey(Run(windows=3, steps=4, measured=True, lead=2))
+    found = windows(said)
+    assert [w.seconds for w in found] == pytest.approx([1.0] * 3)
+    assert found[-1].turn_s == found[-1].turn_device_s == pytest.approx(3.51 + 0.5)
 
 
 def test_a_device_waits_for_a_host_that_is_slower() -> None:
