@@ -1,4 +1,4 @@
-"""Trainers of language models: Megatron-LM, GPT-NeoX, NeMo, MaxText, DeepSpeed.
+"""Trainers of language models: Megatron-LM, GPT-NeoX, NeMo, MaxText, DeepSpeed, OLMo, llm.c, nanoGPT, nanochat.
 
 The batch of a device is that of a data-parallel rank: devices that share a split model count as one.
 """
@@ -13,12 +13,8 @@ import numpy as np
 
 from scaling.tools.importers.engine import (
     Grammar,
-    Launch,
-    Line,
-    Unfinished,
     Value,
     degrees,
-    form,
     of_all,
     of_device,
     per_step,
@@ -26,6 +22,7 @@ from scaling.tools.importers.engine import (
     sizes,
     split,
 )
+from scaling.tools.importers.launch import Launch, Line, Unfinished, form
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused, number
 
@@ -87,8 +84,6 @@ def _of_megatron(launch: Launch) -> Value:
 MEGATRON = Grammar(
     name="megatron",
     splits=True,
-    marks=("elapsed time per iteration (",),
-    sure=r"iteration +\d+/ *\d+ \|.* elapsed time per iteration \(m?s\): *[\d.]+",
     unit="samples",
     lacks="has no whole line with a time and its global batch size",
     value=_of_megatron,
@@ -148,8 +143,6 @@ def _groups(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 NEMO = Grammar(
     name="nemo",
     splits=True,
-    marks=("train_step_timing in s",),
-    sure=r"iteration \d+/\d+ \|.* train_step_timing in s: [\d.]+",
     unit="samples",
     data="train_step_timing in s",
     no_data="iteration 0/",
@@ -188,8 +181,6 @@ def _of_maxtext(launch: Launch) -> list[int]:
 MAXTEXT = Grammar(
     name="maxtext",
     splits=True,
-    marks=("completed step: ",),
-    sure=r"\bcompleted step: \d+, seconds: [\d.]+",
     unit="tokens",
     data="Tokens/s/device",
     lacks="has no line with Tokens/s/device: versions before 2024 and steps of a batch that grows lack it",
@@ -236,8 +227,6 @@ def _running(launch: Launch) -> Value:
 
 DEEPSPEED = Grammar(
     name="deepspeed",
-    marks=("SamplesPerSec=",),
-    sure=r"\d, (?:RunningAvg)?SamplesPerSec=[\d.]+",
     unit="samples",
     value=_running,
     batches=accumulated,
@@ -261,5 +250,128 @@ DEEPSPEED = Grammar(
         form("gradient_accum", r"gradient_accumulation_steps \.+ <accumulation>\s*$"),
         form("train_batch_size", r"train_batch_size \.+ <global_batch>\s*$"),
         form(" .", r"(?P<precision>bfloat16|float16|fp16)_(?:enabled|config) \.+ (?:enabled=)?True\b"),
+    ),
+)
+
+
+# ---------------------------------------------------------------- llm.c
+# github.com/karpathy/llm.c: the CUDA program prints an exponential mean of all processes' tokens, the PyTorch
+# and the fp32 programs those of the step.
+
+
+def _sequences(launch: Launch) -> list[int]:
+    tokens, each = launch.only("global_tokens"), launch.only("sequence_length") * launch.devices
+    return [tokens // each] if tokens and each and tokens % each == 0 else []
+
+
+def _parameters(launch: Launch) -> list[str]:
+    return [f"{count} parameters" for count in launch.texts("parameters")]
+
+
+LLM_C = Grammar(
+    name="llm_c",
+    unit="tokens",
+    value=of_all("step", "the tok/s of all processes; the first step that was logged is left out"),
+    batches=_sequences,
+    models=_parameters,
+    lines=(
+        form(" tok/s", r"step +<step>/\d+(?: \||:) (?:train )?loss <loss> .*[|,] <rate> tok/s"),
+        form("Parameter  ", r"^Parameter  Value$", begins=True),
+        form("sequence length T", r"^sequence length T  <sequence_length>$"),
+        form("total batch size", r"^total batch size  <global_tokens>$"),
+        form("num_processes", r"^num_processes  <world_size>$"),
+        form("precision", r"^precision  <precision>$"),
+        form("num_parameters", r"^num_parameters  <parameters>$"),
+    ),
+)
+
+
+# ---------------------------------------------------------------- nanoGPT
+# github.com/karpathy/nanoGPT: the time of an iteration, which includes an evaluation before it.
+
+
+def _iterations(launch: Launch) -> Value:
+    tokens = launch.only("global_tokens")
+    if not tokens:
+        raise Refused("does not say its tokens per iteration")
+    skipped = launch.integers("evaluated")
+    of_each = launch.rates["ms"].values()
+    each = [
+        ms
+        for one in of_each
+        for place, ms in [*zip(one.places, one.rates, strict=True)][1:]
+        if place not in skipped
+    ]
+    if not each:
+        raise Unfinished("has only its first iteration, or iterations that include an evaluation")
+    notes = "tokens per iteration / time; iterations that include the start or an evaluation are left out"
+    return 1000 * tokens / launch.median(each), (notes,)
+
+
+NANOGPT = Grammar(
+    name="nanogpt",
+    unit="tokens",
+    data="ms, mfu",
+    value=_iterations,
+    batches=_sequences,
+    models=_parameters,
+    lines=(
+        form(": loss ", r"\biter <step>: loss <loss>, time (?P<ms>\d+\.\d\d)ms\b"),
+        form(": train loss ", r"\bstep (?P<evaluated>\d+): train loss \S+, val loss"),
+        form("Overriding", r"^Overriding", begins=True),
+        form("tokens per iteration", r"tokens per iteration will be: <global_tokens>\s*$", begins=True),
+        form("number of parameters", r"number of parameters: (?P<parameters>[\d.]+M)\s*$"),
+        form("block_size = ", r"^(?:Overriding: )?block_size = <sequence_length>\b"),
+        form("dtype = ", r"^(?:Overriding: )?dtype = '?(?P<precision>\w+)"),
+    ),
+)
+
+
+# ---------------------------------------------------------------- nanochat
+# github.com/karpathy/nanochat and build-nanogpt: tokens of all processes over the time of a step, which excludes
+# evaluations.
+
+
+def _of_ranks(launch: Launch) -> dict[int, LogLine | None]:
+    """Tokens of a micro-batch over those of one process."""
+    whole, each = launch.only("micro_tokens"), launch.only("rank_tokens")
+    return {whole // each: None} if whole and each else {}
+
+
+NANOCHAT = Grammar(
+    name="nanochat",
+    unit="tokens",
+    value=of_all("step", "the tok/sec of all processes; the first step that was logged is left out"),
+    sizes=_of_ranks,
+    batches=accumulated,
+    lines=(
+        form(
+            "tok/sec: ",
+            r"step +<step>(?:/\d+)? ?(?:\([\d.]+%\) )?\| loss: <loss> \|.* tok/sec: <rate>(?: \||\s*$)",
+        ),
+        form(
+            "Tokens / micro-batch / rank",
+            r"Tokens / micro-batch / rank: <batch_size> x \d+ = <rank_tokens>\s*$",
+            begins=True,
+        ),
+        form("Tokens / micro-batch: ", r"Tokens / micro-batch: <micro_tokens>\s*$"),
+        form("accumulation steps", r"gradient accumulation steps: <accumulation>\s*$"),
+        form("COMPUTE_DTYPE", r"COMPUTE_DTYPE: \w+\.<precision> \(", begins=True),
+    ),
+)
+
+
+# ---------------------------------------------------------------- OLMo
+# github.com/allenai/OLMo and OLMo-core print tokens/s of a device.
+
+OLMO = Grammar(
+    name="olmo",
+    unit="tokens",
+    data="throughput/device/t",
+    value=of_device("step", "tokens/s of one device x devices; the first step with a rate is left out"),
+    lines=(
+        form("[step=", r"\[step=<at>[/,]"),
+        form("throughput/device/", r"throughput/device/(?:tokens_per_second|TPS)=<device_rate>\s*$"),
+        form("train/C", r"train/(?:CrossEntropyLoss|CE loss)=<loss>\s*$"),
     ),
 )

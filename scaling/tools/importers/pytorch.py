@@ -1,4 +1,4 @@
-"""Tables of PyTorch trainers: Hugging Face's Trainer, Lightning, AWS' FSDP examples, torchtitan."""
+"""Trainers of PyTorch: Hugging Face's Trainer, Lightning, torchtitan."""
 
 from __future__ import annotations
 
@@ -9,19 +9,8 @@ from math import prod
 from typing import Any
 
 from scaling.records.run import ImportedUnit
-from scaling.tools.importers.engine import (
-    Grammar,
-    Launch,
-    Unfinished,
-    Value,
-    form,
-    mesh,
-    of_asked,
-    of_bars,
-    of_device,
-    sizes,
-    unit_of_steps,
-)
+from scaling.tools.importers.engine import Grammar, Value, mesh, of_bars, of_device, sizes, unit_of_steps
+from scaling.tools.importers.launch import Launch, Unfinished, form
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import NUMBER, Refused, number
 
@@ -78,8 +67,6 @@ def _samples_of_a_step(launch: Launch, rate: float) -> None:
 
 HF_TRAINER = Grammar(
     name="hf_trainer",
-    marks=("train_samples_per_second",),
-    sure=r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=",
     unit="samples",
     value=_of_the_trainer,
     sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
@@ -225,11 +212,15 @@ def _lightning_rate(launch: Launch) -> Value:
 
 LIGHTNING = Grammar(
     name="lightning",
-    marks=("it/s", "s/it", "samples_per_sec"),
-    sure=rf"(?:Epoch \d+|Training[^:|]*){_DRAWN}"
-    r"\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)"
-    r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
-    r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
+    said=(
+        ("it/s", "s/it", "samples_per_sec"),
+        rf"(?:Epoch \d+|Training[^:|]*){_DRAWN}"
+        r"\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)"
+        r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
+        r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
+    ),
+    # bars of other programs look the same
+    also=r"v_num|Sanity Checking|LOCAL_RANK: \d|GPU available|Starting with \d+ proc|Trainer\.fit|samples_per_sec",
     unit=_lightning_unit,
     value=_lightning_rate,
     sizes=_lightning_sizes,
@@ -240,22 +231,6 @@ LIGHTNING = Grammar(
         form("Using ", r"Using (?P<precision>16bit|bfloat16) (?:native |Native |Automatic )"),
         form("MEMBER: ", r"MEMBER: \d+/<world_size>\s*$", begins=True),
     ),
-)
-
-
-# ---------------------------------------------------------------- AWS
-# `Speed` of rank 0 in AWS' examples of FSDP and SageMaker libraries (awslabs/awsome-distributed-training) is the
-# speed of all devices: input.shape[0] x the data-parallel size. Some variants count their own samples: `--speed-of
-# worker`.
-
-AWS_FSDP = Grammar(
-    name="aws_fsdp",
-    marks=("samples/sec",),
-    sure=r"Batch:? \d+,? Loss: \S+, Speed: \S+ samples/sec",
-    unit="samples",
-    no_data="Running Avg",
-    value=of_asked("line", "the first line is left out"),
-    lines=(form("samples/sec", r"Batch:? <step>,? Loss: <loss>, Speed: *<rate> samples/sec"),),
 )
 
 
@@ -285,8 +260,6 @@ def _building(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 TORCHTITAN = Grammar(
     name="torchtitan",
     splits=True,
-    marks=("tps:", "wps:"),
-    sure=r"step: *\d+ .*loss: *\S+ .*[tw]ps: *[\d,]+",
     unit="tokens",
     data="tps:",
     no_data="validate step",

@@ -1,4 +1,4 @@
-"""Tables of suites of benchmarks: HPE's DLBS, MLPerf, NVIDIA's DLLogger."""
+"""Logs of suites of benchmarks: MLPerf, NVIDIA's DLLogger."""
 
 from __future__ import annotations
 
@@ -7,71 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from scaling.records.run import ImportedUnit
-from scaling.tools.importers.engine import Grammar, Launch, Unfinished, Value, sizes
+from scaling.tools.importers.engine import Grammar, Value
+from scaling.tools.importers.launch import Launch, Unfinished
 from scaling.tools.importers.lines import CUT, LogLine
 from scaling.tools.importers.logs import NUMBER, Refused, compiled
-
-# ---------------------------------------------------------------- DLBS
-# HPE's Deep Learning Benchmarking Suite prints `__key__=json`; the last value counts. The throughput is the
-# effective batch over the mean time of local rank 0, cut to an integer. `results.time` is in ms.
-
-_PAIR = re.compile(r"^[ \t]*__(results|exp)\.(\w+)__[ \t]*=[ \t]*(.*)$")
-_DLBS_NAMES = {
-    "exp.phase": "phase", "exp.status": "_status", "exp.model": "model", "exp.framework": "framework",
-    "exp.dtype": "precision", "exp.gpus": "gpus", "exp.num_nodes": "nodes", "exp.replica_batch": "batch_size",
-    "exp.effective_batch": "global_batch", "results.throughput": "total", "results.time": "_time_ms",
-}  # fmt: skip
-_APART = 0.02
-
-
-def _pair(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
-    text = line.text
-    if "__" not in text or (pair := _PAIR.match(text)) is None:
-        if "__results." in text:
-            raise ValueError
-        return
-    if (name := _DLBS_NAMES.get(f"{pair[1]}.{pair[2]}")) is None:
-        return
-    if CUT in pair[3] and not pair[3].endswith(f'"{CUT}'):
-        raise ValueError
-    value = msgspec.json.decode(pair[3].removesuffix(CUT))
-    if name == "phase" and value != "training":
-        raise Refused(f"is of phase {value}: nothing was trained")
-    if name == "total" and launch.rates.get("total"):
-        launch.rates["total"].clear()
-    yield {name: value, "begins": name in launch.facts}
-
-
-def _throughput(launch: Launch) -> Value:
-    rate = launch.middle("total")
-    time_ms, whole = float(launch.last.get("_time_ms", 0)), launch.only("global_batch")
-    if time_ms > 0 and whole and abs(1000 * whole / time_ms - rate) > max(1.0, _APART * rate):
-        raise Refused(f"contradicts itself: a throughput of {rate:g}, but {whole} samples in {time_ms:g} ms")
-    return rate, ("cut to an integer by the tool",) if rate == int(rate) else ()
-
-
-def _dlbs_sizes(launch: Launch) -> Iterable[int]:
-    said, gpus = sizes(launch), launch.texts("gpus")
-    if said or not gpus or launch.only("nodes") > 1:
-        return said
-    return [len([one for one in text.split(",") if one.strip()]) or 1 for text in gpus]
-
-
-DLBS = Grammar(
-    name="dlbs",
-    marks=("__results.throughput__", "__results.time__", "__exp."),
-    sure=r"^[ \t]*__(?:results|exp)\.\w+__[ \t]*=",
-    unit="images",
-    value=_throughput,
-    sizes=_dlbs_sizes,
-    objects=_pair,
-    lacks="has no results.throughput: its status is not ok",
-)
-
 
 # ---------------------------------------------------------------- MLPerf
 # `:::MLLOG {json}`, in v0.6 `:::MLL <time> key: {json}`. Submitters log rates of all devices in `tracked_stats`,
@@ -79,7 +19,7 @@ DLBS = Grammar(
 # (384 in 199.4 s, logged as 1.9258), of llama31_8b sequences (AMD: 172,032 in 5,744 s, logged as 30.69) and of
 # llama31_405b (CoreWeave, v5.0: a batch of 1152 in 8.6313 s, logged as 133.468). A rate after `run_stop` is the
 # average of the whole training. NVIDIA's RetinaNet counts one device in v4.0 (GigaComputing: 1,170,432 images in
-# 541 s on 8 devices, logged as 287.1) and all in v5.0; its train_samples are batches. Seconds of an epoch decide.
+# 541 s on 8 devices, logged as 287.1) and all in v5.0: `--speed-of` says which.
 
 _OLD = re.compile(r":::MLL (\d+)\.\d+ (\w+): (\{.*)$")
 _MLPERF_FACTS = {
@@ -96,10 +36,6 @@ _BENCHMARK_UNITS: Mapping[str, ImportedUnit] = {
 }  # fmt: skip
 # one throughput, the average of the whole training
 _WHOLE = {"dlrm", "dlrm_dcnv2"}
-# the seconds of an epoch over those that its rate needs: the rest is evaluation
-_LEAST_EPOCH, _MOST_EPOCH = 0.95, 1.5
-# of MLPerf's RetinaNet
-_OPEN_IMAGES = 1_170_301
 
 
 def _event(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
@@ -111,9 +47,7 @@ def _event(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     else:
         found = json.loads(text[text.index(":::MLLOG ") + 9 :].removesuffix(CUT))
         time, key, value = found.get("time_ms"), str(found["key"]), found.get("value")
-    if key == "train_samples" and isinstance(value, int):
-        yield {"_train_samples": value}
-    elif key in _MLPERF_FACTS and isinstance(value, str | int):
+    if key in _MLPERF_FACTS and isinstance(value, str | int):
         yield {_MLPERF_FACTS[key]: value, "begins": key == "submission_benchmark"}
     elif key == "run_stop":
         yield {"_stopped": "yes"}
@@ -128,7 +62,9 @@ def _tracked(launch: Launch) -> Value:
     benchmark, rates = _benchmark(launch), launch.pooled("rate")
     if len(rates) > 1:
         rate, notes = launch.steady("rate", "throughput"), ("tracked_stats after the first",)
-        if benchmark in ("ssd", "retinanet") and _of_a_device(launch, rate):
+        if benchmark in ("ssd", "retinanet") and not launch.given.speed_of:
+            raise Refused("does not tell whether its throughput is of one device or of all: say --speed-of")
+        if launch.given.speed_of == "worker":
             return rate * launch.devices, (*notes, f"one device's own rate x {launch.devices}")
         return rate, notes
     if launch.rates.get("whole_total"):
@@ -136,24 +72,6 @@ def _tracked(launch: Launch) -> Value:
     if benchmark in _WHOLE and len(rates):
         return float(rates[0]), ("of the whole training",)
     return launch.steady("rate", "throughput"), ()
-
-
-def _of_a_device(launch: Launch, rate: float) -> bool:
-    """Whether the rate is of one device, by the median time between two epochs. Raises Refused without proof."""
-    if launch.given.speed_of:
-        return launch.given.speed_of == "worker"
-    times_ms = np.frombuffer(next(iter(launch.rates["rate"].values())).places, np.int64)
-    seconds = float(np.median(np.diff(times_ms))) / 1000
-    epoch = int(launch.last.get("_train_samples", 0))
-    in_batches = epoch * launch.only("global_batch")
-    images = in_batches if abs(in_batches - _OPEN_IMAGES) < 0.02 * _OPEN_IMAGES else epoch
-    for devices in (1, launch.devices):
-        if images and _LEAST_EPOCH < rate * devices * seconds / images < _MOST_EPOCH:
-            return devices > 1
-    raise Refused(
-        "does not tell whether its throughput is of one device or of all: the seconds of an epoch fit neither; "
-        "say --speed-of worker or --speed-of all"
-    )
 
 
 def _benchmark(launch: Launch) -> str:
@@ -166,8 +84,7 @@ def _benchmark(launch: Launch) -> str:
 
 MLPERF = Grammar(
     name="mlperf",
-    marks=(":::MLL",),
-    sure=r":::MLL(?:OG \{| [\d.]+ \w+: )",
+    said=((":::MLL",), r":::MLL(?:OG \{| [\d.]+ \w+: )"),
     unit=lambda launch: _BENCHMARK_UNITS[_benchmark(launch)],
     value=_tracked,
     objects=_event,
@@ -293,8 +210,7 @@ _NO_IPS = "has no rate of a training (total_ips, items_per_sec, throughput_train
 
 DLLOGGER = Grammar(
     name="dllogger",
-    marks=("DLL",),
-    sure=rf"^\s*DLLL \{{|{_DLL}.*?- ",
+    said=(("DLL",), rf"^\s*DLLL \{{|{_DLL}.*?- "),
     unit=_unit,
     value=_ips,
     objects=_logged,

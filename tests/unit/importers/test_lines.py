@@ -86,7 +86,7 @@ def networks() -> list[Path]:
     return sorted(path for path in SAMPLES.iterdir() if path.name.startswith(NETWORKS))
 
 
-SIZES = {"dllogger_stdout.log": 2, "dllogger_file.log": 8, "nccl_tests.log": 8, "dlbs.log": 4}
+SIZES = {"dllogger_stdout.log": 2, "dllogger_file.log": 8, "nccl_tests.log": 8}
 HOROVOD = (SAMPLES / "horovod_n1.log").read_text()
 
 
@@ -274,7 +274,7 @@ def test_a_table_of_nccl_tests_in_markdown_says_the_same(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("tag", [*TAGS, *RANK_TAGS])
-@pytest.mark.parametrize("name", ["dllogger_stdout.log", "dllogger_file.log", "nccl_tests.log", "dlbs.log"])
+@pytest.mark.parametrize("name", ["dllogger_stdout.log", "dllogger_file.log", "nccl_tests.log"])
 def test_a_log_is_recognised_behind_tags(name: str, tag: str, tmp_path: Path) -> None:
     text = (SAMPLES / name).read_text()
     tagged = written(tmp_path, "".join(f"{tag}{line}\n" for line in text.splitlines()))
@@ -379,18 +379,3 @@ def test_an_infinite_speed_is_skipped_and_counted(tmp_path: Path) -> None:
     row = only_row(written(tmp_path, ONE.replace("1002.00", "inf")))
     assert row.rate == 1000.5
     assert "1 line skipped that looked like data" in row.notes[-1]
-
-
-def test_a_broken_table_is_refused(tmp_path: Path) -> None:
-    said = refusal(written(tmp_path, "num_gpus,img_per_sec\n1,100.0\n4,x\n"))
-    assert said == "line 3 is not of its table: 4,x"
-
-
-def test_a_table_has_a_row_for_each_line(tmp_path: Path) -> None:
-    table = written(tmp_path, "num_gpus,img_per_sec\n1,100.0\n2,190.5\n8,7")
-    found = imported(table)
-    assert [(row.world_size, row.rate, row.tool) for row in found.rows] == [
-        (1, 100.0, "mxnet_benchmark"),
-        (2, 190.5, "mxnet_benchmark"),
-    ]
-    assert "1 line skipped" in found.rows[0].notes[-1]
