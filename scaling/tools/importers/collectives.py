@@ -229,7 +229,8 @@ def _read_rccl(lines: Iterable[LogLine], given: Given) -> Found:
 def _of_rccl(one: dict[str, Any]) -> ImportedBandwidth:
     devices = int(one["ranks"]) * int(one["gpusPerRank"]) if "ranks" in one else int(one["gpus"])
     times = [one[name] for name in ("time", "algBw", "busBw")]
-    wrong = int(one["wrong"]) if str(one["wrong"]).isdigit() else None
+    wrong_values = str(one.get("wrong", one.get("#wrong")))
+    wrong = int(wrong_values) if wrong_values.isdigit() else None
     said = one["name"]
     name = _NAMES.get(said.lower().replace("_", "").removesuffix("perf"), said)
     made = bandwidth(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from math import ceil, floor, prod
+from math import prod
 from typing import Any
 
 import msgspec
@@ -16,8 +16,8 @@ from scaling.analysis.table.imported import DEGREES, UNKNOWN
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
 from scaling.tools.importers.launch import COMMON, Launch, Line, Unfinished
-from scaling.tools.importers.lines import LogLine, marked
-from scaling.tools.importers.logs import Found, Given, Refused, Rows, Skipped, Trace, agreed, at, row
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import Found, Given, Refused, Rows, Skipped, Trace, agreed, at, name, row
 from scaling.tools.importers.logs import world_size as agreed_size
 
 # ---------------------------------------------------------------- how rates become a value
@@ -94,14 +94,6 @@ def sizes(launch: Launch) -> dict[int, LogLine | None]:
             raise Refused(f"contradicts itself: a global batch of {whole} with {batch} per device")
         said.setdefault(whole // batch * split(launch), next(iter(launch.facts["global_batch"].values())))
     return said
-
-
-def ratios(one: float, other: float, half: float, times: float = 1) -> set[int]:
-    """The integers that `times` the ratio of two printed numbers may be; `half` is half of their last digit."""
-    if other <= half:
-        return set()
-    low, high = times * (one - half) / (other + half), times * (one + half) / (other - half)
-    return set(range(ceil(low), floor(high) + 1))
 
 
 def mesh(names: str, sizes: str) -> dict[str, int]:
@@ -238,7 +230,6 @@ _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msg
 class _Reading:
     def __init__(self, grammar: Grammar, given: Given) -> None:
         self.grammar = grammar
-        self.lines = (*grammar.lines, *COMMON)
         self.given = given
         self.judges = bool(given.world_size or given.batch_size)
         self.launch = Launch(given)
@@ -252,7 +243,7 @@ class _Reading:
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
         data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
-        for one in marked(lines):
+        for one in lines:
             if not self._read(one) and data in one.text and no_data not in one.text:
                 self.skipped.add(one)
         self._close()
@@ -264,21 +255,29 @@ class _Reading:
         return Found(rows=rows, worker=worker, traces=traces, notes=(*self.skipped.notes(), *self._broken_off()))
 
     def _read(self, one: LogLine) -> bool:
-        text, spoke = one.text, False
-        for mark, pattern, begins, reason, _ in self.lines:
-            if mark in text and (match := pattern.search(text)) is not None:
-                if reason:
-                    raise Refused(f"{reason.format(*match.groups())} (line {one.number})")
-                values = match.groupdict()
-                spoke |= self._add(one, values, match[0]) if begins else self.launch.add(one, values)
+        text = one.text
+        spoke = self._match(one, self.grammar.lines)
         if self.grammar.objects is not None:
             try:
                 for said in self.grammar.objects(one, self.launch):
                     spoke |= self._add(one, said) if said.get("begins") else self.launch.add(one, said)
             except _DAMAGED:
                 self.skipped.add(one)
-        if self.judges and not spoke:
-            self.launch.add(one, _counts(text))
+        if not spoke:
+            self._match(one, COMMON)
+            if self.judges:
+                self.launch.add(one, _counts(text))
+        return spoke
+
+    def _match(self, one: LogLine, lines: tuple[Line, ...]) -> bool:
+        """Add what the forms find in a line. Return True if it says a rate."""
+        text, spoke = one.text, False
+        for mark, pattern, begins, reason, _ in lines:
+            if mark in text and (match := pattern.search(text)) is not None:
+                if reason:
+                    raise Refused(f"{reason.format(*match.groups())} (line {one.number})")
+                values = match.groupdict()
+                spoke |= self._add(one, values, match[0]) if begins else self.launch.add(one, values)
         return spoke
 
     def _add(self, one: LogLine, values: Mapping[str, Any], text: str = "") -> bool:
@@ -333,13 +332,12 @@ def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
         tool=grammar.name,
         unit=grammar.unit(launch) if callable(grammar.unit) else grammar.unit,
         rate=None if launch.diverged else rate,
-        devices=launch.devices,
+        world_size=launch.devices,
         models=grammar.models(launch),
         batches=grammar.batches(launch),
         precisions=grammar.precisions(launch),
-        device_kinds=[kind.lower() for kind in launch.texts("device_kind")],
-        frameworks=launch.texts("framework"),
-        variables=launch.texts("variables"),
+        device_kind=name({kind.lower(): "" for kind in launch.texts("device_kind")}, "", "", "kinds of devices"),
+        variables=name(launch.texts("variables"), "", "", "ways to place variables"),
         parallelism=_parallelism(grammar, launch),
         synchronous=not launch.texts("asynchronous"),
         failed="the loss is no number" if launch.diverged else "",

@@ -1,4 +1,4 @@
-"""Trainers of language models: Megatron-LM, GPT-NeoX, NeMo, MaxText, DeepSpeed, OLMo, llm.c, nanoGPT, nanochat.
+"""Trainers of language models: Megatron-LM, GPT-NeoX, NeMo, MaxText, DeepSpeed, llm.c, nanoGPT.
 
 The batch of a device is that of a data-parallel rank: devices that share a split model count as one.
 """
@@ -18,13 +18,11 @@ from scaling.tools.importers.engine import (
     of_all,
     of_device,
     per_step,
-    ratios,
-    sizes,
     split,
 )
 from scaling.tools.importers.launch import Launch, Line, Unfinished, form
 from scaling.tools.importers.lines import LogLine
-from scaling.tools.importers.logs import Refused, number
+from scaling.tools.importers.logs import Refused
 
 _FIRST = "the first line is left out"
 
@@ -49,26 +47,14 @@ def accumulated(launch: Launch) -> list[int]:
 
 # ---------------------------------------------------------------- Megatron-LM
 # `training_log` of github.com/NVIDIA/Megatron-LM, also of Bridge, AMD's Primus and Megatron-DeepSpeed. Primus adds
-# a mean after a slash. Timers stop during validation and checkpoints. The last rank prints. Megatron-DeepSpeed
-# prints samples/s of all devices and tokens/s of one (tgs), whose ratio is the number of devices. Its sequence
-# parallelism splits a sequence as context parallelism does. GPT-NeoX prints samples/s of all devices in front.
+# a mean after a slash. Timers stop during validation and checkpoints. The last rank prints. The sequence
+# parallelism of Megatron-DeepSpeed splits a sequence as context parallelism does. GPT-NeoX prints samples/s of all
+# devices in front.
 
 
 def _degree(name: str, said: str) -> Line:
     said = said.replace("_", "[-_]")
     return form("parallel", rf"(?<![\w-]){said}[-_]parallel[-_ ]size(?: \.+|:|=) *(?P<{name}>[1-9]\d*)(?:,|\s*$)")
-
-
-_HALF = 0.0005
-
-
-def _devices(launch: Launch) -> dict[int, LogLine | None]:
-    said, lengths = sizes(launch), list(launch.integers("sequence_length"))
-    tgs, samples = (number(launch.last.get(name, "0")) for name in ("_tgs", "_samples"))
-    found = ratios(samples, tgs, _HALF, *lengths) if len(lengths) == 1 else set()
-    if len(found) == 1:
-        said |= dict.fromkeys(found - said.keys())
-    return said
 
 
 def _quantised(launch: Launch) -> Iterable[str]:
@@ -87,7 +73,6 @@ MEGATRON = Grammar(
     unit="samples",
     lacks="has no whole line with a time and its global batch size",
     value=_of_megatron,
-    sizes=_devices,
     batches=of_global,
     precisions=_quantised,
     lines=(
@@ -107,9 +92,6 @@ MEGATRON = Grammar(
         form("model_parallel_size", r"(?:^|\s)model_parallel_size \.+ <tp>\.{3,}"),
         form("pipe_parallel_size", r"(?:^|\s)pipe_parallel_size \.+ (?P<pp>[1-9]\d*)\.{3,}"),
         form("precision", r"(?:^|\s)precision \.+ (?P<precision>\w+)\.{5,}"),
-        form("(tgs)", r"samples per second: <_samples> \| tokens per gpu per second \(tgs\): <_tgs> \|"),
-        form("actual seqlen", r" actual seqlen: *<sequence_length> \|"),
-        form("seq_length", r"(?:^|\s)seq_length \.{5,} <sequence_length>\s*$"),
         form("nan iterations", r"number of (?P<loss>nan) iterations: *[1-9]\d* \|"),
         form("using world size", r"using world size: *<world_size>,", begins=True),
         form("world_size", r"(?:^|\s)world_size \.{25,} <world_size>\s*$"),
@@ -323,55 +305,5 @@ NANOGPT = Grammar(
         form("number of parameters", r"number of parameters: (?P<parameters>[\d.]+M)\s*$"),
         form("block_size = ", r"^(?:Overriding: )?block_size = <sequence_length>\b"),
         form("dtype = ", r"^(?:Overriding: )?dtype = '?(?P<precision>\w+)"),
-    ),
-)
-
-
-# ---------------------------------------------------------------- nanochat
-# github.com/karpathy/nanochat and build-nanogpt: tokens of all processes over the time of a step, which excludes
-# evaluations.
-
-
-def _of_ranks(launch: Launch) -> dict[int, LogLine | None]:
-    """Tokens of a micro-batch over those of one process."""
-    whole, each = launch.only("micro_tokens"), launch.only("rank_tokens")
-    return {whole // each: None} if whole and each else {}
-
-
-NANOCHAT = Grammar(
-    name="nanochat",
-    unit="tokens",
-    value=of_all("step", "the tok/sec of all processes; the first step that was logged is left out"),
-    sizes=_of_ranks,
-    batches=accumulated,
-    lines=(
-        form(
-            "tok/sec: ",
-            r"step +<step>(?:/\d+)? ?(?:\([\d.]+%\) )?\| loss: <loss> \|.* tok/sec: <rate>(?: \||\s*$)",
-        ),
-        form(
-            "Tokens / micro-batch / rank",
-            r"Tokens / micro-batch / rank: <batch_size> x \d+ = <rank_tokens>\s*$",
-            begins=True,
-        ),
-        form("Tokens / micro-batch: ", r"Tokens / micro-batch: <micro_tokens>\s*$"),
-        form("accumulation steps", r"gradient accumulation steps: <accumulation>\s*$"),
-        form("COMPUTE_DTYPE", r"COMPUTE_DTYPE: \w+\.<precision> \(", begins=True),
-    ),
-)
-
-
-# ---------------------------------------------------------------- OLMo
-# github.com/allenai/OLMo and OLMo-core print tokens/s of a device.
-
-OLMO = Grammar(
-    name="olmo",
-    unit="tokens",
-    data="throughput/device/t",
-    value=of_device("step", "tokens/s of one device x devices; the first step with a rate is left out"),
-    lines=(
-        form("[step=", r"\[step=<at>[/,]"),
-        form("throughput/device/", r"throughput/device/(?:tokens_per_second|TPS)=<device_rate>\s*$"),
-        form("train/C", r"train/(?:CrossEntropyLoss|CE loss)=<loss>\s*$"),
     ),
 )

@@ -6,13 +6,13 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.records.run import ImportedBandwidth, ImportedRow, ImportedUnit
+from scaling.records.run import ImportedBandwidth, ImportedRow
 from scaling.text import counted, one_line
 from scaling.tools.importers.lines import CUT, LogLine
 
@@ -188,51 +188,27 @@ def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
 def row(
     given: Given,
     *,
-    tool: str,
-    unit: ImportedUnit,
     rate: float | None,
-    devices: int,
     models: Iterable[str] = (),
     batches: Iterable[int] = (),
     precisions: Iterable[str] = (),
-    device_kinds: Iterable[str] = (),
-    frameworks: Iterable[str] = (),
-    variables: Iterable[str] = (),
     parallelism: str = "",
-    synchronous: bool = True,
-    failed: str = "",
-    audit: str = "",
-    notes: Iterable[str] = (),
-    label: str = "",
-    steps: int = 0,
-    spread: float | None = None,
+    **facts: Any,
 ) -> ImportedRow:
-    """Build the row of a cell from a log and the command line. Raises Refused."""
+    """Build the row of a cell from a log and the command line; `facts` are other fields. Raises Refused."""
     if rate is not None and not 0 < rate < MOST_RATE:
         raise Refused(f"has a rate of {rate:g}, which is impossible")
     batch = agreed(batches, given.batch_size, "--batch-size", "batch sizes") or 0
     if batch > MOST_COUNT:
         raise Refused(f"has {batch} samples per device, which is impossible")
     return ImportedRow(
-        tool=tool,
         log="",
-        unit=unit,
         rate=rate,
-        world_size=devices,
         model=name(models, given.model, "--model", "models"),
         batch_size=batch,
         precision=name(map(_precision, precisions), _precision(given.precision), "--precision", "precisions"),
-        device_kind=name(device_kinds, "", "", "kinds of devices"),
-        framework=name(frameworks, "", "", "frameworks"),
-        variables=name(variables, "", "", "ways to place variables"),
         parallelism=agreed(filter(None, [parallelism]), given.parallelism, "--parallelism", "parallelisms") or "",
-        synchronous=synchronous,
-        failed=failed,
-        audit=audit,
-        notes=tuple(notes),
-        label=label,
-        steps=steps,
-        spread=spread,
+        **facts,
     )
 
 

@@ -1,14 +1,13 @@
 """MXNet's Speedometer.
 
-Rates of several speakers are added. A single speaker may print its own rate or the job's: rate times seconds of an
-epoch is the process's share of the data set, or the whole. Otherwise the log is refused.
+Rates of several speakers are added. A single speaker of several may print its own rate or the job's: `--speed-of`
+says which.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,24 +15,18 @@ import numpy as np
 from scaling.tools.importers.engine import Grammar, Value
 from scaling.tools.importers.launch import Launch, Rates, Unfinished, form
 from scaling.tools.importers.lines import LogLine
-from scaling.tools.importers.logs import NUMBER, Refused, agreed, compiled, world_size
+from scaling.tools.importers.logs import Refused, agreed, world_size
 
 _LACKS = "has no whole line with a speed of training (the speed of its feed, --test-io, is none)"
 _SAYS = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,()]+)")
-_COST = compiled(r"(?:Node\[(\d+)\].*?)?Epoch\[(\d+)\].*?Time cost=", NUMBER)
 _NODE = re.compile(r"Node\[(\d+)\]")
 _LAYERED = ("resnet", "resnext", "vgg")
-# largest relative difference between rate x seconds and the samples of an epoch
-_AUDIT = 0.004
-_MOST_EPOCHS = 64
 
 
 def _said(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     text = line.text
     if "Namespace(" in text or "start with arguments" in text:
         yield _arguments(line, launch)
-    elif "Time cost=" in text and (cost := _COST.search(text)) is not None:
-        yield {"cost": f"{line.rank} {cost[1]} {cost[2]} {cost[3].replace(',', '')}"}
 
 
 def _arguments(line: LogLine, launch: Launch) -> Mapping[str, Any]:
@@ -136,8 +129,12 @@ def _rate(launch: Launch) -> Value:
     launch.median(launch.distinct(_metric(launch))[0].later(by_epoch=True))
     if workers == 1:
         return alone, notes
-    if (launch.given.speed_of or _audited(launch, workers)) == "all":
+    if launch.facts["gluon_rank"] or launch.given.speed_of == "all":
         return alone, (*notes, "one worker tells the rate of all")
+    if not launch.given.speed_of:
+        raise Refused(
+            "does not tell whether a speed is of one worker or of all: say --speed-of worker or --speed-of all"
+        )
     return alone * workers, (*notes, f"one worker's own rate x {workers}")
 
 
@@ -149,31 +146,6 @@ def _steady(rates: Rates) -> float:
     if not later.size:
         raise Unfinished("has only the first window of an epoch of a worker, which includes the start")
     return float(np.median(later))
-
-
-def _audited(launch: Launch, workers: int) -> str:
-    """`all` or `worker`, from rate x seconds of an epoch; Horovod's Gluon example counts all. Raises Refused."""
-    if launch.facts["gluon_rank"]:
-        return "all"
-    examples = launch.only("num_examples")
-    for samples in _epochs(launch):
-        if examples and abs(samples - examples) <= _AUDIT * examples:
-            return "all"
-        if examples and abs(samples * workers - examples) <= _AUDIT * examples:
-            return "worker"
-    raise Refused(
-        "does not tell whether a speed is of one worker or of all: rate x an epoch's seconds is neither the data "
-        "set nor a worker's share; say --speed-of worker or --speed-of all"
-    )
-
-
-def _epochs(launch: Launch) -> Iterator[float]:
-    for cost in islice(launch.texts("cost"), _MOST_EPOCHS):
-        tag, node, epoch, seconds = cost.split()
-        of_each = launch.rates[_metric(launch)].items()
-        for rates in (one for speaker, one in of_each if f"{speaker[0]} {speaker[1]}" == f"{tag} {node}"):
-            for start, end in (span for one, *span in rates.epochs() if one == int(epoch)):
-                yield float(rates.all()[start:end].mean()) * float(seconds)
 
 
 # `Epoch[0] Batch [20]\tSpeed: `; of GluonCV also `Epoch[000] Batch [0049]/[1879]\tSpeed: `, with Horovod

@@ -60,6 +60,8 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
     for line in [first, *each] if _is_json(first.text) else each:
         try:
             said = _said(line.text, names, columns)
+            if not said["rate"][-1].isdigit():
+                raise ValueError
             rate, step = per_second(said.pop("rate"), _unit(said, columns, given)), said.pop("step", None)
             launch = Launch(given, line.number)
             if step is not None:
@@ -143,7 +145,7 @@ def _made(said: Mapping[str, str], rate: float | None, columns: Mapping[str, str
         tool=NAME,
         unit=named,
         rate=rate,
-        devices=launch.devices,
+        world_size=launch.devices,
         models=[said.get("model", "")],
         batches=batches,
         precisions=[said.get("precision", "")],

@@ -1,15 +1,11 @@
-"""TensorFlow's benchmarks: Horovod's synthetic ones (also of PyTorch), tf_cnn_benchmarks, bars of Keras."""
+"""TensorFlow's benchmarks: Horovod's synthetic ones (also of PyTorch), and tf_cnn_benchmarks."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from scaling.records.run import ImportedUnit
-from scaling.tools.importers.engine import Grammar, Value, of_steps, sizes, unit_of_steps
+from scaling.tools.importers.engine import Grammar, Value, sizes
 from scaling.tools.importers.launch import Launch, Unfinished, form
-from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import APART, Refused
 
 # ---------------------------------------------------------------- Horovod
@@ -47,13 +43,14 @@ def _is_its_mean(launch: Launch, total: float) -> None:
 HOROVOD = Grammar(
     name="horovod",
     unit="images",
+    data="mg/sec",
     lacks=_LACKS,
     value=_of_ranks,
     checks=(_is_its_mean,),
     lines=(
-        form("mg/sec", r"Total img/sec on <world_size> (?P<device_kind>\w+)\(s\): *<total> *\+- *\d"),
-        form("mg/sec", r"Img/sec per \w+: *<device_rate> *\+- *\d"),
-        form("mg/sec", r"Iter #<step>: *<rate> *img/sec per \w"),
+        form("Total img/sec", r"Total img/sec on <world_size> (?P<device_kind>\w+)\(s\): *<total> *\+- *\d"),
+        form("Img/sec per", r"Img/sec per \w+: *<device_rate> *\+- *\d"),
+        form("Iter #", r"Iter #<step>: *<rate> *img/sec per \w"),
         form("Model: ", r"(?:^|[\s:])Model: *<model>\s*$", begins=True),
         form("Batch size: ", r"(?:^|[\s:])Batch size: *<batch_size>\s*$", begins=True),
         form("Number of ", r"(?:^|[\s:])Number of \w+: *<world_size>\s*$", begins=True),
@@ -101,13 +98,14 @@ _MODE = r"(?:^|\s)Mode: +(?!(?i:BenchmarkMode\.)?(?i:train))(\S.*?)\s*$"
 TF_CNN = Grammar(
     name="tf_cnn_benchmarks",
     unit="images",
+    data="images/sec",
     value=_total,
     sizes=_sizes,
     checks=(_agrees_with_steps,),
     worker="task",
     lines=(
-        form("images/sec", _JITTER),
-        form("images/sec", r"total images/sec: *<total>\s*$"),
+        form("jitter", _JITTER),
+        form("total images", r"total images/sec: *<total>\s*$"),
         form("TensorFlow: ", r"(?:^|\s)TensorFlow: +\S", begins=True),
         form("Model: ", r"(?:^|\s)Model: +(?P<model>\S.*?)\s*$", begins=True),
         form("Mode: ", _MODE, reason="is of mode {}: nothing was trained"),
@@ -118,66 +116,4 @@ TF_CNN = Grammar(
         form("Variables: ", r"(?:^|\s)Variables: +(?P<variables>\S.*?)\s*$"),
         form("Sync: ", r"(?:^|\s)Sync: +(?P<asynchronous>False)\s*$"),
     ),
-)
-
-
-# ---------------------------------------------------------------- Keras
-# Bars of model.fit: seconds of an epoch, or ms of a step if they have more digits. They include validation, so a
-# bar with its results is no rate. A bar without a line `Epoch 1/3` before it evaluates. Before TensorFlow 2 bars
-# may count samples; a bar at an odd number, one without an arrow or one of Keras 3 counts steps.
-
-_FIT = re.compile(
-    r"(?<!\d)(\d+)/\1 (?:\[=+\] - |(\u2501+ |- ))(\d+)s (?:.*?- )?(\d+)(s|ms|us|\u00b5s)/(?:step|(sample))(?:\s|$)"
-)
-_ODD = re.compile(r"(?<!\d)\d*[13579]/\d+ \[=*>\.+\]")
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6}
-# a number without decimals rounds by up to 5 %
-_LEAST_DIGITS = 10
-_DEVICE = r"(?:device:|/)([CG]PU):\d+"
-_MIRRORED = re.compile(rf"MirroredStrategy with devices \(((?:'[^']*{_DEVICE}'(?:, )?)+),?\)\s*$")
-
-
-def _fit(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
-    text = line.text
-    if "Epoch " in text and (epoch := re.search(r"^\s*Epoch (\d+)/\d+\s*$", text)) is not None:
-        yield {"_epoch": epoch[1], "begins": epoch[1] == "1"}
-    elif ">." in text and _ODD.search(text) is not None:
-        yield {"counts": "steps"}
-    elif "/s" in text and (bar := _FIT.search(text)) is not None and (now := launch.last.get("_epoch")):
-        if launch.last.get("_length", bar[1]) != bar[1]:
-            raise ValueError  # an evaluation, after an epoch whose bar is missing
-        whole, each = int(bar[3]), int(bar[4])
-        if "val_" not in text and max(whole, each) >= _LEAST_DIGITS:
-            yield {"step": now, "seconds": whole / int(bar[1]) if whole > each else each * _SECONDS[bar[5]]}
-        is_listed = bar[6] or bar[1] in launch.texts("train_samples")
-        yield {"_epoch": "", "_length": bar[1], "counts": "samples" if is_listed else "steps" if bar[2] else None}
-    elif "MirroredStrategy" in text and (devices := _MIRRORED.search(text)) is not None:
-        kinds = re.findall(_DEVICE, devices[1])
-        # with several workers these are one worker's
-        whole_job = None if "/job:worker" in devices[1] else len(kinds)
-        yield {"world_size": whole_job, "device_kind": kinds[0], "begins": True}
-
-
-def _of_fit(launch: Launch) -> Value:
-    per_s, note = 1 / launch.steady("seconds", "epoch"), "the first epoch is left out"
-    counted = launch.texts("counts")
-    if "samples" in counted:
-        return per_s, (note,)
-    if launch.given.batch_size and not counted:
-        raise Refused("does not tell whether its bars count steps or samples, as some before TensorFlow 2")
-    return of_steps(launch, per_s, note)
-
-
-def _counted(launch: Launch) -> ImportedUnit:
-    return "samples" if "samples" in launch.texts("counts") else unit_of_steps(launch)
-
-
-KERAS = Grammar(
-    name="keras",
-    said=(("/step", "/sample"), _FIT.pattern),
-    unit=_counted,
-    value=_of_fit,
-    objects=_fit,
-    lacks="has no epoch of model.fit without validation, whose seconds are in its bar",
-    lines=(form("Train on", r"^\s*Train on <train_samples> samples", begins=True),),
 )

@@ -20,9 +20,9 @@ from scaling.tools.importers import (
     collectives,
     generic,
     language_models,
+    mlperf,
     mxnet,
     pytorch,
-    suites,
     table,
     tensorflow,
     vision,
@@ -34,7 +34,7 @@ from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
 from scaling.tools.importers.lines import CUT, LogLine, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
-_MODULES = (tensorflow, mxnet, collectives, suites, pytorch, language_models, vision)
+_MODULES = (tensorflow, mxnet, collectives, mlperf, pytorch, language_models, vision)
 TOOLS = {one.name: one for module in _MODULES for one in vars(module).values() if isinstance(one, Grammar | Tool)}
 NOTHING = Given()
 _SURE = {name: (tool.marks, re.compile(tool.sure)) for name, tool in TOOLS.items()}
@@ -43,7 +43,7 @@ _SAME = ("model", "precision", "parallelism")
 # a suite runs another tool, whose lines are in its log, too
 SUITES = ("mlperf",)
 # a library that prints in logs of these trainers, which print their own rate
-INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}, "keras": {"horovod"}}
+INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}}
 
 # readers of logs of no tool
 _ANY: Mapping[str, tuple[Callable[[Iterable[LogLine], Given], Found], tuple[str, ...]]] = {

@@ -1,4 +1,4 @@
-"""Trainers of images: PyTorch's examples and torchvision, OpenMMLab, Detectron2, timm, Ultralytics.
+"""Trainers of images: PyTorch's examples and torchvision, OpenMMLab, Detectron2, Ultralytics.
 
 Most print seconds of a step of all devices, with the wait for data: steps/s, or samples/s if the batch is known.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.tools.importers.engine import Grammar, Value, of_all, of_bars, of_seconds, of_steps, unit_of_steps
+from scaling.tools.importers.engine import Grammar, Value, of_bars, of_seconds, of_steps, unit_of_steps
 from scaling.tools.importers.launch import SHIFT, Launch, Unfinished, form
 from scaling.tools.importers.lines import LogLine
 
@@ -146,29 +146,6 @@ DETECTRON2 = Grammar(
         form("World size", r"World size: <world_size>\s*$", begins=True),
         form("IMS_PER_BATCH", r"^\s*IMS_PER_BATCH: <global_batch>\s*$"),
         form("Auto-scaling the config", r"Auto-scaling the config to batch_size=<global_batch>,"),
-    ),
-)
-
-
-# ---------------------------------------------------------------- timm
-# github.com/huggingface/pytorch-image-models: images of all devices over the seconds of one update.
-# The rate in parentheses is the epoch's mean with its start. The first update of an epoch waits for its data.
-
-TIMM = Grammar(
-    name="timm",
-    unit="images",
-    value=of_all("update", "images of all devices; each epoch's first update is left out", by_epoch=True),
-    lines=(
-        form(
-            "Train: ",
-            r"Train: <epoch> \[ *<step>/\d+ \( *\d+%\)\] +Loss: *<loss> .*?"
-            r"Time: *\d+\.\d{3}s, +(?P<rate>\d+\.\d\d)/s +\(\d+\.\d{3}s, +\d",
-        ),
-        form("Training in distributed", r"Process \d+, total <world_size>[,.]", begins=True),
-        form("Training with a single", r"Training with a single process on <world_size> ", begins=True),
-        form("created, param", r"Model <model> created, param"),
-        form("Training in mixed", r"Using \w+ \w+ (?P<precision>AMP)\. Training in mixed precision"),
-        form("AMP not enabled", r"AMP not enabled\. Training in (?:\w+\.)?(?P<precision>\w+)"),
     ),
 )
 

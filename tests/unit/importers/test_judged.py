@@ -150,51 +150,6 @@ def test_a_precision_has_one_name(given: str, name: str, tmp_path: Path) -> None
 
 # ---------------------------------------------------------------- DLLogger
 
-BENCHMARK = """DLL 2021-01-02 10:00:00.1 - PARAMETER arch : resnet50  batch_size : 448  amp : True  world_size : 2 
-DLL 2021-01-02 10:00:05.1 - Epoch: 0 Iteration: 1  train.loss : 7.1  train.total_ips : 178.70 img/s
-DLL 2021-01-02 10:00:06.1 - Epoch: 0 Iteration: 2  train.loss : 7.0  train.total_ips : 1500.50 img/s
-DLL 2021-01-02 10:00:07.1 - Epoch: 0 Iteration: 3  train.loss : 6.9  train.total_ips : 1560.50 img/s
-DLL 2021-01-02 10:00:08.1 - Epoch: 0  train.loss : 6.9  train.total_ips : 1500.10 img/s
-DLL 2021-01-02 10:00:08.2 - Epoch: 0  lr : 0.1  train.compute_ips : 1510.10 img/s train.data_time : 0.001 s
-DLL 2021-01-02 10:00:09.1 - Epoch: 1 Iteration: 1  train.loss : 6.8  train.total_ips : 1570.50 img/s
-DLL 2021-01-02 10:00:10.1 - Epoch: 1  lr : 0.1  train.compute_ips : 1572.10 img/s train.data_time : 0.001 s
-DLL 2021-01-02 10:00:10.2 - Summary: lr : 0.1  train.compute_ips : 1560.10 img/s train.data_time : 0.001 s
-"""  # noqa: W291
-SQUAD = (
-    "Iteration:   0%|          | 0/853 [00:00<?, ?it/s]\x1b[ADLL 2021-01-02 10:00:43.8 -  e2e_train_time : 37.5  "
-    "training_sequences_per_second : 275.5  final_loss : 5.8 \n"
-)
-
-
-def test_a_summary_of_dllogger_is_no_iteration(tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, BENCHMARK))
-    assert (row.world_size, row.model, row.precision, row.rate) == (2, "resnet50", "amp", 1560.5)
-
-
-@pytest.mark.parametrize(
-    ("line", "unit", "rate"),
-    [
-        (
-            "Iteration: {step}  throughput_train : 14{step}.2 seq/s mlm_loss : 10.4  nsp_loss : 0.6",
-            "sequences",
-            142.2,
-        ),
-        ("epoch    1 | iter   {step}/19 | loss 36.9 | 14{step}.20 items/s | elapsed 2.5 s |", "samples", 142.2),
-        ("(0, {step}) train_items_per_sec : 14{step}.2", "samples", 142.2),
-    ],
-)
-def test_other_rates_of_dllogger(line: str, unit: str, rate: float, tmp_path: Path) -> None:
-    head = "DLL 2021-01-02 10:00:00.1 - "
-    text = "".join(f"{head}{line.format(step=step)}\n" for step in (0, 1, 2, 3))
-    row = only_row(written(tmp_path, text), TWO)
-    assert (row.unit, row.rate) == (unit, rate)
-    assert ("a sample is one of its items" in row.notes) == ("items" in line)
-
-
-def test_a_summary_behind_a_bar(tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, SQUAD), TWO)
-    assert (row.unit, row.rate, row.notes) == ("sequences", 275.5, ("of one summary, the start included",))
-
 
 # ---------------------------------------------------------------- RetinaNet of MLPerf
 

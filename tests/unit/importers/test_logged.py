@@ -94,33 +94,8 @@ def test_totals_of_several_launches_without_headers_are_not_their_middle(tmp_pat
     assert only_row(alike, Given(world_size=4)).rate == 990.97
 
 
-FILE = (SAMPLES / "dllogger_file.log").read_text()
-STDOUT = (SAMPLES / "dllogger_stdout.log").read_text()
 MLPERF = (SAMPLES / "mlperf.log").read_text()
 TWO, EIGHT = Given(world_size=2), Given(world_size=8)
-
-
-def test_without_metadata_nobody_knows_what_is_counted(tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, FILE.replace("METADATA", "X")))
-    assert (row.unit, row.rate) == ("samples", 2901.0)
-
-
-def test_steps_as_tuples_and_between_bars(tmp_path: Path) -> None:
-    tuples = "".join(f"DLL 2021-03-23 11:48:38.82 - (0, {step}) total_ips : {rate} \n"
-                     for step, rate in enumerate((90.5, 2879.1, 2888.2, 2894.2)))  # fmt: skip
-    assert only_row(written(tmp_path, tuples), TWO).rate == 2888.2
-    bars = STDOUT.replace("  train.total_ips", " | train.total_ips")
-    assert only_row(written(tmp_path, bars), TWO).rate == 267.94
-
-
-def test_compute_alone_says_that_the_wait_for_data_is_not_in_it(tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, STDOUT.replace("train.total_ips", "train.compute_ips")), TWO)
-    assert "compute_ips: without the wait for data" in row.notes
-
-
-def test_a_broken_line_is_a_gap_that_is_told(tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, STDOUT.replace("DLL 2020-10-05 12:00:03", "LL 2020-10-05 12:00:03")), TWO)
-    assert row.notes[-1].startswith("1 line skipped that looked like data: line 3: LL 2020-10-05")
 
 
 def test_gpt3_of_mlperf_counts_tokens(tmp_path: Path) -> None:
@@ -139,10 +114,6 @@ def test_dlrm_of_mlperf_says_one_average_of_all(benchmark: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "given", "said"),
     [
-        (STDOUT, Given(), "add --world-size N"),
-        (STDOUT.replace("train.total_ips", "val.total_ips"), TWO, "has no rate of a training (total_ips"),
-        (STDOUT.partition("\n")[0] + "\n", TWO, "has only its first iteration"),
-        (STDOUT.replace("267.44 img/s", "267.44 tokens/s"), TWO, "says several units: images, tokens"),
         (MLPERF, Given(), "add --world-size N"),
         (MLPERF.replace('"resnet"', '"hello"'), EIGHT, "is of no known benchmark (hello)"),
         ("\n".join(MLPERF.splitlines()[:3]) + "\n", EIGHT, "has only its first throughput"),
@@ -204,7 +175,6 @@ def test_lines_that_only_look_like_data_are_shown(tmp_path: Path) -> None:
 TITAN = (SAMPLES / "torchtitan.log").read_text()
 HF = (SAMPLES / "hf_trainer.log").read_text()
 BAR = (SAMPLES / "lightning_bar.log").read_bytes().decode()
-MONITOR = (SAMPLES / "lightning_monitor.log").read_text()
 RESUMED = "  Continuing training from global step 288\n"
 OLDER = "Building 1-D device mesh with ['dp_shard'], [8]"
 NEWER = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1"
@@ -285,26 +255,6 @@ def test_a_bar_counts_samples_with_a_batch(tmp_path: Path) -> None:
 def test_a_bar_of_older_versions_has_no_epoch(tmp_path: Path) -> None:
     bar = "Training:  17%|#    | 3/18 [00:14<01:13,  4.87s/it, loss=2.3, v_num=0]\n"
     assert only_row(written(tmp_path, bar), Given(world_size=2)).rate == pytest.approx(1 / 4.87)
-
-
-def test_devices_of_a_monitor_follow_from_its_two_rates(tmp_path: Path) -> None:
-    text = (SAMPLES / "lightning_monitor.log").read_text().partition("\n")[2]
-    assert only_row(written(tmp_path, text)).world_size == 4
-
-
-@pytest.mark.parametrize("stage", ["validate", "test", "predict", "sanity_check"])
-def test_a_monitor_of_another_stage_is_no_training(stage: str, tmp_path: Path) -> None:
-    other = MONITOR.partition("\n")[2].replace("train|", f"{stage}|").replace("6", "9")
-    assert only_row(written(tmp_path, MONITOR + other)).rate == 246.0
-    assert "no whole bar" in refusal(written(tmp_path, other))
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [("train|", ""), ("train|", "train/"), ("train|device/", "train|device|")]
-)
-def test_a_monitor_has_no_stage_or_another_separator(before: str, after: str, tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, MONITOR.replace(before, after)))
-    assert (row.rate, row.world_size) == (246.0, 4)
 
 
 def epochs(*bars: str) -> str:

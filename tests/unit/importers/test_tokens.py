@@ -10,7 +10,7 @@ import pytest
 from scaling.tools.importers.logs import Given
 from tests.support.imported_logs import SAID, SAMPLES, only_row, refusal, written
 
-TOOLS = ("gpt_neox", "nanochat", "olmo")
+TOOLS = ("gpt_neox",)
 SAMPLE = {name: (SAMPLES / f"{name}.log").read_text() for name in (*TOOLS, "megatron", "nanogpt", "llm_c")}
 FOUR = Given(world_size=4)
 
@@ -22,8 +22,6 @@ FOUR = Given(world_size=4)
             "megatron",
             " validation results at iteration 20 | lm_loss value: 6.9E+00 | lm_loss_ppl value: 9.9E+02 |\n",
         ),
-        ("nanochat", "Step 00250 | Validation bpb: 3.100000\n"),
-        ("olmo", "    eval/validation/CrossEntropyLoss=3.500\n"),
     ],
 )
 def test_an_evaluation_is_no_training(tool: str, text: str, tmp_path: Path) -> None:
@@ -35,8 +33,6 @@ def test_an_evaluation_is_no_training(tool: str, text: str, tmp_path: Path) -> N
     ("name", "third"),
     [
         ("gpt_neox", " samples/sec: 8.000"),
-        ("nanochat", "step 00001/"),
-        ("olmo", "[2026-03-01 10:00:03]"),
     ],
 )
 def test_the_first_rate_alone_is_refused(name: str, third: str, tmp_path: Path) -> None:
@@ -52,25 +48,6 @@ def test_every_line_of_a_sample_is_understood(name: str) -> None:
 
 
 # ---------------------------------------------------------------- forms
-
-
-def test_nanogpt_of_the_lecture_prints_nanochats_rates(tmp_path: Path) -> None:
-    lines = "".join(
-        f"step {step:5d} | loss: 9.500000 | lr 6.0e-05 | norm: 5.5 | dt: 250.00ms | tok/sec: {2000 + step}.50\n"
-        for step in range(3)
-    )
-    row = only_row(written(tmp_path, lines), FOUR)
-    assert (row.tool, row.rate) == ("nanochat", 2002.0)
-
-
-def test_olmo_core_has_other_names(tmp_path: Path) -> None:
-    text = SAMPLE["olmo"].replace("/tokens_per_second=", "/TPS=").replace("/batches_per_second=", "/BPS=")
-    text = (
-        text.replace("total_tokens", "total tokens")
-        .replace("CrossEntropyLoss", "CE loss")
-        .replace("/9000]", "/9,]")
-    )
-    assert only_row(written(tmp_path, text), SAID["olmo.log"].given).rate == SAID["olmo.log"].rate
 
 
 def test_metrics_of_the_trainer_in_a_comment(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Logs of timm and Lightning, and bandwidths in JSON: what is refused, and what a number counts."""
+"""Logs of Lightning, and bandwidths in JSON: what is refused, and what a number counts."""
 
 from __future__ import annotations
 
@@ -7,47 +7,11 @@ from pathlib import Path
 import pytest
 
 from scaling.tools.importers.logs import Given
-from tests.support.imported_logs import SAID, SAMPLES, imported, only_row, refusal, written
+from tests.support.imported_logs import SAMPLES, imported, only_row, refusal, written
 
 TWO = Given(world_size=2)
-TIMM = (SAMPLES / "timm.log").read_text()
-NO_TOTAL, RICH = ((SAMPLES / f"lightning_{name}.log").read_text() for name in ("no_total", "rich"))
+NO_TOTAL = (SAMPLES / "lightning_no_total.log").read_text()
 RCCL = (SAMPLES / "rccl_tests.json").read_text()
-
-
-@pytest.mark.parametrize(
-    ("tool", "text"),
-    [
-        ("timm", "Test: [   0/48]  Time: 1.234 (1.234)  Loss:   6.911 ( 6.911)  Acc@1:   0.195 (  0.195)\n"),
-    ],
-)
-def test_an_evaluation_is_no_training(tool: str, text: str, tmp_path: Path) -> None:
-    assert "no line of it is of a known tool" in refusal(written(tmp_path, text), TWO)
-    assert refusal(written(tmp_path, text), TWO, tool).startswith("has no ")
-
-
-@pytest.mark.parametrize(
-    ("name", "second"),
-    [
-        ("timm.log", "Train: 0 [  50"),
-    ],
-)
-def test_the_start_alone_is_refused(name: str, second: str, tmp_path: Path) -> None:
-    first = (SAMPLES / name).read_text().partition(second)[0]
-    assert "has only " in refusal(written(tmp_path, first), SAID[name].given)
-
-
-@pytest.mark.parametrize(
-    ("text", "mark", "again"),
-    [
-        (TIMM, "Train: 0 [ 100", ("2000.00/s", "1000.00/s")),
-    ],
-)
-def test_a_place_that_is_repeated_at_another_rate_is_another_training(
-    text: str, mark: str, again: tuple[str, str], tmp_path: Path
-) -> None:
-    block = text[text.index(mark) :].partition("device/batches_per_sec")[0]
-    assert "split it by launch" in refusal(written(tmp_path, text + "\n" + block.replace(*again)))
 
 
 # ---------------------------------------------------------------- Lightning's bars
@@ -81,38 +45,11 @@ def test_a_sanity_check_is_no_skipped_line(tmp_path: Path) -> None:
     assert not any("skipped" in note for note in row.notes)
 
 
-# ---------------------------------------------------------------- timm
-
-
-def test_timm_says_model_and_precision(tmp_path: Path) -> None:
-    row = only_row(SAMPLES / "timm.log")
-    assert (row.model, row.precision) == ("resnet50", "AMP")
-    text = TIMM.replace(
-        "Using native Torch AMP. Training in mixed precision.", "AMP not enabled. Training in float32."
-    )
-    assert only_row(written(tmp_path, text)).precision == "fp32"
-
-
-def updates(*of: tuple[int, int, float, float]) -> str:
-    """Lines of epoch, update, seconds, images per second."""
-    return "".join(
-        f"Train: {epoch} [{step:>4d}/312 ( 16%)]  Loss: 6.95 (6.96)  "
-        f"Time: {seconds:.3f}s, {rate:>7.2f}/s  (0.900s, 900.00/s)\n"
-        for epoch, step, seconds, rate in of
-    )
-
-
-def test_each_epochs_first_update_is_left_out(tmp_path: Path) -> None:
-    text = updates((0, 0, 2.0, 64.0), (0, 50, 0.064, 2000.0), (1, 0, 2.0, 64.0), (1, 50, 0.061, 2100.0))
-    assert only_row(written(tmp_path, text), TWO).rate == 2050
-
-
 # ---------------------------------------------------------------- Lightning's other bars
 
 
-@pytest.mark.parametrize("text", [NO_TOTAL, RICH])
-def test_the_first_epoch_of_a_bar_is_left_out(text: str, tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, text), Given(batch_size=16))
+def test_the_first_epoch_of_a_bar_is_left_out(tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, NO_TOTAL), Given(batch_size=16))
     assert row.unit == "samples"
     assert row.rate == pytest.approx(8.1 * 2 * 16)
 
@@ -122,11 +59,6 @@ def test_a_bar_of_lightning_1_without_a_total(tmp_path: Path) -> None:
         f"Epoch {n}: 200it [00:25, {rate}it/s, loss=2.1, v_num=0]\n" for n, rate in enumerate((5.0, 8.0, 8.2))
     )
     assert only_row(written(tmp_path, bars), TWO).rate == pytest.approx(8.1)
-
-
-def test_rich_without_a_total(tmp_path: Path) -> None:
-    text = RICH.replace("/200 ", "/-- ").replace("0:00:00 ", "-:--:-- ").replace("/2 ", "/-2 ")
-    assert only_row(written(tmp_path, text)).rate == pytest.approx(8.1)
 
 
 # ---------------------------------------------------------------- bandwidths
