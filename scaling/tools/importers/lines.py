@@ -152,15 +152,15 @@ _REPEATED = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray .*\))?\s*$")
 _WRAPPED = re.compile(rf"\n(?<=\d\n)(?=[\d.,]{{1,20}}\s*{CUT}?(?:\n|$))")
 
 
-def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
-    """Yield the lines. A line is marked as cut if the next one may be the rest of its number."""
+def of_blocks(found: Iterable[str], wraps: bool = True) -> Iterator[LogLine]:
+    """Yield the lines. If a terminal `wraps` them, a line is marked as cut if the next may be the rest of its number."""
     first, held, rank = 1, "", None
     for block in found:
         ranks, texts = untagged(block)
         if held:
             ranks, texts = [rank, *islice(ranks, len(texts))], [held, *texts]
         joined = "\n".join(texts)
-        if _WRAPPED.search(joined) is not None:
+        if wraps and _WRAPPED.search(joined) is not None:
             texts = _WRAPPED.sub(f"{CUT}\n", joined).split("\n")
         each = [*map(LogLine, count(first), ranks, texts)]
         first, rank, held = first + len(texts) - 1, each[-1].rank, each.pop().text

@@ -148,7 +148,7 @@ def read(log: Log, given: Given) -> ReadLog:
     read, marks = _ANY[log.tool] if log.tool in _ANY else (TOOLS[log.tool].read, TOOLS[log.tool].marks)
     clock = Clock(marks)
     try:
-        found = read(of_blocks(clock.watch(blocks(log.path))), given)
+        found = read(of_blocks(clock.watch(blocks(log.path)), wraps=log.tool != table.NAME), given)
     except Unfinished as why:
         raise Refused(f"{why}; --tool {log.inside} reads its other lines" if log.inside else str(why)) from None
     if not found.rows and not found.bandwidths:
