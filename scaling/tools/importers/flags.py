@@ -124,7 +124,7 @@ def importers(
     Three logs of one work to one table, relative to 8 devices:
         python -m scaling import A.log:8 B.log:64 C.log:512 --same-work --base 8 -o RUN
     A log of any program:
-        python -m scaling import LOG:8 --rate 'tok/s: ([\\d.,]+k?)' --step 'iter (\\d+)' --unit tokens -o RUN
+        python -m scaling import LOG:8 --rate 'tok/s: ([\\d.]+)' --unit tokens -o RUN
     """
     if tool is not None and tool not in READERS:
         raise UsageError(f"--tool {tool}: {near(tool, READERS)}")

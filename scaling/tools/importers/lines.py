@@ -153,7 +153,7 @@ _WRAPPED = re.compile(rf"\n(?<=\d\n)(?=[\d.,]{{1,20}}\s*{CUT}?(?:\n|$))")
 
 
 def of_blocks(found: Iterable[str], wraps: bool = True) -> Iterator[LogLine]:
-    """Yield the lines. If a terminal `wraps` them, a line is marked as cut if the next may be the rest of its number."""
+    """Yield the lines. If a terminal `wraps` them, a line is marked as cut before the rest of its number."""
     first, held, rank = 1, "", None
     for block in found:
         ranks, texts = untagged(block)
