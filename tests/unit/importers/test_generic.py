@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from scaling.analysis.table.imported import cells
 from scaling.errors import UsageError
 from scaling.records import store
-from scaling.records.run import ImportedRow
+from scaling.records.run import ImportedBandwidth, ImportedRow
 from scaling.tools.importers import __main__ as command
 from scaling.tools.importers.logs import Form, Given
 from scaling.tools.importers.tools import TOOLS, of_one_work
@@ -34,8 +35,9 @@ def given(form: Form, world_size: int = 4, batch_size: int = 0) -> Given:
 def test_a_public_log_says_its_number(name: str) -> None:
     source, found = SOURCES[name], imported(PUBLIC / name, SOURCES[name].given)
     rate = found.rows[0].rate if found.rows else max(one.busbw_gbytes_per_s for one in found.bandwidths)
-    sizes = {one.world_size for one in (*found.rows, *found.bandwidths)}
-    assert (rate, sizes) == (pytest.approx(source.rate, rel=1e-3), {source.world_size})
+    said: list[ImportedRow | ImportedBandwidth] = [*found.rows, *found.bandwidths]
+    assert rate == pytest.approx(source.rate, rel=1e-3)
+    assert {one.world_size for one in said} == {source.world_size}
 
 
 def test_every_tool_has_a_public_log() -> None:
@@ -150,8 +152,6 @@ def rows(tmp_path: Path, logs: Sequence[tuple[int, float]], *flags: str) -> list
     ]
     form = ["--rate", TOKENS.rate, "--unit", "tokens"]
     assert command.main([*names, *form, *flags, "-o", str(tmp_path / "run")]) == 0
-    from scaling.analysis.table.imported import cells
-
     found = cells(store.load(tmp_path / "run")[0].imported)
     return [(cell.world_size, cell.efficiency and round(cell.efficiency, 3)) for cell in found]
 
