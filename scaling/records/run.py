@@ -86,6 +86,9 @@ class ImportedRow(Record, frozen=True, kw_only=True):
     `device_kind` (gpu, cpu), `framework`, `variables` (their placement): "" if unknown.
     `parallelism`: degrees by which the model is split, `tp=4,pp=2`; degrees of 1 mean none.
     It is "unknown" for a tool of split models that does not say it, "" for a tool that splits none.
+    `steps`: rates behind `rate`, 0 if it is a total; `spread`: the middle 90 % of them over their median.
+    `same_work`: the user says that unknown values of all logs are equal. `base`: the devices that the user asks
+    for as the base of efficiencies, 0 for the default.
     """
 
     tool: str
@@ -105,6 +108,11 @@ class ImportedRow(Record, frozen=True, kw_only=True):
     framework: str = ""
     variables: str = ""
     parallelism: str = ""
+    label: str = ""
+    steps: Index = 0
+    spread: Amount | None = None
+    same_work: bool = False
+    base: Index = 0
 
 
 class ImportedBandwidth(Record, frozen=True, kw_only=True):

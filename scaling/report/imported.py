@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.catalogue import EFFICIENCY, SPEEDUP, WORLD_SIZE
-from scaling.analysis.table.imported import UNKNOWN, Imported, cells, curves
+from scaling.analysis.table.imported import STRONG, UNKNOWN, Imported, cells, curves
 from scaling.analysis.table.rows import Column
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
@@ -21,6 +21,8 @@ from scaling.text import counted, decimals, several
 TITLE = "Imported"
 LOGS = Column(key="logs", title="logs", is_text=True)
 BASE = Column(key="base_world_size", title="base N")
+STEPS = Column(key="steps", title="steps")
+SPREAD = Column(key="spread", title="spread, %")
 SIZE = Column(key="size", title="bytes")
 TIME = Column(key="time", title="time, us")
 ALGBW = Column(key="algbw", title="algbw, GB/s")
@@ -90,22 +92,29 @@ def _curve(of_curve: Sequence[Imported], notes: Notes) -> Section:
     parts = (
         first.tool,
         first.model or "model unknown",
-        f"batch {first.batch_size} per {'replica' if first.parallelism else 'device'}"
-        if first.batch_size
-        else "batch unknown",
+        _batch(first),
         first.precision or "precision unknown",
         first.device_kind,
         first.framework,
         f"variables {first.variables}" if first.variables else "",
         "parallelism unknown" if first.parallelism == UNKNOWN else first.parallelism,
+        first.label,
         first.run,
     )
     rate = Column(key="rate", title=f"{first.unit}/s", unit=f"{first.unit}/s")
     return Section(
         title=f"{TITLE}: {', '.join(filter(None, parts))}",
-        columns=(WORLD_SIZE, rate, SPEEDUP, EFFICIENCY, BASE, LOGS),
+        columns=(WORLD_SIZE, rate, SPEEDUP, EFFICIENCY, BASE, STEPS, SPREAD, LOGS),
         lines=tuple(_line(cell, notes) for cell in of_curve),
     )
+
+
+def _batch(cell: Imported) -> str:
+    if cell.strong:
+        return f"{STRONG}, global batch {cell.strong}"
+    if not cell.batch_size:
+        return "batch unknown"
+    return f"batch {cell.batch_size} per {'replica' if cell.parallelism else 'device'}"
 
 
 def _line(cell: Imported, notes: Notes) -> Line:
@@ -115,6 +124,8 @@ def _line(cell: Imported, notes: Notes) -> Line:
         SPEEDUP.key: None if cell.speedup is None else Quantity(value=cell.speedup, digits=2),
         EFFICIENCY.key: None if cell.efficiency is None else quantities.fraction(cell.efficiency),
         BASE.key: None if cell.base_world_size is None else quantities.integer(cell.base_world_size),
+        STEPS.key: quantities.integer(cell.steps) if cell.steps else None,
+        SPREAD.key: None if cell.spread is None else quantities.fraction(cell.spread),
         LOGS.key: several(cell.logs, shown=2),
     }
     if cell.rate is not None:

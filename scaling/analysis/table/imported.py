@@ -5,9 +5,10 @@ number of devices. Several logs of a cell are launches of it.
 
     speedup = rate(N) / rate(B)        efficiency = speedup x B / N
 
-B, the base, is one device. A model that is split (tensor, pipeline, context or expert parallelism above 1) does
-not run on one device: B is then the smallest number of devices with the same split. Unknown values never count as
-equal.
+B, the base, is one device, or the devices of `--base`. A model that is split (tensor, pipeline, context or expert
+parallelism above 1) does not run on one device: B is then the smallest number of devices with the same split.
+Unknown values count as equal with `--same-work` alone. Rows whose batch per device shrinks while N grows, at one
+global batch, are of strong scaling.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ Key = tuple[object, ...]
 FACTS = {
     "model": "model", "batch_size": "batch per device", "precision": "precision", "device_kind": "device kind",
     "framework": "framework", "variables": "variables", "unit": "unit", "synchronous": "synchronous",
+    "label": "label",
 }  # fmt: skip
 # Without these a cell is unknown; the flags that add them.
 NEEDED = {
@@ -37,6 +39,8 @@ NEEDED = {
 }  # fmt: skip
 # the parallelism of a tool that splits models, whose log does not say it
 UNKNOWN = "unknown"
+STRONG = "strong scaling"
+_SUPERLINEAR = 1.02
 _DEGREE = re.compile(r"([a-z_]+) *= *(\d+)")
 # tensor, pipeline, context, expert: the parallelisms that split a model
 DEGREES = ("tp", "pp", "cp", "ep")
@@ -48,6 +52,9 @@ class Imported(Record, frozen=True, kw_only=True):
     With several logs, each a launch, `rate` has an interval. `batch_size` is per device, 0 if unknown.
     `parallelism`: the degrees above 1 by which the model is split, or "unknown".
     `base_world_size`: the devices of the row that speedup and efficiency are relative to; None without them.
+    `base`: the devices that the user asks for as the base, 0 for the default.
+    `steps`, `spread`: as in ImportedRow; of several logs the sum and the largest.
+    `strong`: the global batch of the rows of a strong scaling, 0 for weak scaling.
     """
 
     tool: str
@@ -70,6 +77,12 @@ class Imported(Record, frozen=True, kw_only=True):
     variables: str = ""
     parallelism: str = ""
     base_world_size: int | None = None
+    label: str = ""
+    steps: int = 0
+    spread: float | None = None
+    same_work: bool = False
+    base: int = 0
+    strong: int = 0
 
 
 def cells(rows: Iterable[ImportedRow]) -> tuple[Imported, ...]:
@@ -77,7 +90,7 @@ def cells(rows: Iterable[ImportedRow]) -> tuple[Imported, ...]:
     found: dict[Key, list[ImportedRow]] = defaultdict(list)
     for place, row in enumerate(rows):
         found[(_curve(row), row.world_size, place if lacking(row) else None)].append(row)
-    made = [cell for curve in curves(map(_cell, found.values())) for cell in curve]
+    made = [cell for curve in curves(_strong(list(map(_cell, found.values())))) for cell in curve]
     return tuple(_against(cell, made) for cell in made)
 
 
@@ -89,8 +102,30 @@ def curves(found: Iterable[Imported]) -> list[list[Imported]]:
     return [sorted(curve, key=lambda cell: cell.world_size) for curve in by_key.values()]
 
 
+def _strong(made: Sequence[Imported]) -> list[Imported]:
+    """Mark cells that share a global batch with other numbers of devices, and their batch per device with none."""
+    alike: dict[Key, set[int]] = defaultdict(set)
+    for cell in made:
+        alike[_curve(cell)].add(cell.world_size)
+        alike[_of_one_global(cell)].add(cell.world_size)
+    return [
+        replace(cell, strong=whole, notes=(f"{STRONG}: the global batch is {whole} on every N", *cell.notes))
+        if (whole := global_batch_size(cell))
+        and not lacking(cell)
+        and len(alike[_curve(cell)]) < 2 <= len(alike[_of_one_global(cell)])
+        else cell
+        for cell in made
+    ]
+
+
+def _of_one_global(cell: Imported) -> Key:
+    return (*_work(replace(cell, batch_size=0)), parallelism(cell), global_batch_size(cell) or 0, STRONG)
+
+
 def lacking(one: ImportedRow | Imported) -> list[str]:
     """Return the flags that would add the values that the log lacks."""
+    if one.same_work:
+        return []
     known = {name: getattr(one, name) for name in NEEDED} | {"parallelism": parallelism(one) != UNKNOWN}
     return [flag for name, flag in NEEDED.items() if not known[name]]
 
@@ -115,6 +150,8 @@ def _work(one: ImportedRow | Imported) -> Key:
 
 
 def _curve(one: ImportedRow | Imported) -> Key:
+    if isinstance(one, Imported) and one.strong:
+        return _of_one_global(one)
     return (*_work(one), parallelism(one))
 
 
@@ -136,6 +173,10 @@ def _cell(rows: Sequence[ImportedRow]) -> Imported:
         failed=failed,
         notes=tuple(dict.fromkeys((*notes, *(note for row in rows for note in row.notes)))),
         run=first.run,
+        steps=sum(row.steps for row in rows),
+        spread=max((row.spread for row in rows if row.spread is not None), default=None),
+        same_work=first.same_work,
+        base=first.base,
     )
 
 
@@ -150,19 +191,26 @@ def _against(cell: Imported, made: Sequence[Imported]) -> Imported:
         return replace(cell, notes=(_why_none(cell, made), *cell.notes))
     speedup = cell.rate.mean / base.rate.mean
     efficiency = speedup * base.world_size / cell.world_size
-    return replace(cell, speedup=speedup, efficiency=efficiency, base_world_size=base.world_size)
+    cell = replace(cell, speedup=speedup, efficiency=efficiency, base_world_size=base.world_size)
+    if efficiency <= _SUPERLINEAR:
+        return cell
+    above = "above 100 %: the base is slow, its work is another, or memory or caches hold more per device"
+    return replace(cell, flags=(*cell.flags, "SUPERLINEAR"), notes=(above, *cell.notes))
 
 
 def _base(cell: Imported, made: Iterable[Imported]) -> Imported | None:
     """Return the row that the efficiency is over. A smallest row is its own base only on the fewest devices that
-    its parallelism allows."""
-    found = [one for one in _bases(cell, made) if _work(one) == _work(cell) and _is_usable(one)]
+    its parallelism allows, or on those of `--base`."""
+    key = _of_one_global if cell.strong else _work
+    found = [one for one in _bases(cell, made) if key(one) == key(cell) and _is_usable(one)]
     base = min(found, key=lambda one: one.world_size, default=None)
-    return None if base is cell and cell.world_size != fewest(cell) else base
+    return None if base is cell and cell.world_size not in (fewest(cell), cell.base) else base
 
 
 def _bases(cell: Imported, made: Iterable[Imported]) -> list[Imported]:
     """Return the cells whose number of devices and parallelism would make a base."""
+    if cell.base:
+        return [one for one in made if one.world_size == cell.base <= cell.world_size]
     if cell.parallelism:
         return [one for one in made if one.parallelism == cell.parallelism]
     return [one for one in made if one.world_size == 1]
@@ -189,9 +237,14 @@ def _why_none(cell: Imported, made: Sequence[Imported]) -> str:
     if flags := lacking(cell):
         lacks = " and ".join(FACTS.get(name, name) for name, flag in NEEDED.items() if flag in flags)
         return f"no efficiency and no interval: the log does not say its {lacks}; add {' and '.join(flags)}"
-    devices = fewest(cell)
+    devices = cell.base or fewest(cell)
     where = "fewer devices" if devices is None else counted(devices, "device")
     needs = f"no efficiency: it needs a row of {cell.parallelism or 'the same work'} on {where}"
+    if cell.base > cell.world_size:
+        return f"no efficiency: the base has {cell.base} devices"
+    smallest = min((one for one in made if _curve(one) == _curve(cell)), key=lambda one: one.world_size)
+    if not cell.base and smallest.world_size < max(one.world_size for one in made if _curve(one) == _curve(cell)):
+        needs += f", or --base {smallest.world_size}"
     others = [one for one in _bases(cell, made) if one.tool == cell.tool and one.run == cell.run]
     smaller = [one for one in others if one.world_size < cell.world_size]
     nearest = min(smaller, key=lambda one: len(_differences(cell, one)), default=None)

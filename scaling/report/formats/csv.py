@@ -82,13 +82,17 @@ def names() -> tuple[str, ...]:
     )
 
 
+_IMPORTED_TEXTS = ("device_kind", "framework", "variables", "parallelism", "label")
+
+
 def _imported(cell: Imported) -> dict[str, Value]:
     rate = {**_estimate("samples_per_s", cell.rate), "unit": cell.unit}
     return {
         "strategy": f"imported:{cell.tool}",
         "model": cell.model or None,
         "precision": cell.precision or None,
-        **{name: getattr(cell, name) or None for name in ("device_kind", "framework", "variables", "parallelism")},
+        **{name: getattr(cell, name) or None for name in _IMPORTED_TEXTS},
+        "batch_rule": "strong" if cell.strong else None,
         "batch_size": cell.batch_size or None,
         "global_batch_size": global_batch_size(cell),
         "world_size": cell.world_size,
@@ -98,6 +102,8 @@ def _imported(cell: Imported) -> dict[str, Value]:
         "speedup": cell.speedup,
         "efficiency_fraction": cell.efficiency,
         "base_world_size": cell.base_world_size,
+        "steps": cell.steps or None,
+        "spread_fraction": cell.spread,
         "flags": " ".join(cell.flags),
         "failed_message": cell.failed or None,
         "footnotes": " | ".join(cell.notes),

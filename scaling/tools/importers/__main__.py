@@ -17,7 +17,7 @@ from scaling.report.formats import terminal
 from scaling.text import readable
 from scaling.tools.importers import flags
 from scaling.tools.importers.flags import NAME, Asked
-from scaling.tools.importers.tools import read_all
+from scaling.tools.importers.tools import Unknown, of_one_work, read_all
 
 
 def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
@@ -36,7 +36,7 @@ def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
         hosts=(),
         host_of_rank=(),
         device="cpu",
-        imported=tuple(row for one in found for row in one.rows),
+        imported=of_one_work([row for one in found for row in one.rows], asked.same_work, asked.base),
         bandwidths=tuple(row for one in found for row in one.bandwidths),
     )
 
@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _write(asked, arguments)
     except ScalingError as error:
         complain(error, NAME)
+        for hint in error.hints if isinstance(error, Unknown) else ():
+            sys.stderr.write(f"{readable(hint)}\n")
         return error.exit_code
     except Interrupted as stop:
         return stop.exit_code

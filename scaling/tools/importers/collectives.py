@@ -1,128 +1,244 @@
-"""Bandwidths in JSON: AMD's rccl-tests (`-Z json`) and dumps of NVIDIA's NCCL Inspector.
+"""Benchmarks of collectives: the table of NVIDIA's nccl-tests, and AMD's rccl-tests with `-Z json`.
 
-GB/s are 1e9 bytes/s. Both print one object per result and line.
+Columns of the table differ between versions and collectives, so the header's names are used. From the right there
+are two groups of time, algbw, busbw and wrong values. GB/s are 1e9 bytes/s (its performance document).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from scaling.records.run import ImportedBandwidth
-from scaling.tools.importers.lines import LogLine
-from scaling.tools.importers.logs import Found, Given, Refused, Skipped, Tool, bandwidth, once, world_size
-from scaling.tools.importers.nccl_tests import COLLECTIVES, busbw_over_algbw
+from scaling.tools.importers.lines import CUT, LogLine
+from scaling.tools.importers.logs import (
+    APART,
+    Found,
+    Given,
+    Refused,
+    Skipped,
+    Tool,
+    bandwidth,
+    number,
+    once,
+    world_size,
+)
 
-_NAMES = {name.replace("_", ""): name for name in COLLECTIVES}
-_APART = 0.02
-_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+# ---------------------------------------------------------------- number of devices
+# By the performance document of nccl-tests, busbw / algbw of an all-reduce is 2 (N - 1) / N: 1.75 is N = 8. It is
+# (N - 1) / N for these:
+
+_OF_SHARES = {"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"}
+COLLECTIVES = ("all_reduce", *sorted(_OF_SHARES), "reduce", "broadcast", "alltoallv", "sendrecv", "hypercube")
+_MOST_DEVICES = 4096
+# of values with two decimals, and of ratios that do not follow the formula
+_ROUNDING, _APART = 0.006, 0.002
 
 
-def _collective(said: str) -> str:
-    return _NAMES.get(said.lower().replace("_", "").removesuffix("perf"), said)
+def busbw_over_algbw(collective: str, devices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The factor of a collective; 0 for those whose bandwidths are the same, or unknown."""
+    share = 2 if collective == "all_reduce" else 1 if collective in _OF_SHARES else 0
+    return np.asarray(share * (devices - 1) / devices)
 
 
-def _check(one: ImportedBandwidth) -> ImportedBandwidth:
-    """Raises ValueError for a result without time, Refused for a factor of another number of devices."""
-    if not (one.time_s > 0 and one.algbw_gbytes_per_s > 0):
-        raise ValueError
-    factor = float(busbw_over_algbw("all_reduce", np.array(one.world_size)))
-    said = one.busbw_gbytes_per_s / one.algbw_gbytes_per_s
-    if one.collective == "all_reduce" and abs(said - factor) > _APART:
-        raise Refused(
-            f"contradicts itself: busbw / algbw of an all-reduce on {one.world_size} devices is {factor:.2f}, not "
-            f"{said:.2f} (groups at once?)"
-        )
-    return one
+def _counted(said: set[int], found: Sequence[ImportedBandwidth], given: Given, hint: str = "") -> int:
+    """Devices by the log, by the ratio of bandwidths if it is of one number alone, or by the flag."""
+    fitting = _fitting(found)
+    devices = world_size(said or set(fitting if len(fitting) == 1 else ()), given, hint)
+    if fitting and devices not in fitting:
+        near = " to ".join(map(str, dict.fromkeys((fitting[0], fitting[-1]))))
+        raise Refused(f"says {devices} devices, but its busbw / algbw is of {near}: --world-size N must be that")
+    return devices
+
+
+def _fitting(found: Sequence[ImportedBandwidth]) -> list[int]:
+    """Numbers of devices that explain each busbw, empty if none does or any would.
+
+    Before 2020 algbw of shares was busbw (NVIDIA/nccl-tests#37)."""
+    collective = found[0].collective if found else ""
+    if not collective and any(one.busbw_gbytes_per_s > 1.02 * one.algbw_gbytes_per_s > 1 for one in found):
+        collective = "all_reduce"
+    algbw = np.array([one.algbw_gbytes_per_s for one in found])
+    busbw = np.array([one.busbw_gbytes_per_s for one in found])
+    if collective not in ("all_reduce", *_OF_SHARES) or bool((busbw == algbw).all()):
+        return []
+    counts = np.arange(1, _MOST_DEVICES + 1)
+    factors = busbw_over_algbw(collective, counts)
+    off = abs(busbw - factors[:, None] * algbw) - _ROUNDING * (1 + factors[:, None]) - _APART * busbw
+    return [int(count) for count in counts[(off <= 0).all(axis=1)]]
+
+
+# ---------------------------------------------------------------- the table of nccl-tests
+
+# Pasted tables may lack the leading `#`, which Markdown removes.
+_SURE = re.compile(r"(?:#|^)\s*size\s+count\s.*\balgbw\s+busbw\b")
+_RANK = re.compile(r"(?:#\s+|^\s*)Rank\s+(\d+)\s+((?:Group\s+(\d+)\s+)?Pid\s.*)")
+_PLACE = re.compile(r" on\s+(\S+) device\s+\S+ \[(\S+)\]")
+_NAME = re.compile(rf"\b({'|'.join(COLLECTIVES)})_perf(?:_mpi)?\b")
+_FAILED = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)\s+FAILED")
+_ROW = re.compile(r"^\s*\d+\s+\d+\s")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
+
+
+class _Log:
+    def __init__(self) -> None:
+        self.ranks: dict[int, set[str]] = {}
+        self.groups: set[str] = set()
+        self.collectives: set[str] = set()
+        self.columns: list[str] = []
+        self.tables = 0
+        self.found: dict[ImportedBandwidth, None] = {}  # without repeated tables
+        self.audit = ""
+
+    def read(self, line: LogLine, skipped: Skipped) -> None:
+        text = line.text
+        if (rank := _RANK.search(text)) is not None:
+            self.ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
+            self.groups.add(rank[3] or "0")
+        elif _SURE.search(text):
+            self.columns, self.tables = _columns(text), self.tables + 1
+        elif self.columns and _ROW.match(text):
+            made = list(_bandwidths(_tokens(text, self.columns), self.columns))
+            self.found.update(dict.fromkeys(made))
+            if not made:
+                skipped.add(line)
+        elif (failed := _FAILED.search(text)) is not None:
+            self.audit = f"nccl-tests found wrong values: out of bounds {failed[1]}"
+        self.collectives.update(name[1] for name in _NAME.finditer(text))
+
+    def devices(self) -> set[int]:
+        """Ranks of the log. Raises Refused for bandwidths that are of no number of devices."""
+        ranks = self.ranks
+        if any(len(said) > 1 for said in ranks.values()):
+            raise Refused(
+                "has several Rank 0: as many runs of one process, built without MPI (make MPI=1), whose "
+                "bandwidths are of no network; of runs after each other, split the log"
+            )
+        if ranks and sorted(ranks) != list(range(len(ranks))):
+            raise Refused(f"lacks lines of ranks: the largest is {max(ranks)}, {len(ranks)} are there")
+        if len(self.groups) > 1:
+            raise Refused(f"has {len(self.groups)} groups at once (NCCL_TESTS_SPLIT), which share the network")
+        places = [place.groups() for said in ranks.values() if (place := _PLACE.search(min(said)))]
+        if len(set(places)) < len(places):
+            raise Refused("has two ranks on one GPU: its bandwidths are of no number of devices")
+        return {len(ranks)} if ranks else set()
+
+
+def _read(lines: Iterable[LogLine], given: Given) -> Found:
+    skipped, log = Skipped(), _Log()
+    for line in lines:
+        log.read(line, skipped)
+    if log.tables > 1 and len(log.collectives) > 1:
+        raise Refused(f"has tables of several collectives ({', '.join(sorted(log.collectives))}): split it")
+    if log.tables > 1 and _apart(log.found) > 1 + APART:
+        raise Refused("has tables whose times differ by over 20 %, of several runs: split it")
+    named = min(log.collectives) if len(log.collectives) == 1 else ""
+    found = [replace(one, collective=named) for one in log.found]
+    devices = _counted(log.devices(), found, given, " (no Rank lines)")
+    found = [replace(one, world_size=devices) for one in once(found)]
+    if log.audit and not any(one.wrong for one in found):  # no line shows where
+        found = [replace(one, audit=log.audit) for one in found]
+    return Found(bandwidths=tuple(found), notes=skipped.notes())
+
+
+def _apart(found: Iterable[ImportedBandwidth]) -> float:
+    """Largest over least time of a size that several tables have: the median over sizes, 1 without any."""
+    by_size: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    for one in found:
+        by_size[one.size_bytes, one.in_place, one.dtype, one.redop].append(one.time_s)
+    return median([max(times) / min(times) for times in by_size.values() if len(times) > 1] or [1.0])
+
+
+def _columns(text: str) -> list[str]:
+    """The header's names, empty if damaged. Raises Refused for CPU times."""
+    columns = text.replace("#wrong", "wrong").lstrip("# ").split()
+    if "cputime" in columns:
+        raise Refused("has CPU times (-C 1), which are not the collective's: run it without -C")
+    return columns if "time" in columns else []
+
+
+def _tokens(text: str, columns: list[str]) -> list[str]:
+    """Date and time are two words in the last column `timestamp`."""
+    tokens = text.split()
+    if columns[-1] != "timestamp":
+        return tokens
+    return tokens[:-2] if _DATE.match(" ".join(tokens[-2:])) else []
+
+
+def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[ImportedBandwidth]:
+    """Empty if the columns do not match the header."""
+    places, time = columns.count("time"), columns.index("time")
+    width = (len(columns) - (columns[-1] == "timestamp") - time) // places
+    left, right = tokens[: -places * width], tokens[-places * width :]
+    if width < 3 or not 2 <= len(left) <= time or len(tokens) < places * width + 2:
+        return
+    groups = [right[place * width : (place + 1) * width] for place in range(places)]
+    words = [one for one in left[2:] if not one.lstrip("-").isdigit()]
+    if not all(map(_is_whole, groups)) or not all(one.isdigit() for one in left[:2]):
+        return
+    for in_place, group in enumerate(groups):
+        said = group[3] if width > 3 and columns[time + 3] == "wrong" else "N/A"
+        wrong = int(number(said)) if _NUMBER.fullmatch(said) else None  # may be written as 1.04858e+06
+        dtype, redop = [*words, "", ""][:2]
+        yield bandwidth("nccl_tests", "", 0, left[0], group[:3], dtype, redop, bool(in_place), wrong)
+
+
+def _is_whole(group: Sequence[str]) -> bool:
+    return all(map(_NUMBER.fullmatch, group[:3])) and CUT not in "".join(group) and float(group[0]) > 0
+
+
+NCCL_TESTS = Tool("nccl_tests", ("busbw",), _SURE, _read)
 
 
 # ---------------------------------------------------------------- rccl-tests
 # Reporter of github.com/ROCm/rccl-tests. Ranks are processes, each with gpusPerRank devices. Later versions write
 # a list.
 
-_RCCL = re.compile(r'\{[^{}]*"busBw"[^{}]*\}')
+_OBJECT = re.compile(r'\{[^{}]*"busBw"[^{}]*\}')
+_NAMES = {name.replace("_", ""): name for name in COLLECTIVES}
+_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 def _read_rccl(lines: Iterable[LogLine], given: Given) -> Found:
     skipped, found = Skipped(), list[ImportedBandwidth]()
     for line in lines:
-        objects = _RCCL.findall(line.text)
+        objects = _OBJECT.findall(line.text)
         try:
-            found += [_check(_of_rccl(json.loads(one), given)) for one in objects]
+            found += [_of_rccl(json.loads(one)) for one in objects]
         except _DAMAGED:
             objects = []
         if not objects and '"size"' in line.text:
             skipped.add(line)
-    if len({(one.collective, one.world_size) for one in found}) > 1:
+    said = {one.world_size for one in found}
+    if len({one.collective for one in found}) > 1 or len(said) > 1:
         raise Refused("has several collectives or numbers of devices: split it")
+    if found:
+        _counted(said, found, given)
     return Found(bandwidths=once(found), notes=skipped.notes())
 
 
-def _of_rccl(one: dict[str, Any], given: Given) -> ImportedBandwidth:
+def _of_rccl(one: dict[str, Any]) -> ImportedBandwidth:
     devices = int(one["ranks"]) * int(one["gpusPerRank"]) if "ranks" in one else int(one["gpus"])
     times = [one[name] for name in ("time", "algBw", "busBw")]
-    wrong = int(one["wrong"]) if str(one["wrong"]).isdigit() else None
-    devices, place = world_size([devices], given), bool(one["inPlace"])
-    name = _collective(one["name"])
-    return bandwidth("rccl_tests", name, devices, one["size"], times, one["type"], one["redop"], place, wrong)
-
-
-RCCL = Tool("rccl_tests", ('"busBw"',), re.compile(r'"inPlace":\s*[01],.*"busBw":\s*[\d.]'), _read_rccl)
-
-
-# ---------------------------------------------------------------- NCCL Inspector
-# ext-profiler/inspector of github.com/NVIDIA/nccl: each rank dumps each collective of a program. The row of a size
-# is the dump with the lower median bandwidth.
-
-# collective, devices, bytes
-_Key = tuple[str, int, int]
-_DUMP = re.compile(r'\{.*"coll_perf".*\}')
-
-
-def _read_inspector(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped = Skipped()
-    dumps: dict[_Key, array[float]] = defaultdict(lambda: array("d"))
-    for line in lines:
-        if "coll_perf" not in line.text:
-            continue
-        try:
-            one = _check(_of_dump(_object(line.text), given))
-        except _DAMAGED:
-            skipped.add(line)
-            continue
-        said = (one.busbw_gbytes_per_s, one.algbw_gbytes_per_s, 1e6 * one.time_s)
-        dumps[one.collective, one.world_size, one.size_bytes].extend(said)
-    notes = ("collectives of a program, each dumped by its ranks: the row is the lower median",)
-    return Found(bandwidths=tuple(_middles(dumps)), notes=(*notes, *skipped.notes()) if dumps else ())
-
-
-def _object(text: str) -> dict[str, Any]:
-    if (whole := _DUMP.search(text)) is None:
+    wrong_values = str(one.get("wrong", one.get("#wrong")))
+    wrong = int(wrong_values) if wrong_values.isdigit() else None
+    said = one["name"]
+    name = _NAMES.get(said.lower().replace("_", "").removesuffix("perf"), said)
+    made = bandwidth(
+        "rccl_tests", name, devices, one["size"], times, one["type"], one["redop"], bool(one["inPlace"]), wrong
+    )
+    if not (made.time_s > 0 and made.algbw_gbytes_per_s > 0):
         raise ValueError
-    found: dict[str, Any] = json.loads(whole[0])
-    return found
+    return made
 
 
-def _middles(dumps: dict[_Key, array[float]]) -> Iterator[ImportedBandwidth]:
-    for (collective, devices, size_bytes), each in sorted(dumps.items()):
-        rows = np.frombuffer(each).reshape(-1, 3)
-        middle = rows[np.argsort(rows[:, 0], kind="stable")[(len(rows) - 1) // 2]]
-        yield bandwidth("nccl_inspector", collective, devices, size_bytes, middle[::-1].tolist())
-
-
-def _of_dump(one: dict[str, Any], given: Given) -> ImportedBandwidth:
-    said = one["coll_perf"]
-    if said.get("coll_timing_source") == "collective_cpu":
-        raise Refused("has times of the host (collective_cpu), which are not the collective's")
-    devices = world_size([int(one["header"]["n_ranks"])], given)
-    times = [said[f"coll_{name}"] for name in ("exec_time_us", "algobw_gbs", "busbw_gbs")]
-    return bandwidth("nccl_inspector", _collective(said["coll"]), devices, said["coll_msg_size_bytes"], times)
-
-
-INSPECTOR = Tool("nccl_inspector", ("coll_perf",), re.compile(r'"coll_perf":\s*\{'), _read_inspector)
+RCCL_TESTS = Tool("rccl_tests", ('"busBw"',), re.compile(r'(?=.*"inPlace":\s*[01]).*"busBw":\s*[\d.]'), _read_rccl)

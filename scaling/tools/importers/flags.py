@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,16 +12,18 @@ import typer
 from msgspec.structs import replace
 from typer import Argument, Option
 
-from scaling.command import command
+from scaling.command import command, show
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
+from scaling.tools.importers import generic, table
 from scaling.tools.importers.engine import as_degrees, as_text
-from scaling.tools.importers.logs import Given
-from scaling.tools.importers.tools import TOOLS
+from scaling.tools.importers.logs import Form, Given
+from scaling.tools.importers.tools import TOOLS, forms
 
 NAME = "scaling import"
+READERS = (*TOOLS, generic.NAME, table.NAME)
 EPILOG = (
-    f"Tools: {', '.join(TOOLS)}. Rows are marked IMPORTED: they have no interval unless several logs are of one "
+    f"Tools: {', '.join(READERS)}. Rows are marked IMPORTED: they have no interval unless several logs are of one "
     "cell, and are never ranked.\n\nExit codes: 0 written, 2 a log or a flag was refused and nothing is written."
 )
 
@@ -44,9 +47,31 @@ _PARALLELISM = Option(
 )
 _SPEED_OF = Option(
     "--speed-of",
-    help="worker or all: whose speed a line of mxnet, aws_fsdp, tf_official or mlperf is, if no line proves it.",
+    help="worker or all: whose speed a line of mxnet or mlperf is, if no line proves it.",
     metavar="WHOSE",
 )
+_RATE = Option(
+    "--rate",
+    help="Read any log: a regular expression with a group, 'tok/s: ([\\d.,]+k?)'. Of a table: the column.",
+    metavar="REGEX",
+    show_default=False,
+)
+_UNIT = Option(
+    "--unit", help=f"What --rate counts: {', '.join(generic.UNITS)}.", metavar="NAME", show_default=False
+)
+_PER_DEVICE = Option("--per-device", help="--rate is of one device.")
+_STEP = Option("--step", help="A regular expression whose group is the step.", metavar="REGEX", show_default=False)
+_SAME = Option("--same-work", help="The logs are of one model, batch rule, precision and parallelism.")
+_BASE = Option("--base", help="Efficiency is relative to N devices.", metavar="N", show_default="1, or the fewest")
+
+
+def _show_forms(asked: bool) -> None:
+    if asked:
+        show("".join(f"{line}\n" for tool in TOOLS.values() for line in forms(tool)))
+        raise typer.Exit
+
+
+_LIST = Option("--list", help="Show the lines of each tool.", callback=_show_forms, is_eager=True)
 
 app = typer.Typer(add_completion=False)
 
@@ -57,6 +82,8 @@ class Asked(Record, frozen=True, kw_only=True):
     logs: tuple[tuple[Path, Given], ...]
     output: Path
     tool: str | None = None
+    same_work: bool = False
+    base: int = 0
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -76,6 +103,13 @@ def importers(
     precision: Annotated[str, _PRECISION] = "",
     parallelism: Annotated[str, _PARALLELISM] = "",
     speed_of: Annotated[Literal["worker", "all"] | None, _SPEED_OF] = None,
+    rate: Annotated[str, _RATE] = "",
+    unit: Annotated[str, _UNIT] = "",
+    per_device: Annotated[bool, _PER_DEVICE] = False,
+    step: Annotated[str, _STEP] = "",
+    same_work: Annotated[bool, _SAME] = False,
+    base: Annotated[int | None, _BASE] = None,
+    list_: Annotated[bool, _LIST] = False,  # noqa: ARG001  # its callback has ended the command
 ) -> Asked:
     """Read logs of other benchmarks into a run that scaling report shows, its rows marked IMPORTED.
 
@@ -87,10 +121,16 @@ def importers(
         python -m scaling import LOG:4 -o RUN
     It also lacks its batch per device and precision:
         python -m scaling import LOG:4:batch=32:precision=fp32 -o RUN
+    Three logs of one work to one table, relative to 8 devices:
+        python -m scaling import A.log:8 B.log:64 C.log:512 --same-work --base 8 -o RUN
+    A log of any program:
+        python -m scaling import LOG:8 --rate 'tok/s: ([\\d.]+)' --unit tokens -o RUN
     """
-    if tool is not None and tool not in TOOLS:
-        raise UsageError(f"--tool {tool}: {near(tool, TOOLS)}")
-    for flag, value in (("--world-size", world_size), ("--batch-size", batch_size)):
+    if tool is not None and tool not in READERS:
+        raise UsageError(f"--tool {tool}: {near(tool, READERS)}")
+    if str(output).startswith("-"):
+        raise UsageError(f"--output {output}: a folder's name does not begin with a dash")
+    for flag, value in (("--world-size", world_size), ("--batch-size", batch_size), ("--base", base)):
         if value is not None and value < 1:
             raise UsageError(f"{flag} {value}: must be 1 or more")
     if parallelism and not as_degrees(parallelism):
@@ -102,8 +142,22 @@ def importers(
         precision=precision.strip(),
         parallelism=as_text(as_degrees(parallelism)),
         speed_of=speed_of or "",
+        form=_form(rate, unit, per_device, step),
     )
-    return Asked(logs=tuple(of_one(log, given) for log in logs), output=output, tool=tool)
+    each = tuple(of_one(log, given) for log in logs)
+    return Asked(logs=each, output=output, tool=tool, same_work=same_work, base=base or 0)
+
+
+def _form(rate: str, unit: str, per_device: bool, step: str) -> Form:
+    """Raises UsageError for a form that cannot be used."""
+    if unit and unit not in generic.UNITS:
+        raise UsageError(f"--unit {unit}: {near(unit, generic.UNITS)}")
+    for flag, text in (("--rate", rate), ("--step", step)):
+        try:
+            re.compile(text)
+        except re.error as why:
+            raise UsageError(f"{flag} '{text}': {why}") from None
+    return Form(rate=rate, unit=unit, per_device=per_device, step=step)
 
 
 # ---------------------------------------------------------------- LOG:N:batch=B

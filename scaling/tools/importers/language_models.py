@@ -1,4 +1,4 @@
-"""Trainers of language models: Megatron-LM, GPT-NeoX, NeMo, MaxText, DeepSpeed.
+"""Trainers of language models: Megatron-LM, GPT-NeoX, NeMo, MaxText, DeepSpeed, llm.c, nanoGPT.
 
 The batch of a device is that of a data-parallel rank: devices that share a split model count as one.
 """
@@ -13,21 +13,16 @@ import numpy as np
 
 from scaling.tools.importers.engine import (
     Grammar,
-    Launch,
-    Line,
-    Unfinished,
     Value,
     degrees,
-    form,
     of_all,
     of_device,
     per_step,
-    ratios,
-    sizes,
     split,
 )
+from scaling.tools.importers.launch import Launch, Line, Unfinished, form
 from scaling.tools.importers.lines import LogLine
-from scaling.tools.importers.logs import Refused, number
+from scaling.tools.importers.logs import Refused
 
 _FIRST = "the first line is left out"
 
@@ -52,26 +47,14 @@ def accumulated(launch: Launch) -> list[int]:
 
 # ---------------------------------------------------------------- Megatron-LM
 # `training_log` of github.com/NVIDIA/Megatron-LM, also of Bridge, AMD's Primus and Megatron-DeepSpeed. Primus adds
-# a mean after a slash. Timers stop during validation and checkpoints. The last rank prints. Megatron-DeepSpeed
-# prints samples/s of all devices and tokens/s of one (tgs), whose ratio is the number of devices. Its sequence
-# parallelism splits a sequence as context parallelism does. GPT-NeoX prints samples/s of all devices in front.
+# a mean after a slash. Timers stop during validation and checkpoints. The last rank prints. The sequence
+# parallelism of Megatron-DeepSpeed splits a sequence as context parallelism does. GPT-NeoX prints samples/s of all
+# devices in front.
 
 
 def _degree(name: str, said: str) -> Line:
     said = said.replace("_", "[-_]")
     return form("parallel", rf"(?<![\w-]){said}[-_]parallel[-_ ]size(?: \.+|:|=) *(?P<{name}>[1-9]\d*)(?:,|\s*$)")
-
-
-_HALF = 0.0005
-
-
-def _devices(launch: Launch) -> dict[int, LogLine | None]:
-    said, lengths = sizes(launch), list(launch.integers("sequence_length"))
-    tgs, samples = (number(launch.last.get(name, "0")) for name in ("_tgs", "_samples"))
-    found = ratios(samples, tgs, _HALF, *lengths) if len(lengths) == 1 else set()
-    if len(found) == 1:
-        said |= dict.fromkeys(found - said.keys())
-    return said
 
 
 def _quantised(launch: Launch) -> Iterable[str]:
@@ -87,12 +70,9 @@ def _of_megatron(launch: Launch) -> Value:
 MEGATRON = Grammar(
     name="megatron",
     splits=True,
-    marks=("elapsed time per iteration (",),
-    sure=r"iteration +\d+/ *\d+ \|.* elapsed time per iteration \(m?s\): *[\d.]+",
     unit="samples",
     lacks="has no whole line with a time and its global batch size",
     value=_of_megatron,
-    sizes=_devices,
     batches=of_global,
     precisions=_quantised,
     lines=(
@@ -112,9 +92,6 @@ MEGATRON = Grammar(
         form("model_parallel_size", r"(?:^|\s)model_parallel_size \.+ <tp>\.{3,}"),
         form("pipe_parallel_size", r"(?:^|\s)pipe_parallel_size \.+ (?P<pp>[1-9]\d*)\.{3,}"),
         form("precision", r"(?:^|\s)precision \.+ (?P<precision>\w+)\.{5,}"),
-        form("(tgs)", r"samples per second: <_samples> \| tokens per gpu per second \(tgs\): <_tgs> \|"),
-        form("actual seqlen", r" actual seqlen: *<sequence_length> \|"),
-        form("seq_length", r"(?:^|\s)seq_length \.{5,} <sequence_length>\s*$"),
         form("nan iterations", r"number of (?P<loss>nan) iterations: *[1-9]\d* \|"),
         form("using world size", r"using world size: *<world_size>,", begins=True),
         form("world_size", r"(?:^|\s)world_size \.{25,} <world_size>\s*$"),
@@ -148,8 +125,6 @@ def _groups(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 NEMO = Grammar(
     name="nemo",
     splits=True,
-    marks=("train_step_timing in s",),
-    sure=r"iteration \d+/\d+ \|.* train_step_timing in s: [\d.]+",
     unit="samples",
     data="train_step_timing in s",
     no_data="iteration 0/",
@@ -188,8 +163,6 @@ def _of_maxtext(launch: Launch) -> list[int]:
 MAXTEXT = Grammar(
     name="maxtext",
     splits=True,
-    marks=("completed step: ",),
-    sure=r"\bcompleted step: \d+, seconds: [\d.]+",
     unit="tokens",
     data="Tokens/s/device",
     lacks="has no line with Tokens/s/device: versions before 2024 and steps of a batch that grows lack it",
@@ -236,8 +209,6 @@ def _running(launch: Launch) -> Value:
 
 DEEPSPEED = Grammar(
     name="deepspeed",
-    marks=("SamplesPerSec=",),
-    sure=r"\d, (?:RunningAvg)?SamplesPerSec=[\d.]+",
     unit="samples",
     value=_running,
     batches=accumulated,
@@ -261,5 +232,78 @@ DEEPSPEED = Grammar(
         form("gradient_accum", r"gradient_accumulation_steps \.+ <accumulation>\s*$"),
         form("train_batch_size", r"train_batch_size \.+ <global_batch>\s*$"),
         form(" .", r"(?P<precision>bfloat16|float16|fp16)_(?:enabled|config) \.+ (?:enabled=)?True\b"),
+    ),
+)
+
+
+# ---------------------------------------------------------------- llm.c
+# github.com/karpathy/llm.c: the CUDA program prints an exponential mean of all processes' tokens, the PyTorch
+# and the fp32 programs those of the step.
+
+
+def _sequences(launch: Launch) -> list[int]:
+    tokens, each = launch.only("global_tokens"), launch.only("sequence_length") * launch.devices
+    return [tokens // each] if tokens and each and tokens % each == 0 else []
+
+
+def _parameters(launch: Launch) -> list[str]:
+    return [f"{count} parameters" for count in launch.texts("parameters")]
+
+
+LLM_C = Grammar(
+    name="llm_c",
+    unit="tokens",
+    value=of_all("step", "the tok/s of all processes; the first step that was logged is left out"),
+    batches=_sequences,
+    models=_parameters,
+    lines=(
+        form(" tok/s", r"step +<step>/\d+(?: \||:) (?:train )?loss <loss> .*[|,] <rate> tok/s"),
+        form("Parameter  ", r"^Parameter  Value$", begins=True),
+        form("sequence length T", r"^sequence length T  <sequence_length>$"),
+        form("total batch size", r"^total batch size  <global_tokens>$"),
+        form("num_processes", r"^num_processes  <world_size>$"),
+        form("precision", r"^precision  <precision>$"),
+        form("num_parameters", r"^num_parameters  <parameters>$"),
+    ),
+)
+
+
+# ---------------------------------------------------------------- nanoGPT
+# github.com/karpathy/nanoGPT: the time of an iteration, which includes an evaluation before it.
+
+
+def _iterations(launch: Launch) -> Value:
+    tokens = launch.only("global_tokens")
+    if not tokens:
+        raise Refused("does not say its tokens per iteration")
+    skipped = launch.integers("evaluated")
+    of_each = launch.rates["ms"].values()
+    each = [
+        ms
+        for one in of_each
+        for place, ms in [*zip(one.places, one.rates, strict=True)][1:]
+        if place not in skipped
+    ]
+    if not each:
+        raise Unfinished("has only its first iteration, or iterations that include an evaluation")
+    notes = "tokens per iteration / time; iterations that include the start or an evaluation are left out"
+    return 1000 * tokens / launch.median(each), (notes,)
+
+
+NANOGPT = Grammar(
+    name="nanogpt",
+    unit="tokens",
+    data="ms, mfu",
+    value=_iterations,
+    batches=_sequences,
+    models=_parameters,
+    lines=(
+        form(": loss ", r"\biter <step>: loss <loss>, time (?P<ms>\d+\.\d\d)ms\b"),
+        form(": train loss ", r"\bstep (?P<evaluated>\d+): train loss \S+, val loss"),
+        form("Overriding", r"^Overriding", begins=True),
+        form("tokens per iteration", r"tokens per iteration will be: <global_tokens>\s*$", begins=True),
+        form("number of parameters", r"number of parameters: (?P<parameters>[\d.]+M)\s*$"),
+        form("block_size = ", r"^(?:Overriding: )?block_size = <sequence_length>\b"),
+        form("dtype = ", r"^(?:Overriding: )?dtype = '?(?P<precision>\w+)"),
     ),
 )

@@ -11,9 +11,10 @@ import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from io import BytesIO
-from itertools import count, repeat
+from itertools import count, islice, repeat
+from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,22 +112,6 @@ def _cleaned(data: bytes) -> str:
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
-# digits of a number that a terminal wrapped
-_REST, _MOST_REST = re.compile(rf"[\d.,]+\s*{CUT}?$"), 20
-
-
-def marked(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Mark a line as cut if the next one may be the rest of a number that a terminal wrapped."""
-    before: LogLine | None = None
-    for one in lines:
-        if before is not None:
-            is_rest = len(one.text) <= _MOST_REST and before.text[-1:].isdigit() and _REST.match(one.text)
-            yield before._replace(text=before.text + CUT) if is_rest else before
-        before = one
-    if before is not None:
-        yield before
-
-
 # ---------------------------------------------------------------- tags
 
 # mpirun -tag-output `[1,3]<stdout>:`, PRRTE `[job@1,3]<stdout>: `, SageMaker `[1,mpirank:3,algo-1]<stdout>:`,
@@ -150,8 +135,7 @@ _TAGS = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)[ \t](?:" + _UNIT + ")?",
     r">[ \t]?",  # quotes of mail and Markdown
 )
-# The start of a line with its tags.
-_START = re.compile(rf"\n((?:[ \t]*(?:{'|'.join(_TAGS)}))*)")
+_EACH_TAG = tuple(re.compile(rf"\n[ \t]*(?:{tag})") for tag in _TAGS)
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)[\w ]*$")
 # What a block with tags has; faster than a look at each line.
 _MAY_BE_TAG = re.compile(rf"\n[ \t]*(?:{'|'.join(_TAGS)}|\||```|~~~)")
@@ -164,12 +148,28 @@ _CELL = re.compile(r"(?<!\\)\|")
 _REPEATED = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray .*\))?\s*$")
 
 
-def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
-    first = 1
+# a number that a terminal wrapped: its rest is a line
+_WRAPPED = re.compile(rf"\n(?<=\d\n)(?=[\d.,]{{1,20}}\s*{CUT}?(?:\n|$))")
+
+
+def of_blocks(found: Iterable[str], wraps: bool = True) -> Iterator[LogLine]:
+    """Yield the lines. If a terminal `wraps` them, a line is marked as cut before the rest of its number."""
+    first, held, rank = 1, "", None
     for block in found:
         ranks, texts = untagged(block)
-        yield from map(LogLine, count(first), ranks, texts)
-        first += len(texts)
+        if held:
+            ranks, texts = [rank, *islice(ranks, len(texts))], [held, *texts]
+        joined = "\n".join(texts)
+        if wraps and _WRAPPED.search(joined) is not None:
+            texts = _WRAPPED.sub(f"{CUT}\n", joined).split("\n")
+        each = [*map(LogLine, count(first), ranks, texts)]
+        first, rank, held = first + len(texts) - 1, each[-1].rank, each.pop().text
+        yield from each
+        if not held:
+            yield LogLine(first, rank, held)
+            first += 1
+    if held:
+        yield LogLine(first, rank, held)
 
 
 def untagged(block: str) -> tuple[Iterable[int | None], Sequence[str]]:
@@ -177,12 +177,21 @@ def untagged(block: str) -> tuple[Iterable[int | None], Sequence[str]]:
     lines = f"\n{block}".removesuffix("\n")
     if _MAY_BE_TAG.search(lines) is None:
         return repeat(None), lines.split("\n")[1:]
-    _, *parts = _START.split(lines)
-    tags, texts = parts[::2], parts[1::2]
-    bare = "\n".join(texts)
+    tags, bare = [""] * lines.count("\n"), lines
+    while present := tuple(place for place, tag in enumerate(_EACH_TAG) if tag.search(bare)):
+        _, *parts = _starts(present).split(bare)
+        tags, texts = list(map(add, tags, parts[::2])), parts[1::2]
+        bare = "\n" + "\n".join(texts)
+    texts = bare.split("\n")[1:]
     if any(sign in bare for sign in ("<std", "|", "```", "~~~", "across cluster]")):
         texts = list(map(_bare, tags, texts))
     return [_rank(tag) if tag else None for tag in tags], texts
+
+
+@cache
+def _starts(present: tuple[int, ...]) -> re.Pattern[str]:
+    """The start of a line with its tags, of those that a block has."""
+    return re.compile(rf"\n((?:[ \t]*(?:{'|'.join(_TAGS[place] for place in present)}))*)")
 
 
 def _bare(tags: str, text: str) -> str:

@@ -6,13 +6,13 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.records.run import ImportedBandwidth, ImportedRow, ImportedUnit
+from scaling.records.run import ImportedBandwidth, ImportedRow
 from scaling.text import counted, one_line
 from scaling.tools.importers.lines import CUT, LogLine
 
@@ -30,7 +30,7 @@ class Rows:
         self._rows: dict[ImportedRow, tuple[ImportedRow, array[float]]] = {}
 
     def add(self, one: ImportedRow) -> None:
-        key = replace(one, model=one.model.casefold(), rate=None, notes=())
+        key = replace(one, model=one.model.casefold(), rate=None, notes=(), steps=0, spread=None)
         self._rows.setdefault(key, (one, array("d")))[1].append(one.rate or 0.0)
 
     def __iter__(self) -> Iterator[ImportedRow]:
@@ -65,6 +65,15 @@ class Refused(UsageError):
     """A log that cannot become a row. The caller adds the log's name."""
 
 
+class Form(Record, frozen=True, kw_only=True):
+    """The form of the rates of a log that no tool is known for: `--rate` and the flags with it."""
+
+    rate: str = ""
+    unit: str = ""
+    per_device: bool = False
+    step: str = ""
+
+
 class Given(Record, frozen=True, kw_only=True):
     """Values from the command line for logs that lack them; 0 and "" if not given."""
 
@@ -75,6 +84,7 @@ class Given(Record, frozen=True, kw_only=True):
     # `tp=4,pp=2`; `tp=1` for a model that is not split
     parallelism: str = ""
     speed_of: SpeedOf = ""
+    form: Form = Form()
 
 
 class Trace(NamedTuple):
@@ -138,14 +148,15 @@ def agreed(said: Iterable[_Said], given: _Said, flag: str, what: str) -> _Said |
     where = said if isinstance(said, Mapping) else {}
     values = sorted(set(said))
     if len(values) > 1:
-        shown = ", ".join(f"{value}{_at(where.get(value), text=False)}" for value in values[:4])
+        shown = ", ".join(f"{value}{at(where.get(value), text=False)}" for value in values[:4])
         raise Refused(f"says several {what}: {shown}; split the log by launch")
     if values and given and values[0] != given:
-        raise Refused(f"{flag} {given}: the log says {values[0]}{_at(where.get(values[0]))}")
+        raise Refused(f"{flag} {given}: the log says {values[0]}{at(where.get(values[0]))}")
     return values[0] if values else given or None
 
 
-def _at(line: LogLine | None, text: bool = True) -> str:
+def at(line: LogLine | None, text: bool = True) -> str:
+    """Name a line for a reason."""
     if line is None:
         return ""
     return f" (line {line.number}: {_short(line.text.strip())})" if text else f" (line {line.number})"
@@ -177,45 +188,27 @@ def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
 def row(
     given: Given,
     *,
-    tool: str,
-    unit: ImportedUnit,
     rate: float | None,
-    devices: int,
     models: Iterable[str] = (),
     batches: Iterable[int] = (),
     precisions: Iterable[str] = (),
-    device_kinds: Iterable[str] = (),
-    frameworks: Iterable[str] = (),
-    variables: Iterable[str] = (),
     parallelism: str = "",
-    synchronous: bool = True,
-    failed: str = "",
-    audit: str = "",
-    notes: Iterable[str] = (),
+    **facts: Any,
 ) -> ImportedRow:
-    """Build the row of a cell from a log and the command line. Raises Refused."""
+    """Build the row of a cell from a log and the command line; `facts` are other fields. Raises Refused."""
     if rate is not None and not 0 < rate < MOST_RATE:
         raise Refused(f"has a rate of {rate:g}, which is impossible")
     batch = agreed(batches, given.batch_size, "--batch-size", "batch sizes") or 0
     if batch > MOST_COUNT:
         raise Refused(f"has {batch} samples per device, which is impossible")
     return ImportedRow(
-        tool=tool,
         log="",
-        unit=unit,
         rate=rate,
-        world_size=devices,
         model=name(models, given.model, "--model", "models"),
         batch_size=batch,
         precision=name(map(_precision, precisions), _precision(given.precision), "--precision", "precisions"),
-        device_kind=name(device_kinds, "", "", "kinds of devices"),
-        framework=name(frameworks, "", "", "frameworks"),
-        variables=name(variables, "", "", "ways to place variables"),
         parallelism=agreed(filter(None, [parallelism]), given.parallelism, "--parallelism", "parallelisms") or "",
-        synchronous=synchronous,
-        failed=failed,
-        audit=audit,
-        notes=tuple(notes),
+        **facts,
     )
 
 

@@ -1,103 +1,32 @@
-"""Importers for MXNet's Speedometer and for the table of its benchmark script.
+"""MXNet's Speedometer.
 
-Rates of several speakers are added. A single speaker may print its own rate or the job's: rate times seconds of an
-epoch is the process's share of the data set, or the whole. Otherwise the log is refused.
+Rates of several speakers are added. A single speaker of several may print its own rate or the job's: `--speed-of`
+says which.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from scaling.records.run import ImportedRow
-from scaling.text import one_line
-from scaling.tools.importers.engine import SHIFT, Grammar, Launch, Rates, Unfinished, Value, form
-from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import (
-    APART,
-    NUMBER,
-    Found,
-    Given,
-    Refused,
-    Skipped,
-    Tool,
-    agreed,
-    compiled,
-    number,
-    row,
-    world_size,
-)
-
-# ---------------------------------------------------------------- table of the benchmark script
-
-
-_SURE_BENCHMARK = re.compile(r"^\s*num_gpus\s*,\s*img_per_sec\s*$")
-
-_TABLE_ROW = compiled(r"^ *(\d+) *, *", NUMBER, " *$")
-
-
-def _read_benchmark(lines: Iterable[LogLine], given: Given) -> Found:
-    """The table has neither model nor batch size."""
-    skipped, in_table = Skipped(), False
-    said: dict[str, Counter[str]] = defaultdict(Counter)
-    for line in lines:
-        if in_table and (found := _TABLE_ROW.search(line.text)) is not None:
-            said[found[1]][found[2]] += 1
-        elif _SURE_BENCHMARK.search(line.text):
-            in_table = True
-        elif in_table and CUT in line.text:
-            skipped.add(line)
-        elif in_table and line.text.strip():
-            raise Refused(f"line {line.number} is not of its table: {one_line(line.text)[:60]}")
-    rows = tuple(_table_row(int(devices), _middle(rates), given) for devices, rates in said.items())
-    return Found(rows=rows, notes=skipped.notes())
-
-
-def _middle(rates: Counter[str]) -> float:
-    low, high = (pick(map(number, rates)) for pick in (min, max))
-    if high > (1 + APART) * low:
-        raise Refused(f"has rates from {low:g} to {high:g} of one number of devices: split it")
-    left = (rates.total() + 1) // 2
-    for text in sorted(rates, key=number):
-        left -= rates[text]
-        if left <= 0:
-            break
-    return number(text)
-
-
-def _table_row(devices: int, rate: float, given: Given) -> ImportedRow:
-    return row(given, tool="mxnet_benchmark", unit="images", rate=rate, devices=world_size([devices], given))
-
-
-BENCHMARK = Tool("mxnet_benchmark", ("num_gpus",), _SURE_BENCHMARK, _read_benchmark)
-
-
-# ---------------------------------------------------------------- Speedometer
+from scaling.tools.importers.engine import Grammar, Value
+from scaling.tools.importers.launch import Launch, Rates, Unfinished, form
+from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.logs import Refused, agreed, world_size
 
 _LACKS = "has no whole line with a speed of training (the speed of its feed, --test-io, is none)"
 _SAYS = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,()]+)")
-_COST = compiled(r"(?:Node\[(\d+)\].*?)?Epoch\[(\d+)\].*?Time cost=", NUMBER)
-_TRAINING_COST = compiled(r"\[Epoch (\d+)\] Training cost: ", NUMBER)
 _NODE = re.compile(r"Node\[(\d+)\]")
 _LAYERED = ("resnet", "resnext", "vgg")
-# largest relative difference between rate x seconds and the samples of an epoch; for speeds of single batches
-_AUDIT, _OF_A_BATCH = 0.004, 0.05
-_MOST_EPOCHS = 64
 
 
 def _said(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     text = line.text
     if "Namespace(" in text or "start with arguments" in text:
         yield _arguments(line, launch)
-    elif "Training cost: " in text and (cost := _TRAINING_COST.search(text)) is not None:
-        yield {"training_cost": f"{cost[1]} {cost[2].replace(',', '')}"}
-    elif "Time cost=" in text and (cost := _COST.search(text)) is not None:
-        yield {"cost": f"{line.rank} {cost[1]} {cost[2]} {cost[3].replace(',', '')}"}
 
 
 def _arguments(line: LogLine, launch: Launch) -> Mapping[str, Any]:
@@ -197,10 +126,15 @@ def _rate(launch: Launch) -> Value:
         total = sum(map(_steady, launch.distinct(_metric(launch))))
         return total, (*notes, f"the sum of {spoke} workers' own rates")
     alone = _steady(launch.distinct(_metric(launch))[0])
+    launch.median(launch.distinct(_metric(launch))[0].later(by_epoch=True))
     if workers == 1:
         return alone, notes
-    if (launch.given.speed_of or _audited(launch, workers)) == "all":
+    if launch.facts["gluon_rank"] or launch.given.speed_of == "all":
         return alone, (*notes, "one worker tells the rate of all")
+    if not launch.given.speed_of:
+        raise Refused(
+            "does not tell whether a speed is of one worker or of all: say --speed-of worker or --speed-of all"
+        )
     return alone * workers, (*notes, f"one worker's own rate x {workers}")
 
 
@@ -211,66 +145,18 @@ def _steady(rates: Rates) -> float:
         later = rates.later()
     if not later.size:
         raise Unfinished("has only the first window of an epoch of a worker, which includes the start")
-    return float(np.median(later, overwrite_input=True))
+    return float(np.median(later))
 
 
-def _audited(launch: Launch, workers: int) -> str:
-    """`all` or `worker`, from rate x seconds of an epoch; Horovod's Gluon example counts all. Raises Refused."""
-    if launch.facts["gluon_rank"]:
-        return "all"
-    examples = launch.only("num_examples")
-    for samples in _epochs(launch):
-        if examples and abs(samples - examples) <= _AUDIT * examples:
-            return "all"
-        if examples and abs(samples * workers - examples) <= _AUDIT * examples:
-            return "worker"
-    raise Refused(
-        "does not tell whether a speed is of one worker or of all: rate x an epoch's seconds is neither the data "
-        "set nor a worker's share; say --speed-of worker or --speed-of all"
-    )
-
-
-def _epochs(launch: Launch) -> Iterator[float]:
-    for cost in islice(launch.texts("cost"), _MOST_EPOCHS):
-        tag, node, epoch, seconds = cost.split()
-        of_each = launch.rates[_metric(launch)].items()
-        for rates in (one for speaker, one in of_each if f"{speaker[0]} {speaker[1]}" == f"{tag} {node}"):
-            for start, end in (span for one, *span in rates.epochs() if one == int(epoch)):
-                yield float(rates.all()[start:end].mean()) * float(seconds)
-
-
-def _covers_an_epoch(launch: Launch, rate: float) -> None:
-    """GluonCV's detectors print the speed of one batch of a window, which may wait less or longer for its data."""
-    covered = [rate * seconds / samples for samples, seconds in _of_batches(launch)]
-    if covered and abs(float(np.median(covered)) - 1) > _OF_A_BATCH:
-        raise Refused(
-            f"contradicts itself: its speeds are of single batches, {rate:g} samples/s, and `Training cost` says "
-            f"{rate / float(np.median(covered)):.4g} samples/s of an epoch"
-        )
-
-
-def _of_batches(launch: Launch) -> Iterator[tuple[float, float]]:
-    """Samples of an epoch, within half a window, and its seconds."""
-    costs = (text.split() for text in launch.texts("training_cost"))
-    seconds, batch = {int(epoch): float(cost) for epoch, cost in costs}, launch.only("worker_batch")
-    for rates in launch.distinct("rate")[:1]:
-        for epoch, start, end in rates.epochs():
-            if batch and epoch in seconds and end - start > 1:
-                last, before = (place % SHIFT for place in (rates.places[end - 1], rates.places[end - 2]))
-                yield batch * (last + 1 + (last - before) / 2), seconds[epoch]
-
-
-# `Epoch[0] Batch [20]\tSpeed: `; of GluonCV also `Epoch[000] Batch [0049]/[1879]\tSpeed: `, of its detectors
-# `[Epoch 0][Batch 99], LR: 2.70E-05, Speed: `, with Horovod `Epoch[0]\tSpeed: ` of a whole epoch
+# `Epoch[0] Batch [20]\tSpeed: `; of GluonCV also `Epoch[000] Batch [0049]/[1879]\tSpeed: `, with Horovod
+# `Epoch[0]\tSpeed: ` of a whole epoch. GluonCV's detectors print the speed of single batches, which is not read.
 _SPEED = (
-    r"[\[ ]<epoch>\](?: ?\[?Batch ?[\[ ](?:\d+-)?<step>\](?:/\[\d+\])?,?\s+(?:LR: \S+ )?Speed: *<rate>"
+    r"\[<epoch>\](?: ?\[?Batch ?[\[ ](?:\d+-)?<step>\](?:/\[\d+\])?,?\s+(?:LR: \S+ )?Speed: *<rate>"
     r"|\s+Speed: *<epoch_rate>) samples/sec"
 )
 
 TOOL = Grammar(
     name="mxnet",
-    marks=("samples/sec",),
-    sure="(?:Epoch|Iter)" + re.sub("<.*?>", r"[^\\s\\]]+", _SPEED),
     unit="samples",
     data="samples/sec",
     no_data="] speed: ",
@@ -279,7 +165,6 @@ TOOL = Grammar(
     batches=_batches,
     objects=_said,
     lacks=_LACKS,
-    checks=(_covers_an_epoch,),
     lines=(
         form("samples/sec", rf"(?:Node\[<rank>\].*?(?:Epoch|Iter)|Epoch|Iter){_SPEED}"),
         form("Rank[", r"Epoch\[\d+\] Rank\[<gluon_rank>\] Batch\["),

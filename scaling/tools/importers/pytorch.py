@@ -1,29 +1,16 @@
-"""Tables of PyTorch trainers: Hugging Face's Trainer, Lightning, AWS' FSDP examples, torchtitan."""
+"""Trainers of PyTorch: Hugging Face's Trainer, Lightning, torchtitan."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from math import prod
 from typing import Any
 
-from scaling.records.run import ImportedUnit
-from scaling.tools.importers.engine import (
-    Grammar,
-    Launch,
-    Unfinished,
-    Value,
-    form,
-    mesh,
-    of_asked,
-    of_bars,
-    of_device,
-    sizes,
-    unit_of_steps,
-)
+from scaling.tools.importers.engine import Grammar, Value, mesh, of_bars, of_device, sizes, unit_of_steps
+from scaling.tools.importers.launch import Launch, Unfinished, form
 from scaling.tools.importers.lines import LogLine
-from scaling.tools.importers.logs import NUMBER, Refused, number
+from scaling.tools.importers.logs import Refused, number
 
 # ---------------------------------------------------------------- Hugging Face's Trainer
 # It prints one rate of all devices, including the start. Before 4.7 `train_samples_per_second` counted steps
@@ -78,8 +65,6 @@ def _samples_of_a_step(launch: Launch, rate: float) -> None:
 
 HF_TRAINER = Grammar(
     name="hf_trainer",
-    marks=("train_samples_per_second",),
-    sure=r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_second +=",
     unit="samples",
     value=_of_the_trainer,
     sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
@@ -117,10 +102,9 @@ HF_TRAINER = Grammar(
 
 
 # ---------------------------------------------------------------- Lightning
-# Its bar counts steps; `--batch-size` of a device turns them into samples. ThroughputMonitor prints the stage in
-# front of `device/samples_per_sec` and `samples_per_sec` (`train|`). A bar's seconds include validation, so the
-# first rate of a count is used, and none after a validation's bar. A terminal keeps the last state alone: a full
-# bar with a result of the validation and no earlier state of its epoch.
+# Its bar counts steps; `--batch-size` of a device turns them into samples. A bar's seconds include validation, so
+# the first rate of a count is used, and none after a validation's bar. A terminal keeps the last state alone: a
+# full bar with a result of the validation and no earlier state of its epoch.
 
 # `50%|####    | `; SageMaker leaves the bar out
 _DRAWN = r": *(?:\d+% +(?=\d)|(?:\d+%)?\|.*?\| *)?"
@@ -128,30 +112,18 @@ _BAR = re.compile(
     rf"(?:Epoch (\d{{1,9}})|Training[^:|]*){_DRAWN}"
     r"(\d{1,12})(?:/(?:\d{1,12}|\?)|it) \[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
 )
-# Rich's bar; its rate is that of the last 30 s
-_RICH = re.compile(
-    r"Epoch (\d{1,9})/-?\d+ +\u2501.* (\d{1,12})/(?:\d+|--) [\d:]+ \u2022 [-\d:]+ +(\d+\.\d\d)(it/s)(?:\s|$)"
-)
 _TRAINS = re.compile(r"Epoch (\d{1,9})|Training")
-_VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?(?:: | +\u2501)")
+_VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?: ")
 # A checkpoint of a validation's metric follows its bar; in the first epoch, so does a metric of validation.
 _CHECKED = re.compile(r"global step [\d,]+: '[^']*val[^']*' (?:reached|was not in top)|Epoch 0: .*[\[,] ?val\w*=")
 _LAST_STATE = re.compile(r" (\d+)/\1 \[.*[ ,]val(?:id(?:ation)?)?[_/]\w+=")
-# The stage and `device` precede the key, with separators that users choose.
-_BEFORE = r"[^\s'\"{}()\[\],]"
-_MONITOR = re.compile(
-    rf"(?<!{_BEFORE})({_BEFORE}{{0,200}}?)samples_per_sec['\"]?\s*[:=]\s*['\"]?{NUMBER}(?=['\",\s}}]+\S|['\"]?\}})"
-)
-_MONITOR_STEP = re.compile(r"\bstep['\"]?\s*[:=] *(\d{1,12})\b")
 
 
 def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     text = line.text
-    if "samples_per_sec" in text:
-        yield from _monitored(text)
-    elif ("it/s" not in text and "s/it" not in text) or "Sanity Checking" in text:
+    if ("it/s" not in text and "s/it" not in text) or "Sanity Checking" in text:
         return
-    elif (trains := _TRAINS.search(text)) is not None:
+    if (trains := _TRAINS.search(text)) is not None:
         epoch = trains[1] or "0"
         is_late = ("_epoch" not in launch.last and "_validating" in launch.last) or _LAST_STATE.search(text)
         if is_late and "?it/s" not in text and epoch not in launch.facts["shown"]:
@@ -159,7 +131,7 @@ def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
         yield {"_epoch": epoch, "shown": epoch}
         if "val" in text and _CHECKED.search(text) is not None:
             yield {"validated": epoch, "_done": ""}
-        if (bar := _BAR.search(text) or _RICH.search(text)) is not None:
+        if (bar := _BAR.search(text)) is not None:
             yield from _bar(bar, launch)
         elif "?it/s" not in text and "?s/it" not in text:
             raise ValueError
@@ -180,44 +152,7 @@ def _bar(bar: re.Match[str], launch: Launch) -> Iterator[Mapping[str, Any]]:
         yield {"epoch": epoch, "step": bar[2], "bar_rate": rate, "_done": f"{epoch} {done}"}
 
 
-def _monitored(text: str) -> Iterator[Mapping[str, Any]]:
-    found, step = list(_MONITOR.finditer(text)), _MONITOR_STEP.search(text)
-    for one in found:
-        stage, device = _stage(one[1])
-        if stage in ("", "train"):
-            yield {"step": step and step[1], "device_rate" if device else "rate": one[2]}
-    if not found:
-        raise ValueError
-
-
-@lru_cache(64)
-def _stage(prefix: str) -> tuple[str, bool]:
-    words = re.findall(r"\w+", prefix)
-    device = words[-1:] == ["device"]
-    return "|".join(words[:-1] if device else words), device
-
-
-def _is_monitored(launch: Launch) -> bool:
-    return bool(launch.rates.get("rate") or launch.rates.get("device_rate"))
-
-
-def _lightning_unit(launch: Launch) -> ImportedUnit:
-    return "samples" if _is_monitored(launch) else unit_of_steps(launch)
-
-
-def _lightning_sizes(launch: Launch) -> Mapping[int, LogLine | None]:
-    said = sizes(launch)
-    if launch.rates.get("rate") and launch.rates.get("device_rate"):
-        ratio = round(launch.steady("rate", "window") / launch.steady("device_rate", "window"))
-        said.setdefault(ratio, None)
-    return said
-
-
 def _lightning_rate(launch: Launch) -> Value:
-    if launch.rates.get("rate"):
-        return launch.steady("rate", "window"), ("the first window is left out",)
-    if launch.rates.get("device_rate"):
-        return launch.devices * launch.steady("device_rate", "window"), ("the first window is left out",)
     if not launch.rates.get("bar_rate"):
         raise Unfinished("has no whole bar of an epoch with its rate")
     return of_bars(launch)
@@ -225,14 +160,14 @@ def _lightning_rate(launch: Launch) -> Value:
 
 LIGHTNING = Grammar(
     name="lightning",
-    marks=("it/s", "s/it", "samples_per_sec"),
-    sure=rf"(?:Epoch \d+|Training[^:|]*){_DRAWN}"
-    r"\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)"
-    r"|Epoch \d+/-?\d+ +\u2501.* \d+/(?:\d+|--) .*it/s"
-    r"|(?<!train_)(?<!throughput/)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]",
-    unit=_lightning_unit,
+    said=(
+        ("it/s", "s/it"),
+        rf"(?:Epoch \d+|Training[^:|]*){_DRAWN}\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)",
+    ),
+    # bars of other programs look the same
+    also=r"v_num|Sanity Checking|LOCAL_RANK: \d|GPU available|Starting with \d+ proc|Trainer\.fit",
+    unit=unit_of_steps,
     value=_lightning_rate,
-    sizes=_lightning_sizes,
     objects=_of_lightning,
     lacks="has no whole bar of an epoch with its rate before a validation, whose seconds are in later bars",
     lines=(
@@ -240,22 +175,6 @@ LIGHTNING = Grammar(
         form("Using ", r"Using (?P<precision>16bit|bfloat16) (?:native |Native |Automatic )"),
         form("MEMBER: ", r"MEMBER: \d+/<world_size>\s*$", begins=True),
     ),
-)
-
-
-# ---------------------------------------------------------------- AWS
-# `Speed` of rank 0 in AWS' examples of FSDP and SageMaker libraries (awslabs/awsome-distributed-training) is the
-# speed of all devices: input.shape[0] x the data-parallel size. Some variants count their own samples: `--speed-of
-# worker`.
-
-AWS_FSDP = Grammar(
-    name="aws_fsdp",
-    marks=("samples/sec",),
-    sure=r"Batch:? \d+,? Loss: \S+, Speed: \S+ samples/sec",
-    unit="samples",
-    no_data="Running Avg",
-    value=of_asked("line", "the first line is left out"),
-    lines=(form("samples/sec", r"Batch:? <step>,? Loss: <loss>, Speed: *<rate> samples/sec"),),
 )
 
 
@@ -285,8 +204,6 @@ def _building(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 TORCHTITAN = Grammar(
     name="torchtitan",
     splits=True,
-    marks=("tps:", "wps:"),
-    sure=r"step: *\d+ .*loss: *\S+ .*[tw]ps: *[\d,]+",
     unit="tokens",
     data="tps:",
     no_data="validate step",

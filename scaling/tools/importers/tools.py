@@ -1,9 +1,9 @@
-"""All importers, how a log's tool is recognised, and how logs are read."""
+"""All importers, how a log's tool is recognised, and how logs are read into a run."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import sha256
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
@@ -12,40 +12,43 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from scaling import files
+from scaling.analysis.table.imported import UNKNOWN
 from scaling.errors import UsageError
+from scaling.records.run import ImportedRow
 from scaling.text import one_line
 from scaling.tools.importers import (
     collectives,
-    horovod,
+    generic,
     language_models,
+    mlperf,
     mxnet,
-    nccl_tests,
     pytorch,
-    suites,
-    superbench,
+    table,
     tensorflow,
-    tokens,
-    trainers,
     vision,
 )
-from scaling.tools.importers.engine import Grammar, Unfinished
+from scaling.tools.importers.engine import Grammar
+from scaling.tools.importers.generic import Likeliest
+from scaling.tools.importers.launch import Unfinished
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
-from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
+from scaling.tools.importers.lines import CUT, LogLine, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
-_MODULES = (
-    horovod, tensorflow, mxnet, nccl_tests, collectives, suites, pytorch, language_models, tokens, trainers,
-    superbench, vision,
-)  # fmt: skip
+_MODULES = (tensorflow, mxnet, collectives, mlperf, pytorch, language_models, vision)
 TOOLS = {one.name: one for module in _MODULES for one in vars(module).values() if isinstance(one, Grammar | Tool)}
-# suites run other tools, whose lines are in their logs, too
-SUITES = ("dlbs", "mlperf")
+NOTHING = Given()
+_SURE = {name: (tool.marks, re.compile(tool.sure)) for name, tool in TOOLS.items()}
+# what `--same-work` makes equal
+_SAME = ("model", "precision", "parallelism")
+# a suite runs another tool, whose lines are in its log, too
+SUITES = ("mlperf",)
 # a library that prints in logs of these trainers, which print their own rate
-INSIDE = {
-    "deepspeed": {"hf_trainer", "megatron", "lightning"}, "tf_orbit": {"tf_official"},
-    "keras": {"tf_official", "horovod"},
-}  # fmt: skip
+INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}}
 
+# readers of logs of no tool
+_ANY: Mapping[str, tuple[Callable[[Iterable[LogLine], Given], Found], tuple[str, ...]]] = {
+    generic.NAME: (generic.read, ("",)), table.NAME: (table.read, ()),
+}  # fmt: skip
 _WHITE = b" \t\r\n"
 
 
@@ -58,7 +61,22 @@ class Log(NamedTuple):
     inside: str = ""
 
 
-def recognise(path: Path, wanted: str | None = None) -> Log:
+def forms(tool: Grammar | Tool) -> Iterator[str]:
+    """The name of a tool, and the forms of its lines with a rate."""
+    yield tool.name
+    lines = [line.text for line in tool.lines if line.has_rate] if isinstance(tool, Grammar) else []
+    yield from (
+        f"    {text}" for text in lines or [tool.said[1] if isinstance(tool, Grammar) else tool.sure.pattern]
+    )
+
+
+class Unknown(Refused):
+    """A log of no known tool; `hints` are lines that look like rates, and the command that reads them."""
+
+    hints: tuple[str, ...] = ()
+
+
+def recognise(path: Path, wanted: str | None = None, given: Given = NOTHING) -> Log:
     """Find a log's tool. Raises Refused for no tool or several; `wanted` overrides the lines.
 
     The digest is of the text without tags and white space.
@@ -71,10 +89,19 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
         _, lines = untagged(block)
         bare = "\n".join(lines)
         digest.update(bare.replace(CUT, "").encode("utf-8", "replace").translate(None, _WHITE))
-        if wanted is None:
-            tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, TOOLS[name]))
-    tool = wanted or _one_of(tools)
+        if wanted is None and table.is_table(next(filter(str.strip, lines), ""), given.form):
+            wanted = table.NAME
+        elif wanted is None and given.form.rate:
+            wanted = generic.NAME
+        elif wanted is None:
+            tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, *_SURE[name]))
+    tool = wanted or _one_of({name for name in tools if _has_also(path, TOOLS[name])}, path)
     return Log(path, tool, digest.hexdigest(), " or ".join(sorted(tools - {tool})) if tool in SUITES else "")
+
+
+def _has_also(path: Path, tool: Grammar | Tool) -> bool:
+    also = tool.also if isinstance(tool, Grammar) else ""
+    return not also or any(re.search(also, block) for block in blocks(path))
 
 
 def _why_not(path: Path) -> str:
@@ -91,29 +118,37 @@ def _why_not(path: Path) -> str:
     return "no such file"
 
 
-def _has(text: str, lines: Iterable[str], tool: Grammar | Tool) -> bool:
-    marks = [mark for mark in tool.marks if mark in text]
-    return any(re.search(tool.sure, line) for mark in marks for line in lines if mark in line)
+def _has(text: str, lines: Iterable[str], marks: Sequence[str], sure: re.Pattern[str]) -> bool:
+    found = [mark for mark in marks if mark in text]
+    return any(sure.search(line) for mark in found for line in lines if mark in line)
 
 
-def _one_of(tools: Iterable[str]) -> str:
-    found = set(tools)
+def _one_of(found: Set[str], path: Path) -> str:
     names = sorted(name for name in found if not found & INSIDE.get(name, set()))
     if suites := [name for name in SUITES if name in names]:
         return suites[0]
     if not names:
-        raise Refused(f"no line of it is of a known tool ({', '.join(TOOLS)}); --tool NAME says why not")
+        unknown = Unknown("no line of it is of a known tool (--list shows their lines); --rate reads any log")
+        unknown.hints = _likeliest(path)
+        raise unknown
     if len(names) > 1:
         raise Refused(f"has lines of {' and of '.join(names)}: split it, or choose one with --tool {names[0]}")
     return names[0]
 
 
+def _likeliest(path: Path) -> tuple[str, ...]:
+    likeliest = Likeliest()
+    for line in of_blocks(blocks(path)):
+        likeliest.add(line)
+    return likeliest.hints(str(path))
+
+
 def read(log: Log, given: Given) -> ReadLog:
     """Read a log into rows with the log's name and notes on skipped lines. Raises Refused."""
-    tool = TOOLS[log.tool]
-    clock = Clock(tool.marks)
+    read, marks = _ANY[log.tool] if log.tool in _ANY else (TOOLS[log.tool].read, TOOLS[log.tool].marks)
+    clock = Clock(marks)
     try:
-        found = tool.read(of_blocks(clock.watch(blocks(log.path))), given)
+        found = read(of_blocks(clock.watch(blocks(log.path)), wraps=log.tool != table.NAME), given)
     except Unfinished as why:
         raise Refused(f"{why}; --tool {log.inside} reads its other lines" if log.inside else str(why)) from None
     if not found.rows and not found.bandwidths:
@@ -134,7 +169,7 @@ def read_all(logs: Iterable[tuple[Path, Given]], wanted: str | None = None) -> l
     found: list[ReadLog] = []
     for path, given in logs:
         try:
-            log = recognise(path, wanted)
+            log = recognise(path, wanted, given)
             if log.digest in seen:
                 raise Refused(f"is {seen[log.digest]} again: a launch counts once")
             seen[log.digest] = path
@@ -142,5 +177,28 @@ def read_all(logs: Iterable[tuple[Path, Given]], wanted: str | None = None) -> l
             refuse_same_launch(one, found)
             found.append(one)
         except UsageError as error:
-            raise UsageError(f"LOG {path}: {error}") from None
+            named = Unknown(f"LOG {path}: {error}")
+            named.hints = error.hints if isinstance(error, Unknown) else ()
+            raise named from None
     return [one.found for one in found]
+
+
+def of_one_work(rows: Sequence[ImportedRow], same_work: bool, base: int) -> tuple[ImportedRow, ...]:
+    """Give the rows what the user says of them all. Raises UsageError for rows that say otherwise."""
+    sizes = sorted({row.world_size for row in rows})
+    if base and base not in sizes:
+        raise UsageError(f"--base {base}: no log is of {base} devices ({', '.join(map(str, sizes))} are)")
+    known: dict[str, dict[str, str]] = {name: {} for name in (_SAME if same_work else ())}
+    for name, said in known.items():
+        for row in rows:
+            value = getattr(row, name)
+            if value not in ("", UNKNOWN):
+                said.setdefault(value.casefold(), row.log)
+        if len(said) > 1:
+            (one, log), (other, of_other) = list(said.items())[:2]
+            raise UsageError(f"--same-work: the {name} of {log} is {one}, of {of_other} it is {other}")
+    return tuple(replace(row, **_shared(row, known), same_work=same_work, base=base) for row in rows)
+
+
+def _shared(row: ImportedRow, known: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    return {name: next(iter(said)) for name, said in known.items() if said and getattr(row, name) in ("", UNKNOWN)}

@@ -1,4 +1,4 @@
-"""Trainers of images: PyTorch's examples and torchvision, OpenMMLab, Detectron2, PaddlePaddle, Ultralytics, Keras.
+"""Trainers of images: PyTorch's examples and torchvision, OpenMMLab, Detectron2, Ultralytics.
 
 Most print seconds of a step of all devices, with the wait for data: steps/s, or samples/s if the batch is known.
 """
@@ -11,32 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.records.run import ImportedUnit
-from scaling.tools.importers.engine import (
-    SHIFT,
-    Grammar,
-    Launch,
-    Unfinished,
-    Value,
-    Values,
-    form,
-    of_bars,
-    of_device,
-    of_steps,
-    unit_of_steps,
-)
+from scaling.tools.importers.engine import Grammar, Value, of_bars, of_seconds, of_steps, unit_of_steps
+from scaling.tools.importers.launch import SHIFT, Launch, Unfinished, form
 from scaling.tools.importers.lines import LogLine
-from scaling.tools.importers.logs import Refused
-from scaling.tools.importers.tensorflow import mirrored
-
-# of a number without decimals: it rounds by 5 %
-_LEAST_DIGITS = 10
-
-
-def _per_line(what: str, *notes: str, by_epoch: bool = False) -> Values:
-    """`<seconds>` of a step, the median after the first `what`, or after that of each epoch."""
-    return lambda launch: of_steps(launch, 1 / launch.steady("seconds", what, by_epoch), *notes)
-
 
 # ---------------------------------------------------------------- examples/imagenet
 # imagenet of github.com/pytorch/examples and its many copies: seconds of one step, and in parentheses their mean
@@ -66,36 +43,22 @@ def _of_means(launch: Launch) -> Value:
     spans = list(_spans(launch))
     if not spans:
         raise Unfinished("has no two lines of an epoch whose means have enough digits")
+    launch.median(steps / seconds for seconds, steps in spans)
     seconds, steps = map(sum, zip(*spans, strict=True))
     return of_steps(launch, steps / seconds, "the mean of its epochs without their first lines")
 
 
-def _of_speed(launch: Launch) -> list[int]:
-    """Speed x Time of a line, if their digits leave one batch."""
-    seconds, speed = (float(launch.last.get(name, "0")) for name in ("_now_s", "_speed"))
-    batch = seconds * speed / launch.devices
-    is_sure = 2 * _HALF * batch < 0.5 * seconds and abs(batch - round(batch)) < 0.25
-    return [round(batch)] if is_sure and batch > 0.5 else []
-
-
 IMAGENET = Grammar(
     name="pytorch_imagenet",
-    marks=("Epoch: [", "Train: ["),
-    sure=r"Epoch: \[\d+\]\[ *\d+/\d+\]\s+Time +[\d.]+ \( *[\d.]+\)"
-    r"|Train: \[\d+/\d+\]\[\d+/\d+\]\s+eta .*\stime [\d.]+ \([\d.]+\)",
     unit=lambda launch: "samples" if launch.rates.get("rate") else unit_of_steps(launch),
     value=_of_means,
-    batches=_of_speed,
     lines=(
         form(
             "Epoch: [",
             r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +[\d.]+ \( *(?P<seconds>\d+\.\d{3})\)\s(?!\s*Speed)"
             r"(?:.*Loss <loss> \()?",
         ),
-        form(
-            "Speed",
-            r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +<_now_s> \( *\S+\)\s+Speed +(?=<_speed>)<rate> \(",
-        ),
+        form("Speed", r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +\S+ \( *\S+\)\s+Speed +<rate> \("),
         form(
             "Train: [",
             r"Train: \[<epoch>/\d+\]\[<step>/\d+\]\s+eta .*?\stime \S+ \((?P<seconds>\d+\.\d{4})\)\s"
@@ -119,13 +82,11 @@ def _windows(launch: Launch) -> Value:
     steps = np.concatenate([np.frombuffer(one.places, np.int64) % SHIFT for one in each])
     if not (later := launch.pooled("seconds")[steps >= _WINDOW]).size:
         raise Unfinished(f"has only lines of the first {_WINDOW} steps of an epoch, whose means include the start")
-    return of_steps(launch, 1 / float(np.median(later)), f"the mean of {_WINDOW} steps, without an epoch's first")
+    return of_steps(launch, 1 / launch.median(later), f"the mean of {_WINDOW} steps, without an epoch's first")
 
 
 METRIC_LOGGER = Grammar(
     name="metric_logger",
-    marks=(" eta: ",),
-    sure=r"Epoch: \[\d+(?:/\d+)?\]\s+\[ *\d+/\d+\]\s+eta: .*\btime: [\d.]+\s+data: ",
     unit=unit_of_steps,
     data="Epoch: [",
     no_data="Total time",
@@ -147,12 +108,9 @@ METRIC_LOGGER = Grammar(
 
 MMENGINE = Grammar(
     name="mmengine",
-    marks=("data_time: ",),
-    sure=r"(?:Epoch|Iter)(?:\(train\))? +\[[^\]]*\].*\btime: [\d.]+,? +data_time: ",
     unit=unit_of_steps,
-    data="data_time: ",
     no_data="(val)",
-    value=_per_line("window", "the mean of a window; each epoch's first is left out", by_epoch=True),
+    value=of_seconds("window", "the mean of a window; each epoch's first is left out", by_epoch=True),
     lines=(
         form(
             "data_time: ",
@@ -178,8 +136,6 @@ def _last(launch: Launch) -> Value:
 
 DETECTRON2 = Grammar(
     name="detectron2",
-    marks=("d2.utils.events",),
-    sure=r"d2\.utils\.events\]: +eta: .* iter: \d+ .*\btime: [\d.]+ ",
     unit=unit_of_steps,
     value=_last,
     lines=(
@@ -191,39 +147,6 @@ DETECTRON2 = Grammar(
         form("IMS_PER_BATCH", r"^\s*IMS_PER_BATCH: <global_batch>\s*$"),
         form("Auto-scaling the config", r"Auto-scaling the config to batch_size=<global_batch>,"),
     ),
-)
-
-
-# ---------------------------------------------------------------- PaddlePaddle
-# PaddleClas, PaddleSeg, PaddleOCR and PaddleDetection print `ips` of one card: its batch over batch_cost. Static
-# graphs before 2021 may count all cards of a process; their lines, without commas, are not read.
-
-_PLACES = (
-    r"\[Train\]\[Epoch <epoch>/\d+\]\[Iter: *<step>/\d+\]",
-    r"\[TRAIN\]\s+epoch: <epoch>, iter: <step>/\d+,",
-    r"epoch: ?\[<epoch>/\d+\], (?:iter|global_step): <step>,",
-    r"epoch:<epoch> *, train step:<step> *,",
-    r"Epoch: \[<epoch>\] \[ *<step>/\d+\]",
-)
-_COST = r".*batch_cost: *(?P<seconds>\d+\.\d+) ?s?, .*ips: *"
-# the unit is missing in PaddleOCR until 2.4
-_IPS = r"(?P<device_rate>\d+\.\d{4,5}(?= (?:images|samples)/s)|\d+\.\d{5}(?=\s*$))"
-
-
-def _of_cost(launch: Launch) -> list[int]:
-    batch = launch.steady("device_rate", "line", by_epoch=True) * launch.steady("seconds", "line", by_epoch=True)
-    return [round(batch)] if abs(batch - round(batch)) < 0.02 * batch else []
-
-
-PADDLE = Grammar(
-    name="paddle",
-    marks=("ips: ",),
-    sure=r"[Ee]poch.*batch_cost: [\d.]+.*ips: [\d.]+",
-    unit="samples",
-    data="\0",
-    value=of_device("line", "ips of one card x cards; each epoch's first line is left out", by_epoch=True),
-    batches=_of_cost,
-    lines=tuple(form("ips: ", place + _COST + _IPS) for place in _PLACES),
 )
 
 
@@ -244,8 +167,7 @@ def _yolo(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 
 ULTRALYTICS = Grammar(
     name="ultralytics",
-    marks=("it/s", "s/it"),
-    sure=_YOLO.pattern,
+    said=(("it/s", "s/it"), _YOLO.pattern),
     unit=unit_of_steps,
     value=of_bars,
     sizes=lambda launch: [len(text.split(",")) for text in launch.texts("listed")],
@@ -256,59 +178,4 @@ ULTRALYTICS = Grammar(
         # batch_size of the Namespace of YOLOv7 is of a device
         form("batch", r"(?:\bbatch|train: weights=.*\bbatch_size)=<global_batch>, "),
     ),
-)
-
-
-# ---------------------------------------------------------------- Keras
-# Bars of model.fit: seconds of an epoch, or ms of a step if they have more digits. They include validation, so a
-# bar with its results is no rate. A bar without a line `Epoch 1/3` before it evaluates. Before TensorFlow 2 bars
-# may count samples; a bar at an odd number, one without an arrow or one of Keras 3 counts steps.
-
-_FIT = re.compile(
-    r"(?<!\d)(\d+)/\1 (?:\[=+\] - |(\u2501+ |- ))(\d+)s (?:.*?- )?(\d+)(s|ms|us|\u00b5s)/(?:step|(sample))(?:\s|$)"
-)
-_ODD = re.compile(r"(?<!\d)\d*[13579]/\d+ \[=*>\.+\]")
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6}
-
-
-def _fit(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
-    text = line.text
-    if "Epoch " in text and (epoch := re.search(r"^\s*Epoch (\d+)/\d+\s*$", text)) is not None:
-        yield {"_epoch": epoch[1], "begins": epoch[1] == "1"}
-    elif ">." in text and _ODD.search(text) is not None:
-        yield {"counts": "steps"}
-    elif "/s" in text and (bar := _FIT.search(text)) is not None and (now := launch.last.get("_epoch")):
-        if launch.last.get("_length", bar[1]) != bar[1]:
-            raise ValueError  # an evaluation, after an epoch whose bar is missing
-        whole, each = int(bar[3]), int(bar[4])
-        if "val_" not in text and max(whole, each) >= _LEAST_DIGITS:
-            yield {"step": now, "seconds": whole / int(bar[1]) if whole > each else each * _SECONDS[bar[5]]}
-        is_listed = bar[6] or bar[1] in launch.texts("train_samples")
-        yield {"_epoch": "", "_length": bar[1], "counts": "samples" if is_listed else "steps" if bar[2] else None}
-    yield from mirrored(line, launch)
-
-
-def _of_fit(launch: Launch) -> Value:
-    per_s, note = 1 / launch.steady("seconds", "epoch"), "the first epoch is left out"
-    counted = launch.texts("counts")
-    if "samples" in counted:
-        return per_s, (note,)
-    if launch.given.batch_size and not counted:
-        raise Refused("does not tell whether its bars count steps or samples, as some before TensorFlow 2")
-    return of_steps(launch, per_s, note)
-
-
-def _counted(launch: Launch) -> ImportedUnit:
-    return "samples" if "samples" in launch.texts("counts") else unit_of_steps(launch)
-
-
-KERAS = Grammar(
-    name="keras",
-    marks=("/step", "/sample"),
-    sure=_FIT.pattern,
-    unit=_counted,
-    value=_of_fit,
-    objects=_fit,
-    lacks="has no epoch of model.fit without validation, whose seconds are in its bar",
-    lines=(form("Train on", r"^\s*Train on <train_samples> samples", begins=True),),
 )

@@ -71,7 +71,7 @@ def test_a_mistake_names_the_log_and_the_form(end: str, said: str, tmp_path: Pat
     [(":4000000000", "4000000000 devices"), (":4:batch=4000000000", "4000000000 samples per device")],
 )
 def test_more_than_a_run_can_hold_is_refused(end: str, said: str, tmp_path: Path) -> None:
-    text = "".join(f"Batch {step} Loss: 7.24, Speed: 9.41 samples/sec\n" for step in range(3))
+    text = "".join(f"step: {step}  loss: 7.24  tps: 9.41  mfu: 1%\n" for step in range(3))
     log, given = of_one(f"{written(tmp_path, text)}{end}", Given())
     with pytest.raises(UsageError, match=f"{said}, which is impossible"):
         read_all([(log, given)])
@@ -81,11 +81,22 @@ def test_logs_of_several_numbers_of_devices_have_an_efficiency(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No line of this tool has the number of devices."""
-    line = "Batch {} Loss: 7.24, Speed: {} samples/sec\n"
+    line = "step: {}  loss: 7.24  tps: {}  mfu: 1%\n"
     logs = [
         f"{written(tmp_path, ''.join(line.format(step, rate) for step in range(3)), f'{devices}.log')}:{devices}"
-        for devices, rate in ((1, 10.0), (4, 36.0))
+        for devices, rate in ((1, 10.0), (4, 9.0))
     ]
-    flags = ["--batch-size", "2", "--model", "gpt", "--precision", "bf16", "-o", str(tmp_path / "run")]
+    flags = [
+        "--batch-size",
+        "2",
+        "--model",
+        "gpt",
+        "--precision",
+        "bf16",
+        "--parallelism",
+        "tp=1",
+        "-o",
+        str(tmp_path / "run"),
+    ]
     assert command.main([*logs, *flags]) == 0
-    assert "N=4 36.0 samples/s speedup 3.60 efficiency 0.900" in capsys.readouterr().out
+    assert "N=4 36.0 tokens/s speedup 3.60 efficiency 0.900" in capsys.readouterr().out

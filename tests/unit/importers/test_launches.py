@@ -87,7 +87,7 @@ def test_logs_that_ran_most_of_their_time_together_overlap(first: int, last: int
 
 
 def fsdp(folder: Path, name: str, rates: Sequence[float], start: str = "") -> Path:
-    lines = [f"Batch {at} Loss: 7.24, Speed: {rate:.2f} samples/sec\n" for at, rate in enumerate(rates)]
+    lines = [f"step: {at}  loss: 7.24  memory: 1GiB  tps: {rate:.2f}  mfu: 1%\n" for at, rate in enumerate(rates)]
     times = [f"2026-01-31 {start}:{at:02},123 " if start else "" for at in range(len(rates))]
     return written(folder, "".join(map("".join, zip(times, lines, strict=True))), name)
 

@@ -1,9 +1,7 @@
-"""nccl-tests: columns by the header's names, wrong values, runs without MPI, and the object of -J."""
+"""nccl-tests: columns by the header's names, wrong values, runs without MPI, several ranks on one GPU."""
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from scaling.tools.importers.logs import Given
 from tests.support.imported_logs import SAMPLES, damaged, imported, refusal, written
 
 TEXT = (SAMPLES / "nccl_tests.log").read_text()
-JSON = (SAMPLES / "nccl_tests.json").read_text()
 BUSBW = [55.44, 54.78, 237.48, 237.86]
 
 
@@ -30,16 +27,8 @@ def test_the_table_says() -> None:
     assert (last.in_place, last.busbw_gbytes_per_s, last.wrong) == (True, 237.86, 0)
 
 
-def test_the_object_says_the_same_and_keeps_no_environment(tmp_path: Path) -> None:
-    assert told(SAMPLES / "nccl_tests.json") == [55.44, 237.48, 237.86]
-    run = tmp_path / "run"
-    assert command.main([str(SAMPLES / "nccl_tests.json"), "-o", str(run)]) == 0
-    assert "hunter2" not in (run / "run.jsonl").read_text()
-
-
-@pytest.mark.parametrize("text", [TEXT, JSON])
-def test_twice_in_a_file_is_once(text: str, tmp_path: Path) -> None:
-    assert told(written(tmp_path, text + text)) == told(written(tmp_path, text, "b.log"))
+def test_twice_in_a_file_is_once(tmp_path: Path) -> None:
+    assert told(written(tmp_path, TEXT + TEXT)) == BUSBW
 
 
 @pytest.mark.parametrize(
@@ -114,75 +103,9 @@ def test_a_failed_check_is_an_audit_where_no_line_says_which(tmp_path: Path) -> 
     assert not any(one.audit for one in imported(fine).bandwidths)
 
 
-def test_the_object_says_of_a_failed_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = json.loads(JSON)
-    for result in whole["results"]:
-        for key in ("out_of_place", "in_place"):
-            if result[key]:
-                result[key]["nwrong"] = None
-    whole["out_of_bounds"] = {"count": 3, "okay": "false"}
-    run = tmp_path / "run"
-    assert command.main([str(written(tmp_path, json.dumps(whole))), "-o", str(run)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("AUDIT") >= len(BUSBW) - 1
-    assert "out of bounds 3" in shown
-
-
-def of_processes(processes: int, gpus: int, groups: int = 1, listed: int = 1) -> str:
-    """An object of processes that drive several GPUs each, of which it lists the first (all: `listed` = gpus)."""
-    whole = json.loads(JSON)
-    of_one = whole["config"]["devices"][0]
-    whole["config"]["ngpus"] = gpus
-    whole["config"]["devices"] = [
-        {**of_one, "rank": process * gpus + place, "group": process % groups}
-        for process in range(processes)
-        for place in range(listed)
-    ]
-    devices = processes * gpus // groups
-    for values in (result[place] for result in whole["results"] for place in ("out_of_place", "in_place")):
-        if values is not None:
-            values["bus_bw"] = values["alg_bw"] * 2 * (devices - 1) / devices
-    return json.dumps(whole)
-
-
-@pytest.mark.parametrize(
-    ("text", "world_size"),
-    [
-        (of_processes(1, 8), 8),
-        (of_processes(2, 4), 8),
-        (of_processes(2, 4, listed=4), 8),
-        (of_processes(1, 1), 1),
-        (of_processes(4, 1, groups=2), 2),
-        (of_processes(4, 2, groups=2), 4),
-    ],
-)
-def test_the_object_lists_one_device_of_each_process(text: str, world_size: int, tmp_path: Path) -> None:
-    assert {one.world_size for one in imported(written(tmp_path, text)).bandwidths} == {world_size}
-
-
-def test_groups_that_run_at_once_are_of_their_own_size(tmp_path: Path) -> None:
-    split = re.sub(r"Rank +(\d+) Group +0", lambda rank: f"Rank {rank[1]} Group {int(rank[1]) % 4}", TEXT)
-    for busbw, algbw in (("55.44", "31.68"), ("54.78", "31.30"), ("237.48", "135.70"), ("237.86", "135.92")):
-        split = split.replace(busbw, algbw)
-    found = imported(written(tmp_path, split)).bandwidths
-    assert {one.world_size for one in found} == {2}
-    assert (
-        "4 groups at once (NCCL_TESTS_SPLIT): bandwidths are those of one, over the mean time of all"
-        in found[0].notes
-    )
-
-
 def test_the_collective_of_a_build_with_a_suffix(tmp_path: Path) -> None:
     log = written(tmp_path, "$ srun all_gather_perf_mpi -b 1M\n" + TEXT.replace("all_reduce_perf", "x"))
     assert {one.collective for one in imported(log).bandwidths} == {"all_gather"}
-
-
-def test_results_that_are_no_number_are_counted(tmp_path: Path) -> None:
-    whole = json.loads(JSON)
-    whole["results"][0]["out_of_place"]["bus_bw"] = "nan"
-    found = imported(written(tmp_path, json.dumps(whole))).bandwidths
-    assert len(found) == len(BUSBW) - 2
-    assert "1 result skipped whose time or bandwidth is no number" in found[0].notes
 
 
 NO_RANKS = "\n".join(line for line in TEXT.splitlines() if "Rank" not in line)
@@ -196,27 +119,21 @@ def test_two_collectives_are_not_one_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (of_processes(2, 4).replace('"rank": 4', '"rank": 5'), "some are missing"),
-        (TEXT.replace("Rank  7 Group  0", "Rank  7 Group  1"), "has groups of several sizes"),
+        (TEXT.replace("Rank  7 Group  0", "Rank  7 Group  1"), "has 2 groups at once (NCCL_TESTS_SPLIT)"),
         (TEXT.replace("Rank  1 Group", "Rank  0 Group"), "has several Rank 0"),
         (TEXT.replace("Rank  7 Group", "Rank  9 Group"), "lacks lines of ranks"),
         (NO_RANKS.replace("all_reduce", "broadcast"), "(no Rank lines): add --world-size N"),
         (TEXT.replace("1048576  ", "10x8576  ").replace("1073741824  ", "...  "), "no line that is whole"),
         (TEXT.replace(" time ", " cputime "), "has CPU times (-C 1)"),
         (TEXT.replace(" time ", " tme "), "no line that is whole"),
-        (JSON.replace('"time"', '"cpu_time"'), "has CPU times (-C 1)"),
-        (JSON[:-40], "not closed or damaged"),
-        (JSON.replace('"rank": 1,', '"rank": 0,'), "has several Rank 0"),
-        (JSON.replace('"results"', '"resuits"'), "no object of nccl-tests -J as version 3"),
     ],
 )
 def test_what_is_refused(text: str, said: str, tmp_path: Path) -> None:
     assert said in refusal(written(tmp_path, text))
 
 
-@pytest.mark.parametrize("name", ["nccl_tests.log", "nccl_tests.json"])
-def test_damage_invents_no_line(name: str, tmp_path: Path) -> None:
-    for data in damaged((SAMPLES / name).read_bytes(), seed=3, count=60):
+def test_damage_invents_no_line(tmp_path: Path) -> None:
+    for data in damaged((SAMPLES / "nccl_tests.log").read_bytes(), seed=3, count=60):
         path = tmp_path / "damaged.log"
         path.write_bytes(data)
         try:

@@ -54,8 +54,7 @@ def test_speed_of_apex_counts_all_devices(tmp_path: Path) -> None:
     speeds = ((0, 20.512), (10, 840.512), (20, 846.512), (30, 844.884))
     log = written(tmp_path, "".join(line.format(at, speed) for at, speed in speeds))
     row = only_row(log, EIGHT)
-    assert (row.unit, row.batch_size, row.rate) == ("samples", 32, 844.884)
-    assert "--batch-size 256" in refusal(log, Given(world_size=8, batch_size=256))
+    assert (row.unit, row.rate) == ("samples", 844.884)
 
 
 def test_ranks_without_a_name_are_refused(tmp_path: Path) -> None:
@@ -119,41 +118,6 @@ def test_a_scaled_batch_of_detectron2_is_refused(tmp_path: Path) -> None:
     assert "several values of global batch" in refusal(written(tmp_path, text + scaled))
 
 
-# ---------------------------------------------------------------- PaddlePaddle
-
-COST = "batch_cost: {cost:.5f}{s}, reader_cost: 0.1{s}, {more}ips: {ips:.5f}{unit}\n"
-PADDLE = {
-    "clas": ("2020-11-04 17:25:52 INFO: epoch:0  , train step:{at}  , loss: 6.9, " + COST, " s", " images/sec."),
-    "seg": (
-        "2021-03-30 06:55:57 [INFO]\t[TRAIN] epoch: 1, iter: {at}/500, loss: 2.0, " + COST,
-        "",
-        " samples/sec | ETA 0",
-    ),
-    "ocr": ("[2020/11/16 11:11:26] root INFO: epoch: [0/100], iter: {at}, lr: 0.1, " + COST, " s", ""),
-    "detection": (
-        "[01/02 10:00:00] ppdet.engine INFO: Epoch: [0] [{at:>4}/1250] loss: 1.0 " + COST,
-        "",
-        " images/s",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PADDLE)
-def test_forms_of_paddle(name: str, tmp_path: Path) -> None:
-    line, seconds, unit = PADDLE[name]
-    text = "".join(
-        line.format(at=at, cost=32 / ips, s=seconds, more="samples: 320, " * (name == "ocr"), ips=ips, unit=unit)
-        for at, ips in ((0, 8.0), (10, 64.0), (20, 66.0), (30, 65.0))
-    )
-    row = only_row(written(tmp_path, text), TWO)
-    assert (row.tool, row.batch_size, row.rate) == ("paddle", 32, 130.0)
-    evaluated = (
-        text.replace("train step", "valid step").replace("TRAIN", "EVAL").replace("root INFO: epoch", "eval")
-    )
-    if evaluated != text:
-        assert "rate" in refusal(written(tmp_path, evaluated), TWO, "paddle")
-
-
 # ---------------------------------------------------------------- Ultralytics
 
 
@@ -178,54 +142,3 @@ def test_batches_of_yolo_are_of_all_devices_or_of_one(tmp_path: Path) -> None:
     row = only_row(written(tmp_path, five + text))
     assert (row.world_size, row.batch_size, row.rate) == (2, 32, 128.0)
     assert only_row(written(tmp_path, seven + text), TWO).unit == "steps"
-
-
-# ---------------------------------------------------------------- Keras
-
-
-def fit(epoch: int, seconds: int, more: str = "", bar: str = "[====] - ") -> str:
-    return f"Epoch {epoch}/3\n100/100 {bar}{seconds}s {10 * seconds}ms/step - loss: 0.5{more}\n"
-
-
-def test_a_bar_with_validation_has_its_seconds(tmp_path: Path) -> None:
-    validated = "".join(fit(epoch, 40, " - val_loss: 0.7") for epoch in (1, 2, 3))
-    assert "without validation" in refusal(written(tmp_path, validated), ONE)
-    assert only_row(written(tmp_path, fit(1, 60) + fit(2, 40) + fit(3, 50, " - val_loss: 0.7")), ONE).rate == 2.5
-
-
-def test_keras_3_and_what_evaluates(tmp_path: Path) -> None:
-    """Keras 3 draws a full bar before its validation."""
-    text = "".join(fit(epoch, 40 + 20 // epoch, bar="━━━━ ") for epoch in (1, 2, 3)).replace("46s", "50s")
-    text += "100/100 ━━━━ 1s 10ms/step - loss: 0.6\n"
-    assert only_row(written(tmp_path, text.replace("460ms", "500ms")), ONE).rate == 2.0
-
-
-def test_an_evaluation_after_an_epoch_without_its_bar(tmp_path: Path) -> None:
-    text = fit(1, 60) + fit(2, 40) + "Epoch 3/3\n20/20 [====] - 0s 10ms/step - loss: 0.5\n"
-    row = only_row(written(tmp_path, text), ONE)
-    assert row.rate == 2.5
-    assert "1 line skipped" in row.notes[-1]
-
-
-def test_seconds_with_one_digit_are_no_rate(tmp_path: Path) -> None:
-    text = "".join(f"Epoch {epoch}/3\n3/3 [====] - 6s 2s/step - loss: 0.5\n" for epoch in (1, 2, 3))
-    assert "has no epoch of model.fit" in refusal(written(tmp_path, text), ONE)
-
-
-def test_bars_may_count_samples(tmp_path: Path) -> None:
-    """As Keras before TensorFlow 2, where a step of a bar is a sample."""
-    text = "".join(f"Epoch {epoch}/3\n6000/6000 [====] - 12s 2ms/step - loss: 0.5\n" for epoch in (1, 2, 3))
-    log = written(tmp_path, text)
-    assert only_row(log, ONE).rate == 500.0
-    assert "steps or samples" in refusal(log, ONE_OF_64)
-    steps, samples = "5999/6000 [====>.] - ETA: 0s\n" + text, "Train on 6000 samples\n" + text
-    assert only_row(written(tmp_path, steps), ONE_OF_64).rate == 32000.0
-    for listed in (samples, text.replace("/step", "/sample")):
-        row = only_row(written(tmp_path, listed), ONE_OF_64)
-        assert (row.unit, row.rate) == ("samples", 500.0)
-
-
-def test_a_second_fit_is_another_launch(tmp_path: Path) -> None:
-    one = fit(1, 60) + fit(2, 40) + fit(3, 40)
-    other = one.replace("40s 400ms", "80s 800ms").replace("60s 600ms", "90s 900ms")
-    assert "has launches from 1.25 to 2.5 steps/s" in refusal(written(tmp_path, one + other), ONE)

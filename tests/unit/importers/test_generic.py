@@ -1,0 +1,202 @@
+"""Logs of any program, tables, and public logs: what is read, what is offered, and how rows are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from scaling.analysis.table.imported import cells
+from scaling.errors import UsageError
+from scaling.records import store
+from scaling.records.run import ImportedBandwidth, ImportedRow
+from scaling.tools.importers import __main__ as command
+from scaling.tools.importers.logs import Form, Given
+from scaling.tools.importers.tools import TOOLS, of_one_work
+from tests.support.imported_logs import PUBLIC, SOURCES, damaged, imported, only_row, refusal, written
+
+LINE = "iter {}: loss 2.1, tok/s: {}k | dt 3.1\n"
+TOKENS = Form(rate=r"tok/s: ([\d.]+k)", unit="tokens", step=r"iter (\d+)")
+
+
+def steps(*rates: float, first: int = 1) -> str:
+    return "".join(LINE.format(first + at, rate) for at, rate in enumerate(rates))
+
+
+def given(form: Form, world_size: int = 4, batch_size: int = 0) -> Given:
+    return Given(world_size=world_size, batch_size=batch_size, form=form)
+
+
+# ---------------------------------------------------------------- public logs
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_public_log_says_its_number(name: str) -> None:
+    source, found = SOURCES[name], imported(PUBLIC / name, SOURCES[name].given)
+    rate = found.rows[0].rate if found.rows else max(one.busbw_gbytes_per_s for one in found.bandwidths)
+    said: list[ImportedRow | ImportedBandwidth] = [*found.rows, *found.bandwidths]
+    assert rate == pytest.approx(source.rate, rel=1e-3)
+    assert {one.world_size for one in said} == {source.world_size}
+
+
+def test_every_tool_has_a_public_log() -> None:
+    assert {Path(name).stem for name in SOURCES} == TOOLS.keys()
+    assert {path.name for path in PUBLIC.iterdir()} == SOURCES.keys()
+
+
+# ---------------------------------------------------------------- the generic reader
+
+
+def test_the_first_step_is_left_out_and_the_spread_is_said(tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, steps(2, 10, 12, 11)), given(TOKENS))
+    assert (row.tool, row.unit, row.rate, row.steps) == ("generic", "tokens", 11000, 3)
+    assert row.spread == pytest.approx(2 / 11)
+
+
+def test_a_rate_of_a_device_is_multiplied(tmp_path: Path) -> None:
+    form = Form(rate=TOKENS.rate, unit="tokens", per_device=True)
+    assert only_row(written(tmp_path, steps(2, 10, 10)), given(form)).rate == 40000
+
+
+@pytest.mark.parametrize(("unit", "rate"), [("s/step", 0.5), ("ms/step", 500.0)])
+def test_durations_are_steps_and_samples_with_a_batch(unit: str, rate: float, tmp_path: Path) -> None:
+    log = written(tmp_path, "time 9.0\ntime 2.0\ntime 2.0\n")
+    form = Form(rate=r"time ([\d.]+)", unit=unit)
+    assert (only_row(log, given(form)).rate, only_row(log, given(form)).unit) == (rate, "steps")
+    assert only_row(log, given(form, batch_size=8)).rate == 32 * rate
+
+
+def test_a_restart_is_another_launch(tmp_path: Path) -> None:
+    again = written(tmp_path, steps(2, 10, 10) + steps(2, 11, 11))
+    assert "the lower median of 2 launches" in only_row(again, given(TOKENS)).notes[-1]
+    slower = written(tmp_path, steps(2, 10, 10) + steps(2, 5, 5))
+    assert "has launches from 5000 to 10000" in refusal(slower, given(TOKENS))
+
+
+def test_a_resumed_training_at_another_rate_is_no_median_of_both(tmp_path: Path) -> None:
+    text = steps(2, 10, 10, 10) + "Resuming from checkpoint at step 5\n" + steps(2, 5, 5, 5, first=5)
+    assert "has launches from 5000 to 10000" in refusal(written(tmp_path, text), given(TOKENS))
+
+
+def test_damage_invents_no_rate(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    for data in damaged(steps(2, 10, 10, 10, 10).encode(), 5, 200):
+        path.write_bytes(data)
+        try:
+            assert imported(path, given(TOKENS)).rows[0].rate == 10000
+        except UsageError:
+            continue
+
+
+def test_an_unknown_log_is_answered_with_its_lines_and_a_command_that_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = written(tmp_path, "hello\n" + steps(2, 10, 10) + "epoch 1: 3.5 it/s\nstep time: 0.5 s\n")
+    assert command.main([str(log), "-o", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert "no line of it is of a known tool" in error[0]
+    assert error[1] == "These lines look most like rates:" and len(error[2:-2]) == 3
+    rate, unit = error[-1].partition("--rate '")[2].split("' --unit ")
+    form = Form(rate=rate, unit=unit.split()[0])
+    assert only_row(log, given(form)).rate == 10000
+
+
+# ---------------------------------------------------------------- tables
+
+CSV = "N,rate,unit,batch,model,precision\n1,100,images/s,32,rn50,fp16\n8,720,images/s,32,rn50,fp16\n"
+LINES = '{"N": 1, "rate": 100, "unit": "images"}\n{"N": 8, "rate": 720.0, "unit": "images"}\n'
+
+
+@pytest.mark.parametrize("text", [CSV, CSV.replace(",", "\t"), CSV.replace(",", ";"), LINES])
+def test_a_table_has_a_row_for_each_line(text: str, tmp_path: Path) -> None:
+    rows = imported(written(tmp_path, text)).rows
+    assert [(row.world_size, row.rate, row.unit) for row in rows] == [(1, 100, "images"), (8, 720, "images")]
+
+
+def test_steps_of_tensorboard_are_one_launch(tmp_path: Path) -> None:
+    text = "Wall time,Step,Value\n1.5,0,50\n2.5,1,100\n3.5,2,102\n"
+    row = only_row(written(tmp_path, text), given(Form(unit="tokens")))
+    assert (row.rate, row.steps, row.unit) == (101, 2, "tokens")
+    assert "add --unit" in refusal(written(tmp_path, text), Given(world_size=4))
+
+
+def test_a_column_of_weights_and_biases_is_chosen(tmp_path: Path) -> None:
+    text = '"Step","a - throughput","a - throughput__MIN","b - throughput"\n' + "".join(
+        f'"{step}","{100 + step}","1","{50 + step}"\n' for step in range(3)
+    )
+    log = written(tmp_path, text)
+    assert "several columns of rates (a - throughput, b - throughput)" in refusal(log, given(Form(unit="samples")))
+    assert only_row(log, given(Form(rate="^a -", unit="samples"))).rate == 101.5
+
+
+def test_a_damaged_row_is_skipped_and_counted(tmp_path: Path) -> None:
+    (row,) = imported(written(tmp_path, CSV[:-5])).rows
+    assert row.rate == 100 and "1 line skipped" in row.notes[-1]
+    for data in damaged(CSV.encode(), 7, 200):
+        log = tmp_path / "b.csv"
+        log.write_bytes(data)
+        try:
+            assert {one.rate for one in imported(log).rows} <= {100, 720}
+        except UsageError:
+            continue
+
+
+# ---------------------------------------------------------------- logs of one work
+
+
+def rows(tmp_path: Path, logs: Sequence[tuple[int, float]], *flags: str) -> list[tuple[int, float | None]]:
+    """Each number of devices and its efficiency, as the command says them."""
+    names = [
+        f"{written(tmp_path, steps(1, rate, rate, rate), f'{devices}.log')}:{devices}" for devices, rate in logs
+    ]
+    form = ["--rate", TOKENS.rate, "--unit", "tokens"]
+    assert command.main([*names, *form, *flags, "-o", str(tmp_path / "run")]) == 0
+    found = cells(store.load(tmp_path / "run")[0].imported)
+    return [(cell.world_size, cell.efficiency and round(cell.efficiency, 3)) for cell in found]
+
+
+def test_three_logs_are_one_table_over_the_smallest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = ((8, 8.0), (64, 57.6), (512, 409.6))
+    assert rows(tmp_path, logs, "--same-work", "--base", "8") == [(8, 1.0), (64, 0.9), (512, 0.8)]
+    assert "base N=8" in capsys.readouterr().out
+
+
+def test_without_a_base_none_is_claimed_and_the_flag_is_offered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rows(tmp_path, ((8, 8.0), (64, 57.6)), "--same-work") == [(8, None), (64, None)]
+    assert "--base 8" in capsys.readouterr().out
+
+
+def test_above_100_percent_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rows(tmp_path, ((1, 1.0), (8, 9.6)), "--same-work") == [(1, 1.0), (8, 1.2)]
+    out = capsys.readouterr().out
+    assert "SUPERLINEAR" in out and "above 100 %" in out
+
+
+ROW = ImportedRow(tool="a", log="a.log", unit="tokens", world_size=8, rate=1.0, precision="fp16")
+
+
+def test_a_base_without_a_log_and_works_that_differ_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"--base 4: no log is of 4 devices \(8 are\)"):
+        of_one_work([ROW], same_work=False, base=4)
+    other = ImportedRow(tool="a", log="b.log", unit="tokens", world_size=16, rate=1.0, precision="bf16")
+    with pytest.raises(UsageError, match=r"--same-work: the precision of a\.log is fp16, of b\.log it is bf16"):
+        of_one_work([ROW, other], same_work=True, base=0)
+
+
+@pytest.mark.parametrize("output", ["---", "--same-work"])
+def test_a_run_of_dashes_makes_no_folder(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["a.log", "-o", output]) == 2
+    assert f"--output {output}: a folder's name" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_has_each_tool_and_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"{name}\n    " in out for name in TOOLS)
