@@ -21,7 +21,7 @@ class Setting(Record, frozen=True, kw_only=True):
     * gathered_bytes: of the parameters that ZeRO-1 gathers after each step
     * tail: share of the gradients that only the end of backward produces
     * step_s: one micro step of one device alone; `step_spread`, of its logarithm, is 0 unless it is a guess
-    * bus_bytes_per_s: of an all-reduce alone in one node (`buses.py`); 0 takes the usual one of the bus
+    * bus_bytes_per_s: of an all-reduce alone in one node (`catalogue.py`); 0 takes the usual one of the bus
     * line_bytes_per_s: of one node over all its `cards`, by the data sheet
     * carrier: "cpu" if CPUs reduce and send the gradients, as Gloo and gRPC do
     * tree: NCCL may use trees (2.4 and newer)

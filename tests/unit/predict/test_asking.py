@@ -522,7 +522,7 @@ def test_without_a_run_each_price_has_its_own_network(tmp_path: Path) -> None:
 def test_plans_say_where_the_model_does_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "FILE.toml"
     path.write_text(PRICES.format(first="fast", cost=20.0))
-    unsure = Known(ONE, [Observed(at=at(size), value=value, noise=0.15) for size, value in ((4, 0.95), (8, 0.5))])
+    unsure = Known(ONE, tuple(Observed(at=at(n), value=value, noise=0.15) for n, value in ((4, 0.95), (8, 0.5))))
     odd = case({4: 0.95, 8: 0.5}, known=unsure)
     assert doubts(odd)
     said = planner.planned(Asked(target=1000.0, prices=path), odd)
