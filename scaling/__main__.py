@@ -43,10 +43,6 @@ COMMANDS = {
     "history": Command("scaling.tools.history", "List all runs of a folder."),
     "import": Command("scaling.tools.importers", "Read logs of other tools into a run."),
     "predict": Command("scaling.tools.predict", "Predict world sizes that were not measured."),
-    "predict learn": Command("scaling.tools.predict.learn", "Learn the priors of predict from published series."),
-    "predict register": Command(
-        "scaling.tools.predict.register", "Predict points of a run before they are measured."
-    ),
     "certify": Command("scaling.tools.certify", "Give PASS, FAIL or NO VERDICT on a cluster, under mpirun."),
     "bisect": Command("scaling.tools.bisect", "Find the node that slows the others, under mpirun."),
     "lab": Command("scaling.tools.lab", "Emulate a cluster on this machine."),

@@ -65,7 +65,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             default="1, 2, 4, ... and the launch's size",
             example="1,2,4",
             ascending="a world size",
-            displaces=("predict_first",),
         ),
     ] = None
     kinds: Annotated[
@@ -88,7 +87,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             "mxnet:plain.",
             metavar="PASS,...",
             example="forward,backward",
-            displaces=("strategy", "world_sizes", "predict_first"),
+            displaces=("strategy", "world_sizes"),
         ),
     ] = ("step",)
     model: Annotated[
@@ -219,7 +218,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         _what(
             "Samples of a step over all devices: strong scaling.",
             above=0,
-            displaces=("batch_size", "batch_sizes", "batch_rule", "predict_first"),
+            displaces=("batch_size", "batch_sizes", "batch_rule"),
         ),
     ] = None
     batch_rule: Annotated[
@@ -229,7 +228,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             "of a node, shared by its devices in use (node).",
             metavar="NAME",
             default="weak; strong with --global-batch-size",
-            displaces=("global_batch_size", "batch_sizes", "predict_first"),
+            displaces=("global_batch_size", "batch_sizes"),
         ),
     ] = None
     precision: Annotated[
@@ -271,7 +270,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             metavar="N",
             default="none: measure rates",
             least=1,
-            displaces=("predict_first",),
             of="",
         ),
     ] = None
@@ -437,7 +435,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             metavar="30m|2h|7d",
             default="none: the rounds of --rounds",
             of="rates",
-            displaces=("rounds", "target_ci", "max_rounds", "predict_first"),
+            displaces=("rounds", "target_ci", "max_rounds"),
         ),
     ] = None
     windows: Annotated[
@@ -490,22 +488,10 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             usual=True,
             metavar="1%",
             of="rates",
-            displaces=("for", "predict_first"),
-        ),
-    ] = None
-    max_rounds: Annotated[int, _how("Most rounds that --target-ci may reach.", above=0, of="measuring")] = 20
-    predict_first: Annotated[
-        int | Literal["half"] | None,
-        _how(
-            "Measure world sizes up to N, predict the larger ones, then measure them: the report compares both. "
-            "half: half of the largest.",
-            metavar="N|half",
-            least=2,
-            bound="at least 2, a world size of --world-sizes",
-            words="a world size or half",
             displaces=("for",),
         ),
     ] = None
+    max_rounds: Annotated[int, _how("Most rounds that --target-ci may reach.", above=0, of="measuring")] = 20
     seed: Annotated[int, _how("Seed of the order, the weights and the data.")] = 1
     malloc: Annotated[
         Malloc,

@@ -108,15 +108,6 @@ class Plan(Record, frozen=True, kw_only=True):
         random.Random(f"{self.config.seed}/{number}").shuffle(groups)
         return tuple(groups)
 
-    @property
-    def stages(self) -> tuple[bool, ...]:
-        """Whether each stage has the later points (--predict-first); stages are measured one after another."""
-        return (False,) if self.config.predict_first is None else (False, True)
-
-    def is_later(self, group: Group) -> bool:
-        """Return whether the group is predicted, and measured only after all smaller world sizes."""
-        return any(_is_later(self.config, point) for point in group.points)
-
     def code(self, point: Point) -> str:
         """Return the folder of the revision that a point's workers run; "" for the launch's own."""
         return self.other_code if revision_of(point.strategy) else ""
@@ -272,8 +263,7 @@ def _made(
     networks = tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)
     refused = matrix.refused(points, slots, lambda point: matrix.name_refusal(point, slots, enrolled, networks))
     wanted = matrix.kept(points, refused)
-    stages = ([one for one in wanted if _is_later(resolved, one) == later] for later in (False, True))
-    grouped = tuple(group for cells in stages for group in _groups(resolved, cells, device, slots, enrolled))
+    grouped = _groups(resolved, wanted, device, slots, enrolled)
     return Plan(
         config=defaults.paced(
             resolved,
@@ -324,8 +314,3 @@ def _keeps_memory(config: SweepConfig, cell: Point) -> bool:
         and config.interleave is None
         and not frameworks.running(cell.strategy).shares_gpus
     )
-
-
-def _is_later(config: SweepConfig, point: Point) -> bool:
-    first = config.predict_first
-    return isinstance(first, int) and point.world_size > first

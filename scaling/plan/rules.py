@@ -21,7 +21,7 @@ from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, first_slots, slots_of
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
-from scaling.records.point import Device, Kind, MemoryFormat, Point, Precision, Workload, of_revision, own_name
+from scaling.records.point import Device, MemoryFormat, Point, Precision, Workload, of_revision, own_name
 from scaling.records.run import Emulation
 from scaling.records.task import BatchFit
 from scaling.text import counted, several
@@ -265,42 +265,6 @@ def least_memory_bytes(launch: Launch) -> int:
 def timeouts(draft: Draft, launch: Launch) -> Draft:
     """Fill in the timeouts, which depend on the framework and the device."""
     return draft._replace(config=defaults.with_clocks(draft.config, launch.device, launch.gpus))
-
-
-# ---------------------------------------------------------------- --predict-first
-
-
-def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], first: int) -> str:
-    """Return why the larger world sizes cannot be predicted; "" if they can."""
-    known, later = [one for one in sizes if one <= first], [one for one in sizes if one > first]
-    listed = ",".join(map(str, sizes))
-    if given := "--for" if config.for_ else "--target-ci" if config.target_ci else "":
-        return f"its number of rounds is fixed: leave {given} out and give --rounds"
-    if config.has_passes or config.epochs is not None:
-        return "only exchanges of whole steps are predicted: leave --pass and --epochs out"
-    if config.rule != "weak":
-        return f"only weak scaling is predicted, not the batch rule {config.rule}: give --batch-size"
-    # Emulated devices always have the same speed: `solo` is enough.
-    baselines = {"each", "solo"} if config.device.startswith("emulated") else {"each"}
-    if kinds and not baselines & set(kinds):
-        return "add each to --kinds: its baselines are repeated with the larger sizes"
-    if not any(one > 1 for one in known):
-        return f"no size above 1 of --world-sizes {listed} would be measured first: raise it"
-    if not later:
-        return f"nothing is left to predict of --world-sizes {listed}: lower it"
-    return ""
-
-
-def predict_first(draft: Draft, _: Launch) -> Draft:
-    """Resolve the largest world size that is measured first; refuse a sweep with nothing to predict."""
-    config, given = draft.config, draft.config.predict_first
-    if given is None:
-        return draft
-    sizes = config.world_sizes or ()
-    first = sizes[-1] // 2 if given == "half" else given
-    if why := _why_not(config, sizes, config.kinds or (), first):
-        raise UsageError(f"--predict-first {given}: {why}")
-    return draft.but(predict_first=first)
 
 
 # ---------------------------------------------------------------- device, networks
@@ -583,7 +547,7 @@ def save_weights(draft: Draft, _: Launch) -> Draft:
 
 RULES: tuple[Rule, ...] = (
     baseline_device, strategy, world_sizes, model, data, kinds, epochs, feed, cpu_precision, batch_size, timeouts,
-    predict_first, device, interconnect, emulation, compile_, precision, save_weights,
+    device, interconnect, emulation, compile_, precision, save_weights,
 )  # fmt: skip
 
 

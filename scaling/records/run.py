@@ -38,13 +38,6 @@ from scaling.records.telemetry import GpuTime, Telemetry
 # ---------------------------------------------------------------- prediction
 
 
-class Question(Record, frozen=True, kw_only=True):
-    """A point to predict, on `nodes` nodes."""
-
-    point: Point
-    nodes: Size
-
-
 class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
     """The PREDICTION of an exchange before its measurement, once for all rounds (`point` is of the first).
 

@@ -97,7 +97,7 @@ REST: tuple[Field | tuple[str, Any], ...] = (
     ("minibatches", _many(MinibatchJson), ()),
     ("over_cpu", _many(OverCpuJson), ()),
     ("trainings", _many(TrainingJson), ()),
-    # Only with --predict-first.
+    # Only of runs that have predictions.
     ("predictions", _many(JudgedJson) | UnsetType, UNSET),
     # Only of scaling certify.
     ("certificate", CertificateJson | UnsetType, UNSET),

@@ -154,10 +154,6 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol], started: str = "") -> st
         for point in made.cells
         if point.cell in made.refused
     ]
-    if config.predict_first is not None:
-        lines.append(
-            f"all rounds up to N={config.predict_first} first; then the larger sizes are predicted and measured"
-        )
     lines.append(f"{_in_all(made)}; nothing was measured (--dry-run)")
     return "\n".join(map(printable, lines))
 

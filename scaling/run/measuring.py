@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple, TextIO
 
-import msgspec
-
-from scaling.agent.environment import outside_of_mpi
 from scaling.analysis.table.analyse import changes, kept
 from scaling.analysis.table.rows import Row
 from scaling.command import complain, deliver, terminal_width
@@ -25,7 +19,7 @@ from scaling.records import store
 from scaling.records.burn_in import PointSummary
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
-from scaling.records.run import Certificate, Header, PointRecord, Prediction, Question
+from scaling.records.run import Certificate, Header, PointRecord
 from scaling.report.anonymous import Disguise, disguise
 from scaling.report.formats import openmetrics
 from scaling.report.material import PAGE_FILE, Material, Place
@@ -38,62 +32,6 @@ from scaling.tools.lab import slowdown
 from scaling.transport.base import Mailbox
 from scaling.transport.mpi import beyond_the_launcher, launcher_output
 from scaling.transport.terminal import ViewKind
-
-# ---------------------------------------------------------------- predicting
-
-
-# A prediction takes 1 or 2 s.
-PATIENCE_S = 120.0
-_ANSWERS = msgspec.json.Decoder(tuple[Prediction, ...])
-
-
-class Asking:
-    """A running `python -m scaling predict register RUN`. It uses files, since pipes could fill and block."""
-
-    def __init__(self, run: Path, asked: Sequence[Question]) -> None:
-        self._asked = asked
-        self._end_s = time.monotonic() + PATIENCE_S
-        self._folder = TemporaryDirectory(prefix="scaling-predict-")
-        given, self._out, self._err = (Path(self._folder.name, name) for name in ("given", "out", "err"))
-        given.write_bytes(msgspec.json.encode(list(asked)))
-        with given.open("rb") as stdin, self._out.open("wb") as stdout, self._err.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "scaling", "predict", "register", str(run)],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env=outside_of_mpi(os.environ),
-                start_new_session=True,
-            )
-
-    def answers(self) -> tuple[Prediction, ...] | None:
-        """Return one prediction per question; refusals if the process failed; None while it runs."""
-        code = self._process.poll()
-        if code is None:
-            late = time.monotonic() > self._end_s
-            return self._refused(f"no answer within {PATIENCE_S:g} s") if late else None
-        try:
-            found = _ANSWERS.decode(self._out.read_bytes()) if code == 0 else ()
-        except msgspec.MsgspecError as error:
-            return self._refused(f"the prediction is unreadable: {error}")
-        if len(found) == len(self._asked):
-            return found
-        lines = self._err.read_text(errors="replace").strip().splitlines()
-        return self._refused(lines[-1] if lines else f"scaling predict register ended with exit code {code}")
-
-    def _refused(self, why: str) -> tuple[Prediction, ...]:
-        now = time.time()
-        return tuple(
-            Prediction(point=one.point, nodes=one.nodes, registered_unix_s=now, refused=why) for one in self._asked
-        )
-
-    def stop(self) -> None:
-        """Kill the process if it still runs, and delete its files."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()
-
 
 # ---------------------------------------------------------------- pages
 # In a process of its own, so that drawing costs the run neither its exit code nor its memory.
@@ -167,10 +105,7 @@ def measure(
     hidden = disguise(header, records) if made.config.anonymous else None
     ending = Ending(verbose, page, base, mailbox.look, hidden, metrics=metrics, require_proof=require_proof)
     screen = _view(kind, hidden)
-    predictor = None if store.predictions(opened.folder) else Asking  # existing predictions stay
-    sweep = Sweep(
-        made, mailbox, opened, screen, records=records, summaries=summaries, more=more, predictor=predictor
-    )
+    sweep = Sweep(made, mailbox, opened, screen, records=records, summaries=summaries, more=more)
     try:
         screen.opened(header, len(made.cells) * made.rounds)
         for line in (*made.memory_doubts, *listing.open_servers(made.cells)):

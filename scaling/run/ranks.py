@@ -230,9 +230,10 @@ def _settings(asked: Invocation) -> dict[str, Any] | None:
 
 
 def _known(older: Header, given: str) -> dict[str, Any]:
-    if unknown := ", ".join(field for field in older.config if field not in config.FIELDS):
+    given_then = {field: value for field, value in older.config.items() if value is not None}
+    if unknown := ", ".join(field for field in given_then if field not in config.FIELDS):
         raise UsageError(
             f"{given}: was measured by scaling {older.version} ({older.code}) with settings that this version "
             f"does not know: {unknown}; use that version, or give the settings as flags"
         )
-    return older.config
+    return {field: value for field, value in older.config.items() if field in config.FIELDS}

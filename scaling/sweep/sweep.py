@@ -9,8 +9,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from pathlib import Path
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -37,7 +35,7 @@ from scaling.records.messages import (
     ToSweep,
 )
 from scaling.records.point import Point, of_revision, revision_of
-from scaling.records.run import PointRecord, Prediction, Question
+from scaling.records.run import PointRecord
 from scaling.records.store import Line, Store, done_keys, joined
 from scaling.records.task import Clocks, Task
 from scaling.sweep.attempt import Bench, traced_keys
@@ -110,37 +108,6 @@ class BurnIn:
         """Return `1 h 12 min of 2 h 0 min, 35 rounds`."""
         spent_s = min(self.elapsed_s, self._for_s)
         return f"{duration(spent_s)} of {duration(self._for_s)}, {counted(self._rounds, 'round')}"
-
-
-# ---------------------------------------------------------------- predictions of later points
-
-
-class Asking(Protocol):
-    """Questions to a predictor that works in another process."""
-
-    def answers(self) -> tuple[Prediction, ...] | None:
-        """Return one prediction for each question, in their order; None until all are there."""
-
-    def stop(self) -> None:
-        """Stop waiting; may be called again."""
-
-
-Predictor = Callable[[Path, Sequence[Question]], Asking]
-
-
-def predictions_told(found: Iterable[Prediction]) -> Iterator[str]:
-    """Yield the notes of all predictions, each once, then a line for each prediction."""
-    for text in dict.fromkeys(text for one in found for text in one.notes):
-        yield f"note: {text}"
-    for one in found:
-        work, over = one.point.workload, f"over {one.point.interconnect} N={one.point.world_size}"
-        name = f"{one.point.strategy} {over} batch {work.batch_size}"
-        if one.refused or one.efficiency is None or one.efficiency_low is None or one.efficiency_high is None:
-            yield f"not predicted: {name}: {one.refused}"
-            continue
-        ends = f"{100 * one.efficiency_low:.0f} to {100 * one.efficiency_high:.0f}"
-        claim = "" if one.claimed else ", too wide to be claimed"
-        yield f"PREDICTED, not measured: {name}: efficiency {100 * one.efficiency:.1f} % (80 %: {ends}{claim})"
 
 
 # ---------------------------------------------------------------- before points are measured
@@ -223,7 +190,6 @@ class Sweep:
         records: Sequence[PointRecord] = (),
         more: More | None = None,
         summaries: Sequence[PointSummary] = (),
-        predictor: Predictor | None = None,
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -231,7 +197,7 @@ class Sweep:
         self.records = list(records)
         self.burn_in = BurnIn(plan.burn_in_s, clock, summaries) if plan.burn_in_s else None
         self._more: More = more or self.burn_in or until_narrow
-        self._predictor, self._clock, self._unix_clock = predictor, clock, unix_clock
+        self._clock, self._unix_clock = clock, unix_clock
         self._analyser = Analyser(records)
         self._keys = {record.point.key for record in records}
         # A burn-in goes on with new rounds.
@@ -266,10 +232,7 @@ class Sweep:
     def run(self) -> None:
         """Measure everything. Raises Interrupted after a signal, StoreError if a record cannot be kept."""
         self.begin()
-        for later in self.plan.stages:
-            if later and self._predictor is not None:
-                self._register(self._predictor)
-            self._run(later)
+        self._run()
 
     def begin(self) -> None:
         for said in preload(self.plan, self.mailbox, self._bench.clocks.startup_s):
@@ -278,14 +241,14 @@ class Sweep:
         if self.burn_in:
             self.burn_in.begin()
 
-    def _run(self, later: bool) -> None:
+    def _run(self) -> None:
         number = self.burn_in.first_round if self.burn_in else 0
         planned = max(self.plan.rounds, number)
         for planned_number in range(number, planned):
-            self._allow(planned_number, later)
+            self._allow(planned_number)
         while number < planned or self._more(self, number):
             if number == planned:
-                self._allow(planned, later)
+                self._allow(planned)
                 planned += 1
                 if self.burn_in is None:
                     self.view.extended(len(self.plan.cells) * planned)
@@ -293,19 +256,18 @@ class Sweep:
                 self._earlier += len(self._keys)
                 self._keys.clear()
             listen(self.plan, self.mailbox)
-            for index, group in self._groups(number, later):
+            for index, group in enumerate(self.plan.round(number)):
                 self._measure(group, len(self.plan.cells) * planned, index)
             number += 1
 
-    def _allow(self, number: int, later: bool) -> None:
-        """Add to the retry budget what a round of a stage may spend."""
-        groups = (group for _, group in self._groups(number, later))
-        lacking = (group for group in groups if any(point.key not in self._done for point in group.points))
+    def _allow(self, number: int) -> None:
+        """Add to the retry budget what a round may spend."""
+        lacking = (
+            group
+            for group in self.plan.round(number)
+            if any(point.key not in self._done for point in group.points)
+        )
         self._quiet.allow(sum(map(self.plan.seconds, lacking)))
-
-    def _groups(self, number: int, later: bool) -> list[tuple[int, Group]]:
-        every = enumerate(self.plan.round(number))
-        return [(index, group) for index, group in every if self.plan.is_later(group) == later]
 
     def measure(self, group: Group, total: int, *, at_once: bool = False) -> tuple[PointRecord, ...]:
         """Measure a group that is in no round of the plan, of `total` points in all, and keep its records.
@@ -327,36 +289,6 @@ class Sweep:
             self.view.finished(record, self._analyser.rows(), number, self._total)
             found.append(record)
         return tuple(found)
-
-    def _register(self, predictor: Predictor) -> None:
-        """Register predictions of the later stage's exchanges, unless one of its points was already tried. Wait
-        for them while this rank's agent takes its turns. Raises Interrupted on a signal."""
-        plan = self.plan
-        later = [point for group in plan.groups if plan.is_later(group) for point in group.points]
-        if {record.point.cell for record in self.records} & {point.cell for point in later}:
-            self.view.note("not predicted: points of larger world sizes were measured before")
-            return
-        asked = tuple(
-            Question(point=replace(point, round=0), nodes=len({slot.host for slot in slots_of(point, plan.slots)}))
-            for point in later
-            if point.kind == "exchange" and point.strategy not in plan.missing and point.cell not in plan.refused
-        )
-        if not asked:
-            return
-        try:
-            asking = predictor(self.store.folder, asked)
-            try:
-                while (found := asking.answers()) is None:
-                    self.mailbox.look()
-            finally:
-                asking.stop()
-        except OSError as error:
-            self.view.note(f"not predicted: {error}")
-            return
-        for one in found:
-            self._write(one)
-        for line in predictions_told(found):
-            self.view.note(line)
 
     # ------------------------------------------------------------ how far it is
 

@@ -1,8 +1,8 @@
-"""The lab as a judge of predictions: each is written down before its point is measured; then both are compared.
+"""The lab as a judge of predictions: larger world sizes and other rates, predicted without their points.
 
 python -m tests.bench.lab_judge [--results DIR] [--models vgg16,resnet50] [--only CASE,...], as root. Cases:
 
-e1-MODEL         N = 1, 2, 4 of one node -> 8, 12, 16, over both networks (scaling.run --predict-first)
+e1-MODEL         N = 1, 2, 4 of one node -> 8, 12, 16, over both networks
 e2-MODEL         N = 1, 4, 8 of two nodes -> 16, over both networks
 half-MODEL       what if eth0 had half the rate: 16 from e1's run, then measured in a lab that has
 double-MODEL     the same of twice the rate
@@ -25,7 +25,6 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from scaling.analysis.table.analyse import analyse
-from scaling.analysis.table.unmeasured import judged
 from scaling.records import store
 from scaling.records.point import Record
 from tests.support import labs
@@ -98,10 +97,9 @@ def nics(case: Case) -> tuple[str, ...]:
 
 
 def _flags(case: Case, asked: Namespace, dilate: float | None) -> list[str]:
-    sizes, known = CURVES.get(case.task, (f"1,{RANKS}", None))
+    sizes = CURVES[case.task][0] if case.task in CURVES else f"1,{RANKS}"
     found = [*_work(case, asked), "--world-sizes", sizes, "--results", str(asked.results), "--name", case.name]
     found += ["--rounds", str(asked.rounds), "--windows", str(asked.windows), "--kinds", asked.kinds, "--no-page"]
-    found += ["--predict-first", str(known)] if known else []
     return found + (["--dilate", f"{dilate:g}"] if dilate else [])
 
 
@@ -146,26 +144,38 @@ def _run(name: str, *flags: str) -> str:
 # ---------------------------------------------------------------- judging
 
 
-def registered(case: Case, asked: Namespace) -> Iterator[Miss]:
-    folder = measured(case, asked)
+def held_back(case: Case, asked: Namespace) -> Iterator[Miss]:
+    """The larger world sizes, predicted as if only the smaller ones had been measured."""
+    folder, (sizes, known) = measured(case, asked), CURVES[case.task]
+    larger = [size for size in sizes.split(",") if int(size) > known]
     rows = analyse(store.load(folder)[1]).rows
-    for one in judged(store.predictions(folder), rows):
-        low, high = one.predicted_efficiency_low, one.predicted_efficiency_high
-        if one.predicted_efficiency is None or low is None or high is None:
-            sys.stdout.write(f"{case.name}: {one.interconnect} N={one.world_size} refused: {one.refused}\n")
-            continue
-        seen = None if one.measured_efficiency is None else one.measured_efficiency.mean
-        yield Miss(
-            case=case.name, interconnect=one.interconnect, world_size=one.world_size,
-            predicted=one.predicted_efficiency, low=low, high=high, measured=seen,
-        )  # fmt: skip
+    for word in _words(case, asked):
+        seen = {one.world_size: one.efficiency.mean for one in rows if one.interconnect == word and one.efficiency}
+        flags = ["--interconnect", word, "--up-to", str(known), "--world-sizes", ",".join(larger)]
+        for row in json.loads(_foreseen(folder, *flags))["predicted"]:
+            size = row["at"]["world_size"]
+            yield Miss(
+                case=case.name, interconnect=word, world_size=size, predicted=row["efficiency"], low=row["low"],
+                high=row["high"], measured=seen.get(size),
+            )  # fmt: skip
 
 
 def what_if(case: Case, asked: Namespace) -> Iterator[Miss]:
     """Another rate, predicted from e1's run and kept in a file before the lab has that rate."""
     kept = asked.results / f"{case.name}.json"
     if not kept.exists():
-        kept.write_text(_foreseen(case, measured(Case("e1", case.model), asked)))
+        rate = RATES_GBIT["eth0"] * FACTORS[case.task]
+        flags = [
+            "--interconnect",
+            "eth0",
+            "--world-sizes",
+            str(RANKS),
+            "--network",
+            f"tcp:{rate:g}",
+            "--up-to",
+            "8",
+        ]
+        kept.write_text(_foreseen(measured(Case("e1", case.model), asked), *flags))
     (row,) = json.loads(kept.read_text())["predicted"]
     rows = analyse(store.load(measured(case, asked))[1]).rows
     seen = [one.efficiency.mean for one in rows if one.world_size == RANKS and one.efficiency]
@@ -175,10 +185,8 @@ def what_if(case: Case, asked: Namespace) -> Iterator[Miss]:
     )  # fmt: skip
 
 
-def _foreseen(case: Case, run: Path) -> str:
-    rate = RATES_GBIT["eth0"] * FACTORS[case.task]
-    words = [sys.executable, "-m", "scaling", "predict", str(run), "--interconnect", "eth0"]
-    words += ["--world-sizes", str(RANKS), "--network", f"tcp:{rate:g}", "--format", "json", "--up-to", "8"]
+def _foreseen(run: Path, *flags: str) -> str:
+    words = [sys.executable, "-m", "scaling", "predict", str(run), *flags, "--format", "json"]
     return subprocess.run(words, cwd=labs.ROOT, capture_output=True, text=True, check=True).stdout
 
 
@@ -246,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found: list[Miss] = []
     for case in cases(asked):
         began_s = monotonic()
-        judge: Any = registered if case.task in CURVES else what_if
+        judge: Any = held_back if case.task in CURVES else what_if
         found += judge(case, asked)
         sys.stdout.write(f"{case.name}: {monotonic() - began_s:.0f} s\n")
         sys.stdout.flush()

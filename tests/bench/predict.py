@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from math import exp
 from pathlib import Path
 from statistics import median
 from time import monotonic, process_time
@@ -24,14 +25,15 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import asdict
 
-from scaling.tools.predict import __main__, evidence, infer, published
-from scaling.tools.predict.forecast import carried, forecasts, measure_next, outlook
-from scaling.tools.predict.learn import fitting
+from scaling.tools.predict import __main__, evidence
+from scaling.tools.predict.fit import fit, moved, predict
+from scaling.tools.predict.forecast import forecasts, measure_next, outlook
 from scaling.tools.predict.priors import Priors, read
-from scaling.tools.predict.published import Series
 from scaling.tools.predict.setting import Known
+from tests.bench import learning, published
+from tests.bench.published import Series
 from tests.support.predicted_runs import HEADER, run
-from tests.support.prediction_errors import Miss, misses, of_each, table
+from tests.support.prediction_errors import Miss, misses, of_each, quantiles, table
 from tests.support.prediction_splits import single_nodes, split_table
 
 HERE = Path(__file__).resolve().parents[1]
@@ -39,13 +41,30 @@ NODES = HERE / "published-nodes.json"
 FILES = [HERE / "published.json", NODES]
 
 
-def _series(paths: Sequence[Path]) -> list[Series]:
+def series_of(paths: Sequence[Path]) -> list[Series]:
     return [one for path in paths for one in published.series(published.read(path))]
 
 
 def _left_out(series: Sequence[Series], by: str, key: str) -> list[Miss]:
     ours = [one for one in series if getattr(one, by) == key]
-    return _judged(ours, fitting.learn([one for one in series if getattr(one, by) != key]))
+    return _judged(ours, learning.learn([one for one in series if getattr(one, by) != key]))
+
+
+def left_out(series: Sequence[Series], by: str = "publisher", processes: int = 2) -> list[Miss]:
+    """Predict each publisher's series from priors of all others; intervals are from the others' errors, too."""
+    keys = sorted({getattr(one, by) for one in series if one.trust in ("A", "B")})
+    with ProcessPoolExecutor(processes) as pool:
+        found = [miss for misses in pool.map(partial(_left_out, series, by), keys) for miss in misses]
+    whose = {one.name: getattr(one, by) for one in series}
+    return [miss for key in keys for miss in _with_intervals(found, whose, key)]
+
+
+def _with_intervals(found: Sequence[Miss], whose: Mapping[str, str], key: str) -> Iterator[Miss]:
+    told = quantiles([miss for miss in found if whose[miss.series] != key], whose)
+    for miss in found:
+        if whose[miss.series] == key:
+            below, above = (exp(factor * miss.deviation) for factor in told[miss.kind])
+            yield miss._replace(low=miss.predicted / below, high=miss.predicted * above)
 
 
 def _judged(series: Sequence[Series], priors: Priors) -> list[Miss]:
@@ -55,13 +74,11 @@ def _judged(series: Sequence[Series], priors: Priors) -> list[Miss]:
 def _found(asked: Namespace) -> list[Miss]:
     if asked.as_shipped:
         return _judged(published.series(published.read(asked.as_shipped)), read())
-    series = _series(asked.published)
+    series = series_of(asked.published)
     if asked.judge:
-        return _judged(published.series(published.read(asked.judge)), fitting.learn(series))
+        return _judged(published.series(published.read(asked.judge)), learning.learn(series))
     by = "source" if asked.by == "source" else "publisher"
-    keys = sorted({getattr(one, by) for one in series if one.trust in ("A", "B")})
-    with ProcessPoolExecutor(asked.processes) as pool:
-        return [miss for found in pool.map(partial(_left_out, series, by), keys) for miss in found]
+    return left_out(series, by, asked.processes)
 
 
 # World sizes of a table, and how many seconds of CPU it may take.
@@ -69,14 +86,11 @@ SIZES, CEILING_S, TABLES = tuple(8 << power for power in range(8)), 0.5, 9
 
 
 def _speed() -> str:
-    """The table of a run with all controls, from its records to its text; imports and reading files apart.
-
-    Its scripted exchange is far from what the priors know, so that as many draws are taken as ever are.
-    """
-    priors, took_s, records = read(), [], run()
+    """The table of a run with all controls, from its records to its text; imports and reading files apart."""
+    took_s, records = [], run()
     for _ in range(TABLES):
         began_s = process_time()
-        look = outlook(evidence.case(HEADER, records), priors)
+        look = outlook(evidence.case(HEADER, records))
         __main__.prediction_table(look.case, forecasts(look, SIZES), (), measure_next(look, SIZES[-1]))
         took_s.append(process_time() - began_s)
     reached = "reached" if median(took_s) < CEILING_S else "MISSED"
@@ -106,14 +120,13 @@ def answers(series: Sequence[Series], priors: Priors, every: int = 1) -> Iterato
     pairs = [(one, other, what) for one in series for other in series if (what := _asks(one, other))]
     networks = [pair for pair in pairs if pair[2] == "network"]
     for one, other, what in [*[pair for pair in pairs if pair[2] != "network"][::every], *networks]:
-        found = carried(infer.posterior(one.setting, Known(one.anchor, one.observed), priors), other.setting)
+        found = moved(fit(one.setting, Known(one.anchor, one.observed), priors), other.setting)
         known = {seen.at: seen.value for seen in one.observed}
         for seen in other.observed:
             if seen.at in known and (what != "network" or seen.at.nodes > 1):
-                drawn = infer.predict(found, [seen.at])
-                ends = np.exp(infer.quantiles(drawn.log_efficiency, drawn.weights, [0.1, 0.5, 0.9]))[:, 0]
-                inside = bool(ends[0] <= seen.value <= ends[2])
-                off, kept = abs(float(ends[1]) - seen.value), abs(known[seen.at] - seen.value)
+                told = predict(found, [seen.at])
+                inside = bool(told.low[0] <= seen.value <= told.high[0])
+                off, kept = abs(float(told.efficiency[0]) - seen.value), abs(known[seen.at] - seen.value)
                 yield Answer(what, 100 * off, inside, 100 * kept)
 
 
@@ -164,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_speed())
         return 0
     if asked.what_if:
-        taught = [one for one in _series(asked.published) if one.trust in ("A", "B")]
+        taught = [one for one in series_of(asked.published) if one.trust in ("A", "B")]
         print(what_if_table(list(answers(taught, read(), asked.every))))
         return 0
     began_s = monotonic()

@@ -24,7 +24,7 @@ PROSE = re.compile(r"\s{3,}\S.*|\s+#.*")
 
 
 # In a sentence, a program without arguments is a name.
-NAME = re.compile(r"(?:python(?: -m (?:scaling(?: predict (?:learn|register)| \w+)?|\S+))?|\S+)$")
+NAME = re.compile(r"(?:python(?: -m (?:scaling(?: \w+)?|\S+))?|\S+)$")
 
 
 class Command(NamedTuple):

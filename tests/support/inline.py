@@ -28,7 +28,7 @@ from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, Reserve, ToA
 from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Task
 from scaling.run.enrolment import ask_of_outside
-from scaling.sweep.sweep import Predictor, Sweep
+from scaling.sweep.sweep import Sweep
 from scaling.sweep.view.live import make as make_view
 from scaling.sweep.view.plain import View
 from scaling.transport.base import SILENT_S, Hub, Mailbox
@@ -144,7 +144,6 @@ class Launch:
         view: View | None = None,
         resume: Path | None = None,
         unix_clock: Callable[[], float] | None = None,
-        predictor: Predictor | None = None,
         **fields: Any,
     ) -> Run:
         """Run a sweep of these SweepConfig fields and read back its file; by default of points by themselves."""
@@ -170,7 +169,6 @@ class Launch:
                 shown,
                 records=found.records if found else (),
                 summaries=found.summaries if found else (),
-                predictor=predictor,
                 clock=self.now,
                 unix_clock=unix,
             )

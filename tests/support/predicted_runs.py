@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from scaling.records.events import Ready
 from scaling.records.network import Network, Place
-from scaling.records.run import Header, PointRecord, Prediction, Question
+from scaling.records.run import Header, PointRecord, Prediction
 from tests.support.scripted_records import header, host, point, record, sweep
 
 NETWORK = Network(
@@ -54,11 +54,6 @@ def large() -> tuple[Header, list[PointRecord]]:
     records = [replace(one, ranks=tuple(replace(rank, ready=ready) for rank in one.ranks)) for one in records]
     records += [record(point("solo", 1, number, batch_size=128), 0.35) for number in range(3)]
     return header(tuple(map(host, names)), networks=(network,)), records
-
-
-def question(world_size: int, nodes: int, **changes: Any) -> Question:
-    """About the exchange of the run."""
-    return Question(point=point("exchange", world_size, **changes), nodes=nodes)
 
 
 def prediction(world_size: int, efficiency: float, half: float = 0.02, **changes: Any) -> Prediction:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from scaling.tools.predict.published import Series
+from tests.bench.published import Series
 from tests.support.prediction_errors import KNOWN, Errors, Miss, errors
 
 # The first pattern that a device's name matches; the years are those of its launch.

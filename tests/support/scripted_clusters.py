@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.tools.predict import infer, model
+from scaling.tools.predict import model
+from scaling.tools.predict.fit import Fit, covariance, equations, fit
 from scaling.tools.predict.forecast import Case, Measured
-from scaling.tools.predict.infer import Posterior
 from scaling.tools.predict.model import Floats
 from scaling.tools.predict.priors import Priors
 from scaling.tools.predict.setting import At, Known, Observed, Setting
@@ -31,18 +31,19 @@ def exact(setting: Setting, **known: float) -> dict[str, Floats]:
 
 
 def truth(setting: Setting, priors: Priors, points: list[At], seed: int) -> list[float]:
-    """Efficiencies of one cluster drawn from the priors, with all that the model lacks."""
-    found = infer.posterior(setting, Known(ONE), priors, draws=200, seed=seed)
-    drawn = infer.predict(found, points, seed=seed)
-    return [float(value) for value in np.exp(drawn.log_efficiency[0])]
+    """Efficiencies of one cluster drawn from the priors, with all that the equations lack."""
+    rng = np.random.default_rng(seed)
+    start = fit(setting, Known(ONE), priors)
+    drawn = start._replace(z=rng.standard_normal(len(start.z)))
+    walked = np.linalg.cholesky(covariance(priors.walk, ONE, points, points) + 1e-12 * np.eye(len(points)))
+    missed = walked @ rng.standard_normal(len(points))
+    return [float(value) for value in np.minimum(np.exp(equations(drawn, points)[0] + missed), 1.0)]
 
 
-def learned(
-    setting: Setting, priors: Priors, seen: dict[int, float], draws: int = infer.DRAWS, **known: Any
-) -> Posterior:
-    """The posterior after these efficiencies by world size."""
+def learned(setting: Setting, priors: Priors, seen: dict[int, float], **known: Any) -> Fit:
+    """The fit of these efficiencies by world size."""
     observed = tuple(Observed(at=at(size), value=value, noise=0.005) for size, value in seen.items())
-    return infer.posterior(setting, Known(ONE, observed, **known), priors, draws)
+    return fit(setting, Known(ONE, observed, **known), priors)
 
 
 def case(seen: dict[int, float], setting: Setting = RESNET50, **changes: Any) -> Case:

@@ -17,8 +17,9 @@ from scaling.errors import UsageError
 from scaling.hosts import hostfile, networks
 from scaling.plan import config
 from scaling.records import store
-from scaling.tools.predict import preflight, priors, published
+from scaling.tools.predict import preflight
 from scaling.workloads import models, weights_file
+from tests.bench import published
 
 READERS: dict[str, Callable[[Path], object]] = {
     "run.jsonl": store.load,
@@ -26,7 +27,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "fabric.toml": lambda path: networks.read_fabric(str(path)),
     "hostfile": hostfile.read,
     "prices.toml": cost.read_prices,
-    "priors.toml": priors.read,
     "published.json": published.read,
     "check.json": preflight.read,
     **dict.fromkeys(

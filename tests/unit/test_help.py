@@ -39,16 +39,13 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "history": history.parse,
     "import": importers.parse,
     "predict": predict.parse,
-    "predict learn": predict.parse_learn,
-    "predict register": predict.parse_register,
     "bisect": bisect.parse,
     "certify": certify.parse,
     "lab": lab.run_command,
 }
 APPS = {
     "run": run.app, "check": check.app, "report": report.app, "compare": compare.app, "history": history.app,
-    "import": importers.app, "predict": predict.app, "predict learn": predict.learn_app,
-    "predict register": predict.register_app, "bisect": bisect.app,
+    "import": importers.app, "predict": predict.app, "bisect": bisect.app,
     "certify": certify.app,
 }  # fmt: skip
 SUBCOMMANDS = ("up", "down", "status", "rate", "run")
@@ -151,7 +148,7 @@ def test_every_example_can_be_parsed(page: Page, name: str) -> None:
 def test_examples_come_before_flags(page: Page) -> None:
     for name in (*APPS, "lab", ""):
         text = page(name)
-        assert EXAMPLE.search(text) or name.startswith("predict ")
+        assert EXAMPLE.search(text)
         assert not EXAMPLE.search(text.partition("Flags:\n")[2])
 
 
@@ -174,7 +171,6 @@ def test_examples_come_before_flags(page: Page) -> None:
         ("import", "LOG", "--output: missing; usage: python -m scaling import --output RUN [FLAG]... LOG..."),
         ("predict", "RUN --up-to 1", "--up-to 1: must be at least 2"),
         ("predict", "RUN --up-to one", "--up-to: 'one' is not a whole number"),
-        ("predict register", "A B", "B: unexpected; usage: python -m scaling predict register RUN"),
         ("bisect", "--noise much", "--noise: 'much' is not a number"),
         ("lab", "upp", "upp: no such command; did you mean 'up'?"),
         ("lab", "up --nodes", "--nodes: needs a value, N"),

@@ -8,21 +8,12 @@ from typing import Any
 import msgspec
 
 from scaling.command import deliver, obey
-from scaling.records.store import load_measured
+from scaling.records.store import load
 from scaling.text import as_json, printable, rounded
-from scaling.tools.predict import asking, cold, flags, healthy, preflight, priors
+from scaling.tools.predict import asking, flags, healthy, planner, preflight
+from scaling.tools.predict.fit import line_note
 from scaling.tools.predict.flags import NAME, Asked
-from scaling.tools.predict.forecast import (
-    LEAST_DRAWS,
-    LOWEST,
-    WIDEST,
-    Case,
-    Forecast,
-    Measured,
-    Next,
-    forecasts,
-    measure_next,
-)
+from scaling.tools.predict.forecast import Case, Forecast, Measured, Next, doubts, forecasts, measure_next
 
 HEAD = ("N", "nodes", "", "/s", "efficiency", "interval", "contention", "straggling", "exposed", "rest", "largest")
 CHECKED = (
@@ -39,7 +30,9 @@ def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str],
     cells = [head, *(_measured(one, case) for one in case.measured), *(_predicted(row, case) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
     lines += [_line(line, widths) for line in cells]
-    lines += sorted({f"not claimed: {_unclaimed(row)}" for row in rows if not row.claimed})
+    lines += sorted({f"not claimed: {row.unclaimed}" for row in rows if not row.claimed})
+    if by_priors := ", ".join(f"{row.at.world_size:,}" for row in rows if row.by_priors):
+        lines.append(f"N={by_priors}: published clusters alone say this; the measured points weigh too little")
     if following is not None:
         lines.append(
             f"measure next: {following.what} (the interval at {following.asked:,} would be "
@@ -48,14 +41,6 @@ def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str],
     lines.append("losses are per cent of a step; PREDICTED rows are never ranked against measured ones")
     lines.append(CHECKED + OVER_ROUNDS * any(one.low is not None for one in case.measured))
     return "\n".join(map(printable, lines)) + "\n"
-
-
-def _unclaimed(row: Forecast) -> str:
-    if (row.high - row.low) / 2 > WIDEST:
-        return f"the interval is wider than ± {100 * WIDEST:.0f} points"
-    if row.efficiency < LOWEST:
-        return f"an efficiency below {100 * LOWEST:.0f} %, which no published cluster has; check --rate"
-    return f"fewer than {LEAST_DRAWS} effective draws give no interval"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -80,7 +65,10 @@ def _predicted(row: Forecast, case: Case) -> tuple[str, ...]:
         f"{row.samples_per_s * case.units_per_sample:,.0f}",
         f"{100 * row.efficiency:.1f} %",
         between,
-        *(f"{100 * part + 0.0:.1f}" for part in (row.contention, row.straggling, row.exposed, row.unexplained)),
+        *(
+            f"{round(100 * part, 1) + 0.0:.1f}"
+            for part in (row.contention, row.straggling, row.exposed, row.unexplained)
+        ),
         row.cause,
     )
 
@@ -103,23 +91,22 @@ def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], 
 
 
 def predict(asked: Asked) -> str:
-    run = None if asked.run is None else load_measured(asked.run)
+    run = None if asked.run is None else load(asked.run)
     case = asking.case_of(asked, run)
     if asked.check is not None:
         case = preflight.added(case, preflight.read(asked.check), run[0].networks if run else ())
-    believed = priors.read(asked.priors)
-    if asked.target is not None and asked.prices is not None:
-        return asking.planned(asked, case, believed)
+    if asked.target is not None:
+        return planner.planned(asked, case)
     relief = None
     if run is not None and asked.without:
         relief, case = healthy.without(asked.without, case, run[1])
-    look = asking.look(asked, case, believed)
+    look = asking.look(asked, case)
     sizes = asking.world_sizes(asked, case, relief)
     rows = forecasts(look, sizes)
-    following = measure_next(look, sizes[-1])
     write = prediction_json if asked.format == "json" else prediction_table
-    noted = cold.line_note(look.posterior.setting, believed) if asked.network else ()
-    return write(case, rows, (*look.doubts, *asking.supposed(asked, case, relief), *noted), following)
+    noted = line_note(look.fit) if asked.network else ()
+    extra = (*doubts(case), *asking.supposed(asked, case, relief), *noted)
+    return write(case, rows, extra, measure_next(look, sizes[-1]))
 
 
 def _act(argv: Sequence[str]) -> None:

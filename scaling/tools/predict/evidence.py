@@ -5,14 +5,13 @@ Contention and straggling come from the controls, exchange times from `comm`, an
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import hypot, log, sqrt
 from statistics import fmean, stdev
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 from scaling import frameworks
 from scaling.analysis.measured.controls import Controls
@@ -21,95 +20,57 @@ from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import analyse, kept
 from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.comparisons import exchanges
-from scaling.analysis.table.rows import Baseline, Row
+from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
-from scaling.frameworks.base import Exchange as Declared
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord
-from scaling.tools.predict.buses import bytes_per_s
-from scaling.tools.predict.forecast import NORMAL_95, Case, Measured, Wires
+from scaling.tools.predict.catalogue import Wires, bytes_per_s, known_model, tcp_link
+from scaling.tools.predict.forecast import NORMAL_95, Case, Measured
 from scaling.tools.predict.setting import (
     At,
     Bus,
     Exchange,
     Known,
-    Messages,
-    Method,
     Observed,
-    Overlap,
     Setting,
     Share,
-    Wire,
-    tcp_link,
 )
-
-# ---------------------------------------------------------------- models
-# `tail` is the share of the gradients that only the end of backward produces: small first layers, or the
-# embeddings of a transformer. Parameters of convolutional networks are the catalogue's
-# (scaling/workloads/models.py; a test compares). BERT's follow from its shape (Devlin et al., arXiv:1810.04805:
-# 30,522 tokens, 768 x 12 or 1,024 x 24).
-
-
-class KnownModel(NamedTuple):
-    """`tokens` of a short sample of text: fewer are not used to train it."""
-
-    name: str
-    parameters: int
-    tail: float
-    tensors: int
-    pattern: str
-    tokens: int = 1
-
-
-MODELS = (
-    KnownModel("digits-cnn", 813_546, 0.0004, 16, "digits"),
-    KnownModel("resnet50", 25_557_032, 0.0004, 161, r"resnet-?50"),
-    KnownModel("resnet101", 44_549_160, 0.0002, 314, r"resnet-?101"),
-    KnownModel("resnet152", 60_192_808, 0.0002, 467, r"resnet-?152"),
-    KnownModel("alexnet", 61_100_840, 0.0004, 16, "alexnet"),
-    KnownModel("vgg16", 138_357_544, 0.0001, 32, r"vgg-?16"),
-    KnownModel("googlenet", 6_998_552, 0.0014, 116, "googlenet"),
-    KnownModel("inception_v3", 23_834_568, 0.0001, 284, r"inception[- _]?(v3|bn)"),
-    KnownModel("bert-base", 110_000_000, 0.217, 206, r"bert-?base", 64),
-    KnownModel("bert-large", 336_200_000, 0.095, 398, r"bert-?large", 64),
-    KnownModel("transformer-xl", 285_000_000, 0.3, 300, r"transformer-?xl", 128),
-    KnownModel("transformer-big", 213_000_000, 0.16, 250, r"transformer-?big", 16),
-    KnownModel("gnmt", 160_000_000, 0.2, 80, "gnmt", 16),
-    KnownModel("llama-8b", 8_030_000_000, 0.065, 291, r"llama.*8b", 256),
-    KnownModel("bart", 406_300_000, 0.127, 500, "bart", 64),
-)
-
-
-def known_model(words: str) -> KnownModel | None:
-    return next((one for one in MODELS if re.search(one.pattern, words.lower())), None)
-
 
 # NVLinks between each pair of GPUs that indicate a switch
 SWITCHED_LINKS = 6
-# options that compress gradients
+# options that compress gradients; 2 bits count as half
 COMPRESSIONS = ("compression", "compress")
 FALSE = ("false", "0", "no", "off")
-# values that the model supports, the default first
-USUAL: Mapping[str, tuple[str, ...]] = {"hsdp": ("0",), "param_dtype": ("fp32",), "shard_optimizer": FALSE}
+# of 3 transfers of sharded parameters in bf16, two gathers send half and one float32 reduction
+HALF_GATHERS = 2 / 3
 
 
 def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Setting:
-    known = known_model(row.workload.model)
-    _known_way(row)
-    method, overlap, messages = way(row)
+    known, size = known_model(row.workload.model), gradient_bytes(records, row)
+    way, option = exchange_way(row), row.options.get
+    half = any(option(name, "none") != "none" for name in COMPRESSIONS)
+    sharded = way["method"] == "sharded"
+    if option("hsdp", "0") != "0" or (sharded and accumulation(row) > 1):
+        given = f"hsdp={option('hsdp')}" if option("hsdp", "0") != "0" else f"accumulate={accumulation(row)}"
+        raise UsageError(
+            f"RUN: {row.strategy} with --option {given}: the model does not cover it; measure without it, or "
+            "measure larger world sizes with it"
+        )
+    if sharded and option("reshard", "true").lower() in FALSE:  # kept parameters move the bytes of a ring
+        way["method"], sharded = "ring", False
+    thirds = HALF_GATHERS if sharded and option("param_dtype", "fp32") != "fp32" else 1.0
+    bus = _bus(header, row)
     return Setting(
-        gradient_bytes=gradient_bytes(records, row),
+        gradient_bytes=size * (0.5 if half else thirds),
+        gathered_bytes=0.0 if option("shard_optimizer", "false").lower() in FALSE else size,
         tail=known.tail if known else 0.05,
+        tensors=known.tensors if known else 200,
         step_s=row.workload.batch_size / rate / accumulation(row),
-        wire=_wire(row),
-        bus=(bus := _bus(header, row)),
+        bus=bus,
         bus_bytes_per_s=bytes_per_s(bus, device(header)),
         **_wires(header, row)._asdict(),
         carrier="nccl" if _by_verbs(row) else "cpu",
-        method=method,
-        overlap=overlap,
-        messages=messages,
-        tensors=known.tensors if known else 200,
+        **way,
         emulated=bool(row.hardware.profile),
     )
 
@@ -118,62 +79,36 @@ def accumulation(row: Row) -> int:
     return int(row.options.get("accumulate", "1"))
 
 
-def _wire(row: Row) -> Wire:
-    """compression to 2 bits counts as half"""
-    whole = all(row.options.get(name, "none") == "none" for name in COMPRESSIONS)
-    return "full" if whole else "half"
-
-
-def _known_way(row: Row) -> None:
-    usual = {**USUAL, **({"accumulate": ("1",)} if _exchange(row).method == "sharded" else {})}
-    for name, plain in usual.items():
-        given = row.options.get(name, plain[0])
-        if given.lower() not in plain:
-            raise UsageError(
-                f"RUN: {row.strategy} with --option {name}={given}: the model does not cover it; "
-                "measure without it, or measure larger world sizes with it"
-            )
-
-
 def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
     """Return the bytes of one step's gradients, with the emulation's shrinking undone."""
     found = [
         rank.ready.gradient_bytes
         for record in records
-        if record.point.workload == row.workload and record.point.hardware == row.hardware
+        if (record.point.workload, record.point.hardware) == (row.workload, row.hardware)
         for rank in record.ranks
         if rank.ready is not None and rank.ready.gradient_bytes
     ]
-    if found:
-        return max(found) * row.hardware.shrink
     known = known_model(row.workload.model)
-    if known is None:
+    if not found and known is None:
         raise UsageError(f"RUN: no worker reported the gradient size of {row.workload.model}: measure it again")
-    return 4.0 * known.parameters
+    return max(found) * row.hardware.shrink if found else 4.0 * known.parameters if known else 0.0
 
 
-def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
+def exchange_way(row: Row | Point) -> dict[str, Any]:
+    """The method, overlap and messages of an exchange, as fields of a Setting."""
     if row.servers:
-        return ("servers_beside" if row.server_hosts == "shared" else "servers_apart"), "other", "tensors"
-    method, overlap, messages = declared_way(_exchange(row))
-    # Sharded: two gathers and a scatter. With kept parameters it moves the bytes of a ring.
-    kept = method == "sharded" and row.options.get("reshard", "true").lower() in FALSE
-    return ("ring" if kept else method), overlap, messages
+        beside = row.server_hosts == "shared"
+        return {
+            "method": "servers_beside" if beside else "servers_apart",
+            "overlap": "other",
+            "messages": "tensors",
+        }
+    return declared_way(row.strategy)
 
 
-def declared_way(exchange: Declared) -> tuple[Method, Overlap, Messages]:
-    return cast(Method, exchange.method), cast(Overlap, exchange.overlap), cast(Messages, exchange.messages)
-
-
-def _exchange(row: Row | Point) -> Declared:
-    return frameworks.named(row.strategy).exchange(row.strategy.partition(":")[2])
-
-
-def _supposed(row: Row) -> tuple[str, ...]:
-    """Return the assumption about a strategy from outside the package, whose exchange no framework declares."""
-    if row.servers or not frameworks.is_outside(row.strategy):
-        return ()
-    return (f"assumed: {row.strategy}, which is not part of scaling, all-reduces its gradients over a ring",)
+def declared_way(strategy: str) -> dict[str, Any]:
+    declared = frameworks.named(strategy).exchange(strategy.partition(":")[2])
+    return {"method": declared.method, "overlap": declared.overlap, "messages": declared.messages}
 
 
 def _bus(header: Header, row: Row) -> Bus:
@@ -205,7 +140,8 @@ def _wires(header: Header, row: Row) -> Wires:
 
 def _by_verbs(row: Row) -> bool:
     """Whether NCCL carries the exchange. It uses RDMA cards directly; everything else sends TCP."""
-    return row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl)
+    declared = frameworks.named(row.strategy).exchange(row.strategy.partition(":")[2])
+    return row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or declared.by_nccl)
 
 
 def device(header: Header) -> str:
@@ -220,19 +156,16 @@ def devices_per_node(header: Header) -> int:
 # ---------------------------------------------------------------- the curve of one exchange
 
 
-# rows with these marks, or this much unexplained loss, are not used
+# rows with these marks are not used
 MARKS = ("FAILED", *unranked_marks(), "ASYNC", "UNSETTLED", "THROTTLED")
-MOST_UNEXPLAINED = 0.10
 
 
 class Wanted(NamedTuple):
-    """Selects a curve of a run; empty fields match any. `like` is a point of it. `model` and `batch_size` are
-    preferred."""
+    """Selects a curve of a run; empty fields match any. `model` and `batch_size` are preferred."""
 
     strategy: str = ""
     interconnect: str = ""
     up_to: int | None = None
-    like: Point | None = None
     model: str = ""
     batch_size: int | None = None
 
@@ -244,10 +177,14 @@ def chosen(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
     """Return the rows of the wanted curve, else of the fastest at the largest world size. Raises UsageError."""
     curves: dict[int, list[Row]] = {}
     for row in rows:
-        if _is_wanted(row, wanted):
+        asked = wanted.strategy or row.strategy, wanted.interconnect or row.interconnect
+        if asked == (row.strategy, row.interconnect):
             curves.setdefault(row.curve, []).append(row)
     if not curves:
-        raise _none_such(rows, wanted)
+        flags = (("--strategy", wanted.strategy), ("--interconnect", wanted.interconnect))
+        words = " ".join(f"{flag} {word}" for flag, word in flags if word) or "RUN"
+        has = ", ".join(sorted({f"{row.strategy} over {row.interconnect}" for row in rows})) or "none"
+        raise UsageError(f"{words}: the run has no such exchange; it has {has}")
     same = [curve for curve in curves.values() if _has_asked_work(curve, wanted)]
     found = max(same or curves.values(), key=_curve_standing)
     if (work := found[0].workload).is_strong:
@@ -258,38 +195,10 @@ def chosen(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
     return found
 
 
-def sound_rows(curve: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
-    """Return the usable rows of several devices, and why the others are left out."""
-    several = [(row, _unsound(row)) for row in curve if row.world_size > 1]
-    left_out = (f"N={row.world_size} is left out: {why}" for row, why in several if why)
-    return [row for row, why in several if not why], tuple(left_out)
-
-
-def same_exchange(point: Point, row: Row) -> bool:
-    same = (point.strategy, point.interconnect, point.workload, point.hardware, point.options)
-    return same == (row.strategy, row.interconnect, row.workload, row.hardware, row.options)
-
-
 def point_command(row: Row) -> str:
     device = f"emulated:{row.hardware.profile}" if row.hardware.profile else row.hardware.device
     words = shlex.join(["--strategy", row.strategy, "--model", row.workload.model, "--device", device])
     return f"python -m scaling.run {words}"
-
-
-def _is_wanted(row: Row, wanted: Wanted) -> bool:
-    if (like := wanted.like) is not None:
-        places = (like.placement, like.server_hosts) == (row.placement, row.server_hosts)
-        return places and same_exchange(like, row)
-    asked = wanted.strategy or row.strategy, wanted.interconnect or row.interconnect
-    return asked == (row.strategy, row.interconnect)
-
-
-def _none_such(rows: Iterable[Row], wanted: Wanted) -> UsageError:
-    words = wanted.like or wanted
-    flags = (("--strategy", words.strategy), ("--interconnect", words.interconnect))
-    asked = " ".join(f"{flag} {word}" for flag, word in flags if word)
-    known = sorted({f"{row.strategy} over {row.interconnect}" for row in rows})
-    return UsageError(f"{asked or 'RUN'}: the run has no such exchange; it has {', '.join(known) or 'none'}")
 
 
 def _has_asked_work(curve: Sequence[Row], wanted: Wanted) -> bool:
@@ -300,162 +209,106 @@ def _has_asked_work(curve: Sequence[Row], wanted: Wanted) -> bool:
 
 def _curve_standing(curve: Sequence[Row]) -> tuple[bool, int, float]:
     last = curve[-1]
-    rate = last.samples_per_s.mean if last.samples_per_s else 0.0
-    return last.synchronous, last.world_size, rate
+    return last.synchronous, last.world_size, last.samples_per_s.mean if last.samples_per_s else 0.0
 
 
 def _unsound(row: Row) -> str:
     marks = [mark for mark in MARKS if mark in row.flags]
     if marks or row.efficiency is None:
         return ", ".join(marks) or "no efficiency"
-    if row.servers and row.servers != row.nodes:
+    if row.servers not in (0, row.nodes):
         return f"{row.servers} parameter servers on {row.nodes} nodes: only one per node is predicted"
-    lost = row.breakdown
-    if lost is None or (lost.exposed is None and lost.waiting is None):
-        return ""  # without `comm` the rest includes the exchange
-    large = lost.unexplained > MOST_UNEXPLAINED
-    return f"{100 * lost.unexplained:.0f} points of its loss are unexplained" if large else ""
+    return ""
 
 
 # ---------------------------------------------------------------- case
 
 # noise of a single round, and limits of the noise from any number of rounds: with the largest nothing is known
 ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 1.0
-COMM_NOISE, SHARE_NOISE = 0.05, 0.01
+# controls differ from the model's parts by more than rounds show
+COMM_NOISE, SHARE_NOISE = 0.05, 0.02
 
 
 def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -> Case:
     """Build the case of the wanted curve, else of the fastest at the largest world size. Raises UsageError."""
     analysis = analyse(records)
     rows = chosen(analysis.rows, wanted)
-    row = rows[0]
-    known = [one for one in rows if wanted.up_to is None or one.world_size <= wanted.up_to]
-    sound, left_out = sound_rows(known)
-    baselines = _of_one_device(analysis.baselines, row)
-    baseline = next((one for one in baselines if one.workload == row.workload.reference(1)), None)
-    if baseline is None or baseline.samples_per_s is None or not sound:
-        raise _too_little(row, wanted, left_out)
-    alone = baseline.samples_per_s
-    return _unmeasured(header, records, row, alone.mean)._replace(
+    row, work = rows[0], rows[0].workload
+    several = [one for one in rows if 1 < one.world_size <= (wanted.up_to or one.world_size)]
+    sound = [one for one in several if not _unsound(one)]
+    left_out = tuple(f"N={one.world_size} is left out: {why}" for one in several if (why := _unsound(one)))
+    baselines = [
+        one
+        for one in analysis.baselines
+        if one.samples_per_s and (one.hardware, one.strategy.partition(":")[0]) == (row.hardware, row.framework)
+    ]
+    assumed: tuple[str, ...] = ()
+    if not row.servers and frameworks.is_outside(row.strategy):
+        assumed = (
+            f"assumed: {row.strategy}, which is not part of scaling, all-reduces its gradients over a ring",
+        )
+    alone = next((one.samples_per_s for one in baselines if one.workload == work.reference(1)), None)
+    if alone is None or not sound:
+        again = f"mpirun -np 2 {point_command(row)} --batch-size {work.batch_size} --world-sizes 1,2"
+        why = f" ({'; '.join(left_out)})" if left_out else ""
+        whose = "RUN" if wanted.up_to is None else f"--up-to {wanted.up_to}"
+        raise UsageError(f"{whose}: needs one device alone and one usable exchange of several{why}: {again}")
+    return Case(
+        setting=setting_of(header, records, row, alone.mean),
         known=Known(
             At(world_size=1, nodes=1, accumulation=accumulation(row)),
-            _observed(sound),
-            _exchanges(records, row, wanted.up_to, _spread(alone)),
-            tuple(chain.from_iterable(map(_told, sound))),
+            tuple(Observed(at=_at(one), value=one.efficiency.mean, noise=noise(one.efficiency))
+                  for one in sound if one.efficiency),
+            tuple(_exchanges(records, row, wanted.up_to, alone)),
+            tuple(chain.from_iterable(map(_shares, sound))),
         ),
-        measured=_measured(rows, alone.mean),
-        largest=sound[-1].world_size,
-        rates=_rates(baselines),
-        notes=(*_supposed(row), *left_out),
-    )
-
-
-def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Case:
-    work, together = row.workload, accumulation(row)
-    return Case(
-        title="",
-        setting=setting_of(header, records, row, rate),
-        known=Known(At(world_size=1, nodes=1, accumulation=together)),
-        rate=rate,
-        batch_size=work.batch_size,
-        unit=work.unit,
-        units_per_sample=work.units_per_sample,
-        devices_per_node=devices_per_node(header),
-        accumulation=together,
-        model=work.model,
-        strategy=row.strategy,
-        interconnect=row.interconnect,
-        options=row.options,
-        emulated=bool(row.hardware.profile),
-        device=row.hardware.profile or device(header),
-        notes=_supposed(row),
-        command=point_command(row),
-    ).titled()
-
-
-def _too_little(row: Row, wanted: Wanted, left_out: Sequence[str]) -> UsageError:
-    again = f"mpirun -np 2 {point_command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
-    why = f" ({'; '.join(left_out)})" if left_out else ""
-    whose = "RUN" if wanted.up_to is None else f"--up-to {wanted.up_to}"
-    return UsageError(f"{whose}: needs one device alone and one usable exchange of several{why}: {again}")
+        rate=alone.mean, batch_size=work.batch_size, unit=work.unit, units_per_sample=work.units_per_sample,
+        devices_per_node=max(Counter(header.host_of_rank).values(), default=1),
+        measured=tuple(_measured(rows, alone.mean)), largest=sound[-1].world_size,
+        rates=tuple((one.workload.model, one.workload.batch_size, one.samples_per_s.mean)
+                    for one in baselines if one.samples_per_s),
+        model=work.model, strategy=row.strategy, interconnect=row.interconnect, options=row.options,
+        device=row.hardware.profile or device(header), notes=(*assumed, *left_out), command=point_command(row),
+    ).titled()  # fmt: skip
 
 
 def _at(row: Row) -> At:
     return At(world_size=row.world_size, nodes=row.nodes, accumulation=accumulation(row))
 
 
-def _noise(row: Row) -> float:
-    one = row.efficiency
-    if one is None or one.low is None or one.high is None:
+def noise(one: Estimate) -> float:
+    """Standard deviation of the logarithm; an interval that reaches 0 tells nothing."""
+    if one.low is None or one.high is None:
         return ONE_ROUND
-    if one.low <= 0:  # wider than the value: nothing is known
-        return MOST_NOISE
-    return min(max(LEAST_NOISE, log(one.high / one.low) / 2 / NORMAL_95), MOST_NOISE)
-
-
-def _spread(one: Estimate) -> float:
-    """Standard deviation of the logarithm, from the interval over rounds; 0 without an interval."""
-    return 0.0 if one.half_width is None else min(one.half_width / one.mean / NORMAL_95, MOST_NOISE)
-
-
-def _observed(sound: Iterable[Row]) -> tuple[Observed, ...]:
-    return tuple(
-        Observed(at=_at(one), value=one.efficiency.mean, noise=_noise(one)) for one in sound if one.efficiency
+    return (
+        min(max(LEAST_NOISE, log(one.high / one.low) / 2 / NORMAL_95), MOST_NOISE) if one.low > 0 else MOST_NOISE
     )
 
 
-def _measured(rows: Iterable[Row], rate: float) -> tuple[Measured, ...]:
-    alone = Measured(at=At(world_size=1, nodes=1), samples_per_s=rate, efficiency=1.0)
-    several = (
-        Measured(
-            at=_at(row),
-            samples_per_s=row.samples_per_s.mean if row.samples_per_s else 0.0,
-            efficiency=row.efficiency.mean,
-            low=row.efficiency.low,
-            high=row.efficiency.high,
-        )
-        for row in rows
-        if row.efficiency and row.world_size > 1
-    )
-    return alone, *several
+def _measured(rows: Iterable[Row], rate: float) -> Iterator[Measured]:
+    yield Measured(at=At(world_size=1, nodes=1), samples_per_s=rate, efficiency=1.0)
+    for row in rows:
+        if (one := row.efficiency) and row.world_size > 1:
+            done = row.samples_per_s.mean if row.samples_per_s else 0.0
+            yield Measured(at=_at(row), samples_per_s=done, efficiency=one.mean, low=one.low, high=one.high)
 
 
-def _of_one_device(baselines: Iterable[Baseline], row: Row) -> list[Baseline]:
-    """Return the baselines of the row's framework on its hardware."""
-    same = (one for one in baselines if one.hardware == row.hardware)
-    return [one for one in same if one.strategy.partition(":")[0] == row.framework]
-
-
-def _rates(baselines: Iterable[Baseline]) -> tuple[tuple[str, int, float], ...]:
-    return tuple(
-        (one.workload.model, one.workload.batch_size, one.samples_per_s.mean)
-        for one in baselines
-        if one.samples_per_s
-    )
-
-
-def _exchanges(
-    records: Sequence[PointRecord], row: Row, up_to: int | None, step_spread: float
-) -> tuple[Exchange, ...]:
-    """`comm` of each world size over rounds. `step_spread` is the noise of the step that it is compared with."""
+def _exchanges(records: Sequence[PointRecord], row: Row, up_to: int | None, alone: Estimate) -> Iterator[Exchange]:
+    """`comm` of each world size over rounds, as uncertain as the step that it is compared with."""
     latest = kept(records)
-    controls, found = Controls(latest), []
+    step_noise = min((alone.half_width or 0.0) / alone.mean / NORMAL_95, MOST_NOISE)
+    controls, own = Controls(latest), (row.strategy, row.interconnect, row.workload, row.hardware, row.options)
     for cell in exchanges(latest):
         point = cell.point
-        if same_exchange(point, row) and 1 < point.world_size <= (up_to or point.world_size):
-            told = [one.comm_s for one in rounds(cell, controls) if one.comm_s]
-            if told:
-                at = At(world_size=point.world_size, nodes=cell.nodes)
-                found.append(Exchange(at, fmean(told), hypot(_comm_noise(told), step_spread)))
-    return tuple(found)
+        same = own == (point.strategy, point.interconnect, point.workload, point.hardware, point.options)
+        told = [one.comm_s for one in rounds(cell, controls) if one.comm_s] if same else []
+        if told and 1 < point.world_size <= (up_to or point.world_size):
+            spread = stdev(map(log, told)) / sqrt(len(told)) if len(told) > 1 else 0.0
+            at = At(world_size=point.world_size, nodes=cell.nodes)
+            yield Exchange(at, fmean(told), hypot(max(COMM_NOISE, spread), step_noise))
 
 
-def _comm_noise(seconds: Sequence[float]) -> float:
-    own = stdev([log(one) for one in seconds]) / sqrt(len(seconds)) if len(seconds) > 1 else COMM_NOISE
-    return max(COMM_NOISE, own)
-
-
-def _told(row: Row) -> Iterator[Share]:
+def _shares(row: Row) -> Iterator[Share]:
     if row.breakdown is None or row.efficiency is None:
         return
     for part in ("contention", "straggling"):

@@ -1,4 +1,4 @@
-"""The flags of `predict`, `predict register` and `predict learn`."""
+"""The flags of `predict`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from typer import Argument, Option
 
 from scaling.command import command, output_flag, with_fields
 from scaling.records.point import Record
-from scaling.tools.predict.priors import FILE
 
 NAME = "scaling predict"
-Format = Literal["table", "json"]
 Precision = Literal["fp32", "tf32", "amp", "bf16", "fp16"]
 
 EPILOG = "Exit codes: 0 predicted, 2 a mistake in the call, a run that cannot be read or nothing to predict from."
@@ -27,21 +25,19 @@ USUAL = (
 )  # fmt: skip
 app = typer.Typer(add_completion=False)
 
-
 _what_if = partial(Option, rich_help_panel="What if")
 _cold = partial(Option, rich_help_panel="Without a run")
+_work = partial(Option, rich_help_panel="A model that is not in the catalogue")
 _plan = partial(Option, rich_help_panel="Planner")
 _RUN = Argument(help="A run's folder, or its run.jsonl.", metavar="RUN", show_default=False)
 _SIZES = Option(
     help="World sizes to predict: 32,64, or 32..1024 for doublings.",
-    metavar="N,...|A..B",
-    show_default="beyond the run",
-)
+    metavar="N,...|A..B", show_default="beyond the run",
+)  # fmt: skip
 _STRATEGY = Option(
-    help="Which exchange, if the run has several; with --cold, any of scaling.run --list.",
-    metavar="NAME",
-    show_default="fastest",
-)
+    help="Which exchange, if the run has several; with --cold or an import, any of scaling.run --list.",
+    metavar="NAME", show_default="fastest",
+)  # fmt: skip
 _INTERCONNECT = Option(help="Which network, if the run has several.", metavar="NAME", show_default="fastest")
 _UP_TO = Option(help="Use measured world sizes up to N; predict the larger ones.", metavar="N", min=2)
 _NETWORK = _what_if(
@@ -59,22 +55,23 @@ _COLD = _cold("--cold", help="Use only the flags of one device, a node and --net
 _BUS = _cold(
     help="Between devices of a node: pcie, nvlink or nvswitch, with the GB/s (busbw) of an all-reduce if known: "
     "nvswitch:450.",
-    metavar="BUS",
-    show_default="unknown",
-)
+    metavar="BUS", show_default="unknown",
+)  # fmt: skip
 _PRECISION = _cold(
     help="bf16 and fp16 send half the bytes of a gradient; amp keeps float32 gradients.",
-    metavar="NAME",
-    show_default="fp32",
-)
+    metavar="NAME", show_default="fp32",
+)  # fmt: skip
 _LENGTH = _cold(help="Tokens per sample; --rate is in tokens/s then.", metavar="L", min=1)
 _DEVICE = _cold(help="Name of the device: its bus, and its --prices.", metavar="NAME")
+_PARAMETERS = _work(help="Parameters of the model, such as 7e9.", metavar="P")
+_FLOPS = _work(
+    help="Operations of one sample (of a token with --sequence-length), forward and backward: --cold guesses "
+    "--rate from these and --device.",
+    metavar="F",
+)
 _TARGET = _plan(help="Find the cheapest cluster of at least these samples/s or tokens/s.", metavar="R")
 _PRICES = _plan(help="TOML file of prices.", metavar="FILE", envvar="SCALING_PRICES")
 _CHECK = Option(help="Output of python -m scaling check --json.", metavar="FILE")
-_PRIORS = Option(
-    help="File of priors that scaling predict learn wrote.", metavar="FILE", show_default="the package's"
-)
 _FORMAT = Option("--format", help="For people: table; for programs: json.", metavar="NAME")
 
 
@@ -98,11 +95,12 @@ class Asked(Record, frozen=True, kw_only=True):
     precision: Annotated[Precision | None, _PRECISION] = None
     sequence_length: Annotated[int | None, _LENGTH] = None
     device: Annotated[str, _DEVICE] = ""
+    parameters: Annotated[float | None, _PARAMETERS] = None
+    flops_per_sample: Annotated[float | None, _FLOPS] = None
     target: Annotated[float | None, _TARGET] = None
     prices: Annotated[Path | None, _PRICES] = None
     check: Annotated[Path | None, _CHECK] = None
-    priors: Annotated[Path, _PRIORS] = FILE
-    format: Annotated[Format, _FORMAT] = "table"
+    format: Annotated[Literal["table", "json"], _FORMAT] = "table"
     output: Annotated[Path | None, output_flag("--output")] = None
 
 
@@ -124,52 +122,4 @@ def predict(**flags: Any) -> Asked:
 def parse(argv: Sequence[str]) -> Asked | None:
     """Parse the command line; None after printing help. Raises UsageError."""
     asked: Asked | None = command(app, argv, NAME, usual=USUAL) or None
-    return asked
-
-
-# ---------------------------------------------------------------- register
-
-REGISTER = "scaling predict register"
-register_app = typer.Typer(add_completion=False)
-
-
-@register_app.command(epilog=EPILOG)
-def register(run: Annotated[Path, _RUN]) -> Path:
-    """Read points as JSON from standard input, and print a prediction of each as JSON.
-
-    `scaling.run --predict-first` calls this, and stores the answers before it measures the points.
-    """
-    return run
-
-
-def parse_register(argv: Sequence[str]) -> Path | None:
-    """Return the run; None after printing help. Raises UsageError."""
-    run: Path | None = command(register_app, argv, REGISTER) or None
-    return run
-
-
-# ---------------------------------------------------------------- learn
-
-LEARN = "scaling predict learn"
-_PUBLISHED = Argument(help="JSON arrays of published series.", metavar="PUBLISHED...", show_default=False)
-_OUTPUT = Option("--output", help="The file of priors to write.", metavar="FILE", show_default="the package's own")
-
-learn_app = typer.Typer(add_completion=False)
-
-
-class LearnAsked(Record, frozen=True, kw_only=True):
-    published: Annotated[list[Path], _PUBLISHED]
-    output: Annotated[Path, _OUTPUT] = FILE
-
-
-@learn_app.command(epilog="Exit codes: 0 written, 2 a mistake in the call or series that teach nothing.")
-@with_fields(LearnAsked)
-def learn(**flags: Any) -> LearnAsked:
-    """Learn the priors of scaling predict from published series of trust A and B, and write their file."""
-    return LearnAsked(**flags)
-
-
-def parse_learn(argv: Sequence[str]) -> LearnAsked | None:
-    """Parse the command line; None after printing help. Raises UsageError."""
-    asked: LearnAsked | None = command(learn_app, argv, LEARN) or None
     return asked

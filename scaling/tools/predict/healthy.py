@@ -36,6 +36,13 @@ class Relief(NamedTuple):
         """Factor on the efficiency: the step and the baseline both become shorter."""
         return 1 / (1 - self.share) / self.faster
 
+    @property
+    def words(self) -> str:
+        saved = f"{100 * self.share:.1f} % of a step"
+        apart = abs(self.faster - 1) >= 0.001
+        alone = f"; alone, the other devices are {100 * (self.faster - 1):+.1f} % faster than all" if apart else ""
+        return f"without {self.node}: the others wait {saved} for its ranks (`together`){alone}"
+
 
 def without(node: str, case: Case, records: Sequence[PointRecord]) -> tuple[Relief, Case]:
     """Return the effect of leaving out `node` at the largest world size, and the converted case. Raises

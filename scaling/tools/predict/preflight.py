@@ -7,18 +7,18 @@ estimate of the bandwidth. The noises express these limits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import inf
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
 from scaling import files
 from scaling.errors import UsageError
 from scaling.records.network import Network
 from scaling.records.point import Record
-from scaling.records.task import Timed
 from scaling.tools.predict.forecast import Case
 from scaling.tools.predict.model import SERVERS
 from scaling.tools.predict.setting import At, Constant, Exchange, Setting
@@ -29,11 +29,20 @@ ALL_REDUCE_NOISE, ALPHA_NOISE, FLOW_NOISE = 0.1, 0.4, 0.15
 FAST_FLOW_NOISE = 0.4
 
 
+Above0 = Annotated[float, Meta(gt=0, lt=1e15)]
+
+
+class Timed(Record, frozen=True, kw_only=True):
+    ranks: Annotated[int, Meta(ge=2)]
+    bytes: Annotated[int, Meta(ge=1)]
+    times_s: Annotated[tuple[Above0, ...], Meta(min_length=1)]
+
+
 class Link(Record, frozen=True, kw_only=True):
     network: str
-    latency_s: float | None = None
-    forth_bits_per_s: float | None = None
-    back_bits_per_s: float | None = None
+    latency_s: Above0 | None = None
+    forth_bits_per_s: Above0 | None = None
+    back_bits_per_s: Above0 | None = None
 
 
 class AllReduce(Record, frozen=True, kw_only=True):
@@ -61,36 +70,23 @@ def read(path: Path) -> Facts:
         raise UsageError(f"--check {path}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise UsageError(f"--check {path}: {error}; {again}") from None
-    if wrong := next(_wrong(facts), ""):
-        raise UsageError(f"--check {path}: {wrong}; {again}")
-    return facts
-
-
-def _wrong(facts: Facts) -> Iterator[str]:
-    for link in facts.links:
-        for name in ("latency_s", "forth_bits_per_s", "back_bits_per_s"):
-            value = getattr(link, name)
-            if value is not None and not 0 < value < inf:
-                yield f"{name} = {value:g} of {link.network}: must be above 0"
     nodes = {one.word: len(one.places) for one in facts.networks}
     for one in facts.all_reduces:
-        sides = [(one.everyone, nodes.get(one.network, 1))] if one.everyone else []
-        for timed, fewest in (*sides, *((each, 1) for each in one.inside.values())):
-            if timed.ranks < max(2, fewest) or timed.bytes < 1 or not fewest:
-                yield f"no all-reduce of {timed.bytes} bytes among {timed.ranks} ranks on {fewest} nodes exists"
-            if not timed.times_s or not 0 < min(timed.times_s) <= max(timed.times_s) < inf:
-                yield f"an all-reduce of {one.network}: times_s needs values, all above 0"
+        if one.everyone and not 0 < nodes.get(one.network, 1) <= one.everyone.ranks:
+            ranks = f"{one.everyone.ranks} ranks on {nodes.get(one.network, 1)} nodes"
+            raise UsageError(f"--check {path}: no all-reduce among {ranks} exists; {again}")
+    return facts
 
 
 def added(case: Case, facts: Facts, networks: Sequence[Network] = ()) -> Case:
     """Add the evidence to the case; `networks` are the run's. Raises UsageError for an unknown network or emulated
     devices."""
-    if case.emulated:
+    setting = case.setting
+    if setting.emulated:
         raise UsageError("--check: not for emulated devices, because the run shaped their links")
     found = _network(case, facts, networks)
-    setting = case.setting
-    exchanges = [] if setting.method in SERVERS else list(_exchanges(facts, found, setting))
-    constants = list(_constants(facts, found, setting))
+    exchanges = () if setting.method in SERVERS else tuple(_exchanges(facts, found, setting))
+    constants = tuple(_constants(facts, found, setting))
     if not exchanges and not constants:
         raise UsageError(f"--check: {found.word} was not measured: run the preflight on two or more nodes")
     known = case.known._replace(
@@ -105,34 +101,27 @@ def _network(case: Case, facts: Facts, networks: Sequence[Network]) -> Network:
     own = next((one for one in networks if one.word == case.interconnect), None)
     same = [one for one in facts.networks if one.word == case.interconnect]
     same += [one for one in facts.networks if own is not None and own.subnet and one.subnet == own.subnet]
-    if not same and case.cold and len(facts.networks) == 1:
-        same = list(facts.networks)
+    same += facts.networks if case.cold and len(facts.networks) == 1 else []
     if not same:
         words = ", ".join(one.word for one in facts.networks) or "no network"
-        wanted = case.interconnect or "a single one"
         raise UsageError(
-            f"--check: it measured {words}, not {wanted}; run: python -m scaling check --json "
-            f"--interconnect {case.interconnect or 'NAME'}"
+            f"--check: it measured {words}, not {case.interconnect or 'a single one'}; run: python -m scaling "
+            f"check --json --interconnect {case.interconnect or 'NAME'}"
         )
     return same[0]
 
 
 def _exchanges(facts: Facts, network: Network, setting: Setting) -> Iterator[Exchange]:
-    nodes = len(network.places)
     for one in facts.all_reduces:
-        if one.network == network.word and one.everyone is not None:
-            yield _exchange(one.everyone, nodes, setting)
-        for timed in one.inside.values() if one.network == network.word else ():
-            yield _exchange(timed, 1, setting)
-
-
-def _exchange(timed: Timed, nodes: int, setting: Setting) -> Exchange:
-    at = At(world_size=timed.ranks, nodes=nodes)
-    own = replace(
-        setting, gradient_bytes=float(timed.bytes), messages="one", method="ring", wire="full", compress=1.0,
-        sparse_bytes=0.0,
-    )  # fmt: skip
-    return Exchange(at, median(timed.times_s), ALL_REDUCE_NOISE, own)
+        if one.network == network.word:
+            whole = [(one.everyone, len(network.places))] if one.everyone else []
+            for timed, nodes in (*whole, *((each, 1) for each in one.inside.values())):
+                own = replace(
+                    setting, gradient_bytes=float(timed.bytes), gathered_bytes=0.0, messages="one", method="ring",
+                    sparse_bytes=0.0,
+                )  # fmt: skip
+                at = At(world_size=timed.ranks, nodes=nodes)
+                yield Exchange(at, median(timed.times_s), ALL_REDUCE_NOISE, own)
 
 
 def _constants(facts: Facts, network: Network, setting: Setting) -> Iterator[Constant]:

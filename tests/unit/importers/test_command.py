@@ -210,11 +210,22 @@ def test_history_has_a_line(run: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_nothing_that_needs_points_takes_it(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare.main([run, run]) == 2
-    assert predict.main([run]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and all("is IMPORTED from logs of other tools" in line for line in lines)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is IMPORTED from logs of other tools" in line
     with pytest.raises(Exception, match="is IMPORTED"):
         store.load_measured(Path(run))
+
+
+def test_predict_takes_its_rates_as_evidence(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    node = ["--devices-per-node", "4", "--network", "ib:100", "--bus", "nvlink", "--device", "V100"]
+    assert predict.main([run, *node, "--world-sizes", "16", "--strategy", "torch:horovod"]) == 0
+    out = capsys.readouterr().out
+    assert "note: IMPORTED, not measured by scaling; assumed: the exchange of torch:horovod" in out
+    assert [line.split()[2] for line in out.splitlines() if line[:3].strip().isdigit()] == [
+        "measured", "measured", "PREDICTED",
+    ]  # fmt: skip
+    assert predict.main([run]) == 2
+    assert "is IMPORTED, and a log does not say where devices are" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- bad input

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.table.comparisons import comparable, curve_keys
 from scaling.errors import UsageError
-from scaling.plan import matrix, plan, rules
+from scaling.plan import matrix, plan
 from scaling.plan.config import KINDS, SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.host import Nic
@@ -285,18 +285,3 @@ def test_which_files_a_frameworks_own_pipeline_reads(strategy: str, data: str, *
     assert matrix.feed_refusal(point) is None
     native = replace(point, workload=replace(point.workload, feed="native"))
     assert (matrix.feed_refusal(native) is None) is reads
-
-
-# What a sweep that predicts first must measure beside its larger world sizes.
-
-
-def settled(**fields: Any) -> Any:
-    config = SweepConfig(predict_first=2, world_sizes=(1, 2, 4), kinds=("exchange", "solo"), **fields)
-    launch = rules.Launch(enrolled=(), slots=(), device="cpu", why="")
-    return rules.predict_first(rules.Draft(config), launch).config.predict_first
-
-
-def test_a_baseline_of_an_earlier_stage_is_enough_for_devices_that_sleep_alone() -> None:
-    assert settled(device="emulated:p100") == 2
-    with pytest.raises(UsageError, match="add each to --kinds"):
-        settled()

@@ -37,8 +37,8 @@ def applied(config: SweepConfig) -> list[tuple[str, SweepConfig, SweepConfig]]:
 CONFIGS: list[dict[str, Any]] = [
     {},
     {"strategy": ("fake:a",), "batch_size": 8},
-    {"device": "emulated:p100", "strategy": ("torch:gloo",), "predict_first": "half"},
-    {"strategy": ("fake:a",), "world_sizes": (1, 2, 4), "interconnect": ("auto", "auto"), "predict_first": "half"},
+    {"device": "emulated:p100", "strategy": ("torch:gloo",)},
+    {"strategy": ("fake:a",), "world_sizes": (1, 2, 4), "interconnect": ("auto", "auto")},
 ]
 
 

@@ -10,11 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.tools.predict import asking, buses, cold, model, priors
+from scaling.tools.predict import asking, catalogue, cold, model, priors
+from scaling.tools.predict.fit import fit, line_note
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.forecast import Forecast, forecasts
-from scaling.tools.predict.setting import At, Setting
-from tests.support.scripted_clusters import RESNET50
+from scaling.tools.predict.setting import At, Known, Setting
+from tests.support.scripted_clusters import ONE, RESNET50
 
 PRIORS = priors.read()
 GB = 1e9
@@ -31,7 +32,7 @@ def setting(**changes: Any) -> Setting:
 
 def row(size: int, **changes: Any) -> Forecast:
     asked = Asked(**{**NODE, **changes})
-    return forecasts(asking.look(asked, asking.case_of(asked, None), PRIORS), (size,))[0]
+    return forecasts(asking.look(asked, asking.case_of(asked, None)), (size,))[0]
 
 
 def test_a_short_step_is_not_said_to_lose_a_sixth_to_contention() -> None:
@@ -92,6 +93,7 @@ def test_buses(words: str, device: str, found: tuple[str, float]) -> None:
         ({"bus": "nvlnk"}, "--bus nvlnk: unknown bus; did you mean 'nvlink'"),
         ({"bus": "pcie:fast"}, "--bus pcie:fast: write pcie or pcie:GB/s"),
         ({"bus": "pcie:0"}, "--bus pcie:0: write pcie or pcie:GB/s"),
+        ({"bus": "nvlink", "device": "RTX 4090"}, "--bus nvlink: RTX 4090 has no NVLink; take --bus pcie"),
         (
             {"strategy": "tensorflow:ps"},
             "--strategy tensorflow:ps: the number of its parameter servers is unknown",
@@ -108,20 +110,20 @@ def test_mistakes_are_one_line_with_the_flag(changes: dict[str, Any], said: str)
 @pytest.mark.parametrize("given", [{"bus": "pcie"}, {"precision": "bf16"}, {"sequence_length": 8}])
 def test_a_run_has_its_own(given: dict[str, Any]) -> None:
     flag = "--" + next(iter(given)).replace("_", "-")
-    with pytest.raises(UsageError, match=f"^{flag}: only with --cold"):
+    with pytest.raises(UsageError, match=f"^{flag}: only with --cold or an import"):
         asking.case_of(Asked(run=Path("run.jsonl"), **given), None)
 
 
 def test_devices_have_rates_only_of_buses_that_they_have() -> None:
-    assert buses.bytes_per_s("pcie", "Tesla K80") == 15.75e9
-    assert buses.bytes_per_s("nvlink", "Tesla K80") == 0.0
-    assert buses.bytes_per_s("nvlink", "a card of tomorrow") == 0.0
-    assert buses.bytes_per_s("nvswitch", "NVIDIA H200") == 476e9
+    assert catalogue.bytes_per_s("pcie", "Tesla K80") == 15.75e9
+    assert catalogue.bytes_per_s("nvlink", "Tesla K80") == 0.0
+    assert catalogue.bytes_per_s("nvlink", "a card of tomorrow") == 0.0
+    assert catalogue.bytes_per_s("nvswitch", "NVIDIA H200") == 476e9
 
 
 def test_half_precision_sends_half_and_sharding_half_more() -> None:
-    assert setting(precision="bf16").wire == "half"
-    assert setting(precision="amp").wire == "full"
+    assert setting(precision="bf16").gradient_bytes == setting().gradient_bytes / 2
+    assert setting(precision="amp") == setting()
     assert setting(strategy="torch:fsdp2").method == "sharded"
     slow = {"network": "ib:10", "model": "vgg16", "rate": 640.0}
     usual = row(32, **slow).efficiency
@@ -141,10 +143,32 @@ def test_tokens_are_of_sequences() -> None:
     assert "8000 tokens/s on one" in found.title
 
 
+def test_a_device_that_no_published_node_has_is_noted_and_not_claimed() -> None:
+    odd = cold.case(Asked(**{**NODE, "device": "Card of Tomorrow"}))
+    assert "Card of Tomorrow, which is not in the catalogue, has the usual bus" in odd.notes[0]
+    assert row(8, device="MI350X").unclaimed.startswith("no published node of MI350X tests such a prediction")
+    assert row(8, device="NVIDIA A100-SXM4-80GB").claimed
+
+
+def test_a_model_of_no_catalogue_is_described_by_its_parameters() -> None:
+    """Its rate is guessed of its operations and the peak of the device, with a wider interval."""
+    own = {"model": "", "parameters": 7e9, "batch_size": 1, "sequence_length": 4096, "precision": "bf16",
+           "device": "H100"}  # fmt: skip
+    measured = cold.case(Asked(**{**NODE, **own, "rate": 9000.0}))
+    assert measured.setting.gradient_bytes == 14e9
+    assert measured.title.startswith("7e+09 parameters, batch 1 x 4096 tokens per device")
+    guessed = cold.case(Asked(**{**NODE, **own, "rate": None, "flops_per_sample": 6 * 7e9}))
+    assert 5_000 < guessed.rate * 4096 < 12_000
+    assert guessed.setting.step_spread > 0
+    assert "40% of the peak of H100" in guessed.notes[0]
+    with pytest.raises(UsageError, match="the peak of --device NAME is unknown: give --rate"):
+        cold.case(Asked(**{**NODE, "rate": None, "flops_per_sample": 4e9}))
+
+
 def test_an_unknown_bus_is_said_and_widens_the_interval() -> None:
     large: dict[str, Any] = {"model": "vgg16", "rate": 1600.0}
     unknown, known = row(8, **large, bus=""), row(8, **large)
-    assert unknown.high - unknown.low > 1.3 * (known.high - known.low)
+    assert unknown.efficiency - unknown.low > known.efficiency - known.low
     assert "--bus narrows" in cold.case(Asked(**{**NODE, "bus": ""})).notes[0]
     assert "NVSwitch of 476 GB/s" in cold.case(Asked(**{**NODE, "device": "H100"})).notes[0]
 
@@ -168,10 +192,13 @@ def test_what_a_host_sends_grows_with_its_line_and_cards() -> None:
 
 
 def test_a_line_that_does_not_limit_is_said() -> None:
-    (said,) = cold.line_note(setting(network="tcp:400"), PRIORS)
+    def note(network: str) -> tuple[str, ...]:
+        return line_note(fit(setting(network=network), Known(ONE), PRIORS))
+
+    (said,) = note("tcp:400")
     assert said.startswith("the line no longer limits: a node sends about ")
-    assert cold.line_note(setting(network="tcp:10"), PRIORS) == ()
-    assert cold.line_note(setting(network="ib:400"), PRIORS) == ()
+    assert note("tcp:10") == ()
+    assert note("ib:400") == ()
 
 
 def test_rings_on_cpus_are_a_class_of_their_own() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from math import log, prod
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,15 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.tools.predict import priors, published
-from scaling.tools.predict.buses import USUAL_BYTES_PER_S
-from scaling.tools.predict.evidence import MODELS, KnownModel
-from scaling.tools.predict.learn import fitting
-from scaling.tools.predict.learn.__main__ import main, priors_before, priors_toml
+from scaling.tools.predict import priors
+from scaling.tools.predict.catalogue import MODELS, USUAL_BYTES_PER_S, KnownModel
 from scaling.tools.predict.priors import read
-from scaling.tools.predict.published import Series
 from scaling.tools.predict.setting import Observed, Setting
 from scaling.workloads import walk
 from scaling.workloads.models import CATALOGUE
+from tests.bench import learning, published
+from tests.bench.learning import priors_toml
+from tests.bench.published import Series
 from tests.support.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table
 from tests.support.prediction_splits import generation, single_nodes, split_table
 from tests.support.scripted_clusters import ONE, RESNET50, at, truth
@@ -258,7 +256,7 @@ def test_single_nodes_are_points_inside_a_node_of_these_series() -> None:
 
 def test_a_bus_twice_as_slow_as_believed_is_learned() -> None:
     """Eight clusters without overlap, whose exchange is most of their step."""
-    weak = fitting.beliefs_before()
+    weak = learning.beliefs_before()
     slow = replace(weak.constants["bus.pcie"], mean=log(2.5e9 / BUS), sd=0.1)
     world = replace(weak, constants={**weak.constants, "bus.pcie": slow})
     serial = replace(RESNET50, gradient_bytes=800e6, overlap="serial", link="none", messages="one")
@@ -271,7 +269,7 @@ def test_a_bus_twice_as_slow_as_believed_is_learned() -> None:
         )
         for seed in range(8)
     ]  # fmt: skip
-    found = fitting.learn(taught, rounds=3, draws=800)
+    found = learning.learn(taught, rounds=3)
     rate = BUS * float(np.exp(found.constants["bus.pcie"].mean))
     assert 2.2e9 < rate < 3.6e9
     assert found.constants["bus.pcie"].series == 8
@@ -281,7 +279,7 @@ def test_a_bus_twice_as_slow_as_believed_is_learned() -> None:
 @pytest.mark.parametrize(("name", "value", "other"), [("tax", 0.06, "tax_s"), ("tax_s", 0.008, "tax")])
 def test_whether_contention_is_a_share_or_a_time_is_learned(name: str, value: float, other: str) -> None:
     """Clusters whose exchange takes no time, of short and of long steps."""
-    weak = fitting.beliefs_before()
+    weak = learning.beliefs_before()
     sharp = replace(weak.constants[name], mean=log(value), sd=0.05)
     world = replace(weak, constants={**weak.constants, name: sharp})
     points = [at(2), at(4)]
@@ -293,7 +291,7 @@ def test_whether_contention_is_a_share_or_a_time_is_learned(name: str, value: fl
         taught.append(
             Series(name=f"s{seed}", source=f"s{seed}", trust="A", setting=quick, anchor=ONE, observed=seen)
         )
-    found = fitting.learn(taught, rounds=3, draws=800).constants
+    found = learning.learn(taught, rounds=3).constants
     moved = {one: found[one].mean - weak.constants[one].mean for one in (name, other)}
     assert moved[name] > 0.3 * (log(value) - weak.constants[name].mean)
     assert moved[name] > moved[other]
@@ -303,72 +301,22 @@ def test_series_of_trust_c_teach_nothing() -> None:
     odd = Series(
         name="s", source="s", trust="C", setting=RESNET50, anchor=ONE, observed=(Observed(at=at(4), value=0.1),)
     )
-    assert fitting.learn([odd], rounds=1).constants == fitting.beliefs_before().constants
-
-
-def test_the_shipped_file_equals_what_learning_writes() -> None:
-    """Whoever repeats the learning gets the same words; figures take 10 s, and are compared by hand."""
-    shipped = priors.read().constants
-    assert list(shipped) == list(fitting.BELIEFS)
-    assert {name: one.before for name, one in shipped.items()} == {
-        name: priors_before(belief) for name, belief in fitting.BELIEFS.items()
-    }
+    assert learning.learn([odd], rounds=1).constants == learning.beliefs_before().constants
 
 
 def test_the_file_says_what_was_learned_and_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "priors.toml"
-    path.write_text(priors_toml(fitting.beliefs_before(), "published.json"))
-    found = priors.read(path)
-    assert found.walk == fitting.WALK
-    for name, prior in fitting.beliefs_before().constants.items():
+    path.write_text(priors_toml(learning.beliefs_before()))
+    found = msgspec.toml.decode(path.read_bytes(), type=priors.Priors)
+    assert found.walk == learning.WALK
+    for name, prior in learning.beliefs_before().constants.items():
         assert found.constants[name].mean == pytest.approx(prior.mean, abs=1e-3)
         assert found.constants[name].before
 
 
 def test_the_package_has_every_constant_with_its_publishers() -> None:
     found = priors.read()
-    assert set(found.constants) == set(fitting.BELIEFS) == set(priors.NAMES)
+    assert set(found.constants) == set(learning.BELIEFS)
+    assert set(found.quantiles) == set(learning.QUANTILES)
     for name, prior in found.constants.items():
         assert bool(prior.series) == bool(prior.publishers), name
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "walk"),
-        ("walk = 1", "walk"),
-        ("[walk]\ninside = 1\nleaving = 1\nbeyond = 1\n[constants]\n", "missing"),
-    ],
-)
-def test_a_file_that_is_none(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "bad.toml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=said):
-        priors.read(path)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (r"inside = \S+", "inside = nan", "inside, leaving and beyond must be 0 to 1"),
-        (r"beyond = \S+", "beyond = -0.1", "inside, leaving and beyond must be 0 to 1"),
-        ("freedom = 5", "freedom = 0", "freedom must be 1 or more"),
-        (r"(rdma.*\nmean.*\n)sd = \S+", r"\1sd = 1e9", "network.rdma: sd must be 0 to 100"),
-        (r"(rdma.*\nmean.*\n)sd = \S+", r"\1sd = nan", "network.rdma: sd must be 0 to 100"),
-    ],
-)
-def test_numbers_that_are_no_belief(tmp_path: Path, old: str, new: str, said: str) -> None:
-    """A step of nan made intervals narrower; no freedom ended in a traceback."""
-    path = tmp_path / "bad.toml"
-    spoilt, count = re.subn(old, new, priors.FILE.read_text(), count=1)
-    assert count == 1
-    path.write_text(spoilt)
-    with pytest.raises(UsageError, match=said):
-        priors.read(path)
-
-
-def test_learning_from_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "none.json").write_text("[]")
-    for argv in ([], [str(tmp_path / "none.json")], [str(tmp_path / "absent.json")]):
-        assert main(argv) == 2
-        assert capsys.readouterr().err.count("\n") == 1

@@ -234,7 +234,6 @@ def test_a_folder_of_results_that_is_gone_meanwhile_is_no_error(made: Any, tmp_p
 # What a new run takes over from an older one, and what flags displace of it.
 
 NATIVE = {"data": "folders", "feed": "native", "feed_workers": 4, "drop_caches": True}
-FIRST = {"world_sizes": [1, 2, 4], "predict_first": 2}
 
 
 def resolved(older: dict[str, Any], *argv: str) -> SweepConfig:
@@ -260,7 +259,7 @@ def test_older_runs_are_read_so(tmp_path: Path) -> None:
 
 def test_settings_of_a_newer_version_are_named_with_the_flag_and_the_run(tmp_path: Path) -> None:
     first, records = without_noise()
-    newer = replace(first, config={"rounds": 2, "novel": 1}, version="9.9")
+    newer = replace(first, config={"rounds": 2, "novel": 1, "gone": None}, version="9.9")
     run = Path(on_disk(tmp_path / "newer", (newer, records)))
     for flag in ("like", "against"):
         asked = replace(Invocation(given={}, base={}), **{flag: run})
@@ -279,24 +278,6 @@ def test_how_data_was_fed_goes_with_it(argv: tuple[str, str]) -> None:
     found = resolved({**NATIVE, "epochs": 2, "train_samples": 9, "test_samples": 8}, *argv)
     assert (found.feed, found.feed_workers, found.drop_caches) == ("reference", None, False)
     assert (found.train_samples, found.test_samples) == (None, None)
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ("--for", "2h"),
-        ("--target-ci", "1%"),
-        ("--pass", "forward"),
-        ("--epochs", "2"),
-        ("--world-sizes", "1,2"),
-        ("--global-batch-size", "64"),
-        ("--batch-rule", "node"),
-    ],
-)
-def test_what_cannot_be_predicted_takes_predict_first_back(argv: tuple[str, str]) -> None:
-    assert resolved(FIRST, *argv).predict_first is None
-    assert resolved(FIRST, "--rounds", "3").predict_first == 2
-    assert resolved(FIRST, "--world-sizes", "1,2,4,8", "--predict-first", "4").predict_first == 4
 
 
 def test_displaced_names_are_fields() -> None:
@@ -470,5 +451,5 @@ def test_another_rule_of_rounds_takes_for_back(argv: tuple[str, str], rounds: in
 
 
 def test_for_takes_other_rules_of_rounds_back() -> None:
-    found = resolved({"rounds": 6, "target_ci": "1%", "max_rounds": 9, "predict_first": 2}, "--for", "30m")
-    assert (found.for_, found.rounds, found.target_ci, found.predict_first) == ("30m", None, None, None)
+    found = resolved({"rounds": 6, "target_ci": "1%", "max_rounds": 9}, "--for", "30m")
+    assert (found.for_, found.rounds, found.target_ci) == ("30m", None, None)

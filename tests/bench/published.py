@@ -12,8 +12,7 @@ import msgspec
 from scaling import files
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.tools.predict.buses import bytes_per_s
-from scaling.tools.predict.evidence import known_model
+from scaling.tools.predict.catalogue import bytes_per_s, known_model, tcp_link
 from scaling.tools.predict.setting import (
     At,
     Bus,
@@ -23,8 +22,6 @@ from scaling.tools.predict.setting import (
     Observed,
     Overlap,
     Setting,
-    Wire,
-    tcp_link,
 )
 
 GBIT_BYTES = 1e9 / 8
@@ -162,7 +159,7 @@ def setting(one: Published, first: PublishedPoint) -> Setting:
     link, line = _link(one) if several else ("none", 0.0)
     overlap = _overlap(one)
     return Setting(
-        gradient_bytes=_gradient_bytes(one),
+        gradient_bytes=_gradient_bytes(one) * _wire(one.precision),
         tail=known.tail if known else 0.05,
         step_s=step_s,
         step_spread=spread,
@@ -177,7 +174,6 @@ def setting(one: Published, first: PublishedPoint) -> Setting:
         messages=_messages(one, overlap),
         tensors=known.tensors if known else 200,
         tree=not _old(one),
-        wire=_wire(one.precision),
         sparse_bytes=_sparse_bytes(one) if overlap == "mwms" else 0.0,
     )
 
@@ -288,11 +284,9 @@ def _old(one: Published) -> bool:
     return bool(re.search(r"tf 1\.[0-9]\b|nccl 2\.[0-3]|2017", one.framework.lower()))
 
 
-def _wire(precision: str) -> Wire:
-    text = precision.lower()
-    if text.startswith(("fp16", "bf16")):
-        return "half"
-    return "unknown" if "amp" in text or "mixed" in text else "full"
+def _wire(precision: str) -> float:
+    """Mixed precision sends either, rarely stated: float32."""
+    return 0.5 if precision.lower().startswith(("fp16", "bf16")) else 1.0
 
 
 def _sparse_bytes(one: Published) -> float:

@@ -1,1 +1,0 @@
-"""The learn command: learns the priors from published series."""

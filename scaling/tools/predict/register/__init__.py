@@ -1,1 +1,0 @@
-"""The register command: predictions for points of a sweep before they are measured."""
