@@ -183,7 +183,7 @@ class Material:
     @cached_property
     def certificate(self) -> Certificate | None:
         """The verdict, computed from the records: a file can be edited."""
-        return self._certificate and verdict.checked(self._certificate, self)
+        return self._certificate and verdict.checked(self._certificate, self.records, self.rows)
 
     @property
     def has_another_verdict(self) -> bool:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import log
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.controls import Controls
 from scaling.analysis.measured.rounds import logs, rounds
 from scaling.analysis.statistics.sequential import PERSISTENCE, STALL, judged
 from scaling.analysis.table.catalogue import mark_named, unclaimed
+from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.footnotes import describe
 from scaling.analysis.table.rows import Row
 from scaling.records.events import Failed
-from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion
+from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion, PointRecord
 from scaling.report.headline import headline
 from scaling.text import counted, decimals
-
-if TYPE_CHECKING:
-    from scaling.report.material import Material
 
 # ---------------------------------------------------------------- from the records
 
@@ -32,21 +32,22 @@ class Judged(NamedTuple):
     criteria: tuple[Criterion, ...]
 
 
-def judge(material: Material, criteria: Sequence[Criterion]) -> Judged:
-    """Judge the records by criteria, of which name, unit, line and reference count."""
-    row = headline(material.rows)
+def judge(records: Sequence[PointRecord], rows: Sequence[Row], criteria: Sequence[Criterion]) -> Judged:
+    """Judge records, which have these rows, by criteria: their names, units, lines and references."""
+    row = headline(rows)
     if row is None:
         return Judged(NO_VERDICT, "no exchange was measured", tuple(criteria))
     if row.failed is not None:
         return Judged(FAIL, f"the exchange failed: {describe(row.failed)}", tuple(criteria))
-    found = tuple(judged(one, *_series(one, row, material), len(criteria)) for one in criteria)
+    cell, controls = exchanges(records)[rows.index(row)], Controls(records)
+    found = tuple(judged(one, *_series(one, row, cell, controls), len(criteria)) for one in criteria)
     if wrong := next((mark for mark in ("MISLABELLED", "UNSENT") if mark in row.flags), ""):
         return Judged(FAIL, f"{wrong}: {mark_named(wrong).about or mark_named(wrong).claimless}", found)
     result = result_of(found)
-    if result != FAIL and (doubt := _doubt(row, material)):
+    if result != FAIL and (doubt := _doubt(row, cell)):
         return Judged(NO_VERDICT, doubt, found)
     whys = [reason(one) for one in found if one.result == result != PASS]
-    return Judged(result, "; ".join((*whys, *_left_out(found, material))), found)
+    return Judged(result, "; ".join((*whys, *_left_out(found, cell, records))), found)
 
 
 def result_of(criteria: Sequence[Criterion]) -> CertificateResult:
@@ -57,9 +58,8 @@ def result_of(criteria: Sequence[Criterion]) -> CertificateResult:
     return PASS if found == {PASS} else NO_VERDICT
 
 
-def _series(one: Criterion, row: Row, material: Material) -> tuple[list[float], list[float]]:
+def _series(one: Criterion, row: Row, cell: Cell, controls: Controls) -> tuple[list[float], list[float]]:
     """Return the logarithms of a criterion's quantity by round, and the variances that windows imply."""
-    cell, controls = material.cell(row), material.controls
     if not one.unit:
         found = rounds(cell, controls)
         return logs(found), [each.noise for each in found]
@@ -73,30 +73,30 @@ def _series(one: Criterion, row: Row, material: Material) -> tuple[list[float], 
     return [], []
 
 
-def _doubt(row: Row, material: Material) -> str:
+def _doubt(row: Row, cell: Cell) -> str:
     """Return why a row is no proof; "" if it is one."""
     if row.nodes > 1 and "VERIFIED" not in row.flags:
         why = (row.receipt.why if row.receipt else "") or "no counters were read"
         return f"UNVERIFIED: nothing proves that the bytes crossed {row.interconnect}: {why}"
     if why := unclaimed(row):
         return why
-    crashed = [one.outcome for one in material.cell(row).records if isinstance(one.outcome, Failed)]
+    crashed = [one.outcome for one in cell.records if isinstance(one.outcome, Failed)]
     often = f"{len(crashed)} of {counted(row.rounds_tried, 'round')}"
     return f"the exchange failed in {often}: {describe(crashed[0])}" if crashed else ""
 
 
-def _left_out(criteria: Sequence[Criterion], material: Material) -> Iterator[str]:
+def _left_out(criteria: Sequence[Criterion], cell: Cell, records: Sequence[PointRecord]) -> Iterator[str]:
     """Report rounds that a criterion does not join, because a control run failed."""
-    tried = max((len(cell.records) for cell in material.cells), default=0)
-    joined = min((one.looks[-1].rounds for one in criteria if one.looks), default=tried)
-    failed = {one.point.kind for one in material.records if isinstance(one.outcome, Failed)} - {"exchange"}
-    if failed and joined < tried:
-        yield f"{tried - joined} of {tried} rounds are not counted: {', '.join(sorted(failed))} failed"
+    joined = min((one.looks[-1].rounds for one in criteria if one.looks), default=len(cell.records))
+    failed = {one.point.kind for one in records if isinstance(one.outcome, Failed)} - {"exchange"}
+    if failed and joined < len(cell.records):
+        less = len(cell.records) - joined
+        yield f"{less} of {len(cell.records)} rounds are not counted: {', '.join(sorted(failed))} failed"
 
 
-def checked(stored: Certificate, material: Material) -> Certificate:
+def checked(stored: Certificate, records: Sequence[PointRecord], rows: Sequence[Row]) -> Certificate:
     """Return the verdict of the records. If the file says another one, `why` says so."""
-    found = judge(material, stored.criteria)
+    found = judge(records, rows, stored.criteria)
     if found.result == stored.result:
         return replace(stored, why=found.why, criteria=found.criteria)
     why = f"the file says {stored.result}: it was edited, or judged by another version"

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.statistics.intervals import of_estimate, quantile
 from scaling.analysis.statistics.sequential import ERROR, FIRST_ROUNDS
+from scaling.analysis.table.analyse import kept, rows
 from scaling.analysis.table.footnotes import slow_ranks
 from scaling.analysis.table.rows import Row
 from scaling.command import deliver, show
@@ -212,12 +213,16 @@ class Judge:
 
     def more(self, sweep: Sweep, rounds: int) -> bool:
         """Look; return whether another round is needed and fits in the budget."""
-        found = verdict.judge(Material(self._header, sweep.records), self._criteria)
+        found = self._judged(sweep)
         undecided = found.result == NO_VERDICT and verdict.result_of(found.criteria) == NO_VERDICT
         # No look after so many rounds: each of them lacks a control run.
         if not undecided or (rounds >= 2 * FIRST_ROUNDS and not found.criteria[0].looks):
             return False
         return self._has_time(LONGER * self._measured_s / rounds)
+
+    def _judged(self, sweep: Sweep) -> verdict.Judged:
+        records = kept(sweep.records)
+        return verdict.judge(records, rows(records), self._criteria)
 
     def certificate(self, sweep: Sweep, screen: View) -> Certificate:
         """Judge the rows; a FAIL is located, within the budget."""
@@ -226,7 +231,7 @@ class Judge:
             (self.folder / PREFLIGHT_FILE).write_text(as_json(self._preflight))
         material = Material(self._header, sweep.records)
         row = headline(material.rows)
-        result, why, judged = verdict.judge(material, self._criteria)
+        result, why, judged = self._judged(sweep)
         known = self._asked.reference
         self.found = Certificate(
             result=result,

@@ -179,7 +179,7 @@ def test_a_note_that_explains_a_cause_has_the_better_advice(cause: str, note: st
 def test_what_a_second_try_would_repeat_has_another_advice(cause: str, said: str) -> None:
     failed = Failed(cause=cause, message="CUDA-capable device(s) is/are busy or unavailable")
     row = replace(Material(*default_run()).rows[-1], flags=("FAILED",), failed=failed)
-    assert advice.tries(row, (), "", header(launch_size=2))[0].startswith(said)
+    assert advice.tries(row, (), "", header(launch_size=2), ())[0].startswith(said)
 
 
 def test_a_note_that_is_not_known_says_so() -> None:
