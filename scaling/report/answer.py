@@ -202,7 +202,7 @@ def _lost(row: Row, losses: Sequence[tuple[Column, float]]) -> str:
     halves = [None if one is None else one.half_width for one in found]
     if None in halves:
         return "not tested: a single round has no interval"
-    return f"no cause above {_percent(max(LEAST, *filter(None, halves)))} is significant"
+    return f"no cause above {_percent(max([LEAST, *filter(None, halves)]))} is significant"
 
 
 def _loss(row: Row, cause: Column, value: float) -> str:

@@ -210,11 +210,16 @@ def test_the_last_record_of_a_key_counts() -> None:
 def test_intra_and_inter_node() -> None:
     """Two ranks a node: N=2 on one node at 0.8, N=4 on two at 0.6, so crossing nodes leaves 0.75."""
     records = [
-        record(point("solo"), 0.1),
-        record(point("exchange", 1), 0.1),
-        record(point("exchange", 2), 0.125),
-        record(point("exchange", 4), 0.1 / 0.6, hosts=("node1", "node2")),
+        one
+        for number in range(2)
+        for one in (
+            record(point("solo", 1, number), 0.1),
+            record(point("exchange", 1, number), 0.1),
+            record(point("exchange", 2, number), 0.125),
+            record(point("exchange", 4, number), 0.1 / 0.6, hosts=("node1", "node2")),
+        )
     ]
+    assert by_size(records[:4])[4].intra_node is None  # one shared round shows no factor
     table = by_size(records)
     assert [table[n].nodes for n in (1, 2, 4)] == [1, 1, 2]
     assert table[4].intra_node == close(0.8)

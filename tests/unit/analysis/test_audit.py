@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.table import cost
+from scaling.analysis.table import catalogue, cost
 from scaling.analysis.table.analyse import rows
 from scaling.records.events import Failed, Result, Window
 from scaling.records.run import PointRecord, WarningKind
@@ -167,8 +167,9 @@ def test_a_rate_without_efficiency_is_noisy_from_a_tenth_on(steps_s: Sequence[fl
     assert row.efficiency is None and ("NOISY" in row.flags) is is_noisy
 
 
-def test_one_round_is_never_superlinear() -> None:
-    assert "SUPERLINEAR" not in by_size(sweep(0, 0.1, {2: 0.08}))[2].flags
+def test_one_round_over_100_percent_claims_nothing() -> None:
+    row = by_size(sweep(0, 0.1, {2: 0.08}))[2]
+    assert {"SUPERLINEAR", "ONE-ROUND"} <= {*row.flags} and "125%" in catalogue.unclaimed(row)
 
 
 def test_superlinear_by_a_throttled_baseline() -> None:

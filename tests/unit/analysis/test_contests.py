@@ -543,7 +543,7 @@ def test_servers_of_failed_rounds_do_not_count() -> None:
 def test_factors_across_nodes_are_over_the_rounds_that_have_both() -> None:
     """N=2 on one node at 0.8 and 0.9, N=4 on two at 0.6 and, in a round that lacks N=2, at 0.1."""
     records = []
-    for number, inside, across in ((0, 0.8, 0.6), (1, 0.9, None), (2, None, 0.1)):
+    for number, inside, across in ((0, 0.8, 0.6), (1, 0.9, None), (2, None, 0.1), (3, 0.8, 0.6)):
         records.append(record(point("solo", 1, number), 0.1))
         for size, value in ((2, inside), (4, across)):
             if value is not None:

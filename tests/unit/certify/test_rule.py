@@ -83,14 +83,14 @@ def test_windows_widen_bounds_of_rounds_that_agree_by_chance() -> None:
     [
         (lambda number: -0.002 * number, "fell by"),
         (lambda number: -0.35 * (number == 7), "round 8 was"),
-        (lambda number: 0.06 * (number // 4 % 2), "resembles the one before"),
+        (lambda number: 0.06 * (number // 6 % 2), "resembles the one before"),
     ],
 )
 def test_rounds_that_are_not_alike_do_not_pass_and_say_why(change: object, said: str) -> None:
     assert callable(change)
     dice = random.Random(1)
     values = [log(0.99) + change(number) + dice.gauss(0, 0.001) for number in range(60)]
-    found = judged(line(0.9), values, [0.0] * 60, 1)
+    found = judged(LINE, values, [0.0] * 60, 1)
     assert found.result == NO_VERDICT and said in found.doubt
 
 

@@ -153,7 +153,7 @@ def test_a_burner_is_waited_out_however_often_somebody_looks_meanwhile(
 ) -> None:
     """It begins when some canaries were quick: the many that meet it do not make its slowness usual. No window is
     measured beside it twice."""
-    monkeypatch.setattr(Plan, "seconds", lambda plan, group: 2 * BURNS_S)
+    monkeypatch.setattr(Plan, "seconds", lambda *_: 2 * BURNS_S)
     launch = Launch(2)
     met_s, view = burning(launch, monkeypatch, from_s=1.8), Phases()
     found = sweep(tmp_path, launch, view=view, **ONE_CELL)

@@ -45,7 +45,7 @@ def test_points_by_themselves_keep_to_the_budget_of_all_of_them(
 ) -> None:
     """Each canary slower than the one before: what one spends beyond its part, the next ones lack."""
     quiet_probes(monkeypatch)
-    monkeypatch.setattr(Plan, "seconds", lambda plan, group: 0.4)
+    monkeypatch.setattr(Plan, "seconds", lambda *_: 0.4)
     canaries.extend(STEADY_S * 1.1**number for number in range(4000))
     found = Launch(2).sweep(tmp_path, **ALONE)
     assert all(isinstance(record.outcome, Finished) for record in found.records)

@@ -25,7 +25,7 @@ PLANNED_S = 3.5
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plan, "seconds", lambda plan, group: PLANNED_S)
+    monkeypatch.setattr(Plan, "seconds", lambda *_: PLANNED_S)
 
 
 def walls_s(run: Run) -> list[float]:

@@ -145,7 +145,9 @@ def test_a_newer_schema_is_refused(run: Run) -> None:
     header, *rest = file_of(run).read_text().split("\n")
     newer = json.dumps({**json.loads(header), "schema": SCHEMA + 1})
     file_of(run).write_text("\n".join([newer, *rest]))
-    with pytest.raises(UsageError, match=rf"schema {SCHEMA + 1}, this version reads up to {SCHEMA}; upgrade"):
+    with pytest.raises(
+        UsageError, match=rf"schema {SCHEMA + 1}, this version reads up to {SCHEMA}: pip install -U scaling-bench"
+    ):
         store.load(run.folder)
 
 

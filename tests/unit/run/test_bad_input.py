@@ -334,7 +334,7 @@ def test_the_flags_are_the_fields() -> None:
     names = {param.name for param in typer.main.get_command(app).params}
     others = {
         "config", "resume", "like", "dry_run", "list_all", "view", "page", "verbose", "metrics", "version",
-        "kv_store",
+        "kv_store", "require_proof",
     }  # fmt: skip
     assert {str(name).rstrip("_") for name in names} - {"help"} == {*config.FIELDS, *others}
 
