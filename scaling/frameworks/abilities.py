@@ -66,6 +66,19 @@ class Releasing(Protocol):
 
 
 @runtime_checkable
+class Pausing(Protocol):
+    """A trainer of a user's script, which pauses between steps: evaluation, checkpoints."""
+
+    paused_s: float
+
+    def closing_notes(self) -> tuple[str, ...]:
+        """Return what was seen up to the last step."""
+
+    def found(self) -> dict[str, str]:
+        """Return what must differ between ranks (`Result.found`)."""
+
+
+@runtime_checkable
 class Stale(Protocol):
     """A trainer of an asynchronous mode."""
 

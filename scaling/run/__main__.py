@@ -16,7 +16,7 @@ from scaling.help import HELP, HELP_ALL
 from scaling.run import NAME
 from scaling.transport.base import Cluster
 from scaling.transport.launch import Signals, as_rank
-from scaling.transport.start import launched
+from scaling.transport.start import SCRIPT_FOLLOWS, launched
 
 if TYPE_CHECKING:
     from scaling.run.invocation import Invocation
@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _shown(argv: Sequence[str]) -> int | None:
     """Answer help and `--version` without MPI, which takes a second to start; None under a launcher."""
-    if not SHOWN.intersection(argv) or launched(os.environ) or "PMIX_RANK" in os.environ:
+    own = argv[: argv.index(SCRIPT_FOLLOWS)] if SCRIPT_FOLLOWS in argv else argv
+    if not SHOWN.intersection(own) or launched(os.environ) or "PMIX_RANK" in os.environ:
         return None
     open_streams()
     asked = _read(argv)

@@ -321,7 +321,10 @@ class Sweep:
             self._keys.add(record.point.key)
             number = self._count
             self._append(record)
-            self._analyser.add(record)
+            if record.point.workload.script:  # its batch follows from all records
+                self._analyser = Analyser(self.records)
+            else:
+                self._analyser.add(record)
             self.view.advanced(self._ahead())
             self.view.finished(record, self._analyser.rows(), number, self._total)
             found.append(record)

@@ -15,14 +15,14 @@ from scaling import files
 from scaling.analysis.table import cost
 from scaling.errors import UsageError
 from scaling.hosts import hostfile, networks
-from scaling.plan import config
 from scaling.records import store
+from scaling.run import flags
 from scaling.tools.predict import preflight, priors, published
 from scaling.workloads import models, weights_file
 
 READERS: dict[str, Callable[[Path], object]] = {
     "run.jsonl": store.load,
-    "run.toml": config.read_file,
+    "run.toml": flags.read_file,
     "fabric.toml": lambda path: networks.read_fabric(str(path)),
     "hostfile": hostfile.read,
     "prices.toml": cost.read_prices,

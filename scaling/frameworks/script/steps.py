@@ -1,0 +1,42 @@
+"""Steps of a script, by the optimizers that step: the shortest cycle of optimizers that repeats."""
+
+from __future__ import annotations
+
+# A cycle counts once it has repeated so often. Longer ones are not looked for.
+REPEATS = 3
+MOST = 4096
+
+
+class Cycle:
+    """Tells which event of a sequence of optimizers ends a step.
+
+    One optimizer ends a step each time. Of several, the last one of their cycle does, as in adversarial training.
+    A sequence that leaves its cycle is learnt anew. `lost` counts how often.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[int] = []
+        self.length = 0
+        self.lost = 0
+        self._place = 0
+
+    def ends(self, event: int) -> bool:
+        """Add an optimizer's step; return whether it ends a step of the training."""
+        self._seen.append(event)
+        del self._seen[: -REPEATS * MOST]
+        if not self.length:
+            return self._learnt()
+        if event != self._seen[-1 - self.length]:
+            self.length, self.lost, self._seen = 0, self.lost + 1, [event]
+            return False
+        self._place = (self._place + 1) % self.length
+        return self._place == 0
+
+    def _learnt(self) -> bool:
+        found = len(self._seen)
+        for length in range(1, min(MOST, found // REPEATS) + 1):
+            last = self._seen[-length:]
+            if self._seen[-REPEATS * length :] == last * REPEATS:
+                self.length, self._place = length, 0
+                return True
+        return False
