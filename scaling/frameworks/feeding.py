@@ -102,9 +102,12 @@ class Streamed:
 class Source(Protocol):
     """An open feed. A script's own loaders are one too."""
 
-    fixed: bool
     said: str
     fed: int
+
+    @property
+    def fixed(self) -> bool:
+        """Return whether it gives the same batch to all steps."""
 
     @property
     def waited_s(self) -> float:

@@ -134,7 +134,11 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     lines += [_slot(one, made.device) for one in made.slots]
     lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
     place = f" in {config.data_dir}" if config.data_dir else ""
-    lines.append(f"model {config.model}, data {config.data}{place}, {_batch(config)}")
+    lines.append(
+        f"script {config.script}; its batch is found"
+        if config.script
+        else f"model {config.model}, data {config.data}{place}, {_batch(config)}"
+    )
     if made.device == "emulated":
         lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
     lines += ["not given, filled in by these rules of scaling/plan/rules.py:", *map(_filled, made.filled)]
@@ -142,6 +146,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     rounds = "each round" if made.burn_in_s else f"each of {made.rounds} rounds"
     lines.append(f"points of {rounds}{taking_turns}:")
     lines += _points(made.cells, made)
+    lines += _starts(made)
     lines += open_servers(made.cells)
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
     lines += [
@@ -155,6 +160,19 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         )
     lines.append(f"{_in_all(made)}; nothing was measured (--dry-run)")
     return "\n".join(map(printable, lines))
+
+
+def _starts(made: plan.Plan) -> list[str]:
+    """Return how often a script starts, and how to start it less often."""
+    if not made.config.script:
+        return []
+    starts, sizes = len(made.cells), made.config.world_sizes or ()
+    fewer = f"; --world-sizes {sizes[-1]} starts it less often" if len(sizes) > 1 else ""
+    ranks = sum(point.world_size for point in made.cells)
+    return [
+        f"the script starts {starts} times a round, in {ranks} processes; a point alone takes its start-up time "
+        f"each time{fewer}"
+    ]
 
 
 def _in_all(made: plan.Plan) -> str:
@@ -221,7 +239,7 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
         over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""
         lines.append(
             f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}"
-            f"batch {point.workload.batch_size}{passes}{servers}{note}"
+            f"{'' if point.workload.script else f'batch {point.workload.batch_size}'}{passes}{servers}{note}"
         )
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))

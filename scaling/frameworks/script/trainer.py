@@ -36,7 +36,7 @@ PACKAGES = (
     "horovod",
 )
 # A step that takes so many medians, and so long, is a pause: evaluation, a checkpoint, the start of an epoch.
-FAR, LEAST_PAUSE_S = 5.0, 0.1
+FAR, LEAST_PAUSE_S = 5.0, 0.5
 # Steps that the median is of, and steps before the first pause: the first ones compile and allocate.
 RECENT, FEWEST = 64, 8
 # The script must step so long before the agent's own limit.
@@ -241,13 +241,17 @@ class Holding(Script):
 class _Feed:
     """The script's own loaders as a feed of the worker."""
 
-    fixed = False
     said = ""
 
     def __init__(self, samples_per_step: int) -> None:
         self.fed = 0
         self.probed = 0.0
         self._each = samples_per_step
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no loader of torch was seen: how long the script waits for data is then unknown."""
+        return not SEEN.in_loaders
 
     @property
     def waited_s(self) -> float:
