@@ -1,4 +1,4 @@
-"""Training scripts as users write them, and their sweeps on two ranks. None knows of this package, but one line of JAX's."""
+"""Training scripts as users write them, and their sweeps on two ranks. Only JAX's has a line of this package."""
 
 from __future__ import annotations
 

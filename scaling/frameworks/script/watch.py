@@ -227,8 +227,8 @@ def _wrapped(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def _models(module: Any) -> None:
-    """Probe the samples of a step until a worker is ready: a model without loaders has no other source. Later, hooks
-    of all modules would slow each step."""
+    """Probe the samples of a step until a worker is ready: a model without loaders has no other source. Later,
+    hooks of all modules would slow each step."""
     call = module.Module._call_impl.__code__
 
     def called(model: Any, inputs: Any) -> None:

@@ -41,7 +41,8 @@ def parse(argv: Sequence[str]) -> Asked | None:
 
 # flags of scaling.run in the order of --help; the search sets the other fields
 _FIELDS = (
-    "script", "label", "unit", "samples_per_step", "in_place", "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
+    "script", "label", "unit", "samples_per_step", "in_place",
+    "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
     "interconnect", "fabric", "cpus_per_rank", "windows", "window_s", "seed", "startup_timeout_s",
     "stall_timeout_s", "point_timeout_s", "results", "name",
 )  # fmt: skip

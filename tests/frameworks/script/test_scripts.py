@@ -1,4 +1,4 @@
-"""Scripts as users write them, unchanged, on two ranks: label, unit, batch, rule, parameters, causes and faults."""
+"""Scripts as users write them, unchanged, on two ranks: label, unit, batch, rule, causes and faults."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ BAD = {
     "raises": ("x = 1\nraise ValueError('broken')\n", "train.py:2: ValueError: broken"),
     "asks": ("input()\n", "train.py:1: EOFError: EOF when reading a line"),
     "needs arguments": (
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\np.parse_args()\n",
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--data', required=True)\np.parse_args()\n",
         "train.py: error: the following arguments are required: --data",
     ),
     "exits": ("raise SystemExit\n", "train.py called exit() without a training step"),
