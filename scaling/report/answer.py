@@ -155,6 +155,8 @@ def _why_none(row: Row) -> str:
     if row.is_plain:
         return "it is the plain loop"
     mark = claimless(row)
+    if mark == "AUDIT" and row.workload.script:
+        return f"{advice.audited(row)} ({mark})"
     return f"{mark_named(mark).claimless} ({mark})" if mark else "its plain loop is missing"
 
 
