@@ -237,9 +237,10 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
         if point.regime:
             passes += f", rate {point.regime.rate:.4g}, {point.regime.epochs} epochs, seed {point.regime.seed}"
         over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""
+        batch = "" if point.workload.script else f"batch {point.workload.batch_size}"
         lines.append(
             f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}"
-            f"{'' if point.workload.script else f'batch {point.workload.batch_size}'}{passes}{servers}{note}"
+            f"{batch}{passes}{servers}{note}".rstrip()
         )
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))

@@ -38,7 +38,7 @@ from scaling.records.messages import (
 )
 from scaling.records.point import Point, of_revision, revision_of
 from scaling.records.run import PointRecord, Prediction, Question
-from scaling.records.store import Line, Store, done_keys, joined
+from scaling.records.store import Line, Store, done_keys, joined, settled
 from scaling.records.task import Clocks, Task
 from scaling.sweep.attempt import Bench, traced_keys
 from scaling.sweep.epoch import SOAK_ROUND, Epoch
@@ -380,6 +380,8 @@ class Sweep:
     # ------------------------------------------------------------ the run's file
 
     def _append(self, record: PointRecord) -> None:
+        if record.point.workload.script:
+            *_, record = settled((*self.records, record))
         if self.burn_in is None or self.burn_in.keeps(record):
             self._write(record)
         self.records[:] = joined((*self.records, record))

@@ -316,10 +316,9 @@ class Worker:
     def _queued(self, steps: int, index: int, device: Marking) -> Callable[..., Window]:
         """Enqueue the steps of a window; return the window without its times."""
         before = self._counts()
-        for number in range(steps):
-            self.trainer.step()
-            if self._times_steps or number + 1 == steps:
-                device.mark()
+        for count in [1] * steps if self._times_steps else [steps]:
+            self._steps(self.trainer.step, count, 0.0)
+            device.mark()
         return partial(Window, index=index, measured=False, steps=steps, **self._counted(before))
 
     def _reached(
@@ -391,6 +390,9 @@ class Worker:
 
     def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
         """Run the steps; return the seconds of each if they have ended when they return."""
+        if self._pausing:
+            step_s = self._pausing.several(step, count)
+            return step_s if self._times_steps and self._is_immediate else ()
         edges_s = [start_s]
         for _ in range(count):
             step()

@@ -58,6 +58,9 @@ class Baton:
         self._reports: SimpleQueue[Any] = SimpleQueue()
         self.steps = 0
         self.thread = threading.main_thread().ident
+        # Steps that the script does on its own, and when each step of this order ended.
+        self._left = 0
+        self.ends_s: list[float] = []
 
     # ------------------------------------------------------------ the script's thread
 
@@ -68,6 +71,10 @@ class Baton:
     def park(self) -> None:
         """End a step: report it, and wait for the next. Raises End."""
         self.steps += 1
+        self.ends_s.append(time.monotonic())
+        self._left -= 1
+        if self._left > 0:
+            return
         self.thread = threading.get_ident()
         self._reports.put(DONE)
         while (order := self._orders.get()) is not GO:
@@ -81,8 +88,9 @@ class Baton:
 
     # ------------------------------------------------------------ the loop's thread
 
-    def step(self, patience_s: float, look: Callable[[FrameType | None], None]) -> None:
-        """Let the script do a step. Show `look` its stack each `patience_s` seconds. Raises ScriptError."""
+    def step(self, patience_s: float, look: Callable[[FrameType | None], None], count: int = 1) -> None:
+        """Let the script do steps. Show `look` its stack each `patience_s` seconds. Raises ScriptError."""
+        self._left, self.ends_s = count, []
         self._orders.put(GO)
         while True:
             try:

@@ -12,9 +12,8 @@ REPLACED = 256
 class Cycle:
     """Tells which event of a sequence of optimizers ends a step.
 
-    One optimizer ends a step each time. Of several, the last one of their cycle does, as in adversarial training. A
-    sequence that leaves its cycle had none or another one: a new cycle must explain where it left. `lost` counts how
-    often.
+    One optimizer ends a step each time. Of several, the last one of their cycle does, as in adversarial training.
+    A sequence that leaves its cycle has another one, which must explain where it left. `lost` counts how often.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import metadata
 from itertools import pairwise
@@ -67,7 +67,6 @@ class Script(Rank):
         self._feed = _Feed(task.point.workload.samples_per_step)
         self._marks: list[Any] = []
         self._recent: list[float] = []
-        self._last: str = ""
         self.paused_s = 0.0
         self.pauses: list[tuple[float, str]] = []
 
@@ -102,21 +101,29 @@ class Script(Rank):
     # ------------------------------------------------------------ steps
 
     def step(self) -> None:
+        self.several(self.step, 1)
+
+    def several(self, _step: Callable[[], None], count: int) -> tuple[float, ...]:
+        """Do steps without a stop between them; return the seconds of each, without pauses."""
         usual_s = median(self._recent) if len(self._recent) >= FEWEST else 0.0
         limit_s = max(FAR * usual_s, usual_s + LEAST_PAUSE_S) if usual_s else 3600.0
-        self._last = ""
-        begun_s = time.monotonic()
-        BATON.step(limit_s, self._look)
-        took_s = time.monotonic() - begun_s
-        if usual_s and took_s > limit_s:
-            self.paused_s += took_s - usual_s
-            self.pauses.append((took_s - usual_s, self._last))
-        else:
-            self._recent = [*self._recent[-RECENT:], took_s]
-        self._feed.told()
+        begun_s, places = time.monotonic(), dict[int, str]()
 
-    def _look(self, frame: FrameType | None) -> None:
-        self._last = self._last or _place(frame)
+        def look(frame: FrameType | None) -> None:
+            done_s = BATON.ends_s[-1:] or [begun_s]
+            if time.monotonic() - done_s[0] > limit_s:
+                places.setdefault(len(BATON.ends_s), _place(frame))
+
+        BATON.step(min(limit_s, LOOK_S), look, count)
+        took_s = [end_s - start_s for start_s, end_s in pairwise([begun_s, *BATON.ends_s])]
+        for index, seconds in enumerate(took_s):
+            if usual_s and seconds > limit_s:
+                self.paused_s += seconds - usual_s
+                self.pauses.append((seconds - usual_s, places.get(index, "")))
+                took_s[index] = usual_s
+        self._recent = [*self._recent, *took_s][-RECENT:]
+        self._feed.told()
+        return tuple(took_s)
 
     @property
     def samples(self) -> int:
@@ -231,9 +238,12 @@ class Holding(Script):
         self.__dict__ |= script.__dict__
 
     def unsynced_step(self) -> None:
-        SEEN.holds = True
+        self.several(self.unsynced_step, 1)
+
+    def several(self, step: Callable[[], None], count: int) -> tuple[float, ...]:
+        SEEN.holds = step == self.unsynced_step
         try:
-            self.step()
+            return super().several(step, count)
         finally:
             SEEN.holds = False
 

@@ -25,7 +25,7 @@ from scaling.frameworks.script.watch import first_tensor
         ("torchrun --standalone --nproc_per_node=8 train.py --a b", "train.py", False, ("--a", "b"), "torchrun"),
         ("python -m torch.distributed.run --nnodes 2 train.py", "train.py", False, (), "torch.distributed.run"),
         ("accelerate launch --multi_gpu --num_processes 2 train.py", "train.py", False, (), "accelerate launch"),
-        ("deepspeed --num_gpus=4 train.py --deepspeed c.json", "train.py", False, ("--deepspeed", "c.json"), "deeps"),
+        ("deepspeed --num_gpus=4 train.py --deepspeed c.json", "train.py", False, ("--deepspeed", "c.json"), "d"),
         ("torchrun --nproc-per-node 2 -m package.train --x", "package.train", True, ("--x",), "torchrun"),
     ],
 )  # fmt: skip
@@ -84,7 +84,7 @@ def ends(events: list[int]) -> list[bool]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_a_cycle_of_optimizers_ends_one_step_each(size: int) -> None:
-    """A period may itself repeat a shorter one; then that is the step. It may begin with one that does not last."""
+    """A period may itself repeat a shorter one; then that is the step. It may begin with one that ends."""
     for period in product(range(3), repeat=size):
         shortest = next(n for n in range(1, size + 1) if size % n == 0 and period == period[:n] * (size // n))
         cycle = Cycle()
