@@ -3,8 +3,8 @@ interval of 1 % to either side or less.
 
 python -m tests.bench.script        (ROUNDS=8 by default; two cores)
 
-The bare script times itself, by a hook at the end of each step. In each round both run
-once, in random order, so that slow phases of the machine hit both alike.
+The bare script times itself, by a hook at the end of each step, on one core a rank, as ours. In each round both
+run once, in random order, so that slow phases of the machine hit both alike.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 edges = []
 register_optimizer_step_post_hook(lambda *_: edges.append(time.monotonic()))
 import atexit, os, pathlib
+os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ["LOCAL_RANK"])]})
 told = pathlib.Path(f"steps-{os.environ['RANK']}")
 atexit.register(lambda: told.write_text(" ".join(str(b - a) for a, b in zip(edges, edges[1:]))))
 """
@@ -61,7 +62,8 @@ def ours(folder: Path) -> float:
         [
             "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, "-m", "scaling.run",
             "--world-sizes", "2", "--kinds", "exchange", "--rounds", "1", "--windows", "12",
-            "--window-s", str(WINDOW_S), "--no-page", "--view", "none", "--results", str(results), "--", "train.py",
+            "--window-s", str(WINDOW_S), "--no-page", "--view", "none", "--results", str(results), "--",
+            "train.py",
         ],
         cwd=folder, capture_output=True, text=True, check=True,
     )  # fmt: skip
