@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -87,8 +86,7 @@ class Script(Rank):
         self.device_name = torch.cuda.get_device_name() if torch and self.cuda else proc.cpu_model(proc.cpuinfo())
         for name in PACKAGES:
             if name in sys.modules:
-                with suppress(metadata.PackageNotFoundError):
-                    self.versions[name] = metadata.version(name)
+                self.versions[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
         found = SEEN.parameters
         self.parameters = sum(each.numel() for each in found)
         sizes = sum(each.numel() * each.element_size() for each in found)
