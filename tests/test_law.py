@@ -106,6 +106,10 @@ def test_only_the_front_half_knows_the_configuration() -> None:
 # Files and folders whose code names frameworks outside of their folders, with the names and the reason.
 NAMING = {
     "frameworks/__init__.py": ("mx pytorch tf", "the order of --list"),
+    "frameworks/script/": (
+        "jax tensorflow tf torch",
+        "libraries whose hooks, packages and rendezvous a script may use",
+    ),
     "importers/": (
         "horovod mxnet pytorch tensorflow tf",
         "tools whose logs are read, and the names of their strategies",
@@ -256,6 +260,7 @@ NOT_OURS = {
     "mine_trainer.py",
     "_server.py",
     "keras.json",
+    "train.py",
     "reference.toml",
     "preflight.json",
     "run.json",

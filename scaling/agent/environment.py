@@ -104,7 +104,7 @@ def nccl_files(base: Mapping[str, str], root: Path = Path("/")) -> dict[str, str
 
 
 def _heap(task: Task) -> dict[str, str]:
-    is_kept = task.malloc == "keep" and task.point.hardware.device != "cuda"
+    is_kept = task.malloc == "keep" and not task.point.workload.script and task.point.hardware.device != "cuda"
     return KEPT_HEAP if is_kept and not info.allocator_in_use() else {}
 
 

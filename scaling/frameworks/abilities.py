@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -63,6 +63,22 @@ class Releasing(Protocol):
 
     def release_memory(self) -> None:
         """Give back unused device memory, because other points have their turn. Steps take it again."""
+
+
+@runtime_checkable
+class Pausing(Protocol):
+    """A trainer of a user's script, which pauses between steps: evaluation, checkpoints."""
+
+    paused_s: float
+
+    def several(self, step: Callable[[], None], count: int) -> tuple[float, ...]:
+        """Do `step`, one of its own, so often, with no stop between; return the seconds of each."""
+
+    def closing_notes(self) -> tuple[str, ...]:
+        """Return what was seen up to the last step."""
+
+    def found(self) -> dict[str, str]:
+        """Return what must differ between ranks (`Result.found`)."""
 
 
 @runtime_checkable

@@ -124,6 +124,7 @@ class Strategy:
     * native_hint: how to convert files to these formats.
     * preload: modules that a fork server imports besides its framework's. Their import starts no thread and opens
       no device.
+    * lead: the module whose `lead(task, act)` has the worker's main thread; it runs `act`, the loop, in another.
     * obeying: which installation obeys --interconnect, if `name_address` is not None.
     """
 
@@ -136,6 +137,7 @@ class Strategy:
     native_hint: str = ""
     preload: tuple[str, ...] = ()
     obeying: str = ""
+    lead: str = ""
 
     @property
     def trainer_module(self) -> str:

@@ -99,7 +99,30 @@ class Streamed:
         return self._batch
 
 
-_OPENED: WeakSet[Opened] = WeakSet()
+class Source(Protocol):
+    """An open feed. A script's own loaders are one too."""
+
+    said: str
+    fed: int
+
+    @property
+    def fixed(self) -> bool:
+        """Return whether it gives the same batch to all steps."""
+
+    @property
+    def waited_s(self) -> float:
+        """Return the seconds that the process was blocked in it."""
+
+    def close(self) -> None:
+        """End its processes."""
+
+
+_OPENED: WeakSet[Source] = WeakSet()
+
+
+def add(feed: Source) -> None:
+    """Add a feed that is opened elsewhere."""
+    _OPENED.add(feed)
 
 
 def opened(task: Task, spec: ModelSpec, native: Native) -> Opened:

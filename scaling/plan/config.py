@@ -1,4 +1,4 @@
-"""SweepConfig: the fields of a run, and how a `--config` file is read.
+"""SweepConfig: the fields of a run.
 
 Each field is declared once, with its `Flag`. Flags, file keys and value checks are all derived from it.
 `plan/plan.py` checks what depends on the hosts and replaces defaults of None.
@@ -7,13 +7,11 @@ Each field is declared once, with its `Flag`. Flags, file keys and value checks 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from scaling import files
-from scaling.errors import UsageError, near
+from scaling.errors import UsageError
 from scaling.plan.fields import Flag, fields_of, refusal
 from scaling.records.point import (
     BatchRule,
@@ -27,6 +25,7 @@ from scaling.records.point import (
     Precision,
     Record,
     ServerHosts,
+    Unit,
 )
 from scaling.records.task import Malloc
 
@@ -67,6 +66,29 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             ascending="a world size",
         ),
     ] = None
+    script: Annotated[
+        str | None,
+        _what(
+            "Measure this training, unchanged: everything after -- is the same. {devices}, {rank} and {out} (a "
+            "folder of the point) are replaced in its arguments.",
+            usual=True,
+            metavar="'FILE ARGS'",
+            default="none: measure models of --model",
+            displaces=("label", "unit", "samples_per_step", "in_place", "world_sizes"),
+        ),
+    ] = None
+    label: Annotated[str | None, _what("Name of the script in tables.", default="its file", of="scripts")] = None
+    unit: Annotated[
+        Unit | None,
+        _what("What a script's samples are called; tokens counts tokens.", default="samples", of="scripts"),
+    ] = None
+    samples_per_step: Annotated[
+        int | None, _what("Samples of a rank's step.", default="counted in its loaders", least=1, of="scripts")
+    ] = None
+    in_place: Annotated[
+        bool,
+        _what("Run the script in the working directory; by default each point runs in a copy.", of="scripts"),
+    ] = False
     kinds: Annotated[
         tuple[Kind, ...] | None,
         _what(
@@ -554,24 +576,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 # The names of the fields in files; in Python, `pass` and `for` end with `_`.
 FIELDS: tuple[str, ...] = SweepConfig.__struct_encode_fields__
-
-
-def read_file(path: Path, of: type[SweepConfig] = SweepConfig) -> dict[str, Any]:
-    """Read a TOML file of SweepConfig fields. Raises UsageError that names the wrong key or line."""
-    try:
-        data = msgspec.toml.decode(files.read(path))
-    except OSError as error:
-        raise UsageError(f"--config {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"--config {path}: not TOML: {error}") from None
-    if not isinstance(data, dict):
-        raise UsageError(f"--config {path}: expected `field = value` lines")
-    known = fields_of(of)
-    for key in data:
-        if key not in known:
-            raise UsageError(f"--config {path}: unknown key {key!r}; {near(key, known)}")
-    build(data, source=f"--config {path}", of=of)
-    return data
 
 
 def build(data: dict[str, Any], *, source: str, of: type[SweepConfig] = SweepConfig) -> SweepConfig:

@@ -22,7 +22,7 @@ COMMAND_LINE = "command line"
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "array": "a list"}
 # The kind of run that a field belongs to; "" for all. With --epochs, any value of a field of `rates` is refused,
 # and the flag of a field of `measuring`.
-Topic = Literal["", "training", "rates", "measuring", "emulated devices", "cpu workers"]
+Topic = Literal["", "training", "rates", "measuring", "emulated devices", "cpu workers", "scripts"]
 
 
 class Flag(NamedTuple):

@@ -29,6 +29,7 @@ USUAL: tuple[Kind, ...] = ("exchange", "solo", "each", "together", "comm")
 # These kinds measure the time lost waiting for data: the feed alone, and plain loops on a batch that stays on the
 # device.
 OF_DATA: tuple[Kind, ...] = ("feed", "held")
+OF_SCRIPT: tuple[Kind, ...] = ("exchange", "solo", "each", "together")
 # Plain loops on all devices of a point.
 ALL_DEVICES: tuple[Kind, ...] = ("each", "together")
 # Emulated devices are alike, and one after the other they take long.
@@ -216,7 +217,15 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
         feed_workers=config.feed_workers or 0,
         drop_caches=config.drop_caches,
     )
-    return _checked(work)
+    return _of_script(work, config) if config.script else _checked(work)
+
+
+def _of_script(work: Workload, config: SweepConfig) -> Workload:
+    assert config.script is not None and config.label is not None and config.unit is not None
+    return replace(
+        work, model=config.label, precision="own", unit=config.unit, script=config.script,
+        samples_per_step=config.samples_per_step or 0, in_place=config.in_place,
+    )  # fmt: skip
 
 
 def image_size(config: SweepConfig, model: ModelSpec) -> int:

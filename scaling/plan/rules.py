@@ -16,8 +16,10 @@ from msgspec.structs import asdict, replace
 
 from scaling import frameworks
 from scaling.errors import UsageError
+from scaling.frameworks.script import command
 from scaling.plan import defaults, matrix, training
-from scaling.plan.config import SweepConfig
+from scaling.plan.config import TRAINING, WHAT, SweepConfig
+from scaling.plan.fields import fields_of
 from scaling.plan.placement import Slot, first_slots, slots_of
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
@@ -100,6 +102,27 @@ def baseline_device(draft: Draft, launch: Launch) -> Draft:
     return draft
 
 
+def script(draft: Draft, _: Launch) -> Draft:
+    """Read a script's command; it decides everything that a model of this package leaves to flags."""
+    if draft.config.script is None:
+        return draft
+    given = command.parsed(draft.config.script)
+    label = draft.config.label or given.label
+    own = SweepConfig(
+        script=given.text, label=label, unit=draft.config.unit or models.SCRIPT.unit, batch_size=1,
+        strategy=(f"{command.FRAMEWORK}:{command.plain_name(label)}",), model=models.SCRIPT.name,
+        data=models.SCRIPT.data, precision="fp32", memory_format="contiguous",
+        kinds=draft.config.kinds or matrix.OF_SCRIPT,
+    )  # fmt: skip
+    decided = {
+        one.name: getattr(own, one.name)
+        for one in fields_of(SweepConfig).values()
+        if one.flag.panel in (WHAT, TRAINING) and (one.flag.of != "scripts" or one.key in ("label", "unit"))
+        and one.key not in ("world_sizes", "device")
+    }  # fmt: skip
+    return draft.but(**decided)._replace(why=(*draft.why, *given.notes))
+
+
 def strategy(draft: Draft, launch: Launch) -> Draft:
     """Resolve strategies to their own names, without duplicates; the default depends on the device."""
     own = names(draft.config, launch.device)
@@ -146,7 +169,9 @@ def world_sizes(draft: Draft, launch: Launch) -> Draft:
     """Measure the powers of two up to the launch's size, and that size."""
     size = len(launch.slots)
     powers = {1 << power for power in range(size.bit_length())}
-    sizes = matrix.pass_world_sizes(draft.config, sorted({*powers, size}))
+    # A script on one device is a baseline already.
+    least = 2 if draft.config.script and size > 1 else 1
+    sizes = matrix.pass_world_sizes(draft.config, [one for one in sorted({*powers, size}) if one >= least])
     _check_sizes(sizes, launch.slots, launch.device)
     return draft.but(world_sizes=sizes)
 
@@ -546,8 +571,8 @@ def save_weights(draft: Draft, _: Launch) -> Draft:
 
 
 RULES: tuple[Rule, ...] = (
-    baseline_device, strategy, world_sizes, model, data, kinds, epochs, feed, cpu_precision, batch_size, timeouts,
-    device, interconnect, emulation, compile_, precision, save_weights,
+    script, baseline_device, strategy, world_sizes, model, data, kinds, epochs, feed, cpu_precision, batch_size,
+    timeouts, device, interconnect, emulation, compile_, precision, save_weights,
 )  # fmt: skip
 
 

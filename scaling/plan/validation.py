@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from scaling.errors import UsageError, not_one_of
-from scaling.plan.config import SweepConfig
+from scaling.plan.config import TRAINING, WHAT, SweepConfig
 from scaling.plan.fields import Field, Topic, fields_of, flag
 from scaling.text import seconds_of
 from scaling.tools.emulated import profiles
@@ -282,6 +282,7 @@ def _epochs(config: SweepConfig) -> None:
 def check_given(config: SweepConfig, given: Collection[str]) -> None:
     """Raise UsageError for a flag among the `given` ones that this configuration does not use."""
     _check_with_epochs(config, given)
+    _check_script(config, given)
     if "rounds" in given and config.for_ is not None:
         raise two_rules(config, f"--rounds {config.rounds}")
     if "max_rounds" in given and config.target_ci is None:
@@ -306,6 +307,22 @@ def check_given(config: SweepConfig, given: Collection[str]) -> None:
             f"--memory-format {config.memory_format}: {config.model} reads tokens, and this is for images; leave "
             "it out"
         )
+
+
+# What a script leaves to flags; the panel's other fields are its own.
+LEFT = ("script", "world_sizes", "kinds", "device")
+SCRIPTS_OWN = ("malloc", "fresh_workers", "servers", "server_hosts")
+
+
+def _check_script(config: SweepConfig, given: Collection[str]) -> None:
+    for field in fields_of(type(config)).values():
+        is_own = field.flag.panel in (WHAT, TRAINING) and field.flag.of != "scripts" and field.key not in LEFT
+        if field.key not in given:
+            continue
+        if config.script is None and field.flag.of == "scripts":
+            raise UsageError(f"{flag(field.key)}: only for a script; write it after --, or leave it out")
+        if config.script is not None and (is_own or field.key in SCRIPTS_OWN):
+            raise UsageError(f"{flag(field.key)}: the script decides that; write it after --, or leave it out")
 
 
 def _check_with_epochs(config: SweepConfig, given: Collection[str]) -> None:

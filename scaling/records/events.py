@@ -63,6 +63,7 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     `canary_s`: seconds of the canary on the rank's slowest core just before; None without one.
     `canary_queued_s`: how long another program ran on that core meanwhile.
     `waited_s`: seconds blocked in the feed; None if the batch stays the same. A device may compute meanwhile.
+    `paused_s`: seconds of a script's pauses (evaluation, checkpoints), which the window's times leave out.
     `gpus`: readings of the rank's GPUs at the end of a warm-up window.
     `turn_s`, `turn_device_s`: seconds of a turn that a device's clock times, with its uncounted steps, by the
       host's clock and by the device's. Its last window has them.
@@ -82,6 +83,7 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     canary_s: Taken | None = None
     canary_queued_s: Signed = 0.0
     waited_s: Seconds | None = None
+    paused_s: Seconds = 0.0
     gpus: tuple[Sample, ...] = ()
     turn_s: Seconds | None = None
     turn_device_s: Seconds | None = None
@@ -149,6 +151,7 @@ class Result(Record, frozen=True, kw_only=True, tag="result"):
     `digest`: hash of the parameters; None without training.
     `first_digest`: hash before the first step; only in the first round, None in older records.
     `saved`: the file of weights, if this rank was to write one; else `unsaved` is the reason.
+    `notes`: what was seen of a script. `found`: what must differ between its ranks: hashes of batches, its GPU.
     """
 
     digest: str | None
@@ -157,6 +160,8 @@ class Result(Record, frozen=True, kw_only=True, tag="result"):
     first_digest: str | None = None
     saved: str = ""
     unsaved: str = ""
+    notes: tuple[str, ...] = ()
+    found: dict[str, str] = {}
 
 
 class Error(Record, frozen=True, kw_only=True, tag="error"):

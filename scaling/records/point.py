@@ -39,7 +39,8 @@ EXCHANGING: tuple[Kind, ...] = ("exchange", "comm", "train")
 WANTED: tuple[Kind, ...] = ("exchange", "train")
 # All ranks run at the same time without an exchange.
 BESIDE: tuple[Kind, ...] = ("together", "held", "feed")
-Unit = Literal["images", "samples", "tokens"]
+# `steps`: of a script whose samples are unknown.
+Unit = Literal["images", "samples", "tokens", "steps"]
 Optimizer = Literal["sgd", "rmsprop", "adadelta", "adam", "adamw"]
 Device = Literal["cpu", "cuda", "emulated"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -62,7 +63,10 @@ Pattern = Literal["", "ring", "servers", "inside"]
 LATER: Mapping[str, object] = {
     "pass_": "step", "cores": 0, "train_samples": 0, "test_samples": 0,
     "feed": "reference", "feed_workers": 0, "drop_caches": False,
+    "script": "", "samples_per_step": 0, "in_place": False,
 }  # fmt: skip
+# What a script decides itself. Records have what was found (store.settled), and a cell's name has none of it.
+FOUND = ("batch_rule", "batch_size", "unit")
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -80,13 +84,16 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
     `pass_`: forward (in training mode), backward (both passes), or step (with exchange and update).
     `feed_workers`: processes or threads of each rank's feed, 0 for its default.
     `drop_caches`: drop the data's files from the page cache before each point.
+    `script`: the command of a user's own training, "" for models of this package; `model` is then its label.
+    `samples_per_step`: of a rank's step of a script, 0 to count them.
+    `in_place`: run the script in the working directory, not in a copy.
     """
 
     model: str
     data: str
     batch_rule: BatchRule
     batch_size: Size
-    precision: Precision = "fp32"
+    precision: Precision | Literal["own"] = "fp32"
     memory_format: MemoryFormat = "contiguous"
     compile: bool = False
     unit: Unit = "images"
@@ -98,6 +105,9 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
     feed: Feed = "reference"
     feed_workers: Index = 0
     drop_caches: bool = False
+    script: str = ""
+    samples_per_step: Index = 0
+    in_place: bool = False
 
     @property
     def units_per_sample(self) -> int:
@@ -274,7 +284,9 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
 
 def _words(of: Workload | Hardware | Regime) -> list[str]:
     fields = zip(of.__struct_fields__, astuple(of), strict=True)
-    return [str(value) for name, value in fields if name not in LATER or value != LATER[name]]
+    found = FOUND if isinstance(of, Workload) and of.script else ()
+    kept = ((name, value) for name, value in fields if name not in found)
+    return [str(value) for name, value in kept if name not in LATER or value != LATER[name]]
 
 
 # ---------------------------------------------------------------- names of strategies
@@ -293,6 +305,12 @@ def own_name(strategy: str) -> str:
 def revision_of(strategy: str) -> str:
     """Return the revision of a strategy's workers; "" for the launch's."""
     return strategy.partition(REVISION_SIGN)[2]
+
+
+def shown_name(strategy: str) -> str:
+    """Return the name that tables show: a script's own label, other strategies unchanged."""
+    framework, _, label = strategy.partition(":")
+    return label.replace("plain", "one copy alone") if framework == "script" else strategy
 
 
 def of_revision(strategy: str, commit: str) -> str:

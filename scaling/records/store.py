@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import datetime
 from errno import ELOOP
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from scaling.errors import StoreError, UsageError
 from scaling.records import crossing
 from scaling.records.burn_in import PointSummary, Stretches, asked_s, is_kept, spacing
 from scaling.records.events import Finished
-from scaling.records.point import SERVER, Hardware, Workload
+from scaling.records.point import SERVER, BatchRule, Hardware, Workload
 from scaling.records.run import SCHEMA, Certificate, Header, PointRecord, Prediction, WarningKind
 
 # ---------------------------------------------------------------- migrations
@@ -205,7 +206,50 @@ def thinned(header: Header, records: Iterable[PointRecord], rounds: int) -> list
 def joined(lines: Sequence[PointRecord]) -> tuple[PointRecord, ...]:
     """Drop the record of a point's measured windows if the record of its end follows."""
     newest = {line.point.key: line for line in lines}
-    return tuple(line for line in lines if line.ended or newest[line.point.key] is line)
+    return settled([line for line in lines if line.ended or newest[line.point.key] is line])
+
+
+# ---------------------------------------------------------------- batches of scripts
+# A script decides its batch. Records keep their windows' samples, of which the batch and its rule follow.
+
+# Batches that differ by less are equal: the last batch of an epoch may be smaller.
+ALIKE = 0.1
+ALONE = ("solo", "each", "together")
+
+
+def settled(records: Sequence[PointRecord]) -> tuple[PointRecord, ...]:
+    """Return the records of scripts with their batch, rule and unit; others unchanged.
+
+    The rule is weak if a rank's step has as many samples as on one device, strong if all ranks' steps have. A
+    batch that is neither remains, and has no baseline."""
+    alone: dict[str, list[float]] = {}
+    for one in records:
+        if one.point.workload.script and one.point.kind in ALONE and (found := _samples_of_step(one)):
+            alone.setdefault(one.point.workload.script, []).append(found)
+    return tuple(
+        _with_batch(one, alone.get(one.point.workload.script, ())) if one.point.workload.script else one
+        for one in records
+    )
+
+
+def _samples_of_step(record: PointRecord) -> float:
+    windows = [window for rank in record.ranks for window in (*rank.windows, *rank.warmup)]
+    steps = sum(window.steps for window in windows)
+    return sum(window.samples for window in windows) / steps if steps else 0.0
+
+
+def _with_batch(record: PointRecord, alone: Sequence[float]) -> PointRecord:
+    point, own = record.point, _samples_of_step(record)
+    base = median(alone) if alone else own
+    rule: BatchRule = "weak"
+    if not own:
+        return replace(record, point=replace(point, workload=replace(point.workload, unit="steps")))
+    if abs(own - base) <= ALIKE * base:
+        own = base
+    elif abs(own * point.world_size - base) <= ALIKE * base:
+        own, rule = base / point.world_size, "strong"
+    work = replace(point.workload, batch_size=max(1, round(own)), batch_rule=rule)
+    return replace(record, point=replace(point, workload=work))
 
 
 def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:

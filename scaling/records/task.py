@@ -12,6 +12,8 @@ from scaling.text import ranges
 
 Malloc = Literal["keep", "system"]
 EVENTS_FD = "SCALING_EVENTS_FD"
+# For a worker that replaces itself by another program: its pipe of commands, and its task as JSON.
+COMMANDS_FD, GIVEN_TASK = "SCALING_COMMANDS_FD", "SCALING_TASK"
 
 
 class Clocks(Record, frozen=True, kw_only=True):

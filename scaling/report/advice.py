@@ -43,6 +43,10 @@ def _is_weak(row: Row) -> bool:
     return row.workload.batch_rule == "weak"
 
 
+def _is_script(row: Row) -> bool:
+    return bool(row.workload.script)
+
+
 def _is_cpu(row: Row) -> bool:
     return row.hardware.device == "cpu"
 
@@ -62,6 +66,11 @@ _MORE_SERVERS = Change(
 _NETWORK = Change("a faster network: compare them by --interconnect", suits=_has_nodes)
 
 # By cause of loss, the best change first; every cause ends with a change that suits all rows.
+_DDP = Change(
+    "a larger batch or gradient accumulation; bucket_cap_mb, static_graph, gradient_as_bucket_view of "
+    "DistributedDataParallel",
+    suits=_is_script,
+)
 BY_CAUSE: Mapping[str, tuple[Change, ...]] = {
     "contention": (
         Change("fewer ranks on each node: they share memory bandwidth and caches", suits=_is_cpu),
@@ -69,10 +78,11 @@ BY_CAUSE: Mapping[str, tuple[Change, ...]] = {
         Change(NOTHING),
     ),
     "straggling": (
+        Change("equal work for all ranks: batches of samples of similar size", suits=_is_script),
         Change("python -m scaling bisect finds the slow node", suits=_has_nodes),
         Change("the slow rank's core or GPU: the page's heat map of ranks shows which"),
     ),
-    "exchange_cpu": (_LARGER_BATCH, Change("cores of its own for the exchange: fewer ranks on each node")),
+    "exchange_cpu": (_DDP, _LARGER_BATCH, Change("cores of its own for the exchange: fewer ranks on each node")),
     "servers": (
         Change(
             "servers on nodes that do not train",
@@ -81,9 +91,12 @@ BY_CAUSE: Mapping[str, tuple[Change, ...]] = {
         ),
         Change(NOTHING),
     ),
-    "waiting": (_NETWORK, Change(NOTHING)),
-    "data_wait": (Change("a faster feed: smaller or fewer files, --feed native, more --feed-workers"),),
-    "exposed": (_MORE_SERVERS, _LARGER_BATCH, _NETWORK, Change(NOTHING)),
+    "waiting": (_NETWORK, _DDP, Change(NOTHING)),
+    "data_wait": (
+        Change("more num_workers, persistent_workers, pin_memory of the DataLoader", suits=_is_script),
+        Change("a faster feed: smaller or fewer files, --feed native, more --feed-workers"),
+    ),
+    "exposed": (_MORE_SERVERS, _DDP, _LARGER_BATCH, _NETWORK, Change(NOTHING)),
     "small_batch": (Change("more samples per device", "--global-batch-size {whole}"),),
     "unexplained": (Change("no control run explains it; --trace shows where a step's time goes"),),
 }
@@ -115,6 +128,12 @@ BY_FAILURE: Mapping[str, str] = {
     "oom": "a smaller --batch-size: memory ran out, and --resume would repeat that",
     "memlock": "ulimit -l unlimited on all nodes; then --resume",
     "shm": "a larger /dev/shm (docker run --shm-size); then --resume",
+}
+
+# By how a note about a script begins.
+BY_SCRIPT: Mapping[str, str] = {
+    "waiting for data:": "more num_workers of the DataLoader, or less work in its data set",
+    "pauses:": "shorter or fewer pauses: persistent_workers, evaluation and checkpoints less often",
 }
 
 # By how a note begins, of notes that explain a cause or a disturbance; `BY_MARK` has those of marks. `{programs}`:
@@ -155,8 +174,16 @@ def of_cause(row: Row, cause: str) -> str:
 
 
 def of_mark(row: Row, mark: str) -> str:
+    if mark == "AUDIT" and _is_script(row):
+        return f"the script: {audited(row)}"
     cause = row.failed.cause if mark == "FAILED" and row.failed else ""
     return BY_FAILURE.get(cause) or BY_MARK[mark].text(row)
+
+
+def audited(row: Row) -> str:
+    """Return the fault of a script that the first audit found."""
+    found = (note.removeprefix("audit: ") for note in row.footnotes if note.startswith("audit: "))
+    return next(found, "its parameters never changed")
 
 
 def of_note(note: str, programs: str = "") -> str:
@@ -207,6 +234,8 @@ def _tries(
         yield _more_ranks(header)
     elif losses and not (disturbed and is_machine):
         yield _of_loss(row, losses[0].key)
+    noted = (note for note in row.footnotes if _is_script(row) and note.startswith(tuple(BY_SCRIPT)))
+    yield from (next(text for start, text in BY_SCRIPT.items() if note.startswith(start)) for note in noted)
 
 
 def _more_ranks(header: Header) -> str:

@@ -138,7 +138,10 @@ def _sentence(row: Row, material: Material) -> str:
         return f"{name} failed on {on}: {row.failed.cause}. {_below(material)}"
     rate = _rate(row)
     speedup, efficiency = quantities.speedup(row.speedup), quantities.percent(row.efficiency)
-    if (why := unclaimed(row)) or speedup is None or efficiency is None:
+    why = unclaimed(row)
+    if row.workload.script and "AUDIT" in row.flags:
+        why = f"{advice.audited(row)} (AUDIT)"
+    if why or speedup is None or efficiency is None:
         return f"{name} trains {rate} on {on}. No efficiency is claimed: {why}."
     share = words.text((efficiency,))
     if row.world_size == 1:

@@ -17,7 +17,7 @@ from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Analysis, Minibatch, Report, Resolution, Row
 from scaling.analysis.table.unmeasured import judged
 from scaling.quiet import notes as quiet
-from scaling.records.point import Hardware, Unit, Workload
+from scaling.records.point import Hardware, Unit, Workload, shown_name
 from scaling.records.run import Certificate, Header, PointRecord, Prediction
 from scaling.report import burn_in, imported, labels, quantities, sections, verdict
 from scaling.report.curves import by_curve, curve
@@ -105,7 +105,7 @@ def _efficiency(analysis: Analysis) -> str:
     names = list(dict.fromkeys(baseline.strategy for baseline in analysis.baselines))
     end = f"± is half the 95 % interval over rounds{_freedom(rows)}."
     if len(names) < 2:
-        return f"speedup / N, against {names[0] if names else 'the plain loop'} on one device; {end}"
+        return f"speedup / N, against {shown_name(names[0]) if names else 'the plain loop'} on one device; {end}"
     return (
         "speedup / N, against the plain loop of the same framework on one device "
         f"({', '.join(names)}); {end} These baselines differ: compare frameworks by {labels.rates(rows)}, since a "
@@ -328,7 +328,7 @@ def _names(measured: Sequence[analysed.Baseline]) -> Iterator[str]:
     conditions = [labels.conditions(one) for one in measured]
     varying = [index for index, values in enumerate(zip(*conditions, strict=True)) if len(set(values)) > 1]
     for one, values in zip(measured, conditions, strict=True):
-        yield ", ".join((one.strategy, *(values[index] for index in varying)))
+        yield ", ".join((shown_name(one.strategy), *(values[index] for index in varying)))
 
 
 def _single_rank(row: Row, context: Context) -> Baseline:

@@ -313,7 +313,7 @@ def _heap(header: Header) -> str:
     """Name the allocator of CPU workers, and whether it keeps freed memory; older runs have no record of it."""
     kept = header.config.get("malloc")
     has_cpu_workers = header.device != "cuda" or header.config.get("baseline_device")
-    if not has_cpu_workers or kept is None:
+    if not has_cpu_workers or kept is None or header.config.get("script"):
         return ""
     own = "kept by CPU workers (--malloc keep)" if kept == "keep" else "unchanged (--malloc system)"
     return _by_hosts(header.hosts, lambda host: (_allocated(host, own),)) or own

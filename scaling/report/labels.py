@@ -6,12 +6,17 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from scaling.analysis.table.rows import Baseline, Contender, Row
-from scaling.records.point import Pass, Record, Unit, Workload
+from scaling.records.point import Pass, Record, Unit, Workload, shown_name
 from scaling.report import quantities, words
 from scaling.report.parts import Phrase
 
 Option = tuple[str, str]
-_ONE_SAMPLE: dict[Unit, str] = {"images": "an image", "samples": "a sample", "tokens": "a token"}
+_ONE_SAMPLE: dict[Unit, str] = {
+    "images": "an image",
+    "samples": "a sample",
+    "tokens": "a token",
+    "steps": "a step",
+}
 
 PASSES: Mapping[Pass, str] = {
     "forward": "forward pass",
@@ -104,7 +109,8 @@ def curve(rows: Sequence[Row], context: Context) -> str:
 
 def exchange(row: Row | Contender, shared: Collection[Option]) -> str:
     """Return `torch:nccl over ib0 (bucket_cap_mb=10)`. The automatic network and shared options are omitted."""
-    over = row.strategy if row.interconnect == "auto" else f"{row.strategy} over {row.interconnect}"
+    named = shown_name(row.strategy)
+    over = named if row.interconnect == "auto" else f"{named} over {row.interconnect}"
     own = [option for option in row.options.items() if option not in shared]
     return f"{over} ({options(own)})" if own else over
 

@@ -22,7 +22,7 @@ from scaling.help import HELP, HELP_ALL
 from scaling.run import NAME
 from scaling.transport.base import Cluster
 from scaling.transport.launch import ENDING, Signals, as_rank
-from scaling.transport.start import asked, launched
+from scaling.transport.start import SCRIPT_FOLLOWS, asked, launched
 
 if TYPE_CHECKING:
     from scaling.run.invocation import Invocation
@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _shown(argv: Sequence[str]) -> int | None:
     """Answer help and `--version` without MPI, which takes a second to start; None under a launcher."""
-    if not SHOWN.intersection(argv) or launched(os.environ) or "PMIX_RANK" in os.environ:
+    own = argv[: argv.index(SCRIPT_FOLLOWS)] if SCRIPT_FOLLOWS in argv else argv
+    if not SHOWN.intersection(own) or launched(os.environ) or "PMIX_RANK" in os.environ:
         return None
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     open_streams()

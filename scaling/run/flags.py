@@ -9,11 +9,12 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args
 
+import msgspec
 import typer
 
-from scaling import __version__
+from scaling import __version__, files
 from scaling.command import check_output, command
-from scaling.errors import UsageError
+from scaling.errors import UsageError, near
 from scaling.plan import config as configuration
 from scaling.plan.config import OUT, RUNS, WHAT, SweepConfig
 from scaling.plan.fields import Field, fields_of
@@ -219,7 +220,7 @@ def sweep(
     if metrics is not None:
         check_output(metrics, "--metrics")
     told = fields(given(context), kv_store)
-    file = configuration.read_file(config) if config is not None else {}
+    file = read_file(config) if config is not None else {}
     base = _older_run(told, file)
     _check_runs(resume, {**told, "config": config, "like": like}, base)
     if require_proof and base is None and {**file, **told}.get("against") is None:
@@ -238,6 +239,24 @@ def sweep(
         metrics=metrics,
         require_proof=require_proof,
     )
+
+
+def read_file(path: Path, of: type[SweepConfig] = SweepConfig) -> dict[str, Any]:
+    """Read a TOML file of SweepConfig fields. Raises UsageError that names the wrong key or line."""
+    try:
+        data = msgspec.toml.decode(files.read(path))
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise UsageError(f"--config {path}: not TOML: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"--config {path}: expected `field = value` lines")
+    known = fields_of(of)
+    for key in data:
+        if key not in known:
+            raise UsageError(f"--config {path}: unknown key {key!r}; {near(key, known)}")
+    configuration.build(data, source=f"--config {path}", of=of)
+    return data
 
 
 def _older_run(given: dict[str, Any], file: dict[str, Any]) -> Path | None:

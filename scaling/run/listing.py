@@ -135,7 +135,11 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol], started: str = "") -> st
     lines += [_slot(one, made.device) for one in made.slots]
     lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
     place = f" in {config.data_dir}" if config.data_dir else ""
-    lines.append(f"model {config.model}, data {config.data}{place}, {_batch(config)}")
+    lines.append(
+        f"script {config.script}; its batch is found"
+        if config.script
+        else f"model {config.model}, data {config.data}{place}, {_batch(config)}"
+    )
     if made.device == "emulated":
         error = made.emulation_error
         known = "unknown" if error is None else f"up to {percent(error, 1)} of a step"
@@ -146,6 +150,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol], started: str = "") -> st
     rounds = "each round" if made.burn_in_s else f"each of {made.rounds} rounds"
     lines.append(f"points of {rounds}{taking_turns}:")
     lines += _points(made.cells, made)
+    lines += _starts(made)
     lines += open_servers(made.cells)
     lines += [f"  out of memory: {text}" for text in made.memory_doubts]
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
@@ -156,6 +161,19 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol], started: str = "") -> st
     ]
     lines.append(f"{_in_all(made)}; nothing was measured (--dry-run)")
     return "\n".join(map(printable, lines))
+
+
+def _starts(made: plan.Plan) -> list[str]:
+    """Return how often a script starts, and how to start it less often."""
+    if not made.config.script:
+        return []
+    starts, sizes = len(made.cells), made.config.world_sizes or ()
+    fewer = f"; --world-sizes {sizes[-1]} starts it less often" if len(sizes) > 1 else ""
+    ranks = sum(point.world_size for point in made.cells)
+    return [
+        f"the script starts {starts} times a round, in {ranks} processes; a point alone takes its start-up time "
+        f"each time{fewer}"
+    ]
 
 
 def _in_all(made: plan.Plan) -> str:
@@ -221,9 +239,10 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
         if point.regime:
             passes += f", rate {point.regime.rate:.4g}, {point.regime.epochs} epochs, seed {point.regime.seed}"
         over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""
+        batch = "" if point.workload.script else f"batch {point.workload.batch_size}"
         lines.append(
             f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}"
-            f"batch {point.workload.batch_size}{passes}{servers}{note}"
+            f"{batch}{passes}{servers}{note}".rstrip()
         )
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))

@@ -36,7 +36,7 @@ from scaling.records.messages import (
 )
 from scaling.records.point import Point, of_revision, revision_of
 from scaling.records.run import PointRecord
-from scaling.records.store import Line, Store, done_keys, joined
+from scaling.records.store import Line, Store, done_keys, joined, settled
 from scaling.records.task import Clocks, Task
 from scaling.sweep.attempt import Bench, traced_keys
 from scaling.sweep.epoch import SOAK_ROUND, Epoch
@@ -284,7 +284,10 @@ class Sweep:
             self._keys.add(record.point.key)
             number = self._count
             self._append(record)
-            self._analyser.add(record)
+            if record.point.workload.script:  # its batch follows from all records
+                self._analyser = Analyser(self.records)
+            else:
+                self._analyser.add(record)
             self.view.advanced(self._ahead())
             self.view.finished(record, self._analyser.rows(), number, self._total)
             found.append(record)
@@ -319,6 +322,8 @@ class Sweep:
     # ------------------------------------------------------------ the run's file
 
     def _append(self, record: PointRecord) -> None:
+        if record.point.workload.script:
+            *_, record = settled((*self.records, record))
         if self.burn_in is None or self.burn_in.keeps(record):
             self._write(record)
         self.records[:] = joined((*self.records, record))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -123,6 +124,8 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Ports of jobs; torchrun's own store has MASTER_PORT.
 FIRST_PORT, PORTS, AFTER_MASTER = 23_000, 9_000, 11
+# What ends the flags: a script and its arguments follow.
+SCRIPT_FOLLOWS = "--"
 FLAGS = ("transport", "rank", "ranks", "coordinator")
 ABOUT = (
     "Without MPI: ranks of srun, torchrun and flux talk over ZeroMQ (--transport mpi|zmq). By hand each rank has "
@@ -158,14 +161,17 @@ class Asked(NamedTuple):
 
 
 def asked(argv: Sequence[str]) -> Asked:
-    """Take the flags of a start from a command line. Raises UsageError."""
+    """Take the flags of a start from a command line, and a script's command after `--` as one word.
+    Raises UsageError."""
     found: dict[str, str] = {}
     rest: list[str] = []
     words = iter(argv)
     for word in words:
         flag, equals, value = word.partition("=")
         name = flag.removeprefix("--")
-        if flag.startswith("--") and name in FLAGS:
+        if word == SCRIPT_FOLLOWS:
+            rest += ("--script", shlex.join(words))
+        elif flag.startswith("--") and name in FLAGS:
             given = value if equals else next(words, "")
             if not given:
                 raise UsageError(f"{flag}: needs a value")

@@ -27,6 +27,7 @@ from scaling.frameworks.abilities import (
     Immediate,
     Marking,
     Overlapping,
+    Pausing,
     Releasing,
     Shown,
     Stale,
@@ -216,8 +217,11 @@ class Worker:
         self.trainer = trainer
         self._send = send
         self._waiting = waiting
-        self._clock = clock
-        self._unix_clock = unix_clock
+        self._pausing = trainer if isinstance(trainer, Pausing) else None
+        # The time of pauses is no time of any window.
+        self._clock, self._unix_clock = clock, unix_clock
+        if self._pausing:
+            self._clock, self._unix_clock = self._without_pauses(clock), self._without_pauses(unix_clock)
         self._times_steps = times_steps
         self._is_immediate = isinstance(trainer, Immediate) and trainer.is_done_on_return
         self._marks = trainer if isinstance(trainer, Marking) and trainer.has_device_clock else None
@@ -230,6 +234,13 @@ class Worker:
         self._first_digest = first_digest
         self._result: Result | None = None
         self._phase = "warm-up"
+
+    def _without_pauses(self, clock: Callable[[], float]) -> Callable[[], float]:
+        return lambda: clock() - self._paused_s
+
+    @property
+    def _paused_s(self) -> float:
+        return self._pausing.paused_s if self._pausing else 0.0
 
     def obey(self, command: Command) -> bool:
         """Carry out one command; return False after the last. Raises NanLoss and whatever the strategy raises."""
@@ -307,10 +318,9 @@ class Worker:
     def _queued(self, steps: int, index: int, device: Marking) -> Callable[..., Window]:
         """Enqueue the steps of a window; return the window without its times."""
         before = self._counts()
-        for number in range(steps):
-            self.trainer.step()
-            if self._times_steps or number + 1 == steps:
-                device.mark()
+        for count in [1] * steps if self._times_steps else [steps]:
+            self._steps(self.trainer.step, count, 0.0)
+            device.mark()
         return partial(Window, index=index, measured=False, steps=steps, **self._counted(before))
 
     def _reached(
@@ -361,17 +371,18 @@ class Worker:
     def timing(self, trainer: Trainer) -> Worker:
         return Worker(trainer, self._send, self._waiting, self._clock, self._unix_clock)
 
-    def _counts(self) -> tuple[int, float | None]:
-        return self._samples(), self._waited_s()
+    def _counts(self) -> tuple[int, float | None, float]:
+        return self._samples(), self._waited_s(), self._paused_s
 
-    def _counted(self, before: tuple[int, float | None]) -> dict[str, Any]:
+    def _counted(self, before: tuple[int, float | None, float]) -> dict[str, Any]:
         """Return the fields of a window that count what was fed since its counts at the start."""
-        samples, waited_s = before
+        samples, waited_s, paused_s = before
         reported, self._reported = self._reported, self._samples()
         return {
             "samples": self._reported - samples,
             "uncounted_samples": samples - reported,
             "waited_s": _since(waited_s, self._waited_s()),
+            "paused_s": self._paused_s - paused_s,
         }
 
     def _samples(self) -> int:
@@ -381,6 +392,9 @@ class Worker:
 
     def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
         """Run the steps; return the seconds of each if they have ended when they return."""
+        if self._pausing:
+            step_s = self._pausing.several(step, count)
+            return step_s if self._times_steps and self._is_immediate else ()
         edges_s = [start_s]
         for _ in range(count):
             step()
@@ -396,6 +410,8 @@ class Worker:
             peak_memory_bytes=of_trainer(self.trainer, "peak_memory_bytes"),
             peak_rss_bytes=rss,
             first_digest=self._first_digest,
+            notes=self._pausing.closing_notes() if self._pausing else (),
+            found=self._pausing.found() if self._pausing else {},
         )
 
 

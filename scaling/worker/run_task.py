@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +38,7 @@ from scaling.hosts import proc
 from scaling.records.crossing import Bounds
 from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
-from scaling.records.task import Command, Task
+from scaling.records.task import COMMANDS_FD, GIVEN_TASK, Command, Task
 from scaling.text import readable
 from scaling.worker.loop import NanLoss, Worker, digest_taken, trace_path
 from scaling.worker.training import data_samples, learner_of, training_samples
@@ -314,12 +315,34 @@ def main(events_fd: int) -> int:
     # The agent then adopts what a strategy leaves behind, at the end of this process.
     proc.adopt_orphans()
     draw_nothing()
-    channel = Channel(0, events_fd)
-    task = channel.read_task()
+    channel = Channel(_commands(events_fd), events_fd)
+    given = os.environ.pop(GIVEN_TASK, "")
+    task = msgspec.json.decode(given, type=Task) if given else channel.read_task()
     _pin(task)
     _go_first()
     channel.listen()
     channel.send(Hello(pid=os.getpid(), affinity=tuple(sorted(os.sched_getaffinity(0)))))
+    act = partial(_act, task, channel)
+    lead = ""
+    with suppress(Exception):  # reported by `act`
+        lead = frameworks.load(task.point.strategy).lead if task.role == "worker" else ""
+    return int(import_module(lead).lead(task, act)) if lead else act()
+
+
+def _commands(events_fd: int) -> int:
+    """Move the pipe of commands away from stdin, which then reads nothing. Programs that the worker starts inherit
+    neither pipe."""
+    commands_fd = os.dup(0)
+    os.environ[COMMANDS_FD] = str(commands_fd)
+    os.set_inheritable(events_fd, False)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return commands_fd
+
+
+def _act(task: Task, channel: Channel) -> int:
+    """Do the task; return the exit code."""
     try:
         if task.role == "worker":
             return _leave(_work(task, channel))
@@ -366,7 +389,8 @@ def _work(task: Task, channel: Channel) -> Trainer:
     begun_s = time.monotonic()
     strategy = frameworks.load(task.point.strategy)
     module = trainer_module(strategy)
-    tell_faults()
+    if not strategy.lead:  # a script has the main thread, which alone may set signals
+        tell_faults()
     imported_s = time.monotonic()
     read_from, cached_fraction = prepared(task)
     trainer = _connect(module, task)

@@ -247,6 +247,13 @@ CATALOGUE: dict[str, ModelSpec] = {
 }
 
 
+# A user's own training: nothing is known before it runs.
+SCRIPT = ModelSpec(
+    name="the script", network=lambda *_: (), input=Images(channels=1, height=1, width=1), target=Classes(count=1),
+    parameters=0, source="", batch_size={"cpu": 1, "cuda": 1}, data="its own", unit="samples",
+)  # fmt: skip
+
+
 def default_model(device: Device) -> str:
     """Return ResNet-50 for GPUs and emulated devices, as is usual; on CPU a small network on real images."""
     return "digits-cnn" if device == "cpu" else "resnet50"
@@ -254,6 +261,8 @@ def default_model(device: Device) -> str:
 
 def spec(name: str) -> ModelSpec:
     """Return the description at the model's own size. Raises UsageError with the nearest match."""
+    if name == SCRIPT.name:
+        return SCRIPT
     if name not in CATALOGUE:
         raise UsageError(f"--model {name}: unknown; {near(name, CATALOGUE)}")
     return CATALOGUE[name]
@@ -269,7 +278,7 @@ def sized(name: str, size: int) -> ModelSpec:
 
 def of(workload: Workload) -> ModelSpec:
     """Return the description at the point's size. Raises UsageError for an unknown model."""
-    found = sized(workload.model, workload.image_size)
+    found = SCRIPT if workload.script else sized(workload.model, workload.image_size)
     if workload.sequence_length and isinstance(found.input, Tokens):
         found = replace(found, input=replace(found.input, length=workload.sequence_length))
     return replace(found, recipe=recipe(found, workload.optimizer))

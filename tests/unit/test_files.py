@@ -15,15 +15,15 @@ from scaling import files
 from scaling.analysis.table import cost
 from scaling.errors import UsageError
 from scaling.hosts import hostfile, networks
-from scaling.plan import config
 from scaling.records import store
+from scaling.run import flags
 from scaling.tools.predict import preflight
 from scaling.workloads import models, weights_file
 from tests.bench import published
 
 READERS: dict[str, Callable[[Path], object]] = {
     "run.jsonl": store.load,
-    "run.toml": config.read_file,
+    "run.toml": flags.read_file,
     "fabric.toml": lambda path: networks.read_fabric(str(path)),
     "hostfile": hostfile.read,
     "prices.toml": cost.read_prices,

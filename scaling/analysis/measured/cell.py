@@ -11,7 +11,14 @@ from typing import NamedTuple
 from scaling.analysis.measured import cpu, device_use, traffic
 from scaling.analysis.measured.cpu import CpuStep, ServerUse, cpu_step
 from scaling.analysis.measured.device_use import Clocks, DeviceUse, MachineUse, Traced, clocks
-from scaling.analysis.measured.step_time import NO_RESULT, StepTime, beside_s, step_time, unsynced_s
+from scaling.analysis.measured.step_time import (
+    NO_RESULT,
+    StepTime,
+    beside_s,
+    script_late_s,
+    step_time,
+    unsynced_s,
+)
 from scaling.analysis.measured.traffic import Path, Receipt
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.quiet import notes as quiet
@@ -252,6 +259,7 @@ def _ready(records: Iterable[PointRecord]) -> Iterator[Ready]:
 
 
 TOLERANCE = 0.01
+AUDIT = "audit:"
 SUPERLINEAR = 1.02
 # In a shorter span, adjustments of the wall clock may exceed the tolerance.
 CLOCK_SPAN_S = 1.0
@@ -265,7 +273,7 @@ def audit(record: PointRecord) -> tuple[str, ...]:
     if not isinstance(record.outcome, Finished):
         return ()
     return (
-        *_samples(record),
+        *(_of_script(record) if record.point.workload.script else _samples(record)),
         *_unchanged(record),
         *(text for rank in record.ranks for text in (*_clock(rank), *_device_clock(rank))),
     )
@@ -279,6 +287,19 @@ def _samples(record: PointRecord) -> Iterator[str]:
     fed = sum(window.samples for rank in record.ranks for window in rank.windows)
     if abs(fed - timed) > TOLERANCE * timed:
         yield f"audit: {record.point.workload.unit}/s x time gives {timed} samples, but the ranks fed {fed}"
+
+
+def _of_script(record: PointRecord) -> Iterator[str]:
+    """A script's batch is found by its samples, so these agree. Its faults are known by what its ranks saw."""
+    results = [(rank.rank, rank.host, rank.result) for rank in record.ranks if rank.result]
+    yield from dict.fromkeys(note for _, _, one in results for note in one.notes if note.startswith(AUDIT))
+    if len(results) < 2 or record.point.kind != "exchange":
+        return
+    if len({one.found.get("samples") or str(rank) for rank, _, one in results}) == 1:
+        yield f"{AUDIT} every rank reads the same samples: no DistributedSampler?"
+    gpus = [(host, one.found["gpu"]) for _, host, one in results if "gpu" in one.found]
+    if len(set(gpus)) < len(gpus):
+        yield f"{AUDIT} ranks train on the same GPU: select cuda:LOCAL_RANK in the script"
 
 
 def _unchanged(record: PointRecord) -> Iterator[str]:
@@ -375,6 +396,12 @@ class Cell:
         """Seconds of a step in the wrapper without an exchange, by round."""
         found = ((record.point.round, unsynced_s(record)) for record in self.records)
         return {number: step_s for number, step_s in found if step_s is not None}
+
+    @cached_property
+    def script_late(self) -> dict[int, tuple[float, float]]:
+        """By round, how late the slowest and the mean rank of a script are (step_time.script_late_s)."""
+        found = ((record.point.round, script_late_s(record)) for record in self.records)
+        return {number: late for number, late in found if late is not None}
 
     @cached_property
     def comm_beside(self) -> dict[int, float]:

@@ -10,7 +10,9 @@ from math import exp, log
 from statistics import fmean
 from typing import NamedTuple
 
-from scaling.analysis.measured.cell import Cell
+from msgspec.structs import replace
+
+from scaling.analysis.measured.cell import Cell, waited_s
 from scaling.analysis.measured.controls import AloneTime, Control, Controls
 from scaling.analysis.measured.cpu import CpuStep, Growth, Use, growth
 from scaling.analysis.measured.step_time import Blocks, StepTime, mean_s
@@ -138,7 +140,7 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
     own = controls.times_alone(cell, point.workload.batch_size)
     together = _beside(cell, controls.together(point))
     fed = {size: _Fed.of(cell, controls, size) for size in {1, point.world_size}}
-    comm = controls.comm(point)
+    comm, scripts = controls.comm(point), _script_data(point, controls)
     found = []
     for number, time in sorted(cell.times.items()):
         if number not in reference:
@@ -159,7 +161,7 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
                 synchronous=cell.synchronous,
                 cpu=cell.cpu.get(number),
                 noise=_noise(time, reference[number]),
-                data=_data(number, cell, fed, _Loops(own.get(number), alone, beside)),
+                data=scripts.get(number) or _data(number, cell, fed, _Loops(own.get(number), alone, beside)),
             )
         )
     return tuple(found)
@@ -239,13 +241,23 @@ def _beside(cell: Cell, control: Control | None) -> dict[int, Plain]:
         time, cpu = cell.times.get(number), control.cpu.get(number)
         if time is not None:
             scale = _scale(time, plain)
-            found[number] = Plain(
+            beside = Plain(
                 last_s=plain.step_s * scale,
                 mean_s=plain.mean_s * scale,
                 harmonic_s=plain.harmonic_s * scale,
                 use=cpu.mean if cpu else None,
             )
+            found[number] = _with_late(beside, cell.script_late.get(number))
     return found
+
+
+def _with_late(plain: Plain, late: tuple[float, float] | None) -> Plain:
+    """Return a script's copies as if their slowest rank were as late as in its own steps without exchange.
+    The mean rank's lateness is CPU time of its own work, and not of the exchange."""
+    if late is None:
+        return plain
+    use = plain.use and replace(plain.use, run_s=plain.use.run_s + late[1])
+    return replace(plain, last_s=plain.mean_s + late[0], use=use)
 
 
 def _scale(time: StepTime, plain: StepTime) -> float:
@@ -289,6 +301,19 @@ def _data(number: int, cell: Cell, fed: Mapping[int, _Fed], loops: _Loops) -> Da
         most_s=all_.feed[number].harmonic_s if number in all_.feed else None,
         most_alone_s=one.feed[number].harmonic_s if number in one.feed else None,
     )
+
+
+def _script_data(point: Point, controls: Controls) -> dict[int, DataTimes]:
+    """A script's own loaders tell how long they block: in its copies at once, and in one alone."""
+    together, alone = controls.together(point), controls.alone(point, point.workload.batch_size)
+    if together is None or alone is None or not point.workload.script:
+        return {}
+    alone_s = {one.point.round: waited for one in alone.records if (waited := waited_s([one])) is not None}
+    return {
+        one.point.round: DataTimes(beside_s=waited, alone_s=alone_s[one.point.round])
+        for one in together.records
+        if (waited := waited_s([one])) is not None and one.point.round in alone_s
+    }
 
 
 def logs(measured: Sequence[Round]) -> list[float]:

@@ -170,6 +170,19 @@ def unsynced_s(record: PointRecord) -> float | None:
     return median(times) if times else None
 
 
+def script_late_s(record: PointRecord) -> tuple[float, float] | None:
+    """Return for a script's steps without exchange how much the slowest rank of a step, and the mean rank, exceed
+    the fastest rank, in seconds of a step; None if not tried. Single copies of a script do not show what its
+    ranks do differently."""
+    of_ranks = _inspected(record, [rank.unsynced for rank in record.ranks])
+    if len(of_ranks) < 2 or not record.point.workload.script:
+        return None
+    means = [_step_s(windows) for windows in of_ranks]
+    same = list(zip(*of_ranks, strict=False))
+    late_s = sum(map(_late, same)) / sum(windows[0].steps for windows in same)
+    return fmean(means) + late_s - min(means), fmean(means) - min(means)
+
+
 def beside_s(record: PointRecord) -> float | None:
     """Return the slowest rank's seconds of an exchange while the devices compute; None if not tried."""
     of_ranks = _inspected(record, [rank.beside for rank in record.ranks])

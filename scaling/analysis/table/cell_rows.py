@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -82,9 +82,9 @@ def find_peak(device_name: str) -> Peak | None:
     return next((one for one in read_peaks() if any(_is(device_name, name) for name in one.names)), None)
 
 
-def peak_tflops(device_name: str, precision: Precision) -> float | None:
+def peak_tflops(device_name: str, precision: Precision | Literal["own"]) -> float | None:
     found = find_peak(device_name)
-    return found.peaks.get(precision) if found else None
+    return found.peaks.get(precision) if found and precision != "own" else None
 
 
 def _is(device_name: str, name: str) -> bool:

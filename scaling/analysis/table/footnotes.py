@@ -16,7 +16,7 @@ from scaling.analysis.measured.step_time import NO_RESULT
 from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.contrasts import tested
 from scaling.analysis.statistics.intervals import Estimate, Layout, differences, interval, variance
-from scaling.analysis.table import catalogue
+from scaling.analysis.table import catalogue, scripts
 from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
 from scaling.analysis.table.rows import Drift, Lasting
 from scaling.quiet.notes import notes
@@ -298,6 +298,7 @@ def of_row(
     yield from _comm_beside(rounds)
     yield from emulation_notes(cell)
     yield from cell.fed.notes
+    yield from scripts.notes(cell, controls, efficiency)
     yield from _conditions(cell, controls if efficiency else None)
     yield from _warnings(cell)
     yield from filter(None, [traffic.slow_path(cell.paths)])

@@ -213,6 +213,7 @@ def introduction(header: Header, total: int) -> Iterator[str]:
     per = "node" if config.get("batch_rule") == "node" else "device"
     what = _samples(config.get("model"))
     rule = f"{whole} {what} over all devices" if whole else f"{batch} {what} per {per}" if batch else ""
+    rule = "found while it runs" if config.get("script") else rule
     sizes = ", ".join(map(str, config.get("world_sizes") or ()))
     yield f"scaling {header.version}: {headline(header)}"
     if rule and sizes:

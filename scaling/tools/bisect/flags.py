@@ -41,6 +41,7 @@ def parse(argv: Sequence[str]) -> Asked | None:
 
 # flags of scaling.run in the order of --help; the search sets the other fields
 _FIELDS = (
+    "script", "label", "unit", "samples_per_step", "in_place",
     "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
     "interconnect", "fabric", "cpus_per_rank", "windows", "window_s", "seed", "startup_timeout_s",
     "stall_timeout_s", "point_timeout_s", "results", "name",
@@ -84,6 +85,8 @@ def bisect(
     """
     if noise is not None and not 0 < noise <= 50:
         raise UsageError(f"--noise {noise:g}: not between 0 and 50 percent; write for example --noise 3")
-    told = {"name": "bisect", "rounds": ROUNDS, **fields(given(context), None), "kinds": KINDS}
+    told = {"name": "bisect", "rounds": ROUNDS, **fields(given(context), None)}
+    # Nobody but the script knows its gradients.
+    told["kinds"] = [one for one in KINDS if one != "comm" or "script" not in told]
     invocation = Invocation(given=told, base={}, view=checked_view(view))
     return Asked(invocation=invocation, noise=None if noise is None else noise / 100)

@@ -65,6 +65,7 @@ def line_of(text: str, *, really: bool = False) -> float:
 
 # flags of scaling.run in the order of --help; the verdict sets the other fields
 _FIELDS = (
+    "script", "label", "unit", "samples_per_step", "in_place",
     "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
     "interconnect", "fabric", "cpus_per_rank", "seed", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
     "results", "name", "anonymous",

@@ -170,6 +170,8 @@ def _all() -> tuple[DataSpec, ...]:
 
 
 CATALOGUE: dict[str, DataSpec] = {spec.name: spec for spec in _all()}
+# Data of a user's own training.
+OWN = DataSpec(name="its own", format="made", gives="images", classes=1, text="what the script reads")
 
 
 # ---------------------------------------------------------------- places
@@ -265,6 +267,8 @@ _WORDS: dict[Gives, str] = {"images": "images", "reviews": "labelled reviews", "
 
 def spec(name: str) -> DataSpec:
     """Return the description of a set of data. Raises UsageError with the nearest match."""
+    if name == OWN.name:
+        return OWN
     if name not in CATALOGUE:
         raise UsageError(f"--data {name}: unknown; {near(name, CATALOGUE)}")
     return CATALOGUE[name]

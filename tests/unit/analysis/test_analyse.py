@@ -317,6 +317,7 @@ OTHER: dict[str, Any] = {
     "memory_format": "channels_last", "compile": True, "unit": "tokens", "node_devices": 2,
     "image_size": 256, "sequence_length": 64, "optimizer": "adam", "pass_": "forward",
     "feed": "native", "feed_workers": 2, "drop_caches": True,
+    "script": "train.py", "samples_per_step": 8, "in_place": True,
     "device": "cuda", "profile": "p100", "shrink": 2.0, "dilate": 3.0, "cores": 8,
 }  # fmt: skip
 

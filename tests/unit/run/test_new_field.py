@@ -13,7 +13,7 @@ from scaling.errors import UsageError
 from scaling.plan import config, validation
 from scaling.plan.config import HOW, RENAMED, SweepConfig
 from scaling.plan.fields import Flag, fields_of
-from scaling.run.flags import with_fields
+from scaling.run.flags import read_file, with_fields
 
 
 class Larger(SweepConfig, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=RENAMED):
@@ -96,13 +96,13 @@ def test_it_is_a_key_of_files(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "tea.toml"
     path.write_text(text)
     if not words:
-        assert config.read_file(path, Larger) == {"tea_cups": 2, "tea_pots": 3}
+        assert read_file(path, Larger) == {"tea_cups": 2, "tea_pots": 3}
         return
     with pytest.raises(UsageError) as refused:
-        config.read_file(path, Larger)
+        read_file(path, Larger)
     assert words in str(refused.value)
     with pytest.raises(UsageError, match="unknown key"):
-        config.read_file(path)
+        read_file(path)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,162 @@
+"""The command of a user's own training: launchers in front, the script, its arguments and their placeholders.
+
+train.py --lr 0.1                                a file
+-m package.train --lr 0.1                        a module
+torchrun --nproc-per-node 8 train.py --lr 0.1    its launcher is dropped: scaling starts the ranks
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from scaling.errors import UsageError
+
+FRAMEWORK = "script"
+# Launchers, with their options that take no value. All others take one, if it is not written with `=`.
+LAUNCHERS: Mapping[str, frozenset[str]] = {
+    "python": frozenset({"-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-v", "-b", "-q"}),
+    "torchrun": frozenset({"--standalone", "--no-python", "--run-path", "--virtual-local-rank"}),
+    "accelerate": frozenset(
+        {
+            "-q", "--quiet", "--multi-gpu", "--cpu", "--tpu", "--use-deepspeed", "--use-fsdp", "--same-network",
+            "--use-xla", "--debug", "--use-megatron-lm", "--use-parallelism-config",
+        }
+    ),
+    "deepspeed": frozenset({"--no-ssh", "--no-local-rank", "--no-python", "--enable-each-rank-log"}),
+}  # fmt: skip
+# What `python -m` starts of them.
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+# Options of launchers that change what a rank runs, and cannot be dropped.
+MODULE_FLAGS = ("-m", "--module")
+REFUSED = ("--no-python", "--run-path")
+PLACEHOLDERS = ("devices", "local_devices", "nodes", "rank", "local_rank", "out")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+class Command(NamedTuple):
+    """A script or module, and its arguments. `notes`: what was dropped."""
+
+    target: str
+    is_module: bool
+    arguments: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Return the command without launchers, as a shell reads it."""
+        return shlex.join([*(["-m"] if self.is_module else []), self.target, *self.arguments])
+
+    @property
+    def label(self) -> str:
+        return self.target if self.is_module else Path(self.target).name
+
+    def filled(self, values: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the arguments with values for their placeholders; other braces are left."""
+        return tuple(
+            _PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), one) for one in self.arguments
+        )
+
+
+def plain_name(label: str) -> str:
+    """Return a label as the second part of a strategy's name."""
+    return re.sub(r"[^\w.+=-]+", "-", label).strip("-") or "script"
+
+
+def parsed(text: str) -> Command:
+    """Read a command and check its script. Raises UsageError with what is wrong and what to write."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--script {text}: {error}") from None
+    found = read(words)
+    if not found.is_module:
+        _check(found.target)
+    return found
+
+
+def read(words: Sequence[str]) -> Command:
+    """Read a command's words. Raises UsageError for a launcher that is unknown."""
+    rest, dropped = list(words), list[str]()
+    while rest:
+        launcher = _launcher(rest[0])
+        if launcher == "" or rest[0] in MODULE_FLAGS:
+            break
+        before = len(rest)
+        rest = _without(launcher, rest)
+        dropped.append(shlex.join(words[len(words) - before : len(words) - len(rest)]))
+    if not rest or rest == ["-m"]:
+        raise UsageError("--: no script follows; write for example -- train.py --batch-size 32")
+    is_module = rest[0] in MODULE_FLAGS
+    target, *arguments = rest[is_module:]
+    notes = (f"{', '.join(dropped)} dropped: scaling starts the ranks",) if any(dropped) else ()
+    return Command(target, is_module, tuple(arguments), notes)
+
+
+def _launcher(word: str) -> str:
+    name = re.sub(r"^python[\d.]*$", "python", Path(word).name)
+    if name in LAUNCHERS:
+        return name
+    if word in MODULE_FLAGS or Path(word).suffix == ".py" or Path(word).exists():
+        return ""
+    raise UsageError(
+        f"-- {word}: neither a Python script nor a known launcher ({', '.join(LAUNCHERS)}); write the "
+        "script itself, -- train.py ARGS, or -- -m MODULE ARGS"
+    )
+
+
+def _without(launcher: str, words: list[str]) -> list[str]:
+    """Drop a launcher and its own options."""
+    rest = words[1:]
+    if launcher == "accelerate":
+        if rest[:1] != ["launch"]:
+            raise UsageError(f"-- {shlex.join(words[:2])}: only accelerate launch starts a training")
+        rest = rest[1:]
+    while rest and rest[0].startswith("-"):
+        option, equals, _ = rest[0].replace("_", "-").partition("=")
+        if option in REFUSED:
+            raise UsageError(f"-- {launcher} {rest[0]}: only Python scripts are measured; leave it out")
+        if option in MODULE_FLAGS:
+            return _of_module(launcher, ["-m", *rest[1:]])
+        if option == "-c":
+            raise UsageError("-- python -c: write the code into a file, and -- FILE")
+        takes_value = not equals and option not in LAUNCHERS[launcher] and launcher != "python"
+        rest = rest[2:] if takes_value else rest[1:]
+    return rest
+
+
+def _of_module(launcher: str, rest: list[str]) -> list[str]:
+    inner = MODULES.get(rest[1], "") if launcher == "python" and len(rest) > 1 else ""
+    return [inner, *(["launch"] if inner == "accelerate" else []), *rest[2:]] if inner else rest
+
+
+def _check(target: str) -> None:
+    path = Path(target)
+    try:
+        source = path.read_bytes()
+        compile(source, target, "exec", dont_inherit=True)
+    except IsADirectoryError:
+        raise UsageError(f"-- {target}: a folder; name its script, or -- -m PACKAGE") from None
+    except OSError as error:
+        raise UsageError(f"-- {target}: {error.strerror}; paths are relative to {Path.cwd()}") from None
+    except SyntaxError as error:
+        raise UsageError(f"{target}:{error.lineno}: SyntaxError: {error.msg}") from None
+    except ValueError as error:
+        raise UsageError(f"-- {target}: not a Python script: {error}") from None
+
+
+def mentions(target: str) -> Iterator[str]:
+    """Yield the libraries with a rendezvous of their own that a script names."""
+    try:
+        source = Path(target).read_text(errors="replace")
+    except OSError:
+        return
+    yield from (name for name in ("horovod", "tensorflow", "keras") if name in source)

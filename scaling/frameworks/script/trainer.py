@@ -1,0 +1,320 @@
+"""The loop's side of a script: a trainer whose step is the script's."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from types import FrameType
+from typing import Any
+
+from scaling.frameworks import feeding
+from scaling.frameworks.abilities import Rank, Tracer
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.script import lead
+from scaling.frameworks.script.lead import BATON, NO_STEP, frames, is_own, shown
+from scaling.frameworks.script.watch import SEEN, ScriptError
+from scaling.hosts import proc
+from scaling.records.point import EXCHANGING
+from scaling.records.task import Task
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "deepspeed",
+    "jax",
+    "tensorflow",
+    "keras",
+    "horovod",
+)
+# A step that takes so many medians, and so long, is a pause: evaluation, a checkpoint, the start of an epoch.
+FAR, LEAST_PAUSE_S = 5.0, 0.5
+# Steps that the median is of, and steps before the first pause: the first ones compile and allocate.
+RECENT, FEWEST = 64, 8
+# The script must step so long before the agent's own limit.
+MARGIN_S = 5.0
+LOOK_S = 0.5
+
+
+def connect(task: Task) -> Trainer:
+    """Run the script up to its first step that is known as one."""
+    SEEN.counts_tokens = task.point.workload.unit == "tokens"
+    script = Script(task)
+    script.begin()
+    exchanges = task.point.kind in EXCHANGING and task.point.world_size > 1
+    can_hold = exchanges and SEEN.parallel is not None and not SEEN.is_static
+    return Holding(script) if can_hold else script
+
+
+class Script(Rank):
+    """One rank's script."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.cuda = task.point.hardware.device == "cuda"
+        self.is_done_on_return = not self.cuda
+        self.has_device_clock = False
+        self.versions: dict[str, str] = {}
+        self.device_name = ""
+        self._feed = _Feed(task.point.workload.samples_per_step)
+        self._marks: list[Any] = []
+        self._recent: list[float] = []
+        self.paused_s = 0.0
+        self.pauses: list[tuple[float, str]] = []
+
+    def begin(self) -> None:
+        end_s = time.monotonic() + self.task.clocks.startup_s - MARGIN_S
+
+        def look(frame: FrameType | None) -> None:
+            if time.monotonic() > end_s:
+                where = _place(frame)
+                raise ScriptError(
+                    f"no step within {self.task.clocks.startup_s - MARGIN_S:.0f} s, in {where}: {NO_STEP}"
+                )
+
+        BATON.step(LOOK_S, look)
+        torch = sys.modules.get("torch")
+        self.cuda = self.cuda and torch is not None and torch.cuda.is_initialized()
+        self.has_device_clock = self.cuda
+        self.device_name = torch.cuda.get_device_name() if torch and self.cuda else proc.cpu_model(proc.cpuinfo())
+        for name in PACKAGES:
+            if name in sys.modules:
+                self.versions[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
+        found = SEEN.parameters
+        self.parameters = sum(each.numel() for each in found)
+        sizes = sum(each.numel() * each.element_size() for each in found)
+        self.gradient_bytes = sizes if SEEN.parallel is not None or "horovod" in self.versions else 0
+        self._feed.probed = SEEN.probed_samples()
+        self._feed.told()
+        self.notes = tuple(self._first_notes())
+        feeding.add(self._feed)
+
+    # ------------------------------------------------------------ steps
+
+    def step(self) -> None:
+        self.several(self.step, 1)
+
+    def several(self, _step: Callable[[], None], count: int) -> tuple[float, ...]:
+        """Do steps without a stop between them; return the seconds of each, without pauses."""
+        usual_s = median(self._recent) if len(self._recent) >= FEWEST else 0.0
+        limit_s = max(FAR * usual_s, usual_s + LEAST_PAUSE_S) if usual_s else 3600.0
+        begun_s, places = time.monotonic(), dict[int, str]()
+
+        def look(frame: FrameType | None) -> None:
+            done_s = BATON.ends_s[-1:] or [begun_s]
+            if time.monotonic() - done_s[0] > limit_s:
+                places.setdefault(len(BATON.ends_s), _place(frame))
+
+        BATON.step(min(limit_s, LOOK_S), look, count)
+        took_s = [end_s - start_s for start_s, end_s in pairwise([begun_s, *BATON.ends_s])]
+        for index, seconds in enumerate(took_s):
+            if usual_s and seconds > limit_s:
+                self.paused_s += seconds - usual_s
+                self.pauses.append((seconds - usual_s, places.get(index, "")))
+                took_s[index] = usual_s
+        self._recent = [*self._recent, *took_s][-RECENT:]
+        self._feed.told()
+        return tuple(took_s)
+
+    @property
+    def samples(self) -> int:
+        return self._feed.fed
+
+    def sync(self) -> None:
+        """Wait for the GPU. On CPUs a step is done when it returns."""
+        if self.cuda:
+            sys.modules["torch"].cuda.synchronize()
+
+    def mark(self) -> None:
+        """Mark the stream of the script's thread. Pauses are no time between marks."""
+
+        def record() -> Any:
+            event = sys.modules["torch"].cuda.Event(enable_timing=True)
+            event.record()
+            return event
+
+        self._marks.append((BATON.call(record), self.paused_s))
+
+    def between_marks_s(self, ahead: int = 0) -> tuple[float, ...]:
+        last = len(self._marks) - ahead
+        passed, self._marks = self._marks[:last], self._marks[last - 1 :] if ahead else []
+        passed[-1][0].synchronize()
+        return tuple(
+            max(earlier[0].elapsed_time(later[0]) / 1000 - (later[1] - earlier[1]), 0.0)
+            for earlier, later in pairwise(passed)
+        )
+
+    # ------------------------------------------------------------ facts
+
+    def loss(self) -> None:
+        """Return None: a script's loss is its own."""
+
+    def digest(self) -> str | None:
+        """Hash the parameters. None if they are unknown or sharded, or if no gradients are exchanged."""
+        found = SEEN.parameters
+        if not found or SEEN.is_sharded or not self._exchanges:
+            return None
+        return str(BATON.call(lambda: _hashed(found)))
+
+    def peak_memory_bytes(self) -> int:
+        return int(sys.modules["torch"].cuda.max_memory_allocated()) if self.cuda else 0
+
+    def release_memory(self) -> None:
+        if self.cuda:
+            sys.modules["torch"].cuda.empty_cache()
+
+    def tracers(self) -> Sequence[Tracer]:
+        return [_Traced(cuda=self.cuda)] if "torch" in sys.modules else []
+
+    @property
+    def _exchanges(self) -> bool:
+        """Whether gradients may be exchanged: DDP, a collective in steps, or a library that is not watched."""
+        others = {"horovod", "deepspeed", "jax", "tensorflow"} & sys.modules.keys()
+        is_alone = self.task.point.kind not in EXCHANGING or self.task.point.world_size == 1
+        return is_alone or SEEN.parallel is not None or SEEN.collectives > 0 or bool(others)
+
+    def _first_notes(self) -> Sequence[str]:
+        notes = list[str]()
+        if lead.is_alone_with_variables():
+            notes.append(
+                "the script needs torchrun's variables: one device has WORLD_SIZE=1, incl. its DDP of one"
+            )
+        if not self._feed.fed:
+            notes.append(
+                "samples are unknown: steps are counted; give --samples-per-step N, or scaling.step(samples=N)"
+            )
+        return notes
+
+    def closing_notes(self) -> tuple[str, ...]:
+        """Return what was seen up to the last step: pauses, faults."""
+        return (*_told_pauses(self.pauses), *self._faults(), *SEEN.notes)
+
+    def _faults(self) -> Sequence[str]:
+        notes = list[str]()
+        local = self.task.local_world_size if self.task.point.kind in EXCHANGING else 1
+        cores = len(self.task.cpus) * local or 1
+        if SEEN.loader_workers * local > 2 * cores:
+            notes.append(
+                f"loader workers: {SEEN.loader_workers * local} processes of DataLoaders on {cores} cores of this "
+                f"host; lower num_workers"
+            )
+        if not self._exchanges:
+            torch = sys.modules.get("torch")
+            grouped = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+            why = "no DistributedDataParallel around the model?" if grouped else "the script ignores WORLD_SIZE"
+            notes.append(f"audit: gradients are not exchanged between steps: {why}")
+        if SEEN.cycle.lost:
+            notes.append(f"steps: the optimizers changed their order {SEEN.cycle.lost} times")
+        with suppress(Exception):
+            if any(bool((each != each).any()) for each in SEEN.parameters):  # noqa: PLR0124 (NaN)
+                notes.append("audit: parameters are NaN")
+        return notes
+
+    def found(self) -> dict[str, str]:
+        """Return what must differ between the ranks of an exchange."""
+        found: dict[str, str] = {}
+        if len(set(SEEN.hashes)) > 1:  # constant data says nothing
+            found["samples"] = ",".join(SEEN.hashes)
+        if self.cuda and (devices := {each.device for each in SEEN.parameters if each.is_cuda}):
+            torch = sys.modules["torch"]
+            uuids = (str(torch.cuda.get_device_properties(each).uuid) for each in devices)
+            found["gpu"] = ",".join(sorted(uuids))
+        return found
+
+
+class Holding(Script):
+    """A script whose DistributedDataParallel can leave out its exchange."""
+
+    def __init__(self, script: Script) -> None:
+        self.__dict__ |= script.__dict__
+
+    def unsynced_step(self) -> None:
+        self.several(self.unsynced_step, 1)
+
+    def several(self, step: Callable[[], None], count: int) -> tuple[float, ...]:
+        SEEN.holds = step == self.unsynced_step
+        try:
+            return super().several(step, count)
+        finally:
+            SEEN.holds = False
+
+
+class _Feed:
+    """The script's own loaders as a feed of the worker."""
+
+    said = ""
+
+    def __init__(self, samples_per_step: int) -> None:
+        self.fed = 0
+        self.probed = 0.0
+        self._each = samples_per_step
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no loader of torch was seen: how long the script waits for data is then unknown."""
+        return not SEEN.in_loaders
+
+    @property
+    def waited_s(self) -> float:
+        return SEEN.waited_s
+
+    def told(self) -> None:
+        self.fed = self._each * BATON.steps or SEEN.counted or round(self.probed * BATON.steps)
+
+    def close(self) -> None:
+        """Do nothing: the script closes its loaders."""
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return `DataLoader.__iter__, train.py:40`: the innermost frame of the user, and what it called."""
+    every = list(frames(frame))
+    own = next((index for index, one in enumerate(every) if is_own(one.f_code.co_filename)), None)
+    if own is None:
+        return every[0].f_code.co_name if every else "an unknown place"
+    line = f"{shown(every[own].f_code.co_filename, Path.cwd())}:{every[own].f_lineno}"
+    if not own:
+        return line
+    code = every[own - 1].f_code
+    return f"`{getattr(code, 'co_qualname', code.co_name)}`, {line}"
+
+
+def _told_pauses(pauses: Sequence[tuple[float, str]]) -> Sequence[str]:
+    if not pauses:
+        return ()
+    by_place: dict[str, list[float]] = {}
+    for seconds, place in pauses:
+        by_place.setdefault(place, []).append(seconds)
+    place, longest = max(by_place.items(), key=lambda item: sum(item[1]))
+    where = f", in {place}" if place else ""
+    return (f"pauses: {len(longest)} of {sum(longest) / len(longest):.2g} s{where}",)
+
+
+def _hashed(parameters: Sequence[Any]) -> str:
+    digest = hashlib.sha256()
+    for each in parameters:
+        digest.update(each.detach().contiguous().view(-1).view(sys.modules["torch"].uint8).cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+class _Traced(Tracer):
+    """torch.profiler in the script's thread."""
+
+    def __init__(self, *, cuda: bool) -> None:
+        self.tells_gpu = cuda
+
+    def start(self, path: Path) -> None:
+        profiler = sys.modules["torch"].profiler
+        kinds = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if self.tells_gpu else [])]
+        self._path, self._profile = path, profiler.profile(activities=kinds)
+        BATON.call(self._profile.start)
+
+    def stop(self) -> None:
+        BATON.call(self._profile.stop)
+        self._profile.export_chrome_trace(str(self._path))

@@ -1,0 +1,337 @@
+"""What is seen of a script while it runs: steps, samples, waiting for data, its model, its exchange.
+
+Nothing is imported for it. A hook on imports adds to a library's module once the script itself has imported it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from time import perf_counter
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import scaling
+from scaling.frameworks.script.steps import Cycle
+
+# A script that reads no more batches than this is not judged by their hashes.
+HASHED = 2
+SHARDED = ("DTensor", "FlatParameter", "ShardedTensor")
+
+
+class ScriptError(Exception):
+    """The script failed, ended early, or makes no steps. The message begins with its file and line."""
+
+
+class Seen:
+    """What was seen so far in this process. `ends` is called at the end of each step, in the script's thread."""
+
+    def __init__(self) -> None:
+        self.ends: Callable[[], None] = lambda: None
+        self.counts_tokens = False
+        self.samples = 0
+        self.waited_s = 0.0
+        self.optimizers: dict[int, Any] = {}
+        self.cycle = Cycle()
+        self.is_explicit = False
+        self.in_forward = 0  # samples by the forward passes of DistributedDataParallel
+        self.in_loaders = 0
+        self.told = 0
+        self.events = 0  # of optimizers
+        self.probed = 0  # samples by all models' forward passes, since the first event
+        self.probe: Any = None
+        self.keras_batch = 0
+        self.parallel: Any = None
+        self.is_static = False
+        self.holds = False  # gradients are not exchanged
+        self.collectives = 0
+        self.loader_workers = 0
+        self.hashes: list[str] = []
+        self.notes: list[str] = []
+
+    @property
+    def counted(self) -> int:
+        """Samples so far, by the first source that has any: told, forward passes, loaders."""
+        return self.told or self.in_forward or self.in_loaders
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    # ------------------------------------------------------------ steps
+
+    def told_step(self, samples: int) -> None:
+        """Hear `scaling.step` or Keras. From then on optimizers end no step."""
+        self.is_explicit = True
+        self.told += samples
+        self.ends()
+
+    def stepped(self, optimizer: Any) -> None:
+        if not self.is_explicit:
+            self.events += 1
+            if self.events == 1:
+                self.probed = 0
+            self.optimizers.setdefault(id(optimizer), optimizer)
+            if self.cycle.ends(id(optimizer)):
+                self.ends()
+
+    # ------------------------------------------------------------ samples
+
+    def probed_samples(self) -> float:
+        """End the probe of forward passes; return the samples of a step by those before a worker was ready."""
+        if self.probe is not None:
+            self.probe.remove()
+        steps = (self.events - 1) / (self.cycle.length or 1)
+        return self.probed / steps if steps else 0.0
+
+    def size(self, batch: Any) -> int:
+        found = first_tensor(batch)
+        if found is None:
+            return len(batch) if isinstance(batch, Sequence) and not isinstance(batch, str) else 0
+        return int(found.numel()) if self.counts_tokens else int(found.shape[0])
+
+    def batch(self, batch: Any) -> None:
+        self.in_loaders += self.size(batch)
+        if len(self.hashes) < HASHED and (found := first_tensor(batch)) is not None:
+            with _quietly():
+                self.hashes.append(hashlib.sha256(found.detach().cpu().numpy().tobytes()).hexdigest()[:16])
+
+    # ------------------------------------------------------------ model
+
+    @property
+    def parameters(self) -> list[Any]:
+        groups = (group for one in self.optimizers.values() for group in getattr(one, "param_groups", ()))
+        every = {id(each): each for group in groups for each in group["params"]}
+        return [each for each in every.values() if each.requires_grad]
+
+    @property
+    def is_sharded(self) -> bool:
+        kinds = {type(each).__name__ for each in self.parameters}
+        names = {type(one).__name__ for one in self.optimizers.values()}
+        return bool(kinds & set(SHARDED)) or "ZeroRedundancyOptimizer" in names or "DeepSpeed" in " ".join(names)
+
+
+SEEN = Seen()
+
+
+class _quietly:
+    """Ignores every error of a look at a library's objects, which may be of any kind."""
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, Exception)
+
+
+def first_tensor(batch: Any, depth: int = 0) -> Any:
+    """Return the first tensor or array with a dimension in a nested batch; None without one."""
+    if getattr(batch, "ndim", 0) and hasattr(batch, "shape"):
+        return batch
+    if depth > 4 or isinstance(batch, str | bytes):
+        return None
+    parts: Iterable[Any] = ()
+    if isinstance(batch, Mapping) or (hasattr(batch, "keys") and hasattr(batch, "values")):
+        parts = batch.values()
+    elif isinstance(batch, list | tuple):
+        parts = batch
+    return next((found for one in parts if (found := first_tensor(one, depth + 1)) is not None), None)
+
+
+# ---------------------------------------------------------------- hooks on imports
+
+
+class _Finder(MetaPathFinder):
+    """Calls a hook after a module of HOOKS was executed."""
+
+    def __init__(self) -> None:
+        self._busy: set[str] = set()
+
+    def find_spec(self, name: str, _path: object, _target: object = None) -> ModuleSpec | None:
+        if name not in HOOKS or name in self._busy:
+            return None
+        self._busy.add(name)
+        try:
+            found = find_spec(name)
+        finally:
+            self._busy.discard(name)
+        if found is not None and found.loader is not None:
+            found.loader = _After(found.loader)
+        return found
+
+
+class _After(Loader):
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        HOOKS[module.__name__](module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def install(ends: Callable[[], None]) -> None:
+    """Begin to watch. `ends` is called at the end of each step."""
+    SEEN.ends = ends
+    scaling._HEARS = SEEN.told_step
+    os.register_at_fork(after_in_child=_forget)
+    for name in HOOKS.keys() & sys.modules.keys():
+        HOOKS[name](sys.modules[name])
+    sys.meta_path.insert(0, _Finder())
+
+
+def _forget() -> None:
+    """A fork of the script, such as a loader's process, has no loop that waits."""
+    SEEN.ends = lambda: None
+
+
+def _optimizer(module: Any) -> None:
+    """Only the outermost step counts: a wrapper's or subclass's step calls another one. By the stack, a step that
+    raises leaves nothing behind."""
+    constants = module.Optimizer.profile_hook_step.__code__.co_consts
+    wrapper = next(one for one in constants if isinstance(one, CodeType) and one.co_name == "wrapper")
+
+    def stepped(optimizer: Any, *_: object) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        depth = 0
+        while frame is not None and depth < 2:
+            depth += frame.f_code is wrapper
+            frame = frame.f_back
+        if depth < 2:
+            SEEN.stepped(optimizer)
+
+    module.register_optimizer_step_post_hook(stepped)
+
+
+def _wrapped(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace a function of a module or class by `around(original, *arguments)`."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def act(*given: Any, **named: Any) -> Any:
+        return around(original, *given, **named)
+
+    setattr(owner, name, act)
+
+
+def _models(module: Any) -> None:
+    """Probe the samples of a step until a worker is ready: a model without loaders has no other source. Later,
+    hooks of all modules would slow each step."""
+    call = module.Module._call_impl.__code__
+
+    def called(model: Any, inputs: Any) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        depth = 0
+        while frame is not None and depth < 2:
+            depth += frame.f_code is call
+            frame = frame.f_back
+        if depth < 2 and model.training and next(model.parameters(), None) is not None:
+            with _quietly():
+                SEEN.probed += SEEN.size(inputs)
+
+    SEEN.probe = module.register_module_forward_pre_hook(called)
+
+
+def _parallel(module: Any) -> None:
+    def forward(original: Any, model: Any, *given: Any, **named: Any) -> Any:
+        torch = sys.modules["torch"]
+        if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
+            SEEN.parallel, SEEN.is_static = model, SEEN.is_static or model.static_graph
+            with _quietly():
+                SEEN.in_forward += SEEN.size([*given, *named.values()])
+            if SEEN.holds:
+                model.require_backward_grad_sync = False
+        return original(model, *given, **named)
+
+    _wrapped(module.DistributedDataParallel, "forward", forward)
+
+
+def _loader(module: Any) -> None:
+    def following(original: Any, loader: Any) -> Any:
+        begun_s = perf_counter()
+        batch = original(loader)
+        SEEN.waited_s += perf_counter() - begun_s
+        SEEN.loader_workers = max(SEEN.loader_workers, loader._num_workers)
+        # Evaluation reads its batches without gradients.
+        if sys.modules["torch"].is_grad_enabled():
+            with _quietly():
+                SEEN.batch(batch)
+        return batch
+
+    _wrapped(module._BaseDataLoaderIter, "__next__", following)
+
+
+COLLECTIVES = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter",
+    "reduce_scatter_tensor", "all_to_all_single",
+)  # fmt: skip
+
+
+def _collectives(module: Any) -> None:
+    def counted(original: Any, *given: Any, **named: Any) -> Any:
+        SEEN.collectives += 1
+        return original(*given, **named)
+
+    for name in COLLECTIVES:
+        _wrapped(module, name, counted)
+
+
+def _spawn(module: Any) -> None:
+    def refused(_original: Any, *_given: Any, **_named: Any) -> Any:
+        raise ScriptError(
+            "starts processes of its own (torch.multiprocessing); scaling starts the ranks: call the function "
+            "directly, with the RANK and WORLD_SIZE of torchrun"
+        )
+
+    _wrapped(module, "start_processes", refused)
+
+
+def _data_parallel(module: Any) -> None:
+    def noted(original: Any, *given: Any, **named: Any) -> Any:
+        SEEN.note("audit: DataParallel in a launch of several processes; use DistributedDataParallel")
+        return original(*given, **named)
+
+    _wrapped(module.DataParallel, "__init__", noted)
+
+
+def _keras_batches(module: Any) -> None:
+    def made(original: Any, iterator: Any, *given: Any, **named: Any) -> None:
+        original(iterator, *given, **named)
+        if not SEEN.keras_batch:  # that of `fit` is made first
+            SEEN.keras_batch = getattr(iterator.data_adapter, "batch_size", 0) or 0
+
+    _wrapped(module.EpochIterator, "__init__", made)
+
+
+def _keras_steps(module: Any) -> None:
+    def ended(original: Any, callbacks: Any, *given: Any, **named: Any) -> None:
+        original(callbacks, *given, **named)
+        strategy = getattr(getattr(callbacks, "_model", None), "distribute_strategy", None)
+        SEEN.told_step(SEEN.keras_batch // getattr(strategy, "num_replicas_in_sync", 1))
+
+    _wrapped(module.CallbackList, "on_train_batch_end", ended)
+
+
+HOOKS: Mapping[str, Callable[[Any], None]] = {
+    "torch.optim.optimizer": _optimizer,
+    "torch.nn.modules.module": _models,
+    "torch.nn.parallel.distributed": _parallel,
+    "torch.nn.parallel.data_parallel": _data_parallel,
+    "torch.utils.data.dataloader": _loader,
+    "torch.distributed.distributed_c10d": _collectives,
+    "torch.multiprocessing.spawn": _spawn,
+    "keras.src.trainers.epoch_iterator": _keras_batches,
+    "keras.src.callbacks.callback_list": _keras_steps,
+}

@@ -1,0 +1,147 @@
+"""Scripts as users write them, unchanged, on two ranks: label, unit, batch, rule, causes and faults."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from scaling.records.events import Failed
+from scaling.report.formats import screen
+from scaling.report.material import Material, Place
+from tests.support import scripts
+from tests.support.matrix import cases
+from tests.support.scripts import exchange, measured, row_of
+
+EXCHANGE = {"kinds": ["exchange"]}
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_loop_is_measured_with_its_copies(tmp_path: Path) -> None:
+    found = measured(tmp_path, scripts.LOOP, "--batch-size", "16")
+    row = row_of(found)
+    assert (row.workload.model, row.workload.unit) == ("train.py", "samples")
+    assert (row.workload.batch_size, row.workload.batch_rule) == (16, "weak")
+    ready = exchange(found).ranks[0].ready
+    assert ready is not None and ready.parameters == 64 * 256 + 256 + 2 * (256 * 256 + 256) + 256 * 10 + 10
+    assert ready.gradient_bytes == 4 * ready.parameters
+    assert row.efficiency is not None and row.breakdown is not None and row.breakdown.straggling is not None
+    assert not {"AUDIT", "FAILED"} & set(row.flags), row.footnotes
+    assert list((found.folder / "scripts").iterdir()) == []
+    material = Material(found.header, found.records)
+    text = screen.render(material, Place(""), color=False, width=80)
+    assert "train.py reaches" in " ".join(text.split())
+    assert material.doc.last_line.startswith("scaling: script:train.py N=2 ")
+
+
+LIBRARIES = {
+    "accelerate": (scripts.ACCELERATE, 32, 32 * 64 + 64 + 64 * 4 + 4, ()),
+    "transformers": (scripts.TRAINER, 8, None, ()),
+    "lightning": (scripts.LIGHTNING, 16, 32 * 64 + 64 + 64 * 4 + 4, ("{devices}",)),
+    "horovod": (scripts.HOROVOD, 16, 32 * 64 + 64 + 64 * 4 + 4, ()),
+    "tensorflow": (scripts.KERAS, 16, None, ()),
+    "jax": (scripts.JAX, 16, 0, ()),
+}
+
+
+@pytest.mark.parametrize("library", cases(LIBRARIES, {"accelerate"}))
+def test_a_librarys_loop_is_measured(library: str, tmp_path: Path) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    source, batch, parameters, words = LIBRARIES[library]
+    found = measured(tmp_path, source, *words)
+    row = row_of(found)
+    assert (row.workload.unit, row.workload.batch_size, row.workload.batch_rule) == ("samples", batch, "weak")
+    ready = exchange(found).ranks[0].ready
+    assert ready is not None and library in ready.versions
+    assert parameters is None or ready.parameters == parameters
+    assert "AUDIT" not in row.flags, row.footnotes
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        ("no-ddp", "gradients are not exchanged between steps: no DistributedDataParallel around the model?"),
+        ("ignores", "gradients are not exchanged between steps: the script ignores WORLD_SIZE"),
+        ("no-sampler", "every rank reads the same samples: no DistributedSampler?"),
+    ],
+)
+def test_a_fault_is_found(plant: str, said: str, tmp_path: Path) -> None:
+    row = row_of(measured(tmp_path, scripts.LOOP, "--plant", plant, **EXCHANGE))
+    assert "AUDIT" in row.flags and f"audit: {said}" in row.footnotes
+
+
+def test_a_batch_that_the_script_divides_is_strong_scaling(tmp_path: Path) -> None:
+    row = row_of(measured(tmp_path, scripts.LOOP, "--plant", "divided"))
+    assert (row.workload.batch_rule, row.workload.batch_size, row.global_batch_size) == ("strong", 16, 32)
+    assert row.efficiency is not None
+
+
+@pytest.mark.parametrize("plant", cases(("one-rank", "sizes", "small"), {"one-rank"}))
+def test_a_planted_cause_is_the_largest_loss(plant: str, tmp_path: Path) -> None:
+    """Sleeps of 50 ms in steps of some milliseconds: no load of the machine hides them."""
+    row = row_of(measured(tmp_path, scripts.LOOP, "--plant", plant, rounds=2, windows=5))
+    assert row.breakdown is not None
+    losses = {name: getattr(row.breakdown, name) or 0.0 for name in row.breakdown.__struct_fields__}
+    wanted = {"small": ("exchange_cpu", "waiting")}.get(plant, ("straggling",))
+    assert max(losses, key=losses.__getitem__) in wanted, losses
+
+
+def test_a_slow_loader_is_lost_throughput_and_no_lost_scaling(tmp_path: Path) -> None:
+    row = row_of(measured(tmp_path, scripts.LOOP, "--plant", "loader"))
+    assert any(note.startswith("waiting for data: one device alone waits") for note in row.footnotes)
+
+
+def test_pauses_are_set_aside_and_said_with_their_line(tmp_path: Path) -> None:
+    found = measured(tmp_path, scripts.LOOP, "--plant", "pause", windows=8)
+    row = row_of(found)
+    line = scripts.LOOP.splitlines().index("        time.sleep(1.0)") + 1
+    assert any(note.startswith("pauses:") and f"train.py:{line}" in note for note in row.footnotes), row.footnotes
+    windows = [window for rank in exchange(found).ranks for window in rank.windows]
+    assert all(window.seconds < 1.0 for window in windows)
+
+
+BAD = {
+    "raises": ("x = 1\nraise ValueError('broken')\n", "train.py:2: ValueError: broken"),
+    "asks": ("input()\n", "train.py:1: EOFError: EOF when reading a line"),
+    "needs arguments": (
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--data', required=True)\np.parse_args()\n",
+        "train.py: error: the following arguments are required: --data",
+    ),
+    "exits": ("raise SystemExit\n", "train.py called exit() without a training step"),
+    "ends early": (f"{scripts.LOOP}", "train.py ended after 64 steps: give it more epochs or steps"),
+    "spawns": (
+        "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)\n",
+        "train.py:2: starts processes of its own",
+    ),
+    "exits hard": ("import os\nos._exit(0)\n", "exited 0 without a result"),
+}
+
+
+@pytest.mark.parametrize("how", cases(BAD, {"raises", "needs arguments", "ends early"}))
+def test_a_script_that_cannot_be_measured_costs_its_cell_one_line(how: str, tmp_path: Path) -> None:
+    source, said = BAD[how]
+    words = ["--steps", "3"] if how == "ends early" else []
+    found = measured(tmp_path, source, *words, **EXCHANGE)
+    outcome = exchange(found).outcome
+    assert isinstance(outcome, Failed) and said in outcome.message, outcome
+
+
+def test_a_script_that_makes_no_step_says_where_it_is(tmp_path: Path) -> None:
+    found = measured(tmp_path, "import time\nwhile True:\n    time.sleep(0.1)\n", startup_timeout_s=8, **EXCHANGE)
+    outcome = exchange(found).outcome
+    assert isinstance(outcome, Failed) and "no step within 3 s, in train.py:3" in outcome.message
+
+
+def test_a_script_writes_into_a_copy_of_its_folder(tmp_path: Path) -> None:
+    source = f"import os, signal\nopen('written.txt', 'w').write('x')\nsignal.alarm(0)\n{scripts.LOOP}"
+    row_of(measured(tmp_path, source, **EXCHANGE))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["results", "train.py"]
+    row_of(measured(tmp_path, source, in_place=True, **EXCHANGE))
+    assert (tmp_path / "written.txt").exists()

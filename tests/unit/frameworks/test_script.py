@@ -1,0 +1,132 @@
+"""A script's command, its steps by its optimizers, and the batch that follows from its samples."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaling.errors import UsageError
+from scaling.frameworks.script import command
+from scaling.frameworks.script.steps import REPEATS, REPLACED, Cycle
+from scaling.frameworks.script.watch import first_tensor
+
+
+@pytest.mark.parametrize(
+    ("given_", "target", "is_module", "arguments", "dropped"),
+    [
+        ("train.py --lr 0.1", "train.py", False, ("--lr", "0.1"), ""),
+        ("-m package.train --lr 0.1", "package.train", True, ("--lr", "0.1"), ""),
+        ("python3.11 -u train.py -u", "train.py", False, ("-u",), "python3.11 -u"),
+        ("python -m train --x", "train", True, ("--x",), "python"),
+        ("torchrun --nproc-per-node 8 train.py", "train.py", False, (), "torchrun --nproc-per-node 8"),
+        ("torchrun --standalone --nproc_per_node=8 train.py --a b", "train.py", False, ("--a", "b"), "torchrun"),
+        ("python -m torch.distributed.run --nnodes 2 train.py", "train.py", False, (), "torch.distributed.run"),
+        ("accelerate launch --multi_gpu --num_processes 2 train.py", "train.py", False, (), "accelerate launch"),
+        ("deepspeed --num_gpus=4 train.py --deepspeed c.json", "train.py", False, ("--deepspeed", "c.json"), "d"),
+        ("torchrun --nproc-per-node 2 -m package.train --x", "package.train", True, ("--x",), "torchrun"),
+    ],
+)  # fmt: skip
+def test_a_launcher_in_front_is_dropped(
+    given_: str, target: str, is_module: bool, arguments: tuple[str, ...], dropped: str
+) -> None:
+    found = command.read(given_.split())
+    assert (found.target, found.is_module, found.arguments) == (target, is_module, arguments)
+    assert (dropped in found.notes[0]) if dropped else not found.notes
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "no script follows"),
+        ("python", "no script follows"),
+        ("bash train.sh", "-- bash: neither a Python script nor a known launcher"),
+        ("python -c pass", "-- python -c: write the code into a file"),
+        ("accelerate test", "-- accelerate test: only accelerate launch starts a training"),
+        ("torchrun --no-python train", "only Python scripts are measured"),
+    ],
+)
+def test_what_is_no_script_is_refused_with_what_to_do(words: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        command.read(words.split())
+
+
+def test_a_script_is_read_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
+    with pytest.raises(UsageError, match=r"broken\.py:2: SyntaxError: invalid syntax"):
+        command.parsed("broken.py")
+    with pytest.raises(UsageError, match=r"-- lost\.py: No such file or directory; paths are relative to"):
+        command.parsed("lost.py")
+    with pytest.raises(UsageError, match="a folder; name its script"):
+        command.parsed(".")
+
+
+def test_placeholders_are_replaced_and_other_braces_are_left() -> None:
+    found = command.read(["train.py", "--devices={devices}", "--format={name}", "{out}/x"])
+    assert found.filled({"devices": 8, "out": "/tmp/o"}) == ("--devices=8", "--format={name}", "/tmp/o/x")
+
+
+def test_a_label_fits_into_a_strategys_name() -> None:
+    assert command.plain_name("my train@2.py") == "my-train-2.py"
+    assert command.read(["folder/train.py"]).label == "train.py"
+
+
+# ---------------------------------------------------------------- steps
+
+
+def ends(events: list[int]) -> list[bool]:
+    cycle = Cycle()
+    return [cycle.ends(event) for event in events]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_a_cycle_of_optimizers_ends_one_step_each(size: int) -> None:
+    """A period may itself repeat a shorter one; then that is the step. It may begin with one that ends."""
+    for period in product(range(3), repeat=size):
+        shortest = next(n for n in range(1, size + 1) if size % n == 0 and period == period[:n] * (size // n))
+        cycle = Cycle()
+        found = [cycle.ends(event) for event in period * (3 * REPEATS)]
+        assert cycle.length == shortest, period
+        assert sum(found[-REPEATS * size :]) == REPEATS * size // shortest, period
+
+
+def test_one_optimizer_ends_each_step_once_it_has_repeated() -> None:
+    assert ends([1, 1, 1, 1]) == [False, False, True, True]
+
+
+def test_an_inner_optimizer_that_steps_once_is_forgotten() -> None:
+    assert ends([9, 1, 1, 1, 1]) == [False, False, False, True, True]
+
+
+def test_a_sequence_that_leaves_its_cycle_is_learnt_anew() -> None:
+    cycle = Cycle()
+    for event in (1, 2, 1, 2, 1, 2):
+        cycle.ends(event)
+    assert (cycle.length, cycle.lost) == (2, 0)
+    assert not cycle.ends(2) and cycle.lost == 1
+    assert [cycle.ends(2) for _ in range(REPLACED + 1)][-2:] == [True, True]
+
+
+# ---------------------------------------------------------------- samples
+
+
+class Array:
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.ndim = shape, len(shape)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [Array(8, 3), [Array(8, 3), Array(8)], {"a": "text", "b": (Array(), Array(8))}, ({"x": [Array(8)]}, Array(9))],
+)
+def test_the_first_array_with_a_dimension_has_the_samples(batch: Any) -> None:
+    found = first_tensor(batch)
+    assert found.shape[0] == 8
+
+
+@pytest.mark.parametrize("batch", ["text", 3, None, [], {"a": Array()}])
+def test_a_batch_without_arrays_has_none(batch: Any) -> None:
+    assert first_tensor(batch) is None
