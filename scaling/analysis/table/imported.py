@@ -20,6 +20,7 @@ from math import prod
 
 from msgspec.structs import replace
 
+from scaling.analysis.measured.cell import SUPERLINEAR
 from scaling.analysis.statistics.intervals import Estimate, geometric
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
@@ -40,7 +41,6 @@ NEEDED = {
 # the parallelism of a tool that splits models, whose log does not say it
 UNKNOWN = "unknown"
 STRONG = "strong scaling"
-_SUPERLINEAR = 1.02
 _DEGREE = re.compile(r"([a-z_]+) *= *(\d+)")
 # tensor, pipeline, context, expert: the parallelisms that split a model
 DEGREES = ("tp", "pp", "cp", "ep")
@@ -192,7 +192,7 @@ def _against(cell: Imported, made: Sequence[Imported]) -> Imported:
     speedup = cell.rate.mean / base.rate.mean
     efficiency = speedup * base.world_size / cell.world_size
     cell = replace(cell, speedup=speedup, efficiency=efficiency, base_world_size=base.world_size)
-    if efficiency <= _SUPERLINEAR:
+    if efficiency <= SUPERLINEAR:
         return cell
     above = "above 100 %: the base is slow, its work is another, or memory or caches hold more per device"
     return replace(cell, flags=(*cell.flags, "SUPERLINEAR"), notes=(above, *cell.notes))
