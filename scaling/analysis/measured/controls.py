@@ -362,8 +362,9 @@ class Controls:
 # An honest exchange computes what the plain loop computes at the same batch. The evidence is CPU time on CPUs (it
 # does not grow by waiting), step time elsewhere. Strategies whose ranks update only some parameters are skipped.
 
-# Least part of the plain loop's time; a lower one in every round is reported.
-LEAST_PART = 0.85
+# Least part of the plain loop's time; a lower one in every round is reported. In a single round foreign load on
+# the plain loop's cores alone makes a fifth: that one must be lower.
+LEAST_PART, LEAST_PART_OF_ONE = 0.85, 0.65
 # CPU time below this part of a step is not computing (a scripted step sleeps).
 LEAST_BUSY = 0.2
 
@@ -382,7 +383,7 @@ def _said(cell: Cell, controls: Controls) -> str:
     if not cell.devices <= alone.whole.devices:
         return ""
     parts = list(_of_cpu_time(cell, controls) if on_cpu else _of_step_time(cell, controls))
-    if not parts or max(parts) >= LEAST_PART:
+    if not parts or max(parts) >= (LEAST_PART if len(parts) > 1 else LEAST_PART_OF_ONE):
         return ""
     what = "CPU time of a step" if on_cpu else "time of a step"
     return (
