@@ -107,7 +107,8 @@ class JaxRank(Rank):
     def _configure(self) -> None:
         """Configure before JAX's first operation. Without asynchronous dispatch a step on CPU ends in its call."""
         for name, value in OURS.items():
-            jax.config.update(name, value)
+            if getattr(jax.config, name) != value:  # the number of devices cannot be set again
+                jax.config.update(name, value)
         jax.config.update("jax_platforms", "cuda" if self.cuda else "cpu")
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         jax.config.update("jax_default_matmul_precision", MATMULS.get(self.task.point.workload.precision))
