@@ -49,8 +49,10 @@ devices = 4
 per_hour = { on_demand = 12.24 }
 network = "tcp:10"
 """
-# Those of a lab and of launch/ run in tests/system, ranks started by hand in test_zmq.py.
-ELSEWHERE = re.compile(r"--rank R|scaling lab|scaling\.tools\.lab|\./launch/(?:install|local|test)\b")
+# Labs and launch/ run in tests/system, ranks by hand in test_zmq.py, scripts in tests/frameworks/script.
+ELSEWHERE = re.compile(
+    r"--rank R| -- train\.py|scaling lab|scaling\.tools\.lab|\./launch/(?:install|local|test)\b"
+)
 COMMANDS = [one for one in documented.commands() if not ELSEWHERE.search(one.line)]
 
 

