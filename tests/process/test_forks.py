@@ -73,7 +73,7 @@ def test_it_has_what_its_task_says_and_nothing_of_the_server_or_of_others(
         # libffi keeps a descriptor of /proc, newer ones of itself
         own = {fd: at for fd, at in one.fds.items() if not at.startswith("/proc") and "/libffi." not in at}
         pipes = {target for target in own.values() if target.startswith("pipe:")}
-        assert sorted(own.values()) == sorted([task.log, task.log, *pipes]), own
+        assert sorted(own.values()) == sorted(["/dev/null", task.log, task.log, *pipes]), own
         assert len(pipes) == 2
     assert len({target for one in told for target in one.fds.values() if target.startswith("pipe:")}) == 6
     own_words = (CHILD_MARK, "SCALING_EVENTS_FD")
