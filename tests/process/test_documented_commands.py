@@ -22,7 +22,15 @@ REFERRED = (
     "certify --results made$$ && python -m scaling report made$$/*-certify --format reference -o like.toml && "
     "mpirun -np 16 python -m scaling certify --reference like.toml"
 )
+SIGNED = (
+    "mpirun -np 16 python -m scaling certify --sign certifier --archive signed.tgz && "
+    "python -m scaling report signed.tgz --signed-by allowed"
+)
+KEYS = (
+    """ssh-keygen -q -t ed25519 -f certifier -N ''; echo "certifier@example.org $(cat certifier.pub)" > allowed"""
+)
 SUBSTITUTES = {
+    "python -m scaling report FILE.tgz --signed-by allowed": SIGNED,
     "certify --reference reference.toml": REFERRED,
     "certify --reference h200": REFERRED,
     "--for 2h": "--for 1s",
@@ -84,7 +92,11 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("BASE", "NEW", *(f"{side}{number}" for side in ("BASE", "NEW") for number in (1, 2, 3))):
         compared_runs.on_disk(folder / name, without_noise())
     scripted_records.written(folder / "MEASURED", predicted_runs.large())
+    (folder / "results-main").mkdir()
+    for number in range(5):
+        compared_runs.on_disk(folder / "results-main" / f"run{number}", without_noise())
     for line in (
+        *([KEYS] if shutil.which("ssh-keygen") else []),
         "mpirun -np 16 python -m scaling.run && mv results/* RUN",
         "mpirun -np 16 python -m scaling check --json > check.json",
     ):
@@ -97,6 +109,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_it_runs(command: Command, clone: Path) -> None:
     line = command.line
+    if re.search(r"--sign\b|--signed-by", line) and not shutil.which("ssh-keygen"):
+        pytest.skip("no ssh-keygen")
     for placeholder, substitute in SUBSTITUTES.items():
         line = line.replace(placeholder, substitute)
     done = shell(line, clone)
