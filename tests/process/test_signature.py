@@ -107,8 +107,8 @@ def test_an_archive_of_other_records_is_without_the_signature(
 def forge(run: Path) -> None:
     file = run / "run.jsonl"
     text = file.read_text()
-    assert '"minutes":15' in text
-    file.write_text(text.replace('"minutes":15', '"minutes":16', 1))
+    assert '"minutes":30' in text
+    file.write_text(text.replace('"minutes":30', '"minutes":16', 1))
 
 
 def forge_a_record(run: Path) -> None:
