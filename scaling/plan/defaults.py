@@ -21,12 +21,12 @@ from scaling.workloads import models, walk
 PACE_SIDE_BY_SIDE = (6, None, 0.1)
 # Windows of frameworks that run ahead: the end of a window empties their queue, a large part of a short window.
 WINDOW_OF_QUEUES_S = 0.3
-# Many points estimate their noise together: five rounds detect 5 % between two of eight exchanges in 81 % of
-# tables (python -m tests.bench.comparisons).
+# Five rounds detect 5 % between two of eight exchanges in 73 to 79 % of tables, six in 92 to 94 %
+# (python -m tests.bench.comparisons); many points take long.
 MANY_POINTS, ROUNDS_OF_MANY_POINTS = 20, 5
 # On GPUs starts differ by 0.1 to 0.5 % and windows by less (H200): few windows for each start. With a standard
 # deviation of 0.26 % between starts, the mean interval (95 %, Student) of two points is ± 0.54 % after four rounds
-# and ± 0.81 % after three. Three rounds of many points give ± 0.45 %: they estimate the deviation together.
+# and ± 0.81 % after three, which many points have.
 PACE_OF_GPUS_IN_TURNS = (3, 3, 0.3)
 FEW_POINTS, ROUNDS_OF_FEW_POINTS = 4, 4
 # Points that take turns have TURNS_S of windows each in a round, between FEWEST_TURNS and MOST_TURNS of them.
