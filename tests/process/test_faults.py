@@ -294,7 +294,6 @@ def test_what_servers_used_of_the_cpu_is_in_the_record(tmp_path: Path) -> None:
 TOLD = {
     "null": "embedded null byte",
     "bytes": "strategy tests.support.faulty:bytes: bytes_per_step() is of a wrong type: Expected `array | null`",
-    "memory": "FakeTrainer.peak_memory_bytes() is of a wrong type: Expected `int`, got `float`",
     "notes": "FakeTrainer.notes is of a wrong type: Expected `array`, got `str`",
     "exits": "SystemExit",
     "announces": "tests.support.faulty:announces: announce() is of a wrong type: Expected `str`, got `int`",
@@ -316,7 +315,16 @@ def test_a_wrong_answer_costs_its_point_alone(tmp_path: Path) -> None:
     assert isinstance(found.pop("fake:a"), Finished)
     assert found.keys() == names.keys()
     for name, outcome in found.items():
-        assert isinstance(outcome, Failed) and names[name] in outcome.message, outcome
+        assert isinstance(outcome, Failed) and names[name] in outcome.message, (name, outcome)
+    nothing_left()
+
+
+def test_a_wrong_answer_after_the_last_window_costs_a_note(tmp_path: Path) -> None:
+    run = Launch(1, real=True).sweep(tmp_path, strategy=[f"{faulty.MODULE}:memory"], world_sizes=[1], **QUICK)
+    (record,) = run.of(size=1)
+    assert isinstance(record.outcome, Finished)
+    told = "FakeTrainer.peak_memory_bytes() is of a wrong type: Expected `int`, got `float`"
+    assert any(told in warning.text for warning in record.warnings), record.warnings
     nothing_left()
 
 

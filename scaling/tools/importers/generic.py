@@ -83,6 +83,7 @@ _UNIT = r"(?:images?|imgs?|samples?|seq(?:uence)?s?|tok(?:en)?s?|examples?|items
 _RATES = (
     re.compile(
         rf"(?<![\w.])(\d[\d,]*(?:\.\d+)?[kKMG]?) ?({_UNIT} ?/ ?s(?:ec(?:ond)?)?\b|m?s ?/ ?(?:it|step)\b)"
+        r"(?!['\"]?\]?\s*[:=]\s*['\"]?\d)"
     ),
     re.compile(
         rf"(\b[\w/.]*(?:throughput|speed|tps|wps|ips|{_UNIT}[_/]?(?:per)?[_/]?s(?:ec(?:ond)?)?)"

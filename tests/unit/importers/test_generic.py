@@ -102,6 +102,14 @@ def test_an_unknown_log_is_answered_with_its_lines_and_a_command_that_reads_it(
     assert only_row(log, given(form)).rate == 10000
 
 
+def test_a_number_before_a_unit_with_a_value_of_its_own_is_no_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = written(tmp_path, "".join(f"iter {step} loss 3.21 tok/s: 1000\n" for step in range(4)))
+    assert command.main([str(log), "-o", str(tmp_path / "run")]) == 2
+    assert r"--rate 'tok/s: +([\d.,]+)' --unit tokens" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------- tables
 
 CSV = "N,rate,unit,batch,model,precision\n1,100,images/s,32,rn50,fp16\n8,720,images/s,32,rn50,fp16\n"
