@@ -12,6 +12,7 @@ from math import isfinite, isnan
 from typing import get_args
 
 from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.catalogue import unclaimed
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
 from scaling.records.point import Record
@@ -140,7 +141,7 @@ def _of_work(row: Row) -> dict[str, str]:
 
 
 def _of_row(row: Row, labels: dict[str, str]) -> Iterator[Sample]:
-    claims = not row.learnt_less
+    claims = not unclaimed(row)
     yield from _estimated("scaling_efficiency", RATIO, row.efficiency if claims else None, labels)
     yield from _estimated("scaling_speedup", RATIO, row.speedup if claims else None, labels)
     yield from _estimated("scaling", RATE, row.samples_per_s, labels)

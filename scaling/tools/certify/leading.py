@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from math import log, sqrt
+from collections.abc import Iterator
+from math import log
 from pathlib import Path
-from statistics import median
 from typing import get_args
 
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.intervals import of_estimate, quantile
+from scaling.analysis.statistics.intervals import of_estimate
 from scaling.analysis.statistics.sequential import ERROR, FIRST_ROUNDS
 from scaling.analysis.table.analyse import kept, rows
 from scaling.analysis.table.footnotes import slow_ranks
@@ -47,8 +46,6 @@ LINKS_S = 11.0
 # Topics of the preflight that name a link or a node which slows the others. A device below the others does not end
 # the search: a healthy one may be.
 SLOW = ("bandwidth", "latency")
-# Standard deviation of healthy devices of one kind, and the weight of this assumption in degrees of freedom.
-PRIOR_SD, PRIOR_DF = 0.012, 3.0
 # The topic of other programs: they may be the reason, but do not end the search for it.
 BUSY = "load"
 EXIT_CODES: dict[CertificateResult, int] = {PASS: 0, FAIL: 1, NO_VERDICT: 3}
@@ -273,8 +270,7 @@ class Judge:
             if not rates or quantity.field not in known:
                 continue
             typical = known[quantity.field]
-            df, tests = PRIOR_DF + len(rates) / 2, len(rates) * len(devices.QUANTITIES)
-            beyond = quantile(df, 1 - 2 * ERROR / tests) * _spread([log(rate) for rate in rates.values()], df)
+            beyond = devices.spread_of(list(rates.values()))
             for one, rate in rates.items():
                 if log(rate / typical) < log(self._asked.line) - beyond:
                     below = f"{100 * (1 - rate / typical):.0f} % below the reference"
@@ -294,10 +290,3 @@ class Judge:
             search.run()
         named = f"slow node: {', '.join(search.blamed)}" if search.blamed else "no single node is slow"
         return f"{named} (python -m scaling report {opened.folder})"
-
-
-def _spread(logs: Sequence[float], df: float) -> float:
-    """Return the robust standard deviation of devices (MAD), moderated by PRIOR_SD."""
-    middle = median(logs)
-    own = 1.4826 * median(abs(one - middle) for one in logs) * (1 + 2.5 / len(logs))
-    return sqrt((PRIOR_DF * PRIOR_SD**2 + (df - PRIOR_DF) * own**2) / df)

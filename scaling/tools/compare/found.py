@@ -12,6 +12,7 @@ import msgspec
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import EXPECTED, HOSTS, VERSIONS, differing, join, rows
+from scaling.analysis.table.catalogue import unclaimed
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
 from scaling.records.point import Hardware, Placement, Record, ServerHosts, Workload
@@ -166,8 +167,15 @@ def cost(estimates: Mapping[int, Estimate], currency: str) -> Metric:
 
 
 METRICS: Mapping[Name, Metric] = {
-    "efficiency": Metric(name="efficiency", title="efficiency", of=lambda row: row.efficiency, unit="%"),
-    "speedup": Metric(name="speedup", title="speedup", of=lambda row: row.speedup, unit=""),
+    "efficiency": Metric(
+        name="efficiency",
+        title="efficiency",
+        of=lambda row: None if unclaimed(row) else row.efficiency,
+        unit="%",
+    ),
+    "speedup": Metric(
+        name="speedup", title="speedup", of=lambda row: None if unclaimed(row) else row.speedup, unit=""
+    ),
     "samples_per_s": Metric(
         name="samples_per_s",
         title="samples/s",

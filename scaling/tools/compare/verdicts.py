@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 
 from scaling.analysis.statistics import intervals
 from scaling.analysis.statistics.intervals import Difference, Estimate, geometric, interval
-from scaling.analysis.table.catalogue import unranked_marks
+from scaling.analysis.table.catalogue import unclaimed, unranked_marks
 from scaling.analysis.table.rows import Row
 from scaling.records.point import Hardware, Placement, Workload
 from scaling.report import labels
@@ -220,10 +220,14 @@ def _standing(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
     if before != after:
         return "mended", f"was {' '.join(state for state in before if state not in after)}"
     if not _estimates(pair.base, rule):
-        return "cannot tell", f"the base claims no {rule.metric.title} here"
+        return "cannot tell", f"the base claims no {rule.metric.title} here{_unclaimed(pair.base)}"
     if not _estimates(pair.new, rule):  # a loss, so that the gate detects it
-        return "newly unknown", f"the new runs claim no {rule.metric.title} here"
+        return "newly unknown", f"the new runs claim no {rule.metric.title} here{_unclaimed(pair.new)}"
     return "same", ""
+
+
+def _unclaimed(rows: Sequence[Row]) -> str:
+    return next((f": {why}" for row in rows if (why := unclaimed(row))), "")
 
 
 def _incomparable(pair: Pair, rule: Rule) -> str:

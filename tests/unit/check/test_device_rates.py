@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import msgspec
@@ -90,38 +91,48 @@ def test_sound_devices_have_no_outlier() -> None:
 
 
 def test_one_slow_device_of_eight() -> None:
-    rates = [on_gpu(number, of_sound=0.93 if number == 5 else 1) for number in range(8)]
+    rates = [on_gpu(number, of_sound=0.87 if number == 5 else 1) for number in range(8)]
     (one,) = outliers(rates)
     assert (one.device, one.quantity.field, one.among) == (rates[5], "matrix_flops_per_s", 8)
-    assert one.usual == SOUND["matrix_flops_per_s"] and one.below == pytest.approx(0.07)
+    assert one.usual == SOUND["matrix_flops_per_s"] and one.below == pytest.approx(0.13)
 
 
 def test_the_worst_is_first_and_every_slow_rate_is_told() -> None:
-    rates = [on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.9, samples_per_s=1375.0), on_gpu(3, of_sound=0.8)]
-    assert slow(rates) == [(2, "training step", 0.5), (3, "matrix product", 0.2), (2, "matrix product", 0.1)]
+    rates = [on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.8, samples_per_s=1375.0), on_gpu(3, of_sound=0.7)]
+    assert slow(rates) == [(2, "training step", 0.5), (3, "matrix product", 0.3), (2, "matrix product", 0.2)]
 
 
-def test_five_per_cent_is_slow_and_less_is_not() -> None:
-    rates = [on_gpu(number, samples_per_s=1000.0) for number in range(3)]
-    assert slow([*rates, on_gpu(3, samples_per_s=951.0)]) == []
-    assert slow([*rates, on_gpu(3, samples_per_s=950.0)]) == [(3, "training step", 0.05)]
-    assert [one.device.launch_rank for one in outliers([*rates, on_gpu(3, samples_per_s=951.0)], least=0.01)] == [
-        3
-    ]
+def test_five_per_cent_is_slow_among_many_alike_and_less_is_not() -> None:
+    rates = [on_gpu(number, samples_per_s=1000.0) for number in range(199)]
+    assert slow([*rates, on_gpu(199, samples_per_s=951.0)]) == []
+    assert slow([*rates, on_gpu(199, samples_per_s=950.0)]) == [(199, "training step", 0.05)]
+
+
+@pytest.mark.parametrize("count", [2, 4, 16])
+@pytest.mark.parametrize("sd", [0.01, 0.02, 0.03])
+def test_healthy_devices_are_named_in_one_check_of_a_hundred(count: int, sd: float) -> None:
+    dice, named = Random(count), 0
+    for _ in range(300):
+        varied = [
+            replace(on_gpu(number), **{name: rate * dice.lognormvariate(0, sd) for name, rate in SOUND.items()})
+            for number in range(count)
+        ]
+        named += bool(outliers(varied))
+    assert named <= 8  # 3 are meant; more than 8 in 300 has a chance of 0.4 %
 
 
 def test_of_two_devices_the_slower_is_held_against_the_faster() -> None:
-    assert slow([on_gpu(0, of_sound=0.9), on_gpu(1)]) == [(0, "matrix product", 0.1)]
+    assert slow([on_gpu(0, of_sound=0.8), on_gpu(1)]) == [(0, "matrix product", 0.2)]
 
 
 def test_a_slow_half_is_named() -> None:
-    rates = [on_gpu(number, of_sound=0.9 if number < 4 else 1) for number in range(8)]
+    rates = [on_gpu(number, of_sound=0.85 if number < 4 else 1) for number in range(8)]
     assert [one.device.launch_rank for one in outliers(rates)] == [0, 1, 2, 3]
 
 
 def test_devices_are_compared_among_their_kind() -> None:
-    mixed = [on_gpu(0), on_gpu(1), on_gpu(2, name=A100, of_sound=0.3), on_gpu(3, name=A100, of_sound=0.27)]
-    assert slow([*mixed, on_cpus(4)]) == [(3, "matrix product", 0.1)]
+    mixed = [on_gpu(0), on_gpu(1), on_gpu(2, name=A100, of_sound=0.3), on_gpu(3, name=A100, of_sound=0.24)]
+    assert slow([*mixed, on_cpus(4)]) == [(3, "matrix product", 0.2)]
     assert slow([on_cpus(0), on_cpus(1, 40e9, cpus=(2,))]) == []  # half of the cores
 
 
@@ -145,13 +156,21 @@ def test_sound_devices_and_the_vendor_s_peak_are_one_line() -> None:
 
 
 def test_a_slow_device_is_named_with_host_index_and_serial() -> None:
-    (verdict,) = judged([on_gpu(number, of_sound=0.93 if number == 13 else 1) for number in range(16)])
+    (verdict,) = judged([on_gpu(number, of_sound=0.88 if number == 13 else 1) for number in range(16)])
     assert (verdict.level, verdict.topic) == ("warning", "device rates")
     assert verdict.text == (
-        "node2 GPU 5 (serial 16549220013): matrix product 712 TFLOP/s, 7.0 % below the median of 16, 766 TFLOP/s "
+        "node2 GPU 5 (serial 16549220013): matrix product 674 TFLOP/s, 12.0 % below the median of 16, 766 TFLOP/s "
         "(77 % of 989.5 TFLOP/s)"
     )
     assert verdict.mend.startswith("on node2: nvidia-smi -i 5 -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER ")
+
+
+def test_the_lowest_device_within_the_spread_of_healthy_ones_is_told_and_no_warning() -> None:
+    (verdict,) = judged([on_gpu(number, of_sound=0.93 if number == 13 else 1) for number in range(16)])
+    assert verdict.level == "ok" and verdict.text.endswith(
+        "; lowest: node2 GPU 5 (serial 16549220013): matrix product 712 TFLOP/s, 7.0 % below the median of 16, "
+        "766 TFLOP/s (77 % of 989.5 TFLOP/s) (healthy devices differ by up to 8 %)"
+    )
 
 
 def test_slow_transfers_alone_point_at_pcie() -> None:
@@ -179,7 +198,7 @@ def test_slow_cores() -> None:
 
 
 def test_a_device_that_fails_is_an_error_and_the_others_are_still_judged() -> None:
-    error, warning = judged([on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.9), failed_gpu(3)])
+    error, warning = judged([on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.8), failed_gpu(3)])
     assert (error.level, warning.level) == ("error", "warning")
     assert (
         error.text == "a device alone fails: no answer within 30 s on node1 GPU 3 (serial 16549220003) of rank 3"

@@ -16,7 +16,7 @@ from scaling.records.run import PointRecord
 from scaling.tools.compare import verdicts
 from scaling.tools.compare.found import METRICS, Cell, Name, packages
 from scaling.tools.compare.verdicts import Rule
-from tests.support.compared_runs import Rows, is_red, launch, share_red, side, without_noise
+from tests.support.compared_runs import SOLO_S, Rows, is_red, launch, share_red, side, without_noise
 from tests.support.points import changed
 from tests.support.scripted_records import carried, close, failed, point, record, sweep
 from tests.support.simulated_gates import Gate, moved, pool
@@ -233,6 +233,11 @@ def by_another_card(records: Sequence[PointRecord], card: str = "eth1") -> list[
     return of(2, lambda one: carried(record(one.point, 0.103, hosts=("node1", "node2")), card), records)
 
 
+def superlinear(records: Sequence[PointRecord]) -> list[PointRecord]:
+    """Its plain loop took twice as long: the base is wrong, not the exchange better."""
+    return [record(one.point, 2 * SOLO_S) if one.point.kind == "solo" else one for one in records]
+
+
 FINE = noisy(1, interconnect="ib0")
 
 
@@ -249,6 +254,8 @@ FINE = noisy(1, interconnect="ib0")
         (by_another_card(FINE, "ib0"), by_another_card(FINE), "newly mislabelled", True),
         (by_another_card(FINE), by_another_card(FINE), "same", False),
         (FINE, [one for one in FINE if one.point.kind != "solo"], "newly unknown", True),
+        (FINE, superlinear(FINE), "newly unknown", True),
+        (superlinear(FINE), FINE, "cannot tell", False),
     ],
 )
 def test_what_no_test_is_needed_for(

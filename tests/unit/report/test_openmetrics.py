@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis.table.catalogue import unclaimed
 from scaling.errors import UsageError
 from scaling.records.run import Header, ImportedRow, PointRecord
 from scaling.report import __main__ as command
@@ -72,7 +73,7 @@ def test_both_formats_take_every_run(scene: str) -> None:
     found = values(render(material))
     assert len(of(found, "scaling_run_timestamp_seconds")) == 1
     assert len(of(found, "scaling_point_failed")) == len(material.rows)
-    claimed = [row for row in material.rows if row.efficiency and not row.learnt_less]
+    claimed = [row for row in material.rows if not unclaimed(row)]
     assert sorted(of(found, "scaling_efficiency_ratio")) == pytest.approx(
         sorted(row.efficiency.mean for row in claimed if row.efficiency)
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
+from math import expm1, log, sqrt
 from statistics import median_high
 from typing import NamedTuple, TypeVar
 
+from scaling.analysis.statistics.intervals import quantile
 from scaling.analysis.table.cell_rows import peak_tflops
 from scaling.records.host import Gpu, GpuHealth
 from scaling.records.task import DeviceRates
@@ -337,6 +339,11 @@ def _strangers(every: tuple[Gpu, ...]) -> list[str]:
 
 TOPIC = "device rates"
 LEAST = 0.05
+# A healthy device is named in this share of checks, over all devices of its kind and all quantities.
+ERROR = 0.01
+# Standard deviation of healthy devices of one kind, as a fraction, and the weight of this assumption in degrees of
+# freedom. GPUs of one kind vary by 8 % on average, 22 % at most (arXiv:2208.11035).
+PRIOR_SD, PRIOR_DF = 0.024, 8.0
 
 
 class Quantity(NamedTuple):
@@ -374,7 +381,7 @@ class Outlier(NamedTuple):
     """A device that is slow in one respect. `below`: the fraction of `usual` that it lacks, 0.07 for 7 %.
 
     `usual` is the median of the `among` devices of its kind; of an even number the higher middle one, so of two
-    devices the faster one.
+    devices the faster one. `spread`: see `spread_of`.
     """
 
     device: DeviceRates
@@ -383,21 +390,42 @@ class Outlier(NamedTuple):
     usual: float
     among: int
     below: float
+    spread: float
 
 
-def outliers(rates: Iterable[DeviceRates], least: float = LEAST) -> list[Outlier]:
-    """Return the rates that are at least this fraction below the median of devices of one kind, the worst first. A
-    device occurs once for each quantity in which it is slow."""
-    found = [outlier for like in by_kind(rates) for quantity in QUANTITIES for outlier in _below(like, quantity)]
-    slow = [outlier for outlier in found if outlier.below >= least]
+def outliers(rates: Iterable[DeviceRates]) -> list[Outlier]:
+    """Return the rates that are LEAST or more below the median of devices of one kind, and further than healthy
+    devices differ, the worst first. A device occurs once for each quantity in which it is slow."""
+    slow = [one for one in lowest(rates) if one.below >= -expm1(-one.spread)]
     return sorted(slow, key=lambda outlier: outlier.below, reverse=True)
+
+
+def lowest(rates: Iterable[DeviceRates]) -> list[Outlier]:
+    """Return the rates that are LEAST or more below the median of devices of one kind."""
+    found = [outlier for like in by_kind(rates) for quantity in QUANTITIES for outlier in _below(like, quantity)]
+    return [outlier for outlier in found if outlier.below >= LEAST]
 
 
 def _below(like: Sequence[DeviceRates], quantity: Quantity) -> Iterator[Outlier]:
     known = [(one, rate) for one in like if (rate := quantity.of(one))]
-    usual = median_high([rate for _, rate in known] or [0.0])
+    if not known:
+        return
+    usual, spread = median_high([rate for _, rate in known]), spread_of([rate for _, rate in known])
     for one, rate in known:
-        yield Outlier(one, quantity, rate, usual, len(known), below=1 - rate / usual)
+        yield Outlier(one, quantity, rate, usual, len(known), below=1 - rate / usual, spread=spread)
+
+
+def spread_of(rates: Sequence[float]) -> float:
+    """Return how far below the median a healthy device may be, as a difference of logarithms.
+
+    The variance is that of the devices above the median, which slow ones do not widen, moderated by PRIOR_SD; the
+    quantile is Student's, by Bonferroni over devices and quantities.
+    """
+    usual = median_high(rates)
+    above = sorted(log(rate / usual) ** 2 for rate in rates if rate >= usual)[1:]
+    df = PRIOR_DF + len(above) / 2
+    variance = (PRIOR_DF * PRIOR_SD**2 + sum(above) / 2) / df * (2 if len(rates) == 2 else 1)
+    return quantile(df, 1 - 2 * ERROR / (len(rates) * len(QUANTITIES))) * sqrt(variance)
 
 
 def by_kind(rates: Iterable[DeviceRates]) -> list[list[DeviceRates]]:
@@ -423,7 +451,14 @@ def device_rates(facts: Facts) -> Iterator[Verdict]:
     slow = list(_slow(outliers(rates)))
     yield from slow
     if not failed and not slow and (kinds := by_kind(rates)):
-        yield ok(TOPIC, "; ".join(map(_summary, kinds)))
+        yield ok(TOPIC, "; ".join((*map(_summary, kinds), *_lowest(lowest(rates)))))
+
+
+def _lowest(found: Sequence[Outlier]) -> Iterator[str]:
+    if found:
+        one = max(found, key=lambda outlier: outlier.below)
+        limit = f"healthy devices differ by up to {-100 * expm1(-one.spread):.0f} %"
+        yield f"lowest: {one.device.place}: {_lack(one)} ({limit})"
 
 
 def _slow(found: Iterable[Outlier]) -> Iterator[Verdict]:
