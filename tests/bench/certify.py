@@ -117,6 +117,10 @@ def slow_device(devices: int) -> float:
                 device="cuda",
                 name="GPU",
                 matrix_flops_per_s=rng.lognormvariate(0, DEVICE_SD) * ((1 - SLOW_DEVICE) if rank == slow else 1.0),
+                copy_bytes_per_s=rng.lognormvariate(0, DEVICE_SD),
+                to_device_bytes_per_s=rng.lognormvariate(0, DEVICE_SD),
+                from_device_bytes_per_s=rng.lognormvariate(0, DEVICE_SD),
+                samples_per_s=rng.lognormvariate(0, DEVICE_SD),
             )
             for rank in range(devices)
         ]

@@ -265,14 +265,12 @@ class Judge:
         A healthy device is named in 1 % of runs at most, over all devices and quantities (Bonferroni).
         """
         known = self._asked.reference.devices if self._asked.reference else {}
-        for quantity in devices.QUANTITIES:
-            rates = {one: rate for one in self._devices if (rate := quantity.of(one)) is not None}
-            if not rates or quantity.field not in known:
+        for quantity, beyond in devices.spreads(self._devices).items():
+            if (typical := known.get(quantity.field)) is None:
                 continue
-            typical = known[quantity.field]
-            beyond = devices.spread_of(list(rates.values()))
-            for one, rate in rates.items():
-                if log(rate / typical) < log(self._asked.line) - beyond:
+            for one in self._devices:
+                rate = quantity.of(one)
+                if rate and log(rate / typical) < log(self._asked.line) - beyond:
                     below = f"{100 * (1 - rate / typical):.0f} % below the reference"
                     yield f"{devices.TOPIC}: {one.place}: {quantity.name} {below}"
 

@@ -166,10 +166,10 @@ def test_a_slow_device_is_named_with_host_index_and_serial() -> None:
 
 
 def test_the_lowest_device_within_the_spread_of_healthy_ones_is_told_and_no_warning() -> None:
-    (verdict,) = judged([on_gpu(number, of_sound=0.93 if number == 13 else 1) for number in range(16)])
+    (verdict,) = judged([on_gpu(number, of_sound=0.93 if number == 2 else 1) for number in range(4)])
     assert verdict.level == "ok" and verdict.text.endswith(
-        "; lowest: node2 GPU 5 (serial 16549220013): matrix product 712 TFLOP/s, 7.0 % below the median of 16, "
-        "766 TFLOP/s (77 % of 989.5 TFLOP/s) (healthy devices differ by up to 8 %)"
+        "; lowest: node1 GPU 2 (serial 16549220002): matrix product 712 TFLOP/s, 7.0 % below the median of 4, "
+        "766 TFLOP/s (77 % of 989.5 TFLOP/s) (healthy devices differ by up to 9 %)"
     )
 
 
@@ -190,9 +190,9 @@ def test_many_slow_devices_are_five_lines() -> None:
 
 
 def test_slow_cores() -> None:
-    (verdict,) = judged([on_cpus(0), on_cpus(1, 80e9)])
+    (verdict,) = judged([on_cpus(0), on_cpus(1, 76e9)])
     assert verdict.text == (
-        "node1 CPUs 2-3: matrix product 0.0800 TFLOP/s, 15.8 % below the other one's, 0.0950 TFLOP/s"
+        "node1 CPUs 2-3: matrix product 0.0760 TFLOP/s, 20.0 % below the other one's, 0.0950 TFLOP/s"
     )
     assert "cpupower" in verdict.mend and "nvidia" not in verdict.mend
 

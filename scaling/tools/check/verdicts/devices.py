@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from math import expm1, log, sqrt
-from statistics import median_high
+from statistics import fmean, median_high
 from typing import NamedTuple, TypeVar
 
 from scaling.analysis.statistics.intervals import quantile
@@ -342,8 +342,9 @@ LEAST = 0.05
 # A healthy device is named in this share of checks, over all devices of its kind and all quantities.
 ERROR = 0.01
 # Standard deviation of healthy devices of one kind, as a fraction, and the weight of this assumption in degrees of
-# freedom. GPUs of one kind vary by 8 % on average, 22 % at most (arXiv:2208.11035).
-PRIOR_SD, PRIOR_DF = 0.024, 8.0
+# freedom. GPUs of one kind vary by 8 % on average, 22 % at most (arXiv:2208.11035). The spread of all quantities
+# together has a weight for the spread of each.
+PRIOR_SD, PRIOR_DF, TOGETHER_DF = 0.024, 3.0, 6.0
 
 
 class Quantity(NamedTuple):
@@ -381,7 +382,7 @@ class Outlier(NamedTuple):
     """A device that is slow in one respect. `below`: the fraction of `usual` that it lacks, 0.07 for 7 %.
 
     `usual` is the median of the `among` devices of its kind; of an even number the higher middle one, so of two
-    devices the faster one. `spread`: see `spread_of`.
+    devices the faster one. `spread`: see `spreads`.
     """
 
     device: DeviceRates
@@ -402,30 +403,39 @@ def outliers(rates: Iterable[DeviceRates]) -> list[Outlier]:
 
 def lowest(rates: Iterable[DeviceRates]) -> list[Outlier]:
     """Return the rates that are LEAST or more below the median of devices of one kind."""
-    found = [outlier for like in by_kind(rates) for quantity in QUANTITIES for outlier in _below(like, quantity)]
+    found = [outlier for like in by_kind(rates) for outlier in _below(like)]
     return [outlier for outlier in found if outlier.below >= LEAST]
 
 
-def _below(like: Sequence[DeviceRates], quantity: Quantity) -> Iterator[Outlier]:
-    known = [(one, rate) for one in like if (rate := quantity.of(one))]
-    if not known:
-        return
-    usual, spread = median_high([rate for _, rate in known]), spread_of([rate for _, rate in known])
-    for one, rate in known:
-        yield Outlier(one, quantity, rate, usual, len(known), below=1 - rate / usual, spread=spread)
+def _below(like: Sequence[DeviceRates]) -> Iterator[Outlier]:
+    for quantity, spread in spreads(like).items():
+        known = [(one, rate) for one in like if (rate := quantity.of(one))]
+        usual = median_high([rate for _, rate in known])
+        for one, rate in known:
+            yield Outlier(one, quantity, rate, usual, len(known), below=1 - rate / usual, spread=spread)
 
 
-def spread_of(rates: Sequence[float]) -> float:
-    """Return how far below the median a healthy device may be, as a difference of logarithms.
+def spreads(like: Sequence[DeviceRates]) -> dict[Quantity, float]:
+    """Return how far below the median a healthy device may be, a difference of logarithms, by measured quantity.
 
-    The variance is that of the devices above the median, which slow ones do not widen, moderated by PRIOR_SD; the
-    quantile is Student's, by Bonferroni over devices and quantities.
+    The variance is that of the devices above the median, which slow ones do not widen, moderated by that of all
+    quantities (Smyth 2004), which PRIOR_SD moderates. The quantile is Student's, by Bonferroni over devices and
+    quantities.
     """
-    usual = median_high(rates)
-    above = sorted(log(rate / usual) ** 2 for rate in rates if rate >= usual)[1:]
-    df = PRIOR_DF + len(above) / 2
-    variance = (PRIOR_DF * PRIOR_SD**2 + sum(above) / 2) / df * (2 if len(rates) == 2 else 1)
-    return quantile(df, 1 - 2 * ERROR / (len(rates) * len(QUANTITIES))) * sqrt(variance)
+    squares: dict[Quantity, list[float]] = {}
+    for quantity in QUANTITIES:
+        if rates := sorted(rate for one in like if (rate := quantity.of(one))):
+            middle = len(rates) // 2
+            squares[quantity] = [log(rate / rates[middle]) ** 2 for rate in rates[middle + 1 :]]
+    every = [square for own in squares.values() for square in own]
+    together = (PRIOR_DF * PRIOR_SD**2 + sum(every) / 2) / (PRIOR_DF + len(every) / 2)
+    found = {}
+    for quantity, own in squares.items():
+        df = TOGETHER_DF + len(own) / 2
+        variance = max((TOGETHER_DF * together + sum(own) / 2) / df, fmean(own or [0.0]))
+        of_two = 2 if len(like) == 2 else 1
+        found[quantity] = quantile(df, 1 - 2 * ERROR / (len(like) * len(squares))) * sqrt(of_two * variance)
+    return found
 
 
 def by_kind(rates: Iterable[DeviceRates]) -> list[list[DeviceRates]]:
