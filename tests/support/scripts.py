@@ -70,6 +70,32 @@ while done < args.steps:
         optimizer.step()
         done += 1
 """
+# As DLRM: each rank has embeddings of its own, two parts of the model are replicated, and the script splits the
+# batch that all ranks read.
+PARTS = """
+import os
+
+import torch
+from torch import distributed, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+data = TensorDataset(torch.randn(20000, 32), torch.randint(0, 100, (20000,)), torch.randint(0, 4, (20000,)))
+torch.manual_seed(0)
+below, above = nn.Linear(32, 64), nn.Linear(64, 4)
+torch.manual_seed(rank)
+table = nn.Embedding(100, 64)
+optimizer = torch.optim.SGD([*below.parameters(), *above.parameters(), *table.parameters()], lr=0.1)
+if "RANK" in os.environ:
+    distributed.init_process_group("gloo")
+    below, above = nn.parallel.DistributedDataParallel(below), nn.parallel.DistributedDataParallel(above)
+for epoch in range(1000):
+    for x, row, y in DataLoader(data, batch_size=32):
+        x, row, y = (each.chunk(size)[rank] for each in (x, row, y))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(above(below(x) + table(row)), y).backward()
+        optimizer.step()
+"""
 # A torchvision of another torch cannot be imported, and these libraries import it if it is there.
 WITHOUT_BROKEN_TORCHVISION = """import sys
 try:

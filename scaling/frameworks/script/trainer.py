@@ -49,7 +49,7 @@ def connect(task: Task) -> Trainer:
     script = Script(task)
     script.begin()
     exchanges = task.point.kind in EXCHANGING and task.point.world_size > 1
-    can_hold = exchanges and SEEN.parallel is not None and not SEEN.is_static
+    can_hold = exchanges and bool(SEEN.parallel) and not SEEN.is_static
     return Holding(script) if can_hold else script
 
 
@@ -87,10 +87,9 @@ class Script(Rank):
         for name in PACKAGES:
             if name in sys.modules:
                 self.versions[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
-        found = SEEN.parameters
-        self.parameters = sum(each.numel() for each in found)
-        sizes = sum(each.numel() * each.element_size() for each in found)
-        self.gradient_bytes = sizes if SEEN.parallel is not None or "horovod" in self.versions else 0
+        self.parameters = sum(each.numel() for each in SEEN.parameters)
+        sizes = sum(each.numel() * each.element_size() for each in SEEN.replicated)
+        self.gradient_bytes = sizes if SEEN.parallel or "horovod" in self.versions else 0
         self._feed.probed = SEEN.probed_samples()
         self._feed.told()
         self.notes = tuple(self._first_notes())
@@ -157,8 +156,8 @@ class Script(Rank):
         """Return None: a script's loss is its own."""
 
     def digest(self) -> str | None:
-        """Hash the parameters. None if they are unknown or sharded, or if no gradients are exchanged."""
-        found = SEEN.parameters
+        """Hash what is replicated. None if it is unknown or sharded, or if no gradients are exchanged."""
+        found = SEEN.replicated
         if not found or SEEN.is_sharded or not self._exchanges:
             return None
         return str(BATON.call(lambda: _hashed(found)))
@@ -178,7 +177,7 @@ class Script(Rank):
         """Whether gradients may be exchanged: DDP, a collective in steps, or a library that is not watched."""
         others = {"horovod", "deepspeed", "jax", "tensorflow"} & sys.modules.keys()
         is_alone = self.task.point.kind not in EXCHANGING or self.task.point.world_size == 1
-        return is_alone or SEEN.parallel is not None or SEEN.collectives > 0 or bool(others)
+        return is_alone or bool(SEEN.parallel) or SEEN.collectives > 0 or bool(others)
 
     def _first_notes(self) -> Sequence[str]:
         notes = list[str]()
@@ -210,6 +209,9 @@ class Script(Rank):
             grouped = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
             why = "no DistributedDataParallel around the model?" if grouped else "the script ignores WORLD_SIZE"
             notes.append(f"audit: gradients are not exchanged between steps: {why}")
+        if outside := self.parameters - sum(each.numel() for each in SEEN.replicated):
+            share = f"{outside:,} of {self.parameters:,} parameters"
+            notes.append(f"{share} are outside of DistributedDataParallel: ranks were not compared by them")
         if SEEN.cycle.lost:
             notes.append(f"steps: the optimizers changed their order {SEEN.cycle.lost} times")
         with suppress(Exception):
@@ -220,7 +222,8 @@ class Script(Rank):
     def found(self) -> dict[str, str]:
         """Return what must differ between the ranks of an exchange."""
         found: dict[str, str] = {}
-        if len(set(SEEN.hashes)) > 1:  # constant data says nothing
+        # Constant data says nothing.
+        if len(set(SEEN.hashes)) > 1 and not SEEN.splits(self.task.point.world_size):
             found["samples"] = ",".join(SEEN.hashes)
         if self.cuda and (devices := {each.device for each in SEEN.parameters if each.is_cuda}):
             torch = sys.modules["torch"]

@@ -40,14 +40,14 @@ class Seen:
         self.optimizers: dict[int, Any] = {}
         self.cycle = Cycle()
         self.is_explicit = False
-        self.in_forward = 0  # samples by the forward passes of DistributedDataParallel
+        self.forwards: dict[int, int] = {}  # samples by the forward passes of each DistributedDataParallel
         self.in_loaders = 0
         self.told = 0
         self.events = 0  # of optimizers
         self.probed = 0  # samples by all models' forward passes, since the first event
         self.probe: Any = None
         self.keras_batch = 0
-        self.parallel: Any = None
+        self.parallel: dict[int, Any] = {}
         self.is_static = False
         self.holds = False  # gradients are not exchanged
         self.collectives = 0
@@ -56,9 +56,18 @@ class Seen:
         self.notes: list[str] = []
 
     @property
+    def in_forward(self) -> int:
+        """Samples of the model with the fewest: the parts of one model have the same, a discriminator has more."""
+        return min(self.forwards.values(), default=0)
+
+    @property
     def counted(self) -> int:
         """Samples so far, by the first source that has any: told, forward passes, loaders."""
         return self.told or self.in_forward or self.in_loaders
+
+    def splits(self, world_size: int) -> bool:
+        """Whether the script itself splits each batch of its loaders between the ranks."""
+        return bool(self.in_forward) and round(self.in_loaders / self.in_forward) == world_size
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -109,6 +118,12 @@ class Seen:
         groups = (group for one in self.optimizers.values() for group in getattr(one, "param_groups", ()))
         every = {id(each): each for group in groups for each in group["params"]}
         return [each for each in every.values() if each.requires_grad]
+
+    @property
+    def replicated(self) -> list[Any]:
+        """The parameters that must be alike on all ranks: those of DistributedDataParallel, else all."""
+        inside = {id(each) for model in self.parallel.values() for each in model.parameters()}
+        return [each for each in self.parameters if not inside or id(each) in inside]
 
     @property
     def is_sharded(self) -> bool:
@@ -248,9 +263,10 @@ def _parallel(module: Any) -> None:
     def forward(original: Any, model: Any, *given: Any, **named: Any) -> Any:
         torch = sys.modules["torch"]
         if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
-            SEEN.parallel, SEEN.is_static = model, SEEN.is_static or model.static_graph
+            SEEN.parallel[id(model)], SEEN.is_static = model, SEEN.is_static or model.static_graph
             with _quietly():
-                SEEN.in_forward += SEEN.size([*given, *named.values()])
+                samples = SEEN.size([*given, *named.values()])
+                SEEN.forwards[id(model)] = SEEN.forwards.get(id(model), 0) + samples
             if SEEN.holds:
                 model.require_backward_grad_sync = False
         return original(model, *given, **named)

@@ -82,6 +82,15 @@ def test_a_batch_that_the_script_divides_is_strong_scaling(tmp_path: Path) -> No
     assert row.efficiency is not None
 
 
+def test_parameters_of_one_rank_and_a_batch_that_the_script_splits_are_no_faults(tmp_path: Path) -> None:
+    found = measured(tmp_path, scripts.PARTS, **EXCHANGE)
+    row, ready = row_of(found), exchange(found).ranks[0].ready
+    assert not {"AUDIT", "FAILED"} & set(row.flags), row.footnotes
+    assert (row.workload.batch_size, row.global_batch_size) == (16, 32)
+    assert ready is not None and ready.gradient_bytes == 4 * (32 * 64 + 64 + 64 * 4 + 4)
+    assert any("outside of DistributedDataParallel" in note for note in row.footnotes), row.footnotes
+
+
 @pytest.mark.parametrize("plant", cases(("one-rank", "sizes", "small"), {"one-rank"}))
 def test_a_planted_cause_is_the_largest_loss(plant: str, tmp_path: Path) -> None:
     """Sleeps of 50 ms in steps of some milliseconds: no load of the machine hides them."""
