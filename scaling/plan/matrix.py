@@ -10,6 +10,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.emulated import profiles
+from scaling.emulated.profiles import Rate
 from scaling.errors import StrategyError, UsageError, near
 from scaling.frameworks.base import Traits, read_options
 from scaling.plan import training
@@ -18,8 +20,6 @@ from scaling.plan.placement import Slot, first_slots, slots_of, whole_cpu
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Placement, Point, Workload, own_name
-from scaling.tools.emulated import profiles
-from scaling.tools.emulated.profiles import Rate
 from scaling.workloads import data, models
 from scaling.workloads.specs import Images, ModelSpec, Tokens
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import asdict, replace
 
 from scaling import frameworks
+from scaling.emulated import layers, profiles, scale
+from scaling.emulated.scale import Load
 from scaling.errors import UsageError
 from scaling.frameworks.script import command
 from scaling.plan import defaults, matrix, training
@@ -27,8 +29,6 @@ from scaling.records.point import Device, MemoryFormat, Point, Precision, Worklo
 from scaling.records.run import Emulation
 from scaling.records.task import BatchFit
 from scaling.text import counted, several
-from scaling.tools.emulated import layers, profiles, scale
-from scaling.tools.emulated.scale import Load
 from scaling.workloads import data as catalogue
 from scaling.workloads import models
 from scaling.workloads.specs import ModelSpec

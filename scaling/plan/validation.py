@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+from scaling.emulated import profiles
 from scaling.errors import UsageError, not_one_of
 from scaling.plan.config import TRAINING, WHAT, SweepConfig
 from scaling.plan.fields import Field, Topic, fields_of, flag
 from scaling.text import seconds_of
-from scaling.tools.emulated import profiles
 from scaling.workloads import models
 
 # ---------------------------------------------------------------- what ends a sweep

@@ -153,14 +153,13 @@ def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise 
         case "latex":
             text = latex.render(material.doc)
         case "csv":
-            text = csv.of_rows(material.rows, material.header, material.pricing, material.predictions)
+            text = csv.of_rows(material.rows, material.header, material.pricing)
         case "json":
             text = json.render(
                 material.header,
                 material.records,
                 material.joined,
                 material.pricing,
-                material.predictions,
                 material.certificate,
                 material.over_time,
             )

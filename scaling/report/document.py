@@ -15,7 +15,6 @@ from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import explanations
 from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Analysis, Minibatch, Report, Resolution, Row
-from scaling.analysis.table.unmeasured import judged
 from scaling.quiet import notes as quiet
 from scaling.records.point import Hardware, Unit, Workload, shown_name
 from scaling.records.run import Certificate, Header, PointRecord, Prediction
@@ -358,9 +357,9 @@ def document(
     certificate: Certificate | None = None,
     over_time: Sequence[OverTime] = (),
 ) -> Document:
-    """Make the document of a run. `joined`: lines about runs in one table. With `pricing`, it has costs; with
-    `predictions`, their comparison. `analysis`: of these records, if it is known. `certificate`: the verdict on
-    them. `over_time`: cells over the time of a burn-in."""
+    """Make the document of a run. `joined`: lines about runs in one table. With `pricing`, it has costs.
+    `predictions`: of a run of an older version. `analysis`: of these records, if it is known. `certificate`: the
+    verdict on them. `over_time`: cells over the time of a burn-in."""
     analysis = analysis or analyse(records)
     notes = Notes(quiet.briefs(cell.load for cell in cells(kept(records))))
     rows = analysis.rows
@@ -373,6 +372,7 @@ def document(
             *imported.notices(header),
             *_emulated(rows),
             *_apart(records),
+            *_predicted(predictions),
             *joined,
             *(() if analysis.trainings or (header.is_import and not rows) else _too_little(rows)),
         ),
@@ -380,7 +380,6 @@ def document(
         sections=(
             *_measured(analysis, context, planned, notes),
             *burn_in.sections(over_time, context, notes),
-            *sections.predicted(judged(predictions, rows), notes),
             *(sections.costs(rows, header, context, pricing, notes) if pricing else ()),
             *imported.sections(header, notes),
         ),
@@ -428,6 +427,12 @@ def _too_little(rows: Sequence[Row]) -> Iterable[str]:
 def _apart(records: Sequence[PointRecord]) -> Iterable[str]:
     if count := sum(bool(record.point.hosts) for record in records):
         yield f"{counted(count, 'point')} of scaling bisect on some of the nodes: in no table"
+
+
+def _predicted(predictions: Sequence[Prediction]) -> Iterable[str]:
+    if predictions:
+        count = counted(len(predictions), "point")
+        yield f"PREDICTED: {count} of an older version's predictions; they are in the run's file alone"
 
 
 def _emulated(rows: Sequence[Row]) -> Iterable[str]:

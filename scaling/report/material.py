@@ -16,7 +16,6 @@ from scaling.analysis.table.burn_in import OverTime, over_time
 from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Analysis, Row
-from scaling.analysis.table.unmeasured import Judged, judged
 from scaling.records.burn_in import PointSummary, asked_s
 from scaling.records.events import Failed
 from scaling.records.run import Certificate, Header, PointRecord, Prediction
@@ -114,10 +113,6 @@ class Material:
     def over_time(self) -> tuple[OverTime, ...]:
         """Cells over the time of a single run of many rounds; () for others."""
         return () if self.joined else over_time(self.records, self.summaries)
-
-    @cached_property
-    def judged(self) -> tuple[Judged, ...]:
-        return judged(self.predictions, self.rows)
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -32,7 +32,6 @@ from scaling.analysis.table.rows import (
     Training,
     Verdict,
 )
-from scaling.analysis.table.unmeasured import Judged
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Certificate, Header, ImportedBandwidth
 from scaling.text import as_json
@@ -86,7 +85,6 @@ ComparisonJson = _flat("Comparison", Comparison, ("distinguishable", bool, NODEF
 MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
 OverCpuJson = _flat("OverCpu", OverCpu, ("cpu", BaselineJson, NODEFAULT))
 TrainingJson = _flat("Training", Training)
-JudgedJson = _flat("Judged", Judged, ("error", float | None, None), ("inside", bool | None, None))
 CertificateJson = _struct("Certificate", (Certificate,), (), frozenset())
 OverTimeJson = _flat("OverTime", OverTime)
 RunJson = _struct("Run", (Header,), (), INTERNAL)
@@ -97,8 +95,6 @@ REST: tuple[Field | tuple[str, Any], ...] = (
     ("minibatches", _many(MinibatchJson), ()),
     ("over_cpu", _many(OverCpuJson), ()),
     ("trainings", _many(TrainingJson), ()),
-    # Only of runs that have predictions.
-    ("predictions", _many(JudgedJson) | UnsetType, UNSET),
     # Only of scaling certify.
     ("certificate", CertificateJson | UnsetType, UNSET),
     # Only of a burn-in (--for), and of a run of many rounds.

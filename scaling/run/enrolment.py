@@ -14,6 +14,8 @@ from scaling import __version__, files, frameworks
 from scaling.agent import environment, strategies
 from scaling.agent.agent import Agent
 from scaling.command import check_output
+from scaling.emulated import profiles
+from scaling.emulated.profiles import Rate
 from scaling.errors import LaunchError, SilentRanks, UsageError
 from scaling.hosts.info import check_names, code_hash, joined, revision
 from scaling.plan import training
@@ -36,8 +38,6 @@ from scaling.records.messages import (
 from scaling.records.network import AUTO, GBIT, Network
 from scaling.records.point import Hardware
 from scaling.records.run import SCHEMA, Header
-from scaling.tools.emulated import profiles
-from scaling.tools.emulated.profiles import Rate
 from scaling.tools.lab.slowdown import VARIABLE
 from scaling.transport.base import ENROL_S, Cluster, Mailbox
 from scaling.workloads import data, feeds, models, weights_file

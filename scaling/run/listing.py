@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scaling import frameworks
+from scaling.emulated import profiles
+from scaling.emulated.profiles import Profile
 from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
 from scaling.hosts.info import describe
@@ -16,8 +18,6 @@ from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Device, Point, own_name
 from scaling.run.enrolment import by_name
 from scaling.text import counted, duration, percent, printable, ranges
-from scaling.tools.emulated import profiles
-from scaling.tools.emulated.profiles import Profile
 from scaling.workloads import data, models, walk
 from scaling.workloads.data import DataSpec
 from scaling.workloads.specs import ModelSpec, Tokens

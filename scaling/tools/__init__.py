@@ -1,4 +1,1 @@
-"""The other commands, one folder each, and `emulated`, the devices of the lab.
-
-The core imports only `emulated` and `lab` of them.
-"""
+"""The other commands, one folder each; the core imports only `lab` of them."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scaling import frameworks
-from scaling.tools.emulated import layers
+from scaling.emulated import layers
 from scaling.workloads import models
 from tests.support.matrix import cases
 from tests.support.rank import Trained

@@ -73,15 +73,10 @@ def nccl_text(choice: NcclChoice) -> str:
 def _network(name: str, choice: NcclChoice) -> str:
     on = f" on {','.join(choice.cards)}" if choice.cards else ""
     provider = f" ({choice.provider})" if choice.provider else ""
-    return f"{name}{provider}{on}{'' if name == 'NET/Socket' else _gpu_direct(choice)}"
-
-
-def _gpu_direct(choice: NcclChoice) -> str:
-    if not choice.gpu_direct:
-        return " without GPUDirect"
-    if choice.gpu_direct == choice.over_network:
-        return " with GPUDirect"
-    return f" with GPUDirect on {choice.gpu_direct} of {choice.over_network} connections"
+    direct = " with GPUDirect" if choice.gpu_direct else " without GPUDirect"
+    if choice.gpu_direct not in (0, choice.over_network):
+        direct += f" on {choice.gpu_direct} of {choice.over_network} connections"
+    return f"{name}{provider}{on}{'' if name == 'NET/Socket' else direct}"
 
 
 def _algorithms(byte_counts: Mapping[str, int]) -> list[str]:
@@ -104,7 +99,8 @@ def nccl_notes(records: Sequence[PointRecord]) -> Iterator[str]:
     found = nccl_choices(records)
     if found is None:
         return
-    if lost := _without_rdma(ranks):
+    lost = _each(one.host for one in ranks if one.nccl and one.place.hca and "NET/Socket" in one.nccl.transports)
+    if lost:
         yield f"NCCL used sockets on {several(lost)} although RDMA is available"
     if found.provider == "tcp" and found.over_network:
         yield f"NCCL's plugin {found.network} used libfabric's provider tcp, which is not RDMA"
@@ -129,12 +125,6 @@ def link_notes(records: Iterable[PointRecord]) -> Iterator[str]:
             found = [f"{name} {counts[name]:,}" for name in names if counts[name]]
             if any(counts[name] for name in names if name != "port_xmit_wait"):
                 yield f"{what} on {port}: {', '.join(found)}"
-
-
-def _without_rdma(ranks: Iterable[RankRecord]) -> list[str]:
-    return _each(
-        rank.host for rank in ranks if rank.nccl and rank.place.hca and "NET/Socket" in rank.nccl.transports
-    )
 
 
 # ---------------------------------------------------------------- bottleneck
@@ -232,7 +222,7 @@ def path_rate(bits_per_s: float) -> str:
 
 def _flows(record: PointRecord) -> Iterator[tuple[tuple[str, str], float, float]]:
     """((node, peer), bytes, busy seconds)."""
-    children = [*chain[RankRecord | HelperRecord](record.ranks, record.helpers)]
+    children = [*_children(record)]
     nodes = {flow.address: one.host for one in children for flow in one.telemetry.flows}
     for one in children:
         for flow in one.telemetry.flows:

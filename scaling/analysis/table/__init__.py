@@ -1,1 +1,1 @@
-"""From cells to the rows of a table, their notes, comparisons, costs and predictions."""
+"""From cells to the rows of a table, their notes, comparisons and costs."""

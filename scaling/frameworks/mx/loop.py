@@ -16,6 +16,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from scaling.emulated.device import EmulatedDevice, value
+from scaling.emulated.layers import Span
 from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained, Untrained, digest_of, filled, pack
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.feeding import Opened
@@ -27,8 +29,6 @@ from scaling.frameworks.mx.plain import cuda_build
 from scaling.frameworks.options import accumulated
 from scaling.hosts import gpus, proc
 from scaling.records.task import Task
-from scaling.tools.emulated.device import EmulatedDevice, value
-from scaling.tools.emulated.layers import Span
 from scaling.workloads import feeds as data
 from scaling.workloads import models
 from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scaling.emulated.layers import DEFAULT_BUCKET_MB
 from scaling.frameworks import collective_bytes
 from scaling.frameworks.base import SKILLS, Option, Traits, WithNccl, read_options
 from scaling.frameworks.options import one_of, positive_number
@@ -18,7 +19,6 @@ from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
 from scaling.records.point import Point
 from scaling.records.task import Task
-from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB
 
 UNCOMPRESSED = "none"
 

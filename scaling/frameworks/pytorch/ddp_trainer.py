@@ -12,6 +12,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from scaling.emulated.layers import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, bucket_bytes
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.pytorch import installed
 from scaling.frameworks.pytorch.compute import Optimizer
@@ -19,7 +20,6 @@ from scaling.frameworks.pytorch.ddp import STRATEGY, options_of
 from scaling.frameworks.pytorch.exchange import Exchange, Grouped, alongside, join
 from scaling.frameworks.pytorch.loop import Training
 from scaling.records.task import Task
-from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, bucket_bytes
 
 FLOAT32_BYTES = 4
 BUFFERS_AT_ONCE_BYTES = 250 * MIB  # DistributedDataParallel.broadcast_bucket_size

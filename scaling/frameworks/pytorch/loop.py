@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from scaling.emulated.device import EmulatedDevice, Timeline, value
+from scaling.emulated.layers import Span
 from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
@@ -25,8 +27,6 @@ from scaling.frameworks.pytorch import libraries, native_feed, network
 from scaling.frameworks.pytorch.compute import Batch, Compute, Optimizer, RealCompute
 from scaling.records.task import Task
 from scaling.records.telemetry import TRACED
-from scaling.tools.emulated.device import EmulatedDevice, Timeline, value
-from scaling.tools.emulated.layers import Span
 from scaling.workloads import models, weights
 
 # ---------------------------------------------------------------- device digest

@@ -10,11 +10,11 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
+from scaling.emulated.device import EmulatedDevice, value
 from scaling.frameworks.abilities import Rank, Tracer, Untrained
 from scaling.frameworks.tf import network
 from scaling.hosts import proc
 from scaling.records.task import Task
-from scaling.tools.emulated.device import EmulatedDevice, value
 from scaling.workloads import models
 from scaling.workloads.specs import Recipe
 

@@ -19,12 +19,11 @@ class Dot(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One scaling curve. `number` chooses colour and shape; `band` draws the intervals' area."""
+    """One scaling curve. `number` chooses colour and shape."""
 
     label: str
     number: int
     dots: tuple[Dot, ...]
-    band: bool = False
 
 
 class Cross(NamedTuple):

@@ -8,7 +8,6 @@ from functools import partial
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.catalogue import drawn, mark_named, serious
 from scaling.analysis.table.rows import Row
-from scaling.analysis.table.unmeasured import Judged
 from scaling.report import labels, quantities, words
 from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table
 from scaling.report.material import Material
@@ -29,11 +28,7 @@ def speedup(material: Material) -> Iterator[Figure]:
             continue
         if any(row.speedup for row in rows):
             dots = [tuple(_dots(of, _speedup_in(rows), _claims_speedup)) for of in _by_curve(rows)]
-            curves = (
-                *_curves(material, rows, dots),
-                *_predicted(material, rows, lambda one: float(one.world_size)),
-            )
-            body = _body(material, rows, curves, "times one device", 1.0)
+            body = _body(material, rows, _curves(material, rows, dots), "times one device", 1.0)
             yield _figure("speedup", f"Speedup{title}", body, rows, quantities.speedup)
         else:
             work = rows[0].workload
@@ -48,8 +43,7 @@ def efficiency(material: Material) -> Iterator[Figure]:
     for title, rows in _groups(material):
         if any(row.efficiency for row in rows):
             dots = [tuple(_dots(of, _percent)) for of in _by_curve(rows)]
-            curves = (*_curves(material, rows, dots), *_predicted(material, rows, lambda _: 100.0))
-            body = _body(material, rows, curves, "efficiency, %", 100.0)
+            body = _body(material, rows, _curves(material, rows, dots), "efficiency, %", 100.0)
             yield _figure("efficiency", f"Efficiency{title}", body, rows, _as_percent)
 
 
@@ -104,18 +98,6 @@ def _curves(material: Material, rows: Sequence[Row], dots: Sequence[tuple[Dot, .
     return tuple(Curve(*name, of) for name, of in zip(named, dots, strict=True) if of)
 
 
-def _predicted(material: Material, rows: Sequence[Row], scale: Callable[[Judged], float]) -> Iterator[Curve]:
-    for row, *_ in reversed(_by_curve(rows)):
-        dots = tuple(
-            Dot(one.world_size, mean * by, low and low * by, high and high * by, one.kind)
-            for one in material.judged
-            for by, low, high in [(scale(one), one.predicted_efficiency_low, one.predicted_efficiency_high)]
-            if (mean := one.predicted_efficiency) is not None and one.claimed and one.is_of_curve(row)
-        )
-        if dots:
-            yield Curve(f"{labels.curve([row], material.context)}, PREDICTED", row.curve, dots, band=True)
-
-
 def _body(
     material: Material, rows: Sequence[Row], curves: Iterable[Curve], upright: str, ideal: float | None = None
 ) -> Curves:
@@ -160,6 +142,5 @@ def _lines(body: Curves, shown: Shown) -> Iterator[tuple[str, ...]]:
     for curve in body.curves:
         for dot in curve.dots:
             found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0)) if dot.claimed else None
-            mark = f"{dot.mark}, 80 % interval" if curve.band else dot.mark
-            yield curve.label, str(dot.world_size), words.text((found,)) if found else words.NONE, mark
+            yield curve.label, str(dot.world_size), words.text((found,)) if found else words.NONE, dot.mark
     yield from ((cross.label, str(cross.world_size), words.NONE, "FAILED") for cross in body.crosses)

@@ -6,7 +6,7 @@ The source is the analysis, since the document has rounded numbers, few footnote
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from io import StringIO
 
 from scaling.analysis.statistics.intervals import Estimate
@@ -14,8 +14,7 @@ from scaling.analysis.table import catalogue
 from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.imported import Imported, cells, global_batch_size
 from scaling.analysis.table.rows import ENDS, Column, Row, Standing
-from scaling.analysis.table.unmeasured import of_row
-from scaling.records.run import Header, Prediction
+from scaling.records.run import Header
 from scaling.text import one_line, rounded
 
 Value = str | int | float | None
@@ -23,19 +22,11 @@ Value = str | int | float | None
 _FORMULA = ("=", "+", "-", "@")
 
 
-def of_rows(
-    found: Iterable[Row],
-    header: Header | None = None,
-    pricing: Pricing | None = None,
-    predictions: Sequence[Prediction] = (),
-) -> str:
+def of_rows(found: Iterable[Row], header: Header | None = None, pricing: Pricing | None = None) -> str:
     """Return a header line and a line per row. Fractions are of 1; cells are empty if unknown or not claimed. With
-    `pricing` and a header, there are columns of costs; with `predictions`, columns for them."""
+    `pricing` and a header, there are columns of costs."""
     billed = [(row, bill(row, header, pricing) if header and pricing else "") for row in found]
-    values = (
-        rounded(_values(row) | (_cost(of) if pricing else {}) | (_predicted(row, predictions)))
-        for row, of in billed
-    )
+    values = (rounded(_values(row) | (_cost(of) if pricing else {})) for row, of in billed)
     lines = [{name: defused(value) for name, value in one.items()} for one in values]
     lines += [
         {name: defused(value) for name, value in rounded(_imported(cell)).items()}
@@ -120,22 +111,6 @@ def _cost(of: Bill | str) -> dict[str, Value]:
         for how, estimate in by.items():
             found |= _estimate(f"cost_per_{what}_{how}", estimate)
     return {**found, **_estimate("cost_relative", of.relative), "cost_unknown": None}
-
-
-def _predicted(row: Row, predictions: Sequence[Prediction]) -> dict[str, Value]:
-    one = of_row(row, predictions)
-    if one is None or one.refused:
-        return {}
-    return {
-        "predicted_mark": one.kind,
-        "predicted_efficiency_fraction": one.predicted_efficiency,
-        "predicted_efficiency_fraction_low": one.predicted_efficiency_low,
-        "predicted_efficiency_fraction_high": one.predicted_efficiency_high,
-        "predicted_samples_per_s": one.predicted_samples_per_s,
-        "predicted_samples_per_s_low": one.predicted_samples_per_s_low,
-        "predicted_samples_per_s_high": one.predicted_samples_per_s_high,
-        "predicted_inside": int(bool(one.inside)) if one.counts else None,
-    }
 
 
 def _estimate(name: str, estimate: Estimate | None) -> dict[str, Value]:

@@ -16,8 +16,7 @@ from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.imported import cells
 from scaling.analysis.table.rows import Analysis, Baseline, Comparison, Minibatch, OverCpu, Row, Training
-from scaling.analysis.table.unmeasured import Judged, judged
-from scaling.records.run import Certificate, Header, PointRecord, Prediction
+from scaling.records.run import Certificate, Header, PointRecord
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import as_json, rounded
 
@@ -27,13 +26,11 @@ def render(
     records: Sequence[PointRecord],
     joined: Sequence[str] = (),
     pricing: Pricing | None = None,
-    predictions: Sequence[Prediction] = (),
     certificate: Certificate | None = None,
     over_time: Sequence[OverTime] = (),
 ) -> str:
     """Return one JSON object. Fractions are of 1. `joined`: lines about the differences of runs in one table.
-    `pricing`, `predictions`, `certificate` and `over_time` add costs, predictions, a verdict and the times of a
-    burn-in."""
+    `pricing`, `certificate` and `over_time` add costs, a verdict and the times of a burn-in."""
     analysis = analyse(records)
     document = {
         "run": _run(header),
@@ -45,7 +42,6 @@ def render(
         "minibatches": rounded([_flat(one) for one in analysis.minibatches]),
         "over_cpu": rounded([_flat(one) for one in analysis.over_cpu]),
         "trainings": rounded([_flat(one) for one in analysis.trainings]),
-        **({"predictions": _predictions(analysis, predictions)} if predictions else {}),
         **({"certificate": _certificate(certificate)} if certificate else {}),
         **({"over_time": rounded([_flat(one) for one in over_time])} if over_time else {}),
         **({"costs": _costs(analysis, header, pricing)} if pricing else {}),
@@ -73,11 +69,6 @@ def _costs(analysis: Analysis, header: Header, pricing: Pricing) -> list[dict[st
     return [rounded(msgspec.to_builtins(one)) for one in bills if isinstance(one, Bill)]
 
 
-def _predictions(analysis: Analysis, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    found = judged(predictions, analysis.rows)
-    return [rounded({**_flat(one), "error": one.error, "inside": one.inside}) for one in found]
-
-
 def _certificate(found: Certificate) -> dict[str, Any]:
     plain: dict[str, Any] = rounded(msgspec.to_builtins(found))
     return {key: value for key, value in plain.items() if key != "type"}
@@ -88,7 +79,7 @@ def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def _flat(
-    entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training | Judged | OverTime,
+    entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training | OverTime,
 ) -> dict[str, Any]:
     """Return the fields of an entry, of its work and of its hardware in one object, with older names."""
     fields = msgspec.to_builtins(entry)

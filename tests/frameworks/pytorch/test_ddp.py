@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from scaling.emulated import layers
+from scaling.emulated.layers import bucket_bytes
 from scaling.frameworks.pytorch import ddp, ddp_trainer, exchange, network, store
-from scaling.tools.emulated import layers
-from scaling.tools.emulated.layers import bucket_bytes
 from scaling.worker.run_task import cause_of
 from scaling.workloads import models
 from scaling.workloads.models import RATES

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from scaling.emulated import device
 from scaling.frameworks.pytorch.compute import RealCompute
 from scaling.frameworks.pytorch.loop import INTEGERS, TorchRank, Training, device_digest
 from scaling.records.point import Kind
-from scaling.tools.emulated import device
 from tests.support.ranks import one_task
 
 RESNET50: dict[str, Any] = {"model": "resnet50", "data": "synthetic", "batch_size": 32}

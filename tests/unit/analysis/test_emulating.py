@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import analyse, rows
+from scaling.emulated.layers import DEFAULT_BUCKET_MB
 from scaling.records.run import Emulation, PointRecord
 from scaling.records.telemetry import Telemetry
 from scaling.report import words
 from scaling.report.document import document
-from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB
 from tests.support.scripted_records import by_size, header, point, record
 
 STEP_S = 0.2

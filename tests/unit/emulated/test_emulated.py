@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from scaling.emulated import layers, profiles
+from scaling.emulated.layers import DEFAULT_BUCKET_MB, Layer, bucket_bytes
 from scaling.errors import UsageError
 from scaling.frameworks import options
-from scaling.tools.emulated import layers, profiles
-from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB, Layer, bucket_bytes
 from scaling.workloads import models
 from tests.support.paper_tasks import one_task
 

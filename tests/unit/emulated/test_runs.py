@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scaling.emulated.device import EmulatedDevice
 from scaling.errors import UsageError
 from scaling.hosts.networks import Entry
 from scaling.plan import matrix, plan
@@ -15,7 +16,6 @@ from scaling.plan.plan import Plan
 from scaling.records.host import Nic
 from scaling.records.point import Hardware
 from scaling.run import enrolment, flags, invocation
-from scaling.tools.emulated.device import EmulatedDevice
 from scaling.tools.lab import slowdown
 from tests.support.inline import enrol, host
 from tests.support.paper_tasks import tasks

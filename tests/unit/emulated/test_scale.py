@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.tools.emulated import layers, scale
-from scaling.tools.emulated.device import Timeline
-from scaling.tools.emulated.scale import Load, Setting
+from scaling.emulated import layers, scale
+from scaling.emulated.device import Timeline
+from scaling.emulated.scale import Load, Setting
 
 
 class Clock:

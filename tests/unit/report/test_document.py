@@ -21,9 +21,10 @@ from scaling.report.document import document
 from scaling.report.facts import facts
 from scaling.report.formats import markdown, terminal
 from scaling.report.parts import Against, Cell, Document, Line, Quantity, Section
-from tests.support import clouds
+from tests.support import clouds, predicted_runs
 from tests.support.documents import of_sections, texts
 from tests.support.points import changed
+from tests.support.predicted_runs import prediction
 from tests.support.report_scenes import SCENES, cluster_run, frameworks_run, networks_run, strong_run
 from tests.support.scripted_records import failed, header, host, point, record
 
@@ -74,6 +75,17 @@ def test_a_plot_of_a_run_needs_nothing_but_its_document() -> None:
             assert "efficiency" not in of and line.says in ("failed: crash(SIGSEGV)", "OVERSUBSCRIBED")
     assert {section.columns[2].unit for section in doc.sections} == {"images/s"}
     assert {section.group for section in (*doc.sections, *doc.comparisons)} == {0}
+
+
+def test_predictions_of_an_older_version_are_counted_and_named() -> None:
+    """Their exchanges stay measured rows; no table has the predictions."""
+    told = [prediction(2, 0.96), prediction(8, 0.75)]
+    doc = document(predicted_runs.HEADER, predicted_runs.run(), predictions=told)
+    assert "PREDICTED: 2 points of an older version's predictions; they are in the run's file alone" in doc.notices
+    assert "PREDICTED" in [entry.label for entry in doc.how_to_read]
+    assert not any(
+        "PREDICTED" in notice for notice in document(predicted_runs.HEADER, predicted_runs.run()).notices
+    )
 
 
 def test_causes_have_intervals_though_tables_show_their_means() -> None:

@@ -231,7 +231,7 @@ def _figures(material: Material, names: Collection[str]) -> Iterator[Figure]:
 
 def _csv(material: Material) -> str:
     """Return a data link with the bytes of `--format csv`; "" if too large."""
-    text = csv.of_rows(material.rows, material.header, material.pricing, material.predictions)
+    text = csv.of_rows(material.rows, material.header, material.pricing)
     return shell.data_link(text) if len(text.encode()) <= MOST_CSV_BYTES else ""
 
 

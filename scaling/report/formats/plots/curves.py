@@ -155,10 +155,6 @@ def _scales(axes: Axes, body: Curves, dots: Sequence[Dot], sizes: Sequence[int])
 
 def _curve(axes: Axes, curve: Curve, shift: float, middle: float, sheet: Sheet) -> None:
     hue = color(curve.number, sheet.theme)
-    band = [(dot.world_size * shift, dot.low, dot.high) for dot in curve.dots if dot.low and dot.high]
-    if curve.band and band:
-        places, lows, highs = zip(*band, strict=True)
-        axes.fill_between(places, lows, highs, color=hue, alpha=0.16, linewidth=0)
     for before, after in pairwise(curve.dots):
         at = before.world_size * shift, after.world_size * shift
         _line(axes, at, (before.value, after.value), (before.mark, after.mark), hue, 1.3)

@@ -13,7 +13,6 @@ from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Bars, Cards, Curves, Figure, Heat, Lanes, Spreads, Strips, shortened
 from scaling.report.flags import FigureName
 from scaling.report.material import Material
-from tests.support.predicted_runs import prediction
 from tests.support.report_scenes import SCENES, cluster_run
 from tests.support.scripted_records import asynchronous, header, host, point, record
 
@@ -124,19 +123,6 @@ def test_of_many_curves_the_highest_are_drawn_and_all_are_in_the_table() -> None
     assert isinstance(figure.body, Curves)
     assert [curve.label for curve in figure.body.curves] == [f"fake:s{at:02}" for at in range(16)]
     assert len(figure.table.lines) == 20 and figure.left_out.startswith("4 of 20 strategies")
-
-
-def test_predicted_curves_are_no_strategies() -> None:
-    names = [f"fake:s{at:02}" for at in range(20)]
-    records = [record(point("solo"), 0.1)]
-    records += [record(point(world_size=2, strategy=one), 0.1 + at / 1000) for at, one in enumerate(names)]
-    told = [
-        prediction(size, 0.9, point=point(world_size=size, strategy=one)) for one in names[:12] for size in (2, 64)
-    ]
-    (figure,) = FIGURES["efficiency"](Material(header(), records, predictions=told))
-    assert isinstance(figure.body, Curves)
-    assert len([curve for curve in figure.body.curves if not curve.band]) == 16
-    assert figure.left_out.startswith("4 of 20 strategies")
 
 
 # ---------------------------------------------------------------- bars

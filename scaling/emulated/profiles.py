@@ -10,9 +10,9 @@ from statistics import linear_regression
 import msgspec
 from msgspec.structs import replace
 
+from scaling.emulated import layers
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
-from scaling.tools.emulated import layers
 
 # ---------------------------------------------------------------- published
 

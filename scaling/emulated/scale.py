@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, floor, inf, log10
 
+from scaling.emulated.layers import BUCKET_BYTES
 from scaling.records.point import Record
-from scaling.tools.emulated.layers import BUCKET_BYTES
 
 # bytes that a rank sends per CPU second, including receiving, summing and copying
 BYTES_PER_CORE_S = 1.0e9

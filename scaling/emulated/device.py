@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from scaling.emulated import layers, profiles
 from scaling.records.point import Point
-from scaling.tools.emulated import layers, profiles
 
 # ---------------------------------------------------------------- timeline
 # Sleeping for durations drifts: every sleep ends late, 9 % in a step of a hundred layers. So each sleep aims at
