@@ -27,14 +27,9 @@ Value = tuple[float, tuple[str, ...]]
 Values = Callable[[Launch], Value]
 
 
-def of_all(what: str, *notes: str, by_epoch: bool = False) -> Values:
-    """`<rate>` of all devices, the median after the first `what`, or after that of each epoch."""
-    return lambda launch: (launch.steady("rate", what, by_epoch), notes)
-
-
-def of_device(what: str, *notes: str, by_epoch: bool = False) -> Values:
-    """`<device_rate>` times devices, the median after the first `what`, or after that of each epoch."""
-    return lambda launch: (launch.devices * launch.steady("device_rate", what, by_epoch), notes)
+def of_device(what: str, *notes: str) -> Values:
+    """`<device_rate>` times devices, the median after the first `what`."""
+    return lambda launch: (launch.devices * launch.steady("device_rate", what), notes)
 
 
 def per_step(what: str, *notes: str) -> Values:
@@ -60,11 +55,6 @@ def of_steps(launch: Launch, steps_per_s: float, *notes: str) -> Value:
     if not (whole := global_batch(launch)):
         return steps_per_s, (*notes, "steps/s: --batch-size N makes samples of them")
     return steps_per_s * whole, notes
-
-
-def of_seconds(what: str, *notes: str, by_epoch: bool = False) -> Values:
-    """`<seconds>` of a step, the median after the first `what`, or after that of each epoch."""
-    return lambda launch: of_steps(launch, 1 / launch.steady("seconds", what, by_epoch), *notes)
 
 
 def of_bars(launch: Launch) -> Value:
@@ -328,20 +318,13 @@ def _value(grammar: Grammar, launch: Launch) -> Value:
 def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
     rate, notes = _value(grammar, launch)
     return row(
-        launch.given,
-        tool=grammar.name,
+        launch.given, tool=grammar.name, rate=None if launch.diverged else rate, world_size=launch.devices,
         unit=grammar.unit(launch) if callable(grammar.unit) else grammar.unit,
-        rate=None if launch.diverged else rate,
-        world_size=launch.devices,
-        models=grammar.models(launch),
-        batches=grammar.batches(launch),
-        precisions=grammar.precisions(launch),
+        models=grammar.models(launch), batches=grammar.batches(launch), precisions=grammar.precisions(launch),
         device_kind=name({kind.lower(): "" for kind in launch.texts("device_kind")}, "", "", "kinds of devices"),
         variables=name(launch.texts("variables"), "", "", "ways to place variables"),
         parallelism=_parallelism(grammar, launch),
         synchronous=not launch.texts("asynchronous"),
         failed="the loss is no number" if launch.diverged else "",
-        notes=notes,
-        steps=launch.used.size,
-        spread=launch.spread(),
-    )
+        notes=notes, steps=launch.used.size, spread=launch.spread(),
+    )  # fmt: skip

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from msgspec.structs import replace
@@ -44,11 +44,6 @@ _PARALLELISM = Option(
     help="How the model is split, if logs do not say: tp=4,pp=2,cp=2,ep=8; tp=1 for not at all.",
     metavar="SPLIT",
     show_default=False,
-)
-_SPEED_OF = Option(
-    "--speed-of",
-    help="worker or all: whose speed a line of mxnet or mlperf is, if no line proves it.",
-    metavar="WHOSE",
 )
 _RATE = Option(
     "--rate",
@@ -102,7 +97,6 @@ def importers(
     model: Annotated[str, _MODEL] = "",
     precision: Annotated[str, _PRECISION] = "",
     parallelism: Annotated[str, _PARALLELISM] = "",
-    speed_of: Annotated[Literal["worker", "all"] | None, _SPEED_OF] = None,
     rate: Annotated[str, _RATE] = "",
     unit: Annotated[str, _UNIT] = "",
     per_device: Annotated[bool, _PER_DEVICE] = False,
@@ -141,7 +135,6 @@ def importers(
         model=model.strip(),
         precision=precision.strip(),
         parallelism=as_text(as_degrees(parallelism)),
-        speed_of=speed_of or "",
         form=_form(rate, unit, per_device, step),
     )
     each = tuple(of_one(log, given) for log in logs)

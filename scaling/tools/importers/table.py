@@ -141,17 +141,8 @@ def _made(said: Mapping[str, str], rate: float | None, columns: Mapping[str, str
     if launch.given.form.per_device:
         rate, notes = launch.devices * rate, (*notes, "the rate of a device x devices")
     return row(
-        given,
-        tool=NAME,
-        unit=named,
-        rate=rate,
-        world_size=launch.devices,
-        models=[said.get("model", "")],
-        batches=batches,
-        precisions=[said.get("precision", "")],
-        parallelism=as_text(as_degrees(said.get("parallelism", ""))),
-        label=said.get("label", ""),
-        notes=notes,
-        steps=launch.used.size,
-        spread=launch.spread(),
-    )
+        given, tool=NAME, unit=named, rate=rate, world_size=launch.devices, batches=batches,
+        models=[said.get("model", "")], precisions=[said.get("precision", "")],
+        parallelism=as_text(as_degrees(said.get("parallelism", ""))), label=said.get("label", ""),
+        notes=notes, steps=launch.used.size, spread=launch.spread(),
+    )  # fmt: skip

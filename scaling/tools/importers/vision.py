@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.tools.importers.engine import Grammar, Value, of_bars, of_seconds, of_steps, unit_of_steps
+from scaling.tools.importers.engine import Grammar, Value, of_bars, of_steps, unit_of_steps
 from scaling.tools.importers.launch import SHIFT, Launch, Unfinished, form
 from scaling.tools.importers.lines import LogLine
 
@@ -110,7 +110,11 @@ MMENGINE = Grammar(
     name="mmengine",
     unit=unit_of_steps,
     no_data="(val)",
-    value=of_seconds("window", "the mean of a window; each epoch's first is left out", by_epoch=True),
+    value=lambda launch: of_steps(
+        launch,
+        1 / launch.steady("seconds", "window", by_epoch=True),
+        "the mean of a window; each epoch's first is left out",
+    ),
     lines=(
         form(
             "data_time: ",

@@ -14,7 +14,7 @@ from scaling.records.run import ImportedBandwidth, ImportedRow
 from scaling.tools.importers import __main__ as command
 from scaling.tools.importers.logs import Form, Given
 from scaling.tools.importers.tools import TOOLS, of_one_work
-from tests.support.imported_logs import PUBLIC, SOURCES, damaged, imported, only_row, refusal, written
+from tests.support.imported_logs import BY_RATE, PUBLIC, SOURCES, damaged, imported, only_row, refusal, written
 
 LINE = "iter {}: loss 2.1, tok/s: {}k | dt 3.1\n"
 TOKENS = Form(rate=r"tok/s: ([\d.]+k)", unit="tokens", step=r"iter (\d+)")
@@ -31,9 +31,10 @@ def given(form: Form, world_size: int = 4, batch_size: int = 0) -> Given:
 # ---------------------------------------------------------------- public logs
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", [*SOURCES, *BY_RATE])
 def test_a_public_log_says_its_number(name: str) -> None:
-    source, found = SOURCES[name], imported(PUBLIC / name, SOURCES[name].given)
+    source = (SOURCES | BY_RATE)[name]
+    found = imported(PUBLIC / name, source.given)
     rate = found.rows[0].rate if found.rows else max(one.busbw_gbytes_per_s for one in found.bandwidths)
     said: list[ImportedRow | ImportedBandwidth] = [*found.rows, *found.bandwidths]
     assert rate == pytest.approx(source.rate, rel=1e-3)
@@ -42,7 +43,7 @@ def test_a_public_log_says_its_number(name: str) -> None:
 
 def test_every_tool_has_a_public_log() -> None:
     assert {Path(name).stem for name in SOURCES} == TOOLS.keys()
-    assert {path.name for path in PUBLIC.iterdir()} == SOURCES.keys()
+    assert {path.name for path in PUBLIC.iterdir()} == SOURCES.keys() | BY_RATE.keys()
 
 
 # ---------------------------------------------------------------- the generic reader
