@@ -19,16 +19,7 @@ from numpy.typing import NDArray
 
 from scaling.records.run import ImportedBandwidth
 from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import (
-    APART,
-    Found,
-    Given,
-    Refused,
-    Skipped,
-    Tool,
-    number,
-    world_size,
-)
+from scaling.tools.importers.logs import APART, Found, Given, Refused, Skipped, Tool, number, world_size
 
 # ---------------------------------------------------------------- number of devices
 # By the performance document of nccl-tests, busbw / algbw of an all-reduce is 2 (N - 1) / N: 1.75 is N = 8. It is

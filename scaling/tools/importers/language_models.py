@@ -11,14 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.tools.importers.engine import (
-    Grammar,
-    Value,
-    degrees,
-    of_device,
-    per_step,
-    split,
-)
+from scaling.tools.importers.engine import Grammar, Value, degrees, of_device, per_step, split
 from scaling.tools.importers.launch import Launch, Line, Unfinished, form
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused
@@ -130,6 +123,7 @@ NEMO = Grammar(
     value=per_step("line", "global_batch_size / train_step_timing", "iteration 0 and the next line are left out"),
     batches=of_global,
     objects=_groups,
+    words=("parallel group",),
     lines=(
         form(
             "train_step_timing in s",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import NamedTuple
@@ -16,15 +17,7 @@ from scaling.analysis.table.imported import UNKNOWN
 from scaling.errors import UsageError
 from scaling.records.run import ImportedRow
 from scaling.text import one_line
-from scaling.tools.importers import (
-    collectives,
-    generic,
-    language_models,
-    pytorch,
-    table,
-    tensorflow,
-    vision,
-)
+from scaling.tools.importers import collectives, generic, language_models, pytorch, table, tensorflow, vision
 from scaling.tools.importers.engine import Grammar
 from scaling.tools.importers.generic import Likeliest
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
@@ -45,6 +38,8 @@ _ANY: Mapping[str, tuple[Callable[[Iterable[LogLine], Given], Found], tuple[str,
     generic.NAME: (generic.read, ("",)), table.NAME: (table.read, ()),
 }  # fmt: skip
 _WHITE = b" \t\r\n"
+# blocks of an unknown log that are searched for lines that look like rates
+_LOOKED_AT = 16
 
 
 class Log(NamedTuple):
@@ -59,9 +54,8 @@ def forms(tool: Grammar | Tool) -> Iterator[str]:
     """The name of a tool, and the forms of its lines with a rate."""
     yield tool.name
     lines = [line.text for line in tool.lines if line.has_rate] if isinstance(tool, Grammar) else []
-    yield from (
-        f"    {text}" for text in lines or [tool.said[1] if isinstance(tool, Grammar) else tool.sure.pattern]
-    )
+    pattern = tool.said[1] if isinstance(tool, Grammar) else tool.sure.pattern
+    yield from (f"    {text}" for text in lines or [pattern])
 
 
 class Unknown(Refused):
@@ -121,18 +115,14 @@ def _one_of(found: Set[str], path: Path) -> str:
     names = sorted(name for name in found if not found & INSIDE.get(name, set()))
     if not names:
         unknown = Unknown("no line of it is of a known tool (--list shows their lines); --rate reads any log")
-        unknown.hints = _likeliest(path)
+        likeliest = Likeliest()
+        for line in of_blocks(islice(blocks(path), _LOOKED_AT)):
+            likeliest.add(line)
+        unknown.hints = likeliest.hints(str(path))
         raise unknown
     if len(names) > 1:
         raise Refused(f"has lines of {' and of '.join(names)}: split it, or choose one with --tool {names[0]}")
     return names[0]
-
-
-def _likeliest(path: Path) -> tuple[str, ...]:
-    likeliest = Likeliest()
-    for line in of_blocks(blocks(path)):
-        likeliest.add(line)
-    return likeliest.hints(str(path))
 
 
 def read(log: Log, given: Given) -> ReadLog:

@@ -172,6 +172,7 @@ def _yolo(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 ULTRALYTICS = Grammar(
     name="ultralytics",
     said=(("it/s", "s/it"), _YOLO.pattern),
+    words=("it/s", "s/it"),
     unit=unit_of_steps,
     value=of_bars,
     sizes=lambda launch: [len(text.split(",")) for text in launch.texts("listed")],
