@@ -114,8 +114,9 @@ SOURCES = {
     "ultralytics.log": Source(f"{_GITHUB}/ultralytics/ultralytics/issues/2023", 8, 0.869631, EIGHT),
     "torchtitan.log": Source(f"{_GITHUB}/pytorch/torchtitan/pull/1349", 8, 8 * 171988.5),
     "lightning.log": Source(f"{_GITHUB}/NVIDIA/NeMo-Framework-Launcher/issues/55", 8, 1 / 41.36, EIGHT),
-    # a file of a public repository, 62880914643 of the index of texts that found it
-    "hf_trainer.log": Source("", 8, 0.663, EIGHT),
+    "hf_trainer.log": Source(
+        f"{_GITHUB}/weitsung50110/Bert_HugginFace_Train_Predict_SpamEmails/blob/main/README.md", 1, 4.005, ONE
+    ),
 }  # fmt: skip
 # logs that `--rate` reads, of tools that have no reader of their own
 BY_RATE = {
