@@ -37,11 +37,7 @@ def grown(name: str, size: int, folder: Path) -> Path:
 
 # a step of a sample, for logs with rising steps
 STEPS = {
-    "mxnet_one.log": r"(?<=Batch \[)40",
-    "aws_fsdp.log": "(?<=Batch )10",
     "torchtitan.log": r"(?<=step: )10",
-    "lightning_monitor.log": "(?<='step': )1",
-    "dllogger_stdout.log": "(?<=Iteration: )2",
 }
 
 

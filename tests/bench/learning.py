@@ -17,10 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from scaling.tools.predict.fit import FREEDOM, Fit, equations, fit
-from scaling.tools.predict.model import Floats
-from scaling.tools.predict.priors import FILE, Prior, Priors, Walk
-from scaling.tools.predict.setting import At, Known
+from scaling.tools.predict.model import FREEDOM, Fit, Floats, equations, fit
+from scaling.tools.predict.setting import FILE, At, Known, Prior, Priors, Walk
 from tests.bench.published import Series
 from tests.support.prediction_errors import UP, quantiles
 
@@ -156,7 +154,7 @@ def _told(one: Series, weight: float, priors: Priors) -> _Told:
 def _moments(found: Fit) -> dict[str, tuple[float, float]]:
     """On the scale on which each constant is normal."""
     told = {}
-    for index, name in enumerate(found.names.values()):
+    for (_, name), index in found.places.items():
         if name not in FIXED and _matters(found, name):
             prior = found.priors.constants[name]
             mean = prior.mean + prior.sd * float(found.z[index])

@@ -26,10 +26,9 @@ import numpy as np
 from msgspec.structs import asdict
 
 from scaling.tools.predict import __main__, evidence
-from scaling.tools.predict.fit import fit, moved, predict
-from scaling.tools.predict.forecast import forecasts, measure_next, outlook
-from scaling.tools.predict.priors import Priors, read
-from scaling.tools.predict.setting import Known
+from scaling.tools.predict.forecast import Outlook, forecasts, measure_next
+from scaling.tools.predict.model import fit, predict
+from scaling.tools.predict.setting import Known, Priors, read
 from tests.bench import learning, published
 from tests.bench.published import Series
 from tests.support.predicted_runs import HEADER, run
@@ -90,8 +89,9 @@ def _speed() -> str:
     took_s, records = [], run()
     for _ in range(TABLES):
         began_s = process_time()
-        look = outlook(evidence.case(HEADER, records))
-        __main__.prediction_table(look.case, forecasts(look, SIZES), (), measure_next(look, SIZES[-1]))
+        case = evidence.case(HEADER, records)
+        look = Outlook(case, fit(case.setting, case.known, read()), case.rate)
+        __main__.prediction_table(case, forecasts(look, SIZES), (), measure_next(look, SIZES[-1]))
         took_s.append(process_time() - began_s)
     reached = "reached" if median(took_s) < CEILING_S else "MISSED"
     return (
@@ -120,7 +120,7 @@ def answers(series: Sequence[Series], priors: Priors, every: int = 1) -> Iterato
     pairs = [(one, other, what) for one in series for other in series if (what := _asks(one, other))]
     networks = [pair for pair in pairs if pair[2] == "network"]
     for one, other, what in [*[pair for pair in pairs if pair[2] != "network"][::every], *networks]:
-        found = moved(fit(one.setting, Known(one.anchor, one.observed), priors), other.setting)
+        found = fit(one.setting, Known(one.anchor, one.observed), priors, other.setting)
         known = {seen.at: seen.value for seen in one.observed}
         for seen in other.observed:
             if seen.at in known and (what != "network" or seen.at.nodes > 1):

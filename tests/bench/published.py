@@ -12,7 +12,6 @@ import msgspec
 from scaling import files
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.tools.predict.catalogue import bytes_per_s, known_model, tcp_link
 from scaling.tools.predict.setting import (
     At,
     Bus,
@@ -22,6 +21,9 @@ from scaling.tools.predict.setting import (
     Observed,
     Overlap,
     Setting,
+    bytes_per_s,
+    known_model,
+    tcp_link,
 )
 
 GBIT_BYTES = 1e9 / 8
@@ -164,7 +166,7 @@ def setting(one: Published, first: PublishedPoint) -> Setting:
         step_s=step_s,
         step_spread=spread,
         bus=(bus := _bus(one)),
-        bus_bytes_per_s=bytes_per_s(bus, one.gpu),
+        bus_bytes_per_s=bytes_per_s(bus, one.gpu) or 0.0,
         link=link,
         line_bytes_per_s=line,
         cards=_cards(one),

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaling.tools.predict.fit import class_of, fit, predict
-from scaling.tools.predict.priors import Priors
-from scaling.tools.predict.setting import Known, Observed, Setting
+from scaling.tools.predict.model import class_of, fit, predict
+from scaling.tools.predict.setting import Known, Observed, Priors, Setting
 from tests.bench.published import Series
 
 # What data sheets say of a bus: PCIe 3.0 x16, six links of NVLink 2 (and of an NVSwitch), PCIe again.

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 
 from scaling.tools.predict import model
-from scaling.tools.predict.fit import Fit, covariance, equations, fit
-from scaling.tools.predict.forecast import Case, Measured
-from scaling.tools.predict.model import Floats
-from scaling.tools.predict.priors import Priors
-from scaling.tools.predict.setting import At, Known, Observed, Setting
+from scaling.tools.predict.forecast import Case, Measured, Outlook
+from scaling.tools.predict.model import Fit, Floats, covariance, equations, fit
+from scaling.tools.predict.setting import At, Known, Observed, Priors, Setting, read
 
 ONE = At(world_size=1, nodes=1)
 # ResNet-50 at batch 64 on devices of 250 images/s.
@@ -62,3 +60,8 @@ def case(seen: dict[int, float], setting: Setting = RESNET50, **changes: Any) ->
         command="python -m scaling.run --strategy torch:nccl --model resnet50 --device cuda",
     )  # fmt: skip
     return found._replace(**changes)
+
+
+def outlook(case: Case, changed: Setting | None = None) -> Outlook:
+    """A case, asked in its own setting or another."""
+    return Outlook(case, fit(case.setting, case.known, read(), changed), case.rate)

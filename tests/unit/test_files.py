@@ -17,7 +17,6 @@ from scaling.errors import UsageError
 from scaling.hosts import hostfile, networks
 from scaling.records import store
 from scaling.run import flags
-from scaling.tools.predict import preflight
 from scaling.workloads import models, weights_file
 from tests.bench import published
 
@@ -28,7 +27,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "hostfile": hostfile.read,
     "prices.toml": cost.read_prices,
     "published.json": published.read,
-    "check.json": preflight.read,
     **dict.fromkeys(
         ("weights.npz", "weights.safetensors", "weights.pth"),
         lambda path: weights_file.weights(replace(models.spec("resnet50"), weights=str(path))),

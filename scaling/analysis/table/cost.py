@@ -34,7 +34,7 @@ from scaling.text import HOUR_S
 # match = { gpu = "Tesla V100*" }        # or host, cpu, emulated: shell patterns
 # devices = 4                            # in one machine; a machine is paid whole
 # per_hour = { on_demand = 12.24 }
-# network = "tcp:10"                     # between machines; without it, that of the run
+# network = "tcp:10"                     # between machines, for readers of the file
 
 
 ON_DEMAND = "on_demand"

@@ -43,10 +43,9 @@ from scaling.tools.bisect.searching import (
     volume,
 )
 from scaling.tools.lab import slowdown
-from scaling.tools.predict import priors
-from scaling.tools.predict.catalogue import known_model
 from scaling.tools.predict.evidence import exchange_way
 from scaling.tools.predict.model import hidden, transformed
+from scaling.tools.predict.setting import known_model, read
 from scaling.transport.mpi import launcher_output
 
 # ---------------------------------------------------------------- promise
@@ -99,7 +98,7 @@ def promise(
     rng = np.random.default_rng(SEED)
     exposed_s, weights = _exposed(exchange, told, noise, rng)
     found = told.alone / (told.compute + exposed_s)
-    walk_sd = priors.read().walk.beyond * sqrt(log2(len(nodes) / (len(nodes) - len(slow))))
+    walk_sd = read().walk.beyond * sqrt(log2(len(nodes) / (len(nodes) - len(slow))))
     # two points are compared, each started once
     found = found * np.exp(rng.standard_normal(DRAWS) * sqrt(2 * noise**2 + walk_sd**2))
     low, middle, high = _quantiles(found, weights, (0.1, 0.5, 0.9))
@@ -140,7 +139,7 @@ def _exposed(
         drawn = told.exposed + off_s * rng.standard_normal(DRAWS)
         return np.maximum(drawn, 0.0), np.full(DRAWS, 1 / DRAWS)
     point = exchange.point
-    known, believed = known_model(point.workload.model), priors.read().constants
+    known, believed = known_model(point.workload.model), read().constants
     name = hidden(exchange_way(point)["overlap"], emulated=bool(point.hardware.profile))
     hide, window = believed[name], believed["window"]
     z = WIDELY * rng.standard_normal(DRAWS)

@@ -23,22 +23,12 @@ from scaling.tools.importers.tools import Unknown, of_one_work, read_all
 def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
     found = read_all(asked.logs, asked.tool)
     return Header(
-        schema=SCHEMA,
-        version=scaling.__version__,
-        code="",
-        git="",
-        created_unix_s=unix_s,
+        schema=SCHEMA, version=scaling.__version__, code="", git="", created_unix_s=unix_s,
         command=("python", "-m", NAME, *map(readable, argv)),
-        launch_size=0,
-        mpi="",
-        seed=0,
-        config={},
-        hosts=(),
-        host_of_rank=(),
-        device="cpu",
+        launch_size=0, mpi="", seed=0, config={}, hosts=(), host_of_rank=(), device="cpu",
         imported=of_one_work([row for one in found for row in one.rows], asked.same_work, asked.base),
         bandwidths=tuple(row for one in found for row in one.bandwidths),
-    )
+    )  # fmt: skip
 
 
 def _write(asked: Asked, argv: Sequence[str]) -> None:

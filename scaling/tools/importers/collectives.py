@@ -19,18 +19,7 @@ from numpy.typing import NDArray
 
 from scaling.records.run import ImportedBandwidth
 from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import (
-    APART,
-    Found,
-    Given,
-    Refused,
-    Skipped,
-    Tool,
-    bandwidth,
-    number,
-    once,
-    world_size,
-)
+from scaling.tools.importers.logs import APART, Found, Given, Refused, Skipped, Tool, number, world_size
 
 # ---------------------------------------------------------------- number of devices
 # By the performance document of nccl-tests, busbw / algbw of an all-reduce is 2 (N - 1) / N: 1.75 is N = 8. It is
@@ -74,6 +63,37 @@ def _fitting(found: Sequence[ImportedBandwidth]) -> list[int]:
     factors = busbw_over_algbw(collective, counts)
     off = abs(busbw - factors[:, None] * algbw) - _ROUNDING * (1 + factors[:, None]) - _APART * busbw
     return [int(count) for count in counts[(off <= 0).all(axis=1)]]
+
+
+# ---------------------------------------------------------------- results
+
+
+def _bandwidth(
+    tool: str, collective: str, devices: int, size_bytes: object, times: Sequence[object], dtype: object,
+    redop: object, in_place: bool, wrong: int | None,
+) -> ImportedBandwidth:  # fmt: skip
+    """A result; `times`: microseconds, algbw and busbw. Raises ValueError, TypeError."""
+    time_us, algbw, busbw = (float(str(value)) for value in times)
+    return ImportedBandwidth(
+        tool=tool, log="", collective=collective, world_size=devices, size_bytes=int(str(size_bytes)),
+        dtype=str(dtype).strip(), redop=str(redop).strip().removeprefix("none"), in_place=in_place,
+        time_s=time_us / 1e6, algbw_gbytes_per_s=algbw, busbw_gbytes_per_s=busbw, wrong=wrong,
+    )  # fmt: skip
+
+
+def _once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:
+    """Merge repeated measurements of a size and place: lower median, largest count of wrong values."""
+    by_cell: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
+    for one in found:
+        by_cell.setdefault((one.size_bytes, one.in_place, one.dtype, one.redop), []).append(one)
+    ordered = (sorted(of_cell, key=lambda one: one.busbw_gbytes_per_s) for of_cell in by_cell.values())
+    return tuple(
+        replace(
+            of_cell[(len(of_cell) - 1) // 2],
+            wrong=max((one.wrong for one in of_cell if one.wrong is not None), default=None),
+        )
+        for of_cell in ordered
+    )
 
 
 # ---------------------------------------------------------------- the table of nccl-tests
@@ -144,7 +164,7 @@ def _read(lines: Iterable[LogLine], given: Given) -> Found:
     named = min(log.collectives) if len(log.collectives) == 1 else ""
     found = [replace(one, collective=named) for one in log.found]
     devices = _counted(log.devices(), found, given, " (no Rank lines)")
-    found = [replace(one, world_size=devices) for one in once(found)]
+    found = [replace(one, world_size=devices) for one in _once(found)]
     if log.audit and not any(one.wrong for one in found):  # no line shows where
         found = [replace(one, audit=log.audit) for one in found]
     return Found(bandwidths=tuple(found), notes=skipped.notes())
@@ -189,7 +209,7 @@ def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[Impor
         said = group[3] if width > 3 and columns[time + 3] == "wrong" else "N/A"
         wrong = int(number(said)) if _NUMBER.fullmatch(said) else None  # may be written as 1.04858e+06
         dtype, redop = [*words, "", ""][:2]
-        yield bandwidth("nccl_tests", "", 0, left[0], group[:3], dtype, redop, bool(in_place), wrong)
+        yield _bandwidth("nccl_tests", "", 0, left[0], group[:3], dtype, redop, bool(in_place), wrong)
 
 
 def _is_whole(group: Sequence[str]) -> bool:
@@ -223,7 +243,7 @@ def _read_rccl(lines: Iterable[LogLine], given: Given) -> Found:
         raise Refused("has several collectives or numbers of devices: split it")
     if found:
         _counted(said, found, given)
-    return Found(bandwidths=once(found), notes=skipped.notes())
+    return Found(bandwidths=_once(found), notes=skipped.notes())
 
 
 def _of_rccl(one: dict[str, Any]) -> ImportedBandwidth:
@@ -233,7 +253,7 @@ def _of_rccl(one: dict[str, Any]) -> ImportedBandwidth:
     wrong = int(wrong_values) if wrong_values.isdigit() else None
     said = one["name"]
     name = _NAMES.get(said.lower().replace("_", "").removesuffix("perf"), said)
-    made = bandwidth(
+    made = _bandwidth(
         "rccl_tests", name, devices, one["size"], times, one["type"], one["redop"], bool(one["inPlace"]), wrong
     )
     if not (made.time_s > 0 and made.algbw_gbytes_per_s > 0):

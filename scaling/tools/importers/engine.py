@@ -27,14 +27,9 @@ Value = tuple[float, tuple[str, ...]]
 Values = Callable[[Launch], Value]
 
 
-def of_all(what: str, *notes: str, by_epoch: bool = False) -> Values:
-    """`<rate>` of all devices, the median after the first `what`, or after that of each epoch."""
-    return lambda launch: (launch.steady("rate", what, by_epoch), notes)
-
-
-def of_device(what: str, *notes: str, by_epoch: bool = False) -> Values:
-    """`<device_rate>` times devices, the median after the first `what`, or after that of each epoch."""
-    return lambda launch: (launch.devices * launch.steady("device_rate", what, by_epoch), notes)
+def of_device(what: str, *notes: str) -> Values:
+    """`<device_rate>` times devices, the median after the first `what`."""
+    return lambda launch: (launch.devices * launch.steady("device_rate", what), notes)
 
 
 def per_step(what: str, *notes: str) -> Values:
@@ -60,11 +55,6 @@ def of_steps(launch: Launch, steps_per_s: float, *notes: str) -> Value:
     if not (whole := global_batch(launch)):
         return steps_per_s, (*notes, "steps/s: --batch-size N makes samples of them")
     return steps_per_s * whole, notes
-
-
-def of_seconds(what: str, *notes: str, by_epoch: bool = False) -> Values:
-    """`<seconds>` of a step, the median after the first `what`, or after that of each epoch."""
-    return lambda launch: of_steps(launch, 1 / launch.steady("seconds", what, by_epoch), *notes)
 
 
 def of_bars(launch: Launch) -> Value:
@@ -153,14 +143,14 @@ _COUNT = re.compile(
 _COUNTED = ("all_devices", "node_devices", "any_batch")
 
 
-def _counts(text: str) -> Mapping[str, str]:
+def counts(text: str) -> Mapping[str, str]:
     """Numbers of devices and batches that a line says in words of many tools."""
     if not any(word in text for word in ("num_", "orld_size", "ORLD_SIZE", "gpu", "nproc", "batch_size", "BS")):
         return {}
     return {name: one[4] for one in _COUNT.finditer(text) for name, said in one.groupdict().items() if said}
 
 
-def _agrees_with_flags(launch: Launch) -> None:
+def agrees_with_flags(launch: Launch) -> None:
     """Raise Refused for a flag that no reading of the log's own words agrees with."""
     devices, batch, split_over = launch.given.world_size, launch.given.batch_size, split(launch)
     whole, each, batches = map(launch.integers, _COUNTED)
@@ -184,8 +174,8 @@ class Grammar(Record, frozen=True, kw_only=True):
     `value`: the rate over all devices, with notes. `lacks`: why a log without any rate is refused.
     `hint`: why the number of devices is unknown. `checks`: raise Refused for a rate that contradicts the launch.
     `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
-    raises ValueError, KeyError, TypeError or AttributeError for a damaged line. `said`: the mark and the pattern
-    of a line for `objects`. `also`: a log of the tool has this somewhere, too.
+    raises ValueError, KeyError, TypeError or AttributeError for a damaged line. It sees lines with one of `words`,
+    all without any. `said`: the mark and the pattern of a line for `objects`. `also`: is somewhere in a log, too.
     `worker`: fact with the worker that wrote the log, for tools whose workers all say the total.
     `splits`: the tool splits models, so a log that does not say how is of an unknown parallelism.
     """
@@ -196,6 +186,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     lines: tuple[Line, ...] = ()
     objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
     said: tuple[tuple[str, ...], str] = ((), "")
+    words: tuple[str, ...] = ()
     also: str = ""
     data: str = ""
     no_data: str = "\0"
@@ -243,7 +234,12 @@ class _Reading:
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
         data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
+        sees_all = self.judges or (self.grammar.objects and not self.grammar.words)
+        words = {data, *self.grammar.words, *(line.mark for line in (*self.grammar.lines, *COMMON))}
+        has_word = re.compile("" if sees_all else "|".join(map(re.escape, sorted(words)))).search
         for one in lines:
+            if has_word(one.text) is None:
+                continue
             if not self._read(one) and data in one.text and no_data not in one.text:
                 self.skipped.add(one)
         self._close()
@@ -266,7 +262,7 @@ class _Reading:
         if not spoke:
             self._match(one, COMMON)
             if self.judges:
-                self.launch.add(one, _counts(text))
+                self.launch.add(one, counts(text))
         return spoke
 
     def _match(self, one: LogLine, lines: tuple[Line, ...]) -> bool:
@@ -319,7 +315,7 @@ def _value(grammar: Grammar, launch: Launch) -> Value:
             f"has rates of rank {last} on {launch.devices} devices: --world-size N must count devices of all ranks"
         )
     rate, notes = grammar.value(launch)
-    _agrees_with_flags(launch)
+    agrees_with_flags(launch)
     for check in grammar.checks:
         check(launch, rate)
     return rate, notes
@@ -328,20 +324,13 @@ def _value(grammar: Grammar, launch: Launch) -> Value:
 def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
     rate, notes = _value(grammar, launch)
     return row(
-        launch.given,
-        tool=grammar.name,
+        launch.given, tool=grammar.name, rate=None if launch.diverged else rate, world_size=launch.devices,
         unit=grammar.unit(launch) if callable(grammar.unit) else grammar.unit,
-        rate=None if launch.diverged else rate,
-        world_size=launch.devices,
-        models=grammar.models(launch),
-        batches=grammar.batches(launch),
-        precisions=grammar.precisions(launch),
+        models=grammar.models(launch), batches=grammar.batches(launch), precisions=grammar.precisions(launch),
         device_kind=name({kind.lower(): "" for kind in launch.texts("device_kind")}, "", "", "kinds of devices"),
         variables=name(launch.texts("variables"), "", "", "ways to place variables"),
         parallelism=_parallelism(grammar, launch),
         synchronous=not launch.texts("asynchronous"),
         failed="the loss is no number" if launch.diverged else "",
-        notes=notes,
-        steps=launch.used.size,
-        spread=launch.spread(),
-    )
+        notes=notes, steps=launch.used.size, spread=launch.spread(),
+    )  # fmt: skip

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from msgspec.structs import replace
@@ -29,10 +29,8 @@ EPILOG = (
 
 _LOGS = Argument(
     help="Printed text of a tool. LOG:N is one of N devices; :batch=B, :model=NAME, :precision=NAME, "
-    ":parallelism=tp=T add more.",
-    metavar="LOG...",
-    show_default=False,
-)
+    ":parallelism=tp=T add more.", metavar="LOG...", show_default=False,
+)  # fmt: skip
 _OUTPUT = Option("--output", "-o", help="The run folder to make.", metavar="RUN", show_default=False)
 _TOOL = Option("--tool", help="The tool that wrote the logs.", metavar="NAME", show_default="by their lines")
 _WORLD = Option("--world-size", help="Devices, if logs do not say.", metavar="N", show_default=False)
@@ -42,20 +40,13 @@ _PRECISION = Option("--precision", help="The precision, if logs do not say.", me
 _PARALLELISM = Option(
     "--parallelism",
     help="How the model is split, if logs do not say: tp=4,pp=2,cp=2,ep=8; tp=1 for not at all.",
-    metavar="SPLIT",
-    show_default=False,
-)
-_SPEED_OF = Option(
-    "--speed-of",
-    help="worker or all: whose speed a line of mxnet or mlperf is, if no line proves it.",
-    metavar="WHOSE",
-)
+    metavar="SPLIT", show_default=False,
+)  # fmt: skip
 _RATE = Option(
     "--rate",
     help="Read any log: a regular expression with a group, 'tok/s: ([\\d.,]+k?)'. Of a table: the column.",
-    metavar="REGEX",
-    show_default=False,
-)
+    metavar="REGEX", show_default=False,
+)  # fmt: skip
 _UNIT = Option(
     "--unit", help=f"What --rate counts: {', '.join(generic.UNITS)}.", metavar="NAME", show_default=False
 )
@@ -102,7 +93,6 @@ def importers(
     model: Annotated[str, _MODEL] = "",
     precision: Annotated[str, _PRECISION] = "",
     parallelism: Annotated[str, _PARALLELISM] = "",
-    speed_of: Annotated[Literal["worker", "all"] | None, _SPEED_OF] = None,
     rate: Annotated[str, _RATE] = "",
     unit: Annotated[str, _UNIT] = "",
     per_device: Annotated[bool, _PER_DEVICE] = False,
@@ -136,14 +126,9 @@ def importers(
     if parallelism and not as_degrees(parallelism):
         raise UsageError(f"--parallelism {parallelism}: write tp=4,pp=2, or tp=1 for a model that is not split")
     given = Given(
-        world_size=world_size or 0,
-        batch_size=batch_size or 0,
-        model=model.strip(),
-        precision=precision.strip(),
-        parallelism=as_text(as_degrees(parallelism)),
-        speed_of=speed_of or "",
-        form=_form(rate, unit, per_device, step),
-    )
+        world_size=world_size or 0, batch_size=batch_size or 0, model=model.strip(), precision=precision.strip(),
+        parallelism=as_text(as_degrees(parallelism)), form=_form(rate, unit, per_device, step),
+    )  # fmt: skip
     each = tuple(of_one(log, given) for log in logs)
     return Asked(logs=each, output=output, tool=tool, same_work=same_work, base=base or 0)
 

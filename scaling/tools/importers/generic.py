@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from shlex import quote
 from typing import Any, NamedTuple
 
 from scaling.records.run import ImportedUnit
@@ -20,6 +21,7 @@ UNITS: Mapping[str, ImportedUnit] = {
     "s/step": "steps", "ms/step": "steps",
 }  # fmt: skip
 _SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_BEFORE, _AFTER = re.compile(r".?\d$|\d[.,]$"), re.compile(rf"[\d{CUT}]|[.,][\d{CUT}]")
 _WHOLE = re.compile(r"(\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?) ?([kmg]?)", re.IGNORECASE)
 
 
@@ -35,8 +37,9 @@ def per_second(text: str, unit: str) -> float:
 
 def whole(found: re.Match[str]) -> str:
     """The first group of a match, unless its number goes on after it or is cut. Raises ValueError."""
-    before, after = found.string[: found.start(1)], found.string[found.end(1) :]
-    if re.search(r"\d[.,]?$", before) or re.match(rf"[\d{CUT}]|[.,][\d{CUT}]", after):
+    if _BEFORE.match(found.string, max(found.start(1) - 2, 0), found.start(1)) or _AFTER.match(
+        found.string, found.end(1)
+    ):
         raise ValueError
     return found[1] or ""
 
@@ -52,13 +55,14 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
     def said(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
         if (found := rate.search(line.text)) is None:
             return
-        value, place, key = per_second(whole(found), form.unit), None, f"_step{line.rank}"
-        if step is not None:
-            if (at := step.search(line.text)) is None:
-                raise ValueError
-            place = int(whole(at).replace(",", ""))
-            yield {"begins": place < int(launch.last.get(key, "-1")), key: str(place)}
-        yield {"rate": value, "step": place}
+        value, key = per_second(whole(found), form.unit), f"_step{line.rank}"
+        if step is None:
+            yield {"rate": value}
+            return
+        if (at := step.search(line.text)) is None:
+            raise ValueError
+        place = int(whole(at).replace(",", ""))
+        yield {"rate": value, "step": place, "begins": place < int(launch.last.get(key, "-1")), key: place}
 
     def value(launch: Launch) -> Value:
         rate = launch.steady("rate", "line")
@@ -79,28 +83,39 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
 
 # ---------------------------------------------------------------- lines that look like rates
 
-_UNIT = r"(?:images?|imgs?|samples?|seq(?:uence)?s?|tok(?:en)?s?|examples?|items?|it(?:er(?:ation)?)?s?|steps?)"
+_NUMBER = r"\d[\d,]*(?:\.\d+)?(?<!,)(?P<suffix>(?-i:[kKMG])|e[+-]?\d+|)"
+_UNIT = (
+    r"(?P<unit>im(?:ages?|gs?)|samples?|examples?|items?|seq(?:uence)?s?|tok(?:en)?s?|it(?:er(?:ation)?)?s?|steps?)"
+    r"(?: ?/ ?|[_ ]per[_ ])s(?:ec(?:ond)?s?)?(?![a-z])"
+)
+_EACH = r"(?P<each>(?: ?/ ?|[_ ]per[_ ])(?:gpu|device|chip|rank)s?)?"
+_STEP = r"(?:step|iter(?:ation)?|it|batch)"
+_END = r"(?!\w|[.,:-]\d| ?(?:%|[kmgt]?i?(?:b|bits?|bytes?)/|[tgp]?flop))"
+_GIVEN = r"['\"]?\]?(?: ?\((?P<given>[^()]{1,20})\))?(?P<sign>['\"]?\s*[:=]\s*['\"]?|\s+)"
+# a rate before its unit, a rate after its name, the time of a step
 _RATES = (
-    re.compile(
-        rf"(?<![\w.])(\d[\d,]*(?:\.\d+)?[kKMG]?) ?({_UNIT} ?/ ?s(?:ec(?:ond)?)?\b|m?s ?/ ?(?:it|step)\b)"
-        r"(?!['\"]?\]?\s*[:=]\s*['\"]?\d)"
-    ),
-    re.compile(
-        rf"(\b[\w/.]*(?:throughput|speed|tps|wps|ips|{_UNIT}[_/]?(?:per)?[_/]?s(?:ec(?:ond)?)?)"
-        r"['\"]?\]?\s*[:=]\s*['\"]?)"
-        r"(\d[\d,]*(?:\.\d+)?[kKMG]?)(?![\w.])", re.IGNORECASE,
-    ),
-    re.compile(r"(\b(?:\w+_)?(?:time|dt)(?: per \w+)?['\"]?\s*[:=]?\s+['\"]?)(\d+\.\d+)(?= ?m?s?\b)"),
-)  # fmt: skip
+    rf"(?<![\w.,+-])(?<!\d ){_NUMBER} ?(?P<words>(?:{_UNIT}{_EACH}|(?P<time>m?s|sec) ?/ ?{_STEP}\b))"
+    r"(?![\w/]|['\"]?\]?(?: ?\([^()]*\))?\s*[:=]?\s*['\"]?\d)",
+    rf"(?<![\w/])(?P<words>(?:\w+[_/])?(?:{_UNIT}{_EACH}|throughput|speed|(?P<short>tps|wps|tgs|ips)){_GIVEN})"
+    rf"{_NUMBER}{_END}(?! ?m?s\b)",
+    rf"(?<![\w/])(?P<words>(?:{_STEP}[_ ]?time|(?:time|sec(?:ond)?s)[_ ]?(?:per|/)[_ ]?{_STEP}|"
+    rf"(?<![a-z] )(?:time|dt)(?=\s*[:=]))(?P<own>_m?s)?{_GIVEN}){_NUMBER}"
+    rf"(?P<after> ?(?:ms|s|secs?|seconds?)\b|{_END})",
+)
+_PATTERNS = [re.compile(text, re.IGNORECASE) for text in _RATES]
+_NAMES: Mapping[str, str] = {
+    "im": "images", "sa": "samples", "ex": "samples", "se": "sequences", "to": "tokens", "st": "steps",
+    "tps": "tokens", "wps": "tokens", "tgs": "tokens", "item": "samples", "items": "samples", "it": "steps",
+}  # fmt: skip
+_TIMES = re.compile(r" ?_?(?:(m)s|s|secs?|seconds?)", re.IGNORECASE)
 _MOST_SHAPES = 4096
 
 
 class Likely(NamedTuple):
-    """A line that looks like a rate, and the form that would read it."""
+    """A line that looks like a rate, and the flags that would read it."""
 
     line: LogLine
-    rate: str
-    unit: str
+    flags: str
 
 
 class Likeliest:
@@ -111,12 +126,12 @@ class Likeliest:
         self._first: dict[tuple[int, str], Likely] = {}
 
     def add(self, line: LogLine) -> None:
-        for kind, pattern in enumerate(_RATES):
-            if (found := pattern.search(line.text)) is not None:
-                key = (-kind, re.sub(r"[\d.,]+", "#", found[0]))
+        for kind, pattern in enumerate(_PATTERNS):
+            if (found := pattern.search(line.text)) is not None and not _is_of_two(found):
+                key = (-kind, found["words"])
                 if key in self._first or len(self._first) < _MOST_SHAPES:
                     self._count[key] += 1
-                    self._first.setdefault(key, _likely(line, found, kind))
+                    self._first.setdefault(key, Likely(line, _flags(found, kind)))
                 return
 
     def hints(self, path: str) -> tuple[str, ...]:
@@ -126,23 +141,33 @@ class Likeliest:
             return ()
         likely = [self._first[key] for key in best]
         shown = [f"  line {one.line.number}: {one_line(one.line.text.strip())[:160]}" for one in likely]
-        first = likely[0]
-        command = (
-            f"python -m scaling import {path} --rate '{first.rate}' --unit {first.unit} --world-size N -o RUN"
+        command = f"python -m scaling import {quote(path)} {likely[0].flags} --world-size N -o RUN"
+        which = f" NAME is one of {', '.join(UNITS)}:" if "--unit NAME" in command else ""
+        return (
+            "These lines look most like rates:",
+            *shown,
+            f"This reads the first of them:{which}",
+            f"  {command}",
         )
-        return ("These lines look most like rates:", *shown, "This reads the first of them:", f"  {command}")
 
 
-def _likely(line: LogLine, found: re.Match[str], kind: int) -> Likely:
-    number, words = (found[1], found[2]) if kind == 0 else (found[2], found[1])
-    group = r"([\d.,]+)" if number[-1].isdigit() else r"([\d.,]+[kKMG])"
-    spaces = re.sub(r"[ \t]+", " +", re.sub(r"[^\w \t/=:,_%-]", ".", words))
-    said = words.lower()
-    unit = next((unit for word, unit in _WORDS.items() if re.search(word, said)), "samples")
-    return Likely(line, f"{group} ?{spaces}" if kind == 0 else f"{spaces}{group}", unit)
+def _is_of_two(found: re.Match[str]) -> bool:
+    """Whether a unit without a sign stands between two numbers, so that it may be of either."""
+    said, before = found.groupdict(), found.string[: found.start("words")]
+    return bool(said.get("unit") and (said.get("sign") or "x").isspace() and re.search(r"\d ?$", before))
 
 
-_WORDS = {
-    r"^ms ?/": "ms/step", r"^s ?/": "s/step", "tok|tps|wps": "tokens", "im": "images", "seq": "sequences",
-    "sam|exam|item|ips|through|speed": "samples", "it|step": "steps", "time|dt": "s/step",
-}  # fmt: skip
+def _flags(found: re.Match[str], kind: int) -> str:
+    said = {name: text or "" for name, text in found.groupdict().items()}
+    form, suffix = r"[\d,]*\.?\d+", said["suffix"][:1].lower()
+    group = f"({form}{'' if not suffix else 'e[+-]?[0-9]+' if suffix == 'e' else '[kKMG]?'})"
+    words = re.sub(r"\s+", " +", re.sub(r"[^\w\s/=:,%-]", ".", said["words"]))
+    rate = f"{group} ?{words}" if kind == 0 else f"{words}{group}"
+    of_given = re.search(_UNIT, said.get("given", ""), re.IGNORECASE)
+    word = (of_given["unit"] if of_given else said.get("unit") or said.get("short", "")).lower()
+    unit = _NAMES.get(word) or _NAMES.get(word[:2], "NAME")
+    if seconds := _TIMES.fullmatch(
+        said.get("time") or said.get("after") or said.get("own") or said.get("given", "")
+    ):
+        unit = "ms/step" if seconds[1] else "s/step"
+    return f"--rate '{rate}' --unit {unit}{' --per-device' * bool(said.get('each') or word == 'tgs')}"

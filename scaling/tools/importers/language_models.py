@@ -1,4 +1,4 @@
-"""Trainers of language models: Megatron-LM, GPT-NeoX, NeMo, MaxText, DeepSpeed, llm.c, nanoGPT.
+"""Trainers of language models: Megatron-LM, GPT-NeoX, NeMo, MaxText, DeepSpeed.
 
 The batch of a device is that of a data-parallel rank: devices that share a split model count as one.
 """
@@ -11,15 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.tools.importers.engine import (
-    Grammar,
-    Value,
-    degrees,
-    of_all,
-    of_device,
-    per_step,
-    split,
-)
+from scaling.tools.importers.engine import Grammar, Value, degrees, of_device, per_step, split
 from scaling.tools.importers.launch import Launch, Line, Unfinished, form
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused
@@ -63,7 +55,7 @@ def _quantised(launch: Launch) -> Iterable[str]:
 
 def _of_megatron(launch: Launch) -> Value:
     if launch.rates.get("rate"):
-        return of_all("line", "the samples/sec of all devices", _FIRST)(launch)
+        return launch.steady("rate", "line"), ("the samples/sec of all devices", _FIRST)
     return per_step("line", "global batch size / elapsed time per iteration", _FIRST)(launch)
 
 
@@ -131,6 +123,7 @@ NEMO = Grammar(
     value=per_step("line", "global_batch_size / train_step_timing", "iteration 0 and the next line are left out"),
     batches=of_global,
     objects=_groups,
+    words=("parallel group",),
     lines=(
         form(
             "train_step_timing in s",
@@ -232,78 +225,5 @@ DEEPSPEED = Grammar(
         form("gradient_accum", r"gradient_accumulation_steps \.+ <accumulation>\s*$"),
         form("train_batch_size", r"train_batch_size \.+ <global_batch>\s*$"),
         form(" .", r"(?P<precision>bfloat16|float16|fp16)_(?:enabled|config) \.+ (?:enabled=)?True\b"),
-    ),
-)
-
-
-# ---------------------------------------------------------------- llm.c
-# github.com/karpathy/llm.c: the CUDA program prints an exponential mean of all processes' tokens, the PyTorch
-# and the fp32 programs those of the step.
-
-
-def _sequences(launch: Launch) -> list[int]:
-    tokens, each = launch.only("global_tokens"), launch.only("sequence_length") * launch.devices
-    return [tokens // each] if tokens and each and tokens % each == 0 else []
-
-
-def _parameters(launch: Launch) -> list[str]:
-    return [f"{count} parameters" for count in launch.texts("parameters")]
-
-
-LLM_C = Grammar(
-    name="llm_c",
-    unit="tokens",
-    value=of_all("step", "the tok/s of all processes; the first step that was logged is left out"),
-    batches=_sequences,
-    models=_parameters,
-    lines=(
-        form(" tok/s", r"step +<step>/\d+(?: \||:) (?:train )?loss <loss> .*[|,] <rate> tok/s"),
-        form("Parameter  ", r"^Parameter  Value$", begins=True),
-        form("sequence length T", r"^sequence length T  <sequence_length>$"),
-        form("total batch size", r"^total batch size  <global_tokens>$"),
-        form("num_processes", r"^num_processes  <world_size>$"),
-        form("precision", r"^precision  <precision>$"),
-        form("num_parameters", r"^num_parameters  <parameters>$"),
-    ),
-)
-
-
-# ---------------------------------------------------------------- nanoGPT
-# github.com/karpathy/nanoGPT: the time of an iteration, which includes an evaluation before it.
-
-
-def _iterations(launch: Launch) -> Value:
-    tokens = launch.only("global_tokens")
-    if not tokens:
-        raise Refused("does not say its tokens per iteration")
-    skipped = launch.integers("evaluated")
-    of_each = launch.rates["ms"].values()
-    each = [
-        ms
-        for one in of_each
-        for place, ms in [*zip(one.places, one.rates, strict=True)][1:]
-        if place not in skipped
-    ]
-    if not each:
-        raise Unfinished("has only its first iteration, or iterations that include an evaluation")
-    notes = "tokens per iteration / time; iterations that include the start or an evaluation are left out"
-    return 1000 * tokens / launch.median(each), (notes,)
-
-
-NANOGPT = Grammar(
-    name="nanogpt",
-    unit="tokens",
-    data="ms, mfu",
-    value=_iterations,
-    batches=_sequences,
-    models=_parameters,
-    lines=(
-        form(": loss ", r"\biter <step>: loss <loss>, time (?P<ms>\d+\.\d\d)ms\b"),
-        form(": train loss ", r"\bstep (?P<evaluated>\d+): train loss \S+, val loss"),
-        form("Overriding", r"^Overriding", begins=True),
-        form("tokens per iteration", r"tokens per iteration will be: <global_tokens>\s*$", begins=True),
-        form("number of parameters", r"number of parameters: (?P<parameters>[\d.]+M)\s*$"),
-        form("block_size = ", r"^(?:Overriding: )?block_size = <sequence_length>\b"),
-        form("dtype = ", r"^(?:Overriding: )?dtype = '?(?P<precision>\w+)"),
     ),
 )

@@ -231,10 +231,6 @@ class Launch:
     def speakers(self) -> set[Speaker]:
         return {speaker for speakers in self.rates.values() for speaker in speakers}
 
-    def distinct(self, metric: str) -> list[Rates]:
-        """Rates of speakers; those that say the same all along are one."""
-        return list({one.rates.tobytes(): one for one in self.rates.get(metric, {}).values()}.values())
-
     @property
     def content(self) -> tuple[object, ...]:
         """Equal for two launches that say the same."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -48,7 +48,6 @@ class Rows:
 # ---------------------------------------------------------------- rows
 
 _Said = TypeVar("_Said", str, int)
-SpeedOf = Literal["", "worker", "all"]
 # A whole number, neither cut nor the beginning of a longer one; maybe with thousands commas or an exponent.
 NUMBER = (
     r"(?<![\d.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
@@ -83,7 +82,6 @@ class Given(Record, frozen=True, kw_only=True):
     precision: str = ""
     # `tp=4,pp=2`; `tp=1` for a model that is not split
     parallelism: str = ""
-    speed_of: SpeedOf = ""
     form: Form = Form()
 
 
@@ -215,49 +213,3 @@ def row(
 def _precision(text: str) -> str:
     """One name per precision: `float16` of tools and `fp16` of people are the same cell."""
     return re.sub(r"^(b?)float(?=\d)", lambda found: "bf" if found[1] else "fp", text, flags=re.IGNORECASE)
-
-
-def compiled(*parts: str) -> re.Pattern[str]:
-    return re.compile("".join(parts))
-
-
-def bandwidth(
-    tool: str,
-    collective: str,
-    devices: int,
-    size_bytes: object,
-    times: Sequence[object],
-    dtype: object = "",
-    redop: object = "",
-    in_place: bool = False,
-    wrong: int | None = None,
-) -> ImportedBandwidth:
-    """A result; `times`: microseconds, algbw and busbw. Raises ValueError, TypeError."""
-    time_us, algbw, busbw = (float(str(value)) for value in times)
-    return ImportedBandwidth(
-        tool=tool,
-        log="",
-        collective=collective,
-        world_size=devices,
-        size_bytes=int(str(size_bytes)),
-        dtype=str(dtype).strip(),
-        redop=str(redop).strip().removeprefix("none"),
-        in_place=in_place,
-        time_s=time_us / 1e6,
-        algbw_gbytes_per_s=algbw,
-        busbw_gbytes_per_s=busbw,
-        wrong=wrong,
-    )
-
-
-def once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:
-    """Merge repeated measurements of a size and place: lower median, largest count of wrong values."""
-    by_cell: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
-    for one in found:
-        by_cell.setdefault((one.size_bytes, one.in_place, one.dtype, one.redop), []).append(one)
-    ordered = (sorted(of_cell, key=lambda one: one.busbw_gbytes_per_s) for of_cell in by_cell.values())
-    return tuple(replace(of_cell[(len(of_cell) - 1) // 2], wrong=_worst(of_cell)) for of_cell in ordered)
-
-
-def _worst(of_cell: Iterable[ImportedBandwidth]) -> int | None:
-    return max((one.wrong for one in of_cell if one.wrong is not None), default=None)

@@ -164,6 +164,7 @@ LIGHTNING = Grammar(
         ("it/s", "s/it"),
         rf"(?:Epoch \d+|Training[^:|]*){_DRAWN}\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)",
     ),
+    words=("it/s", "s/it"),
     # bars of other programs look the same
     also=r"v_num|Sanity Checking|LOCAL_RANK: \d|GPU available|Starting with \d+ proc|Trainer\.fit",
     unit=unit_of_steps,
@@ -209,6 +210,7 @@ TORCHTITAN = Grammar(
     no_data="validate step",
     value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
     objects=_building,
+    words=("device mesh",),
     lines=(
         form("ps:", r"step:(?<!validate step:) *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
         form("local batch size", r"local batch size:? <batch_size>[,\s]"),

@@ -9,11 +9,12 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import cache
 
 from scaling.records.run import ImportedRow
-from scaling.tools.importers.engine import as_degrees, as_text, of_steps, unit_of_steps
+from scaling.tools.importers.engine import agrees_with_flags, as_degrees, as_text, counts, of_steps, unit_of_steps
 from scaling.tools.importers.generic import UNITS, per_second
 from scaling.tools.importers.launch import Launch
 from scaling.tools.importers.lines import CUT, LogLine
@@ -56,19 +57,25 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         raise Refused("is no table: its first line names no column of rates, and none of devices (N) or steps")
     names, skipped = _names(first.text), Skipped()
     columns, found = _columns(names, given.form), list[ImportedRow]()
-    launches: dict[tuple[tuple[str, str], ...], Launch] = {}
+    launches: dict[tuple[tuple[str, str], ...], Launch] = defaultdict(lambda: Launch(given))
     for line in [first, *each] if _is_json(first.text) else each:
         try:
-            said = _said(line.text, names, columns)
+            if CUT in line.text:
+                raise ValueError
+            is_json = _is_json(line.text)
+            cells = json.loads(line.text) if is_json else dict(zip(names, _cells(line.text), strict=True))
+            told = {column: str(cells.get(name, "")).strip() for column, name in columns.items()}
+            said = {column: text for column, text in told.items() if text}
             if not said["rate"][-1].isdigit():
                 raise ValueError
             rate, step = per_second(said.pop("rate"), _unit(said, columns, given)), said.pop("step", None)
-            launch = Launch(given, line.number)
-            if step is not None:
-                launch = launches.setdefault(tuple(said.items()), launch)
-                launch.add(line, {"rate": rate, "step": int(float(step))})
-            else:
+            launch = Launch(given) if step is None else launches[tuple(said.items())]
+            if given.world_size or given.batch_size:
+                launch.add(line, counts(" ".join(f"{name}={value}" for name, value in cells.items())))
+            if step is None:
                 found.append(_made(said, rate, columns, launch))
+            else:
+                launch.add(line, {"rate": rate, "step": int(float(step))})
         except _DAMAGED:
             skipped.add(line)
     for key, launch in launches.items():
@@ -82,7 +89,7 @@ def _is_json(text: str) -> bool:
 
 def _cells(text: str) -> list[str]:
     delimiter = "\t" if "\t" in text else ";" if ";" in text and "," not in text else ","
-    return next(csv.reader([text], delimiter=delimiter, strict=True))
+    return next(csv.reader([text], delimiter=delimiter, strict=True)) if '"' in text else text.split(delimiter)
 
 
 def _names(text: str) -> Sequence[str]:
@@ -107,25 +114,17 @@ def _columns(names: Sequence[str], form: Form) -> dict[str, str]:
     return known
 
 
-def _said(text: str, names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
-    """The known cells of a row. Raises ValueError for a row that is cut or of another width."""
-    if CUT in text:
-        raise ValueError
-    if _is_json(text):
-        cells: Mapping[str, Any] = json.loads(text)
-    else:
-        cells = dict(zip(names, _cells(text), strict=True))
-    return {
-        column: str(cells[name]).strip() for column, name in columns.items() if str(cells.get(name, "")).strip()
-    }
-
-
 def _unit(said: Mapping[str, str], columns: Mapping[str, str], given: Given) -> str:
-    of_name = _RATE.search(re.sub(r"[^a-z0-9/]+", "_", columns["rate"].lower()))
-    unit = said.get("unit", "").removesuffix("/s") or given.form.unit or (of_name and of_name[1]) or ""
+    unit = said.get("unit", "").removesuffix("/s") or given.form.unit or _unit_of(columns["rate"])
     if unit not in UNITS:
         raise Refused(f"does not say the unit of its rates: add --unit ({', '.join(UNITS)})")
     return unit
+
+
+@cache
+def _unit_of(name: str) -> str:
+    found = _RATE.search(re.sub(r"[^a-z0-9/]+", "_", name.lower()))
+    return (found and found[1]) or ""
 
 
 def _made(said: Mapping[str, str], rate: float | None, columns: Mapping[str, str], launch: Launch) -> ImportedRow:
@@ -138,20 +137,12 @@ def _made(said: Mapping[str, str], rate: float | None, columns: Mapping[str, str
     if named == "steps":
         launch.facts["batch_size"].update({str(batch): LogLine(0, None, "") for batch in batches})
         (rate, notes), named = of_steps(launch, rate, *notes), unit_of_steps(launch)
+    agrees_with_flags(launch)
     if launch.given.form.per_device:
         rate, notes = launch.devices * rate, (*notes, "the rate of a device x devices")
     return row(
-        given,
-        tool=NAME,
-        unit=named,
-        rate=rate,
-        world_size=launch.devices,
-        models=[said.get("model", "")],
-        batches=batches,
-        precisions=[said.get("precision", "")],
-        parallelism=as_text(as_degrees(said.get("parallelism", ""))),
-        label=said.get("label", ""),
-        notes=notes,
-        steps=launch.used.size,
-        spread=launch.spread(),
-    )
+        given, tool=NAME, unit=named, rate=rate, world_size=launch.devices, batches=batches,
+        models=[said.get("model", "")], precisions=[said.get("precision", "")],
+        parallelism=as_text(as_degrees(said.get("parallelism", ""))), label=said.get("label", ""),
+        notes=notes, steps=launch.used.size, spread=launch.spread(),
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import NamedTuple
@@ -16,32 +17,19 @@ from scaling.analysis.table.imported import UNKNOWN
 from scaling.errors import UsageError
 from scaling.records.run import ImportedRow
 from scaling.text import one_line
-from scaling.tools.importers import (
-    collectives,
-    generic,
-    language_models,
-    mlperf,
-    mxnet,
-    pytorch,
-    table,
-    tensorflow,
-    vision,
-)
+from scaling.tools.importers import collectives, generic, language_models, pytorch, table, tensorflow, vision
 from scaling.tools.importers.engine import Grammar
 from scaling.tools.importers.generic import Likeliest
-from scaling.tools.importers.launch import Unfinished
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
 from scaling.tools.importers.lines import CUT, LogLine, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
-_MODULES = (tensorflow, mxnet, collectives, mlperf, pytorch, language_models, vision)
+_MODULES = (tensorflow, collectives, pytorch, language_models, vision)
 TOOLS = {one.name: one for module in _MODULES for one in vars(module).values() if isinstance(one, Grammar | Tool)}
 NOTHING = Given()
 _SURE = {name: (tool.marks, re.compile(tool.sure)) for name, tool in TOOLS.items()}
 # what `--same-work` makes equal
 _SAME = ("model", "precision", "parallelism")
-# a suite runs another tool, whose lines are in its log, too
-SUITES = ("mlperf",)
 # a library that prints in logs of these trainers, which print their own rate
 INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}}
 
@@ -50,24 +38,24 @@ _ANY: Mapping[str, tuple[Callable[[Iterable[LogLine], Given], Found], tuple[str,
     generic.NAME: (generic.read, ("",)), table.NAME: (table.read, ()),
 }  # fmt: skip
 _WHITE = b" \t\r\n"
+# blocks of an unknown log that are searched for lines that look like rates
+_LOOKED_AT = 16
 
 
 class Log(NamedTuple):
-    """A log whose tool is known; a suite may have run another tool `inside`."""
+    """A log whose tool is known."""
 
     path: Path
     tool: str
     digest: str
-    inside: str = ""
 
 
 def forms(tool: Grammar | Tool) -> Iterator[str]:
     """The name of a tool, and the forms of its lines with a rate."""
     yield tool.name
     lines = [line.text for line in tool.lines if line.has_rate] if isinstance(tool, Grammar) else []
-    yield from (
-        f"    {text}" for text in lines or [tool.said[1] if isinstance(tool, Grammar) else tool.sure.pattern]
-    )
+    pattern = tool.said[1] if isinstance(tool, Grammar) else tool.sure.pattern
+    yield from (f"    {text}" for text in lines or [pattern])
 
 
 class Unknown(Refused):
@@ -96,7 +84,7 @@ def recognise(path: Path, wanted: str | None = None, given: Given = NOTHING) -> 
         elif wanted is None:
             tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, *_SURE[name]))
     tool = wanted or _one_of({name for name in tools if _has_also(path, TOOLS[name])}, path)
-    return Log(path, tool, digest.hexdigest(), " or ".join(sorted(tools - {tool})) if tool in SUITES else "")
+    return Log(path, tool, digest.hexdigest())
 
 
 def _has_also(path: Path, tool: Grammar | Tool) -> bool:
@@ -125,32 +113,23 @@ def _has(text: str, lines: Iterable[str], marks: Sequence[str], sure: re.Pattern
 
 def _one_of(found: Set[str], path: Path) -> str:
     names = sorted(name for name in found if not found & INSIDE.get(name, set()))
-    if suites := [name for name in SUITES if name in names]:
-        return suites[0]
     if not names:
         unknown = Unknown("no line of it is of a known tool (--list shows their lines); --rate reads any log")
-        unknown.hints = _likeliest(path)
+        likeliest = Likeliest()
+        for line in of_blocks(islice(blocks(path), _LOOKED_AT)):
+            likeliest.add(line)
+        unknown.hints = likeliest.hints(str(path))
         raise unknown
     if len(names) > 1:
         raise Refused(f"has lines of {' and of '.join(names)}: split it, or choose one with --tool {names[0]}")
     return names[0]
 
 
-def _likeliest(path: Path) -> tuple[str, ...]:
-    likeliest = Likeliest()
-    for line in of_blocks(blocks(path)):
-        likeliest.add(line)
-    return likeliest.hints(str(path))
-
-
 def read(log: Log, given: Given) -> ReadLog:
     """Read a log into rows with the log's name and notes on skipped lines. Raises Refused."""
     read, marks = _ANY[log.tool] if log.tool in _ANY else (TOOLS[log.tool].read, TOOLS[log.tool].marks)
     clock = Clock(marks)
-    try:
-        found = read(of_blocks(clock.watch(blocks(log.path)), wraps=log.tool != table.NAME), given)
-    except Unfinished as why:
-        raise Refused(f"{why}; --tool {log.inside} reads its other lines" if log.inside else str(why)) from None
+    found = read(of_blocks(clock.watch(blocks(log.path)), wraps=log.tool != table.NAME), given)
     if not found.rows and not found.bandwidths:
         raise Refused(f"has no line that is whole and says a rate of {log.tool}")
     named = one_line(log.path.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.tools.importers.engine import Grammar, Value, of_bars, of_seconds, of_steps, unit_of_steps
+from scaling.tools.importers.engine import Grammar, Value, of_bars, of_steps, unit_of_steps
 from scaling.tools.importers.launch import SHIFT, Launch, Unfinished, form
 from scaling.tools.importers.lines import LogLine
 
@@ -110,7 +110,11 @@ MMENGINE = Grammar(
     name="mmengine",
     unit=unit_of_steps,
     no_data="(val)",
-    value=of_seconds("window", "the mean of a window; each epoch's first is left out", by_epoch=True),
+    value=lambda launch: of_steps(
+        launch,
+        1 / launch.steady("seconds", "window", by_epoch=True),
+        "the mean of a window; each epoch's first is left out",
+    ),
     lines=(
         form(
             "data_time: ",
@@ -168,6 +172,7 @@ def _yolo(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 ULTRALYTICS = Grammar(
     name="ultralytics",
     said=(("it/s", "s/it"), _YOLO.pattern),
+    words=("it/s", "s/it"),
     unit=unit_of_steps,
     value=of_bars,
     sizes=lambda launch: [len(text.split(",")) for text in launch.texts("listed")],

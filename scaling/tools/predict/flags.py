@@ -15,21 +15,16 @@ from scaling.records.point import Record
 
 NAME = "scaling predict"
 Precision = Literal["fp32", "tf32", "amp", "bf16", "fp16"]
-
 EPILOG = "Exit codes: 0 predicted, 2 a mistake in the call, a run that cannot be read or nothing to predict from."
-
 # Flags of the short help, by their names in Python.
 USUAL = (
     "run", "world_sizes", "strategy", "interconnect", "up_to", "network", "batch_size", "model",
-    "devices_per_node", "without", "target", "prices", "check", "format", "output",
+    "devices_per_node", "format", "output",
 )  # fmt: skip
 app = typer.Typer(add_completion=False)
 
 _what_if = partial(Option, rich_help_panel="What if")
 _cold = partial(Option, rich_help_panel="Without a run")
-_work = partial(Option, rich_help_panel="A model that is not in the catalogue")
-_plan = partial(Option, rich_help_panel="Planner")
-_RUN = Argument(help="A run's folder, or its run.jsonl.", metavar="RUN", show_default=False)
 _SIZES = Option(
     help="World sizes to predict: 32,64, or 32..1024 for doublings.",
     metavar="N,...|A..B", show_default="beyond the run",
@@ -46,10 +41,9 @@ _NETWORK = _what_if(
 _BATCH = _what_if(help="Samples per device; one device must have run this batch.", metavar="N", min=1)
 _MODEL = _what_if(help="Model; one device must have run it, else give --rate.", metavar="NAME")
 _COMPRESS = _what_if(
-    help="Divide the gradients' bytes by this; the cost of compressing is not counted.", metavar="K"
+    help="Divide the gradients' bytes by this; the cost of compressing is not counted.", metavar="K", min=1
 )
 _EACH = _what_if(help="Devices of each further node.", metavar="N", min=1, show_default="the run's")
-_WITHOUT = _what_if(help="Predict the cluster without this node.", metavar="NODE")
 _RATE = _cold(help="Samples/s of one device (of a RUN of text: tokens/s).", metavar="R")
 _COLD = _cold("--cold", help="Use only the flags of one device, a node and --network.")
 _BUS = _cold(
@@ -62,23 +56,21 @@ _PRECISION = _cold(
     metavar="NAME", show_default="fp32",
 )  # fmt: skip
 _LENGTH = _cold(help="Tokens per sample; --rate is in tokens/s then.", metavar="L", min=1)
-_DEVICE = _cold(help="Name of the device: its bus, and its --prices.", metavar="NAME")
-_PARAMETERS = _work(help="Parameters of the model, such as 7e9.", metavar="P")
-_FLOPS = _work(
+_DEVICE = _cold(help="Name of the device, which has a bus.", metavar="NAME")
+_PARAMETERS = _cold(help="Parameters of a model that is not in the catalogue, such as 7e9.", metavar="P")
+_FLOPS = _cold(
     help="Operations of one sample (of a token with --sequence-length), forward and backward: --cold guesses "
     "--rate from these and --device.",
     metavar="F",
 )
-_TARGET = _plan(help="Find the cheapest cluster of at least these samples/s or tokens/s.", metavar="R")
-_PRICES = _plan(help="TOML file of prices.", metavar="FILE", envvar="SCALING_PRICES")
-_CHECK = Option(help="Output of python -m scaling check --json.", metavar="FILE")
-_FORMAT = Option("--format", help="For people: table; for programs: json.", metavar="NAME")
 
 
 class Asked(Record, frozen=True, kw_only=True):
     """The parsed command line. Its fields are the flags; None and empty: not given."""
 
-    run: Annotated[Path | None, _RUN] = None
+    run: Annotated[
+        Path | None, Argument(help="A run's folder, or its run.jsonl.", metavar="RUN", show_default=False)
+    ] = None
     world_sizes: Annotated[str, _SIZES] = ""
     strategy: Annotated[str, _STRATEGY] = ""
     interconnect: Annotated[str, _INTERCONNECT] = ""
@@ -88,7 +80,6 @@ class Asked(Record, frozen=True, kw_only=True):
     model: Annotated[str, _MODEL] = ""
     compress: Annotated[float, _COMPRESS] = 1.0
     devices_per_node: Annotated[int | None, _EACH] = None
-    without: Annotated[str, _WITHOUT] = ""
     rate: Annotated[float | None, _RATE] = None
     cold: Annotated[bool, _COLD] = False
     bus: Annotated[str, _BUS] = ""
@@ -97,10 +88,9 @@ class Asked(Record, frozen=True, kw_only=True):
     device: Annotated[str, _DEVICE] = ""
     parameters: Annotated[float | None, _PARAMETERS] = None
     flops_per_sample: Annotated[float | None, _FLOPS] = None
-    target: Annotated[float | None, _TARGET] = None
-    prices: Annotated[Path | None, _PRICES] = None
-    check: Annotated[Path | None, _CHECK] = None
-    format: Annotated[Literal["table", "json"], _FORMAT] = "table"
+    format: Annotated[
+        Literal["table", "json"], Option(help="For people: table; for programs: json.", metavar="NAME")
+    ] = "table"
     output: Annotated[Path | None, output_flag("--output")] = None
 
 
@@ -113,8 +103,6 @@ def predict(**flags: Any) -> Asked:
         python -m scaling predict RUN --world-sizes 32..1024
     Another network and batch:
         python -m scaling predict RUN --network ib:200 --batch-size 128
-    The cheapest cluster of 20,000 samples/s:
-        python -m scaling predict RUN --target 20000 --prices FILE
     """
     return Asked(**flags)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import exp
-from types import MappingProxyType
 from typing import NamedTuple
 
 from scaling.records.point import Record
-from scaling.tools.predict import priors
-from scaling.tools.predict.fit import Fit, Predicted, fit, moved, predict
-from scaling.tools.predict.setting import At, Exchange, Known, Observed, Setting
+from scaling.tools.predict.model import Fit, fit, predict
+from scaling.tools.predict.setting import At, Known, Observed, Setting, read
 
 # intervals with a larger half width are not claimed
 WIDEST = 0.15
@@ -40,7 +38,6 @@ class Case(NamedTuple):
 
     * rate, rates: samples/s of one device alone; also by model and batch size
     * largest: largest measured world size
-    * without: a node whose delay was removed from the measurements
     * unclaimed: why no prediction of the case is claimed
     """
 
@@ -57,25 +54,12 @@ class Case(NamedTuple):
     model: str = ""
     strategy: str = ""
     interconnect: str = ""
-    options: Mapping[str, str] = MappingProxyType({})
-    without: str = ""
     cold: bool = False
     device: str = ""
     units_per_sample: int = 1
     notes: tuple[str, ...] = ()
     command: str = "python -m scaling.run"
     unclaimed: str = ""
-
-    @property
-    def verbs(self) -> bool:
-        """Whether the exchange uses RDMA if the network has it; Gloo sends TCP over any network."""
-        return self.setting.carrier == "nccl"
-
-    def titled(self, model: str = "", batch_size: int | None = None, over: str = "") -> Case:
-        """Write the title, of the run's own work or of the asked one."""
-        emulated = f", EMULATED {self.device}" if self.setting.emulated else ""
-        work = f"{model or self.model}, batch {batch_size or self.batch_size} per device"
-        return self._replace(title=f"{self.strategy} over {over or self.interconnect}, {work}{emulated}")
 
     def layout(self, world_size: int) -> At:
         """Place devices, filling one node after the other."""
@@ -104,18 +88,13 @@ class Forecast(Record, frozen=True, kw_only=True):
     by_priors: bool = False
 
     @property
-    def claimed(self) -> bool:
-        return not self.unclaimed
-
-    @property
     def cause(self) -> str:
         """The largest part, "" if all are below 0.005."""
-        parts = {
-            "contention": self.contention, "stragglers": self.straggling, "the exchange": self.exposed,
-            "unexplained": self.unexplained,
-        }  # fmt: skip
-        name = max(parts, key=lambda part: parts[part])
-        return name if parts[name] > 0.005 else ""
+        largest, name = max(
+            (self.contention, "contention"), (self.straggling, "stragglers"), (self.exposed, "the exchange"),
+            (self.unexplained, "unexplained"), key=lambda part: part[0],
+        )  # fmt: skip
+        return name if largest > 0.005 else ""
 
 
 class Next(NamedTuple):
@@ -128,22 +107,11 @@ class Next(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """The fit of a case under the asked setting."""
+    """A case, its fit, which has the asked setting, and the rate of one device there."""
 
     case: Case
     fit: Fit
     rate: float
-
-    def with_known(self, known: Known) -> Fit:
-        found = fit(self.case.setting, known, self.fit.priors)
-        return found if self.fit.setting == self.case.setting else moved(found, self.fit.setting)
-
-
-def outlook(case: Case, changed: Setting | None = None, rate: float | None = None) -> Outlook:
-    found = fit(case.setting, case.known, priors.read())
-    if changed is not None and changed != case.setting:
-        found = moved(found, changed)
-    return Outlook(case, found, rate or case.rate)
 
 
 def doubts(case: Case) -> tuple[str, ...]:
@@ -151,12 +119,12 @@ def doubts(case: Case) -> tuple[str, ...]:
     seen, said = case.known.observed, []
     if not seen:
         return ()
-    usual = predict(fit(case.setting, Known(case.known.anchor), priors.read()), [one.at for one in seen])
+    usual = predict(fit(case.setting, Known(case.known.anchor), read()), [one.at for one in seen])
     for one, low, high in zip(seen, usual.low, usual.high, strict=True):
         off = exp(NORMAL_95 * one.noise)
-        least, most, size = one.value / off, one.value * off, one.at.world_size
-        was = f"without {case.without} would be at" if case.without else "was measured at"
-        told = f"N={size} {was} {100 * one.value:.0f} % ({100 * least:.0f} to {100 * most:.0f} %)"
+        least, most = one.value / off, one.value * off
+        told = f"N={one.at.world_size} was measured at {100 * one.value:.0f} %"
+        told += f" ({100 * least:.0f} to {100 * most:.0f} %)"
         if max(low - most, least - high) > 0 and max(low - one.value, one.value - high) > FAR_OFF:
             usually = f"published clusters like it have {100 * low:.0f} to {100 * high:.0f} %"
             said.append(f"{told}, but {usually}: predictions follow the measurement, and are wider")
@@ -166,55 +134,49 @@ def doubts(case: Case) -> tuple[str, ...]:
 
 
 def forecasts(look: Outlook, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
-    points = [look.case.layout(size) for size in world_sizes]
-    return tuple(_forecast(look, at, predict(look.fit, [at])) for at in points)
+    return tuple(_forecast(look, look.case.layout(size)) for size in world_sizes)
 
 
-def _forecast(look: Outlook, at: At, found: Predicted) -> Forecast:
-    middle, low, high = (float(one[0]) for one in (found.efficiency, found.low, found.high))
-    parts, ideal = found.parts, at.world_size * look.rate
+def _forecast(look: Outlook, at: At) -> Forecast:
+    found = predict(look.fit, [at])
+    middle, low, high = (float(one[0]) for one in found[:3])
+    parts, ideal, unclaimed = found.parts, at.world_size * look.rate, look.case.unclaimed
     contention, straggling, exposed = (
         float(seconds[0] / parts.step_s[0])
         for seconds in (parts.contention_s, parts.straggling_s, parts.exposed_s)
     )
+    if not unclaimed and (high - low) / 2 > WIDEST:
+        unclaimed = f"the interval is wider than ± {100 * WIDEST:.0f} points"
+    elif not unclaimed and middle < LOWEST:
+        no = "which no published cluster has; check --rate"
+        unclaimed = f"an efficiency below {100 * LOWEST:.0f} %, {no}"
     return Forecast(
         at=at, samples_per_s=ideal * middle, samples_per_s_low=ideal * low, samples_per_s_high=ideal * high,
         efficiency=middle, low=low, high=high, contention=contention, straggling=straggling, exposed=exposed,
-        unexplained=1 - middle - contention - straggling - exposed,
-        unclaimed=look.case.unclaimed or _unclaimed(middle, low, high),
+        unexplained=1 - middle - contention - straggling - exposed, unclaimed=unclaimed,
         by_priors=bool(look.case.known.observed) and float(found.weight[0]) < LEAST_WEIGHT,
     )  # fmt: skip
 
 
-def _unclaimed(middle: float, low: float, high: float) -> str:
-    if (high - low) / 2 > WIDEST:
-        return f"the interval is wider than ± {100 * WIDEST:.0f} points"
-    if middle < LOWEST:
-        return f"an efficiency below {100 * LOWEST:.0f} %, which no published cluster has; check --rate"
-    return ""
-
-
 def measure_next(look: Outlook, asked: int) -> Next | None:
     """Find the point that narrows the interval at `asked` most; None if none helps."""
-    case, known, target = look.case, look.case.known, look.case.layout(asked)
+    case, known, setting = look.case, look.case.known, look.fit.asked
     first = case.largest if case.largest > 1 else max(1, case.devices_per_node // 2)
     sizes = [size for size in (2 * first, 4 * first) if 1 < size < asked]
-    if not sizes or (case.setting != look.fit.setting and case.cold):
+    if not sizes or (case.setting != setting and case.cold):
         return None
-    found = predict(look.with_known(known), [case.layout(size) for size in sizes])
-    tried = {}
+    found = predict(look.fit, [case.layout(size) for size in sizes])
+    tried = {"": known}
     for size, value in zip(sizes, found.efficiency, strict=True):
         seen = Observed(at=case.layout(size), value=float(value), noise=MEASURED_NOISE)
         tried[f"N={size}"] = known._replace(observed=(*known.observed, seen))
-    if not known.exchanges and not case.cold:
-        one = Exchange(case.layout(sizes[0]), float(found.parts.exchange_s[0]), COMM_NOISE)
-        tried[f"comm at N={sizes[0]}"] = known._replace(exchanges=(one,))
-    now = _half_width(look.fit, target)
-    then = {what: _half_width(look.with_known(more), target) for what, more in tried.items()}
-    what = min(then, key=lambda name: then[name])
-    return Next(what, asked, now, then[what]) if then[what] < 0.97 * now else None
-
-
-def _half_width(found: Fit, target: At) -> float:
-    told = predict(found, [target])
-    return float(told.high[0] - told.low[0]) / 2
+    if not case.cold and not any(one.of == "exchange" for one in known.controls):
+        seconds = float(found.parts.exchange_s[0])
+        comm = Observed(at=case.layout(sizes[0]), value=seconds, noise=COMM_NOISE, of="exchange")
+        tried[f"comm at N={sizes[0]}"] = known._replace(controls=(comm, *known.controls))
+    widths = {}
+    for what, more in tried.items():
+        then = predict(fit(case.setting, more, read(), setting), [case.layout(asked)])
+        widths[what] = float(then.high[0] - then.low[0]) / 2
+    what = min(list(widths)[1:], key=lambda name: widths[name])
+    return Next(what, asked, widths[""], widths[what]) if widths[what] < 0.97 * widths[""] else None

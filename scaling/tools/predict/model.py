@@ -1,36 +1,33 @@
-"""The time of a step at any world size from constants of a cluster, as arrays of draws x world sizes.
+"""The equations of a step, their fit to measurements, and predictions of other world sizes and settings.
 
-    t(N)    = a t1 (1 + tax) (1 + straggling) + exposed + G      a micro steps of t1 between two exchanges
-    tax     = d1 + d2 log2(n)/3 + d3 [M > 1] + f / (a t1)       n devices on each of M nodes
-    strag.  = s Z(N) + r log2(M) + large worlds' fade,  Z(N) = Phi^-1((N - 3/8) / (N + 1/4))
-    T       = V(N) / b + messages x latency
-    exposed = (1 - h) T + h W e(T / W),  W = window x t1,  e(x) = max(x - 1, tail x)
-    window  = 1 if parameters are sharded: they are gathered during forward, too
-    G       = (N-1)/N gathered bytes / b, after the step (ZeRO-1)
-
-Every term grows with a slower network, more bytes, more devices and a shorter step, relative to the step.
-
-Sources:
-
-* volume 2 (N-1)/N and latency of a ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009
-* latency 2 log2(M) of a tree: NCCL, src/graph/tuning.cc
-* Z: Blom, "Statistical estimates and transformed beta-variables", 1958
-* timeline of gradients: Shi, MG-WFBP, arXiv:1811.11141
-* tax, and the form of the other terms: this project
+README.md has the equations. The constants are at the centre of their priors, moved by the measurements
+(Gauss-Newton steps to the mode). The loss that the equations still miss is a random walk over log2 N: its last
+value is carried on. In another setting it is carried as far as the equations say that little changes. A point is
+weighed by its interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import exp, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.tools.predict.catalogue import USUAL_BYTES_PER_S
-from scaling.tools.predict.priors import Prior
-from scaling.tools.predict.setting import At, Link, Overlap, Setting
+from scaling.tools.predict.setting import (
+    USUAL_BYTES_PER_S,
+    At,
+    Known,
+    Link,
+    Observed,
+    Overlap,
+    Prior,
+    Priors,
+    Setting,
+    Walk,
+)
 
 # ---------------------------------------------------------------- constants
 
@@ -104,20 +101,17 @@ def transformed(name: str, normal: Floats) -> Floats:
 CAP_LINE_BYTES_PER_S = 3.125e9
 BUCKET_BYTES, FUSION_BYTES, FUSION_CYCLE_S = 25e6, 64e6, 5e-3
 # one step inside a node; NVLink and PCIe: 3.4 and 5.7 us in NCCL's src/graph/tuning.cc
-INSIDE_LATENCY_S: Mapping[str, float] = {"nvlink": 3.4e-6, "nvswitch": 3.4e-6, "loopback": 30e-6}
-INSIDE_LATENCY_PCIE_S = 5.7e-6
+INSIDE_LATENCY_S, INSIDE_LATENCY_PCIE_S = {"nvlink": 3.4e-6, "nvswitch": 3.4e-6, "loopback": 30e-6}, 5.7e-6
 # how often a server's link carries a gradient in series: pushes and pulls are full duplex
 SERVERS_SERIAL, SERVERS_OVERLAPPED = 2.0, 1.1
-TREE_STEPS = 3.0
-SHARDED_VOLUME = 1.5
-TCP_EFFICIENCY = 0.95
+TREE_STEPS, SHARDED_VOLUME, TCP_EFFICIENCY = 3.0, 1.5, 0.95
 # Share of a step that is lost per doubling of nodes beyond so many. `growth` is learned from few nodes, and worlds
 # of hundreds of devices lose more.
 FADES = ((2, 0.002), (8, 0.005), (16, 0.01))
 
 
 class Sizes(NamedTuple):
-    """`order` is Z(N)."""
+    """World sizes as arrays; `order` is Z(N)."""
 
     world: Floats
     nodes: Floats
@@ -149,102 +143,69 @@ def sizes(points: Sequence[At]) -> Sizes:
 
 def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts:
     """Compute the seconds of a step; `alone_s` is the micro step of one device by draw."""
-    t1 = alone_s[:, None]
+    t1, several = alone_s[:, None], at.world > 1
     compute = at.accumulation * t1
-    several = at.world > 1
     share = values["tax"] * several + values["tax_devices"] * np.log2(at.each) / 3
     contention = compute * (share + values["tax_nodes"] * (at.nodes > 1)) + values["tax_s"] * several
     straggling = values["jitter"] * at.order + values["growth"] * np.log2(at.nodes)
     if not setting.emulated:
         straggling = straggling + sum(lost * np.log2(np.maximum(at.nodes / first, 1)) for first, lost in FADES)
-    exchange = np.where(several, exchange_s(setting, values, at, t1), 0.0)
+    bus = values["bus"] * (setting.bus_bytes_per_s or USUAL_BYTES_PER_S[setting.bus])
+    network = carried_bytes_per_s(setting, values) * (np.maximum(at.nodes, 2) / 2) ** -values["fade"]
+    slowest = np.where(at.nodes > 1, np.minimum(network, np.where(at.each > 1, bus, np.inf)), bus)
+    latency_s = _messages(setting, t1 * values["window"]) * _latency_s(setting, values["alpha"], at)
+    moved_s = _moved_s(setting, at, bus, network, slowest) + latency_s
+    exchange = np.where(several, moved_s + (at.world - 1) * setting.sparse_bytes / slowest, 0.0)
     window = t1 if setting.method == "sharded" else values["window"] * t1
     hidden = np.maximum(exchange - window, setting.tail * exchange)
-    gathered = (at.world - 1) / at.world * setting.gathered_bytes / _slowest(setting, values, at)
+    gathered = (at.world - 1) / at.world * setting.gathered_bytes / slowest
     exposed = (1 - values["hide"]) * exchange + values["hide"] * hidden + gathered
     return Parts(compute, contention, (compute + contention) * straggling, exposed, exchange + gathered)
 
 
-def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Floats:
-    slowest = _slowest(setting, values, at)
-    time = _moved_s(setting, values, at) + _messages(setting, t1 * values["window"]) * _latency_s(
-        setting, values, at
-    )
-    return np.asarray(time + (at.world - 1) * setting.sparse_bytes / slowest)
-
-
-def bus_bytes_per_s(setting: Setting) -> float:
-    return setting.bus_bytes_per_s or USUAL_BYTES_PER_S[setting.bus]
-
-
-def network_bytes_per_s(setting: Setting, values: Values, at: Sizes) -> Floats:
-    """Compute what a node's link carries in an exchange among these nodes, bytes/s."""
-    return np.asarray(carried_bytes_per_s(setting, values) * (np.maximum(at.nodes, 2) / 2) ** -values["fade"])
-
-
 def carried_bytes_per_s(setting: Setting, values: Values) -> Floats:
-    """Compute what a node's link carries between two nodes, bytes/s by draw."""
-    line, network = setting.line_bytes_per_s, values["network"]
-    if setting.link in ("unknown", "none"):
-        return network
-    if not has_cap(setting):
-        return np.asarray(network * max(line, 1.0))
-    return np.asarray(np.minimum(TCP_EFFICIENCY * line, cap_bytes_per_s(setting, values)))
+    """Compute what a node's link carries between two nodes, bytes/s by draw.
 
-
-def cap_bytes_per_s(setting: Setting, values: Values) -> Floats:
-    """Compute what a node can send over TCP, whatever its line."""
-    faster = setting.line_bytes_per_s / setting.cards / CAP_LINE_BYTES_PER_S
-    return np.asarray(setting.cards * values["network"] * faster ** values.get("cap_growth", np.zeros(1)))
-
-
-def has_cap(setting: Setting) -> bool:
-    """Whether a host sends less over TCP than a fast line carries."""
+    A host sends less over TCP than a fast line carries."""
     slow = setting.link == "tcp10" and _is_cpu_ring(setting) and not setting.emulated
-    return setting.link in ("tcp", "ipoib") or slow
+    if setting.link in ("unknown", "none"):
+        return values["network"]
+    if setting.link not in ("tcp", "ipoib") and not slow:
+        return np.asarray(values["network"] * max(setting.line_bytes_per_s, 1.0))
+    faster = setting.line_bytes_per_s / setting.cards / CAP_LINE_BYTES_PER_S
+    cap = setting.cards * values["network"] * faster ** values.get("cap_growth", np.zeros(1))
+    return np.asarray(np.minimum(TCP_EFFICIENCY * setting.line_bytes_per_s, cap))
 
 
-def _slowest(setting: Setting, values: Values, at: Sizes) -> Floats:
-    bus, network = values["bus"] * bus_bytes_per_s(setting), network_bytes_per_s(setting, values, at)
-    inside = np.where(at.each > 1, bus, np.inf)
-    return np.where(at.nodes > 1, np.minimum(network, inside), bus)
-
-
-def _moved_s(setting: Setting, values: Values, at: Sizes) -> Floats:
-    size, bus = setting.gradient_bytes, values["bus"] * bus_bytes_per_s(setting)
-    network = network_bytes_per_s(setting, values, at)
-    inside, crosses = 2 * (at.each - 1) / at.each * size / bus, at.nodes > 1
-    beside = 2 * (at.nodes - 1) / at.nodes
+def _moved_s(setting: Setting, at: Sizes, bus: Floats, network: Floats, slowest: Floats) -> Floats:
+    size, crosses = setting.gradient_bytes, at.nodes > 1
+    ring, beside = 2 * (at.each - 1) / at.each * size / bus, 2 * (at.nodes - 1) / at.nodes
+    servers = at.each * size / bus * (at.each > 1)
     match setting.method:
         case "ring" | "sharded":
             factor = SHARDED_VOLUME if setting.method == "sharded" else 1.0
-            return np.asarray(factor * 2 * (at.world - 1) / at.world * size / _slowest(setting, values, at))
+            return np.asarray(factor * 2 * (at.world - 1) / at.world * size / slowest)
         case "hierarchical":
-            return np.asarray(inside + crosses * beside * size / network)
+            return np.asarray(ring + crosses * beside * size / network)
         case "servers_apart":
             often = SERVERS_SERIAL if setting.overlap == "serial" else SERVERS_OVERLAPPED
-            return np.asarray(inside + crosses * often * size / network)
+            return np.asarray(ring + crosses * often * size / network)
         case "servers_beside":
-            return np.asarray(at.each * size / bus * (at.each > 1) + crosses * beside * size / network)
+            return np.asarray(servers + crosses * beside * size / network)
         case "servers_in_host":
-            return np.asarray(at.each * size / bus * (at.each > 1) + crosses * 2 * size / network)
+            return np.asarray(servers + crosses * 2 * size / network)
 
 
 def _messages(setting: Setting, window_s: Floats) -> Floats | float:
-    match setting.messages:
-        case "one":
-            return 1.0
-        case "tensors":
-            return float(setting.tensors)
-        case "buckets":
-            return max(1.0, setting.gradient_bytes / BUCKET_BYTES)
-        case "fusion":
-            fused = np.maximum(1.0, setting.gradient_bytes / FUSION_BYTES + window_s / FUSION_CYCLE_S)
-            return np.minimum(fused, float(setting.tensors))
+    if setting.messages == "fusion":
+        fused = np.maximum(1.0, setting.gradient_bytes / FUSION_BYTES + window_s / FUSION_CYCLE_S)
+        return np.minimum(fused, float(setting.tensors))
+    buckets = max(1.0, setting.gradient_bytes / BUCKET_BYTES)
+    return {"one": 1.0, "tensors": float(setting.tensors), "buckets": buckets}[setting.messages]
 
 
-def _latency_s(setting: Setting, values: Values, at: Sizes) -> Floats:
-    alpha, inside_s = values["alpha"], INSIDE_LATENCY_S.get(setting.bus, INSIDE_LATENCY_PCIE_S)
+def _latency_s(setting: Setting, alpha: Floats, at: Sizes) -> Floats:
+    inside_s = INSIDE_LATENCY_S.get(setting.bus, INSIDE_LATENCY_PCIE_S)
     if setting.method in SERVERS:
         return np.where(at.nodes > 1, 2 * alpha, 2 * inside_s)
     ring = 2 * (at.nodes - 1) * alpha + 2 * (at.world - at.nodes) * inside_s * (setting.method != "hierarchical")
@@ -252,3 +213,184 @@ def _latency_s(setting: Setting, values: Values, at: Sizes) -> Floats:
         return ring
     tree = 2 * np.log2(at.nodes) * TREE_STEPS * alpha + 2 * (at.each - 1) * inside_s
     return np.where(at.nodes > 1, np.minimum(ring, tree), ring)
+
+
+# ---------------------------------------------------------------- fit
+
+STEPS = 4
+# standard deviations: how far measurements move a constant, and the step of derivatives
+MOST, STEP = 10.0, 0.3
+LEAST_DEVIATION = 0.002
+# Student's t of the misses: one that is far off widens all that is predicted
+FREEDOM = 5.0
+# largest efficiency relative to the best measured one: 7 of 727 published ones exceed it (SUPERLINEAR)
+HIGHEST = 1.02
+SHORT_STEP_S = 0.1
+# of the equations: below it a setting has hardly anything to lose
+LEAST_LOSS = 0.02
+# what-ifs of published series: their 80 % intervals hold 80 % on average with this much more
+MOST_WIDENED, FAR = 1.5, log(1.4)
+# share of the unexplained loss that another model has too
+ANOTHER_MODEL = 0.25
+
+
+class Fit(NamedTuple):
+    """What measurements of `setting` tell of `asked`, which may be another setting.
+
+    * places: index in `z` of the constants of both, by role and name; a guessed step is the last
+    * z, spread: constants as standard normal values, and their covariance
+    * missed: loss that they do not explain, by observed point, a fraction of the time of one device
+    * scale: factor on standard deviations, above 1 if the measurements contradict the priors
+    """
+
+    setting: Setting
+    asked: Setting
+    known: Known
+    priors: Priors
+    places: Mapping[tuple[str, str], int]
+    z: Floats
+    spread: Floats
+    missed: Floats
+    scale: float = 1.0
+
+
+class Predicted(NamedTuple):
+    """By target: efficiency relative to the anchor with its 80 % interval, the standard deviation of its
+    logarithm, parts of the step, and the weight of the measurements, 0 to 1."""
+
+    efficiency: Floats
+    low: Floats
+    high: Floats
+    deviation: Floats
+    parts: Parts
+    weight: Floats
+
+
+def fit(setting: Setting, known: Known, priors: Priors, asked: Setting | None = None) -> Fit:
+    asked, seen = asked or setting, [one.at for one in known.observed]
+    both = dict.fromkeys((*keys(setting).items(), *keys(asked).items()))
+    places = {one: index for index, one in enumerate(both)}
+    z = np.zeros(len(places) + (setting.step_spread > 0))
+    found = Fit(setting, asked, known, priors, places, z, np.eye(len(z)), z)
+    target, noise = _told((*known.observed, *known.controls), known, priors.walk)
+    first = 0.0
+    for step in range(STEPS):
+        now, _, slopes = equations(found, seen, setting, known.controls)
+        off = np.linalg.solve(noise + slopes.T @ slopes, target - now + slopes.T @ found.z)
+        first = first if step else float((target - now) @ off)
+        z = np.clip((slopes @ off + found.z * (step > 1)) / (1 + (step > 1)), -MOST, MOST)
+        found = found._replace(z=z)
+    now, _, slopes = equations(found, seen, setting, known.controls)
+    spread = np.linalg.inv(np.eye(len(z)) + slopes @ np.linalg.solve(noise, slopes.T))
+    missed = (np.exp(-target) - np.exp(-now))[: len(seen)]
+    scale = max(1.0, sqrt((FREEDOM + first) / (FREEDOM + len(target))))
+    return found._replace(spread=spread, missed=missed, scale=scale)
+
+
+def predict(found: Fit, targets: Sequence[At]) -> Predicted:
+    known, walk, here, there = found.known, found.priors.walk, found.setting, found.asked
+    seen = [one.at for one in known.observed]
+    logs, parts, slopes = equations(found, targets)
+    cross = covariance(walk, known.anchor, targets, seen)
+    carried = np.array([_carried(found, at) for at in targets])
+    gain = carried[:, None] * np.linalg.solve(_told(known.observed, known, walk)[1], cross.T).T
+    prior = np.diag(covariance(walk, known.anchor, targets, targets))
+    # a constant moves the target, and what is missed of the points that it moves, too
+    moves = slopes - equations(found, seen, here)[2] @ gain.T
+    left = prior - carried * np.sum(gain * cross, axis=1) + np.sum(moves * (found.spread @ moves), axis=0)
+    highest = HIGHEST * max([1.0, *(one.value for one in known.observed)])
+    efficiency = np.minimum(1 / np.maximum(np.exp(-logs) + gain @ found.missed, 1 / highest), highest)
+    # another batch or model is less certain, by how far its step and its gradients moved
+    far = abs(log(there.step_s / here.step_s)) + abs(log(there.gradient_bytes / here.gradient_bytes))
+    widened = found.scale * (1 + MOST_WIDENED * min(1.0, far / FAR))
+    deviation = widened * np.sqrt(np.maximum(left, LEAST_DEVIATION**2))
+    below, above = np.array([found.priors.quantiles[class_of(found, at)] for at in targets]).T
+    low, high = efficiency * np.exp(-below * deviation), efficiency * np.exp(above * deviation)
+    weight = 1 - left / np.maximum(prior + np.sum(slopes**2, axis=0), 1e-12)
+    return Predicted(efficiency, low, np.minimum(high, highest), deviation, parts, weight)
+
+
+def class_of(found: Fit, at: At) -> str:
+    """What is known of a target: errors of published series are counted by it.
+
+    * cold, hard: nothing was measured; "hard" over PCIe or with short steps, of which less is published
+    * one: one node was measured, and the target has several
+    * two: all else
+    """
+    seen, setting = found.known.observed, found.asked
+    if not seen:
+        short = setting.step_s * at.accumulation < SHORT_STEP_S
+        return "hard" if short or setting.bus in ("pcie", "unknown") else "cold"
+    return "one" if at.nodes > 1 == max(one.at.nodes for one in seen) else "two"
+
+
+def _carried(found: Fit, at: At) -> float:
+    """Share of the unexplained loss that another setting has too, by how far the equations' own loss moved.
+
+    With L, L' of both settings and the unexplained r, L' + r w(L') grows with L', because w moves by less than
+    1/|r| for each unit of L'. So no worse setting is predicted better.
+    """
+    if found.asked == found.setting or not found.known.observed:
+        return 1.0
+    last = found.known.observed[-1].at
+    place = at if at.world_size < last.world_size else last
+    pair = (found.setting, found.asked)
+    here, there = (exp(-float(equations(found, [place], one)[0][0])) - 1 for one in pair)
+    far = max(here, LEAST_LOSS, float(np.max(np.abs(found.missed))))
+    share = exp((here - there) / far) if there > here else 1 - (here - there) / far
+    return (ANOTHER_MODEL if found.asked.tensors != found.setting.tensors else 1.0) * max(share, 0.0)
+
+
+def equations(
+    found: Fit, at: Sequence[At], setting: Setting | None = None, controls: Sequence[Observed] = ()
+) -> tuple[Floats, Parts, Floats]:
+    """Return ln(rate of a device here / at the anchor), then what controls measure, on the scale of `_told`; the
+    parts of the step; and derivatives of the first by z. `setting`: the asked one by default."""
+    count, setting = len(found.z), setting or found.asked
+    z = np.vstack([found.z, found.z + STEP * np.eye(count), found.z - STEP * np.eye(count)])
+    logs, parts = _logs(found, setting, z, at)
+    columns = [logs]
+    for one in controls:
+        there = _logs(found, setting, z, [one.at])[1]
+        share = (there.contention_s if one.of == "contention" else there.straggling_s) / there.alone_s
+        columns.append(np.log(np.maximum(there.exchange_s, 1e-9)) if one.of == "exchange" else share)
+    every = np.hstack([np.broadcast_to(column, (len(z), column.shape[1])) for column in columns])
+    slopes = (every[1 : count + 1] - every[count + 1 :]) / (2 * STEP)
+    return every[0], Parts(*(np.broadcast_to(part, logs.shape)[0] for part in parts)), slopes
+
+
+def _logs(found: Fit, setting: Setting, z: Floats, points: Sequence[At]) -> tuple[Floats, Parts]:
+    names, anchor = keys(setting), found.known.anchor
+    known = values(names, found.priors.constants, z[:, [found.places[one] for one in names.items()]])
+    step_s = setting.step_s * np.exp(setting.step_spread * z[:, -1])
+    alone_s = step_s
+    if anchor.world_size > 1:  # solve for the micro step of one device that reproduces the step at the anchor
+        place, alone_s = sizes([anchor]), step_s * 0.9
+        for _ in range(8):
+            there_s = parts(setting, known, place, alone_s).step_s[:, 0] / anchor.accumulation
+            alone_s = np.maximum(alone_s * np.clip(step_s / there_s, 0.5, 2.0), 0.02 * step_s)
+    at = sizes(points)
+    made = parts(setting, known, at, alone_s)
+    return np.log(step_s[:, None] * at.accumulation / made.step_s), made
+
+
+def _told(seen: Sequence[Observed], known: Known, walk: Walk) -> tuple[Floats, Floats]:
+    """Measurements as `equations` has them, and their covariance, the model's error included."""
+    target = np.array([log(one.value) if one.of in ("efficiency", "exchange") else one.value for one in seen])
+    noise, points = np.diag(np.array([one.noise for one in seen]) ** 2), [one.at for one in known.observed]
+    noise[: len(points), : len(points)] += covariance(walk, known.anchor, points, points)
+    return target, noise
+
+
+def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]) -> Floats:
+    """Compute the covariance of the walk, which is 0 at `anchor`. Doublings inside a node and of nodes are
+    independent."""
+
+    def places(points: Sequence[At]) -> Floats:
+        at = sizes(points)
+        beyond = walk.beyond**2 * np.log2(at.nodes / 2) + walk.leaving**2
+        return np.stack([walk.inside**2 * np.log2(at.each), np.where(at.nodes > 1, beyond, 0.0)], axis=1)
+
+    start = places([anchor])
+    a, b = (places(rows) - start)[:, None, :], (places(columns) - start)[None, :, :]
+    return np.asarray(np.where(a * b > 0, np.minimum(np.abs(a), np.abs(b)), 0.0).sum(axis=2))

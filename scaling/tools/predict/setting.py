@@ -1,14 +1,24 @@
-"""The setting and the measurements of a prediction: gradients, exchange, network. Plain data without arrays."""
+"""The data of a prediction: setting, measurements, priors; models, devices and networks by name.
+
+Rates of buses are of an all-reduce alone. A training reaches a share of them, which is learned (`bus.*` in
+priors.toml).
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
+
+from scaling.errors import UsageError, near
 from scaling.records.point import Record
 
 Bus = Literal["pcie", "nvlink", "nvswitch", "host", "loopback", "unknown"]
 Link = Literal["none", "tcp10", "tcp", "ipoib", "rdma", "rdma_several", "unknown"]
-Carrier = Literal["nccl", "cpu"]
 Method = Literal["ring", "hierarchical", "servers_apart", "servers_beside", "servers_in_host", "sharded"]
 Overlap = Literal["ddp", "horovod", "other", "mwms", "serial"]
 Messages = Literal["one", "tensors", "buckets", "fusion"]
@@ -38,7 +48,7 @@ class Setting(Record, frozen=True, kw_only=True):
     link: Link = "none"
     line_bytes_per_s: float = 0.0
     cards: int = 1
-    carrier: Carrier = "nccl"
+    carrier: Literal["nccl", "cpu"] = "nccl"
     method: Method = "ring"
     overlap: Overlap = "other"
     messages: Messages = "buckets"
@@ -65,37 +75,16 @@ class At(Record, frozen=True, kw_only=True):
 
 
 class Observed(Record, frozen=True, kw_only=True):
-    """A measured efficiency relative to the anchor. `noise` is the standard deviation of its logarithm."""
+    """A measured efficiency relative to the anchor, or a control: seconds of the exchange alone (`comm`), or
+    contention or straggling as a fraction of the time of one device alone.
+
+    `noise`: standard deviation, of the logarithm for efficiencies and seconds.
+    """
 
     at: At
     value: float
     noise: float = 0.005
-
-
-class Exchange(NamedTuple):
-    """A measured `comm`, or an all-reduce of other bytes with its own `setting`. `noise` is of the logarithm."""
-
-    at: At
-    seconds: float
-    noise: float
-    setting: Setting | None = None
-
-
-class Constant(NamedTuple):
-    """A constant that was measured directly, by its role in the equations; "network" in bytes/s of a node."""
-
-    role: str
-    value: float
-    noise: float
-
-
-class Share(NamedTuple):
-    """Contention or straggling from controls, as a fraction of the time of one device alone."""
-
-    at: At
-    part: Literal["contention", "straggling"]
-    fraction: float
-    noise: float
+    of: Literal["efficiency", "exchange", "contention", "straggling"] = "efficiency"
 
 
 class Known(NamedTuple):
@@ -103,6 +92,151 @@ class Known(NamedTuple):
 
     anchor: At
     observed: tuple[Observed, ...] = ()
-    exchanges: tuple[Exchange, ...] = ()
-    shares: tuple[Share, ...] = ()
-    constants: tuple[Constant, ...] = ()
+    controls: tuple[Observed, ...] = ()
+
+
+# ---------------------------------------------------------------- priors
+
+
+class Prior(Record, frozen=True, kw_only=True):
+    """A constant before measurements: normal in its logarithm; `hide` in its logit, exponents in their value.
+
+    `series` and what follows is for readers of the file.
+    """
+
+    mean: float
+    sd: float
+    series: int = 0
+    publishers: int = 0
+    unit: str = ""
+    before: str = ""
+
+
+class Walk(Record, frozen=True, kw_only=True):
+    """The model's error, a random walk of the loss over log2 N. Steps are standard deviations: per doubling inside
+    a node, from one node to several, per doubling of nodes."""
+
+    inside: float
+    leaving: float
+    beyond: float
+
+
+class Priors(Record, frozen=True, kw_only=True):
+    """`quantiles`: by what is known, factors on the standard deviation below and above, which cover 80 %."""
+
+    walk: Walk
+    quantiles: Mapping[str, tuple[float, float]]
+    constants: Mapping[str, Prior]
+
+
+FILE = Path(__file__).with_name("priors.toml")
+
+
+@cache
+def read() -> Priors:
+    return msgspec.toml.decode(FILE.read_bytes(), type=Priors)
+
+
+# ---------------------------------------------------------------- models, devices, buses
+
+
+class KnownModel(Record, frozen=True):
+    name: str
+    parameters: int
+    tail: float = 0.05
+    tensors: int = 200
+    pattern: str = ""
+    tokens: int = 1
+
+
+class _Device(Record, frozen=True):
+    pattern: str
+    links: float
+    pcie: float
+    source: str
+
+
+class _File(Record, frozen=True):
+    models: tuple[KnownModel, ...]
+    devices: tuple[_Device, ...]
+    covered: str
+    unlinked: str
+    usual: Mapping[Bus, float]
+
+
+_FILE = msgspec.toml.decode(Path(__file__).with_name("catalogue.toml").read_bytes(), type=_File)
+MODELS, USUAL_BYTES_PER_S = _FILE.models, _FILE.usual
+
+
+def known_model(words: str) -> KnownModel | None:
+    return next((one for one in MODELS if re.search(one.pattern, words.lower())), None)
+
+
+def is_covered(device: str) -> bool:
+    return re.search(_FILE.covered, device.lower()) is not None
+
+
+def bytes_per_s(bus: Bus, device: str) -> float | None:
+    """Return the rate of a bus between devices of this name: 0 if they lack it, None if the name is unknown."""
+    known = next((one for one in _FILE.devices if re.search(one.pattern, device.lower())), None)
+    if known is None or bus not in ("pcie", "nvlink", "nvswitch"):
+        return None if known is None else 0.0
+    return known.pcie if bus == "pcie" else known.links
+
+
+def named_bus(words: str, device: str) -> tuple[Bus, float | None]:
+    """Parse `nvswitch` or `nvswitch:450` into a bus and its bytes/s, as `bytes_per_s`. Raises UsageError."""
+    buses: tuple[Bus, ...] = ("pcie", "nvlink", "nvswitch")
+    word, colon, rate = words.strip().lower().partition(":")
+    bus = next((one for one in buses if one == word), None)
+    if not words:
+        return "unknown", bytes_per_s("unknown", device)
+    if bus is None:
+        raise UsageError(f"--bus {words}: unknown bus; {near(word, buses)}")
+    if bus != "pcie" and re.search(_FILE.unlinked, device.lower()):
+        raise UsageError(f"--bus {words}: {device} has no NVLink; take --bus pcie")
+    if not colon:
+        return bus, bytes_per_s(bus, device)
+    if not re.fullmatch(r"\d{1,4}(\.\d{1,3})?", rate) or float(rate) == 0:
+        raise UsageError(f"--bus {words}: write {bus} or {bus}:GB/s of an all-reduce alone, such as {bus}:100")
+    return bus, 1e9 * float(rate)
+
+
+# ---------------------------------------------------------------- networks
+
+# words of --network
+RDMA, TCP = ("ib", "roce", "rdma"), ("tcp", "eth", "ipoib")
+# Gb/s of one card and cards of a node: Fast Ethernet to twice what is sold
+SLOWEST_GBIT, FASTEST_GBIT, MOST_CARDS = 0.1, 1600, 16
+
+
+class Wires(NamedTuple):
+    """A network between nodes, in the words of `Setting`."""
+
+    link: Link
+    line_bytes_per_s: float
+    cards: int = 1
+
+
+def tcp_link(gbit: float, *, infiniband: bool = False) -> Link:
+    """Return the kind of TCP over a card of this rate: up to 10 Gb/s a host keeps up with its line."""
+    if gbit <= 10:
+        return "tcp10"
+    return "ipoib" if infiniband else "tcp"
+
+
+def network(words: str, *, emulated: bool = False, verbs: bool = True) -> Wires:
+    """Parse `ib:200` or `tcp:25x2`. Raises UsageError. Without verbs, InfiniBand carries TCP."""
+    parsed = re.fullmatch(r"([a-z]+):(\d{1,6}(?:\.\d{1,6})?)(?:x(\d{1,3}))?", words.strip().lower())
+    if not parsed:
+        raise UsageError(f"--network {words}: write KIND:GBIT or KIND:GBITxCARDS, such as ib:200 or tcp:25x2")
+    kind, gbit, cards = parsed[1], float(parsed[2]), int(parsed[3] or 1)
+    if kind not in (*RDMA, *TCP):
+        raise UsageError(f"--network {words}: unknown kind; {near(kind, (*RDMA, *TCP))}")
+    if not (SLOWEST_GBIT <= gbit <= FASTEST_GBIT and 1 <= cards <= MOST_CARDS):
+        limits = f"{SLOWEST_GBIT:g} to {FASTEST_GBIT:,} Gb/s of one card, 1 to {MOST_CARDS} cards of a node"
+        raise UsageError(f"--network {words}: give {limits}")
+    link = tcp_link(gbit, infiniband=kind in ("ib", "ipoib"))
+    if kind in RDMA and verbs:
+        link = "rdma_several" if cards > 1 else "rdma"
+    return Wires("tcp10" if emulated else link, gbit * cards * 1e9 / 8, cards)

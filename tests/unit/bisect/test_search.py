@@ -23,7 +23,7 @@ from scaling.tools.bisect.searching import (
     suspects,
     tail,
 )
-from scaling.tools.predict import priors
+from scaling.tools.predict.setting import read
 from tests.support import simulated_nodes
 from tests.support.scripted_records import point, record
 
@@ -150,7 +150,7 @@ def exposed_s(whole_s: float, share: float, window_s: float) -> float:
 def test_80_of_100_promises_hold() -> None:
     """How much hides and how long backward takes are drawn from the priors: of 60, 48 are expected, and 38 to 57
     are within 3 standard deviations."""
-    rng, believed = random.Random(3), priors.read().constants
+    rng, believed = random.Random(3), read().constants
     hide, window = believed["hide.other"], believed["window"]
     inside = 0
 

@@ -13,8 +13,6 @@ from tests.support.imported_logs import SAID, SAMPLES, Said, imported, is_near, 
 
 COLUMNS = 80
 TAGS = ("[1,0]<stdout>:", "[rank0]: ", "0: ", "2018-09-04T11:27:31.5Z ")
-# A second rank that says the same is another process of these: their number of devices counts processes.
-OF_PROCESSES = {"mxnet_one.log", "mxnet_horovod.log"}
 
 
 def text_of(name: str) -> str:
@@ -101,7 +99,7 @@ def test_tags_change_nothing(name: str, tag: str, tmp_path: Path) -> None:
         return
     said = SAID[name]
     text = "".join(f"{tag}{line}\n" for line in untagged(text_of(name)))
-    if not said.given.world_size and name not in {"tf_cnn_8.log", "mxnet_horovod.log"}:
+    if not said.given.world_size and name != "tf_cnn_8.log":
         ((size, batch, rate),) = numbers(text, said, tmp_path)
         assert (size, batch) == (said.world_size, said.batch_size)
         assert rate == pytest.approx(said.rate, rel=1e-3)
@@ -111,8 +109,7 @@ def test_tags_change_nothing(name: str, tag: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("tags", [("[1,0]<stdout>:", "[1,1]<stdout>:"), ("", "")])
 @pytest.mark.parametrize("name", SAID)
 def test_two_ranks_that_say_the_same(name: str, tags: tuple[str, str], tmp_path: Path) -> None:
-    if name not in OF_PROCESSES:
-        assert others(interleaved(text_of(name), *tags), name, tmp_path) == []
+    assert others(interleaved(text_of(name), *tags), name, tmp_path) == []
 
 
 DAMAGE: list[Callable[[str], str]] = [
@@ -125,8 +122,7 @@ DAMAGE: list[Callable[[str], str]] = [
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", SAID)
 def test_text_that_is_repeated_counts_once(name: str, damage: Callable[[str], str], tmp_path: Path) -> None:
-    if name not in OF_PROCESSES:
-        assert others(damage(text_of(name)), name, tmp_path) == []
+    assert others(damage(text_of(name)), name, tmp_path) == []
 
 
 def slower(text: str) -> Iterator[str]:

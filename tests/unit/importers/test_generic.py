@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from scaling.records import store
 from scaling.records.run import ImportedBandwidth, ImportedRow
 from scaling.tools.importers import __main__ as command
 from scaling.tools.importers.logs import Form, Given
-from scaling.tools.importers.tools import TOOLS, of_one_work
-from tests.support.imported_logs import PUBLIC, SOURCES, damaged, imported, only_row, refusal, written
+from scaling.tools.importers.tools import TOOLS, Unknown, of_one_work
+from tests.support.imported_logs import BY_RATE, PUBLIC, SOURCES, damaged, imported, only_row, refusal, written
 
 LINE = "iter {}: loss 2.1, tok/s: {}k | dt 3.1\n"
 TOKENS = Form(rate=r"tok/s: ([\d.]+k)", unit="tokens", step=r"iter (\d+)")
@@ -31,9 +32,10 @@ def given(form: Form, world_size: int = 4, batch_size: int = 0) -> Given:
 # ---------------------------------------------------------------- public logs
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", [*SOURCES, *BY_RATE])
 def test_a_public_log_says_its_number(name: str) -> None:
-    source, found = SOURCES[name], imported(PUBLIC / name, SOURCES[name].given)
+    source = (SOURCES | BY_RATE)[name]
+    found = imported(PUBLIC / name, source.given)
     rate = found.rows[0].rate if found.rows else max(one.busbw_gbytes_per_s for one in found.bandwidths)
     said: list[ImportedRow | ImportedBandwidth] = [*found.rows, *found.bandwidths]
     assert rate == pytest.approx(source.rate, rel=1e-3)
@@ -42,7 +44,7 @@ def test_a_public_log_says_its_number(name: str) -> None:
 
 def test_every_tool_has_a_public_log() -> None:
     assert {Path(name).stem for name in SOURCES} == TOOLS.keys()
-    assert {path.name for path in PUBLIC.iterdir()} == SOURCES.keys()
+    assert {path.name for path in PUBLIC.iterdir()} == SOURCES.keys() | BY_RATE.keys()
 
 
 # ---------------------------------------------------------------- the generic reader
@@ -102,12 +104,65 @@ def test_an_unknown_log_is_answered_with_its_lines_and_a_command_that_reads_it(
     assert only_row(log, given(form)).rate == 10000
 
 
-def test_a_number_before_a_unit_with_a_value_of_its_own_is_no_rate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = written(tmp_path, "".join(f"iter {step} loss 3.21 tok/s: 1000\n" for step in range(4)))
-    assert command.main([str(log), "-o", str(tmp_path / "run")]) == 2
-    assert r"--rate 'tok/s: +([\d.,]+)' --unit tokens" in capsys.readouterr().err
+# a line of a log, and what the command that is offered reads of it; {} is the step
+STYLES = [
+    ("iter {} loss 3.21 tok/s: 1000", "tokens", 1000.0),
+    ("epoch=0 step={} loss=2.1 step_time=0.5s", "s/step", 2.0),
+    ("iter {}: loss=2.1 step_time=500ms lr=1e-4", "ms/step", 2.0),
+    ("iter_time_ms=500.0 step {}", "ms/step", 2.0),
+    ('{{"iteration": {}, "tokens_per_sec": 1231.5, "lr": 0.001}}', "tokens", 1231.5),
+    ("{{'loss': 2.3, 'samples_per_second': '451', 'at': {}}}", "samples", 451.0),
+    ("Step {} | loss 2.3 | throughput (samples/sec) 123.4", "samples", 123.4),
+    ("step {0}/100 {0}% | gpu util 95% | mfu 41.2% | tokens/s 2234.5", "tokens", 2234.5),
+    (" 9%|#     | {}/100 [00:01<00:50,  1.91it/s, loss=2.3]", "steps", 1.91),
+    (" 9%|#     | {}/100 [00:01<00:50,  2.00s/it, loss=2.3]", "s/step", 0.5),
+    ("step {}: loss 2.3, 12,341 tokens/s, 1,021 ms", "tokens", 12341.0),
+    ("\x1b[32mINFO\x1b[0m step {} \x1b[36mtokens/sec\x1b[0m: \x1b[1m9816.5\x1b[0m", "tokens", 9816.5),
+    ("step {} loss 2.1 | 15.5K tok/s | 41.3 TFLOPs", "tokens", 15500.0),
+    ("throughput: 1.25e+04 samples/s, step {}", "samples", 12500.0),
+    ("speed 301.1 img/sec/gpu, step {}", "images --per-device", 301.1),
+    ("step {} tokens/sec/device: 411.0", "tokens --per-device", 411.0),
+    ("iteration {} | time per iteration (ms): 500.0 | loss 2.3", "ms/step", 2.0),
+    ("{} sequences per second: 51.5", "sequences", 51.5),
+    ("iter {} speed(tokens/s)=4112 loss=1.0", "tokens", 4112.0),
+]
+
+
+@pytest.mark.parametrize(("line", "flags", "rate"), STYLES)
+def test_the_command_that_is_offered_reads_the_rate(line: str, flags: str, rate: float, tmp_path: Path) -> None:
+    log = written(tmp_path, "start\n" + "".join(line.format(step) + "\n" for step in (11, 12, 13)))
+    hints = hints_of(log)
+    said, unit = hints[-1].partition("--rate '")[2].split("' --unit ")
+    assert unit.partition(" --world-size")[0] == flags
+    read = only_row(log, given(Form(rate=said, unit=flags.split()[0]), world_size=1)).rate
+    assert read == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["step 12 batch_time 0.25 data_time 0.01", "eta: 0:12:01 time: 0.41 data: 0.001", "perf/throughput:12.5"],
+)
+def test_a_unit_that_no_line_says_is_left_to_the_user(line: str, tmp_path: Path) -> None:
+    assert "--unit NAME --world-size N" in hints_of(written(tmp_path, f"{line}\n" * 3))[-1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 12 elapsed time 12.5 loss 2.3", "uptime: 12.1 s, steps: 12, tests: 31", "steps: 101 tokens: 5200",
+        "step 12 read 12.5 MB/s loss 2.3", "download speed: 12.5 MB/s", "speed=12.5MiB/s eta 5s", "speedup: 1.5",
+        "time: 12:00:01 loss 2.1", "1 231 tokens/s", "step 1 tokens per second 411.0", "tokens/s: nan",
+        "tokens/s: 101.0-121.0", "items: 12, timeout: 30.0 s", "step 1 mem 12.3GiB speed 1.2x", "tokens/s: -12.0",
+    ],
+)  # fmt: skip
+def test_no_command_is_offered_for_what_may_be_no_rate(line: str, tmp_path: Path) -> None:
+    assert hints_of(written(tmp_path, f"{line}\n" * 3)) == ()
+
+
+def hints_of(log: Path) -> tuple[str, ...]:
+    with pytest.raises(Unknown) as error:
+        imported(log)
+    return error.value.hints
 
 
 # ---------------------------------------------------------------- tables
@@ -150,7 +205,59 @@ def test_a_damaged_row_is_skipped_and_counted(tmp_path: Path) -> None:
             continue
 
 
+@pytest.mark.parametrize("form", ["csv", "tsv", "json"])
+@pytest.mark.parametrize(
+    ("columns", "flags", "said"),
+    [
+        ({"N": 8}, Given(world_size=16), "--world-size 16: the log says 8"),
+        ({"N": 8, "batch": 32}, Given(batch_size=64), "--batch-size 64: the log says 32"),
+        ({"N": 8, "train_batch_size": 256}, Given(batch_size=100), "--batch-size 100: the log says 256 (line "),
+        ({"step": 1, "num_processes": 8}, Given(world_size=16), "--world-size 16: the log says 8 (line "),
+        ({"N": 8, "model": "rn50"}, Given(model="vgg"), "--model vgg: the log says rn50"),
+        ({"N": 8, "precision": "fp16"}, Given(precision="fp32"), "--precision fp32: the log says fp16"),
+        ({"N": 8, "parallelism": "tp=2"}, Given(parallelism="tp=4"), "--parallelism tp=4: the log says tp=2"),
+    ],
+)
+def test_a_flag_that_contradicts_a_table_is_refused(
+    form: str, columns: dict[str, object], flags: Given, said: str, tmp_path: Path
+) -> None:
+    rows = [{**columns, "images/s": 100.5}] * 2
+    if "step" in columns:
+        rows = [{**row, "step": step} for step, row in enumerate(rows)]
+    mark = "\t" if form == "tsv" else ","
+    lines = [mark.join(map(str, line)) for line in (rows[0], *(row.values() for row in rows))]
+    text = "\n".join(map(json.dumps, rows) if form == "json" else lines) + "\n"
+    log = written(tmp_path, text)
+    assert said in refusal(log, flags)
+    assert imported(log, Given(world_size=8)).rows[0].world_size == 8
+
+
 # ---------------------------------------------------------------- logs of one work
+
+
+def test_logs_at_one_global_batch_are_a_strong_scaling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The batch of a device shrinks while N grows. Efficiency is still of a device's rate."""
+    logs = [
+        f"{written(tmp_path, steps(1, rate, rate), f'{devices}.log')}:{devices}:batch={256 // devices}"
+        for devices, rate in ((1, 10.0), (4, 38.0), (8, 70.0))
+    ]
+    form = ["--rate", TOKENS.rate, "--unit", "tokens", "--model", "m", "--precision", "bf16"]
+    assert command.main([*logs, *form, "-o", str(tmp_path / "run")]) == 0
+    found = cells(store.load(tmp_path / "run")[0].imported)
+    assert [(cell.world_size, cell.strong, cell.efficiency) for cell in found] == [
+        (1, 256, 1.0), (4, 256, pytest.approx(0.95)), (8, 256, pytest.approx(0.875)),
+    ]  # fmt: skip
+    assert "256" in capsys.readouterr().out
+
+
+def test_logs_at_one_batch_of_a_device_are_a_weak_scaling(tmp_path: Path) -> None:
+    logs = [
+        f"{written(tmp_path, steps(1, rate, rate), f'{devices}.log')}:{devices}:batch=32"
+        for devices, rate in ((1, 10.0), (4, 38.0))
+    ]
+    form = ["--rate", TOKENS.rate, "--unit", "tokens", "--model", "m", "--precision", "bf16"]
+    assert command.main([*logs, *form, "-o", str(tmp_path / "run")]) == 0
+    assert {cell.strong for cell in cells(store.load(tmp_path / "run")[0].imported)} == {0}
 
 
 def rows(tmp_path: Path, logs: Sequence[tuple[int, float]], *flags: str) -> list[tuple[int, float | None]]:

@@ -66,7 +66,6 @@ def test_launches_of_a_cell_that_differ_little_have_a_note(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [
-        ("mlperf.log", '"resnet"', '"bert"'),
         ("tf_cnn_2.log", "resnet50", "vgg16"),
     ],
 )
@@ -164,42 +163,6 @@ def test_a_launch_that_broke_off_is_named(text: str, rate: float, tmp_path: Path
             assert any(note.startswith("not counted: the launch from line") for note in row.notes)
 
 
-# ---------------------------------------------------------------- logs that were refused without need
-
-GLUON = """INFO:root:Namespace(batch_size=128, dtype='float16', model='resnet50_v1', no_cuda=False)
-INFO:root:Epoch[0] Rank[0] Batch[40]\taccuracy=0.1\tlr=0.1
-INFO:root:Epoch[0] Rank[1] Batch[40]\taccuracy=0.1\tlr=0.1
-INFO:root:Epoch[0] Batch[40]\tSpeed: 900.00 samples/sec
-INFO:root:Epoch[0] Batch[80]\tSpeed: 2900.00 samples/sec
-INFO:root:Epoch[0] Batch[120]\tSpeed: 2904.00 samples/sec
-"""
-
-
-def test_horovods_gluon_example_counts_all_and_says_its_arguments_once_a_process(tmp_path: Path) -> None:
-    first = GLUON.splitlines(keepends=True)[0]
-    row = only_row(written(tmp_path, 3 * first + GLUON))
-    assert (row.world_size, row.rate, row.batch_size) == (4, 2902.0, 128)
-    assert (row.model, row.precision, row.device_kind) == ("resnet50_v1", "fp16", "gpu")
-
-
-def test_one_window_an_epoch_is_read_without_the_first_epoch(tmp_path: Path) -> None:
-    head = SAMPLE["mxnet_one.log"].splitlines()[0]
-    epochs = "".join(f"Epoch[{epoch}] Batch [20]\tSpeed: {900 + epoch}.00 samples/sec\n" for epoch in range(30))
-    assert only_row(written(tmp_path, f"{head}\n{epochs}")).rate == 915
-
-
-def test_the_average_after_run_stop_is_of_the_whole_training(tmp_path: Path) -> None:
-    lines = SAMPLE["mlperf.log"].splitlines(keepends=True)
-    stop = '{"key": "run_stop", "value": null, "metadata": {"status": "success"}}'
-    row = only_row(written(tmp_path, f"{''.join(lines[:2])}:::MLLOG {stop}\n{lines[3]}"), SIXTEEN)
-    assert (row.rate, row.notes) == (20100.25, ("of the whole training",))
-
-
-def test_a_suite_around_a_tool_is_the_suite(tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, SAMPLE["mxnet_one.log"] + SAMPLE["mlperf.log"]), SIXTEEN)
-    assert row.tool == "mlperf"
-
-
 # ---------------------------------------------------------------- facts that tell cells apart
 
 MESH = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=2, cp=1, tp=2, ep=1"
@@ -211,8 +174,6 @@ MESH = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=2,
         (SAMPLE["horovod_keras.log"], "device_kind", "cpu"),
         (SAMPLE["tf_cnn_8.log"], "device_kind", "gpu"),
         (TF_CNN.replace("/gpu:", "/cpu:"), "device_kind", "cpu"),
-        (SAMPLE["mxnet_dist.log"], "device_kind", "gpu"),
-        (SAMPLE["mxnet_one.log"].replace("gpus='2'", "gpus=''"), "device_kind", "cpu"),
         (TF_CNN, "variables", "parameter_server"),
         (SAMPLE["lightning_bar.log"] + "Using 16bit Automatic Mixed Precision (AMP)\n", "precision", "16bit"),
         (TITAN, "parallelism", "tp=1"),

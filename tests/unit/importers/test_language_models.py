@@ -13,11 +13,10 @@ from scaling.tools.importers.tools import read_all
 from tests.support.imported_logs import SAID, SAMPLES, only_row, refusal, written
 
 EIGHT = Given(world_size=8)
-MEGATRON, DEEPSPEED, NEMO, MAXTEXT, NANOGPT, LLM_C = (
-    (SAMPLES / f"{name}.log").read_text()
-    for name in ("megatron", "deepspeed", "nemo", "maxtext", "nanogpt", "llm_c")
+MEGATRON, DEEPSPEED, NEMO, MAXTEXT = (
+    (SAMPLES / f"{name}.log").read_text() for name in ("megatron", "deepspeed", "nemo", "maxtext")
 )
-TOOLS = ("megatron", "primus", "nemo", "maxtext", "deepspeed", "llm_c", "nanogpt")
+TOOLS = ("megatron", "primus", "nemo", "maxtext", "deepspeed")
 
 
 # ---------------------------------------------------------------- what holds for each tool
@@ -30,8 +29,6 @@ TOOLS = ("megatron", "primus", "nemo", "maxtext", "deepspeed", "llm_c", "nanogpt
         ("nemo", "Validation: iteration 1/10 | global_batch_size: 32 | val_loss: 9.861\n"),
         ("maxtext", "Completed eval step: 0, seconds: 0.700, running loss=11.000, running perplexity=5.1\n"),
         ("deepspeed", "[INFO] [config.py:1001:print]   world_size ................... 4\n"),
-        ("llm_c", "val loss 11.006021\n"),
-        ("nanogpt", "step 50: train loss 9.1000, val loss 9.2000\n"),
     ],
 )
 def test_an_evaluation_is_no_training(tool: str, text: str, tmp_path: Path) -> None:
@@ -46,8 +43,6 @@ def test_an_evaluation_is_no_training(tool: str, text: str, tmp_path: Path) -> N
         ("primus.log", "[20260105 12:00:02]"),
         ("nemo.log", "Training epoch 0, iteration 2/"),
         ("maxtext.log", "completed step: 1,"),
-        ("llm_c.log", "step    2/"),
-        ("nanogpt.log", "iter 10:"),
     ],
 )
 def test_the_first_step_alone_is_refused(name: str, second: str, tmp_path: Path) -> None:
@@ -72,15 +67,13 @@ def test_another_batch_is_refused(name: str) -> None:
         (MEGATRON, "iteration       20/", ("3199.0", "1599.0")),
         (NEMO, "iteration 2/", ("in s: 0.4 ", "in s: 0.2 ")),
         (MAXTEXT, "completed step: 2,", ("4096.000", "8192.000")),
-        (LLM_C, "step    3/", ("655000", "1310000")),
-        (NANOGPT, "iter 20:", ("501.00", "251.00")),
     ],
 )
 def test_a_step_that_is_repeated_at_another_rate_is_another_training(
     text: str, mark: str, again: tuple[str, str], tmp_path: Path
 ) -> None:
     (line,) = (line for line in text.splitlines(keepends=True) if mark in line)
-    said = refusal(written(tmp_path, text + line.replace(*again)), Given(world_size=4 if text == NANOGPT else 0))
+    said = refusal(written(tmp_path, text + line.replace(*again)))
     assert said.startswith("says several rates of step ")
     assert "split it by launch" in said
 
@@ -196,31 +189,6 @@ def test_maxtext_split_over_slices_is_refused(tmp_path: Path) -> None:
 def test_half_a_sample_per_device_is_no_batch(tmp_path: Path) -> None:
     row = only_row(written(tmp_path, MAXTEXT.replace("batch_size: 2.0", "batch_size: 0.25")))
     assert (row.batch_size, row.rate) == (0, 65536.0)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "step {step:4d}/100 | train loss 5.270007 | norm 30.7 | lr 1.00e-04 | (50.25 ms | {rate} tok/s)\n",
-        "step {step:4d}/74: train loss 4.367631 (80.639749 ms, {rate} tok/s)\n",
-    ],
-)
-def test_other_programs_of_llm_c(line: str, tmp_path: Path) -> None:
-    text = "".join(line.format(step=step, rate=rate) for step, rate in ((1, 9000), (2, 50000), (3, 52000)))
-    row = only_row(written(tmp_path, text), Given(world_size=1))
-    assert (row.rate, row.unit, row.batch_size) == (51000, "tokens", 0)
-
-
-def test_an_iteration_that_evaluates_is_not_counted(tmp_path: Path) -> None:
-    """Where each logged iteration evaluates first, no rate is left."""
-    steps = "".join(f"step {n}: train loss 1.0000, val loss 1.0000\n" for n in (10, 20, 30, 40))
-    said = refusal(written(tmp_path, NANOGPT + steps), Given(world_size=4))
-    assert said == "has only its first iteration, or iterations that include an evaluation"
-
-
-def test_nanogpt_without_its_tokens_is_refused(tmp_path: Path) -> None:
-    text = NANOGPT.replace("tokens per iteration", "tokens")
-    assert refusal(written(tmp_path, text), Given(world_size=4)) == "does not say its tokens per iteration"
 
 
 # ---------------------------------------------------------------- a model that is split

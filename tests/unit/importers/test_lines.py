@@ -1,14 +1,15 @@
-"""A log as lines, whose log it is, and MXNet's Speedometer."""
+"""A log as lines, and whose log it is."""
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from scaling.tools.importers import lines
-from scaling.tools.importers.logs import NUMBER, Given, SpeedOf, compiled
+from scaling.tools.importers.logs import NUMBER, Given
 from scaling.tools.importers.tools import TOOLS, read_all, recognise
 from tests.support.imported_logs import (
     SAID,
@@ -85,7 +86,7 @@ def networks() -> list[Path]:
     return sorted(path for path in SAMPLES.iterdir() if path.name.startswith(("nccl_", "rccl_")))
 
 
-SIZES = {"mlperf.log": 16, "nccl_tests.log": 8}
+SIZES = {"nemo.log": 8, "nccl_tests.log": 8}
 HOROVOD = (SAMPLES / "horovod_n1.log").read_text()
 
 
@@ -207,7 +208,7 @@ def test_a_bar_of_an_hour_is_many_lines_and_the_rest_of_a_long_line_is_not_joine
     ],
 )
 def test_a_number_is_whole_or_none(text: str, found: str | None) -> None:
-    match = compiled(NUMBER).match(text)
+    match = re.match(NUMBER, text)
     assert (match[1] if match else None) == found
 
 
@@ -238,13 +239,9 @@ TAGS = [
 ]
 
 
-# Its eight processes are lines without rank; with the tag of one rank they are one.
-SEVERAL_PROCESSES = {"mxnet_horovod.log"}
-
-
 @pytest.mark.parametrize(
     ("tag", "name"),
-    [*product(TAGS, SAID), *product(RANK_TAGS, [name for name in SAID if name not in SEVERAL_PROCESSES])],
+    [*product([*TAGS, *RANK_TAGS], SAID)],
 )
 def test_tags_change_nothing_of_any_tool(name: str, tag: str, tmp_path: Path) -> None:
     said = SAID[name]
@@ -273,7 +270,7 @@ def test_a_table_of_nccl_tests_in_markdown_says_the_same(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("tag", [*TAGS, *RANK_TAGS])
-@pytest.mark.parametrize("name", ["mlperf.log", "nccl_tests.log"])
+@pytest.mark.parametrize("name", ["nemo.log", "nccl_tests.log"])
 def test_a_log_is_recognised_behind_tags(name: str, tag: str, tmp_path: Path) -> None:
     text = (SAMPLES / name).read_text()
     tagged = written(tmp_path, "".join(f"{tag}{line}\n" for line in text.splitlines()))
@@ -285,94 +282,3 @@ def test_a_log_is_recognised_behind_tags(name: str, tag: str, tmp_path: Path) ->
     )
     assert [row.rate for row in found.rows] == [row.rate for row in said.rows]
     assert len(found.bandwidths) == len(said.bandwidths)
-
-
-# MXNet's Speedometer: whose rate a line is, which devices, which lines are none of training.
-
-DIST = (SAMPLES / "mxnet_dist.log").read_text()
-WITH_HVD = (SAMPLES / "mxnet_horovod.log").read_text()
-ONE = (SAMPLES / "mxnet_one.log").read_text()
-EIGHT = Given(world_size=8)
-OF_ONE = "".join(line for line in DIST.splitlines(keepends=True) if "Node[0]" in line)
-# With one line of training whose speed is none.
-FEED = ONE.replace("Epoch[0] ", "").replace(
-    "root:Batch [80]\tSpeed: 1001.00", "root:Epoch[0] Batch [80]\tSpeed: inf"
-)
-SPEED = "Epoch[0] Batch [40]\tSpeed: 100.00 samples/sec\n"
-LATER = SPEED.replace("40", "60")
-
-
-def test_workers_of_one_job_are_added_and_said() -> None:
-    row = only_row(SAMPLES / "mxnet_dist.log")
-    assert (row.model, row.precision) == ("resnet-50", "fp32")
-    assert row.notes == ("the first window of each epoch is left out", "the sum of 2 workers' own rates")
-
-
-def test_one_speaker_of_eight_tells_the_total_or_a_share_by_the_flag() -> None:
-    said = SAID["mxnet_horovod.log"]
-    assert only_row(SAMPLES / "mxnet_horovod.log", said.given).rate == pytest.approx(said.rate)
-    share = only_row(SAMPLES / "mxnet_horovod.log", Given(speed_of="worker"))
-    assert share.rate == pytest.approx(8 * said.rate)
-
-
-@pytest.mark.parametrize(
-    ("text", "given", "said"),
-    [
-        (WITH_HVD, Given(), "does not tell whether a speed is of one worker or of all"),
-        (SPEED, Given(), "does not say on how many devices it ran (no Namespace line): add --world-size N"),
-        (SPEED + LATER + LATER.replace("100.00", "90.00"), Given(world_size=2), "no line says who speaks"),
-        (OF_ONE, Given(), "one worker of several speaks in it: add --world-size N"),
-        ("Batch [20]\tSpeed: 5000.00 samples/sec\n" * 3, Given(), "of a known tool"),
-        (ONE.replace("Speed: ", "Speed: in"), Given(), "of a known tool"),
-        (FEED, Given(), "of a known tool"),
-    ],
-)  # fmt: skip
-def test_what_is_refused(text: str, given: Given, said: str, tmp_path: Path) -> None:
-    assert said in refusal(written(tmp_path, text), given)
-
-
-@pytest.mark.parametrize(("speed_of", "rate"), [("worker", 200.0), ("all", 100.0)])
-def test_the_flag_says_whose_speed_it_is(speed_of: str, rate: float, tmp_path: Path) -> None:
-    worker = "Namespace(gpus='0', kv_store='dist_sync')\n"
-    given = Given(world_size=2, speed_of="worker" if speed_of == "worker" else "all")
-    assert only_row(written(tmp_path, worker + SPEED + SPEED.replace("40", "60")), given).rate == rate
-
-
-@pytest.mark.parametrize(("speed_of", "rate"), [("worker", 400.0), ("all", 100.0)])
-def test_without_arguments_each_device_is_a_worker(speed_of: str, rate: float, tmp_path: Path) -> None:
-    given = Given(world_size=4, speed_of="worker" if speed_of == "worker" else "all")
-    assert only_row(written(tmp_path, SPEED + SPEED.replace("40", "60")), given).rate == rate
-    assert "--speed-of worker or" in refusal(written(tmp_path, SPEED + SPEED.replace("40", "60")), EIGHT)
-
-
-@pytest.mark.parametrize(
-    ("devices", "speed_of", "rate"), [(4, "", 100.0), (8, "worker", 200.0), (8, "all", 100.0)]
-)
-def test_a_process_without_arguments_tells_its_gpus(
-    devices: int, speed_of: SpeedOf, rate: float, tmp_path: Path
-) -> None:
-    """As FeedForward.fit does: one process of four GPUs is no four workers."""
-    said = "Node[0] Start training with [gpu(0), gpu(1), gpu(2), gpu(3)]\n" + SPEED + SPEED.replace("40", "60")
-    given = Given(world_size=devices, speed_of=speed_of)
-    assert only_row(written(tmp_path, said), given).rate == rate
-    assert "a worker has 4 GPUs" in refusal(written(tmp_path, said), Given(world_size=6))
-
-
-def test_gluons_examples_count_a_batch_per_gpu(tmp_path: Path) -> None:
-    said = "Namespace(batch_size=128, kvstore='nccl', model='resnet50_v1', num_gpus=8)\n"
-    row = only_row(written(tmp_path, said + SPEED + SPEED.replace("40", "60")))
-    assert (row.world_size, row.batch_size, row.rate, row.model) == (8, 128, 100.0, "resnet50_v1")
-
-
-def test_gpu_number_two_is_one_device() -> None:
-    assert only_row(SAMPLES / "mxnet_one.log").world_size == 1
-
-
-def test_asynchronous_workers_are_marked(tmp_path: Path) -> None:
-    assert not only_row(written(tmp_path, DIST.replace("dist_sync", "dist_async"))).synchronous
-
-
-def test_an_infinite_speed_is_skipped_and_counted(tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, ONE.replace("1002.00", "inf")))
-    assert row.rate == 1000.5
-    assert "1 line skipped that looked like data" in row.notes[-1]

@@ -11,7 +11,7 @@ from scaling.tools.importers.logs import Given
 from scaling.tools.importers.tools import read_all
 from tests.support.imported_logs import SAMPLES, imported, only_row, refusal, written
 
-# DLLogger, MLPerf, DLBS and TensorFlow's models: units that come late, inference, starts that count in means.
+# Totals of several launches.
 
 TEXT = (SAMPLES / "tf_cnn_2.log").read_text()
 
@@ -94,40 +94,7 @@ def test_totals_of_several_launches_without_headers_are_not_their_middle(tmp_pat
     assert only_row(alike, Given(world_size=4)).rate == 990.97
 
 
-MLPERF = (SAMPLES / "mlperf.log").read_text()
 TWO, EIGHT = Given(world_size=2), Given(world_size=8)
-
-
-def test_gpt3_of_mlperf_counts_tokens(tmp_path: Path) -> None:
-    """5154997.27 on 10752 GPUs, as NVIDIA's log of v3.1 says: no sequences of 2048."""
-    row = only_row(written(tmp_path, MLPERF.replace('"resnet"', '"gpt3"')), EIGHT)
-    assert (row.unit, row.rate) == ("tokens", 20101.0)
-
-
-@pytest.mark.parametrize("benchmark", ["dlrm", "dlrm_dcnv2"])
-def test_dlrm_of_mlperf_says_one_average_of_all(benchmark: str, tmp_path: Path) -> None:
-    one = "\n".join(MLPERF.replace("resnet", benchmark).splitlines()[:3]) + "\n"
-    row = only_row(written(tmp_path, one), EIGHT)
-    assert (row.rate, row.notes) == (9000.5, ("of the whole training",))
-
-
-@pytest.mark.parametrize(
-    ("text", "given", "said"),
-    [
-        (MLPERF, Given(), "add --world-size N"),
-        (MLPERF.replace('"resnet"', '"hello"'), EIGHT, "is of no known benchmark (hello)"),
-        ("\n".join(MLPERF.splitlines()[:3]) + "\n", EIGHT, "has only its first throughput"),
-        (MLPERF.replace("tracked_stats", "stats"), EIGHT, "has no tracked_stats with a throughput"),
-    ],
-)
-def test_what_is_refused(text: str, given: Given, said: str, tmp_path: Path) -> None:
-    assert said in refusal(written(tmp_path, text), given)
-
-
-@pytest.mark.parametrize("benchmark", ["llama2_70b_lora", "llama31_8b"])
-def test_llama_counts_sequences(benchmark: str, tmp_path: Path) -> None:
-    row = only_row(written(tmp_path, MLPERF.replace('"resnet"', f'"{benchmark}"')), EIGHT)
-    assert (row.unit, row.model) == ("sequences", benchmark)
 
 
 # torchtitan, the Hugging Face Trainer, Lightning, AWS' FSDP: units, several ranks, what cannot be told.

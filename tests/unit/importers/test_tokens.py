@@ -11,7 +11,7 @@ from scaling.tools.importers.logs import Given
 from tests.support.imported_logs import SAID, SAMPLES, only_row, refusal, written
 
 TOOLS = ("gpt_neox",)
-SAMPLE = {name: (SAMPLES / f"{name}.log").read_text() for name in (*TOOLS, "megatron", "nanogpt", "llm_c")}
+SAMPLE = {name: (SAMPLES / f"{name}.log").read_text() for name in (*TOOLS, "megatron", "maxtext", "nemo")}
 FOUR = Given(world_size=4)
 
 
@@ -78,7 +78,7 @@ def notebook(text: str) -> str:
     return json.dumps({"cells": cells, "nbformat": 4})
 
 
-@pytest.mark.parametrize("name", ["nanogpt", "llm_c"])
+@pytest.mark.parametrize("name", ["maxtext", "nemo"])
 def test_outputs_of_a_notebook_are_read(name: str, tmp_path: Path) -> None:
     said = SAID[f"{name}.log"]
     row = only_row(written(tmp_path, notebook(SAMPLE[name]), "a.ipynb"), said.given)

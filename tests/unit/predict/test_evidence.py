@@ -17,15 +17,14 @@ from scaling.records.network import Network, Place
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import PointRecord
 from scaling.tools.predict import __main__ as command
-from scaling.tools.predict import evidence, healthy, model
-from scaling.tools.predict.catalogue import USUAL_BYTES_PER_S
-from scaling.tools.predict.evidence import Wanted
-from scaling.tools.predict.forecast import Case, forecasts, outlook
+from scaling.tools.predict import evidence, model
+from scaling.tools.predict.flags import Asked
+from scaling.tools.predict.forecast import Case, forecasts
 from scaling.tools.predict.model import Parts
-from scaling.tools.predict.setting import At
-from tests.support.predicted_runs import HEADER, large, placed, run
-from tests.support.scripted_clusters import RESNET50, at, exact
-from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
+from scaling.tools.predict.setting import USUAL_BYTES_PER_S, At, Observed
+from tests.support.predicted_runs import HEADER, large, run
+from tests.support.scripted_clusters import RESNET50, at, exact, outlook
+from tests.support.scripted_records import asynchronous, header, host, record, warning, written
 
 # What a run's records tell a prediction, and what of them is left out.
 
@@ -33,18 +32,16 @@ HOSTS = (host("node1"), host("node2"))
 HEADER_OF_EVIDENCE = header(HOSTS)
 
 
-def case(records: Sequence[PointRecord], wanted: Wanted | None = None) -> Case:
-    return evidence.case(HEADER_OF_EVIDENCE, records, wanted or Wanted())
+def case(records: Sequence[PointRecord], wanted: Asked | None = None) -> Case:
+    return evidence.case(HEADER_OF_EVIDENCE, records, wanted or Asked())
 
 
 def test_rows_controls_and_exchanges_become_evidence() -> None:
     found = case(run())
     assert [(one.at.world_size, one.at.nodes) for one in found.known.observed] == [(2, 1), (4, 2)]
     assert [one.value for one in found.known.observed] == pytest.approx([0.1 / 0.105, 0.1 / 0.125])
-    assert [one.seconds for one in found.known.exchanges] == pytest.approx([0.05, 0.05])
-    contention = [
-        one.fraction for one in found.known.shares if one.part == "contention" and one.at.world_size == 2
-    ]
+    assert [one.value for one in found.known.controls if one.of == "exchange"] == pytest.approx([0.05, 0.05])
+    contention = [one.value for one in found.known.controls if one.of == "contention" and one.at.world_size == 2]
     assert contention == pytest.approx([0.03])
     assert (found.batch_size, found.largest, found.devices_per_node) == (32, 4, 2)
     assert found.rate == pytest.approx(320.0)
@@ -52,9 +49,9 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
 
 
 def test_larger_world_sizes_can_be_held_back() -> None:
-    found = case(run(), Wanted(up_to=2))
+    found = case(run(), Asked(up_to=2))
     assert [one.at.world_size for one in found.known.observed] == [2]
-    assert [one.at.world_size for one in found.known.exchanges] == [2]
+    assert [one.at.world_size for one in found.known.controls if one.of == "exchange"] == [2]
     assert found.largest == 2
     assert [one.at.world_size for one in found.measured] == [1, 2, 4]
 
@@ -93,16 +90,20 @@ def test_a_run_without_usable_rows_is_refused_with_the_fix() -> None:
     ):
         case(run({1: 0.1}))
     with pytest.raises(UsageError, match="--up-to 3: needs one device alone"):
-        case([one for one in run() if one.point.world_size != 2], Wanted(up_to=3))
+        case([one for one in run() if one.point.world_size != 2], Asked(up_to=3))
     with pytest.raises(UsageError, match="RUN: needs one device alone"):
         case([one for one in run() if one.point.kind != "solo"])
 
 
 def test_unknown_curves_and_other_batch_rules_are_refused() -> None:
     with pytest.raises(UsageError, match="--strategy nope: the run has no such exchange; it has fake:a over auto"):
-        case(run(), Wanted(strategy="nope"))
+        case(run(), Asked(strategy="nope"))
     with pytest.raises(UsageError, match="batch rule is strong"):
         case(run(batch_rule="strong", batch_size=8))
+
+
+def exchanges(found: Case) -> list[Observed]:
+    return [one for one in found.known.controls if one.of == "exchange"]
 
 
 def test_comm_is_as_uncertain_as_the_step_that_it_is_held_against() -> None:
@@ -111,56 +112,8 @@ def test_comm_is_as_uncertain_as_the_step_that_it_is_held_against() -> None:
         record(one.point, 0.1 * (1 + 0.1 * one.point.round)) if one.point.kind == "solo" else one
         for one in unsteady
     ]
-    assert [one.noise for one in case(steady).known.exchanges] == [evidence.COMM_NOISE] * 2
-    assert all(one.noise > 2 * evidence.COMM_NOISE for one in case(slower).known.exchanges)
-
-
-def slowed(names: Sequence[float] = (), **changes: Any) -> list[PointRecord]:
-    """The run whose second node computes longer beside the first, and alone by `names`, seat by seat."""
-    records = [one for one in run(**changes) if one.point.world_size < 4]
-    for number in range(3):
-        records.append(record(point("exchange", 4, number, **changes), 0.15))
-        records.append(record(point("together", 4, number, **changes), 0.1, 0.1, 0.13, 0.13))
-        records.append(record(point("comm", 4, number, **changes), 0.05))
-        records += [record(point("each", 4, number, **changes), *names)] if names else []
-    return [placed(one) for one in records]
-
-
-def test_a_slow_node_is_taken_out() -> None:
-    placed = slowed()
-    found = case(placed)
-    relief, healed = healthy.without("node2", found, placed)
-    assert relief.world_size == 2
-    assert relief.share == pytest.approx(0.03 / 0.15, rel=0.02)
-    assert healed.known.observed[-1].value == pytest.approx(found.known.observed[-1].value / (1 - relief.share))
-    assert {one.at.world_size for one in healed.known.shares} == {2}
-    assert healthy.without("node1", found, placed)[0].share == 0.0
-    with pytest.raises(UsageError, match="did you mean 'node2'"):
-        healthy.without("node22", found, placed)
-    with pytest.raises(UsageError, match="needs `together`"):
-        healthy.without("node2", found, [one for one in placed if one.point.kind != "together"])
-
-
-def test_without_a_slow_node_nobody_beats_being_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The others do 320 samples/s alone: two of them 640 at most."""
-    folder = written(tmp_path / "run", (HEADER_OF_EVIDENCE, slowed((0.1, 0.1, 0.13, 0.13))))
-    assert command.main([str(folder), "--without", "node2", "--format", "json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["predicted"]
-    assert (row["at"]["world_size"], row["efficiency"] < 1) == (2, True)
-    assert 0.9 * 640 < row["samples_per_s"] < 640
-    assert row["samples_per_s"] / row["efficiency"] == pytest.approx(640)
-
-
-def test_the_cost_of_a_slow_node_is_of_its_own_curve() -> None:
-    """Another batch, of which nobody waits for anybody, stands first in the file."""
-    other = [
-        placed(one)
-        for number in range(3)
-        for one in sweep(number, 0.09, {1: 0.09, 2: 0.095, 4: 0.1}, batch_size=16)
-    ]
-    both = [*other, *slowed()]
-    found = case(both, Wanted(batch_size=32))
-    assert healthy.without("node2", found, both)[0].share == pytest.approx(0.03 / 0.15, rel=0.02)
+    assert [one.noise for one in exchanges(case(steady))] == [evidence.COMM_NOISE] * 2
+    assert all(one.noise > 2 * evidence.COMM_NOISE for one in exchanges(case(slower)))
 
 
 def test_the_command_reads_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -379,16 +332,6 @@ def test_half_the_bytes_take_half_as_long() -> None:
 
 # Rates of text are told, and asked for, in tokens; records count sequences.
 
-PRICES = """
-currency = "USD"
-[[price]]
-name = "box"
-match = { cpu = "*" }
-devices = 2
-per_hour = { on_demand = 3.6 }
-network = "tcp:10"
-"""
-
 
 def of(records: Sequence[PointRecord], **work: Any) -> list[PointRecord]:
     return [_of(one, replace(one.point.workload, **work)) for one in records]
@@ -431,33 +374,6 @@ def test_a_rate_is_given_in_tokens(tmp_path: Path) -> None:
     assert "what if: 20480 tokens/s on one device, as --rate says" in told
     rate = next(line.split()[3] for line in told.splitlines() if line.split()[2:3] == ["PREDICTED"])
     assert 8 * 20480 * 0.5 < float(rate.replace(",", "")) < 8 * 20480
-
-
-def test_a_target_is_in_tokens(tmp_path: Path) -> None:
-    (tmp_path / "prices").write_text(PRICES)
-    asked = ("--target", "100000", "--prices", str(tmp_path / "prices"))
-    (line,) = [line for line in predicted(tmp_path, *asked).splitlines() if line.startswith("PREDICTED  ")]
-    plan = json.loads(predicted(tmp_path, *asked, "--format", "json"))["plans"][0]
-    assert 100_000 / 20_480 <= plan["devices"] < 12
-    assert plan["lower"] * 64 >= 100_000
-    assert f"{plan['samples_per_s'] * 64:,.0f} tokens/s" in line
-    hour = plan["machines"] * 3.6
-    assert f"{hour / 3600 * 1e6 / (64 * plan['samples_per_s']):,.2f} USD a million tokens" in line
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [("--batch-size", "64"), ("--model", "vgg16"), ("--rate", "9"), ("--without", "n"), ("--world-sizes", "8"),
-     ("--devices-per-node", "8")],
-)  # fmt: skip
-def test_the_planner_drops_no_flag_silently(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, str]
-) -> None:
-    (tmp_path / "prices").write_text(PRICES)
-    folder = written(tmp_path / "run", (HEADER, run()))
-    assert command.main([str(folder), "--target", "900", "--prices", str(tmp_path / "prices"), *flags]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"leave out {flags[0]}" in line
 
 
 def test_a_batch_that_was_measured_is_predicted_from_its_own_curve(tmp_path: Path) -> None:

@@ -13,10 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.tools.predict import priors
-from scaling.tools.predict.catalogue import MODELS, USUAL_BYTES_PER_S, KnownModel
-from scaling.tools.predict.priors import read
-from scaling.tools.predict.setting import Observed, Setting
+from scaling.tools.predict.setting import MODELS, USUAL_BYTES_PER_S, KnownModel, Observed, Setting, read
 from scaling.workloads import walk
 from scaling.workloads.models import CATALOGUE
 from tests.bench import learning, published
@@ -307,7 +304,7 @@ def test_series_of_trust_c_teach_nothing() -> None:
 def test_the_file_says_what_was_learned_and_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "priors.toml"
     path.write_text(priors_toml(learning.beliefs_before()))
-    found = msgspec.toml.decode(path.read_bytes(), type=priors.Priors)
+    found = msgspec.toml.decode(path.read_bytes(), type=type(read()))
     assert found.walk == learning.WALK
     for name, prior in learning.beliefs_before().constants.items():
         assert found.constants[name].mean == pytest.approx(prior.mean, abs=1e-3)
@@ -315,7 +312,7 @@ def test_the_file_says_what_was_learned_and_is_read_back(tmp_path: Path) -> None
 
 
 def test_the_package_has_every_constant_with_its_publishers() -> None:
-    found = priors.read()
+    found = read()
     assert set(found.constants) == set(learning.BELIEFS)
     assert set(found.quantiles) == set(learning.QUANTILES)
     for name, prior in found.constants.items():

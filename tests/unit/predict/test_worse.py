@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from scaling.tools.predict.catalogue import network
-from scaling.tools.predict.forecast import Case, forecasts, outlook
-from scaling.tools.predict.setting import At, Known, Observed, Setting
+from scaling.tools.predict.forecast import Case, forecasts
+from scaling.tools.predict.setting import At, Known, Observed, Setting, network
+from tests.support.scripted_clusters import outlook
 
 ONE = At(world_size=1, nodes=1)
 SIZES = (1, 2, 4, 8, 16, 24, 32)
