@@ -243,6 +243,18 @@ def test_torchrun_starts_ranks(tmp_path: Path, words: tuple[str, ...], last: str
     assert last in done.stdout.splitlines()[-1], done.stdout
 
 
+def test_torchrun_ends_with_our_error(tmp_path: Path) -> None:
+    """Its own traceback cannot be avoided."""
+    pytest.importorskip("torch")
+    torchrun = ("torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, "-m", "scaling.run", "--no-such"], cwd=tmp_path, env=ours(),
+        capture_output=True, text=True, check=False, timeout=WITHIN_S,
+    )  # fmt: skip
+    _, _, last = done.stderr.partition("Root Cause")
+    assert "exitcode  : 2 " in last and "traceback : scaling: error: --no-such: no such flag" in last, done.stderr
+
+
 # ---------------------------------------------------------------- what keeps a launch from starting
 
 
