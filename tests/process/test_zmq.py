@@ -19,6 +19,8 @@ import pytest
 
 from scaling.records import store
 from scaling.records.events import Finished
+from scaling.transport import zmq
+from scaling.transport.base import SILENT_S
 from tests.support.matrix import cases
 from tests.support.waiting import eventually
 
@@ -35,6 +37,7 @@ PATCHED = (
     "sys.exit(run.main(sys.argv[1:]))\n"
 )
 IMPATIENT = PATCHED.format("zmq.JOIN_S = 4.0")
+BEATS = "from scaling.agent import agent\nfrom scaling.run import ranks\nagent.BEAT_S, ranks.SILENT_S = 1.0, 8.0"
 CHATTY = IMPATIENT.replace("JOIN_S", "QUIET_S, zmq.JOIN_S").replace("4.0", "0.5, 4.0")
 WITHIN_S = 120
 
@@ -165,6 +168,20 @@ def test_a_rank_that_is_killed_ends_the_launch_and_keeps_its_points(launch: Laun
     assert "scaling: error: rank 1 ended, or its node or network is lost" in launch.said("0")
     assert "--resume results/" in launch.said("0") and len(store.load(run_of(tmp_path))[1]) >= 2
     assert store.load(run_of(tmp_path))[1][-1].outcome.cause == "lost"  # type: ignore[union-attr]
+
+
+def test_a_rank_that_is_stopped_is_named_and_ends_when_it_goes_on(launch: Launch, tmp_path: Path) -> None:
+    """Its connection stays: the kernel acknowledges for it."""
+    assert zmq.DEAD_MS > 1e3 * SILENT_S
+    one = launch.rank(1, SLOW, program=("-c", PATCHED.format(BEATS)))
+    launch.rank(0, SLOW, program=("-c", PATCHED.format(BEATS)))
+    eventually(lambda: points(tmp_path) > 1, lambda: launch.said("0"), within_s=WITHIN_S)
+    one.send_signal(signal.SIGSTOP)
+    assert launch.ranks["0"].wait(WITHIN_S) == 1
+    said = f"scaling: error: no message from rank 1 on {os.uname().nodename} for 8 s: the process, its node or"
+    assert said in launch.said("0") and "--resume results/" in launch.said("0")
+    one.send_signal(signal.SIGCONT)
+    assert one.wait(WITHIN_S) == 1
 
 
 def test_without_rank_0_the_others_end(launch: Launch, tmp_path: Path) -> None:
