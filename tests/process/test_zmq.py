@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -490,17 +489,20 @@ def test_a_signal_before_a_rank_has_imported_anything_ends_all(launch: Launch, t
     ended_early(launch, tmp_path, 143)
 
 
-@pytest.mark.matrix
+LONG_ENROLMENT = (
+    "from scaling.run import enrolment\nwait = enrolment.wait_for_all\n"
+    "enrolment.wait_for_all = lambda box: (wait(box), print('all here', flush=True), *box.news_within(100.0))"
+)
+
+
 @pytest.mark.parametrize("to", ["0", "1"])
-@pytest.mark.parametrize("moment", range(20))
-def test_a_signal_at_any_moment_ends_all(launch: Launch, tmp_path: Path, to: str, moment: int) -> None:
+def test_a_signal_before_the_run_has_a_folder_is_said(launch: Launch, to: str) -> None:
     for number in (0, 1):
-        launch.rank(number, of=3, SCALING_SECRET="")
-    one = launch.ranks[to]
-    eventually(lambda: blocks_signals(one.pid), lambda: launch.said(to), within_s=WITHIN_S, every_s=0.001)
-    time.sleep(moment * 0.05)
-    one.send_signal(signal.SIGINT)
-    ended_early(launch, tmp_path, 130)
+        launch.rank(number, program=("-c", PATCHED.format(LONG_ENROLMENT)))
+    eventually(lambda: "all here" in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.ranks[to].terminate()
+    assert launch.codes() == {"0": 143, "1": 143}
+    assert launch.said("0").endswith("\nscaling: SIGTERM: ended before the first point\n")
 
 
 def test_a_rank_that_finds_no_rank_0_ends_at_once(launch: Launch) -> None:
