@@ -298,6 +298,17 @@ def test_another_secret_is_told(launch: Launch) -> None:
     assert "it has another secret" in launch.said("1") and launch.said("1").count("\n") == 1
 
 
+def test_the_reason_is_that_of_the_last_try(launch: Launch) -> None:
+    """Rank 0 had the same secret, and has ended."""
+    zero = launch.rank(0, of=3, program=("-c", CHATTY.replace("4.0", "100.0")))
+    launch.rank(1, of=3, program=("-c", IMPATIENT.replace("4.0", "12.0")))
+    eventually(lambda: "for ranks 2," in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    zero.kill()
+    assert launch.codes() == {"0": -signal.SIGKILL, "1": 2}
+    assert launch.said("1").endswith("is not reachable: is rank 0 running, and the port open?\n")
+    assert "another secret" not in launch.said("1")
+
+
 def test_each_address_of_a_name_is_tried(launch: Launch) -> None:
     """Nothing listens at the first one: rank 0's name has an address of each network."""
     launch.rank(0)
