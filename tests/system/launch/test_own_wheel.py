@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clone = tmp_path_factory.mktemp("clone")
     for name in SOURCES:
         source = REPOSITORY / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, clone / name)  # type: ignore[operator]
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, clone / name)
     run(
         sys.executable,
         "-m",
