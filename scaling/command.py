@@ -6,7 +6,9 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from inspect import Parameter, Signature
 from io import TextIOWrapper
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 # The run's file name, as in records/store.py (not imported here). --output never overwrites such a file.
 KEPT = "run.jsonl"
+# The file whose message torchrun shows at its end, below a traceback of its own.
+TORCHRUN_SHOWS = "TORCHELASTIC_ERROR_FILE"
 
 
 def command(
@@ -140,11 +144,16 @@ def asked_or_code(parse: Callable[[Sequence[str]], Asked | None], argv: Sequence
 
 def complain(error: ScalingError | str, name: str, kind: str = "error") -> None:
     """Write an error or warning to stderr in one line; ignore a closed stderr."""
+    line = f"{name}: {kind}: {one_line(readable(str(error)))}"
     try:
-        sys.stderr.write(f"{name}: {kind}: {one_line(readable(str(error)))}\n")
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
     except OSError:
         _silence(sys.stderr)
+    if kind != "warning" and (file := os.environ.get(TORCHRUN_SHOWS)):
+        about = {"message": {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}}
+        with suppress(OSError):
+            Path(file).write_bytes(msgspec.json.encode(about))
 
 
 def open_streams() -> None:

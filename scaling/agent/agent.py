@@ -22,7 +22,7 @@ from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.agent.watch import IdleTraffic
 from scaling.errors import ScalingError, StrategyError, UsageError
 from scaling.hosts import proc
-from scaling.hosts.connections import Attempts, door
+from scaling.hosts.connections import Attempts, Door
 from scaling.quiet import agent as quiet
 from scaling.records.events import Ended, Event, Exit, Failed, Measured
 from scaling.records.host import HostInfo
@@ -66,10 +66,10 @@ from scaling.workloads import data
 
 
 class Proving:
-    """The open doors (listening sockets) of one host, and its connection attempts to other hosts."""
+    """The open doors of one host, and its connection attempts to other hosts."""
 
     def __init__(self) -> None:
-        self._doors: dict[str, socket.socket] = {}
+        self.doors: dict[str, Door] = {}
         self._attempts: dict[str, Attempts] = {}
         self._opened: list[Admitting] = []
 
@@ -78,19 +78,21 @@ class Proving:
         if isinstance(order, Reach):
             self._attempts[order.network] = Attempts(order.peers, now_s + order.within_s)
             return
-        if old := self._doors.pop(order.network, None):
+        if old := self.doors.pop(order.network, None):
             old.close()
         if order.address:
             self._opened.append(self._open(order))
 
     def _open(self, order: Admit) -> Admitting:
         try:
-            self._doors[order.network] = door(order.address)
+            self.doors[order.network] = Door(order.address)
         except OSError as error:
             return Admitting(network=order.network, error=error.strerror or str(error))
-        return Admitting(network=order.network, port=self._doors[order.network].getsockname()[1])
+        return Admitting(network=order.network, port=self.doors[order.network].port)
 
     def answers(self, now_s: float) -> list[Admitting | Reached]:
+        for door in self.doors.values():
+            door.read()
         ended = {network: attempts.ways(now_s) for network, attempts in self._attempts.items()}
         reached = [Reached(network=network, ways=ways) for network, ways in ended.items() if ways is not None]
         for answer in reached:
@@ -207,6 +209,8 @@ class Agent:
             self._say(Listened())
         for answer in self._proving.answers(now_s):
             self._say(answer)
+        if self._proving.doors:
+            self.hurry()
         if not self._outgoing and now_s - self._said_s >= BEAT_S:
             self._outgoing.append(Alive())
         if self._outgoing:

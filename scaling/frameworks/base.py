@@ -289,7 +289,7 @@ class Framework(Record, frozen=True, kw_only=True):
     Environment variables, as patterns that match from the start of a name
       variables: they change rates and are recorded
       own_variables: strategies set them for each process, and the user's values are dropped
-      corrected: by name, a value that workers fail with, its replacement and the reason
+      corrected: by name, a pattern in values that workers fail with, its replacement and the reason
 
     Report
       explained: by label, text of "How to read" below a table with its rows

@@ -28,7 +28,8 @@ MOST_CHARACTERS = 200
 # libgomp binds threads when it is loaded, so forks of a fork server would run outside their rank's CPUs. A limit
 # below a rank's threads makes frameworks hang.
 PLACING = re.compile(
-    r"(OMP_(THREAD_LIMIT|DYNAMIC|PROC_BIND|PLACES)|GOMP_CPU_AFFINITY|MKL_DOMAIN_NUM_THREADS)$|KMP_"
+    r"(OMP_(THREAD_LIMIT|DYNAMIC|PROC_BIND|PLACES)|GOMP_CPU_AFFINITY|MKL_DOMAIN_NUM_THREADS|\w+_THREAD_AFFINITY)$"
+    r"|KMP_"
 )
 OWN = re.compile("|".join(one.own_variables for one in _FRAMEWORKS if one.own_variables))
 CORRECTED = {name: told for one in _FRAMEWORKS for name, told in one.corrected.items()}
@@ -37,11 +38,12 @@ CORRECTED = {name: told for one in _FRAMEWORKS for name, told in one.corrected.i
 def for_children(environ: Mapping[str, str]) -> dict[str, str]:
     """Drop and correct variables that break a worker or move its threads off its CPUs."""
     kept = {name: value for name, value in environ.items() if not (PLACING.match(name) or OWN.match(name))}
-    return {name: CORRECTED[name][1] if _is_wrong(name, value) else value for name, value in kept.items()}
+    return {name: _corrected(name, value) for name, value in kept.items()}
 
 
-def _is_wrong(name: str, value: str) -> bool:
-    return name in CORRECTED and value.upper() == CORRECTED[name][0]
+def _corrected(name: str, value: str) -> str:
+    pattern, instead, _ = CORRECTED.get(name, ("$", "", ""))
+    return re.sub(pattern, instead, value, flags=re.IGNORECASE)
 
 
 def recorded(environ: Mapping[str, str]) -> dict[str, str]:
@@ -64,10 +66,8 @@ def _why(name: str, value: str) -> str:
         return "dropped: scaling places each rank's threads"
     if OWN.match(name):
         return "dropped: scaling sets it for each process"
-    if _is_wrong(name, value):
-        _, corrected, reason = CORRECTED[name]
-        return f"{corrected} for workers: {reason}"
-    return ""
+    corrected = _corrected(name, value)
+    return f"{corrected or 'dropped'} for workers: {CORRECTED[name][2]}" if corrected != value else ""
 
 
 def _is_said(name: str) -> bool:

@@ -27,24 +27,53 @@ from scaling.records.telemetry import Flow
 
 
 BACKLOG = 1024
-# More than a jumbo frame, less than a receive window: nobody reads it.
-LARGE_BYTES = 16_000
+MESSAGE = memoryview(bytes(1 << 20))
+# More than the largest packet, also before network cards cut it. A slow network need not take the whole message.
+ENOUGH_BYTES = 1 << 16
 IP_MTU, IP_AND_ICMP_BYTES = 14, 28
 
 
-def door(address: str) -> socket.socket:
-    """Open a socket that accepts connections at an address. Raises OSError if the address is not this host's."""
-    return socket.create_server((address, 0), backlog=BACKLOG)
+class Door:
+    """Takes connections at an address of this host and drops what they send. Raises OSError at another one."""
+
+    def __init__(self, address: str) -> None:
+        self._listening = socket.create_server((address, 0), backlog=BACKLOG)
+        self._listening.setblocking(False)
+        self._taken: list[socket.socket] = []
+        self.port: int = self._listening.getsockname()[1]
+
+    def read(self) -> None:
+        with suppress(OSError):  # no more connections, or no more files
+            while True:
+                self._taken.append(self._listening.accept()[0])
+        self._taken = [one for one in self._taken if _goes_on(one)]
+
+    def close(self) -> None:
+        for one in (self._listening, *self._taken):
+            one.close()
+
+
+def _goes_on(sock: socket.socket) -> bool:
+    """Drop what has come; return whether more may come."""
+    try:
+        while sock.recv(len(MESSAGE), socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    sock.close()
+    return False
 
 
 class Attempts:
-    """Connections to several peers, made at the same time, each with a message of several packets."""
+    """Connections to several peers, made at the same time, each with a message."""
 
     def __init__(self, peers: Sequence[tuple[str, int]], until_s: float) -> None:
         self._until_s = until_s
         self._ways: list[Way | None] = [None] * len(peers)
         self._open: dict[int, tuple[int, socket.socket]] = {}
-        self._sent: dict[int, socket.socket] = {}  # connected; the other kernel has not acknowledged the message
+        self._unsent: dict[int, int] = {}  # bytes, of those that are connected
         self._poller = select.poll()
         for number, peer in enumerate(peers):
             self._begin(number, peer)
@@ -63,27 +92,44 @@ class Attempts:
     def ways(self, now_s: float) -> tuple[Way, ...] | None:
         """Return how each peer was reached, in order; None while some are pending."""
         for fd, _ in self._poller.poll(0):
-            _, sock = self._open[fd]
             self._poller.unregister(fd)
-            if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            if code := self._open[fd][1].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self._end(fd, Way(error=os.strerror(code)))
-                continue
-            with suppress(OSError):
-                sock.send(bytes(LARGE_BYTES))
-            self._sent[fd] = sock
-        for fd, sock in [*self._sent.items()]:
-            if not _unacknowledged_bytes(sock):
-                self._end(fd, Way(source=sock.getsockname()[0]))
+            else:
+                self._unsent[fd] = len(MESSAGE)
+        for fd in [*self._unsent]:
+            self._send(fd)
         if self._open and now_s < self._until_s:
             return None
         for fd in [*self._open]:
-            lost = fd in self._sent
-            self._end(fd, Way(error=_lost(self._sent[fd]) if lost else "timed out"))
+            self._end(fd, self._late(fd))
         return tuple(way or Way(error="timed out") for way in self._ways)
+
+    def _send(self, fd: int) -> None:
+        """Send more; end once the other kernel has acknowledged all."""
+        _, sock = self._open[fd]
+        try:
+            if self._unsent[fd]:
+                self._unsent[fd] -= sock.send(MESSAGE[-self._unsent[fd] :])
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end(fd, Way(error=os.strerror(error.errno or 0)))
+            return
+        if not self._unsent[fd] + _unacknowledged_bytes(sock):
+            self._end(fd, Way(source=sock.getsockname()[0]))
+
+    def _late(self, fd: int) -> Way:
+        """Return what is known of a connection whose time is over."""
+        _, sock = self._open[fd]
+        if fd not in self._unsent:
+            return Way(error="timed out")
+        passed = len(MESSAGE) - self._unsent[fd] - _unacknowledged_bytes(sock)
+        return Way(source=sock.getsockname()[0]) if passed >= ENOUGH_BYTES else Way(error=_lost(sock))
 
     def _end(self, fd: int, way: Way) -> None:
         number, sock = self._open.pop(fd)
-        self._sent.pop(fd, None)
+        self._unsent.pop(fd, None)
         self._ways[number] = way
         sock.close()
 
@@ -96,7 +142,7 @@ def _lost(sock: socket.socket) -> str:
     """Return what is known of a message that got no answer: small packets pass, and the MTU may be too large."""
     mtu = sock.getsockopt(socket.IPPROTO_IP, IP_MTU)
     return (
-        f"it connects, but {LARGE_BYTES} bytes do not pass: this host's MTU is {mtu}, and a switch or the other "
+        f"it connects, but 1 MiB does not pass: this host's MTU is {mtu}, and a switch or the other "
         f"host may take less (ping -M do -s {mtu - IP_AND_ICMP_BYTES} ADDRESS)"
     )
 

@@ -150,8 +150,10 @@ def _startup_s(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> floa
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
 # On GPUs: set up CUDA, cuDNN and NCCL and build the model; leave.
 ON_GPU_S, LEAVE_GPU_S = 5.3, 0.5
-# Seconds by which each further process of a host prolongs the start, a guess: contexts of a driver start one after
-# another. The sweep's own estimate follows what is measured.
+# Seconds by which each further process of a host prolongs the start, a guess: a driver makes parts of contexts one
+# after another. A whole cuCtxCreate took 0.45 s (nvprof in pocl/pocl#908); each of 16 processes on 16 V100 added
+# 1.5 s with its imports (rapidsai/dask-cuda#198). No node of several GPUs was measured. The sweep's own estimate
+# follows what is measured.
 FURTHER_PROCESS_S = 0.25
 # On GPUs: seconds of a first step with convolutions, for which cuDNN tries its algorithms (ResNet-50 took 2.9 to
 # 3.4 s), of another first step (gpt2-tiny took 0.4 to 1.7 s), and before a window that has its turn: two steps.

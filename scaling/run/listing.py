@@ -14,6 +14,7 @@ from scaling.hosts.info import describe
 from scaling.plan import placement, plan, rules
 from scaling.plan.config import SweepConfig
 from scaling.records import network
+from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Device, Point, own_name
 from scaling.run.enrolment import by_name
@@ -151,7 +152,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol], started: str = "") -> st
     lines.append(f"points of {rounds}{taking_turns}:")
     lines += _points(made.cells, made)
     lines += _starts(made)
-    lines += open_servers(made.cells)
+    lines += [*open_servers(made.cells), *changed_variables([one.host for one in enrolled])]
     lines += [f"  out of memory: {text}" for text in made.memory_doubts]
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
     lines += [
@@ -201,6 +202,12 @@ def open_servers(cells: Iterable[Point]) -> list[str]:
     found = [name for name in names if frameworks.load(name).traits(name).is_open]
     text = "listens on all addresses of each host without authentication; use a network that you trust"
     return [f"{', '.join(found)} {text}"] if found else []
+
+
+def changed_variables(hosts: Iterable[HostInfo]) -> list[str]:
+    """Return a line on variables of the user that workers get changed or not at all; none if all stand."""
+    found = dict.fromkeys(one for host in hosts for one in host.changed_variables)
+    return [f"variables of this shell that workers get otherwise: {'; '.join(found)}"] if found else []
 
 
 def _slot(one: placement.Slot, device: Device) -> str:

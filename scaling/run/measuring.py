@@ -108,7 +108,8 @@ def measure(
     sweep = Sweep(made, mailbox, opened, screen, records=records, summaries=summaries, more=more)
     try:
         screen.opened(header, len(made.cells) * made.rounds)
-        for line in (*made.memory_doubts, *listing.open_servers(made.cells)):
+        changed = listing.changed_variables(header.hosts)
+        for line in (*made.memory_doubts, *listing.open_servers(made.cells), *changed):
             screen.note(line)
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()

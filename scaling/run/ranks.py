@@ -25,6 +25,7 @@ from scaling.run import NAME, enrolment, listing, measuring, programs, revisions
 from scaling.run.enrolment import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
 from scaling.sweep.sweep import More
+from scaling.text import signal_name
 from scaling.tools.lab import slowdown
 from scaling.transport.base import SILENT_S, Cluster, Mailbox
 from scaling.transport.launch import NAMED, Signals, abort
@@ -59,10 +60,11 @@ def lead(
     mailbox = Mailbox[ToAgent, ToSweep](
         cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait, silent_s=SILENT_S
     )
-    over = Dismiss()
+    over, leading = Dismiss(), None
     try:
         enrolled = enrolment.wait_for_all(mailbox)
-        return work if isinstance(work, int) else work(Lead(cluster, mailbox, enrolled, argv, name))
+        leading = Lead(cluster, mailbox, enrolled, argv, name)
+        return work if isinstance(work, int) else work(leading)
     except SilentRanks as error:
         complain(error, name)
         kill_launcher_later()
@@ -72,6 +74,8 @@ def lead(
         complain(error, name)
         return error.exit_code
     except Interrupted as stop:
+        if leading is None or not leading.has_run:
+            complain("ended before the first point", name, signal_name(stop.number))
         over = Dismiss(exit_code=stop.exit_code)
         return stop.exit_code
     finally:
@@ -96,6 +100,7 @@ class Lead:
         self._argv = argv
         self._program = NAMED.get(name, name)
         self._hides = False  # --anonymous
+        self.has_run = False  # which says how it ended
         mailbox.hosts = [one.host.hostname for one in enrolled]
 
     def obey(self, asked: Invocation) -> int:
@@ -171,7 +176,7 @@ class Lead:
             revisions.checked_out(made, self.mailbox, self.enrolled) as whole,
             store.Store.resume(run) as opened,
         ):
-            found = store.read(run)
+            found, self.has_run = store.read(run), True
             return measuring.measure(
                 self.proved(whole),
                 self.mailbox,
@@ -208,7 +213,7 @@ class Lead:
 
     def create(self, made: plan.Plan, header: Header) -> store.Store:
         """Make the folder and the file of a new run. Raises UsageError."""
-        now = datetime.fromtimestamp(header.created_unix_s)
+        self.has_run, now = True, datetime.fromtimestamp(header.created_unix_s)
         return store.Store.create(Path(made.config.results), made.config.name, now, header)
 
     def show(self, made: plan.Plan) -> int:

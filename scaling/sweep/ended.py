@@ -5,6 +5,7 @@ Agents and workers report evidence, partly in words; rank 0 decides here.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable
 
@@ -49,6 +50,8 @@ class Ending(Record, frozen=True, kw_only=True):
     after_result: str = ""
 
 
+# The last word of a library that ends its process: a fatal line of XLA and TensorFlow, or an exception of C++.
+FATAL = re.compile(r"^(?:\S+ \S+: F|F\d{4} \S+ +\d+) \S+\] (.+)$|^ +what\(\): +(.+)$", re.MULTILINE)
 NEVER = Failed(cause="no-result", message="never ended")
 UNSEEN = Ending(outcome=NEVER)
 WELL = Ending(outcome=Finished())
@@ -97,8 +100,9 @@ def _cause(seen: Exit) -> Failed | None:
         return reason
     if code == 0:
         return None
+    said = "".join(f": {one[1] or one[2]}" for one in [*FATAL.finditer(seen.log_tail)][:1])
     if code > 0:
-        return Failed(cause=f"exit({code})", message=f"exited with code {code}{seen.limit}")
+        return Failed(cause=f"exit({code})", message=f"exited with code {code}{said}{seen.limit}")
     if code == -signal.SIGKILL and seen.oom_kills:
         rise = f"oom_kill in {seen.oom_file} rose by {seen.oom_kills}"
         message = f"killed (SIGKILL), probably by the kernel's out-of-memory killer: {rise}"
@@ -106,7 +110,7 @@ def _cause(seen: Exit) -> Failed | None:
     name = signal_name(-code)
     # Writing to shared memory without room ends so: containers have 64 MB of it.
     hint = ", for example because /dev/shm is full" if -code == signal.SIGBUS else ""
-    return Failed(cause=f"crash({name})", message=f"ended by {name}{hint}{seen.limit}")
+    return Failed(cause=f"crash({name})", message=f"ended by {name}{said}{hint}{seen.limit}")
 
 
 def most_certain(failures: Iterable[Failed]) -> Failed | None:

@@ -40,8 +40,8 @@ JOIN_S = 120.0
 QUIET_S = 5.0
 POLL_MS = 100
 PING_S, FLUSH_S, LINGER_MS = 1.0, 5.0, 5_000
-# A rank is lost when the mailbox would call it silent.
-HEARTBEAT_MS, DEAD_MS = 5_000, int(1e3 * SILENT_S)
+# The mailbox names a silent rank first: it may be stopped, and not lost.
+HEARTBEAT_MS, DEAD_MS = 5_000, int(1.25e3 * SILENT_S)
 # A message is sent in frames of PART_BYTES. A larger frame than MOST_BYTES ends its connection, and so does a
 # handshake that takes longer.
 PART_BYTES, MOST_BYTES, HANDSHAKE_MS = 1 << 16, 1 << 17, 10_000

@@ -33,3 +33,11 @@ def test_ranks_train(name: str, variables: dict[str, str], monkeypatch: pytest.M
         monkeypatch.setenv(variable, value)
     first, second = ranks.run(ranks.tasks(name, "exchange", 2))
     assert first.digest == second.digest is not None
+
+
+def test_a_transport_that_torch_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands: the user may want encryption."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "NONE_SUCH")
+    with pytest.raises(AssertionError, match="this torch has no GLOO_DEVICE_TRANSPORT=NONE_SUCH; unset it"):
+        ranks.run(ranks.tasks("torch:gloo", "exchange", 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ def test_the_child_answers(tmp_path: Path) -> None:
     (cell, *_) = made(tmp_path).cells
     assert found == BatchFit(batch_size=MOST * cell.workload.batch_size, used_bytes=0)
     assert looks
+
+
+def test_what_a_strategy_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('loading')\nprint('50 %', end='')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert isinstance(programs.batch_tried(made(tmp_path), lambda: None), BatchFit)
 
 
 def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

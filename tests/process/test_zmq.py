@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +18,8 @@ import pytest
 
 from scaling.records import store
 from scaling.records.events import Finished
+from scaling.transport import zmq
+from scaling.transport.base import SILENT_S
 from tests.support.matrix import cases
 from tests.support.waiting import eventually
 
@@ -35,6 +36,7 @@ PATCHED = (
     "sys.exit(run.main(sys.argv[1:]))\n"
 )
 IMPATIENT = PATCHED.format("zmq.JOIN_S = 4.0")
+BEATS = "from scaling.agent import agent\nfrom scaling.run import ranks\nagent.BEAT_S, ranks.SILENT_S = 1.0, 8.0"
 CHATTY = IMPATIENT.replace("JOIN_S", "QUIET_S, zmq.JOIN_S").replace("4.0", "0.5, 4.0")
 WITHIN_S = 120
 
@@ -167,6 +169,20 @@ def test_a_rank_that_is_killed_ends_the_launch_and_keeps_its_points(launch: Laun
     assert store.load(run_of(tmp_path))[1][-1].outcome.cause == "lost"  # type: ignore[union-attr]
 
 
+def test_a_rank_that_is_stopped_is_named_and_ends_when_it_goes_on(launch: Launch, tmp_path: Path) -> None:
+    """Its connection stays: the kernel acknowledges for it."""
+    assert zmq.DEAD_MS > 1e3 * SILENT_S
+    one = launch.rank(1, SLOW, program=("-c", PATCHED.format(BEATS)))
+    launch.rank(0, SLOW, program=("-c", PATCHED.format(BEATS)))
+    eventually(lambda: points(tmp_path) > 1, lambda: launch.said("0"), within_s=WITHIN_S)
+    one.send_signal(signal.SIGSTOP)
+    assert launch.ranks["0"].wait(WITHIN_S) == 1
+    said = f"scaling: error: no message from rank 1 on {os.uname().nodename} for 8 s: the process, its node or"
+    assert said in launch.said("0") and "--resume results/" in launch.said("0")
+    one.send_signal(signal.SIGCONT)
+    assert one.wait(WITHIN_S) == 1
+
+
 def test_without_rank_0_the_others_end(launch: Launch, tmp_path: Path) -> None:
     launch.rank(1, SLOW)
     zero = launch.rank(0, SLOW)
@@ -243,6 +259,18 @@ def test_torchrun_starts_ranks(tmp_path: Path, words: tuple[str, ...], last: str
     assert last in done.stdout.splitlines()[-1], done.stdout
 
 
+def test_torchrun_ends_with_our_error(tmp_path: Path) -> None:
+    """Its own traceback cannot be avoided."""
+    pytest.importorskip("torch")
+    torchrun = ("torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, "-m", "scaling.run", "--no-such"], cwd=tmp_path, env=ours(),
+        capture_output=True, text=True, check=False, timeout=WITHIN_S,
+    )  # fmt: skip
+    _, _, last = done.stderr.partition("Root Cause")
+    assert "exitcode  : 2 " in last and "traceback : scaling: error: --no-such: no such flag" in last, done.stderr
+
+
 # ---------------------------------------------------------------- what keeps a launch from starting
 
 
@@ -268,6 +296,17 @@ def test_another_secret_is_told(launch: Launch) -> None:
     launch.rank(1, program=("-c", IMPATIENT), SCALING_SECRET="5Jd0vYq1Rk8sXw2b")
     assert launch.codes() == {"0": 2, "1": 2}
     assert "it has another secret" in launch.said("1") and launch.said("1").count("\n") == 1
+
+
+def test_the_reason_is_that_of_the_last_try(launch: Launch) -> None:
+    """Rank 0 had the same secret, and has ended."""
+    zero = launch.rank(0, of=3, program=("-c", CHATTY.replace("4.0", "100.0")))
+    launch.rank(1, of=3, program=("-c", IMPATIENT.replace("4.0", "12.0")))
+    eventually(lambda: "for ranks 2," in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    zero.kill()
+    assert launch.codes() == {"0": -signal.SIGKILL, "1": 2}
+    assert launch.said("1").endswith("is not reachable: is rank 0 running, and the port open?\n")
+    assert "another secret" not in launch.said("1")
 
 
 def test_each_address_of_a_name_is_tried(launch: Launch) -> None:
@@ -461,17 +500,20 @@ def test_a_signal_before_a_rank_has_imported_anything_ends_all(launch: Launch, t
     ended_early(launch, tmp_path, 143)
 
 
-@pytest.mark.matrix
+LONG_ENROLMENT = (
+    "from scaling.run import enrolment\nwait = enrolment.wait_for_all\n"
+    "enrolment.wait_for_all = lambda box: (wait(box), print('all here', flush=True), *box.news_within(100.0))"
+)
+
+
 @pytest.mark.parametrize("to", ["0", "1"])
-@pytest.mark.parametrize("moment", range(20))
-def test_a_signal_at_any_moment_ends_all(launch: Launch, tmp_path: Path, to: str, moment: int) -> None:
+def test_a_signal_before_the_run_has_a_folder_is_said(launch: Launch, to: str) -> None:
     for number in (0, 1):
-        launch.rank(number, of=3, SCALING_SECRET="")
-    one = launch.ranks[to]
-    eventually(lambda: blocks_signals(one.pid), lambda: launch.said(to), within_s=WITHIN_S, every_s=0.001)
-    time.sleep(moment * 0.05)
-    one.send_signal(signal.SIGINT)
-    ended_early(launch, tmp_path, 130)
+        launch.rank(number, program=("-c", PATCHED.format(LONG_ENROLMENT)))
+    eventually(lambda: "all here" in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.ranks[to].terminate()
+    assert launch.codes() == {"0": 143, "1": 143}
+    assert launch.said("0").endswith("\nscaling: SIGTERM: ended before the first point\n")
 
 
 def test_a_rank_that_finds_no_rank_0_ends_at_once(launch: Launch) -> None:

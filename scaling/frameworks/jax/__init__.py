@@ -20,5 +20,9 @@ FRAMEWORK = Framework(
     resident_bytes=250_000_000,
     exchanges={"": Exchange(by_nccl=True), "fsdp": Exchange(method="sharded", by_nccl=True)},
     variables="JAX_|XLA_",
-    own_variables="JAX_PLATFORMS$|XLA_PYTHON_CLIENT_PREALLOCATE$",
+    own_variables=(
+        "(JAX_(CPU_COLLECTIVES_IMPLEMENTATION|DISABLE_JIT|NUM_CPU_DEVICES|NUMPY_RANK_PROMOTION|PLATFORMS"
+        "|TRANSFER_GUARD)|XLA_PYTHON_CLIENT_PREALLOCATE)$"
+    ),
+    corrected={"XLA_FLAGS": (r" *--xla_force_host_platform_device_count=\S*", "", "a process has one device")},
 )

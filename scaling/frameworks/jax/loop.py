@@ -57,14 +57,6 @@ class JaxTracer(Tracer):
 
 # "fp32" would be TF32 on a GPU by default.
 MATMULS = {"fp32": "float32", "tf32": "tensorfloat32"}
-# One device a rank, and steps as users train: variables of JAX say otherwise (JAX_DISABLE_JIT and others).
-OURS = {
-    "jax_num_cpu_devices": 1,
-    "jax_cpu_collectives_implementation": "gloo",
-    "jax_disable_jit": False,
-    "jax_numpy_rank_promotion": "allow",
-    "jax_transfer_guard": "allow",
-}
 
 
 class JaxRank(Rank):
@@ -106,9 +98,6 @@ class JaxRank(Rank):
 
     def _configure(self) -> None:
         """Configure before JAX's first operation. Without asynchronous dispatch a step on CPU ends in its call."""
-        for name, value in OURS.items():
-            if getattr(jax.config, name) != value:  # the number of devices cannot be set again
-                jax.config.update(name, value)
         jax.config.update("jax_platforms", "cuda" if self.cuda else "cpu")
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         jax.config.update("jax_default_matmul_precision", MATMULS.get(self.task.point.workload.precision))

@@ -39,7 +39,7 @@ FRAMEWORK = Framework(
     compiler="torch.compile",
     compiler_lacks=installed.compiler_lacks,
     variables=f"ATEN_|PYTORCH_|TORCH_|TORCHDYNAMO_|TORCHINDUCTOR_|TRITON_|{horovod.VARIABLES}",
-    corrected={"TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "INFO", "torch fails with DETAIL")},
+    corrected={"TORCH_DISTRIBUTED_DEBUG": ("^DETAIL$", "INFO", "torch fails with DETAIL")},
     startup_s=3.0,
     # DDP imports torch._dynamo when it is built.
     preload=("torch._dynamo", "scaling.frameworks.pytorch.ddp_trainer"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -54,17 +55,25 @@ def alongside(rank: Training, make: Callable[[], Trainer]) -> Trainer | None:
 # ---------------------------------------------------------------- process group
 
 
+TRANSPORT = "GLOO_DEVICE_TRANSPORT"
+
+
 def join(rank: TorchRank, backend: str) -> None:
     task, timeout = rank.task, patience(rank)
-    distributed.init_process_group(
-        backend,
-        store=store.open_store(task.address, task.ports[0], hosts=task.rank == 0, timeout=timeout),
-        rank=task.rank,
-        world_size=task.point.world_size,
-        timeout=timeout,
-        # NCCL then connects here, not during the first step.
-        device_id=rank.device if backend == "nccl" else None,
-    )
+    try:
+        distributed.init_process_group(
+            backend,
+            store=store.open_store(task.address, task.ports[0], hosts=task.rank == 0, timeout=timeout),
+            rank=task.rank,
+            world_size=task.point.world_size,
+            timeout=timeout,
+            # NCCL then connects here, not during the first step.
+            device_id=rank.device if backend == "nccl" else None,
+        )
+    except RuntimeError as error:
+        if (given := os.environ.get(TRANSPORT)) and "unsupported gloo device" in str(error):
+            raise RuntimeError(f"{error}: this torch has no {TRANSPORT}={given}; unset it") from None
+        raise
 
 
 class Grouped:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from scaling.command import asked_or_code, complain
 from scaling.errors import Interrupted, LaunchError, ScalingError
+from scaling.text import signal_name
 from scaling.tools.certify import NAME
 from scaling.transport.base import Cluster
 from scaling.transport.launch import Signals, abort, as_rank
@@ -48,6 +49,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
         complain(error, NAME)
         found = error.exit_code
     except Interrupted as stop:
+        complain("ended in its preflight", NAME, signal_name(stop.number))
         found = stop.exit_code
     if isinstance(found, int):
         return ranks.lead(cluster, signals, found, argv, NAME)

@@ -15,7 +15,7 @@ from scaling.errors import Interrupted, LaunchError, ScalingError
 from scaling.hosts import networks
 from scaling.records.network import GBIT, Network
 from scaling.records.task import DeviceRates, Timed
-from scaling.text import as_json, counted, one_line, printable
+from scaling.text import as_json, counted, one_line, printable, signal_name
 from scaling.tools.check import NAME, ranks
 from scaling.tools.check.facts import AllReduce, Facts, Findings, Matrix, Verdict, both
 from scaling.tools.check.lead import Lead
@@ -210,6 +210,7 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
         complain(error, NAME)
         return error.exit_code
     except Interrupted as stop:
+        complain("ended before its verdicts", NAME, signal_name(stop.number))
         return stop.exit_code
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,17 @@ def test_a_driver_without_newer_functions(tmp_path: Path) -> None:
         assert samples(found)[0][5] == ["sw power cap"]
         assert column(found, "cores") == column(ask("h100"), "cores") != [[]] * 8
         assert column(ask("mig"), "parent") == ["", ""]
+
+
+def test_check_has_its_verdicts_by_a_driver_without_newer_functions(tmp_path: Path) -> None:
+    old = nvml_library.build(tmp_path, "-DOLD")
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling", "check", "--no-all-reduce", "--no-device-rates"],
+        env=nvml_library.environ(old, "a100"), cwd=tmp_path, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr and done.returncode < 2, done.stderr
+    assert "8 x NVIDIA A100-SXM4-80GB" in done.stdout, done.stdout
 
 
 def test_gpus_that_a_cgroup_keeps_from_the_process_do_not_count(ask: Ask) -> None:

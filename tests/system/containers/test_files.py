@@ -8,6 +8,8 @@ pkg/runtime/framework/plugins/torch/torch.go (torchrun's variables).
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ import yaml
 from scaling.run import flags
 from scaling.run.invocation import resolve
 from scaling.transport import start
+from tests.support import crds
 from tests.support.fresh_machine import REPOSITORY
 from tests.support.ranks import free_ports
 
@@ -106,6 +109,34 @@ def test_a_resource_quota_admits_pods() -> None:
     for one in containers():
         for kind in ("requests", "limits"):
             assert {"cpu", "memory"} <= one["resources"][kind].keys()
+
+
+CRDS = json.loads(crds.KEPT.read_text())
+
+
+def test_the_operators_custom_resources_take_the_files() -> None:
+    for one in crds.documents():
+        assert list(crds.problems(CRDS[crds.key(one)], one)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "problem"),
+    [
+        # Trainer 2.2 took it out of the runtime: kubeflow/trainer refused containers/trainjob-torch.yaml.
+        ("ClusterTrainingRuntime", "mlPolicy torch", {"numProcPerNode": 4}, ".spec.mlPolicy.torch.numProcPerNode"),
+        ("ClusterTrainingRuntime", "mlPolicy numNodes", "2", ".spec.mlPolicy.numNodes"),
+        ("TrainJob", "runtimeRef", {}, ".spec.runtimeRef.name is missing"),
+        ("TrainJob", "trainer args", "--results /results", ".spec.trainer.args"),
+        ("MPIJob", "mpiImplementation", "openmpi", ".spec.mpiImplementation"),
+        ("MPIJob", "slotsPerWorkers", 4, ".spec.slotsPerWorkers"),
+        ("MPIJob", "runPolicy cleanPodPolicy", True, ".spec.runPolicy.cleanPodPolicy"),
+    ],
+)
+def test_a_mistake_in_a_file_is_found(kind: str, path: str, value: Any, problem: str) -> None:
+    wrong = next(one for one in reversed(crds.documents()) if one["kind"] == kind)
+    *folders, name = path.split()
+    functools.reduce(dict.__getitem__, ["spec", *folders], wrong)[name] = value
+    assert list(crds.problems(CRDS[crds.key(wrong)], wrong)) == [problem]
 
 
 def test_results_stay_in_a_claim_that_every_node_can_mount() -> None:

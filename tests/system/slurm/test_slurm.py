@@ -17,15 +17,16 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from socket import AF_INET
 
 import psutil
 import pytest
 
+from scaling.records import store
 from scaling.records.point import Record
-from tests.support import debian
+from tests.support import debian, moments
 from tests.support.fresh_machine import REPOSITORY
 from tests.support.matrix import cases
 from tests.support.mpis import MPIS, Mpi
@@ -94,16 +95,16 @@ class Cluster(Record, frozen=True, kw_only=True):
     def wait(self, job: str) -> str:
         """Wait for a job's end; its state and exit code, as `COMPLETED 0:0`."""
         fields = eventually(
-            lambda: self._ended(job), lambda: f"{self._fields(job)}{self.logs()}", within_s=LIMIT_S, every_s=0.1
+            lambda: self._ended(job), lambda: f"{self.fields(job)}{self.logs()}", within_s=LIMIT_S, every_s=0.1
         )
         return f"{fields['JobState']} {fields['ExitCode']}"
 
     def _ended(self, job: str) -> dict[str, str]:
-        fields = self._fields(job)
+        fields = self.fields(job)
         on = fields["JobState"] in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
         return {} if on else fields
 
-    def _fields(self, job: str) -> dict[str, str]:
+    def fields(self, job: str) -> dict[str, str]:
         return dict(word.partition("=")[::2] for word in self.run("scontrol", "-o", "show", "job", job).split())
 
     def logs(self) -> str:
@@ -310,12 +311,53 @@ def test_what_an_earlier_launch_left_in_the_shell_is_older_than_srun(cluster: Cl
     assert said.endswith("code 0\n") and said.count("launch: 2 ranks on 2 hosts") == 1, said
 
 
+@pytest.fixture(scope="module")
+def life(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> moments.Life:
+    def srun(folder: Path, environ: Mapping[str, str]) -> moments.Launch:
+        own = {**environ, **cluster.environ, "SCALING_COORDINATOR": f"127.0.0.1:{free_ports(1)[0]}"}
+        words = ("srun", "--mpi=none", "-N", "2", "-n", "2", *moments.COMMAND, "--interconnect", CARDS[0])
+        return moments.started(folder, own, words)
+
+    return moments.Life(srun, tmp_path_factory.mktemp("srun"))
+
+
+@pytest.mark.parametrize("number", cases(range(moments.COUNT), [21]))
+def test_a_signal_at_a_moment_ends_all_tasks(life: moments.Life, tmp_path: Path, number: int) -> None:
+    life.ends(tmp_path, number)
+
+
 def test_srun_with_a_pmi_that_the_mpi_does_not_speak_is_refused_once(cluster: Cluster, tmp_path: Path) -> None:
     """Each task would write a table of its own, of one rank."""
     said = bare(cluster, tmp_path, "pmi2", MPIS[1])
     assert said.count("scaling: error: srun started 2 ranks, and in mpi4py's MPI (Open MPI v5") == 1, said
     assert "start them by: srun --mpi=pmix -n 2 python -m scaling.run ..." in said
     assert said.endswith("code 2\n"), said
+
+
+def test_slurm_would_start_the_script_unchanged(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.run("sbatch", "--test-only", str(SCRIPT), "--strategy", "torch:nccl", cwd=tmp_path)
+
+
+def lines_of_run(folder: Path) -> int:
+    return max((len(run.read_bytes().splitlines()) for run in folder.glob("results/*/run.jsonl")), default=0)
+
+
+def test_a_requeued_job_resumes_its_run_and_appends_to_its_output(cluster: Cluster, tmp_path: Path) -> None:
+    job = submit(cluster, tmp_path, *FAKE, "--kinds", "exchange", "--rounds", "4", mpi=MPIS[0])
+    eventually(lambda: lines_of_run(tmp_path) > 2, lambda: output(tmp_path, job), within_s=LIMIT_S)
+    cluster.run("scontrol", "requeue", job)
+    # Slurm holds a requeued job back for two minutes.
+    eventually(lambda: cluster.fields(job)["JobState"] == "PENDING", lambda: cluster.fields(job), every_s=0.1)
+    cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert cluster.wait(job) == "COMPLETED 0:0", output(tmp_path, job)
+    assert cluster.fields(job)["Restarts"] == "1"
+    said = output(tmp_path, job)
+    assert said.count(" points planned") == 2, said
+    (run,) = tmp_path.glob("results/*")
+    _, records = store.load(run)
+    assert sorted((record.point.world_size, record.point.round) for record in records) == [
+        (size, round_) for size in (1, 4) for round_ in range(4)
+    ]
 
 
 def test_its_own_lines_are_those_of_a_gpu_cluster(cluster: Cluster, tmp_path: Path) -> None:
@@ -346,12 +388,7 @@ def test_a_folder_that_is_not_the_repository(cluster: Cluster, tmp_path: Path) -
 
 def test_the_signal_before_the_time_is_up_ends_it_with_the_table(cluster: Cluster, tmp_path: Path) -> None:
     job = submit(cluster, tmp_path, *SLOW, mpi=MPIS[0])
-    runs = "results/*/run.jsonl"
-    eventually(
-        lambda: any(len(run.read_text().splitlines()) > 1 for run in tmp_path.glob(runs)),
-        lambda: output(tmp_path, job),
-        within_s=LIMIT_S,
-    )
+    eventually(lambda: lines_of_run(tmp_path) > 1, lambda: output(tmp_path, job), within_s=LIMIT_S)
     cluster.run("scancel", "--batch", "--signal=TERM", job)
     assert cluster.wait(job) == "FAILED 143:0", output(tmp_path, job)
     assert "interrupted after " in output(tmp_path, job)

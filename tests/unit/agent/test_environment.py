@@ -15,6 +15,7 @@ from scaling import frameworks
 from scaling.agent import environment, watch
 from scaling.agent.environment import KEPT_HEAP, child_environ, granted, nccl_files
 from scaling.agent.watch import EVERY_S, EnergyMeter
+from scaling.frameworks import variables
 from scaling.hosts import info
 from scaling.records.host import Interpreter
 from scaling.records.messages import Enrol
@@ -63,6 +64,34 @@ def test_threads_are_placed_by_the_task_alone() -> None:
     environ = child_environ(base, TASK, {})
     assert {name for name in environ if name.startswith(("OMP_", "KMP_"))} == {"OMP_NUM_THREADS"}
     assert environ["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept", "said"),
+    [
+        ("HOROVOD_THREAD_AFFINITY", "0,1", None, "dropped: scaling places each rank's threads"),
+        ("JAX_DISABLE_JIT", "1", None, "dropped: scaling sets it for each process"),
+        ("TORCH_DISTRIBUTED_DEBUG", "detail", "INFO", "INFO for workers: torch fails with DETAIL"),
+        (
+            "XLA_FLAGS",
+            "--xla_dump_to=a --xla_force_host_platform_device_count=8",
+            "--xla_dump_to=a",
+            "--xla_dump_to=a for workers: a process has one device",
+        ),
+        (
+            "XLA_FLAGS",
+            "--xla_force_host_platform_device_count=8",
+            "",
+            "dropped for workers: a process has one device",
+        ),
+        ("GLOO_DEVICE_TRANSPORT", "TCP_TLS", "TCP_TLS", ""),
+        ("TORCH_DISTRIBUTED_DEBUG", "OFF", "OFF", ""),
+    ],
+)
+def test_a_variable_of_the_user_stands_or_is_named(name: str, value: str, kept: str | None, said: str) -> None:
+    assert child_environ({name: value}, TASK, {}).get(name) == kept
+    assert variables.changed({name: value}) == ((f"{name}={value} ({said})",) if said else ())
+    assert name in variables.recorded({name: value}) or kept is None
 
 
 def test_what_a_strategy_asks_is_not_dropped() -> None:

@@ -403,6 +403,22 @@ def test_a_worker_without_result_failed(seen: Exit | None, cause: str, message: 
     assert ending == Ending(outcome=failed, failure=failed)
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("2026-11-28 12:43:52.570831: F xla/parse_flags.cc:234] Unknown flag: --a", "Unknown flag: --a"),
+        ("F0000 00:00:1764333832.1  1234 tensor.cc:12] Check failed: a == b", "Check failed: a == b"),
+        ("terminate called after throwing an instance of 'E'\n  what():  [1] no socket", "[1] no socket"),
+    ],
+)  # fmt: skip
+def test_the_fatal_line_of_a_library_is_the_reason(line: str, reason: str) -> None:
+    ending = how_it_ended(
+        of(exit=replace(ENDED_ABORTED, log_tail=f"before\n{line}\nFatal Python error: Aborted\n"))
+    )
+    assert isinstance(ending.outcome, Failed)
+    assert ending.outcome.message == f"ended by SIGABRT: {reason}"
+
+
 @pytest.mark.parametrize("seen", [Exit(code=1), ENDED_CANCELLED, ENDED_ABORTED, Exit(), None])
 def test_a_workers_last_words_explain_its_end(seen: Exit | None) -> None:
     ending = how_it_ended(of(error=GONE, exit=seen))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import zmq
 
+from scaling import __version__
 from scaling.errors import LaunchError
 from scaling.transport import zmq as transport
 from scaling.transport.start import Secret, Start
-from scaling.transport.zmq import REFUSED, _answered, _follow, _Search
+from scaling.transport.zmq import REFUSED, _answered, _follow, _Search, _unlike
 
 PLACE = Start(rank=1, ranks=2, host="nowhere", port=7000)
 
@@ -72,6 +75,24 @@ def test_a_name_server_that_takes_long_is_told_once(
         _follow(zmq, None, PLACE, Secret({}, tmp_path, PLACE), lambda: None)
     said = capsys.readouterr().err
     assert said.startswith("scaling: rank 1 waits for rank 0, up to 120 s: ") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, ""),
+        ({"version": "0.0.9"}, "rank 1 on b has scaling 0.0.9, rank 0 has "),
+        ({"version": 9}, "a rank has another version of scaling than rank 0, which has "),
+        ({"ranks": 4}, "rank 1 on b was started with --ranks 4, rank 0 with 2; "),
+        ({"rank": 2}, "rank 2 on b came twice, before from of only 2 ranks; "),
+        ({"rank": 0}, "rank 0 on b came twice, before from as rank 0; "),
+        ({"command": "other"}, "rank 1 on b runs other, rank 0 runs ; "),
+    ],
+)
+def test_a_first_message_of_another_kind_is_no_traceback(changed: dict[str, Any], why: str) -> None:
+    hello = {"rank": 1, "ranks": 2, "version": __version__, "host": "b", **changed}
+    assert _unlike(msgspec.msgpack.encode(hello), PLACE._replace(rank=0), {}).startswith(why)
+    assert _unlike(b"\xc1", PLACE._replace(rank=0), {}).startswith("a rank has another version of scaling")
 
 
 class Clock:
