@@ -35,7 +35,7 @@ from scaling.records.messages import (
 )
 from scaling.records.network import AUTO, GBIT, Network
 from scaling.records.point import Hardware
-from scaling.records.run import SCHEMA, Header
+from scaling.records.run import IN_LAB, SCHEMA, Header
 from scaling.tools.emulated import profiles
 from scaling.tools.emulated.profiles import Rate
 from scaling.tools.lab.slowdown import VARIABLE
@@ -318,6 +318,7 @@ def make_header(
         created_unix_s=time.time(),
         command=tuple(argv),
         program=program,
+        started=f"{cluster.said}{IN_LAB}{lab}" if (lab := os.environ.get(VARIABLE)) else cluster.said,
         launch_size=cluster.size,
         mpi=cluster.library,
         seed=config.seed,
