@@ -1,4 +1,4 @@
-"""Starts the benchmark with the mpirun on this machine: `_mpi.py [-np N] FLAG...`.
+"""Finds the mpirun of this machine, and runs it so that its ranks end in order.
 
 mpirun runs in its own process group and gets USR1 for the first Ctrl-C or TERM. It forwards USR1, but on other
 signals it would end the ranks without a last table and exit code. Variables that are already set are kept. Ranks
@@ -10,14 +10,12 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
-from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,19 +34,7 @@ OVERSUBSCRIBED = {
     "openmpi4": {"OMPI_MCA_rmaps_base_oversubscribe": "1"},
     "openmpi5": {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"},
 }
-ANSWER_S = 30  # of nvidia-smi, which can hang on a broken driver
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def main(arguments: list[str]) -> int:
-    """Run mpirun; return its exit code, or 130 or 143 after a signal."""
-    ranks, flags = split(arguments)
-    ranks = ranks or gpus() or cores()
-    mpirun = find_mpirun()
-    environ = terminal() | mpi_environ(mpirun, ranks) | os.environ
-    command = [str(mpirun), "-np", str(ranks), sys.executable, "-m", "scaling.run", *flags]
-    sys.stderr.write(f"launch: {shlex.join(command)}\n")
-    return obeying_signals(command, environ)
 
 
 def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
@@ -88,17 +74,6 @@ def fail(text: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def split(arguments: list[str]) -> tuple[int | None, list[str]]:
-    ranks, flags = None, []
-    words = iter(arguments)
-    for word in words:
-        if word in ("-np", "-n", "--np"):
-            ranks = rank_count(word, next(words, ""))
-        else:
-            flags.append(word)
-    return ranks, flags
-
-
 def rank_count(flag: str, count: str) -> int:
     """Parse the number of ranks. SystemExit(2) if it is not positive."""
     if not re.fullmatch(r"[1-9]\d*", count):
@@ -112,27 +87,6 @@ def terminal() -> dict[str, str]:
         return {"SCALING_VIEW": "plain"}
     size = shutil.get_terminal_size()
     return {"SCALING_VIEW": "live", "COLUMNS": str(size.columns), "LINES": str(size.lines)}
-
-
-def gpus() -> int:
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
-    except subprocess.TimeoutExpired:
-        fail(f"nvidia-smi does not answer within {ANSWER_S} s: mend the driver, or name the ranks, -np N")
-    listed = done.stdout
-    count = len(re.findall(r"^GPU ", listed, re.MULTILINE))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return count
-    # CUDA takes them up to the first that does not exist; Slurm writes NoDevFiles for none
-    words = takewhile(lambda word: is_gpu(word.strip(), count), visible.split(","))
-    return min(count, sum(1 for _ in words))
-
-
-def is_gpu(word: str, count: int) -> bool:
-    return word.startswith(("GPU-", "MIG-")) or (word.isdecimal() and int(word) < count)
 
 
 def cores() -> int:
@@ -191,7 +145,3 @@ def library(mpirun: Path, mpi: str) -> dict[str, str]:
     if found and found.name == "libmpich.so.12":
         fail(f"mpi4py cannot load Debian's MPICH ({found}, no libmpi.so.12): apt-get install openmpi-bin")
     return {"MPI4PY_LIBMPI": str(found)} if found else {}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

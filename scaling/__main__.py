@@ -36,14 +36,14 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "run": Command("scaling.run", "Measure how training scales, under mpirun."),
-    "check": Command("scaling.tools.check", "Check that a cluster is fit to be measured, under mpirun."),
+    "run": Command("scaling.run", "Measure how training scales."),
+    "check": Command("scaling.tools.check", "Check that a cluster is fit to be measured."),
     "report": Command("scaling.report", "Show the tables, figures or page of runs."),
     "compare": Command("scaling.tools.compare", "Test whether a change made training slower."),
     "history": Command("scaling.tools.history", "List all runs of a folder."),
     "import": Command("scaling.tools.importers", "Read logs of other tools into a run."),
     "predict": Command("scaling.tools.predict", "Predict world sizes that were not measured."),
-    "certify": Command("scaling.tools.certify", "Give PASS, FAIL or NO VERDICT on a cluster, under mpirun."),
+    "certify": Command("scaling.tools.certify", "Give PASS, FAIL or NO VERDICT on a cluster."),
     "bisect": Command("scaling.tools.bisect", "Find the node that slows the others, under mpirun."),
     "lab": Command("scaling.tools.lab", "Emulate a cluster on this machine."),
 }

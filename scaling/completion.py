@@ -64,7 +64,7 @@ def _own(
     """Measure how well data-parallel training scales, what limits it, and what would help.
 
     One machine, one rank per device:
-        mpirun -np 2 python -m scaling.run
+        python -m scaling.run
     A cluster, its nodes in a hostfile, tested and then measured:
         mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling check
         mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling.run

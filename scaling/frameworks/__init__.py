@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from scaling import files
 from scaling.errors import UsageError, near
-from scaling.frameworks import answers
+from scaling.frameworks import answers, outside
 from scaling.frameworks.base import Framework, Helper, Option, Strategy, Traits
 from scaling.records.point import Device, Point, own_name, revision_of
 from scaling.records.task import Task
@@ -60,7 +60,8 @@ def load(name: str) -> Strategy:
     """Return the strategy of a name.
 
     * `fake:<anything>` is the scripted strategy.
-    * `package.module:mode` is a file from outside the package. Its strategy must list the name.
+    * `package.module:mode` and `FILE:mode` are from outside the package. Their strategy must list the name, or
+      that of a file the mode alone.
     * `NAME@REVISION` is NAME with workers that run another revision of this package.
 
     Raises UsageError with the nearest match for an unknown name, StrategyError for an attribute of a wrong type.
@@ -83,7 +84,7 @@ def _load(name: str) -> Strategy:
 
 
 def is_outside(name: str) -> bool:
-    """Return whether a name is `package.module:mode`, a file from outside the package."""
+    """Return whether a name is `package.module:mode` or `FILE:mode`, from outside the package."""
     module, _, mode = name.partition(":")
     return "." in module and bool(mode)
 
@@ -202,21 +203,31 @@ def _load_outside(module: str, name: str) -> Strategy:
     UsageError if the module cannot be imported or has no strategy of this name."""
     for old, new in FORMERLY.items():
         sys.modules.setdefault(old, import_module(new))
-    try:
-        with files.loading(f"strategy module {module}"):
-            found = import_module(module)
-    except ImportError as error:
-        raise UsageError(f"--strategy {name}: cannot import {module}: {error}") from None
-    except (Exception, SystemExit) as error:  # code from outside may raise anything
-        raise UsageError(f"--strategy {name}: cannot import {module}: {type(error).__name__}: {error}") from error
+    with files.loading(f"strategy module {module}"):
+        is_file = outside.is_file(module)
+        found = outside.of_file(module, f"--strategy {name}") if is_file else _imported(module, name)
     if hasattr(found, "NAMES"):
         strategy: Strategy = ModuleStrategy(found, name)
         listed = "NAMES"
     else:
         strategy, listed = _of_class(found, module, name), "its names"
-    if name not in strategy.names:
+    if not _lists(strategy.names, name):
         raise UsageError(f"--strategy {name}: {module} does not list it in {listed}")
     return strategy
+
+
+def _imported(module: str, name: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UsageError(f"--strategy {name}: cannot import {module}: {error}") from None
+    except (Exception, SystemExit) as error:  # code from outside may raise anything
+        raise UsageError(f"--strategy {name}: cannot import {module}: {type(error).__name__}: {error}") from error
+
+
+def _lists(names: Collection[str], name: str) -> bool:
+    module, _, mode = name.partition(":")
+    return name in names or (outside.is_file(module) and mode in names)
 
 
 def _of_class(found: ModuleType, module: str, name: str) -> Strategy:
@@ -225,7 +236,7 @@ def _of_class(found: ModuleType, module: str, name: str) -> Strategy:
         return made
     classes = [each for each in vars(found).values() if isinstance(each, type) and issubclass(each, Strategy)]
     for kind in classes:
-        if kind.__module__ == found.__name__ and name in kind.names:
+        if kind.__module__ == found.__name__ and _lists(kind.names, name):
             return kind()
     raise UsageError(f"--strategy {name}: {module} has no class derived from Strategy that lists it in its names")
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import platform
 import re
+import signal
 import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,10 +27,11 @@ from msgspec.structs import replace
 import scaling
 from scaling.errors import LaunchError
 from scaling.hosts import interfaces, networks, proc
-from scaling.hosts.gpus import gather_gpus, unsupported
+from scaling.hosts.gpus import gather_gpus, session, unsupported, visible
 from scaling.records.host import HostInfo, Nic, joined_variables
 from scaling.text import counted
 
+ANSWER_S = 30  # of the GPUs' driver
 PACKAGES: Mapping[str, Sequence[str]] = {name: (name,) for name in ("mpi4py", "numpy", "nvidia-ml-py")}
 
 
@@ -153,6 +155,32 @@ def cores_of(hosts: Iterable[HostInfo]) -> tuple[tuple[int, ...], ...]:
         for name, core in zip(ids_of(host), host.cores, strict=True):
             threads.setdefault(name, set()).update(core)
     return tuple(tuple(sorted(core)) for core in threads.values())
+
+
+def devices(device: str) -> tuple[int, str]:
+    """Return the number and kind of the devices that ranks of this machine would take: its GPUs, unless `device`
+    names CPUs or emulated ones, else its cores. Raises LaunchError if the driver does not answer."""
+    if (gpus := 0 if device.startswith(("cpu", "emulated")) else _visible_gpus()) > 0:
+        return gpus, "GPU"
+    quota = min(proc.cpu_quotas().values(), default=inf)
+    return max(1, int(min(len(proc.physical_cores(os.sched_getaffinity(0))), quota))), "core"
+
+
+def _visible_gpus() -> int:
+    """Count them in a fork: a process that uses NVML must not be forked."""
+    pid = os.fork()
+    if pid:
+        found = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if found < 0:
+            raise LaunchError(f"the GPUs' driver does not answer in {ANSWER_S} s: mend it, or use --device cpu")
+        return found
+    signal.alarm(ANSWER_S)
+    found = 0
+    try:
+        nvml, _ = session()
+        found = len(visible(nvml)) if nvml else 0
+    finally:
+        os._exit(found)
 
 
 def granted_cpus(hosts: Iterable[HostInfo]) -> float:

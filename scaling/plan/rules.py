@@ -180,7 +180,7 @@ def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) ->
     if sizes[-1] > len(slots):
         raise UsageError(
             f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {len(slots)} ranks of this "
-            f"launch; start it with mpirun -np {sizes[-1]} python -m scaling.run ..."
+            f"launch; start them with --ranks {sizes[-1]}, or mpirun -np {sizes[-1]} python -m scaling.run ..."
         )
     if device == "cuda":
         check_own(slots)

@@ -312,12 +312,15 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
 
 # How `Header.mpi` begins if the ranks talked without MPI.
 ZEROMQ = "ZeroMQ"
+# What precedes a lab's name in `Header.started`.
+IN_LAB = ", in lab "
 
 
 class Header(Record, frozen=True, kw_only=True, tag="header"):
     """The first line of a run. `config` is the SweepConfig as plain data.
 
     `program`: the command that `command` has the words of, as `python -m` takes it.
+    `started`: how the ranks were started, as `by torchrun (RANK, WORLD_SIZE)`; "" if unknown.
     `imported`, `bandwidths`: data from logs of other tools; such a run has no points.
     """
 
@@ -341,6 +344,7 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
     imported: tuple[ImportedRow, ...] = ()
     bandwidths: tuple[ImportedBandwidth, ...] = ()
     program: str = "scaling.run"
+    started: str = ""
 
     @property
     def is_import(self) -> bool:

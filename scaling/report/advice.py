@@ -244,4 +244,4 @@ def _more_ranks(header: Header) -> str:
     count, what = (len(host.gpus), "GPU") if header.device == "cuda" else (len(host.cores), "core")
     if count < 2:
         return "more devices: a single one shows no scaling"
-    return f"mpirun -np {count} python -m scaling.run (one rank was started; this host has {counted(count, what)})"
+    return f"python -m scaling.run --ranks {count} (one rank was started; this host has {counted(count, what)})"

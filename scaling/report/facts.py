@@ -17,7 +17,7 @@ from scaling.records import network
 from scaling.records.burn_in import MOST_ROUNDS, asked_s
 from scaling.records.host import Gpu, HostInfo
 from scaling.records.point import WANTED, Point, Regime
-from scaling.records.run import ZEROMQ, Header, PointRecord, RankRecord
+from scaling.records.run import IN_LAB, ZEROMQ, Header, PointRecord, RankRecord
 from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
@@ -234,14 +234,23 @@ PROGRAM = re.compile(r"scaling[. ][a-z]+")  # after `python -m`
 
 
 def command(header: Header, words: str, program: str = "") -> str:
-    """Return the command that starts the run's ranks with other words, and its own program or another one.
-    Without MPI the launcher is unknown. Words of a record that anybody may have written are quoted."""
+    """Return the command that starts the run's ranks with other words, and its own program or another one, by the
+    launcher of the run. Words of a record that anybody may have written are quoted."""
     program = program or header.program
     program = program if PROGRAM.fullmatch(program) else shlex.quote(program)
-    own = f"python -m {program} {words}".rstrip()
-    if header.mpi.startswith(ZEROMQ):
-        return f"{own}  # {counted(header.launch_size, 'rank')}, started as before"
-    return f"mpirun -np {header.launch_size} {own}"
+    ranks, without_mpi = header.launch_size, header.mpi.startswith(ZEROMQ)
+    own, (by, _, lab) = f"{program} {words}".rstrip(), header.started.partition(IN_LAB)
+    match by.split(maxsplit=2)[:2]:
+        case ["by", "scaling"]:
+            return f"python -m {program} --ranks {ranks} {words}".rstrip()
+        case ["by", "torchrun"] if len(header.hosts) == 1:
+            return f"torchrun --nproc-per-node {ranks} -m {own}"
+        case ["by", "srun"]:
+            return f"srun --mpi={'none' if without_mpi else 'pmix'} -n {ranks} python -m {own}"
+    if without_mpi:
+        return f"python -m {own}  # {counted(ranks, 'rank')}, started as before"
+    mpirun = f"python -m scaling lab run --name {shlex.quote(lab)} --" if lab else "mpirun"
+    return f"{mpirun} -np {ranks} python -m {own}"
 
 
 def _hosts(header: Header) -> Phrase:

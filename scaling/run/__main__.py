@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     code = _shown(words)
     if code is None:
-        code = as_rank(_rank, NAME, words)
+        code = as_rank(_rank, NAME, words, _devices)
     _let_go(sys.stdout)
     _let_go(sys.stderr)
     return code
@@ -72,6 +72,15 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
         return ranks.serve(cluster, signals)
     work = asked if isinstance(asked, int) else methodcaller("obey", asked)
     return ranks.lead(cluster, signals, work, argv)
+
+
+def _devices(argv: Sequence[str]) -> tuple[int, str] | int:
+    asked = _read(argv)
+    if isinstance(asked, int):
+        return asked
+    from scaling.hosts import info
+
+    return info.devices(asked.device)
 
 
 def _read(argv: Sequence[str]) -> Invocation | int:

@@ -37,7 +37,7 @@ from scaling.records.messages import (
 )
 from scaling.records.network import AUTO, GBIT, Network
 from scaling.records.point import Hardware
-from scaling.records.run import SCHEMA, Header
+from scaling.records.run import IN_LAB, SCHEMA, Header
 from scaling.tools.lab.slowdown import VARIABLE
 from scaling.transport.base import ENROL_S, Cluster, Mailbox
 from scaling.workloads import data, feeds, models, weights_file
@@ -317,6 +317,7 @@ def make_header(
         created_unix_s=time.time(),
         command=tuple(argv),
         program=program,
+        started=f"{cluster.said}{IN_LAB}{lab}" if (lab := os.environ.get(VARIABLE)) else cluster.said,
         launch_size=cluster.size,
         mpi=cluster.library,
         seed=config.seed,

@@ -210,11 +210,11 @@ def sweep(
     """Measure how well data-parallel training scales, and where the loss goes.
 
     One machine, one rank per device:
-        mpirun -np 2 python -m scaling.run
+        python -m scaling.run
     A cluster, its nodes in a hostfile:
         mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling.run
     Exchanges compared:
-        mpirun -np 2 python -m scaling.run --strategy torch:gloo,torch:horovod
+        python -m scaling.run --strategy torch:gloo,torch:horovod
     """
     viewed = checked_view(view)
     if metrics is not None:

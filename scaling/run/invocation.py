@@ -32,6 +32,11 @@ class Invocation(Record, frozen=True, kw_only=True):
     metrics: Path | None = None
     require_proof: bool = False
 
+    @property
+    def device(self) -> str:
+        """The device that is given; "" without one."""
+        return str({**self.base, **self.given}.get("device") or "")
+
 
 def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:
     """Merge an older run's fields (`base`), the file and the flags; validate. Raises UsageError."""

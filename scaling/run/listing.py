@@ -30,7 +30,7 @@ def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol], data_dir: 
     for name in frameworks.NAMES:
         module = frameworks.load(name)
         lines.append(f"  {name:<24}{missing.get(name, 'ready')}{_kind_of(module.traits(name))}")
-    lines += ["  package.module:mode  a strategy file of your own (scaling/frameworks/README.md)", ""]
+    lines += ["  FILE:mode             a strategy in a file of your own (scaling/frameworks/README.md)", ""]
     lines += _interpreters(enrolled)
     lines += ["options (--option [STRATEGY.]KEY=VALUE) and their defaults"]
     for family, names in _families().items():

@@ -18,7 +18,6 @@ from scaling.hosts import networks, proc
 from scaling.plan import config, plan, rules
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
-from scaling.records.point import Device
 from scaling.records.run import Header
 from scaling.report.anonymous import Disguise
 from scaling.run import NAME, enrolment, listing, measuring, programs, revisions
@@ -30,7 +29,6 @@ from scaling.tools.lab import slowdown
 from scaling.transport.base import SILENT_S, Cluster, Mailbox
 from scaling.transport.launch import NAMED, Signals, abort
 from scaling.transport.mpi import kill_launcher_later
-from scaling.transport.start import launched
 
 
 def serve(cluster: Cluster, signals: Signals) -> int:
@@ -125,30 +123,19 @@ class Lead:
         if asked.dry_run:
             return self.show(made)
         with revisions.checked_out(made, self.mailbox, self.enrolled) as whole:
-            return self.measure(self.proved(whole), asked, warns=not wanted.world_sizes)
-
-    def _warn_of_idle_devices(self, device: Device) -> None:
-        host = self.enrolled[0].host
-        count, what = (len(host.gpus), "GPUs") if device == "cuda" else (len(host.cores), "cores")
-        if self.cluster.size == 1 and count > 1 and launched(os.environ) is None:
-            line = f"mpirun -np {count} python -m scaling.run"
-            complain(f"only one rank runs, on one of {count} {what}; for all: {line}", NAME, "warning")
+            return self.measure(self.proved(whole), asked)
 
     def measure(
         self,
         made: plan.Plan,
         asked: Invocation,
         *,
-        warns: bool = False,
         more: More | None = None,
         certify: measuring.Certify | None = None,
     ) -> int:
-        """Measure the plan as a new run, print and write what `asked` wants; return the exit code. `warns`: of
-        devices without a rank."""
+        """Measure the plan as a new run, print and write what `asked` wants; return the exit code."""
         header = self.header(made)
         with self.create(made, header) as opened:
-            if warns:
-                self._warn_of_idle_devices(made.device)
             return measuring.measure(
                 made,
                 self.mailbox,

@@ -67,6 +67,8 @@ def source(strategies: Iterable[str], against: str) -> Source:
 
 def _of_module(name: str) -> Source:
     module = name.partition(":")[0]
+    if module.endswith(".py"):
+        raise UsageError(f"--strategy {name}: not with --against a revision; name it package.module:mode")
     frameworks.load(name)  # raises UsageError
     spec = find_spec(module)
     if spec is None or not spec.has_location or spec.origin is None:

@@ -22,7 +22,7 @@ from scaling import files
 from scaling.command import complain, open_streams
 from scaling.errors import Interrupted, LaunchError, UsageError
 from scaling.text import signal_name
-from scaling.transport import start, zmq
+from scaling.transport import here, start, zmq
 from scaling.transport.base import Cluster, Hub
 from scaling.transport.mpi import connect
 from scaling.transport.start import launched
@@ -37,7 +37,7 @@ STDERR = 2
 
 class Signals:
     """Signals that ask for the end, kept until they can be passed on. USR1 means Ctrl-C: every mpirun passes it on
-    and goes on forwarding its ranks' output (launch/local sends it). SIGHUP stays ignored under nohup. If the
+    and goes on forwarding its ranks' output (launch/mpirun sends it). SIGHUP stays ignored under nohup. If the
     process is stuck, the first signal prints what is being loaded, and the next one ends the process."""
 
     def __init__(self) -> None:
@@ -136,17 +136,28 @@ WORD_S, ENDING = 10.0, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIG
 
 
 def as_rank(
-    work: Callable[[Cluster, Signals, Sequence[str]], int], name: str, argv: Sequence[str] | None = None
+    work: Callable[[Cluster, Signals, Sequence[str]], int],
+    name: str,
+    argv: Sequence[str] | None,
+    devices: Callable[[Sequence[str]], tuple[int, str] | int],
 ) -> int:
     """Connect to the other ranks, do this rank's `work` with the words that are left of `argv`, by default
     sys.argv, and return the exit code. An uncaught exception is printed and ends all ranks, which would hang.
-    `name` is the command's."""
-    signals = Signals()
+    `name` is the command's. Without a launcher `devices` reads these words; it returns the number and kind of the
+    devices, one for each rank to start, or an exit code after help or a mistake."""
     open_streams()
+    own: here.Here | None = None
     try:
         allow_open_files()
         asked = start.asked(sys.argv[1:] if argv is None else argv)
-        cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked, signals)
+        if start.is_alone(asked, os.environ):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, forks would end without an exit code
+            found = devices(asked.rest)
+            if isinstance(found, int):
+                return found
+            own = here.ranks(asked.ranks, *found, name)
+        signals = Signals()
+        cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked, signals, own)
     except Interrupted as stop:
         return stop.exit_code
     except (LaunchError, UsageError) as error:
@@ -165,7 +176,7 @@ def as_rank(
         traceback.print_exc()
         abort(cluster, 1)
         raise
-    return code
+    return own.leave(code) if own else code
 
 
 def abort(cluster: Cluster, code: int) -> None:
@@ -198,9 +209,16 @@ def rank_0_spoke() -> bool:
     return signal.sigtimedwait(ENDING, WORD_S) is not None
 
 
-def _connected(command: str, asked: start.Asked, signals: Signals) -> Cluster:
+def _connected(command: str, asked: start.Asked, signals: Signals, own: here.Here | None) -> Cluster:
     """The cluster over ZeroMQ if the launch is without MPI, else of MPI; this process alone without a launcher and
     an MPI library."""
+    if own is not None:
+
+        def early() -> int | None:
+            own.check()
+            return signals.early()
+
+        return zmq.connect(own.place._replace(command=command), own.secret, early)
     if (found := start.start(asked, os.environ)) is not None:
         secret = start.Secret(os.environ, Path("results"), found)
         if found.rank == 0:

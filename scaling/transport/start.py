@@ -12,6 +12,7 @@ from functools import cache
 from hashlib import scrypt
 from itertools import pairwise
 from pathlib import Path
+from socket import socket
 from typing import Literal, NamedTuple
 
 from scaling.errors import UsageError
@@ -128,6 +129,7 @@ FIRST_PORT, PORTS, AFTER_MASTER = 23_000, 9_000, 11
 SCRIPT_FOLLOWS = "--"
 FLAGS = ("transport", "rank", "ranks", "coordinator")
 ABOUT = (
+    "Without a launcher one rank starts on each GPU of this machine, else on each core; --ranks N starts N. "
     "Without MPI: ranks of srun, torchrun and flux talk over ZeroMQ (--transport mpi|zmq). By hand each rank has "
     "--rank R --ranks N --coordinator HOST:PORT, and all have one SCALING_SECRET. Other flags count on rank 0 "
     "alone."
@@ -136,7 +138,7 @@ ABOUT = (
 
 class Start(NamedTuple):
     """A rank's place in a launch without MPI. `said`: how the ranks are known. `command`: the command that this
-    rank runs, for messages."""
+    rank runs, for messages. `listener`: rank 0's port, if it is open already."""
 
     rank: int
     ranks: int
@@ -144,6 +146,7 @@ class Start(NamedTuple):
     port: int
     said: str = "by hand (--rank, --ranks)"
     command: str = ""
+    listener: socket | None = None
 
     @property
     def coordinator(self) -> str:
@@ -182,6 +185,8 @@ def asked(argv: Sequence[str]) -> Asked:
     if kind not in (None, "mpi", "zmq"):
         raise UsageError(f"--transport {kind}: must be mpi or zmq")
     numbers = {name: _number(f"--{name}", found.get(name)) for name in ("rank", "ranks")}
+    if numbers["ranks"] == 0:
+        raise UsageError("--ranks 0: must be a number from 1")
     _check(numbers["rank"], numbers["ranks"], kind, [name for name in found if name != "transport"])
     return Asked(kind, numbers["rank"], numbers["ranks"], found.get("coordinator", ""), tuple(rest))  # type: ignore[arg-type]
 
@@ -198,23 +203,35 @@ def _check(rank: int | None, ranks: int | None, kind: str | None, given: Sequenc
     if given and kind == "mpi":
         raise UsageError(f"--{given[0]}: not with --transport mpi, whose launcher numbers the ranks")
     if rank is not None and ranks is None:
-        raise UsageError("--rank and --ranks: give both, or none under a launcher")
+        raise UsageError(f"--rank {rank}: needs --ranks N too; leave it out under a launcher")
+
+
+def is_alone(wanted: Asked, environ: Mapping[str, str]) -> bool:
+    """Whether no launcher has started this process, and no flag gives it a place: it starts all ranks itself.
+    Raises UsageError for --ranks under a launcher, or if WORLD_SIZE has no launcher."""
+    by_hand = wanted.rank is not None or wanted.coordinator or (wanted.ranks is not None and POD in environ)
+    if wanted.transport == "mpi" or by_hand:
+        return False
+    found = next((launch for row in ROWS if (launch := _read(row, environ)) is not None), None)
+    if wanted.ranks is not None and found is not None:
+        raise UsageError(f"--ranks {wanted.ranks}: the ranks are numbered {found.said}; leave it out")
+    if found is None and wanted.ranks is None and _count(environ, "WORLD_SIZE") > 1:
+        raise UsageError(
+            f"WORLD_SIZE={environ['WORLD_SIZE']}: for a launch RANK, MASTER_ADDR and MASTER_PORT must be set too; "
+            "to start one rank on each device of this machine unset WORLD_SIZE"
+        )
+    return found is None and "PMIX_RANK" not in environ
 
 
 def start(wanted: Asked, environ: Mapping[str, str]) -> Start | None:
-    """Return this rank's place if the launch is without MPI; None if MPI is the transport, or the rank is alone.
-    Raises UsageError if rank 0's address is unknown, or if WORLD_SIZE has no launcher."""
+    """Return this rank's place if a launcher or its flags give it one without MPI; None if MPI is the transport.
+    Raises UsageError if rank 0's address is unknown."""
     if wanted.transport == "mpi":
         return None
     given = wanted.coordinator or environ.get(COORDINATOR, "")
     if wanted.ranks is not None:
         return _placed(_by_hand(wanted.rank, wanted.ranks, environ.get(POD, "")), wanted.ranks, given)
     launch = launched(environ)
-    if launch is None and not any(_read(row, environ) for row in ROWS) and _count(environ, "WORLD_SIZE") > 1:
-        raise UsageError(
-            f"WORLD_SIZE={environ['WORLD_SIZE']}: for a launch RANK, MASTER_ADDR and MASTER_PORT must be set too; "
-            "for one rank unset WORLD_SIZE"
-        )
     if launch is None or launch.size < 2 or (wanted.transport is None and _speaks_mpi(launch, environ)):
         return None
     place = _placed(launch.rank, launch.size, given or _of_launcher(launch, environ))

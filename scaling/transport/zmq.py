@@ -124,6 +124,8 @@ def _lead(zmq: Any, context: Any, start: Start, secret: Secret, early: Early) ->
 def _listening(start: Start) -> socket.socket:
     """Listen on the coordinator's address; on all addresses if it is not one of this host (NAT), not known yet (a
     new pod's name), or another host's name for this one (Debian's 127.0.1.1)."""
+    if start.listener is not None:
+        return start.listener
     found = _addresses(start.host)
     if start.host not in LOOPBACK and all(ip_address(one.partition("%")[0]).is_loopback for one in found):
         found = found if start.host in found else []

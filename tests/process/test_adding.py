@@ -72,7 +72,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def scaling(package: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": str(package.parent)}
-    command = [sys.executable, "-m", "scaling.run", *argv]
+    command = [sys.executable, "-m", "scaling.run", "--ranks", "1", *argv]
     return subprocess.run(
         command, capture_output=True, text=True, env=environ, cwd=package.parent, timeout=120, check=False
     )

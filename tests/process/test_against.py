@@ -27,7 +27,7 @@ QUICK = (
 def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("SCALING_")}
     return subprocess.run(
-        [sys.executable, "-m", "scaling.run", *argv],
+        [sys.executable, "-m", "scaling.run", "--ranks", "1", *argv],
         cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 

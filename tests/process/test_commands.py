@@ -115,7 +115,7 @@ def test_the_console_script_is_the_command(
 )
 def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scaling", "bisect", *argv],
+        [sys.executable, "-m", "scaling", "bisect", "--ranks", "1", *argv],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2
@@ -135,8 +135,11 @@ BOUNDED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.get
     ("argv", "said"),
     [
         (("import", "{folder}/closed/a.log", "--output", "{folder}/new"), "closed/a.log: Permission denied"),
-        (("run", "--metrics", "{folder}/closed/a.prom"), "closed/a.prom: Permission denied"),
-        (("run", "--data", "mnist", "--data-dir", "{folder}/closed/a"), "closed/a: Permission denied"),
+        (("run", "--ranks", "1", "--metrics", "{folder}/closed/a.prom"), "closed/a.prom: Permission denied"),
+        (
+            ("run", "--ranks", "1", "--data", "mnist", "--data-dir", "{folder}/closed/a"),
+            "closed/a: Permission denied",
+        ),
     ],
 )
 def test_a_closed_folder_is_named_as_such(tmp_path: Path, argv: tuple[str, ...], said: str) -> None:
@@ -198,7 +201,7 @@ COMMANDS = {
 import sys, time
 from scaling.tools.check import __main__ as check, gather
 gather.watch = lambda _: time.sleep(3600)
-sys.exit(check.main([]))
+sys.exit(check.main(["--ranks", "1"]))
 """,
     "scaling bisect": """
 import sys
@@ -208,7 +211,7 @@ def search(lead, asked):
     while True:
         lead.mailbox.look()
 leading.bisect = search
-sys.exit(bisect.main(["--strategy", "fake:a", "--device", "cpu"]))
+sys.exit(bisect.main(["--ranks", "1", "--strategy", "fake:a", "--device", "cpu"]))
 """,
 }
 

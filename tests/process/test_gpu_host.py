@@ -26,7 +26,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(library: Path, machine: str, *argv: str, cwd: Path, expected: int = 0) -> str:
     env = nvml_library.environ(library, machine, log=cwd / "nvml.log")
-    command = [sys.executable, "-m", "scaling.run", *argv]
+    command = [sys.executable, "-m", "scaling.run", "--ranks", "1", *argv]
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == expected, done.stderr
     return done.stdout + done.stderr

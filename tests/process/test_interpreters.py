@@ -76,8 +76,8 @@ class Launch:
         base = {key: value for key, value in os.environ.items() if not key.startswith("SCALING_")}
         path = os.pathsep.join([str(ROOT), str(self.folder)])
         return subprocess.run(
-            [self.own.python, "-m", "scaling.run", *argv], cwd=self.folder, capture_output=True, text=True,
-            env={**base, "PYTHONPATH": path, **environ}, timeout=120, check=False,
+            [self.own.python, "-m", "scaling.run", "--ranks", "1", *argv], cwd=self.folder, capture_output=True,
+            env={**base, "PYTHONPATH": path, **environ}, text=True, timeout=120, check=False,
         )  # fmt: skip
 
     def workers(self, *argv: str, **environ: str) -> set[str]:

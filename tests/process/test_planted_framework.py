@@ -62,7 +62,7 @@ def run(root: Path, *argv: str) -> str:
 
 
 def test_it_is_listed_with_its_options(planted: Path) -> None:
-    lines = run(planted, "scaling.run", "--list").splitlines()
+    lines = run(planted, "scaling.run", "--ranks", "1", "--list").splitlines()
     (line,) = (one for one in lines if one.startswith("  planted:ring "))
     assert line.endswith("ready")
     names = next(one for one in lines if one.startswith("  planted:ring") and one != line)
@@ -73,7 +73,7 @@ def test_its_startup_is_in_the_estimate(planted: Path) -> None:
     """Of one worker; another framework's takes 3 s."""
     flags = ("--world-sizes", "1", "--rounds", "1", "--kinds", "exchange", "--fresh-workers", "--dry-run")
     names = ("planted:ring", "fake:ring")
-    told = [run(planted, "scaling.run", "--strategy", name, *flags) for name in names]
+    told = [run(planted, "scaling.run", "--ranks", "1", "--strategy", name, *flags) for name in names]
     own_s, other_s = (float(found[1]) for one in told if (found := re.search(r", about ([\d.]+) s;", one)))
     assert own_s - other_s == pytest.approx(44, abs=1)
 

@@ -109,7 +109,7 @@ def test_a_quota_is_named_as_what_held_the_ranks_up(quota_cgroup: Path, tmp_path
     ]
     try:
         done = subprocess.run(
-            [*inside, "scaling.run", *ARGV],
+            [*inside, "scaling.run", "--ranks", "1", *ARGV],
             cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
         )  # fmt: skip
     finally:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts import proc
 from scaling.records import store
 from scaling.records.events import Failed
 from tests.support import faulty
@@ -23,7 +22,7 @@ QUICK = (*FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kind
 def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environ = {key: value for key, value in os.environ.items() if key != "SCALING_VIEW"}
     return subprocess.run(
-        [sys.executable, "-m", "scaling.run", *argv],
+        [sys.executable, "-m", "scaling.run", "--ranks", "1", *argv],
         cwd=cwd, env=environ, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -31,7 +30,7 @@ def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("--world-sizes", "1,2", *FAKE), "start it with mpirun -np 2 python -m scaling.run"),
+        (("--world-sizes", "1,2", *FAKE), "start them with --ranks 2, or mpirun -np 2 python -m scaling.run"),
         (
             ("--world-sizes", "1", "--kinds", "exchange", "--interleave", *FAKE),
             "--interleave: no framework has two points",
@@ -67,7 +66,7 @@ def test_too_few_open_files_are_one_line(tmp_path: Path) -> None:
 def test_what_a_full_disk_does_not_take_is_one_line(tmp_path: Path, what: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "scaling.run", *FAKE, what],
+            [sys.executable, "-m", "scaling.run", "--ranks", "1", *FAKE, what],
             cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert done.returncode == 1
@@ -80,17 +79,6 @@ def test_help_in_a_locale_without_its_signs(tmp_path: Path, monkeypatch: pytest.
     done = start("--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "130 Ctrl-C" in done.stdout
-
-
-@pytest.mark.skipif(len(proc.physical_cores(os.sched_getaffinity(0))) < 2, reason="a single core")
-def test_a_rank_alone_says_how_all_cores_are_measured(tmp_path: Path) -> None:
-    done = start(*QUICK, cwd=tmp_path)
-    assert done.returncode == 0
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("scaling: warning: only one rank runs, on one of ")
-    assert line.endswith(" python -m scaling.run")
-    asked = start(*QUICK, "--world-sizes", "1", cwd=tmp_path)
-    assert (asked.returncode, asked.stderr) == (0, "")
 
 
 def test_no_home_is_no_reason_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +156,7 @@ def test_resume_on_other_code_is_refused(measured: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("environ", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "LC_ALL": "C"}])
 def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, environ: dict[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scaling.run", *QUICK],
+        [sys.executable, "-m", "scaling.run", "--ranks", "1", *QUICK],
         cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -178,7 +166,7 @@ def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, enviro
 def test_a_launcher_that_ignores_the_ends_of_children_loses_nothing(tmp_path: Path) -> None:
     """Its children inherit that: the kernel then reaps theirs, too."""
     line = f"import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({sys.executable!r}, {{}})"
-    command = [sys.executable, "-m", "scaling.run", *QUICK, "--world-sizes", "1"]
+    command = [sys.executable, "-m", "scaling.run", "--ranks", "1", *QUICK]
     done = subprocess.run(
         [sys.executable, "-c", line.format(command)],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
@@ -191,7 +179,7 @@ def test_a_python_without_pidfds_measures(tmp_path: Path) -> None:
     """As Anaconda's are (python-trio/trio#2855), and all on a Linux before 5.3."""
     code = "import os, sys; del os.pidfd_open; from scaling.run.__main__ import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", code, *QUICK],
+        [sys.executable, "-c", code, "--ranks", "1", *QUICK],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -199,7 +187,7 @@ def test_a_python_without_pidfds_measures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closing", ["> /dev/full", ">&-", "| head -1"])
 def test_an_output_that_nobody_takes_does_not_lose_the_run(tmp_path: Path, closing: str) -> None:
-    line = f"'{sys.executable}' -m scaling.run {' '.join(QUICK)} {closing}"
+    line = f"'{sys.executable}' -m scaling.run --ranks 1 {' '.join(QUICK)} {closing}"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
         cwd=tmp_path,

@@ -53,7 +53,7 @@ def test_no_command_takes_a_file_for_a_module(folder: Path, command: str) -> Non
 
 
 def test_a_sweep_takes_strategies_alone_from_the_working_directory(folder: Path) -> None:
-    done = start("run", "--strategy", "mine.rings:ring,fake:a", *QUICK, cwd=folder)
+    done = start("run", "--ranks", "1", "--strategy", "mine.rings:ring,fake:a", *QUICK, cwd=folder)
     assert done.returncode == 0, done.stderr
     (run,) = (folder / "results").iterdir()
     assert {record.point.strategy for record in store.load(run)[1]} == {"mine.rings:ring", "fake:a"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import select
 import signal
@@ -21,15 +20,9 @@ from scaling.records.events import Finished
 from scaling.transport import zmq
 from scaling.transport.base import SILENT_S
 from tests.support.matrix import cases
+from tests.support.started import QUICK, SLOW, ours, points, run_of
 from tests.support.waiting import eventually
 
-QUICK = (
-    "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02", "--soak-s", "0", "--no-page",
-)  # fmt: skip
-SLOW = (
-    "--strategy", "fake:a", "--kinds", "exchange", "--world-sizes", "2", "--rounds", "99", "--windows", "3",
-    "--window-s", "0.05", "--no-page",
-)  # fmt: skip
 SECRET = "a secret of this test"
 PATCHED = (
     "import sys\nfrom scaling.transport import start, zmq\nfrom scaling.run import __main__ as run\n{}\n"
@@ -45,11 +38,6 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def ours() -> dict[str, str]:
-    """The variables of this process, without a launcher's."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "SLURM_"))}
 
 
 def listens(port: int) -> bool:
@@ -104,15 +92,6 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     made = Launch(tmp_path)
     yield made
     made.close()
-
-
-def run_of(folder: Path) -> Path:
-    (run,) = (folder / "results").iterdir()
-    return run
-
-
-def points(folder: Path) -> int:
-    return max((len(run.read_bytes().splitlines()) for run in folder.glob("results/*/run.jsonl")), default=0)
 
 
 # Whether mpi4py was imported is the last line of a rank.

@@ -36,6 +36,6 @@ def measure(path: str, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str
     """A quick run of one rank with this PYTHONPATH, as a user starts it."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("SCALING_", "GIT_"))}
     return subprocess.run(
-        [sys.executable, "-m", "scaling.run", *QUICK, *argv], cwd=cwd,
+        [sys.executable, "-m", "scaling.run", "--ranks", "1", *QUICK, *argv], cwd=cwd,
         env={**environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip

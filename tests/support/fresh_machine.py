@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 TOOLS = ("bash", "env", "sed", "dirname", "touch")
@@ -184,11 +183,16 @@ class Machine:
             stdin=subprocess.DEVNULL,
         )
 
-    def launched(self, *arguments: str, **environ: str) -> dict[str, Any]:
-        """Run ./launch/local and return how it called mpirun: argv, environ and pid."""
-        done = self.run("launch/local", *arguments, **environ)
+    def measuring(self) -> Machine:
+        """This machine with a scaling.run that prints how it was called."""
+        self.module("scaling/run", "import json, sys; print(json.dumps([sys.executable, *sys.orig_argv[1:]]))")
+        return self
+
+    def launched(self, *arguments: str, **environ: str) -> list[str]:
+        """Run ./launch/local and return how it called Python."""
+        done = self.measuring().run("launch/local", *arguments, **environ)
         assert done.returncode == 0, done.stderr
-        call: dict[str, Any] = json.loads(done.stdout)
+        call: list[str] = json.loads(done.stdout)
         return call
 
     def prepared(self) -> Machine:

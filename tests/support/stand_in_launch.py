@@ -33,6 +33,7 @@ from scaling.tools.check import __main__ as check
 from scaling.tools.check import flags as check_flags
 from scaling.tools.check.facts import Findings
 from scaling.tools.check.verdicts import judge
+from scaling.transport import start
 from scaling.transport.base import Mailbox
 from tests.support import check_facts
 from tests.support.guard import STEADY_S
@@ -132,11 +133,12 @@ def main(argv: Sequence[str]) -> int:
     assert at is not None, f"no command of scaling in {argv}"
     last = at + 1 + (argv[at + 1] == "scaling")
     name = " ".join(argv[at + 1 : last + 1])
+    asked = start.asked(argv[last + 1 :])
     count = COUNT.search(" ".join(argv[:at]))
     for file in (word for before, word in pairwise(argv) if before == "--hostfile"):
         assert Path(file).is_file() or file.startswith("/results/"), file
     try:
-        return COMMANDS[name](int(count[1]) if count else 1, argv[last + 1 :])
+        return COMMANDS[name](asked.ranks or (int(count[1]) if count else 1), asked.rest)
     except flags.Shown:
         return 0
     except ScalingError as error:

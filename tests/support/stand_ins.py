@@ -17,6 +17,12 @@ scaling.run*|scaling\\ check*|scaling\\ bisect*) {LAUNCH.replace('"$@"', 'python
 tests.*) exec {sys.executable} -c "import $2" ;;
 *) exec {sys.executable} "$@" ;;
 esac""",
+    "scaling": f"""\
+case "$1" in
+run) shift; {LAUNCH.replace('"$@"', 'python -m scaling.run "$@"')} ;;
+check|bisect|certify) {LAUNCH.replace('"$@"', 'python -m scaling "$@"')} ;;
+*) exec {sys.executable} -m scaling "$@" ;;
+esac""",
     "mpirun": LAUNCH,
     "pytest": """\
 for word; do case "$word" in

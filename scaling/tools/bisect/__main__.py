@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return as_rank(_rank, NAME, argv)
+    return as_rank(_rank, NAME, argv, _devices)
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
@@ -32,6 +32,15 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     from scaling.tools.bisect import leading
 
     return ranks.lead(cluster, signals, lambda lead: leading.bisect(lead, asked), argv, NAME)
+
+
+def _devices(argv: Sequence[str]) -> tuple[int, str] | int:
+    asked = _read(argv)
+    if isinstance(asked, int):
+        return asked
+    from scaling.hosts import info
+
+    return info.devices(asked.invocation.device)
 
 
 def _read(argv: Sequence[str]) -> Asked | int:

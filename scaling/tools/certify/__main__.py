@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return as_rank(_rank, NAME, argv)
+    return as_rank(_rank, NAME, argv, _devices)
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
@@ -56,6 +56,15 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     assert asked is not None and not isinstance(asked, int)
     work = partial(leading.certify, asked=asked, found=found)
     return ranks.lead(cluster, signals, work, argv, NAME)
+
+
+def _devices(argv: Sequence[str]) -> tuple[int, str] | int:
+    asked = _read(argv)
+    if isinstance(asked, int):
+        return asked
+    from scaling.hosts import info
+
+    return info.devices(asked.invocation.device)
 
 
 def _read(argv: Sequence[str]) -> Asked | int:

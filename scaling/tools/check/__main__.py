@@ -10,9 +10,9 @@ from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING
 
-from scaling.command import complain, show
+from scaling.command import asked_or_code, complain, show
 from scaling.errors import Interrupted, LaunchError, ScalingError
-from scaling.hosts import networks
+from scaling.hosts import info, networks
 from scaling.records.network import GBIT, Network
 from scaling.records.task import DeviceRates, Timed
 from scaling.text import as_json, counted, one_line, printable, signal_name
@@ -181,7 +181,14 @@ WALL_S = 11.0  # from the start to the end of the links, without device rates; l
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return as_rank(_rank, NAME, argv)
+    return as_rank(_rank, NAME, argv, _devices)
+
+
+def _devices(argv: Sequence[str]) -> tuple[int, str] | int:
+    from scaling.tools.check import flags  # only rank 0 needs Typer
+
+    asked = asked_or_code(flags.parse, argv, NAME)
+    return asked if isinstance(asked, int) else info.devices("")
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:

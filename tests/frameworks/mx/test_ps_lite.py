@@ -108,6 +108,6 @@ def test_a_server_that_is_no_fork_takes_the_optimizer(tmp_path: Path) -> None:
     """It unpickles the optimizer before Gluon exists."""
     flags = ["--strategy", "mxnet:dist_async", "--fresh-workers", "--world-sizes", "1", "--kinds", "exchange"]
     brief = ["--rounds", "1", "--windows", "3", "--window-s", "0.01", "--no-page", "--device", "cpu"]
-    command = [sys.executable, "-m", "scaling.run", *flags, *brief]
+    command = [sys.executable, "-m", "scaling.run", "--ranks", "1", *flags, *brief]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,24 +16,26 @@ from scaling.tools.check.facts import Findings
 from scaling.transport import launch
 from scaling.transport.base import Hub
 
+ALONE = ("--transport", "mpi")  # no ranks are started
+
 
 def test_this_process_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(launch, "_connected", lambda *_: Hub(1).rank(0))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    assert command.main(["--json", "--no-device-rates"]) in (0, 1)
+    assert command.main([*ALONE, "--json", "--no-device-rates"]) in (0, 1)
     seen = msgspec.json.decode(capsys.readouterr().out, type=Findings)
     assert seen.facts.nodes == (socket.gethostname(),)
-    assert command.main(["--fabric", str(tmp_path / "none.toml")]) == 2
+    assert command.main([*ALONE, "--fabric", str(tmp_path / "none.toml")]) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"scaling check: error: --fabric {tmp_path}/none.toml: No such file or directory\n")
-    assert command.main(["--interconnect", "nonet9"]) == 2
+    assert command.main([*ALONE, "--interconnect", "nonet9"]) == 2
     assert capsys.readouterr().err.startswith("scaling check: error: --interconnect nonet9: no host is on it; ")
 
 
 def test_output_that_nobody_takes() -> None:
-    command_line = [sys.executable, "-m", "scaling", "check", "--no-device-rates"]
+    command_line = [sys.executable, "-m", "scaling", "check", "--ranks", "1", "--no-device-rates"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command_line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (

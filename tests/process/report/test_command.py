@@ -38,7 +38,7 @@ def run_in(folder: Path) -> Path:
 
 
 def test_a_run_ends_with_its_page_and_the_line_for_programs(tmp_path: Path) -> None:
-    done = start("scaling.run", *QUICK, cwd=tmp_path)
+    done = start("scaling.run", "--ranks", "1", *QUICK, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     run = run_in(tmp_path)
     *_, page, more, again, last = done.stdout.splitlines()
@@ -57,7 +57,7 @@ def test_a_run_ends_with_its_page_and_the_line_for_programs(tmp_path: Path) -> N
 def test_a_run_without_a_page_has_the_metrics_that_the_report_prints(
     tmp_path: Path, flags: tuple[str, ...], environ: dict[str, str]
 ) -> None:
-    done = start("scaling.run", *QUICK, *flags, "--metrics", "run.prom", cwd=tmp_path, **environ)
+    done = start("scaling.run", "--ranks", "1", *QUICK, *flags, "--metrics", "run.prom", cwd=tmp_path, **environ)
     assert (done.returncode, done.stderr) == (0, "")
     assert not (run_in(tmp_path) / "page.html").exists()
     assert [line.split()[0] for line in done.stdout.splitlines()[-3:]] == ["more", "again", "scaling:"]
@@ -67,7 +67,7 @@ def test_a_run_without_a_page_has_the_metrics_that_the_report_prints(
 
 
 def test_metrics_without_a_folder_are_refused_before_a_run(tmp_path: Path) -> None:
-    done = start("scaling.run", *QUICK, "--metrics", "none/run.prom", cwd=tmp_path)
+    done = start("scaling.run", "--ranks", "1", *QUICK, "--metrics", "none/run.prom", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
@@ -80,7 +80,7 @@ def test_a_page_that_cannot_be_made_is_a_line_on_stderr_and_no_failure(tmp_path:
     (tmp_path / "absent" / "jinja2").mkdir(parents=True)
     (tmp_path / "absent" / "jinja2" / "__init__.py").write_text(ABSENT)
     path = os.pathsep.join([str(tmp_path / "absent"), os.environ.get("PYTHONPATH", "")])
-    done = start("scaling.run", *QUICK, cwd=tmp_path, PYTHONPATH=path)
+    done = start("scaling.run", "--ranks", "1", *QUICK, cwd=tmp_path, PYTHONPATH=path)
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
     name = run_in(tmp_path).relative_to(tmp_path)

@@ -37,7 +37,7 @@ def test_a_closed_terminal_ends_a_run_but_not_with_nohup(
         sys.executable,
         "-m",
         "scaling.run",
-        "--world-sizes",
+        "--ranks",
         "1",
         *SLOW,
         *MANY,
@@ -71,7 +71,7 @@ def test_a_signal_ends_the_making_of_a_page(tmp_path: Path) -> None:
     told = tmp_path / "told"
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])
     process = subprocess.Popen(
-        [sys.executable, "-m", "scaling.run", "--strategy", "fake:a", *QUICK, "--page"],
+        [sys.executable, "-m", "scaling.run", "--ranks", "1", "--strategy", "fake:a", *QUICK, "--page"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": path, "TOLD": str(told)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

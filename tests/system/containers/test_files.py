@@ -218,8 +218,8 @@ def test_a_failed_launch_is_not_tried_again() -> None:
 
 def test_its_flags_are_flags_and_write_where_a_volume_is() -> None:
     words = trainer()["args"]
-    assert words[:3] == ["python", "-m", "scaling.run"]
-    results = resolve(flags.parse(words[3:])).results
+    assert words[:4] == ["python", "-m", "scaling", "run"]
+    results = resolve(flags.parse(words[4:])).results
     assert str(results) in {mount["mountPath"] for mount in waiting()[1]["volumeMounts"]}
     assert os.access(REPOSITORY / "launch" / "mpirun", os.X_OK)
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
 
-from tests.support.fresh_machine import Machine, usable_cores
-from tests.support.stub_mpirun import INTEL, MPICH, OPENMPI4, OPENMPI5, mpi_variables
+from tests.support.fresh_machine import Machine
+from tests.support.stub_mpirun import INTEL, MPICH, OPENMPI4, OPENMPI5, PROGRAM, launched, refused
 
 OLD_PYTHON = "#!/bin/sh\n[ $1 = -c ] && exit 1\necho Python 3.9.2\n"
 
@@ -24,11 +20,11 @@ OLD_PYTHON = "#!/bin/sh\n[ $1 = -c ] && exit 1\necho Python 3.9.2\n"
 
 
 def test_first_start_makes_an_environment_installs_and_launches(machine: Machine) -> None:
-    done = machine.run("launch/local", "--rounds", "2")
+    done = machine.measuring().run("launch/local", "--rounds", "2", "--name", "a b; $HOME")
     python = str(machine.root / ".venv/bin/python")
-    command = [str(machine.root / ".venv/bin/mpirun"), "-np", str(usable_cores()), python]
-    assert json.loads(done.stdout)["argv"] == [*command, "-m", "scaling.run", "--rounds", "2"]
-    assert [call[-2:] for call in machine.pip_calls] == [["--editable", f"{machine.root}[torch,mpi]"]]
+    flags = ["--rounds", "2", "--name", "a b; $HOME"]
+    assert json.loads(done.stdout) == [python, "-m", "scaling.run", *flags]
+    assert [call[-2:] for call in machine.pip_calls] == [["--editable", f"{machine.root}[torch]"]]
     assert "torch-2.13.0 (190.2 MB)" in done.stderr
     assert "a line that only a failure shows" not in done.stderr
 
@@ -69,8 +65,7 @@ def test_failed_install_shows_what_pip_said_and_is_tried_again(machine: Machine)
 def test_active_environment_is_used(machine: Machine, tmp_path: Path, variable: str) -> None:
     active = tmp_path / "active"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", active], check=True)
-    call = machine.launched(**{variable: str(active)})
-    assert call["argv"][3] == str(active / "bin/python")
+    assert machine.launched(**{variable: str(active)})[0] == str(active / "bin/python")
     assert not (machine.root / ".venv").exists()
 
 
@@ -126,44 +121,6 @@ def test_a_pythonhome_without_a_library_is_named(machine: Machine, tmp_path: Pat
 # ---------------------------------------------------------------- mpirun
 
 
-def test_mpirun_on_path_is_used_and_none_installed(machine: Machine) -> None:
-    mpirun = machine.mpirun(OPENMPI4)
-    assert machine.launched()["argv"][0] == str(mpirun)
-    assert [call[-1] for call in machine.pip_calls] == [f"{machine.root}[torch]"]
-
-
-@pytest.mark.parametrize(
-    ("version", "unbound", "crowded"),
-    [
-        (OPENMPI4, {"OMPI_MCA_hwloc_base_binding_policy": "none"}, {"OMPI_MCA_rmaps_base_oversubscribe": "1"}),
-        (
-            OPENMPI5,
-            {"PRTE_MCA_hwloc_default_binding_policy": "none"},
-            {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"},
-        ),
-        (INTEL, {"I_MPI_PIN": "0"}, {}),
-        (MPICH, {}, {}),
-        ("an MPI of tomorrow", {}, {}),
-    ],
-    ids=["openmpi4", "openmpi5", "intel", "mpich", "other"],
-)
-def test_variables_for_each_mpi(
-    machine: Machine, version: str, unbound: dict[str, str], crowded: dict[str, str]
-) -> None:
-    machine.mpirun(version)
-    names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-    root = dict.fromkeys(names, "1") if "Open MPI" in version and os.geteuid() == 0 else {}
-    fits, many = (machine.launched("-np", str(usable_cores() + extra))["environ"] for extra in (0, 1))
-    assert mpi_variables(fits) == unbound | root
-    assert mpi_variables(many) == unbound | root | crowded
-
-
-def test_variable_that_is_set_already_stays(machine: Machine) -> None:
-    machine.mpirun(OPENMPI4)
-    call = machine.launched(OMPI_MCA_hwloc_base_binding_policy="core")
-    assert call["environ"]["OMPI_MCA_hwloc_base_binding_policy"] == "core"
-
-
 @pytest.mark.parametrize(
     ("version", "library"),
     [
@@ -179,76 +136,17 @@ def test_mpi4py_is_pointed_at_the_library_of_a_linked_mpirun(
     (machine.bin / "mpirun").symlink_to(machine.mpirun(version, at=tmp_path / "mpi/bin"))
     for name in ("lib/libmpi.so", library):
         machine.script(Path(name).name, "", at=(tmp_path / "mpi" / name).parent)
-    assert machine.launched()["environ"]["MPI4PY_LIBMPI"] == str(tmp_path / "mpi" / library)
+    environ = launched(machine, "-np", "1", *PROGRAM)["environ"]
+    assert environ["MPI4PY_LIBMPI"] == str(tmp_path / "mpi" / library)
 
 
 def test_mpich_under_the_name_that_debian_gives_it(machine: Machine, tmp_path: Path) -> None:
     machine.mpirun(MPICH)
     machine.script("libmpich.so.12", "", at=tmp_path / "lib")
-    done = machine.run("launch/local")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("apt-get install openmpi-bin")
+    assert refused(machine, "-np", "1", *PROGRAM).endswith("apt-get install openmpi-bin")
 
 
 def test_mpirun_that_does_not_work(machine: Machine) -> None:
     machine.mpirun("broken", exit_code=127)
-    done = machine.run("launch/local")
-    assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
-    assert re.fullmatch(r"launch: \S+/mpirun does not work .* put another mpirun first on PATH", last)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "ranks", "flags"),
-    [
-        (["-np", "3", "--rounds", "2"], "3", ["--rounds", "2"]),
-        (["--rounds", "2", "-n", "16"], "16", ["--rounds", "2"]),
-        (["--name", "a b; $HOME", "--np", "1"], "1", ["--name", "a b; $HOME"]),
-    ],
-)
-def test_np_goes_to_mpirun_and_flags_through(
-    machine: Machine, arguments: list[str], ranks: str, flags: list[str]
-) -> None:
-    argv = machine.launched(*arguments)["argv"]
-    assert (argv[1:3], argv[4:]) == (["-np", ranks], ["-m", "scaling.run", *flags])
-
-
-@pytest.mark.parametrize("arguments", [["-np"], ["-np", "0"], ["-n", "two"], ["-np", "--dry-run"]])
-def test_np_that_is_no_number(machine: Machine, arguments: list[str]) -> None:
-    done = machine.run("launch/local", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith(f"launch: {arguments[0]} ")
-
-
-@pytest.mark.parametrize(
-    ("visible", "ranks"),
-    [
-        *((None, 3), ("0,2", 2), ("0", 1), ("0,1,2,3", 3), ("1,9,0", 1), ("GPU-1,GPU-2", 2)),
-        *((nothing, usable_cores()) for nothing in ("", "NoDevFiles", "9")),
-    ],
-)
-def test_one_rank_for_each_gpu_that_is_let_through(machine: Machine, visible: str | None, ranks: int) -> None:
-    lines = "".join(f"GPU {i}: GPU of NVIDIA (UUID: GPU-{i})\n  MIG 1g.10gb Device 0\n" for i in range(3))
-    machine.script("nvidia-smi", f"#!/bin/sh\n[ $1 = -L ] && printf '{lines}'\n")
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert machine.launched(**environ)["argv"][2] == str(ranks)
-
-
-# ---------------------------------------------------------------- the terminal
-
-
-def test_view_is_plain_where_stdout_is_no_terminal_unless_set(machine: Machine) -> None:
-    environ = machine.launched()["environ"]
-    assert environ["SCALING_VIEW"] == "plain"
-    assert "COLUMNS" not in environ
-    assert machine.launched(SCALING_VIEW="live")["environ"]["SCALING_VIEW"] == "live"
-
-
-def test_view_is_live_in_a_terminal_and_knows_its_size(machine: Machine) -> None:
-    master, slave = os.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
-    with subprocess.Popen([machine.root / "launch/local"], env=machine.environ, stdout=slave):
-        os.close(slave)
-        with os.fdopen(master) as screen:
-            environ = json.loads(screen.readline())["environ"]
-    assert [environ[name] for name in ("SCALING_VIEW", "COLUMNS", "LINES")] == ["live", "132", "50"]
+    line = refused(machine, "-np", "1", *PROGRAM)
+    assert re.fullmatch(r"launch: \S+/mpirun does not work .* put another mpirun first on PATH", line)

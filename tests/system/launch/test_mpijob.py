@@ -174,8 +174,8 @@ def test_the_launcher_runs_what_there_is_with_flags_that_there_are(job: dict[str
     path = REPOSITORY / Path(program).relative_to(IMAGE_ROOT)
     assert path == REPOSITORY / "launch" / "mpirun"
     assert os.access(path, os.X_OK)
-    assert words[:3] == ["python", "-m", "scaling.run"]
-    results = Path(resolve(flags.parse(words[3:])).results)
+    assert words[:4] == ["python", "-m", "scaling", "run"]
+    results = Path(resolve(flags.parse(words[4:])).results)
     mounts = pod(job, "Worker")["containers"][0]["volumeMounts"]
     assert results in {Path(mount["mountPath"]) for mount in mounts}
 

@@ -138,11 +138,10 @@ def test_local_ends_with_the_page_and_the_line_for_programs(tmp_path: Path) -> N
         "--kinds",
         "solo,exchange",
     )
-    path = f"{MPIS[0].mpirun.parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "launch" / "_mpi.py"), "-np", "2", *fake],
-        env={**os.environ, "PATH": path, "SCALING_PAGE": "1"}, cwd=tmp_path, capture_output=True, text=True,
-        timeout=120, check=False,
+        [sys.executable, "-m", "scaling.run", "--ranks", "2", *fake],
+        env={**os.environ, "SCALING_PAGE": "1"}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "results").iterdir()

@@ -1,4 +1,4 @@
-"""What launch/local and launch/mpirun make of signals and of mpirun's exit code."""
+"""What launch/mpirun makes of signals and of mpirun's exit code."""
 
 from __future__ import annotations
 
@@ -10,29 +10,24 @@ import pytest
 from tests.support.fresh_machine import Machine
 from tests.support.stub_mpirun import HERE, OPENMPI5
 
-# Each with its words and its environment.
-COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "launch/local": ((), {}),
-    "launch/mpirun": (("-np", "1", "a"), HERE),
-}
-every_command = pytest.mark.parametrize("command", COMMANDS)
+COMMAND = ("launch/mpirun", "-np", "1", "a")
 
 
-@every_command
-def test_exit_code_is_mpiruns(machine: Machine, command: str) -> None:
+def started(machine: Machine, *before: str) -> subprocess.Popen[str]:
+    command = [*before, str(machine.root / COMMAND[0]), *COMMAND[1:]]
+    return subprocess.Popen(command, env=machine.environ | HERE, stdout=subprocess.PIPE, text=True)
+
+
+def test_exit_code_is_mpiruns(machine: Machine) -> None:
     machine.mpirun(OPENMPI5)
-    words, environ = COMMANDS[command]
-    assert machine.run(command, "--fail", *words, **environ).returncode == 7
+    assert machine.run(COMMAND[0], "--fail", *COMMAND[1:], **HERE).returncode == 7
 
 
-@every_command
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code: int, command: str) -> None:
+def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code: int) -> None:
     """mpirun hands USR1 on, while it would answer the signal itself by cutting off its ranks."""
     machine.waiting_mpirun()
-    words, environ = COMMANDS[command]
-    called = [str(machine.root / command), *words]
-    with subprocess.Popen(called, env=machine.environ | environ, stdout=subprocess.PIPE, text=True) as process:
+    with started(machine) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
@@ -42,8 +37,7 @@ def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code:
 
 def test_a_launcher_that_is_killed_takes_the_ranks_along(machine: Machine) -> None:
     machine.waiting_mpirun()
-    command = [str(machine.root / "launch/local")]
-    with subprocess.Popen(command, env=machine.environ, stdout=subprocess.PIPE, text=True) as process:
+    with started(machine) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.kill()
@@ -52,8 +46,7 @@ def test_a_launcher_that_is_killed_takes_the_ranks_along(machine: Machine) -> No
 
 def test_nohup_outlives_the_terminal(machine: Machine) -> None:
     machine.waiting_mpirun()
-    command = ["bash", "-c", 'trap "" HUP; exec "$0"', str(machine.root / "launch/local")]  # as nohup does
-    with subprocess.Popen(command, env=machine.environ, stdout=subprocess.PIPE, text=True) as process:
+    with started(machine, "bash", "-c", 'trap "" HUP; exec "$0" "$@"') as process:  # as nohup does
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGHUP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -232,3 +233,50 @@ def test_it_may_be_asked_about_a_device_or_not(text: str, said: str, outside: An
     name = f"{outside('mine', text)}:ring"
     assert frameworks.missing(name, "cuda") == f"{name} {said}"
     assert frameworks.missing(name, "cpu") == (None if text is PICKY else f"{name} {said}")
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a file into the working directory; returns its path, which no other test has."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> str:
+        path = f"mine-{tmp_path.name}.py"
+        (tmp_path / path).write_text(text)
+        return path
+
+    return write
+
+
+def test_a_class_of_a_file_lists_its_mode_alone(file: Any) -> None:
+    path = file(CLASS.format(module="any").replace('"any:tree"', '"tree"'))
+    for mode in ("ring", "tree"):
+        with pytest.raises(UsageError, match="lists it") if mode == "ring" else nullcontext():
+            strategy = frameworks.load(f"{path}:{mode}")
+    assert strategy.trainer_module == path
+    assert import_module(strategy.trainer_module).connect(one_task()) == "the trainer"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = 1\nb = (\n", ":2: SyntaxError: '(' was never closed"),
+        ("a = 1\n\nraise ValueError('planted')\n", ":3: ValueError: planted"),
+        ("import nobody_has_this\n", ":1: ModuleNotFoundError: No module named 'nobody_has_this'"),
+        ("def f():\n    exit(3)\nf()\n", ":2: SystemExit: 3"),
+    ],
+)
+def test_a_file_that_breaks_is_named_with_its_line(file: Any, text: str, said: str) -> None:
+    path = file(text)
+    with pytest.raises(UsageError) as error:
+        frameworks.load(f"{path}:ring")
+    assert str(error.value).startswith(f"--strategy {path}:ring: {path}{said}")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"^--strategy none.py:ring: there is no file none.py in {tmp_path}$"):
+        frameworks.load("none.py:ring")

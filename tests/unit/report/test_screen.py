@@ -204,7 +204,7 @@ def test_the_rounds_that_a_noisy_row_needs_grow_with_the_square_of_its_interval(
 
 def test_one_rank_says_what_to_type() -> None:
     run = one_rank()
-    command = "mpirun -np 2 python -m scaling.run (one rank was started; this host has 2 cores)"
+    command = "python -m scaling.run --ranks 2 (one rank was started; this host has 2 cores)"
     assert command in answer(Material(*run)).tries
 
 
@@ -340,10 +340,38 @@ def test_a_run_that_lacks_points_is_resumed_and_another_one_repeated() -> None:
     assert f"resume   mpirun -np 2 python -m scaling.run --resume {PLACE.run}\n" in text
 
 
+AGAIN, SRUN = "python -m scaling.run --like RUN", "srun --mpi"
+
+
 def test_without_mpi_ranks_are_started_as_before() -> None:
     made, records = default_run()
     text = screen.render(Material(replace(made, mpi="ZeroMQ 4.3.5"), records), PLACE, width=80, color=False)
     assert f"again    python -m scaling.run --like {PLACE.run}  # 2 ranks, started as before\n" in text
+
+
+@pytest.mark.parametrize(
+    ("started", "mpi", "command"),
+    [
+        ("by scaling itself (--ranks N)", "ZeroMQ 4.3.5", "python -m scaling.run --ranks 2 --like RUN"),
+        (
+            "by torchrun (RANK, WORLD_SIZE)",
+            "ZeroMQ 4.3.5",
+            "torchrun --nproc-per-node 2 -m scaling.run --like RUN",
+        ),
+        ("by srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)", "ZeroMQ 4.3.5", f"{SRUN}=none -n 2 {AGAIN}"),
+        ("by srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)", "Open MPI v5.0.11", f"{SRUN}=pmix -n 2 {AGAIN}"),
+        ("by hand (--rank, --ranks)", "ZeroMQ 4.3.5", f"{AGAIN}  # 2 ranks, started as before"),
+        ("by mpirun (OMPI_COMM_WORLD_RANK)", "Open MPI v5.0.11", f"mpirun -np 2 {AGAIN}"),
+        (
+            "by mpirun (OMPI_COMM_WORLD_RANK), in lab a b",
+            "Open MPI v5.0.11",
+            f"python -m scaling lab run --name 'a b' -- -np 2 {AGAIN}",
+        ),
+    ],
+)
+def test_what_to_paste_keeps_the_launcher(started: str, mpi: str, command: str) -> None:
+    made, _ = default_run()
+    assert facts.command(replace(made, started=started, mpi=mpi), "--like RUN", "scaling.run") == command
 
 
 def test_a_broken_off_round_lacks_points() -> None:

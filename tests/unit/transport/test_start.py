@@ -23,7 +23,8 @@ FLUX = {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_JOB_ID": "f"}
 
 
 def found(environ: dict[str, str], *words: str) -> Start | None:
-    return start.start(start.asked(words), environ)
+    asked = start.asked(words)
+    return None if start.is_alone(asked, environ) else start.start(asked, environ)
 
 
 def test_the_flags_of_a_start_are_taken_from_the_command_line() -> None:
@@ -65,16 +66,46 @@ def test_a_launcher_without_mpi_says_where_a_rank_is(
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({}, ()),
+        ({}, ("--transport", "mpi")),
         ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, ()),
         (PMIX, ()),
         (SRUN, ("--transport", "mpi")),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, ()),
-        ({"JOB_COMPLETION_INDEX": "1", "SCALING_COORDINATOR": "j-0.s:9000"}, ()),
+        ({"PMIX_RANK": "0"}, ()),
     ],
 )
 def test_mpi_stays_the_transport_of_mpi(environ: dict[str, str], words: tuple[str, ...]) -> None:
-    assert found(environ, *words) is None
+    assert start.start(start.asked(words), environ) is None
+    assert not start.is_alone(start.asked(words), environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, ()),
+        ({}, ("--ranks", "2")),
+        ({}, ("--transport", "zmq")),
+        ({"WORLD_SIZE": "2"}, ("--ranks", "3")),
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, ()),  # the script of a job
+        ({"JOB_COMPLETION_INDEX": "1", "SCALING_COORDINATOR": "j-0.s:9000"}, ()),
+    ],
+)
+def test_a_process_without_a_launcher_starts_the_ranks(environ: dict[str, str], words: tuple[str, ...]) -> None:
+    assert start.is_alone(start.asked(words), environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "by"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, "by mpirun (OMPI_COMM_WORLD_RANK"),
+        (SRUN, "by srun (SLURM_PROCID"),
+        ({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}, "by torchrun (RANK"),
+    ],
+)
+def test_a_number_of_ranks_is_refused_under_a_launcher(environ: dict[str, str], by: str) -> None:
+    with pytest.raises(UsageError) as error:
+        found(environ, "--ranks", "2")
+    assert str(error.value).startswith(f"--ranks 2: the ranks are numbered {by}")
 
 
 @pytest.mark.parametrize(
@@ -83,8 +114,9 @@ def test_mpi_stays_the_transport_of_mpi(environ: dict[str, str], words: tuple[st
         (("--transport", "tcp"), "--transport tcp: must be mpi or zmq"),
         (("--rank", "x", "--ranks", "2"), "--rank x: must be a number from 0"),
         (("--rank", "2", "--ranks", "2"), "--rank 2: must be below --ranks 2"),
-        (("--rank", "0"), "--rank and --ranks: give both"),
-        (("--ranks", "2"), "--ranks 2: needs --rank R too"),
+        (("--rank", "0"), "--rank 0: needs --ranks N too"),
+        (("--ranks", "0"), "--ranks 0: must be a number from 1"),
+        (("--ranks", "2", "--coordinator", "n1:9000"), "--ranks 2: needs --rank R too"),
         (("--rank",), "--rank: needs a value"),
         (("--rank", "0", "--ranks", "2", "--transport", "mpi"), "--rank: not with --transport mpi"),
         (("--rank", "0", "--ranks", "2"), "must be HOST:PORT"),
@@ -108,9 +140,9 @@ def test_a_wrong_index_of_a_pod_is_refused(pod: str, said: str) -> None:
 
 
 def test_a_world_size_without_a_launcher_is_named() -> None:
-    with pytest.raises(UsageError, match=r"WORLD_SIZE=2: .* for one rank unset WORLD_SIZE"):
+    with pytest.raises(UsageError, match=r"WORLD_SIZE=2: .* of this machine unset WORLD_SIZE"):
         found({"WORLD_SIZE": "2"})
-    assert found({"WORLD_SIZE": "2", "PMI_SIZE": "2", "PMI_RANK": "1"}) is None
+    assert found({"WORLD_SIZE": "2", "PMI_SIZE": "2", "PMI_RANK": "1"}) is None  # mpirun's
 
 
 def test_a_launcher_without_an_address_needs_one() -> None:
