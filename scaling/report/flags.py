@@ -23,7 +23,9 @@ EPILOG = (
 Format = Literal[
     "table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex", "openmetrics", "archive", "reference"
 ]  # fmt: skip
-FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run", "burn-in"]
+FigureName = Literal[
+    "speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run", "burn-in", "screen"
+]  # fmt: skip
 PICTURES = ("svg", "png", "pdf")
 # Formats that a terminal cannot show.
 FOR_FILES = ("html", *PICTURES, "archive")
@@ -41,7 +43,9 @@ _FORMAT = typer.Option(
     metavar="NAME",
 )
 _FIGURE = typer.Option(
-    "--figure", help=f"Which figure svg, png and pdf show: {', '.join(get_args(FigureName))}.", metavar="NAME"
+    "--figure",
+    help=f"The figure of svg, png and pdf: {', '.join(get_args(FigureName))} (svg alone).",
+    metavar="NAME",
 )
 _THEME = typer.Option(
     "--theme", help="light or dark, for svg, png and pdf. A page follows its reader's theme.", metavar="NAME"
@@ -142,6 +146,8 @@ def _validate(asked: Asked) -> None:
         raise UsageError(
             f"--figure {asked.figure}: only with --format {', '.join(PICTURES)}; html has all figures"
         )
+    if asked.figure == "screen" and asked.format != "svg":
+        raise UsageError(f"--figure screen: only with --format svg, not {asked.format}")
     if asked.format == "archive" and len(asked.runs) > 1:
         raise UsageError(f"--format archive: packs one RUN, {len(asked.runs)} are given")
     if not 0.1 <= asked.scale <= MOST_SCALE:
