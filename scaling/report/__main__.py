@@ -153,7 +153,7 @@ def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise 
         case "markdown":
             text = markdown.draw(material.doc)
         case "latex":
-            text = latex.render(material.doc)
+            text = latex.compact(material) if asked.is_short and material.rows else latex.render(material.doc)
         case "csv":
             text = csv.of_rows(material.rows, material.header, material.pricing, material.predictions)
         case "json":

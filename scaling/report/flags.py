@@ -74,7 +74,9 @@ _SIGNED_BY = typer.Option(
     "as man ssh-keygen describes it.",
     metavar="FILE[:IDENTITY]",
 )
-VERBOSE = typer.Option("--verbose", help="Print all tables, notes and how to read them. Files have all.")
+VERBOSE = typer.Option(
+    "--verbose", help="Print all tables, notes and how to read them. Files have all, but latex has one table."
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -108,9 +110,14 @@ class Asked(Record, frozen=True, kw_only=True):
     schema: Annotated[bool, _SCHEMA] = False
 
     @property
+    def is_short(self) -> bool:
+        """Whether neither costs nor all tables are asked for."""
+        return not (self.verbose or self.prices or self.base)
+
+    @property
     def is_screen(self) -> bool:
         """Whether the last screen of a run is asked for: no file, no costs, not all."""
-        return self.format == "table" and not (self.output or self.verbose or self.prices or self.base)
+        return self.format == "table" and not self.output and self.is_short
 
 
 def parse(argv: Sequence[str]) -> Asked | None:

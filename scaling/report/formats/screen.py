@@ -121,10 +121,10 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _table(material: Material, width: int) -> Iterator[Text]:
     rows = _shown(material.rows)
     if rows:
-        lines = list(_lines(rows, material))
-        columns, cells = _columns(rows, lines, width)
-        layout, drawn = terminal.with_bars(lines, columns, cells, width)
-        yield from terminal.table(layout, lines, drawn)
+        drawn_lines = list(lines(rows, material))
+        columns, cells = _columns(rows, drawn_lines, width)
+        layout, drawn = terminal.with_bars(drawn_lines, columns, cells, width)
+        yield from terminal.table(layout, drawn_lines, drawn)
     if len(rows) < len(material.rows):
         yield Text(f"{INDENT}{counted(len(material.rows) - len(rows), 'row')} of smaller N: --verbose", "dim")
 
@@ -142,7 +142,7 @@ def _columns(
     return choices[-1]
 
 
-def _lines(rows: Sequence[Row], material: Material) -> Iterator[Line]:
+def lines(rows: Sequence[Row], material: Material) -> Iterator[Line]:
     before = None
     for row in rows:
         name = "" if row.curve == before else material.label(row)
