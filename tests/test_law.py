@@ -261,6 +261,7 @@ NOT_OURS = {
     "_server.py",
     "keras.json",
     "train.py",
+    "pytorch_synthetic_benchmark.py",
     "reference.toml",
     "preflight.json",
     "run.json",

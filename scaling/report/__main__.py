@@ -138,12 +138,14 @@ def _report(asked: Asked, runs: Sequence[Path]) -> None:
 
 
 def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise | None = None) -> str | bytes:
+    place = _place(asked, material)
+    place = hidden.place(place) if hidden else place
     match asked.format:
+        case "svg" if asked.figure == "screen":
+            text = screen.picture(material, place, theme=asked.theme)
         case "html" | "svg" | "png" | "pdf":
             return _drawn(asked, material)
         case "table" if asked.is_screen and material.rows:
-            place = _place(asked, material)
-            place = hidden.place(place) if hidden else place
             text = screen.render(material, place, width=terminal_width(), color=color)
             text += f"{material.doc.last_line}\n"
         case "table":
@@ -151,7 +153,7 @@ def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise 
         case "markdown":
             text = markdown.draw(material.doc)
         case "latex":
-            text = latex.render(material.doc)
+            text = latex.compact(material) if asked.is_short and material.rows else latex.render(material.doc)
         case "csv":
             text = csv.of_rows(material.rows, material.header, material.pricing)
         case "json":

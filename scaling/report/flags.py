@@ -23,7 +23,9 @@ EPILOG = (
 Format = Literal[
     "table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex", "openmetrics", "archive", "reference"
 ]  # fmt: skip
-FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run", "burn-in"]
+FigureName = Literal[
+    "speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run", "burn-in", "screen"
+]  # fmt: skip
 PICTURES = ("svg", "png", "pdf")
 # Formats that a terminal cannot show.
 FOR_FILES = ("html", *PICTURES, "archive")
@@ -41,7 +43,9 @@ _FORMAT = typer.Option(
     metavar="NAME",
 )
 _FIGURE = typer.Option(
-    "--figure", help=f"Which figure svg, png and pdf show: {', '.join(get_args(FigureName))}.", metavar="NAME"
+    "--figure",
+    help=f"The figure of svg, png and pdf: {', '.join(get_args(FigureName))} (svg alone).",
+    metavar="NAME",
 )
 _THEME = typer.Option(
     "--theme", help="light or dark, for svg, png and pdf. A page follows its reader's theme.", metavar="NAME"
@@ -70,7 +74,9 @@ _SIGNED_BY = typer.Option(
     "as man ssh-keygen describes it.",
     metavar="FILE[:IDENTITY]",
 )
-VERBOSE = typer.Option("--verbose", help="Print all tables, notes and how to read them. Files have all.")
+VERBOSE = typer.Option(
+    "--verbose", help="Print all tables, notes and how to read them. Files have all, but latex has one table."
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -104,9 +110,14 @@ class Asked(Record, frozen=True, kw_only=True):
     schema: Annotated[bool, _SCHEMA] = False
 
     @property
+    def is_short(self) -> bool:
+        """Whether neither costs nor all tables are asked for."""
+        return not (self.verbose or self.prices or self.base)
+
+    @property
     def is_screen(self) -> bool:
         """Whether the last screen of a run is asked for: no file, no costs, not all."""
-        return self.format == "table" and not (self.output or self.verbose or self.prices or self.base)
+        return self.format == "table" and not self.output and self.is_short
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -142,6 +153,8 @@ def _validate(asked: Asked) -> None:
         raise UsageError(
             f"--figure {asked.figure}: only with --format {', '.join(PICTURES)}; html has all figures"
         )
+    if asked.figure == "screen" and asked.format != "svg":
+        raise UsageError(f"--figure screen: only with --format svg, not {asked.format}")
     if asked.format == "archive" and len(asked.runs) > 1:
         raise UsageError(f"--format archive: packs one RUN, {len(asked.runs)} are given")
     if not 0.1 <= asked.scale <= MOST_SCALE:

@@ -13,7 +13,9 @@ from typing import NamedTuple
 REPOSITORY = Path(__file__).parents[2]
 # The history of changes and the tables that tests compare are no pages of commands.
 NO_PAGES = ("CHANGELOG.md", "tests/golden/cluster.md")
-PROGRAMS = "apptainer|chmod|docker|enroot|kubectl|mpirun|mypy|pip|podman|pytest|python|ruff|sbatch|scaling|srun|torchrun"
+PROGRAMS = (
+    "apptainer|chmod|docker|enroot|kubectl|mpirun|mypy|pip|podman|pytest|python|ruff|sbatch|scaling|srun|torchrun"
+)
 BEGINS = re.compile(rf"(?:\w+=\S+ )*(?:(?:{PROGRAMS})\s|\./launch/\w|(?:\./)?\.venv/bin/)")
 EXAMPLE = re.compile(r"""(?:for example:?|Start it[^:\n]*:)\s+((?:mpirun|python|\./launch/)[^"'\n]+)""")
 COMMENTED = re.compile(r"^# {3}((?:sbatch|kubectl|mpirun|\./launch/).*)", re.M)

@@ -1,13 +1,17 @@
-"""The report's tables as LaTeX with booktabs; footnotes are below each table.
+"""The report as LaTeX with booktabs: one compact table for a paper, or all tables with footnotes below each.
 
 A document needs only `\\usepackage{booktabs}`. Everything from a run is escaped.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from scaling.report import words
+from scaling.analysis.table.catalogue import EFFICIENCY, NAME, RATE, SPEEDUP, WORLD_SIZE
+from scaling.report import facts, words
+from scaling.report.formats import screen
+from scaling.report.material import Material
 from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Section
 from scaling.text import one_line
 
@@ -15,16 +19,46 @@ _ESCAPES = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': "''", "±": r"$\pm$", "×": r"$\times$", "°": r"$^\circ$",
-    "…": r"\ldots{}", "–": "--", "└": "",
+    "\N{MINUS SIGN}": "$-$", "·": r"$\cdot$", "…": r"\ldots{}", "–": "--", "└": "",
 }  # fmt: skip
+
+
+# A hyphen before a digit, unless it is inside a word, a number or a date.
+_MINUS = re.compile(r"(?<![\w.\-])-(?=\d)")
 
 
 def render(doc: Document) -> str:
     return "\n".join(_lines(doc)) + "\n"
 
 
+def compact(material: Material) -> str:
+    """Return one table: rate, speedup, efficiency and largest loss of each row, with a caption and a label."""
+    rows = material.rows
+    named = len({row.curve for row in rows}) > 1
+    columns = (*((NAME,) if named else ()), WORLD_SIZE, RATE.of_rows(rows), SPEEDUP, EFFICIENCY, screen.LOSS)
+    lines = list(screen.lines(rows, material))
+    marked = any(line.stamps for line in lines)
+    body: list[str] = []
+    for line in lines:
+        texts = [words.stamped(*cell).strip() for cell in words.cells(line, columns)]
+        if len(texts) < len(columns):  # a failure: why it has no result
+            texts += [""] * (len(columns) - len(texts) - 1) + [line.says]
+        rule = r"\midrule " if named and texts[0] and body else ""
+        texts = ["--" if text == words.NONE else escaped(text) for text in texts]
+        body.append(rule + _row([*texts, *([escaped(words.stamped(*line.stamps))] if marked else ())]))
+    work = ", ".join(facts.setting(material.header, material.records))
+    name = "-".join(re.findall(r"[A-Za-z0-9]+", " ".join(source.name for source in material.sources)))
+    kinds = "".join("l" if column.is_text else "r" for column in columns)
+    headings = [*(escaped(column.heading) for column in columns), *(["marks"] if marked else ())]
+    title = f"{work}. Intervals of 95 %; 100 % is the sum of devices alone."
+    label, kinds = rf"\label{{tab:{name or 'scaling'}}}", f"{kinds}{'l' if marked else ''}"
+    text = _table(title, kinds, headings, body, (), label, over="*" if named else "")
+    return "\n".join([r"% needs \usepackage{booktabs}", *text]) + "\n"
+
+
 def escaped(text: str) -> str:
-    return "".join(_ESCAPES.get(sign, sign) for sign in one_line(text))
+    signs = (_ESCAPES.get(sign, sign) for sign in _MINUS.sub("\N{MINUS SIGN}", one_line(text)))
+    return "".join(signs)
 
 
 def _lines(doc: Document) -> Iterator[str]:
@@ -85,10 +119,19 @@ def _detail(detail: Detail) -> str:
 
 
 def _table(
-    title: str, kinds: str, headings: Sequence[str], rows: Sequence[str], below: Iterable[str]
+    title: str,
+    kinds: str,
+    headings: Sequence[str],
+    rows: Sequence[str],
+    below: Iterable[str],
+    label: str = "",
+    over: str = "",
 ) -> Iterator[str]:
-    yield r"\begin{table}"
-    yield rf"\caption{{{escaped(title)}}}"
+    """Yield a table; with `over`, over both columns of a paper."""
+    yield rf"\begin{{table{over}}}"
+    yield r"\centering\footnotesize"
+    yield r"\setlength{\tabcolsep}{2pt}"
+    yield rf"\caption{{{escaped(title)}}}{label}"
     yield rf"\begin{{tabular}}{{{kinds}}}"
     yield rf"\toprule {_row(headings)}"
     first, *rest = rows
@@ -97,4 +140,4 @@ def _table(
     yield r"\bottomrule"
     yield r"\end{tabular}"
     yield from (rf"\par\footnotesize {text}" for text in below)
-    yield r"\end{table}"
+    yield rf"\end{{table{over}}}"

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
+from typing import Literal
 
 from msgspec.structs import replace
 from rich.text import Text
@@ -26,6 +27,7 @@ from scaling.report.parts import Line, Section
 from scaling.text import counted
 
 NARROWEST, WIDEST = 60, 250
+PICTURE_WIDTH = 88
 INDENT = "  "
 LABEL = 9  # characters of a label, with the gap after it
 MOST_FAILURES = 3
@@ -38,8 +40,18 @@ LOSS = Column(key="largest_loss", title="largest loss", is_text=True)
 
 def render(material: Material, place: Place, *, width: int, color: bool) -> str:
     """Return the last screen without its line for programs. Only paths and commands may be wider."""
+    return terminal.styled(_screen(material, place, width), color=color)
+
+
+def picture(material: Material, place: Place, *, theme: Literal["light", "dark"]) -> str:
+    """Return the last screen as SVG, with its line for programs."""
+    lines = [*_screen(material, place, PICTURE_WIDTH), Text(material.doc.last_line, "dim")]
+    return terminal.drawn(lines, title=material.doc.title, theme=theme)
+
+
+def _screen(material: Material, place: Place, width: int) -> list[Text]:
     width = min(max(width, NARROWEST), WIDEST)
-    lines = [
+    return [
         *(Text(line, "yellow") for line in _wrapped(place.event, width)),
         *_answer(material, width),
         Text(),
@@ -49,7 +61,6 @@ def render(material: Material, place: Place, *, width: int, color: bool) -> str:
         *(Text(line, "dim") for line in _setting(material, width)),
         *map(Text, footer(material, place)),
     ]
-    return terminal.styled(lines, color=color)
 
 
 def _sections(material: Material) -> Iterator[Section]:
@@ -110,10 +121,10 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _table(material: Material, width: int) -> Iterator[Text]:
     rows = _shown(material.rows)
     if rows:
-        lines = list(_lines(rows, material))
-        columns, cells = _columns(rows, lines, width)
-        layout, drawn = terminal.with_bars(lines, columns, cells, width)
-        yield from terminal.table(layout, lines, drawn)
+        drawn_lines = list(lines(rows, material))
+        columns, cells = _columns(rows, drawn_lines, width)
+        layout, drawn = terminal.with_bars(drawn_lines, columns, cells, width)
+        yield from terminal.table(layout, drawn_lines, drawn)
     if len(rows) < len(material.rows):
         yield Text(f"{INDENT}{counted(len(material.rows) - len(rows), 'row')} of smaller N: --verbose", "dim")
 
@@ -131,7 +142,7 @@ def _columns(
     return choices[-1]
 
 
-def _lines(rows: Sequence[Row], material: Material) -> Iterator[Line]:
+def lines(rows: Sequence[Row], material: Material) -> Iterator[Line]:
     before = None
     for row in rows:
         name = "" if row.curve == before else material.label(row)

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from io import StringIO
 from itertools import groupby, pairwise, zip_longest
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rich.columns import Columns
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME
 from rich.text import Text
 
 from scaling.analysis.table.catalogue import EFFICIENCY, mark_named
@@ -295,11 +296,47 @@ def styled(lines: Iterable[Text], *, color: bool) -> str:
     return _text(console)
 
 
-def _console(*, color: bool) -> Console:
+# Rich's own format loads a font from the network.
+_SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
+<title>The last screen of a run</title>
+<style>
+.{unique_id}-matrix {{ font: {char_height}px/{line_height}px "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
+.{unique_id}-title {{ font: bold 18px sans-serif; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}"/></clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def drawn(lines: Sequence[Text], *, title: str, theme: Literal["light", "dark"]) -> str:
+    """Return lines as the SVG of a terminal that is as wide as they are. It has no font of its own to load."""
+    console = _console(color=True, records=True)
+    console.width = max(line.cell_len for line in lines)
+    for line in lines:
+        line.plain = printable(line.plain)
+        _whole(console, line)
+    looks = DEFAULT_TERMINAL_THEME if theme == "light" else SVG_EXPORT_THEME
+    return console.export_svg(title=printable(title), theme=looks, code_format=_SVG, unique_id="screen")
+
+
+def _console(*, color: bool, records: bool = False) -> Console:
     # The environment is empty: COLUMNS, TERM and NO_COLOR must not change the text.
     return Console(
         file=StringIO(),
         width=WIDTH,
+        record=records,
         force_terminal=color,
         color_system="standard" if color else None,
         highlight=False,

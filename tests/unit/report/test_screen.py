@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from xml.etree import ElementTree as ET
 
 import pytest
 from msgspec.structs import replace
@@ -403,3 +404,16 @@ def test_words_of_a_foreign_record_are_quoted(certified: bool) -> None:
     words = shlex.split(text.removesuffix("  # 2 ranks, started as before"))
     assert words[-2:] == ["--name", "$(touch y)"]
     assert ("scaling; touch x" in words) == certified and ";" not in text.replace("'scaling; touch x'", "")
+
+
+def test_the_picture_of_a_screen_loads_nothing_and_has_all_its_words() -> None:
+    made, records = default_run()
+    material = Material(replace(made, hosts=(host("<script>"),)), records)
+    text = screen.picture(material, Place("RUN"), theme="light")
+    root = ET.fromstring(text)
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "") and "<script" not in text
+    drawn = {"".join(one.itertext()).replace("\N{NO-BREAK SPACE}", " ").strip() for one in root.iter() if one.text}
+    shown = screen.render(material, Place("RUN"), width=88, color=False)
+    words = {word for word in shown.split() if set(word).isdisjoint("─█▏▎▍▌▋▊▉")}
+    assert words <= set(" ".join(drawn).split())
+    assert screen.picture(material, Place("RUN"), theme="dark") != text

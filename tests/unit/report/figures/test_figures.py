@@ -33,7 +33,7 @@ def curves(scene: str, name: str) -> Curves:
 
 
 def test_names_of_figures_are_those_of_the_flag() -> None:
-    assert tuple(FIGURES) == get_args(FigureName)
+    assert (*FIGURES, "screen") == get_args(FigureName)
 
 
 # ---------------------------------------------------------------- curves
