@@ -20,7 +20,7 @@ from scaling.analysis.measured.controls import Controls
 from scaling.analysis.measured.rounds import rounds
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import analyse, kept
-from scaling.analysis.table.catalogue import unranked_marks
+from scaling.analysis.table.catalogue import unclaimed, unranked_marks
 from scaling.analysis.table.cell_rows import find_peak
 from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.imported import Imported, cells, curves
@@ -156,8 +156,8 @@ def _chosen(rows: Sequence[Row], asked: Asked) -> list[Row]:
 
 def _unsound(row: Row) -> str:
     marks = [mark for mark in MARKS if mark in row.flags]
-    if marks or row.efficiency is None:
-        return ", ".join(marks) or "no efficiency"
+    if why := ", ".join(marks) or unclaimed(row):
+        return why
     if row.servers not in (0, row.nodes):
         return f"{row.servers} parameter servers on {row.nodes} nodes: only one per node is predicted"
     return ""

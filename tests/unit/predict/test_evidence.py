@@ -56,6 +56,12 @@ def test_larger_world_sizes_can_be_held_back() -> None:
     assert [one.at.world_size for one in found.measured] == [1, 2, 4]
 
 
+def test_an_efficiency_that_the_report_does_not_claim_is_no_evidence() -> None:
+    found = case(run({1: 0.1, 2: 0.105, 4: 0.09}))
+    assert [one.at.world_size for one in found.known.observed] == [2]
+    assert "SUPERLINEAR" in found.notes[0]
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
