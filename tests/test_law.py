@@ -111,7 +111,7 @@ NAMING = {
         "libraries whose hooks, packages and rendezvous a script may use",
     ),
     "importers/": (
-        "horovod mxnet pytorch tensorflow tf",
+        "horovod pytorch tensorflow tf",
         "tools whose logs are read, and the names of their strategies",
     ),
     "predict/model.py": ("horovod", "constants that are learned, by what they are learned from"),

@@ -204,17 +204,12 @@ def _aligned(case: Case, rows: Sequence[Forecast]) -> list[str]:
 def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
     """Render the prediction as JSON; fractions are of 1."""
     plain: dict[str, Any] = {
-        "kind": "PREDICTED",
-        "interval_percent": 80,
-        "measured_interval_percent": 95,
-        "title": case.title,
-        "notes": [*case.notes, *extra],
-        "unit": case.unit,
-        "units_per_sample": case.units_per_sample,
+        "kind": "PREDICTED", "interval_percent": 80, "measured_interval_percent": 95, "title": case.title,
+        "notes": [*case.notes, *extra], "unit": case.unit, "units_per_sample": case.units_per_sample,
         "measured": msgspec.to_builtins(case.measured),
         "predicted": [msgspec.to_builtins(row) | {"kind": "PREDICTED", "cause": row.cause} for row in rows],
         "measure_next": following._asdict() if following else None,
-    }
+    }  # fmt: skip
     return as_json(rounded(plain))
 
 

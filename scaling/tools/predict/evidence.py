@@ -311,19 +311,16 @@ def cold(asked: Asked) -> Case:
         raise UsageError(f"--cold: needs {', '.join(missing)} as well")
     batch, each, known = asked.batch_size or 1, asked.devices_per_node or 1, known_by_name(asked)
     checked_step(batch, rate / length, known)
-    made = _data_sheet(asked, known, batch, rate / length)
+    case = _data_sheet(asked, known, batch, rate / length)
     if not asked.rate:
-        guess = f"{made['notes'][0]}, {UTILISATION:.0%} of the peak of {asked.device}"
-        made |= {"setting": replace(made["setting"], step_spread=UTILISATION_SPREAD), "notes": (guess,)}
+        guess = f"{case.notes[0]}, {UTILISATION:.0%} of the peak of {asked.device}"
+        case = case._replace(setting=replace(case.setting, step_spread=UTILISATION_SPREAD), notes=(guess,))
     unit = "tokens" if asked.sequence_length else "samples"
     work = f"{known.name}, batch {batch}{f' x {length} tokens' if length > 1 else ''} per device"
     title = f"{work}, {rate:g} {unit}/s on one, {each} a node, {asked.network}"
     is_unknown = asked.device and not is_covered(asked.device)
     why = f"no published node of {asked.device} tests such a prediction: measure one node"
-    return Case(
-        **made, title=title, known=Known(At(world_size=1, nodes=1)), unit=unit, cold=True,
-        unclaimed=why if is_unknown else "",
-    )  # fmt: skip
+    return case._replace(title=title, unit=unit, cold=True, unclaimed=why if is_unknown else "")
 
 
 def _guessed_rate(asked: Asked) -> float:
@@ -355,30 +352,26 @@ def imported(asked: Asked, header: Header) -> Case:
     base = next(one for one in rows if one.world_size == rows[0].base_world_size)
     known = known_by_name(asked if asked.model or asked.parameters else replace(asked, model=base.model))
     rate = _rate(base, asked) / base.world_size
-    made = _data_sheet(asked, known, base.batch_size, rate)
-    (assumed,) = made.pop("notes")
-    case = Case(
-        **made, known=Known(At(world_size=1, nodes=1)), unit=base.unit, largest=rows[-1].world_size,
-        strategy=base.tool, interconnect=asked.network or "one node",
-        notes=(assumed.replace("nothing was measured", "IMPORTED, not measured by scaling"),),
-    )  # fmt: skip
+    case = _data_sheet(asked, known, base.batch_size, rate)
     seen = [(case.layout(one.world_size), one.efficiency or 1.0, one) for one in rows]
-    observed = (Observed(at=at, value=value, noise=_noise(one)) for at, value, one in seen if one is not base)
+    observed = (
+        Observed(at=at, value=value, noise=noise(one.rate) if one.rate and len(one.logs) > 1 else ONE_ROUND)
+        for at, value, one in seen if one is not base
+    )  # fmt: skip
     measured = (Measured(at=at, samples_per_s=_rate(one, asked), efficiency=value) for at, value, one in seen)
-    known_rates = Known(case.layout(base.world_size), tuple(observed))
-    return case._replace(known=known_rates, measured=tuple(measured))
+    return case._replace(
+        known=Known(case.layout(base.world_size), tuple(observed)), measured=tuple(measured), unit=base.unit,
+        largest=rows[-1].world_size, strategy=base.tool, interconnect=asked.network or "one node",
+        notes=(case.notes[0].replace("nothing was measured", "IMPORTED, not measured by scaling"),),
+    )  # fmt: skip
 
 
 def _rate(one: Imported, asked: Asked) -> float:
     return one.rate.mean / (asked.sequence_length or 1) if one.rate else 0.0
 
 
-def _noise(one: Imported) -> float:
-    return noise(one.rate) if one.rate and len(one.logs) > 1 else ONE_ROUND
-
-
-def _data_sheet(asked: Asked, known: KnownModel, batch: int, rate: float) -> dict[str, Any]:
-    """Return the fields of a case that flags describe, with a note of what is assumed."""
+def _data_sheet(asked: Asked, known: KnownModel, batch: int, rate: float) -> Case:
+    """Build the case that flags describe, with a note of what is assumed."""
     name = asked.strategy or frameworks.default("cuda")
     traits = frameworks.load(name).traits(name)
     if traits.servers:
@@ -394,19 +387,17 @@ def _data_sheet(asked: Asked, known: KnownModel, batch: int, rate: float) -> dic
         carrier="nccl" if by_nccl else "cpu", **declared_way(name),
         **(network(asked.network, verbs=by_nccl)._asdict() if asked.network else {}),
     )  # fmt: skip
-    assumed = [f"the exchange of {name}", precision]
-    if bus in SHOWN:
-        assumed.append(f"{SHOWN[bus]} of {(bus_rate or USUAL_BYTES_PER_S[bus]) / 1e9:g} GB/s")
-    else:
-        assumed.append("any bus between the devices of a node (--bus narrows the interval)")
+    shown = f"{SHOWN.get(bus)} of {(bus_rate or USUAL_BYTES_PER_S[bus]) / 1e9:g} GB/s"
+    any_bus = "any bus between the devices of a node (--bus narrows the interval)"
+    assumed = [f"the exchange of {name}", precision, shown if bus in SHOWN else any_bus]
     if asked.device and bus_rate is None:
         assumed.append(f"{asked.device}, which is not in the catalogue, has the usual bus")
-    return {
-        "setting": setting, "rate": rate, "batch_size": batch, "devices_per_node": asked.devices_per_node or 1,
-        "units_per_sample": asked.sequence_length or 1, "rates": ((known.name, batch, rate),),
-        "model": known.name, "device": asked.device,
-        "notes": (f"nothing was measured; assumed: {', '.join(assumed)}",),
-    }  # fmt: skip
+    return Case(
+        setting=setting, known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, unit="samples",
+        devices_per_node=asked.devices_per_node or 1, units_per_sample=asked.sequence_length or 1,
+        rates=((known.name, batch, rate),), model=known.name, device=asked.device,
+        notes=(f"nothing was measured; assumed: {', '.join(assumed)}",),
+    )  # fmt: skip
 
 
 def checked_step(batch: int, rate: float, known: KnownModel | None) -> None:

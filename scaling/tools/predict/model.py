@@ -38,9 +38,8 @@ COMMON = ("window", "tax", "tax_devices", "tax_nodes", "tax_s", "jitter", "growt
 TCP: tuple[Link, ...] = ("tcp", "tcp10", "ipoib", "unknown", "none")
 # for sleeping devices and shaped links, which no published cluster has
 EMULATED = {
-    "fade": "fade.emulated", "alpha": "alpha.emulated", "tax": "tax.emulated", "tax_devices": "tax.emulated",
-    "tax_nodes": "tax.emulated", "tax_s": "tax.emulated", "jitter": "straggling.emulated",
-    "growth": "straggling.emulated",
+    "fade": "fade.emulated", "alpha": "alpha.emulated", "jitter": "straggling.emulated",
+    "growth": "straggling.emulated", **{name: "tax.emulated" for name in COMMON if name.startswith("tax")},
 }  # fmt: skip
 SERVERS = ("servers_apart", "servers_beside", "servers_in_host")
 
