@@ -21,7 +21,7 @@ project's own. On CPUs wall = CPU + off is an identity, so nothing is left if ev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -68,20 +68,19 @@ def joined_delays(by_round: Iterable[tuple[CpuStep, Use]], *, is_slowest: bool) 
     """Return by round the delay of the rank that is delayed most (`is_slowest`), or the mean over ranks."""
     rounds = [(server_delays(cpu, plain), len(cpu.seats)) for cpu, plain in by_round]
     if not is_slowest:
-        return [_mean(found.values(), max(devices, len(found))) for found, devices in rounds]
+        return [
+            Delay(*(sum(of) / max(devices, len(found)) for of in zip(*found.values(), strict=True)))
+            if found
+            else Delay(0.0, 0.0)
+            for found, devices in rounds
+        ]
     seats = {seat for found, _ in rounds for seat in found}
-    last = max(
-        seats, key=lambda seat: _bounded_delay([found[seat] for found, _ in rounds if seat in found]), default=0
-    )
+
+    def bounded_s(seat: int) -> float:
+        return min(map(fmean, zip(*(found[seat] for found, _ in rounds if seat in found), strict=True)))
+
+    last = max(seats, key=bounded_s, default=0)
     return [found.get(last, Delay(0.0, 0.0)) for found, _ in rounds]
-
-
-def _mean(found: Collection[Delay], devices: int) -> Delay:
-    return Delay(sum(one.queued_s for one in found) / devices, sum(one.ran_s for one in found) / devices)
-
-
-def _bounded_delay(found: Collection[Delay]) -> float:
-    return min(fmean(one.queued_s for one in found), fmean(one.ran_s for one in found))
 
 
 # ---------------------------------------------------------------- breakdown
@@ -99,26 +98,21 @@ _CPU = ("off", "behind_servers", "servers_ran", "behind_threads", "threads_ran",
 _RAW = (*_EXACT, *_DATA, *_CPU, "beyond", "comm")
 
 
-def split(measured: Sequence[Round], efficiency: float) -> Breakdown:
-    """Return the lost efficiency by cause. The rest of 1 - efficiency, perhaps negative, is `unexplained`."""
-    means = {name: one.mean for name, one in _estimates(measured).items()}
+def split(measured: Sequence[Round], efficiency: float) -> tuple[Breakdown, dict[str, Estimate]]:
+    """Return the lost efficiency by cause, and each cause that has a round with its 95 % interval. The rest of
+    1 - efficiency, perhaps negative, is `unexplained`."""
+    series = _series(measured)
+    found = _estimates(series)
+    means = {name: one.mean for name, one in found.items()}
     rest = 1 - efficiency - sum(means.values())
-    return Breakdown(unexplained=rest, **{cause: means.get(cause) for cause in CAUSES})
-
-
-def intervals(measured: Sequence[Round], efficiency: float) -> dict[str, Estimate]:
-    """Return each cause with its 95 % interval; causes without a round are left out."""
-    found = _estimates(measured)
-    rest = 1 - efficiency - sum(one.mean for one in found.values())
-    left = _left(measured, _series(measured))
-    return {**found, "unexplained": _rest(interval(left), rest)} if left else found
-
-
-def _rest(left: Estimate, rest: float) -> Estimate:
-    """Widened by the shift: a mere difference of logarithmic and plain means must not look significant."""
-    moved, shifted = abs(rest - left.mean), _around(left, rest)
-    low, high = shifted.low, shifted.high
-    return replace(shifted, low=None if low is None else low - moved, high=None if high is None else high + moved)
+    if by_round := _left(measured, series):
+        # Widened by the shift: a mere difference of logarithmic and plain means must not look significant.
+        left = interval(by_round)
+        moved, shifted = abs(rest - left.mean), _around(left, rest)
+        low, high = shifted.low, shifted.high
+        ends = {"low": None if low is None else low - moved, "high": None if high is None else high + moved}
+        found["unexplained"] = replace(shifted, **ends)
+    return Breakdown(unexplained=rest, **{cause: means.get(cause) for cause in CAUSES}), found
 
 
 # ---------------------------------------------------------------- single rounds
@@ -143,11 +137,10 @@ def _serving(measured: Sequence[Round]) -> dict[int, dict[str, float]]:
     known = [(one, one.uses) for one in measured if one.uses is not None and one.grown is not None]
     served = [(one, uses) for one, uses in known if uses[0].servers_s]
     delays = joined_delays((uses for _, uses in served), is_slowest=measured[0].synchronous)
-    return {one.number: _of_step(one, delay) for (one, _), delay in zip(served, delays, strict=True)}
-
-
-def _of_step(one: Round, delay: Delay) -> dict[str, float]:
-    return {"behind_servers": delay.queued_s / one.exchange_s, "servers_ran": delay.ran_s / one.exchange_s}
+    return {
+        one.number: {"behind_servers": queued_s / one.exchange_s, "servers_ran": ran_s / one.exchange_s}
+        for (one, _), (queued_s, ran_s) in zip(served, delays, strict=True)
+    }
 
 
 def told(one: Round) -> dict[str, float]:
@@ -186,10 +179,9 @@ def _beyond(one: Round, last_s: float) -> dict[str, float]:
 # ---------------------------------------------------------------- over rounds
 
 
-def _estimates(measured: Sequence[Round]) -> dict[str, Estimate]:
-    series = _series(measured)
+def _estimates(series: Mapping[str, list[float]]) -> dict[str, Estimate]:
     if "behind_threads" in series:
-        series |= _with_queue(series)
+        series = {**series, **_with_queue(series)}
     found = {name: interval(series[name]) for name in _EXACT if name in series}
     if "data" in series:
         found |= _data(series)
@@ -257,29 +249,17 @@ def _least(values: Sequence[float], most: Sequence[float]) -> Sequence[float]:
 
 
 def _around(estimate: Estimate, mean: float) -> Estimate:
-    moved = mean - estimate.mean
-    low, high = estimate.low, estimate.high
-    return replace(
-        estimate,
-        mean=mean,
-        low=None if low is None else low + moved,
-        high=None if high is None else high + moved,
-    )
+    return replace(estimate.plus(mean - estimate.mean), mean=mean)
 
 
 def _left(measured: Sequence[Round], series: Series) -> list[float]:
     """The unexplained part of each round with all values; bounds are applied as over all rounds."""
-    kept = {*_EXACT, "off", _exposed_as(series)}
+    kept = {*_EXACT, "off"}
+    if "beyond" in series:  # the bound that exposed communication takes over all rounds; none if it is 0
+        beyond = fmean(series["beyond"])
+        kept |= {"comm"} if beyond > fmean(series["comm"]) else {"beyond"} if beyond > 0 else set()
     return [
         one["lost"] - sum(value for name, value in one.items() if name in kept)
         for one in _all_told(measured)
         if {name for name in one if name != "lost"} == set(series)
     ]
-
-
-def _exposed_as(series: Series) -> str:
-    """The bound that exposed communication takes over all rounds; "" if it is 0."""
-    if "beyond" not in series:
-        return ""
-    beyond, most = fmean(series["beyond"]), fmean(series["comm"])
-    return "comm" if beyond > most else "beyond" if beyond > 0 else ""

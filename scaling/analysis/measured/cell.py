@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from scaling.analysis.measured import cpu, device_use, traffic
-from scaling.analysis.measured.cpu import CpuStep, ServerUse, cpu_step
-from scaling.analysis.measured.device_use import Clocks, DeviceUse, MachineUse, Traced, clocks
+from scaling.analysis.measured.cpu import CpuStep, cpu_step
+from scaling.analysis.measured.device_use import Clocks, clocks
 from scaling.analysis.measured.step_time import (
     NO_RESULT,
     StepTime,
@@ -29,6 +30,8 @@ from scaling.records.run import Emulation, PointRecord, RankRecord
 from scaling.records.telemetry import GpuTime
 from scaling.text import counted, several
 
+T = TypeVar("T")
+
 # ---------------------------------------------------------------- training loss
 
 
@@ -41,10 +44,9 @@ def staleness(records: Iterable[PointRecord]) -> float | None:
 
 def first_and_last_loss(records: Iterable[PointRecord]) -> tuple[float | None, float | None]:
     """Return the means over ranks and rounds of the first and the last window with a loss."""
-    ends = [found for record in _finished(records) for rank in record.ranks if (found := _ends(rank)) is not None]
-    if not ends:
-        return None, None
-    return fmean([first for first, _ in ends]), fmean([last for _, last in ends])
+    ranks = (rank for record in _finished(records) for rank in record.ranks)
+    known = [losses for rank in ranks if (losses := [w.loss for w in _windows(rank) if w.loss is not None])]
+    return (fmean(one[0] for one in known), fmean(one[-1] for one in known)) if known else (None, None)
 
 
 def trained_samples(record: PointRecord) -> int:
@@ -79,18 +81,11 @@ def _windows(rank: RankRecord) -> tuple[Window, ...]:
 
 
 def _curves(record: PointRecord) -> list[list[tuple[int, float]]]:
-    totals = _totals(record)
-    return [_curve(rank, totals) for rank in record.ranks]
-
-
-def _totals(record: PointRecord) -> list[int]:
-    same = zip(*map(_windows, record.ranks), strict=False)
-    return list(accumulate(sum(w.samples + w.uncounted_samples for w in windows) for windows in same))
-
-
-def _curve(rank: RankRecord, totals: Sequence[int]) -> list[tuple[int, float]]:
-    both = zip(totals, _windows(rank), strict=False)
-    return [(total, window.loss) for total, window in both if window.loss is not None]
+    """By rank, the samples of all ranks and its loss at each window's end."""
+    ranks = list(map(_windows, record.ranks))
+    same = zip(*ranks, strict=False)
+    totals = list(accumulate(sum(w.samples + w.uncounted_samples for w in windows) for windows in same))
+    return [[(total, w.loss) for total, w in zip(totals, of, strict=False) if w.loss is not None] for of in ranks]
 
 
 def _at(curve: Sequence[tuple[int, float]], count: int) -> float | None:
@@ -100,11 +95,6 @@ def _at(curve: Sequence[tuple[int, float]], count: int) -> float | None:
         if before < count <= after:
             return high + (low - high) * (count - before) / (after - before)
     return None
-
-
-def _ends(rank: RankRecord) -> tuple[float, float] | None:
-    losses = [window.loss for window in _windows(rank) if window.loss is not None]
-    return (losses[0], losses[-1]) if losses else None
 
 
 # ---------------------------------------------------------------- stalls
@@ -201,21 +191,9 @@ def _stood_still(stall: Stall) -> str:
 STILL_CACHED = 0.01
 
 
-class Fed(NamedTuple):
-    waited_s: float | None
-    fed_by: str
-    read_from: str
-    notes: tuple[str, ...]
-
-
-def fed(records: Sequence[PointRecord]) -> Fed:
-    return Fed(waited_s(records), fed_by(records), read_from(records), tuple(feed_notes(records)))
-
-
 def waited_s(records: Iterable[PointRecord]) -> float | None:
     """Return mean seconds of a step in which a rank was blocked in its feed; None if unknown."""
-    finished = (record for record in records if isinstance(record.outcome, Finished))
-    windows = [window for record in finished for rank in record.ranks for window in rank.windows]
+    windows = [window for record in _finished(records) for rank in record.ranks for window in rank.windows]
     told = [(window.waited_s, window.steps) for window in windows if window.waited_s is not None]
     steps = sum(count for _, count in told)
     return sum(seconds for seconds, _ in told) / steps if steps else None
@@ -223,12 +201,12 @@ def waited_s(records: Iterable[PointRecord]) -> float | None:
 
 def fed_by(records: Iterable[PointRecord]) -> str:
     """Return the native feeds, such as `DataLoader, 2 processes a rank; Pillow ...`; "" for the reference feed."""
-    return " or ".join(dict.fromkeys(ready.fed_by for ready in _ready(records) if ready.fed_by))
+    return " or ".join(dict.fromkeys(ready.fed_by for ready in ready_of(records) if ready.fed_by))
 
 
 def read_from(records: Iterable[PointRecord]) -> str:
     """Return `page cache` or `disk`; "" for data in memory."""
-    return " or ".join(dict.fromkeys(ready.read_from for ready in _ready(records) if ready.read_from))
+    return " or ".join(dict.fromkeys(ready.read_from for ready in ready_of(records) if ready.read_from))
 
 
 def feed_notes(records: Sequence[PointRecord]) -> Iterator[str]:
@@ -242,14 +220,14 @@ def feed_notes(records: Sequence[PointRecord]) -> Iterator[str]:
 
 
 def _kept(records: Iterable[PointRecord]) -> str:
-    known = [ready.cached_fraction for ready in _ready(records) if ready.read_from == "disk"]
+    known = [ready.cached_fraction for ready in ready_of(records) if ready.read_from == "disk"]
     if not known or None in known:
         return "; this user cannot see whether all of them were"
     most = max(part for part in known if part is not None)
     return f"; up to {100 * most:.0f} % stayed there" if most > STILL_CACHED else ""
 
 
-def _ready(records: Iterable[PointRecord]) -> Iterator[Ready]:
+def ready_of(records: Iterable[PointRecord]) -> Iterator[Ready]:
     return (rank.ready for record in records for rank in record.ranks if rank.ready)
 
 
@@ -312,7 +290,7 @@ def _unchanged(record: PointRecord) -> Iterator[str]:
 def _clock(rank: RankRecord) -> Iterator[str]:
     if len(rank.windows) < 2:
         return
-    first, last = min(rank.windows, key=_end_s), max(rank.windows, key=_end_s)
+    first, last = (of(rank.windows, key=attrgetter("end_s")) for of in (min, max))
     steady_s, wall_s = last.end_s - first.end_s, last.end_unix_s - first.end_unix_s
     if steady_s > CLOCK_SPAN_S and abs(wall_s - steady_s) > TOLERANCE * steady_s:
         yield (
@@ -332,10 +310,6 @@ def _device_clock(rank: RankRecord) -> Iterator[str]:
         )
 
 
-def _end_s(window: Window) -> float:
-    return window.end_s
-
-
 def superlinear(efficiency: Estimate | None) -> bool:
     """Return whether an efficiency is over 102 %, and its interval over 100 % if it has one."""
     return efficiency is not None and efficiency.mean > SUPERLINEAR and (efficiency.low or efficiency.mean) > 1
@@ -347,6 +321,11 @@ def oversubscribed(records: Sequence[PointRecord]) -> bool:
 
 
 # ---------------------------------------------------------------- cell
+
+
+def by_round(records: Iterable[PointRecord], of: Callable[[PointRecord], T | None]) -> dict[int, T]:
+    """Return the known values of the records by round."""
+    return {record.point.round: value for record in records if (value := of(record)) is not None}
 
 
 class Cell:
@@ -376,8 +355,7 @@ class Cell:
     @cached_property
     def times(self) -> dict[int, StepTime]:
         """Step time by round, of the finished records."""
-        found = ((record.point.round, step_time(record)) for record in self.records)
-        return {number: time for number, time in found if time is not None}
+        return by_round(self.records, step_time)
 
     @cached_property
     def at_first(self) -> tuple[tuple[int, StepTime], ...]:
@@ -388,26 +366,22 @@ class Cell:
     @cached_property
     def cpu(self) -> dict[int, CpuStep]:
         """CPU time of a step by round, if known."""
-        found = ((record.point.round, cpu_step(record)) for record in self.records)
-        return {number: cpu for number, cpu in found if cpu is not None}
+        return by_round(self.records, cpu_step)
 
     @cached_property
     def unsynced(self) -> dict[int, float]:
         """Seconds of a step in the wrapper without an exchange, by round."""
-        found = ((record.point.round, unsynced_s(record)) for record in self.records)
-        return {number: step_s for number, step_s in found if step_s is not None}
+        return by_round(self.records, unsynced_s)
 
     @cached_property
     def script_late(self) -> dict[int, tuple[float, float]]:
         """By round, how late the slowest and the mean rank of a script are (step_time.script_late_s)."""
-        found = ((record.point.round, script_late_s(record)) for record in self.records)
-        return {number: late for number, late in found if late is not None}
+        return by_round(self.records, script_late_s)
 
     @cached_property
     def comm_beside(self) -> dict[int, float]:
         """Seconds of one exchange while the devices compute, by round."""
-        found = ((record.point.round, beside_s(record)) for record in self.records)
-        return {number: step_s for number, step_s in found if step_s is not None}
+        return by_round(self.records, beside_s)
 
     @cached_property
     def seats(self) -> frozenset[int]:
@@ -465,13 +439,8 @@ class Cell:
         return tuple((record.point.round, text) for record in self.records for text in audit(record))
 
     @cached_property
-    def fed(self) -> Fed:
-        return fed(self.records)
-
-    @cached_property
-    def machine_energy(self) -> MachineUse | None:
-        """Energy of its machines' processors and memory."""
-        return device_use.machine_use(self.records, self.times)
+    def feed_notes(self) -> tuple[str, ...]:
+        return tuple(feed_notes(self.records))
 
     @cached_property
     def clocks(self) -> Clocks | None:
@@ -484,47 +453,19 @@ class Cell:
 
     @cached_property
     def devices(self) -> frozenset[str]:
-        ranks = (rank for record in self.records for rank in record.ranks)
-        return frozenset(rank.ready.device_name for rank in ranks if rank.ready)
+        """Devices by the names of the frameworks."""
+        return frozenset(ready.device_name for ready in ready_of(self.records))
 
     @cached_property
     def nodes(self) -> int:
         """The most hosts with devices in a round."""
         return max(1, *(record.nodes for record in self.records))
 
-    @cached_property
-    def server_use(self) -> tuple[ServerUse, ...]:
-        return cpu.server_use(self.records)
-
     @property
     def emulation(self) -> Emulation | None:
         """Quality of the emulation; None for real devices or if unknown."""
         found = next((record.emulation for record in self.records if record.emulation), None)
         return found and found.of(self.point)
-
-    @cached_property
-    def machine_cpu_percent(self) -> float | None:
-        """CPU use of all cores of the emulating machine; None for real devices."""
-        return cpu.of_machine(self.records)
-
-    @cached_property
-    def _ready(self) -> tuple[Ready, ...]:
-        return tuple(rank.ready for record in self.records for rank in record.ranks if rank.ready)
-
-    @cached_property
-    def operations_per_sample(self) -> int:
-        """Floating-point operations of both passes; 0 if unknown."""
-        return max((each.operations_per_sample for each in self._ready), default=0)
-
-    @cached_property
-    def device_names(self) -> frozenset[str]:
-        """Devices by the names of the frameworks."""
-        return frozenset(each.device_name for each in self._ready)
-
-    @cached_property
-    def device_use(self) -> DeviceUse | None:
-        """Clocks, power and memory of its GPUs; None without readings."""
-        return device_use.of(self.records)
 
     @cached_property
     def nccl(self) -> NcclChoice | None:
@@ -544,23 +485,9 @@ class Cell:
         return traffic.paths(self.records)
 
     @cached_property
-    def traced(self) -> Traced | None:
-        """Its profiled steps; None without any."""
-        return device_use.traced(self.records)
-
-    @cached_property
     def gpu_times(self) -> tuple[GpuTime, ...]:
         """GPU times of the profiled steps, by rank."""
         return device_use.gpu_times(self.records)
-
-    @cached_property
-    def staleness(self) -> float | None:
-        """Mean staleness of its parameters; None in synchronous modes."""
-        return staleness(self.records)
-
-    @cached_property
-    def first_and_last_loss(self) -> tuple[float | None, float | None]:
-        return first_and_last_loss(self.records)
 
     @cached_property
     def fewest_samples(self) -> int | None:

@@ -9,7 +9,7 @@ from math import exp, log
 from statistics import fmean
 from typing import Any
 
-from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.cell import Cell, by_round, cells
 from scaling.analysis.measured.cpu import CpuStep, Use, mean_of
 from scaling.analysis.measured.step_time import Blocks, StepTime, by_rate, harmonic, lock_step, step_time
 from scaling.analysis.statistics.intervals import Layout, additive
@@ -41,25 +41,26 @@ class AloneTime(Record, frozen=True, kw_only=True):
     seats_measured: int
 
 
+def by_seat(times: Mapping[int, StepTime]) -> dict[str, dict[int, float]]:
+    """Return logarithms of step times by seat and round."""
+    found: dict[str, dict[int, float]] = {}
+    for number, time in sorted(times.items()):
+        for seat, one in sorted(time.seats.items()):
+            found.setdefault(str(seat), {})[number] = log(one.step_s)
+    return found
+
+
 class Alone:
     """Plain loops alone of one framework, work and kind of device; at least one record."""
 
     def __init__(self, records: Sequence[PointRecord]) -> None:
         self.records = records
-        by_cell: dict[str, list[PointRecord]] = {}
-        for record in records:
-            by_cell.setdefault(record.point.cell, []).append(record)
-        self.cells = [Cell(found) for found in by_cell.values()]
+        self.cells = cells(records)
         self._found: dict[tuple[frozenset[int], int], dict[int, AloneTime]] = {}
 
     @cached_property
     def whole(self) -> Cell:
         return Cell(self.records)
-
-    @cached_property
-    def first_cause(self) -> str:
-        failed = {r.point.round: r.outcome.cause for r in self.records if isinstance(r.outcome, Failed)}
-        return failed[min(failed)] if failed else ""
 
     def seats(self, world_size: int) -> frozenset[int]:
         """Return the seats measured at this world size, or else at any."""
@@ -76,12 +77,8 @@ class Alone:
 
     def by_seat(self, seats: Collection[int], world_size: int) -> dict[str, dict[int, float]]:
         """Return logarithms of the measured step times, by seat and round."""
-        found: dict[str, dict[int, float]] = {}
-        for number, time in self._sources(seats, world_size).items():
-            for seat, one in sorted(time.seats.items()):
-                if seat in seats:
-                    found.setdefault(str(seat), {})[number] = log(one.step_s)
-        return found
+        found = by_seat(self._sources(seats, world_size))
+        return {seat: of for seat, of in found.items() if int(seat) in seats}
 
     def _by_nearness(self, world_size: int) -> list[Cell]:
         """This world size first, then the widest; `solo` last."""
@@ -103,9 +100,6 @@ class Alone:
                         found.setdefault(number, time)
         return dict(sorted(found.items()))
 
-    def _cpu(self, number: int, time: StepTime) -> CpuStep | None:
-        return next((cell.cpu.get(number) for cell in self.cells if cell.times.get(number) is time), None)
-
     def _times(self, seats: frozenset[int], world_size: int) -> dict[int, AloneTime]:
         sources = self._sources(seats, world_size)
         if not sources:
@@ -113,33 +107,24 @@ class Alone:
         layout: Layout = self.by_seat(seats, world_size)
         if not layout:  # another seat represents these
             layout = {"": {number: log(time.harmonic_s) for number, time in sources.items()}}
-        fit = additive(layout)
-        return {
-            number: _alone(number, time, layout, fit.columns, fit.rows, self._cpu(number, time))
-            for number, time in sources.items()
-            if number in fit.rows
-        }
-
-
-def _alone(
-    number: int,
-    time: StepTime,
-    layout: Layout,
-    columns: Mapping[str, float],
-    rows: Mapping[int, float],
-    cpu: CpuStep | None,
-) -> AloneTime:
-    filled = {seat: exp(column.get(number, columns[seat] + rows[number])) for seat, column in layout.items()}
-    known = {int(seat): value for seat, value in filled.items() if seat}
-    return AloneTime(
-        harmonic_s=harmonic(filled.values()),
-        mean_s=fmean(filled.values()),
-        seats=known,
-        blocks=_blocks(time, columns) if known else time.blocks,
-        epoch=time.epoch,
-        use=_use(cpu, known),
-        seats_measured=max(1, len(known.keys() & time.seats.keys())),
-    )
+        columns, rows = additive(layout)
+        found = {}
+        for number, time in sources.items():
+            if number not in rows:
+                continue
+            filled = {seat: exp(of.get(number, columns[seat] + rows[number])) for seat, of in layout.items()}
+            known = {int(seat): value for seat, value in filled.items() if seat}
+            cpu = next((cell.cpu.get(number) for cell in self.cells if cell.times.get(number) is time), None)
+            found[number] = AloneTime(
+                harmonic_s=harmonic(filled.values()),
+                mean_s=fmean(filled.values()),
+                seats=known,
+                blocks=_blocks(time, columns) if known else time.blocks,
+                epoch=time.epoch,
+                use=_use(cpu, known),
+                seats_measured=max(1, len(known.keys() & time.seats.keys())),
+            )
+        return found
 
 
 def _blocks(time: StepTime, columns: Mapping[str, float]) -> Blocks:
@@ -190,19 +175,13 @@ class Control(Cell):
 
     def __init__(self, records: Sequence[PointRecord]) -> None:
         super().__init__(list({record.point.round: record for record in records}.values()))
-        self._all = records
+        self.all_records = records
 
     @cached_property
     def times(self) -> dict[int, StepTime]:
         """Step time by round; plain loops at once are timed in lock step."""
         timed = lock_step if self.point.kind in BESIDE else step_time
-        found = ((record.point.round, timed(record)) for record in self._all)
-        return {number: time for number, time in found if time is not None}
-
-    @cached_property
-    def first_cause(self) -> str:
-        failed = {r.point.round: r.outcome.cause for r in self._all if isinstance(r.outcome, Failed)}
-        return failed[min(failed)] if failed else ""
+        return by_round(self.all_records, timed)
 
 
 class Controls:
@@ -228,8 +207,7 @@ class Controls:
         return key
 
     def _sorted(self, key: Key) -> list[PointRecord]:
-        by_point = sorted(self._records[key].items(), key=lambda item: (item[1].point.round, item[0]))
-        return [record for _, record in by_point]
+        return sorted(self._records[key].values(), key=lambda one: (one.point.round, one.point.key))
 
     def _found(self, key: Key) -> Control | None:
         if key not in self._control and key in self._records:
@@ -272,14 +250,6 @@ class Controls:
             return {}
         size = cell.point.world_size
         return alone.times(cell.seats or alone.seats(size), size)
-
-    def by_seat(self, cell: Cell, batch_size: int) -> Mapping[str, Mapping[int, float]]:
-        """Return logarithms of the step times alone of a cell's devices, by seat and round."""
-        alone = self.alone(cell.point, batch_size)
-        if alone is None:
-            return {}
-        size = cell.point.world_size
-        return alone.by_seat(cell.seats or alone.seats(size), size)
 
     def together(self, point: Point) -> Control | None:
         """Return the plain loops on all devices at once, at the point's batch per device."""
@@ -326,35 +296,37 @@ class Controls:
             "feed": {_beside_key("feed", point, plain, size) for size in (1, point.world_size)},
         }
 
+    def of_key(self, key: Key) -> Alone | Control | None:
+        """Return a control; it is another object after a new record of its key."""
+        return self._plain_loops(key) if key[0] == "solo" else self._found(key)
+
     def cells_behind(self, point: Point, kinds: Iterable[Kind] = ("solo", "together")) -> list[Cell]:
         """Return the controls of these kinds behind a row."""
-        found = self.keys_behind(point)
-        return [cell for kind in kinds for key in sorted(found[kind]) for cell in self._cells(key)]
+        behind = self.keys_behind(point)
+        found = [self.of_key(key) for kind in kinds for key in sorted(behind[kind])]
+        return [cell for one in found if one for cell in (one.cells if isinstance(one, Alone) else (one,))]
 
     def by_kind_behind(self, point: Point) -> Mapping[Kind, list[Cell]]:
         """Return the controls behind a row's efficiency and losses, by kind."""
         found: dict[Kind, list[Cell]] = {}
-        for kind, keys in self.keys_behind(point).items():
-            for key in sorted(keys):
-                for cell in self._cells(key):
-                    named = cell.point.kind if kind == "solo" else kind
-                    found.setdefault(named, []).append(cell)
+        for kind in self.keys_behind(point):
+            for cell in self.cells_behind(point, (kind,)):
+                found.setdefault(cell.point.kind if kind == "solo" else kind, []).append(cell)
         return found
-
-    def _cells(self, key: Key) -> Sequence[Cell]:
-        if key[0] == "solo":
-            alone = self._plain_loops(key)
-            return alone.cells if alone else ()
-        control = self._found(key)
-        return (control,) if control else ()
 
     def why_missing(self, kind: Kind, point: Point, batch_size: int) -> str:
         """Return the first failure's cause of the control that `point` lacks; empty if not tried."""
         if kind in ("solo", "each"):
             alone = self.alone(point, batch_size)
-            return alone.first_cause if alone else ""
-        tried = [self._found(key) for key in sorted(self.keys_behind(point)[kind])]
-        return next((one.first_cause for one in tried if one and one.first_cause), "")
+            tried = [alone.records] if alone else []
+        else:
+            found = map(self._found, sorted(self.keys_behind(point)[kind]))
+            tried = [one.all_records for one in found if one]
+        for records in tried:
+            failed = {r.point.round: r.outcome.cause for r in records if isinstance(r.outcome, Failed)}
+            if failed:
+                return failed[min(failed)]
+        return ""
 
 
 # ---------------------------------------------------------------- less work
@@ -369,13 +341,8 @@ LEAST_PART, LEAST_PART_OF_ONE = 0.85, 0.65
 LEAST_BUSY = 0.2
 
 
-def find_less_work(cell: Cell, controls: Controls) -> bool:
-    """Compare a cell with its plain loops and store the finding; return whether it changed."""
-    before, cell.less_work = cell.less_work, _said(cell, controls)
-    return bool(before) != bool(cell.less_work)
-
-
-def _said(cell: Cell, controls: Controls) -> str:
+def less_work(cell: Cell, controls: Controls) -> str:
+    """Compare a cell with its plain loops; return how it does less, "" if it does not."""
     on_cpu = cell.point.hardware.device == "cpu"
     alone = controls.baseline(cell.point)
     if not cell.updates_all or alone is None or alone.whole.throttle_reasons:

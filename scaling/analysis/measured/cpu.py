@@ -121,7 +121,8 @@ def cpu_step(record: PointRecord) -> CpuStep | None:
         return None
     seats = {rank.launch_rank: _use(rank.telemetry, _Span.of(rank), rank.threads) for rank in ranks}
     known = {seat: use for seat, use in seats.items() if use is not None}
-    helpers = _helpers(record, ranks)
+    span, threads = _mean_span(ranks), ranks[0].threads
+    helpers = [_use(one.telemetry, span, threads) for one in record.helpers if one.name.startswith(COMPUTING)]
     if len(known) < len(seats) or None in helpers:
         return None
     computing = [*known.values(), *(use for use in helpers if use is not None)]
@@ -129,9 +130,12 @@ def cpu_step(record: PointRecord) -> CpuStep | None:
     return CpuStep(
         seats=known,
         mean=mean_of(computing, devices),
-        is_spare=any(_is_spare(rank, record) for rank in ranks),
+        is_spare=any(len(rank.cpus) > rank.threads * _driven(rank, record) for rank in ranks),
         servers_s=_servers(record, ranks),
-        sharing=_sharing(record),
+        sharing={
+            host: tuple(rank.launch_rank for rank in record.ranks if rank.host == host)
+            for host in dict.fromkeys(rank.host for rank in record.ranks)
+        },
     )
 
 
@@ -211,24 +215,11 @@ def _use(telemetry: Telemetry, span: _Span, cores: int) -> Use | None:
     return None if percent is None else Use(run_s=percent / 100 * span.step_s / cores)
 
 
-def _helpers(record: PointRecord, ranks: list[RankRecord]) -> list[Use | None]:
-    span = _mean_span(ranks)
-    return [
-        _use(helper.telemetry, span, ranks[0].threads)
-        for helper in record.helpers
-        if helper.name.startswith(COMPUTING)
-    ]
-
-
 def _mean_span(ranks: Iterable[RankRecord]) -> _Span:
     spans = [_Span.of(rank) for rank in ranks]
     counted = [rank.telemetry.cpu.steps for rank in ranks if rank.telemetry.cpu is not None]
     steps = fmean(counted) if counted else fmean(span.steps for span in spans)
     return _Span(steps, fmean(span.step_s for span in spans))
-
-
-def _is_spare(rank: RankRecord, record: PointRecord) -> bool:
-    return len(rank.cpus) > rank.threads * _driven(rank, record)
 
 
 # ---------------------------------------------------------------- servers
@@ -239,20 +230,9 @@ def _servers(record: PointRecord, ranks: list[RankRecord]) -> dict[str, float]:
     span, training = _mean_span(ranks), set(record.hosts) | {rank.host for rank in ranks}
     found: dict[str, float] = {}
     for helper in record.helpers:
-        if _is_server(helper) and helper.host in training:
+        if helper.name.startswith(SERVER) and helper.host in training:
             use = _use(helper.telemetry, span, 1)
             found[helper.host] = found.get(helper.host, 0.0) + (use.run_s if use else 0.0)
-    return found
-
-
-def _is_server(helper: HelperRecord) -> bool:
-    return helper.name.startswith(SERVER)
-
-
-def _sharing(record: PointRecord) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
-    for rank in record.ranks:
-        found[rank.host] = (*found.get(rank.host, ()), rank.launch_rank)
     return found
 
 
@@ -305,7 +285,8 @@ def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
             f"{percent(one.kernel, 1)} {one.of_step}{part}; {MALLOC}"
         )
     large = [one for one in told if one.kernel > LARGE and not one.is_faulting]
-    if large and _is_plain(records[0]):
+    point = records[0].point
+    if large and point.hardware.device == "cpu" and own_name(point.strategy).endswith(":plain"):
         one, whose = _worst(large, told)
         yield (
             f"kernel: {whose}{percent(one.kernel, 1)} {one.of_step} is kernel time; {one.faults / one.steps:,.0f} "
@@ -314,22 +295,21 @@ def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
         )
 
 
-class _HeldUp(NamedTuple):
-    throttled: int
-    periods: int
-    seconds: float
-    cores_s: float
-
-
 def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
-    by_host: dict[str, list[_HeldUp]] = {}
+    by_host: dict[str, list[tuple[float, float, float, float]]] = {}
     for record in records:
         for host in dict.fromkeys(rank.host for rank in record.ranks):
-            by_host.setdefault(host, []).append(_held_up([rank for rank in record.ranks if rank.host == host]))
-    sums = {host: _HeldUp(*map(sum, zip(*found, strict=True))) for host, found in by_host.items()}
-    host = max(sums, key=lambda name: sums[name].throttled, default="")
-    if host and sums[host].throttled > LEAST * sums[host].periods:
-        throttled, periods, seconds, cores_s = sums[host]
+            known = [(rank.threads, rank.telemetry.cpu) for rank in record.ranks if rank.host == host]
+            cpus = [(threads, cpu) for threads, cpu in known if cpu is not None]
+            # Ranks of one cgroup read the same counts, so those of one rank are used.
+            if worst := max((cpu for _, cpu in cpus), key=lambda cpu: cpu.throttled_periods, default=None):
+                cores_s = sum(threads * cpu.wall_s for threads, cpu in cpus)
+                counts = (worst.throttled_periods, worst.periods, worst.throttled_s, cores_s)
+                by_host.setdefault(host, []).append(counts)
+    sums = {host: tuple(map(sum, zip(*found, strict=True))) for host, found in by_host.items()}
+    host = max(sums, key=lambda name: sums[name][0], default="")
+    throttled, periods, seconds, cores_s = sums.get(host, (0, 0, 0.0, 0.0))
+    if throttled > LEAST * periods:
         yield (
             f"throttled by the CPU quota of its cgroup on {host}: in {throttled} of {periods} periods, "
             f"{percent(seconds / cores_s, 1)} of its cores' time; raise the quota (docker --cpus, Kubernetes "
@@ -337,25 +317,11 @@ def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
         )
 
 
-def _held_up(ranks: Sequence[RankRecord]) -> _HeldUp:
-    """Ranks of one cgroup read the same counts, so those of one rank are used."""
-    known = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
-    worst = max((cpu for _, cpu in known), key=lambda cpu: cpu.throttled_periods, default=None)
-    if worst is None:
-        return _HeldUp(0, 0, 0.0, 0.0)
-    cores_s = sum(threads * cpu.wall_s for threads, cpu in known)
-    return _HeldUp(worst.throttled_periods, worst.periods, worst.throttled_s, cores_s)
-
-
 def _worst(found: Sequence[_Asked], told: Sequence[_Asked]) -> tuple[_Asked, str]:
     if len(found) == len(told):
         return _sum(found), ""
     worst = max(found, key=lambda one: one.kernel)
     return worst, f"{worst.name} ({len(found)} of {len(told)} processes): "
-
-
-def _is_plain(record: PointRecord) -> bool:
-    return record.point.hardware.device == "cpu" and own_name(record.point.strategy).endswith(":plain")
 
 
 # ---------------------------------------------------------------- single processes

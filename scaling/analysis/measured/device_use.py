@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from scaling.analysis.measured.step_time import StepTime, step_time
 from scaling.records.events import Finished
 from scaling.records.point import Record
-from scaling.records.run import PointRecord, RankRecord
+from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import POWER_CAP, GpuTime, MachineEnergy, Sample, Telemetry
 from scaling.text import percent
 
@@ -37,8 +37,7 @@ def machine_use(records: Iterable[PointRecord], times: Mapping[int, StepTime]) -
     powers, energies, unreadable = [], [], ""
     for record in records:
         time = times.get(record.point.round)
-        found = _by_host(record) if time is not None and _is_alone(record) else {}
-        if time is None or not found.keys() >= _hosts(record):
+        if time is None or not (found := _by_host(record)):
             continue
         unreadable = unreadable or next((one.unreadable for one in found.values() if one.unreadable), "")
         watts = [one.joules / one.seconds for one in found.values() if one.joules and one.seconds > 0]
@@ -50,23 +49,15 @@ def machine_use(records: Iterable[PointRecord], times: Mapping[int, StepTime]) -
     return MachineUse(unreadable=unreadable) if unreadable else None
 
 
-def _is_alone(record: PointRecord) -> bool:
-    """Whether nothing else used the machines; emulated devices sleep and use nothing."""
-    disturbed = any(warning.kind == "foreign-load" for warning in record.warnings)
-    return not (record.oversubscribed or disturbed or record.point.hardware.device == "emulated")
-
-
 def _by_host(record: PointRecord) -> dict[str, MachineEnergy]:
-    return {host: told.machine_energy for host, told in _domains(record) if told.machine_energy is not None}
-
-
-def _hosts(record: PointRecord) -> set[str]:
-    return {*record.hosts, *(host for host, _ in _domains(record))}
-
-
-def _domains(record: PointRecord) -> Iterator[tuple[str, Telemetry]]:
-    yield from ((helper.host, helper.telemetry) for helper in record.helpers)
-    yield from ((rank.host, rank.telemetry) for rank in record.ranks)
+    """The counters of all its hosts; {} if one has none, or something else used the machines."""
+    disturbed = any(warning.kind == "foreign-load" for warning in record.warnings)
+    # Emulated devices sleep and use nothing.
+    if record.oversubscribed or disturbed or record.point.hardware.device == "emulated":
+        return {}
+    children: tuple[HelperRecord | RankRecord, ...] = (*record.helpers, *record.ranks)
+    found = {one.host: energy for one in children if (energy := one.telemetry.machine_energy) is not None}
+    return found if found.keys() >= {*record.hosts, *(one.host for one in children)} else {}
 
 
 # ---------------------------------------------------------------- clocks
@@ -97,16 +88,21 @@ class Clocks(Record, frozen=True, kw_only=True):
 
 def clocks(records: Sequence[PointRecord]) -> Clocks | None:
     """Return the clocks of these records' GPUs; None without readings."""
-    read = [one for record in records for one in _telemetry(record)]
+    read = [told for record in records for _, told in _children(record)]  # helpers may compute
     samples = [sample for telemetry in read for sample in telemetry.samples]
     if not samples:
         return None
     busy = [sample for sample in samples if sample.utilisation_percent != 0]
     known = [clock_mhz for sample in samples if (clock_mhz := at_work_mhz(sample)) is not None]
-    parts = [part for telemetry in read for part in _of_max(telemetry)]
+    parts = [
+        clock_mhz / one.max_sm_clock_mhz
+        for one in read
+        for sample in one.samples
+        if one.max_sm_clock_mhz and (clock_mhz := at_work_mhz(sample)) is not None
+    ]
     return Clocks(
-        sm_mhz=fmean(known) if known else None,
-        of_max=fmean(parts) if parts else None,
+        sm_mhz=_mean(known),
+        of_max=_mean(parts),
         power_limited=fmean(POWER_CAP in sample.throttle for sample in busy or samples),
         throttled=tuple(throttled(samples)),
     )
@@ -151,20 +147,6 @@ def difference(found: Clocks) -> str:
     return f"{describe(found)}; the clock is {apart} {which} its baseline's{flattered}"
 
 
-def _telemetry(record: PointRecord) -> Iterator[Telemetry]:
-    """Helpers are included, because they may compute."""
-    yield from (child.telemetry for child in record.ranks)
-    yield from (child.telemetry for child in record.helpers)
-
-
-def _of_max(telemetry: Telemetry) -> Iterator[float]:
-    most_mhz = telemetry.max_sm_clock_mhz
-    for sample in telemetry.samples:
-        clock_mhz = at_work_mhz(sample)
-        if most_mhz and clock_mhz is not None:
-            yield clock_mhz / most_mhz
-
-
 # ---------------------------------------------------------------- device use
 
 
@@ -206,14 +188,17 @@ def of(records: Sequence[PointRecord]) -> DeviceUse | None:
     if not by_device:
         return None
     clocks = _means(by_device.values(), at_work_mhz)
-    highest = [clock_mhz for found in by_device.values() for sample in found if (clock_mhz := at_work_mhz(sample))]
+    own = [rank.result.peak_memory_bytes for record in well for rank in record.ranks if rank.result]
+    samples = [sample for found in by_device.values() for sample in found]
+    seen = [sample.memory_used_bytes for sample in samples if sample.memory_used_bytes]
+    highest = [clock_mhz for sample in samples if (clock_mhz := at_work_mhz(sample))]
     return DeviceUse(
         sm_clock_mhz=_mean(clocks),
         slowest_sm_clock_mhz=min(clocks, default=None),
         max_sm_clock_mhz=max(highest, default=None),
         power_w=_mean(_means(by_device.values(), lambda sample: sample.power_w)),
         utilisation_percent=_mean(_means(by_device.values(), lambda sample: sample.utilisation_percent)),
-        peak_memory_bytes=_peak_memory_bytes(well, by_device.values()),
+        peak_memory_bytes=max(own, default=0) or max(seen, default=None),
         samples_per_j=_mean([found for record in well if (found := _samples_per_j(record)) is not None]),
         energy_is_integral=any(told.energy_is_integral for record in well for _, told in _children(record)),
     )
@@ -233,12 +218,6 @@ def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def _peak_memory_bytes(records: Iterable[PointRecord], devices: Iterable[Sequence[Sample]]) -> int | None:
-    own = [rank.result.peak_memory_bytes for record in records for rank in record.ranks if rank.result]
-    seen = [sample.memory_used_bytes for found in devices for sample in found if sample.memory_used_bytes]
-    return max(own, default=0) or max(seen, default=None)
-
-
 def _samples_per_j(record: PointRecord) -> float | None:
     """Counts all samples trained while energy was counted, the uncounted step included."""
     told = [(child, telemetry) for child, telemetry in _children(record) if telemetry.energy_j is not None]
@@ -251,11 +230,8 @@ def _samples_per_j(record: PointRecord) -> float | None:
         energy_j[name] = max(energy_j[name], telemetry.energy_j or 0.0)
     if devices != record.point.world_size or sum(energy_j.values()) <= 0:
         return None
-    return sum(map(_fed, record.ranks)) / sum(energy_j.values())
-
-
-def _fed(rank: RankRecord) -> int:
-    return sum(window.samples + window.uncounted_samples for window in (*rank.windows, *rank.disturbed))
+    windows = [window for rank in record.ranks for window in (*rank.windows, *rank.disturbed)]
+    return sum(window.samples + window.uncounted_samples for window in windows) / sum(energy_j.values())
 
 
 # ---------------------------------------------------------------- traced steps
@@ -321,15 +297,13 @@ def traced(records: Iterable[PointRecord]) -> Traced | None:
     for record in records:
         if not any(rank.traced for rank in record.ranks):  # a run without --trace
             continue
-        of_windows, untraced = step_time(_of_traced(record)), step_time(record)
+        ranks = tuple(replace(rank, windows=rank.traced) for rank in record.ranks)
+        of_windows, untraced = step_time(replace(record, ranks=ranks)), step_time(record)
         if untraced is not None:
             step_s = of_windows.step_s if of_windows else None
-            return Traced(step_s=step_s, untraced_s=untraced.step_s, files=_patterns(record.ranks))
+            names = (f"{name.rpartition(f'.{one.rank}.')[0]}.*" for one in ranks for name in one.traces)
+            return Traced(step_s=step_s, untraced_s=untraced.step_s, files=tuple(dict.fromkeys(names)))
     return None
-
-
-def _of_traced(record: PointRecord) -> PointRecord:
-    return replace(record, ranks=tuple(replace(rank, windows=rank.traced) for rank in record.ranks))
 
 
 def gpu_times(records: Iterable[PointRecord]) -> tuple[GpuTime, ...]:
@@ -341,11 +315,6 @@ def gpu_times(records: Iterable[PointRecord]) -> tuple[GpuTime, ...]:
     return ()
 
 
-def _patterns(ranks: Sequence[RankRecord]) -> tuple[str, ...]:
-    names = (f"{name.rpartition(f'.{rank.rank}.')[0]}.*" for rank in ranks for name in rank.traces)
-    return tuple(dict.fromkeys(names))
-
-
 # ---------------------------------------------------------------- on the GPU
 
 
@@ -354,33 +323,28 @@ def split(ranks: Sequence[GpuTime], alone: Sequence[GpuTime]) -> GpuSplit | None
     if not ranks:
         return None
     waiting_s = _waiting(ranks)
-    exposed_s = fmean(one.exposed_s / one.steps for one in ranks)
+    compute_s, idle_s, exposed_s = _steps_s(ranks)
     whole = GpuSplit(
-        compute_s=fmean(one.compute_s / one.steps for one in ranks),
-        slowed_s=None,
-        other_s=None,
-        transfer_s=exposed_s - (waiting_s or 0.0),
-        waiting_s=waiting_s,
-        idle_s=fmean(one.idle_s / one.steps for one in ranks),
-        host_s=None,
-    )
-    return _against(whole, ranks, alone) if alone else whole
-
-
-def _against(whole: GpuSplit, ranks: Sequence[GpuTime], alone: Sequence[GpuTime]) -> GpuSplit:
-    compute_s = fmean(one.compute_s / one.steps for one in alone)
-    idle_s = fmean(one.idle_s / one.steps for one in alone)
+        compute_s=compute_s, slowed_s=None, other_s=None, transfer_s=exposed_s - (waiting_s or 0.0),
+        waiting_s=waiting_s, idle_s=idle_s, host_s=None,
+    )  # fmt: skip
+    if not alone:
+        return whole
     # Pair the same devices if each has a trace of the plain loop.
     pairs = zip(ranks, alone if len(alone) == len(ranks) else [alone[0]] * len(ranks), strict=True)
     slowed_s = fmean(_slowed(beside, by_itself) for beside, by_itself in pairs)
+    alone_s, idle_alone_s, _ = _steps_s(alone)
+    other_s, host_s = compute_s - alone_s - slowed_s, idle_s - idle_alone_s
     return replace(
-        whole,
-        compute_s=compute_s,
-        slowed_s=slowed_s,
-        other_s=whole.compute_s - compute_s - slowed_s,
-        idle_s=idle_s,
-        host_s=whole.idle_s - idle_s,
+        whole, compute_s=alone_s, slowed_s=slowed_s, other_s=other_s, idle_s=idle_alone_s, host_s=host_s
     )
+
+
+def _steps_s(ranks: Sequence[GpuTime]) -> tuple[float, float, float]:
+    """Seconds of a step, means over ranks: computing, idle, exposed communication."""
+    by_rank = [(one.compute_s / one.steps, one.idle_s / one.steps, one.exposed_s / one.steps) for one in ranks]
+    compute_s, idle_s, exposed_s = map(fmean, zip(*by_rank, strict=True))
+    return compute_s, idle_s, exposed_s
 
 
 def _slowed(beside: GpuTime, alone: GpuTime) -> float:

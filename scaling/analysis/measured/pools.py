@@ -6,7 +6,7 @@ behind them. `comm` is not in it, because it does another work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import expm1, sqrt
 from statistics import fmean
@@ -45,8 +45,11 @@ LEAST = 0.005
 
 def drifts(by_kind: Mapping[Kind, Iterable[Sequence[Blocks]]]) -> tuple[Drift, ...]:
     """Return the kinds of points with a significant drift; each unit is a sequence of points."""
-    slopes = {kind: list(filter(None, map(_slopes, units))) for kind, units in sorted(by_kind.items())}
-    found = [_drift(kind, units) for kind, units in slopes.items() if len(units) >= LEAST_UNITS]
+    found = []
+    for kind, units in sorted(by_kind.items()):
+        slopes = [[(one, len(of)) for of in points if (one := slope(of)) is not None] for points in units]
+        if len(known := list(filter(None, slopes))) >= LEAST_UNITS:
+            found.append(_drift(kind, known))
     return tuple(one for one in found if one.t_is_beyond(1 - ERROR / len(found)) and abs(one.whole) > LEAST)
 
 
@@ -59,24 +62,15 @@ def slope(windows: Blocks) -> float | None:
     return sum((index - middle) * (value - level) for index, value in windows.items()) / squares
 
 
-class _Slope(NamedTuple):
-    per_window: float
-    windows: int
-
-
-def _slopes(points: Iterable[Blocks]) -> list[_Slope]:
-    found = ((slope(windows), len(windows)) for windows in points)
-    return [_Slope(per_window, count) for per_window, count in found if per_window is not None]
-
-
-def _drift(kind: Kind, units: Sequence[Sequence[_Slope]]) -> Drift:
-    slopes = [fmean(one.per_window for one in unit) for unit in units]
+def _drift(kind: Kind, units: Sequence[Sequence[tuple[float, int]]]) -> Drift:
+    """Each point of a unit has its slope and the number of its windows."""
+    slopes = [fmean(per_window for per_window, _ in unit) for unit in units]
     error, mean = sqrt(variance(slopes) / len(slopes)), fmean(slopes)
     points = list(chain.from_iterable(units))
     return Drift(
         kind=kind,
         per_window=mean,
-        windows=round(fmean(one.windows for one in points)),
+        windows=round(fmean(windows for _, windows in points)),
         points=len(points),
         units=len(units),
         t=mean / error if error else 0.0,
@@ -96,14 +90,6 @@ class Shared(NamedTuple):
 
     drifts: tuple[Drift, ...]
     soaked: int
-
-
-def shared(cells: Iterable[Cell], controls: Controls, claims: Callable[[Cell], bool]) -> dict[Key, Shared]:
-    """Return the facts of each pool, without the cells for which `claims` is false."""
-    by_pool: dict[Key, list[Cell]] = {}
-    for cell in cells:
-        by_pool.setdefault(pool_of(cell.point, controls), []).append(cell)
-    return {key: of_pool(filter(claims, found), controls) for key, found in by_pool.items()}
 
 
 def of_pool(cells: Iterable[Cell], controls: Controls) -> Shared:
@@ -148,13 +134,14 @@ LATE = 2 / 3
 
 def lasting(exchanges: Sequence[PointRecord], plain_loops: Sequence[PointRecord]) -> Lasting | None:
     """Return the change of an exchange in the round that was soaked with its plain loop; None without one."""
-    pairs = [(exchange, plain) for exchange in exchanges for plain in plain_loops if _is_beside(exchange, plain)]
+    pairs = [
+        (exchange, plain)
+        for exchange in exchanges
+        for plain in plain_loops
+        if (plain.point.round, plain.epoch) == (exchange.point.round, exchange.epoch)
+    ]
     found = (_compared(*pair, pairs) for pair in pairs if all(any(r.soaked for r in one.ranks) for one in pair))
     return next((one for one in found if one), None)
-
-
-def _is_beside(exchange: PointRecord, plain: PointRecord) -> bool:
-    return (plain.point.round, plain.epoch) == (exchange.point.round, exchange.epoch)
 
 
 def _compared(
@@ -164,8 +151,8 @@ def _compared(
     after = step_time(quiet.later(plain))
     if after is None:
         return None
-    seat, late_s = min(after.seats), _late_s(exchange.ranks[0].later)
-    measured, later = _measured(exchange, plain, seat), _followed(exchange, after.blocks)
+    seat, late_s, own = min(after.seats), _late_s(exchange.ranks[0].later), step_time(quiet.later(exchange))
+    measured, later = _measured(exchange, plain, seat), differences(after.blocks, own.blocks) if own else {}
     late = [ratio for index, ratio in later.items() if index in late_s]
     if min(len(measured), len(late)) < LEAST_BLOCKS:
         return None
@@ -181,11 +168,6 @@ def _measured(exchange: PointRecord, plain: PointRecord, seat: int) -> Sequence[
     if not (both[0] and both[1]) or seat not in both[1].seats:
         return ()
     return list(differences(both[1].seats[seat].blocks, both[0].blocks).values())
-
-
-def _followed(exchange: PointRecord, plain: Blocks) -> dict[int, float]:
-    own = step_time(quiet.later(exchange))
-    return differences(plain, own.blocks) if own else {}
 
 
 def _trend_p(values: Sequence[float], change: float) -> float:

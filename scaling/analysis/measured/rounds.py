@@ -161,7 +161,7 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
                 synchronous=cell.synchronous,
                 cpu=cell.cpu.get(number),
                 noise=_noise(time, reference[number]),
-                data=scripts.get(number) or _data(number, cell, fed, _Loops(own.get(number), alone, beside)),
+                data=scripts.get(number) or _data(number, cell, fed, own.get(number), alone, beside),
             )
         )
     return tuple(found)
@@ -239,38 +239,17 @@ def _beside(cell: Cell, control: Control | None) -> dict[int, Plain]:
     found = {}
     for number, plain in control.times.items():
         time, cpu = cell.times.get(number), control.cpu.get(number)
-        if time is not None:
-            scale = _scale(time, plain)
-            beside = Plain(
-                last_s=plain.step_s * scale,
-                mean_s=plain.mean_s * scale,
-                harmonic_s=plain.harmonic_s * scale,
-                use=cpu.mean if cpu else None,
-            )
-            found[number] = _with_late(beside, cell.script_late.get(number))
+        if time is None:
+            continue
+        whole_s = mean_s(plain.blocks.values()) if plain.blocks else 1.0
+        scale = relative(time, plain.blocks, plain.epoch, whole_s) / whole_s
+        last_s, plain_s, use = plain.step_s * scale, plain.mean_s * scale, cpu.mean if cpu else None
+        if late := cell.script_late.get(number):
+            # As if a script's slowest copy were as late as in its own steps without exchange. The mean rank's
+            # lateness is CPU time of its own work, and not of the exchange.
+            last_s, use = plain_s + late[0], use and replace(use, run_s=use.run_s + late[1])
+        found[number] = Plain(last_s=last_s, mean_s=plain_s, harmonic_s=plain.harmonic_s * scale, use=use)
     return found
-
-
-def _with_late(plain: Plain, late: tuple[float, float] | None) -> Plain:
-    """Return a script's copies as if their slowest rank were as late as in its own steps without exchange.
-    The mean rank's lateness is CPU time of its own work, and not of the exchange."""
-    if late is None:
-        return plain
-    use = plain.use and replace(plain.use, run_s=plain.use.run_s + late[1])
-    return replace(plain, last_s=plain.mean_s + late[0], use=use)
-
-
-def _scale(time: StepTime, plain: StepTime) -> float:
-    if not plain.blocks or not _shared(time, plain.blocks, plain.epoch):
-        return 1.0
-    whole_s = mean_s(plain.blocks.values())
-    return relative(time, plain.blocks, plain.epoch, whole_s) / whole_s
-
-
-class _Loops(NamedTuple):
-    own: AloneTime | None
-    alone: Plain | None
-    beside: Plain | None
 
 
 class _Fed(NamedTuple):
@@ -285,9 +264,15 @@ class _Fed(NamedTuple):
         return cls(_beside(cell, held), seat, _beside(cell, controls.feed(cell.point, world_size)))
 
 
-def _data(number: int, cell: Cell, fed: Mapping[int, _Fed], loops: _Loops) -> DataTimes | None:
+def _data(
+    number: int,
+    cell: Cell,
+    fed: Mapping[int, _Fed],
+    own: AloneTime | None,
+    alone: Plain | None,
+    beside: Plain | None,
+) -> DataTimes | None:
     one, all_ = fed[1], fed[cell.point.world_size]
-    own, alone, beside = loops
     if own is None or alone is None or beside is None or number not in one.held or number not in all_.held:
         return None
     # Compare on the same seat: a difference of seats must not look like data.

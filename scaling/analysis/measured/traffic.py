@@ -73,15 +73,10 @@ def nccl_text(choice: NcclChoice) -> str:
 def _network(name: str, choice: NcclChoice) -> str:
     on = f" on {','.join(choice.cards)}" if choice.cards else ""
     provider = f" ({choice.provider})" if choice.provider else ""
-    return f"{name}{provider}{on}{'' if name == 'NET/Socket' else _gpu_direct(choice)}"
-
-
-def _gpu_direct(choice: NcclChoice) -> str:
-    if not choice.gpu_direct:
-        return " without GPUDirect"
-    if choice.gpu_direct == choice.over_network:
-        return " with GPUDirect"
-    return f" with GPUDirect on {choice.gpu_direct} of {choice.over_network} connections"
+    direct = " with GPUDirect" if choice.gpu_direct else " without GPUDirect"
+    if choice.gpu_direct not in (0, choice.over_network):
+        direct += f" on {choice.gpu_direct} of {choice.over_network} connections"
+    return f"{name}{provider}{on}{'' if name == 'NET/Socket' else direct}"
 
 
 def _algorithms(byte_counts: Mapping[str, int]) -> list[str]:
@@ -104,7 +99,8 @@ def nccl_notes(records: Sequence[PointRecord]) -> Iterator[str]:
     found = nccl_choices(records)
     if found is None:
         return
-    if lost := _without_rdma(ranks):
+    lost = _each(one.host for one in ranks if one.nccl and one.place.hca and "NET/Socket" in one.nccl.transports)
+    if lost:
         yield f"NCCL used sockets on {several(lost)} although RDMA is available"
     if found.provider == "tcp" and found.over_network:
         yield f"NCCL's plugin {found.network} used libfabric's provider tcp, which is not RDMA"
@@ -121,7 +117,7 @@ def link_notes(records: Iterable[PointRecord]) -> Iterator[str]:
     """Yield notes of RDMA ports that lost packets or were told of congestion. `port_xmit_wait` alone is no reason:
     a busy port's data waits."""
     risen: dict[str, Counter[str]] = {}
-    for child in chain.from_iterable(map(_children, records)):
+    for child in chain.from_iterable(record.children for record in records):
         for one in child.telemetry.traffic:
             risen.setdefault(f"{one.name} of {child.host}", Counter()).update(one.errors)
     for port, counts in sorted(risen.items()):
@@ -129,12 +125,6 @@ def link_notes(records: Iterable[PointRecord]) -> Iterator[str]:
             found = [f"{name} {counts[name]:,}" for name in names if counts[name]]
             if any(counts[name] for name in names if name != "port_xmit_wait"):
                 yield f"{what} on {port}: {', '.join(found)}"
-
-
-def _without_rdma(ranks: Iterable[RankRecord]) -> list[str]:
-    return _each(
-        rank.host for rank in ranks if rank.nccl and rank.place.hca and "NET/Socket" in rank.nccl.transports
-    )
 
 
 # ---------------------------------------------------------------- bottleneck
@@ -232,9 +222,8 @@ def path_rate(bits_per_s: float) -> str:
 
 def _flows(record: PointRecord) -> Iterator[tuple[tuple[str, str], float, float]]:
     """((node, peer), bytes, busy seconds)."""
-    children = [*chain[RankRecord | HelperRecord](record.ranks, record.helpers)]
-    nodes = {flow.address: one.host for one in children for flow in one.telemetry.flows}
-    for one in children:
+    nodes = {flow.address: one.host for one in record.children for flow in one.telemetry.flows}
+    for one in record.children:
         for flow in one.telemetry.flows:
             if flow.peer in nodes:
                 yield (one.host, nodes[flow.peer]), flow.sent_bytes, flow.busy_s
@@ -304,10 +293,10 @@ def _sum(found: Sequence[float | None]) -> float | None:
 
 def of(record: PointRecord) -> Receipt | None:
     """Return the receipt of one record; None if it failed or nothing crosses nodes."""
-    hosts = set(record.hosts) | {one.host for one in _servers(record)}
+    hosts = set(record.hosts) | {one.host for one in record.helpers if one.name.startswith(SERVER)}
     if not isinstance(record.outcome, Finished) or len(hosts) < 2 or record.pattern in ("", "inside"):
         return None
-    counted = _counted(record)
+    counted = {one.host: _own(one.telemetry) for one in _first_children(record)}
     by_nccl = any(BY_NCCL in rank.environ for rank in record.ranks)
     wanted = {
         name: _wanted(place, counted.get(name, ())) if by_nccl else (place.interface,)
@@ -377,21 +366,9 @@ def _sees_all(record: PointRecord, counted: Mapping[str, Sequence[Traffic]]) -> 
     return own and moves and not has_cards and not has_ports
 
 
-def _servers(record: PointRecord) -> Iterable[HelperRecord]:
-    return (one for one in record.helpers if one.name.startswith(SERVER))
-
-
-def _children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
-    return chain[RankRecord | HelperRecord](record.ranks, record.helpers)
-
-
-def _counted(record: PointRecord) -> dict[str, Sequence[Traffic]]:
-    return {one.host: _own(one.telemetry) for one in _first_children(record)}
-
-
 def _first_children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
     found: dict[str, RankRecord | HelperRecord] = {}
-    for one in _children(record):
+    for one in record.children:
         if one.telemetry.traffic:
             found.setdefault(one.host, one)
     return found.values()
@@ -413,7 +390,7 @@ def _own(telemetry: Telemetry) -> tuple[Traffic, ...]:
 
 def _places(record: PointRecord) -> dict[str, Place]:
     found: dict[str, Place] = {}
-    for one in _children(record):
+    for one in record.children:
         found.setdefault(one.host, one.place)
     return found
 

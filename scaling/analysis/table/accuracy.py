@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from math import sqrt
+from math import inf, sqrt
 from operator import truediv
 from statistics import fmean
 
 from msgspec.structs import replace
 
 from scaling.analysis.measured.cell import oversubscribed
-from scaling.analysis.table.rows import Contender, Training
+from scaling.analysis.table.comparisons import contender
+from scaling.analysis.table.rows import Training
 from scaling.quiet import notes
 from scaling.records.events import Evaluated, Failed
-from scaling.records.point import Point
 from scaling.records.run import PointRecord
 
 Key = tuple[object, ...]
@@ -40,17 +40,13 @@ def top1(evaluations: Iterable[Evaluated]) -> float:
 
 def trainings(records: Iterable[PointRecord]) -> tuple[Training, ...]:
     """Return one row per training over its seeds, smaller updates first."""
-    by_row: dict[Key, list[PointRecord]] = defaultdict(list)
+    by_row: dict[str, list[PointRecord]] = defaultdict(list)
     for record in records:
         if record.point.regime is not None:
-            by_row[_row_key(record.point)].append(record)
+            of = replace(record.point, regime=replace(record.point.regime, seed=0), round=0)
+            by_row[of.cell].append(record)
     made = sorted((_training(of) for of in by_row.values()), key=_order)
     return tuple(_beside(made))
-
-
-def _row_key(point: Point) -> Key:
-    assert point.regime is not None
-    return (replace(point, regime=replace(point.regime, seed=0), round=0).cell,)
 
 
 def _order(one: Training) -> Key:
@@ -71,28 +67,39 @@ def _training(records: Sequence[PointRecord]) -> Training:
     assert regime is not None
     well = [record for record in records if not isinstance(record.outcome, Failed) and record.ranks]
     seeds = tuple(record.point.regime.seed for record in well if record.point.regime)
-    curves = tuple(tuple(_curve(record)) for record in well)
+    curves = tuple(
+        tuple(map(top1, zip(*(rank.evaluations for rank in record.ranks), strict=False))) for record in well
+    )
     seconds = [_epochs_s(record) for record in well]
-    reached = [
-        s for s in map(lambda one, s: _target_s(one, s, regime.target_top1), curves, seconds) if s is not None
-    ]
+    # Seconds up to the first epoch that reaches the target.
+    target = inf if regime.target_top1 is None else regime.target_top1
+    passed = (zip(curve, accumulate(of), strict=False) for curve, of in zip(curves, seconds, strict=True))
+    reached = [until for of in passed for until in [s for value, s in of if value >= target][:1]]
+    flags = {
+        "FAILED": any(isinstance(record.outcome, Failed) for record in records),
+        "OVERSUBSCRIBED": oversubscribed(records),
+        "ASYNC": not first.synchronous,
+    }
     rates = [rate for record in well if (rate := _samples_per_s(record)) is not None]
     return Training(
-        contender=Contender(
-            strategy=point.strategy, interconnect=point.interconnect, options=point.options,
-            servers=point.servers, server_hosts=point.server_hosts,
-        ),
+        contender=contender(point),
         workload=point.workload,
         hardware=point.hardware,
         world_size=point.world_size,
         regime=replace(regime, seed=0),
         synchronous=first.synchronous,
         update_samples=point.global_batch_size if first.synchronous else point.workload.batch_size,
-        flags=_flags(records, synchronous=first.synchronous),
+        flags=tuple(flag for flag, holds in flags.items() if holds),
         seeds=seeds,
-        held_out=max((_seen(record) for record in well), default=0),
+        held_out=max(
+            (sum(rank.evaluations[-1].seen for rank in record.ranks if rank.evaluations) for record in well),
+            default=0,
+        ),
         data_samples=data_samples(records),
-        top1=tuple(_means(curves)),
+        top1=tuple(
+            fmean(curve[number] for curve in curves if number < len(curve))
+            for number in range(max(map(len, curves), default=0))
+        ),
         top1_by_seed=curves,
         train_s=_mean(sum(each) for each in seconds),
         evaluate_s=_mean(map(_evaluation_s, well)),
@@ -105,40 +112,14 @@ def _training(records: Sequence[PointRecord]) -> Training:
     )  # fmt: skip
 
 
-def _flags(records: Sequence[PointRecord], *, synchronous: bool) -> tuple[str, ...]:
-    flags = {
-        "FAILED": any(isinstance(record.outcome, Failed) for record in records),
-        "OVERSUBSCRIBED": oversubscribed(records),
-        "ASYNC": not synchronous,
-    }
-    return tuple(flag for flag, holds in flags.items() if holds)
-
-
 def _mean(values: Iterable[float]) -> float | None:
     found = list(values)
     return fmean(found) if found else None
 
 
-def _curve(record: PointRecord) -> Iterator[float]:
-    return map(top1, zip(*(rank.evaluations for rank in record.ranks), strict=False))
-
-
-def _means(curves: Sequence[Sequence[float]]) -> Iterator[float]:
-    for number in range(max(map(len, curves), default=0)):
-        yield fmean(curve[number] for curve in curves if number < len(curve))
-
-
 def _epochs_s(record: PointRecord) -> list[float]:
     by_epoch = zip(*(rank.windows for rank in record.ranks), strict=False)
     return [max(window.seconds for window in windows) for windows in by_epoch]
-
-
-def _target_s(curve: Sequence[float], seconds: Sequence[float], target: float | None) -> float | None:
-    """Seconds up to the first epoch that reaches the target; None without one."""
-    if target is None:
-        return None
-    passed = zip(curve, accumulate(seconds), strict=False)
-    return next((until_s for reached, until_s in passed if reached >= target), None)
 
 
 def _evaluation_s(record: PointRecord) -> float:
@@ -153,10 +134,6 @@ def _samples_per_s(record: PointRecord) -> float | None:
         return sum(samples) / whole_s if whole_s > 0 else None
     own_s = [rank.measured_s for rank in record.ranks]
     return sum(map(truediv, samples, own_s)) if min(own_s, default=0) > 0 else None
-
-
-def _seen(record: PointRecord) -> int:
-    return sum(rank.evaluations[-1].seen for rank in record.ranks if rank.evaluations)
 
 
 def data_samples(records: Iterable[PointRecord]) -> dict[str, int]:

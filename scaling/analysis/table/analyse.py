@@ -12,7 +12,6 @@ bisect (`Point.hosts`) are in no table.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import exp, log
 from typing import Any, NamedTuple
@@ -20,27 +19,20 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from scaling.analysis.measured.cell import Cell
-from scaling.analysis.measured.controls import Alone, Controls, find_less_work
-from scaling.analysis.measured.pools import pool_of, shared
+from scaling.analysis.measured.controls import Alone, Controls
 from scaling.analysis.statistics.contrasts import Layout, Table
 from scaling.analysis.statistics.intervals import Estimate, geometric
 from scaling.analysis.table.accuracy import trainings
-from scaling.analysis.table.catalogue import claims, competes, unranked_marks
-from scaling.analysis.table.cell_rows import Measured, across_nodes, among, baseline, measured
+from scaling.analysis.table.catalogue import competes, unranked_marks
+from scaling.analysis.table.cell_rows import Analyser, baseline
 from scaling.analysis.table.comparisons import (
-    Beside,
     Contest,
-    beside,
-    comparable,
     comparisons,
     contender,
     contests,
-    curve_keys,
     difference,
-    equal_losses,
     exchanges,
     groups,
-    numbered,
     resolutions,
 )
 from scaling.analysis.table.rows import (
@@ -66,7 +58,7 @@ def joinable(headers: Sequence[Header]) -> tuple[str, ...]:
 def differing(headers: Sequence[Header]) -> dict[str, str]:
     """Return what differs between the launches, with all values: `{"hosts": "a | b"}`."""
     launches = [launch(header) for header in headers]
-    if not all(map(_knows_variables, headers)):
+    if not all(host.variables is not None for header in headers for host in header.hosts):  # older runs
         launches = [{what: of for what, of in one.items() if not what.startswith(VALUES)} for one in launches]
     known = [*_COMPARED, *sorted({what for one in launches for what in one} - _COMPARED.keys())]
     found = {what: list(dict.fromkeys(one.get(what, "none") for one in launches)) for what in known}
@@ -81,27 +73,14 @@ def launch(header: Header) -> dict[str, str]:
     return own | versions | {f"{VALUES}{name}": value for name, value in values.items()}
 
 
-def _knows_variables(header: Header) -> bool:
-    """False for older runs, which did not record them."""
-    return all(host.variables is not None for host in header.hosts)
-
-
-def _hosts(header: Header) -> str:
-    return " ".join(sorted({host.hostname for host in header.hosts}))
-
-
 def _devices(header: Header) -> str:
     models = {gpu.name for host in header.hosts for gpu in host.gpus} if header.device == "cuda" else set()
     models = models or {host.cpu_model for host in header.hosts}
-    return ", ".join((_emulation(header) or header.device, *sorted(models)))
-
-
-def _emulation(header: Header) -> str:
-    """Such as `emulated:p100, sizes / 10, times x 4`; "" for real devices."""
-    config = header.config
-    if header.device != "emulated":
-        return ""
-    return f"{config.get('device')}, sizes / {config.get('shrink', 1):g}, times x {config.get('dilate', 1):g}"
+    named: str = header.device
+    if named == "emulated":
+        config = header.config
+        named = f"{config.get('device')}, sizes / {config.get('shrink', 1):g}, times x {config.get('dilate', 1):g}"
+    return ", ".join((named, *sorted(models)))
 
 
 VALUES, VERSIONS = "values of ", "versions of "
@@ -109,7 +88,7 @@ HOSTS, VERSION, CODE = "hosts", f"{VERSIONS}scaling", "revisions of its code"
 # Launches that differ in these are still compared: the code is under test, and CI runners have changing names.
 EXPECTED = frozenset({HOSTS, VERSION, CODE})
 _COMPARED: Mapping[str, Callable[[Header], str]] = {
-    HOSTS: _hosts,
+    HOSTS: lambda header: " ".join(sorted({host.hostname for host in header.hosts})),
     "devices": _devices,
     VERSION: lambda header: header.version,
     CODE: lambda header: header.code,
@@ -167,20 +146,11 @@ def over_cpu(cells: Sequence[Cell], rows: Sequence[Row], controls: Controls) -> 
 
 def _facts(of: Row | Baseline) -> dict[str, Any]:
     """Return the fields that `OverCpu` and `Minibatch` share."""
-    identity: dict[str, Any]
-    if isinstance(of, Baseline):
-        identity = {"contender": Contender(strategy=of.strategy, interconnect="auto", options={}), "world_size": 1}
-    else:
-        identity = {"contender": contender(of), "world_size": of.world_size}
-    return {
-        **identity,
-        "alone": isinstance(of, Baseline),
-        "workload": of.workload,
-        "hardware": of.hardware,
-        "samples_per_s": of.samples_per_s,
-        "failed": of.failed,
-        "footnotes": of.footnotes,
-    }
+    fields = {name: getattr(of, name) for name in ("workload", "hardware", "samples_per_s", "failed", "footnotes")}
+    if isinstance(of, Row):
+        return {**fields, "contender": contender(of), "world_size": of.world_size, "alone": False}
+    who = Contender(strategy=of.strategy, interconnect="auto", options={})
+    return {**fields, "contender": who, "world_size": 1, "alone": True}
 
 
 def _is_same(plain: str, work: Workload, cpu: Baseline) -> bool:
@@ -216,11 +186,8 @@ Key = tuple[object, ...]
 ORDER: Mapping[Pass, int] = {"forward": 0, "backward": 1, "step": 2}
 
 
-class Entry(NamedTuple):
-    """A batch with the logarithms of its step times by round; none if it is not compared."""
-
-    batch: Minibatch
-    logs: Mapping[int, float]
+# A batch with the logarithms of its step times by round; none if it is not compared.
+Entry = tuple[Minibatch, Mapping[int, float]]
 
 
 def minibatches(cells: Sequence[Cell], rows: Iterable[Row], controls: Controls) -> tuple[Minibatch, ...]:
@@ -228,24 +195,22 @@ def minibatches(cells: Sequence[Cell], rows: Iterable[Row], controls: Controls) 
     of = {cell.name: cell for cell in cells}
     found: dict[Key, list[Entry]] = {}
     for entry in (*_exchanges(of.values(), rows), *_plain_loops(controls)):
-        found.setdefault(_sweep(entry.batch), []).append(entry)
-    parts = {_whole(sweep) for sweep in found.values() if not sweep[0].batch.workload.trains}
+        found.setdefault(_sweep(entry[0]), []).append(entry)
+    parts = {_whole(sweep) for sweep in found.values() if not sweep[0][0].workload.trains}
     swept = {
-        key: sorted(sweep, key=_size) for key, sweep in found.items() if len(sweep) > 1 or _whole(sweep) in parts
+        key: sorted(sweep, key=lambda one: one[0].workload.batch_size)
+        for key, sweep in found.items()
+        if len(sweep) > 1 or _whole(sweep) in parts
     }
-    layouts = {key: Layout([one.logs for one in sweep], [""] * len(sweep)) for key, sweep in swept.items()}
+    layouts = {key: Layout([logs for _, logs in sweep], [""] * len(sweep)) for key, sweep in swept.items()}
     table = Table(list(layouts.values()))
     return tuple(one for key in sorted(swept, key=repr) for one in _compared(swept[key], layouts[key], table))
 
 
 def _whole(sweep: Sequence[Entry]) -> Key:
     """The sweep that a sweep of passes is part of."""
-    one = sweep[0].batch
+    one = sweep[0][0]
     return _sweep(replace(one, workload=replace(one.workload, pass_="step")))
-
-
-def _size(entry: Entry) -> int:
-    return entry.batch.workload.batch_size
 
 
 def _sweep(one: Minibatch) -> Key:
@@ -263,7 +228,7 @@ def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
             logs = {number: log(time.step_s) for number, time in cell.times.items()}
             flags = tuple(flag for flag in row.flags if flag in unranked_marks())
             batch = Minibatch(**_facts(row), step_s=_mean(logs), placement=row.placement, flags=flags)
-            yield Entry(batch, logs if competes(cell) else {})
+            yield batch, logs if competes(cell) else {}
 
 
 def _plain_loops(controls: Controls) -> Iterator[Entry]:
@@ -273,7 +238,7 @@ def _plain_loops(controls: Controls) -> Iterator[Entry]:
             logs = {number: log(time.harmonic_s) for number, time in alone.times(alone.seats(0), 0).items()}
             made = baseline(alone)
             made = replace(made, workload=made.workload.alone())
-            yield Entry(Minibatch(**_facts(made), step_s=_mean(logs)), logs)
+            yield Minibatch(**_facts(made), step_s=_mean(logs)), logs
 
 
 def _mean(logs: Mapping[int, float]) -> Estimate | None:
@@ -281,20 +246,20 @@ def _mean(logs: Mapping[int, float]) -> Estimate | None:
 
 
 def _compared(sweep: Sequence[Entry], layout: Layout, table: Table) -> Iterator[Minibatch]:
-    rates = {place: one.batch.samples_per_s for place, one in enumerate(sweep) if one.logs}
+    rates = {place: batch.samples_per_s for place, (batch, logs) in enumerate(sweep) if logs}
     known = {place: rate.mean for place, rate in rates.items() if rate is not None}
     best = max(known, key=known.__getitem__, default=0)
-    for place, entry in enumerate(sweep):
+    sizes = [batch.workload.batch_size for batch, _ in sweep]
+    for place, (batch, _) in enumerate(sweep):
         if place not in known:
-            yield entry.batch
+            yield batch
             continue
         smaller = max((one for one in known if one < place), default=None)
-        factor = _size(entry) / _size(sweep[best])
         yield replace(
-            entry.batch,
-            efficiency=_ratio(table, layout, place, best, factor),
+            batch,
+            efficiency=_ratio(table, layout, place, best, sizes[place] / sizes[best]),
             over_smaller=None if smaller is None else _ratio(table, layout, smaller, place),
-            smaller_batch_size=None if smaller is None else _size(sweep[smaller]),
+            smaller_batch_size=None if smaller is None else sizes[smaller],
         )
 
 
@@ -304,9 +269,8 @@ def _ratio(table: Table, layout: Layout, one: int, other: int, factor: float = 1
     found = table.estimate(layout, one, other)
     if found is None:
         return None
-    ends = {"low": found.low, "high": found.high}
-    shifted = {name: None if end is None else factor * (1 + end) for name, end in ends.items()}
-    return replace(found, mean=factor * (1 + found.mean), **shifted)
+    low, high = (None if end is None else factor * (1 + end) for end in (found.low, found.high))
+    return replace(found, mean=factor * (1 + found.mean), low=low, high=high)
 
 
 # ---------------------------------------------------------------- whole table
@@ -315,22 +279,15 @@ def _ratio(table: Table, layout: Layout, one: int, other: int, factor: float = 1
 def analyse(records: Iterable[PointRecord]) -> Analysis:
     """Analyse the last record of each key."""
     every = kept(records)
-    latest = [record for record in every if record.point.kind != "train"]
-    controls, cells = Controls(latest), exchanges(latest)
-    for cell in cells:
-        find_less_work(cell, controls)
-    rivals = groups(cells)
-    found = [contest for group in rivals for contest in contests(group, controls.plain)]
-    table = Table([contest.layout for contest in found])
-    losses = {name: loss for group in rivals for name, loss in equal_losses(group).items()}
-    made = _rows(cells, controls, beside(cells, table, found, losses, controls.plain))
+    found = Analyser(every)
+    rows, cells, controls = found.rows(), found.cells, found.controls
     return Analysis(
-        rows=made,
+        rows=rows,
         baselines=tuple(baseline(alone) for alone in controls.baselines()),
-        comparisons=tuple(comparisons(table, found, controls.plain)),
-        resolutions=tuple(resolutions(table, found, numbered(comparable(cell.point) for cell in cells))),
-        minibatches=minibatches(cells, made, controls),
-        over_cpu=tuple(over_cpu(cells, made, controls)),
+        comparisons=tuple(comparisons(found.table, found.contests, controls.plain)),
+        resolutions=tuple(resolutions(found.table, found.contests, found.groups)),
+        minibatches=minibatches(cells, rows, controls),
+        over_cpu=tuple(over_cpu(cells, rows, controls)),
         trainings=trainings(every),
     )
 
@@ -344,27 +301,6 @@ def kept(records: Iterable[PointRecord]) -> list[PointRecord]:
     """Return the last record of each key, sorted by round and key."""
     latest = {record.point.key: record for record in records}
     return [latest[key] for key in sorted(latest, key=lambda key: (latest[key].point.round, key))]
-
-
-def _rows(cells: Sequence[Cell], controls: Controls, said: Mapping[str, Beside]) -> tuple[Row, ...]:
-    keys = curve_keys(cell.point for cell in cells)
-    curves, groups = (
-        numbered(keys[cell.name] for cell in cells),
-        numbered(comparable(cell.point) for cell in cells),
-    )
-    pools = shared(cells, controls, claims)
-    single = {keys[cell.name]: cell for cell in cells if cell.point.world_size == 1}
-    by_curve: dict[int, list[Measured]] = defaultdict(list)
-    for cell in cells:
-        key = keys[cell.name]
-        placed = among(
-            measured(cell, controls, single.get(key), pools[pool_of(cell.point, controls)]),
-            curve=curves[key],
-            group=groups[comparable(cell.point)],
-            beside=said[cell.name],
-        )
-        by_curve[curves[key]].append(placed)
-    return tuple(row for curve in by_curve.values() for row in across_nodes(curve))
 
 
 # ---------------------------------------------------------------- revisions
@@ -402,17 +338,16 @@ def changes(records: Iterable[PointRecord]) -> tuple[Change, ...]:
     if not any(revision_of(record.point.strategy) for record in latest):
         return ()
     measured = exchanges(latest)
-    found = [contest for group in groups(measured) for contest in contests(group, Controls(latest).plain)]
+    plain_of = Controls(latest).plain
+    found = [contest for group in groups(measured) for contest in contests(group, plain_of)]
     table = Table([contest.layout for contest in found])
     told = [change for contest in found for change in _of(contest, table)]
     compared = {(change.point.cell, change.revision) for change in told}
-    others = (_uncompared(cell.point) for cell in measured if revision_of(cell.point.strategy))
-    return (*told, *(one for one in others if (one.point.cell, one.revision) not in compared))
-
-
-def _uncompared(point: Point) -> Change:
-    own = replace(point, strategy=own_name(point.strategy))
-    return Change(own, revision_of(point.strategy), None)
+    for point in (cell.point for cell in measured):
+        own, revision = replace(point, strategy=own_name(point.strategy)), revision_of(point.strategy)
+        if revision and (own.cell, revision) not in compared:
+            told.append(Change(own, revision, None))
+    return tuple(told)
 
 
 def _of(contest: Contest, table: Table) -> Iterator[Change]:

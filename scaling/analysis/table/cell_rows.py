@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from scaling.analysis.measured import cpu, device_use
-from scaling.analysis.measured.breakdown import intervals, split, told
-from scaling.analysis.measured.cell import Cell
-from scaling.analysis.measured.controls import Alone, Controls, Key, find_less_work
+from scaling.analysis.measured.breakdown import split, told
+from scaling.analysis.measured.cell import (
+    Cell,
+    fed_by,
+    first_and_last_loss,
+    read_from,
+    ready_of,
+    staleness,
+    waited_s,
+)
+from scaling.analysis.measured.controls import Alone, Controls, Key, less_work
 from scaling.analysis.measured.cpu import new_threads
-from scaling.analysis.measured.device_use import Clocks, Traced, of_baseline
+from scaling.analysis.measured.device_use import Clocks, of_baseline
 from scaling.analysis.measured.pools import Shared, lasting, of_pool, pool_of
 from scaling.analysis.measured.rounds import Round, floor, logs, part, relative, rounds
 from scaling.analysis.measured.traffic import with_algorithms
@@ -41,6 +49,7 @@ from scaling.analysis.table.comparisons import (
     comparable,
     contests,
     equal_losses,
+    groups,
     keys_of_series,
     numbered,
     series,
@@ -48,6 +57,8 @@ from scaling.analysis.table.comparisons import (
 from scaling.analysis.table.rows import Baseline, DataWait, Found, Lasting, Row
 from scaling.records.point import Precision, Record
 from scaling.records.run import PointRecord
+
+T = TypeVar("T")
 
 # ---------------------------------------------------------------- peaks
 #
@@ -153,27 +164,29 @@ class Measured(NamedTuple):
     efficiencies: Mapping[int, float]
 
 
-def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) -> Measured:
-    """Make the row of a cell. `single` is the cell of its strategy with one rank. `pool` has facts of all
-    cells of the same work."""
+def measured(cell: Cell, own: Row, controls: Controls, single: Cell | None, pool: Shared) -> Measured:
+    """Complete a cell's `own` row by its control runs. `single` is the cell of its strategy with one rank. `pool`
+    has facts of all cells of the same work."""
     by_round = rounds(cell, controls)
     claimed = by_round if claims(cell) else ()
     efficiency = contrast(logs(claimed), floor(claimed)).exp() if claimed else None
     clocks = _clocks(cell, controls)
     later = _lasting(cell, controls, pool) if claimed else None
-    own = _own_row(cell)
     flags = marks_of(Found(cell, efficiency, own.samples_per_s, pool.drifts if claimed else (), clocks, later))
+    lost = split(claimed, efficiency.mean) if efficiency else (None, {})
+    split_ = device_use.split(cell.gpu_times, controls.gpu_times(cell.point)) if own.traced else None
     row = replace(
         own,
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
         efficiency=efficiency,
         strategy_efficiency=_strategy_efficiency(cell, single) if claims(cell) else None,
-        **_lost(claimed, efficiency),
+        breakdown=lost[0],
+        breakdown_intervals=lost[1],
         exchange_cpu_parts=exchange_cpu_parts(
             cell, claimed, rounds(single, controls) if claimed and single else ()
         ),
         flags=flags,
-        traced=_traced(cell, controls),
+        traced=own.traced and replace(own.traced, gpu=split_),
         clocks=clocks,
         is_plain=controls.is_plain(cell.point),
         data_wait=_data(claimed, cell, controls),
@@ -203,77 +216,34 @@ def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait 
     )
 
 
-def _lost(claimed: Sequence[Round], efficiency: Estimate | None) -> dict[str, Any]:
-    if efficiency is None:
-        return {}
-    return {
-        "breakdown": split(claimed, efficiency.mean),
-        "breakdown_intervals": intervals(claimed, efficiency.mean),
-    }
-
-
-def among(one: Measured, *, curve: int, group: int, beside: Beside) -> Measured:
-    """Return the row with its ranks among others and the numbers of its curve and group."""
-    return one._replace(row=replace(one.row, curve=curve, group=group, **beside._asdict()))
-
-
-def _own_row(cell: Cell) -> Row:
-    point = cell.point
-    first_loss, last_loss = cell.first_and_last_loss
+def own_row(cell: Cell) -> Row:
+    """Make the row of a cell's own records."""
+    point, records = cell.point, cell.records
+    first_loss, last_loss = first_and_last_loss(records)
+    servers = cpu.server_use(records)
     return Row(
-        workload=point.workload,
-        hardware=point.hardware,
-        strategy=point.strategy,
-        interconnect=point.interconnect,
-        options=point.options,
-        placement=point.placement,
-        global_batch_size=point.global_batch_size,
-        world_size=point.world_size,
-        nodes=cell.nodes,
-        rounds=len(cell.times),
-        rounds_tried=len(cell.records),
-        samples_per_s=geometric(cell.rates) if cell.times else None,
-        **_operations(cell),
-        synchronous=cell.synchronous,
-        first_loss=first_loss,
-        last_loss=last_loss,
-        staleness=cell.staleness,
-        waited_s=cell.fed.waited_s,
-        fed_by=cell.fed.fed_by,
-        read_from=cell.fed.read_from,
-        **_servers(cell),
-        machine_cpu_percent=cell.machine_cpu_percent,
-        device_use=cell.device_use,
-        machine_energy=cell.machine_energy,
-        emulation=cell.emulation,
-        receipt=cell.receipt,
-        paths=cell.paths,
-        failed=cell.failure,
-    )
+        workload=point.workload, hardware=point.hardware, strategy=point.strategy, interconnect=point.interconnect,
+        options=point.options, placement=point.placement, global_batch_size=point.global_batch_size,
+        world_size=point.world_size, nodes=cell.nodes, rounds=len(cell.times), rounds_tried=len(records),
+        samples_per_s=geometric(cell.rates) if cell.times else None, **_operations(cell),
+        synchronous=cell.synchronous, first_loss=first_loss, last_loss=last_loss, staleness=staleness(records),
+        waited_s=waited_s(records), fed_by=fed_by(records), read_from=read_from(records), servers=point.servers,
+        server_hosts=point.server_hosts, server_use=servers, server_cpu_percent=cpu.of_servers(servers),
+        machine_cpu_percent=cpu.of_machine(records), device_use=device_use.of(records),
+        machine_energy=device_use.machine_use(records, cell.times), emulation=cell.emulation, receipt=cell.receipt,
+        paths=cell.paths, traced=device_use.traced(records), failed=cell.failure,
+    )  # fmt: skip
 
 
 def _operations(cell: Cell) -> dict[str, Any]:
-    if not cell.times or not cell.operations_per_sample:
+    per_sample = max((ready.operations_per_sample for ready in ready_of(cell.records)), default=0)
+    if not cell.times or not per_sample:
         return {}
     devices = cell.gpus or cell.point.world_size
-    tflops = geometric(cell.rates).mean * cell.operations_per_sample / devices / 1e12
-    found = {peak_tflops(name, cell.point.workload.precision) for name in cell.device_names}
+    tflops = geometric(cell.rates).mean * per_sample / devices / 1e12
+    found = {peak_tflops(name, cell.point.workload.precision) for name in cell.devices}
     peak = found.pop() if len(found) == 1 else None
     return {"tflops": tflops, "mfu": peak and tflops / peak}
-
-
-def _servers(cell: Cell) -> dict[str, Any]:
-    return {
-        "servers": cell.point.servers,
-        "server_hosts": cell.point.server_hosts,
-        "server_use": cell.server_use,
-        "server_cpu_percent": cpu.of_servers(cell.server_use),
-    }
-
-
-def _traced(cell: Cell, controls: Controls) -> Traced | None:
-    found = cell.traced
-    return found and replace(found, gpu=device_use.split(cell.gpu_times, controls.gpu_times(cell.point)))
 
 
 def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
@@ -335,174 +305,110 @@ def baseline(alone: Alone) -> Baseline:
     )
 
 
-# ---------------------------------------------------------------- rows of a running sweep
-#
-# Rows of a running sweep: after each point, only the affected rows are computed again.
-#
-# It runs on rank 0 between points, on cores that are about to be measured. A record changes:
-#
-#     exchange  its own row; its curve's rows, if it is a single rank or alone on its node; its rivals' comparisons
-#     control   the rows that depend on it
-#     either    drift of its pool
-#
-# `rows()` equals the rows of `analyse(records)`, to the last bit.
-
-
-class _Place(NamedTuple):
-    curve: Key
-    curve_number: int
-    group_number: int
-    rivals: Key
+# ---------------------------------------------------------------- rows of a growing set of records
 
 
 class Analyser:
-    """The analysis of a growing set of records; a later record of a key replaces the earlier."""
+    """The rows of a growing set of records; a later record of a key replaces the earlier.
+
+    It runs on rank 0 between points, on cores that are about to be measured. So a result is kept until one of its
+    inputs is another object: a cell with a new record, or a control run behind it.
+    """
 
     def __init__(self, records: Iterable[PointRecord] = ()) -> None:
-        self._controls = Controls()
+        self.controls = Controls()
+        # Set by `rows`: cells that may be compared, numbered; all contests, and their table.
+        self.groups: dict[Key, int] = {}
+        self.contests: list[Contest] = []
+        self.table = Table([])
         self._records: dict[str, dict[int, PointRecord]] = defaultdict(dict)
-        self._resting: dict[Key, set[str]] = defaultdict(set)  # control -> cells that depend on it
-        # By cell, in table order after `_place`.
         self._cells: dict[str, Cell] = {}
-        self._series: dict[str, Key] = {}
-        self._comparable: dict[str, Key] = {}
-        self._places: dict[str, _Place] = {}
-        self._measured: dict[str, Measured] = {}
-        self._rows: dict[str, Row] = {}
-        self._of_curve: dict[Key, list[str]] = {}
-        self._rivals: dict[Key, list[str]] = {}
-        self._contests: dict[Key, list[Contest]] = {}
-        self._losses: dict[Key, Mapping[str, Loss]] = {}
-        self._beside: Mapping[str, Beside] = {}
-        # Since the last `rows`: cells with a new record, cells that depend on a change, whether a cell is new.
-        self._renewed: set[str] = set()
-        self._shaken: set[str] = set()
-        self._shared: dict[Key, Shared] = {}
-        self._has_new = False
+        self._places: dict[str, tuple[Key, Key, Key]] = {}
+        self._known: dict[Key, tuple[Any, Any]] = {}
         for record in records:
             self.add(record)
 
     def add(self, record: PointRecord) -> None:
-        """Add a record and mark the affected cells; computing waits for `rows`."""
-        if record.point.hosts:
+        """Add a record; computing waits for `rows`."""
+        point = record.point
+        if point.hosts or point.kind == "train":
             return
-        if record.point.kind == "exchange":
-            self._add_exchange(record)
-        elif record.point.kind != "train":
-            self._add_control(record)
+        if point.kind != "exchange":
+            self.controls.put(record)
+            return
+        by_round = self._records[point.cell]
+        by_round[point.round] = record
+        self._cells[point.cell] = Cell([by_round[number] for number in sorted(by_round)])
+        self._places.setdefault(point.cell, (series(point), comparable(point), pool_of(point, self.controls)[1:]))
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All exchanges by curve and world size, as the rows."""
+        return [self._cells[name] for name in self._curves()]
 
     def rows(self) -> tuple[Row, ...]:
-        """Return the table so far, equal to `analyse.rows`."""
-        moved = self._place() if self._has_new else set()
-        self._renewed |= {
-            name for name in self._renewed | self._shaken if find_less_work(self._cells[name], self._controls)
+        """Return one row per exchange, sorted by curve and world size."""
+        keys = self._curves()
+        cells = [self._cells[name] for name in keys]
+        inputs = {cell.name: self._inputs(cell) for cell in cells}
+        for cell in cells:
+            cell.less_work = self._once(("less", cell.name), inputs[cell.name], less_work, cell, self.controls)
+        said = self._compared(cells)
+        pools = self._pools(cells, inputs)
+        single = {keys[cell.name]: cell for cell in cells if cell.point.world_size == 1}
+        curves, self.groups = numbered(keys.values()), numbered(self._places[name][1] for name in keys)
+        placed: dict[Key, list[Measured]] = defaultdict(list)
+        for cell in cells:
+            key, pool = keys[cell.name], pools[cell.name]
+            one = single.get(key)
+            of = inputs[cell.name], cell.less_work, pool, inputs[one.name] if one else ()
+            own = self._once(("own", cell.name), cell, own_row, cell)
+            found = self._once(("row", cell.name), of, measured, cell, own, self.controls, one, pool)
+            place = {"curve": curves[key], "group": self.groups[self._places[cell.name][1]]}
+            row = replace(found.row, **place, **said[cell.name]._asdict())
+            placed[key].append(found._replace(row=row))
+        return tuple(row for curve in placed.values() for row in across_nodes(curve))
+
+    def _curves(self) -> dict[str, Key]:
+        """The key of each cell's curve, in table order."""
+        keys = keys_of_series({name: (self._places[name][0], cell.point) for name, cell in self._cells.items()})
+        return {
+            name: keys[name]
+            for name in sorted(keys, key=lambda name: (keys[name], self._cells[name].point.world_size))
         }
-        for name in self._renewed:
-            if self._cells[name].point.world_size == 1:
-                self._shaken.update(self._of_curve[self._places[name].curve])
-        self._pool()
-        for name in self._renewed | self._shaken:
-            self._measured[name] = self._measure(name)
-        changed = self._renewed | self._shaken | moved | self._compare()
-        for curve in {self._places[name].curve for name in changed}:
-            names = self._of_curve[curve]
-            self._rows.update(zip(names, across_nodes([self._among(name) for name in names]), strict=True))
-        self._renewed, self._shaken = set(), set()
-        return tuple(self._rows[name] for name in self._cells)
 
-    def _add_exchange(self, record: PointRecord) -> None:
-        name = record.point.cell
-        by_round = self._records[name]
-        by_round[record.point.round] = record
-        cell = self._cells[name] = Cell([by_round[number] for number in sorted(by_round)])
-        self._renewed.add(name)
-        if name not in self._series:
-            self._series[name], self._comparable[name] = series(cell.point), comparable(cell.point)
-            self._note_controls(cell)
-            self._has_new = True
+    def _inputs(self, cell: Cell) -> Key:
+        plain = self.controls.plain(cell.point.strategy)
+        behind = self._once(("behind", cell.name), plain, self.controls.keys_behind, cell.point)
+        return (cell, plain, *(self.controls.of_key(key) for keys in behind.values() for key in sorted(keys)))
 
-    def _note_controls(self, cell: Cell) -> None:
-        for keys in self._controls.keys_behind(cell.point).values():
-            for key in keys:
-                self._resting[key].add(cell.name)
+    def _once(self, name: Key, inputs: Any, make: Callable[..., T], *of: Any) -> T:
+        """Return what `make(*of)` returns; call it only if the inputs changed."""
+        before = self._known.get(name)
+        if before is None or before[0] != inputs:
+            before = self._known[name] = (inputs, make(*of))
+        found: T = before[1]
+        return found
 
-    def _add_control(self, record: PointRecord) -> None:
-        plains = len(self._controls.plains)
-        key = self._controls.put(record)
-        if len(self._controls.plains) != plains:  # baselines of strategies may change
-            for cell in self._cells.values():
-                self._note_controls(cell)
-            self._shaken.update(self._cells)
-        self._shaken.update(self._resting.get(key, ()))
+    def _pools(self, cells: Sequence[Cell], inputs: Mapping[str, Key]) -> dict[str, Shared]:
+        """The facts of each cell's pool, from the cells that claim an efficiency."""
+        pools: dict[Key, list[Cell]] = defaultdict(list)
+        for cell in cells:
+            pools[inputs[cell.name][1], self._places[cell.name][2]].append(cell)
+        found: dict[str, Shared] = {}
+        for key, pool in pools.items():
+            of = [(inputs[cell.name], cell.less_work) for cell in pool]
+            shared = self._once(("pool", key), of, of_pool, filter(claims, pool), self.controls)
+            found |= dict.fromkeys((cell.name for cell in pool), shared)
+        return found
 
-    def _place(self) -> set[str]:
-        """Sort all cells; return those with a changed place."""
-        keys = keys_of_series({name: (self._series[name], cell.point) for name, cell in self._cells.items()})
-        names = sorted(self._cells, key=lambda name: (keys[name], self._cells[name].point.world_size))
-        self._cells = {name: self._cells[name] for name in names}
-        curves, groups = numbered(keys[name] for name in names), numbered(self._comparable[name] for name in names)
-        before, self._places = self._places, {}
-        self._of_curve, self._rivals = defaultdict(list), defaultdict(list)
-        for name, cell in self._cells.items():
-            curve, group = keys[name], self._comparable[name]
-            place = _Place(curve, curves[curve], groups[group], (group, cell.point.world_size))
-            self._places[name] = place
-            self._of_curve[place.curve].append(name)
-            self._rivals[place.rivals].append(name)
-        return self._moved(before)
-
-    def _moved(self, before: Mapping[str, _Place]) -> set[str]:
-        """Also marks all cells of a curve that got a new cell."""
-        moved = {name for name, place in self._places.items() if before.get(name) != place}
-        for name in moved:
-            curve = self._places[name].curve
-            if name not in before or before[name].curve != curve:
-                self._shaken.update(self._of_curve[curve])
-        self._has_new = False
-        return moved
-
-    def _pool(self) -> None:
-        """Compute the changed pools again, and mark their rows."""
-        changed = {pool_of(self._cells[name].point, self._controls) for name in self._renewed | self._shaken}
-        for key in changed:
-            found = of_pool(
-                (cell for cell in self._cells.values() if self._is_in(cell, key) and claims(cell)), self._controls
-            )
-            if key not in self._shared or found != self._shared[key]:
-                self._shared[key] = found
-                self._shaken.update(cell.name for cell in self._cells.values() if self._is_in(cell, key))
-
-    def _is_in(self, cell: Cell, key: Key) -> bool:
-        return pool_of(cell.point, self._controls) == key
-
-    def _measure(self, name: str) -> Measured:
-        curve = self._of_curve[self._places[name].curve]
-        singles = [cell for cell in map(self._cells.__getitem__, curve) if cell.point.world_size == 1]
-        cell = self._cells[name]
-        pool = self._shared[pool_of(cell.point, self._controls)]
-        return measured(cell, self._controls, singles[-1] if singles else None, pool)
-
-    def _compare(self) -> set[str]:
-        """Compare again; return the cells with a changed comparison."""
-        for group in {self._places[name].rivals for name in self._renewed}:
-            cells = [cell for name in self._rivals[group] if (cell := self._cells[name]).times]
-            self._contests[group], self._losses[group] = (
-                list(contests(cells, self._controls.plain)),
-                equal_losses(cells),
-            )
-        order = sorted(self._contests)
-        found = [contest for group in order for contest in self._contests[group]]
-        losses = {name: loss for of_group in self._losses.values() for name, loss in of_group.items()}
-        table = Table([contest.layout for contest in found])
-        before = self._beside
-        self._beside = beside(self._cells.values(), table, found, losses, self._controls.plain)
-        return {name for name, said in self._beside.items() if before.get(name) != said}
-
-    def _among(self, name: str) -> Measured:
-        place = self._places[name]
-        return among(
-            self._measured[name],
-            curve=place.curve_number,
-            group=place.group_number,
-            beside=self._beside[name],
-        )
+    def _compared(self, cells: Iterable[Cell]) -> Mapping[str, Beside]:
+        """Compare the cells with a result: equal work at equal world size."""
+        plain_of, losses = self.controls.plain, dict[str, Loss]()
+        self.contests = []
+        for group in groups(cells):
+            of = [(cell, cell.less_work, plain_of(cell.point.strategy)) for cell in group]
+            self.contests += self._once(("contests", group[0].name), of, contests, group, plain_of)
+            losses |= self._once(("losses", group[0].name), of, equal_losses, group)
+        self.table = Table([contest.layout for contest in self.contests])
+        return beside(cells, self.table, self.contests, losses, plain_of)

@@ -92,10 +92,6 @@ class Ranking(NamedTuple):
     others: tuple[int, ...]
 
 
-def log_step(cell: Cell, number: int) -> float:
-    return log(cell.times[number].step_s)
-
-
 def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
     """Group the measured cells that may be compared: equal work at equal world size."""
     found: dict[Key, list[Cell]] = defaultdict(list)
@@ -105,14 +101,15 @@ def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
     return [group for _, group in sorted(found.items(), key=lambda item: item[0])]
 
 
-def contests(group: Sequence[Cell], plain_of: PlainOf) -> Iterator[Contest]:
-    """Yield the contests of a group, synchronous first; none without rivals."""
-    able = [cell for cell in group if competes(cell)]
+def contests(group: Sequence[Cell], plain_of: PlainOf) -> list[Contest]:
+    """Return the contests of a group, synchronous first; none without rivals."""
+    able, found = [cell for cell in group if competes(cell)], []
     for synchronous in (True, False):
         rivals = tuple(cell for cell in able if cell.synchronous == synchronous)
         if len(rivals) > 1:
-            logs = [{number: log_step(cell, number) for number in cell.times} for cell in rivals]
-            yield Contest(rivals, Layout(logs, [framework(cell, plain_of) for cell in rivals]))
+            logs = [{number: log(time.step_s) for number, time in cell.times.items()} for cell in rivals]
+            found.append(Contest(rivals, Layout(logs, [framework(cell, plain_of) for cell in rivals])))
+    return found
 
 
 def framework(cell: Cell, plain_of: PlainOf) -> str:
@@ -120,22 +117,16 @@ def framework(cell: Cell, plain_of: PlainOf) -> str:
     return plain_of(cell.point.strategy).partition(":")[0]
 
 
-def exchanges_by_framework(contest: Contest, plain_of: PlainOf) -> Mapping[str, Ranking]:
-    """Rank the exchanges of each framework with at least two."""
-    return {name: _ranking(contest, of) for name, of in _by_framework(contest, plain_of).items() if len(of) > 1}
-
-
-def frameworks(contest: Contest, plain_of: PlainOf) -> Ranking | None:
-    """Rank the fastest exchanges of all frameworks; None with one framework."""
-    found = _by_framework(contest, plain_of)
-    return _ranking(contest, [_ranking(contest, of).first for of in found.values()]) if len(found) > 1 else None
-
-
-def _by_framework(contest: Contest, plain_of: PlainOf) -> Mapping[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
+def rankings(contest: Contest, plain_of: PlainOf) -> Iterator[tuple[str, Ranking]]:
+    """Yield each framework with the ranking of its exchanges, if it has several. Then, if there are several
+    frameworks, "" with the ranking of their fastest exchanges."""
+    places: dict[str, list[int]] = defaultdict(list)
     for place, cell in enumerate(contest.rivals):
-        found[framework(cell, plain_of)].append(place)
-    return found
+        places[framework(cell, plain_of)].append(place)
+    found = {name: _ranking(contest, of) for name, of in places.items()}
+    yield from ((name, one) for name, one in found.items() if one.others)
+    if len(found) > 1:
+        yield "", _ranking(contest, [one.first for one in found.values()])
 
 
 def _ranking(contest: Contest, places: Sequence[int]) -> Ranking:
@@ -167,15 +158,13 @@ def standings(table: Table, contest: Contest, ranking: Ranking) -> Mapping[str, 
 FORESEEN = 2.5
 
 
-class Loss(NamedTuple):
-    """The training loss `at` `samples`, which all of a group reached; whether it is above all synchronous ones."""
-
-    at: float | None
-    samples: int
-    learnt_less: bool
+# The training loss at the samples that all of a group reached; these; whether it is above all synchronous ones.
+Loss = tuple[float | None, int, bool]
 
 
 class Beside(NamedTuple):
+    """The fields of a row that compare it with others."""
+
     framework: str
     standing: Standing | None = None
     framework_standing: Standing | None = None
@@ -191,26 +180,15 @@ def beside(
     inside: dict[str, Standing] = {}
     among: dict[str, Standing] = {}
     for contest in found:
-        for ranking in exchanges_by_framework(contest, plain_of).values():
-            inside |= standings(table, contest, ranking)
-        if leaders := frameworks(contest, plain_of):
-            among |= standings(table, contest, leaders)
-    return {cell.name: _beside(cell, inside, among, losses, plain_of) for cell in cells}
-
-
-def _beside(
-    cell: Cell,
-    inside: Mapping[str, Standing],
-    among: Mapping[str, Standing],
-    losses: Mapping[str, Loss],
-    plain_of: PlainOf,
-) -> Beside:
-    name = cell.name
-    said = Beside(framework(cell, plain_of), inside.get(name), among.get(name))
-    if name not in losses:
-        return said
-    loss = losses[name]
-    return said._replace(loss_at=loss.at, loss_at_samples=loss.samples, learnt_less=loss.learnt_less)
+        for name, ranking in rankings(contest, plain_of):
+            of = inside if name else among
+            of |= standings(table, contest, ranking)
+    return {
+        cell.name: Beside(
+            framework(cell, plain_of), inside.get(cell.name), among.get(cell.name), *losses.get(cell.name, ())
+        )
+        for cell in cells
+    }
 
 
 # ---------------------------------------------------------------- pairs and resolutions
@@ -218,29 +196,23 @@ def _beside(
 
 def comparisons(table: Table, found: Sequence[Contest], plain_of: PlainOf) -> Iterator[Comparison]:
     """Yield by contest the fastest exchange against the others of each framework, then frameworks."""
-    for contest in found:
-        for framework, ranking in exchanges_by_framework(contest, plain_of).items():
-            yield from _comparisons(table, contest, ranking, framework)
-        if leaders := frameworks(contest, plain_of):
-            yield from _comparisons(table, contest, leaders, "")
-
-
-def _comparisons(table: Table, contest: Contest, ranking: Ranking, framework: str) -> Iterator[Comparison]:
-    point = contest.rivals[ranking.first].point
-    for other in ranking.others:
-        yield Comparison(
-            workload=point.workload,
-            hardware=point.hardware,
-            world_size=point.world_size,
-            placement=point.placement,
-            synchronous=contest.synchronous,
-            best=contender(point),
-            other=contender(contest.rivals[other].point),
-            advantage=difference(table, contest, other, ranking.first),
-            difference=difference(table, contest, ranking.first, other),
-            detects=table.detects(contest.layout, ranking.first, other),
-            framework=framework,
-        )
+    ranked = ((contest, *one) for contest in found for one in rankings(contest, plain_of))
+    for contest, name, ranking in ranked:
+        point = contest.rivals[ranking.first].point
+        for other in ranking.others:
+            yield Comparison(
+                workload=point.workload,
+                hardware=point.hardware,
+                world_size=point.world_size,
+                placement=point.placement,
+                synchronous=contest.synchronous,
+                best=contender(point),
+                other=contender(contest.rivals[other].point),
+                advantage=difference(table, contest, other, ranking.first),
+                difference=difference(table, contest, ranking.first, other),
+                detects=table.detects(contest.layout, ranking.first, other),
+                framework=name,
+            )
 
 
 def contender(of: Row | Point) -> Contender:
@@ -276,7 +248,7 @@ def equal_losses(group: Sequence[Cell]) -> Mapping[str, Loss]:
     at = {cell.name: cell.loss_after(count) for cell in group}
     known = [(loss, cell) for cell in group if cell.synchronous and (loss := at[cell.name]) is not None]
     worst = max(known, key=lambda one: one[0])[1] if known else None
-    return {cell.name: Loss(at[cell.name], count, _learnt_less(cell, worst, count)) for cell in group}
+    return {cell.name: (at[cell.name], count, _learnt_less(cell, worst, count)) for cell in group}
 
 
 def _learnt_less(cell: Cell, worst: Cell | None, count: int) -> bool:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import exp, log
 from statistics import fmean, median
 
 from scaling.analysis.measured import traffic
-from scaling.analysis.measured.cell import Cell
-from scaling.analysis.measured.controls import Alone, Controls
+from scaling.analysis.measured.cell import AUDIT, Cell, waited_s
+from scaling.analysis.measured.controls import Alone, Controls, by_seat
 from scaling.analysis.measured.device_use import Clocks, difference
 from scaling.analysis.measured.rounds import Round
 from scaling.analysis.measured.step_time import NO_RESULT
 from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.contrasts import tested
 from scaling.analysis.statistics.intervals import Estimate, Layout, differences, interval, variance
-from scaling.analysis.table import catalogue, scripts
+from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
 from scaling.analysis.table.rows import Drift, Lasting
 from scaling.quiet.notes import notes
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
-from scaling.records.run import Emulation, PointRecord, WarningKind
+from scaling.records.run import PointRecord, WarningKind
 from scaling.text import counted, percent, plural
 
 # ---------------------------------------------------------------- slow and fast ranks
@@ -47,7 +47,7 @@ def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
     """Report ranks that are slower or faster than the others alone, or lose more while all run."""
     size = cell.point.world_size
     control = controls.together(cell.point)
-    beside = _by_seat(control) if control else {}
+    beside = by_seat(control.times) if control else {}
     alone = controls.alone(cell.point, cell.point.workload.batch_size)
     each = alone.by_seat(cell.seats, size) if alone and len(cell.seats) > 1 else {}
     known = len(each) > 1
@@ -57,7 +57,9 @@ def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
     if known:
         shared = {seat: differences(beside[seat], column) for seat, column in each.items() if seat in beside}
         more = odd({seat: column for seat, column in shared.items() if column})
-        yield from _contention([one for one in more if one.apart > 0], where)
+        if lost := [one for one in more if one.apart > 0]:
+            said = "loses {} more than the others when all run"
+            yield f"contention: {_worst(lost, where, said, lambda one: percent(one.apart, 1))}"
 
 
 def odd(layout: Layout) -> list[Odd]:
@@ -93,14 +95,6 @@ def odd(layout: Layout) -> list[Odd]:
     return sorted(found, key=lambda one: one.seat)
 
 
-def _by_seat(control: Cell) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
-    for number, time in sorted(control.times.items()):
-        for seat, one in sorted(time.seats.items()):
-            found.setdefault(str(seat), {})[number] = log(one.step_s)
-    return found
-
-
 def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: bool) -> Iterator[str]:
     """Report `slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer than the others when alone`."""
     if not found:
@@ -110,43 +104,25 @@ def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: b
     waiting = ""
     if waits and "fast" in kinds:
         waiting = "; it waits for the others" if len(found) == 1 else "; the fast ranks wait"
-    listed = _worst(found, where, lambda one: f"takes {_size(one)} than the others {how}", _size)
+    listed = _worst(
+        found,
+        where,
+        f"takes {{}} than the others {how}",
+        lambda one: f"{percent(abs(one.apart), 1)} {'longer' if one.apart > 0 else 'less'}",
+    )
     yield f"{' and '.join(kinds)} {ranks}: {listed}{waiting}"
 
 
-def _contention(found: Sequence[Odd], where: Mapping[int, str]) -> Iterator[str]:
-    """Report `contention: rank 3 on node2 (CPU 3) loses 15.0 % more than the others when all run`."""
-    if found:
-        listed = _worst(
-            found,
-            where,
-            lambda one: f"loses {percent(one.apart, 1)} more than the others when all run",
-            lambda one: percent(one.apart, 1),
-        )
-        yield f"contention: {listed}"
-
-
-def _size(one: Odd) -> str:
-    return f"{percent(abs(one.apart), 1)} {'longer' if one.apart > 0 else 'less'}"
-
-
-def _worst(
-    found: Sequence[Odd], where: Mapping[int, str], first: Callable[[Odd], str], further: Callable[[Odd], str]
-) -> str:
+def _worst(found: Sequence[Odd], where: Mapping[int, str], said: str, more: Callable[[Odd], str]) -> str:
+    """Name the ranks that are farthest apart; `said` is a sentence about the first."""
     ranked = sorted(found, key=lambda one: -abs(one.apart))
-    said = (first, *[further] * (ODD_NAMED - 1))
-    names = [
-        f"{where.get(one.seat, f'rank {one.seat}')} {text(one)}" for one, text in zip(ranked, said, strict=False)
-    ]
-    return f"{', '.join(names)}{_others(ranked[ODD_NAMED:])}"
-
-
-def _others(left: Sequence[Odd]) -> str:
-    if not left:
-        return ""
-    sizes = [f"{100 * abs(one.apart):.0f}" for one in left]
-    low, high = min(sizes, key=int), max(sizes, key=int)
-    return f", and {counted(len(left), 'other')}, by {low if low == high else f'{low} to {high}'} %"
+    texts = (said.format(more(ranked[0])), *map(more, ranked[1:ODD_NAMED]))
+    names = [f"{where.get(one.seat, f'rank {one.seat}')} {text}" for one, text in zip(ranked, texts, strict=False)]
+    sizes = [f"{100 * abs(one.apart):.0f}" for one in ranked[ODD_NAMED:]]
+    if sizes:
+        low, high = min(sizes, key=int), max(sizes, key=int)
+        names.append(f"and {counted(len(sizes), 'other')}, by {low if low == high else f'{low} to {high}'} %")
+    return ", ".join(names)
 
 
 # ---------------------------------------------------------------- missing controls and CPU time
@@ -217,22 +193,15 @@ MOST_LATE = 0.005
 
 def emulation_notes(cell: Cell) -> Iterator[str]:
     """Report what an emulated row assumes and what it leaves out."""
-    found = cell.emulation
-    if found is not None:
-        yield from _of_the_device(found, cell.point)
-        yield from _of_the_exchange(found, cell.point, cell.nodes)
-
-
-def _of_the_device(found: Emulation, point: Point) -> Iterator[str]:
+    found, point, nodes = cell.emulation, cell.point, cell.nodes
+    if found is None:
+        return
     if found.fitted:
         work = point.workload
         yield (
             f"FITTED: {work.unit}/s of one device at batch {work.batch_size} are not published; their fit is "
             f"{found.fitted}"
         )
-
-
-def _of_the_exchange(found: Emulation, point: Point, nodes: int) -> Iterator[str]:
     if point.world_size == 1:
         return
     step_s = point.workload.batch_size / found.samples_per_s
@@ -297,8 +266,8 @@ def of_row(
         yield from slow_ranks(cell, controls)
     yield from _comm_beside(rounds)
     yield from emulation_notes(cell)
-    yield from cell.fed.notes
-    yield from scripts.notes(cell, controls, efficiency)
+    yield from cell.feed_notes
+    yield from _script_notes(cell, controls, efficiency)
     yield from _conditions(cell, controls if efficiency else None)
     yield from _warnings(cell)
     yield from filter(None, [traffic.slow_path(cell.paths)])
@@ -310,7 +279,7 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     yield from _findings(cell, flags)
     yield from _stamps(cell, flags)
     yield from emulation_notes(cell)
-    yield from cell.fed.notes
+    yield from cell.feed_notes
     yield from cell.kernel_notes
     yield from notes(cell)
     yield from _warnings(cell)
@@ -361,13 +330,9 @@ def _failures(cell: Cell) -> Iterator[str]:
     for (name, _), failures in by_cause.items():
         point, failed = failures[0]
         which = f"{point.kind} N={point.world_size}: " if len(tried) > 1 else ""
-        yield f"{which}{_often(len(failures), tried[name])}: {describe(failed)}"
-
-
-def _often(count: int, rounds: int) -> str:
-    if count == rounds:
-        return "failed" if rounds == 1 else f"all {rounds} rounds failed"
-    return f"{count} of {rounds} rounds failed"
+        count, rounds = len(failures), tried[name]
+        often = f"all {rounds}" if count == rounds else f"{count} of {rounds}"
+        yield f"{which}{'failed' if rounds == count == 1 else f'{often} rounds failed'}: {describe(failed)}"
 
 
 def describe(failed: Failed) -> str:
@@ -409,13 +374,11 @@ def _warnings(cell: Cell) -> Iterator[str]:
     # Older records warn of the power limit too.
     is_fine = cell.clocks is not None and not cell.throttle_reasons
     told: tuple[WarningKind, ...] = (TOLD, "throttled") if is_fine else (TOLD,)
-    said = ((record.point.round, text) for record in cell.records for text in _warned(record, told))
+    said = []
+    for record in cell.records:
+        texts = [warning.text for warning in record.warnings if warning.kind not in told]
+        said += [(record.point.round, text) for text in (*texts, *(f"retried: {text}" for text in record.retries))]
     yield from _counted(cell, said)
-
-
-def _warned(record: PointRecord, told: Collection[WarningKind]) -> Iterator[str]:
-    yield from (warning.text for warning in record.warnings if warning.kind not in told)
-    yield from (f"retried: {text}" for text in record.retries)
 
 
 # ---------------------------------------------------------------- baseline and controls
@@ -426,7 +389,8 @@ def _superlinear(cell: Cell, alone: Alone | None) -> str:
     if baseline is not None and baseline.throttle_reasons:
         return f"the baseline's device was throttled ({', '.join(baseline.throttle_reasons)})"
     if baseline is not None and baseline.devices and not cell.devices <= baseline.devices:
-        return f"the baseline ran on {_names(baseline.devices)}, the row also on {_names(cell.devices)}"
+        names, own = (", ".join(sorted(devices)) for devices in (baseline.devices, cell.devices))
+        return f"the baseline ran on {names}, the row also on {own}"
     if point.workload.share(point.world_size) > 1:
         batch = point.workload.batch_size
         return f"probably the smaller batch of {batch} per device: its data fit the caches better"
@@ -442,10 +406,6 @@ def _conditions(cell: Cell, controls: Controls | None) -> Iterator[str]:
     kinds = list(dict.fromkeys(one.point.kind for one in behind))
     whose = f"its {' and '.join(kinds)} {plural(len(kinds), 'control')}"
     yield from (f"{whose}: {note}" for note in notes(*behind))
-
-
-def _names(devices: frozenset[str]) -> str:
-    return ", ".join(sorted(devices))
 
 
 def _no_baseline(point: Point, controls: Controls, count: int, measured: int) -> Iterator[str]:
@@ -473,3 +433,66 @@ def _controls(behind: Mapping[Kind, Sequence[Cell]]) -> Iterator[str]:
             mark.name for mark in catalogue.MARKS if mark.name in found and kind not in mark.harmless_in
         ]:
             yield f"its {kind} control is {', '.join(doubts)}"
+
+
+# ---------------------------------------------------------------- scripts
+#
+# A user's own script: its pauses, its waiting for data, its baseline, what its ranks saw.
+
+# A part of a step that one device waits for data is named from here on; so is a change by pauses.
+LEAST_WAIT, LEAST_PAUSED = 0.05, 0.01
+PAUSES = "pauses:"
+
+
+def _script_notes(cell: Cell, controls: Controls, efficiency: Estimate | None) -> Iterator[str]:
+    """Yield the notes of a script's exchange."""
+    point = cell.point
+    if not point.workload.script:
+        return
+    alone = controls.baseline(point)
+    own, of_one = _of_ranks(cell.records), _of_ranks(alone.records) if alone else {}
+    yield from (note for note in of_one if not note.startswith(PAUSES))
+    if alone is not None:
+        # Waiting that one device has too is lost throughput, and no lost scaling.
+        seconds = waited_s(alone.records)
+        steps = [time.harmonic_s for cell in alone.cells for time in cell.times.values()]
+        if seconds and steps and seconds > LEAST_WAIT * fmean(steps):
+            part = min(seconds / fmean(steps), 1.0)
+            yield f"waiting for data: one device alone waits {100 * part:.0f} % of a step for its loader"
+    for notes_, where in ((own, ""), (of_one, " (on one device)")):
+        if pauses := max((note for note in notes_ if note.startswith(PAUSES)), key=len, default=""):
+            yield f"{pauses}{where}{_with_pauses(cell, alone, efficiency)}"
+            break
+    yield from (note for note in own if not note.startswith(PAUSES))
+
+
+def _of_ranks(records: Iterable[PointRecord]) -> dict[str, None]:
+    """The notes of all ranks, each once."""
+    told = (one for record in records for rank in record.ranks for one in (rank.ready, rank.result) if one)
+    return dict.fromkeys(note for one in told for note in one.notes if not note.startswith(AUDIT))
+
+
+def _with_pauses(cell: Cell, alone: Alone | None, efficiency: Estimate | None) -> str:
+    """Return the efficiency with the pauses of all steps, which windows leave out."""
+    if alone is None or efficiency is None or not cell.times:
+        return ""
+    own_s, one_s = _paused_s(cell.records), _paused_s(alone.records)
+    step_s = fmean(time.step_s for time in cell.times.values())
+    share = cell.point.workload.share(cell.point.world_size)
+    ideal_s = efficiency.mean * step_s
+    found = (ideal_s + one_s / share) / (step_s + own_s)
+    if abs(found - efficiency.mean) < LEAST_PAUSED:
+        return ""
+    return f"; with its pauses the efficiency is {100 * found:.0f} %"
+
+
+def _paused_s(records: Iterable[PointRecord]) -> float:
+    """Return the seconds of pauses of a step, mean over ranks and rounds."""
+    windows = [
+        window
+        for record in records
+        for rank in record.ranks
+        for window in (*rank.warmup, *rank.windows, *rank.disturbed, *rank.later)
+    ]
+    steps = sum(window.steps for window in windows)
+    return sum(window.paused_s for window in windows) / steps if steps else 0.0

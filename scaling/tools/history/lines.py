@@ -15,7 +15,7 @@ from msgspec.structs import fields
 
 from scaling import files
 from scaling.analysis.measured.cell import Cell
-from scaling.analysis.measured.controls import Controls, find_less_work
+from scaling.analysis.measured.controls import Controls, less_work
 from scaling.analysis.measured.rounds import efficiencies
 from scaling.analysis.table.analyse import EXPECTED, kept, launch
 from scaling.analysis.table.catalogue import claims, marks_of
@@ -259,7 +259,7 @@ def _rank(one: Headline) -> tuple[bool, bool, float]:
 
 
 def _said(cell: Cell, controls: Controls) -> Headline:
-    find_less_work(cell, controls)
+    cell.less_work = less_work(cell, controls)
     claimed = efficiencies(cell, controls) if claims(cell) else ()
     return Headline(
         strategy=cell.point.strategy,

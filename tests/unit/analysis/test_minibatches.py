@@ -238,13 +238,13 @@ def test_a_round_that_reached_less_counts_for_all() -> None:
 @pytest.mark.parametrize("size", [2, 16])
 def test_the_samples_of_all_ranks_are_summed_once_a_record(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     summed: list[PointRecord] = []
-    totals = cell._totals
+    curves = cell._curves
 
-    def counted(one: PointRecord) -> list[int]:
+    def counted(one: PointRecord) -> list[list[tuple[int, float]]]:
         summed.append(one)
-        return totals(one)
+        return curves(one)
 
-    monkeypatch.setattr(cell, "_totals", counted)
+    monkeypatch.setattr(cell, "_curves", counted)
     made = made_with(3.0, 2.0, 1.5, size=size)
     assert cell.loss_after([made], size * 640) == close(2.0)
     assert summed == [made]
