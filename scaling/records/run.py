@@ -305,6 +305,10 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     crowding: str = ""
 
     @property
+    def children(self) -> tuple[RankRecord | HelperRecord, ...]:
+        return (*self.ranks, *self.helpers)
+
+    @property
     def nodes(self) -> int:
         """The number of hosts whose devices took part."""
         return len(set(self.hosts) or {rank.host for rank in self.ranks})

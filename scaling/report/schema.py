@@ -95,6 +95,8 @@ REST: tuple[Field | tuple[str, Any], ...] = (
     ("minibatches", _many(MinibatchJson), ()),
     ("over_cpu", _many(OverCpuJson), ()),
     ("trainings", _many(TrainingJson), ()),
+    # Only in files of versions that predicted points before they were measured.
+    ("predictions", tuple[dict[str, Any], ...] | UnsetType, UNSET),
     # Only of scaling certify.
     ("certificate", CertificateJson | UnsetType, UNSET),
     # Only of a burn-in (--for), and of a run of many rounds.

@@ -98,25 +98,21 @@ _CPU = ("off", "behind_servers", "servers_ran", "behind_threads", "threads_ran",
 _RAW = (*_EXACT, *_DATA, *_CPU, "beyond", "comm")
 
 
-def split(measured: Sequence[Round], efficiency: float) -> Breakdown:
-    """Return the lost efficiency by cause. The rest of 1 - efficiency, perhaps negative, is `unexplained`."""
-    means = {name: one.mean for name, one in _estimates(measured).items()}
+def split(measured: Sequence[Round], efficiency: float) -> tuple[Breakdown, dict[str, Estimate]]:
+    """Return the lost efficiency by cause, and each cause that has a round with its 95 % interval. The rest of
+    1 - efficiency, perhaps negative, is `unexplained`."""
+    series = _series(measured)
+    found = _estimates(series)
+    means = {name: one.mean for name, one in found.items()}
     rest = 1 - efficiency - sum(means.values())
-    return Breakdown(unexplained=rest, **{cause: means.get(cause) for cause in CAUSES})
-
-
-def intervals(measured: Sequence[Round], efficiency: float) -> dict[str, Estimate]:
-    """Return each cause with its 95 % interval; causes without a round are left out."""
-    found = _estimates(measured)
-    rest = 1 - efficiency - sum(one.mean for one in found.values())
-    if by_round := _left(measured, _series(measured)):
+    if by_round := _left(measured, series):
         # Widened by the shift: a mere difference of logarithmic and plain means must not look significant.
         left = interval(by_round)
         moved, shifted = abs(rest - left.mean), _around(left, rest)
         low, high = shifted.low, shifted.high
         ends = {"low": None if low is None else low - moved, "high": None if high is None else high + moved}
         found["unexplained"] = replace(shifted, **ends)
-    return found
+    return Breakdown(unexplained=rest, **{cause: means.get(cause) for cause in CAUSES}), found
 
 
 # ---------------------------------------------------------------- single rounds
@@ -183,10 +179,9 @@ def _beyond(one: Round, last_s: float) -> dict[str, float]:
 # ---------------------------------------------------------------- over rounds
 
 
-def _estimates(measured: Sequence[Round]) -> dict[str, Estimate]:
-    series = _series(measured)
+def _estimates(series: Mapping[str, list[float]]) -> dict[str, Estimate]:
     if "behind_threads" in series:
-        series |= _with_queue(series)
+        series = {**series, **_with_queue(series)}
     found = {name: interval(series[name]) for name in _EXACT if name in series}
     if "data" in series:
         found |= _data(series)

@@ -295,37 +295,26 @@ def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
         )
 
 
-class _HeldUp(NamedTuple):
-    throttled: int
-    periods: int
-    seconds: float
-    cores_s: float
-
-
 def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
-    by_host: dict[str, list[_HeldUp]] = {}
+    by_host: dict[str, list[tuple[float, float, float, float]]] = {}
     for record in records:
         for host in dict.fromkeys(rank.host for rank in record.ranks):
-            by_host.setdefault(host, []).append(_held_up([rank for rank in record.ranks if rank.host == host]))
-    sums = {host: _HeldUp(*map(sum, zip(*found, strict=True))) for host, found in by_host.items()}
-    host = max(sums, key=lambda name: sums[name].throttled, default="")
-    if host and sums[host].throttled > LEAST * sums[host].periods:
-        throttled, periods, seconds, cores_s = sums[host]
+            known = [(rank.threads, rank.telemetry.cpu) for rank in record.ranks if rank.host == host]
+            cpus = [(threads, cpu) for threads, cpu in known if cpu is not None]
+            # Ranks of one cgroup read the same counts, so those of one rank are used.
+            if worst := max((cpu for _, cpu in cpus), key=lambda cpu: cpu.throttled_periods, default=None):
+                cores_s = sum(threads * cpu.wall_s for threads, cpu in cpus)
+                counts = (worst.throttled_periods, worst.periods, worst.throttled_s, cores_s)
+                by_host.setdefault(host, []).append(counts)
+    sums = {host: tuple(map(sum, zip(*found, strict=True))) for host, found in by_host.items()}
+    host = max(sums, key=lambda name: sums[name][0], default="")
+    throttled, periods, seconds, cores_s = sums.get(host, (0, 0, 0.0, 0.0))
+    if throttled > LEAST * periods:
         yield (
             f"throttled by the CPU quota of its cgroup on {host}: in {throttled} of {periods} periods, "
             f"{percent(seconds / cores_s, 1)} of its cores' time; raise the quota (docker --cpus, Kubernetes "
             "limits.cpu, systemd CPUQuota), or use fewer ranks"
         )
-
-
-def _held_up(ranks: Sequence[RankRecord]) -> _HeldUp:
-    """Ranks of one cgroup read the same counts, so those of one rank are used."""
-    known = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
-    worst = max((cpu for _, cpu in known), key=lambda cpu: cpu.throttled_periods, default=None)
-    if worst is None:
-        return _HeldUp(0, 0, 0.0, 0.0)
-    cores_s = sum(threads * cpu.wall_s for threads, cpu in known)
-    return _HeldUp(worst.throttled_periods, worst.periods, worst.throttled_s, cores_s)
 
 
 def _worst(found: Sequence[_Asked], told: Sequence[_Asked]) -> tuple[_Asked, str]:

@@ -301,7 +301,8 @@ def traced(records: Iterable[PointRecord]) -> Traced | None:
         of_windows, untraced = step_time(replace(record, ranks=ranks)), step_time(record)
         if untraced is not None:
             step_s = of_windows.step_s if of_windows else None
-            return Traced(step_s=step_s, untraced_s=untraced.step_s, files=_patterns(record.ranks))
+            names = (f"{name.rpartition(f'.{one.rank}.')[0]}.*" for one in ranks for name in one.traces)
+            return Traced(step_s=step_s, untraced_s=untraced.step_s, files=tuple(dict.fromkeys(names)))
     return None
 
 
@@ -314,11 +315,6 @@ def gpu_times(records: Iterable[PointRecord]) -> tuple[GpuTime, ...]:
     return ()
 
 
-def _patterns(ranks: Sequence[RankRecord]) -> tuple[str, ...]:
-    names = (f"{name.rpartition(f'.{rank.rank}.')[0]}.*" for rank in ranks for name in rank.traces)
-    return tuple(dict.fromkeys(names))
-
-
 # ---------------------------------------------------------------- on the GPU
 
 
@@ -327,33 +323,28 @@ def split(ranks: Sequence[GpuTime], alone: Sequence[GpuTime]) -> GpuSplit | None
     if not ranks:
         return None
     waiting_s = _waiting(ranks)
-    exposed_s = fmean(one.exposed_s / one.steps for one in ranks)
+    compute_s, idle_s, exposed_s = _steps_s(ranks)
     whole = GpuSplit(
-        compute_s=fmean(one.compute_s / one.steps for one in ranks),
-        slowed_s=None,
-        other_s=None,
-        transfer_s=exposed_s - (waiting_s or 0.0),
-        waiting_s=waiting_s,
-        idle_s=fmean(one.idle_s / one.steps for one in ranks),
-        host_s=None,
-    )
-    return _against(whole, ranks, alone) if alone else whole
-
-
-def _against(whole: GpuSplit, ranks: Sequence[GpuTime], alone: Sequence[GpuTime]) -> GpuSplit:
-    compute_s = fmean(one.compute_s / one.steps for one in alone)
-    idle_s = fmean(one.idle_s / one.steps for one in alone)
+        compute_s=compute_s, slowed_s=None, other_s=None, transfer_s=exposed_s - (waiting_s or 0.0),
+        waiting_s=waiting_s, idle_s=idle_s, host_s=None,
+    )  # fmt: skip
+    if not alone:
+        return whole
     # Pair the same devices if each has a trace of the plain loop.
     pairs = zip(ranks, alone if len(alone) == len(ranks) else [alone[0]] * len(ranks), strict=True)
     slowed_s = fmean(_slowed(beside, by_itself) for beside, by_itself in pairs)
+    alone_s, idle_alone_s, _ = _steps_s(alone)
+    other_s, host_s = compute_s - alone_s - slowed_s, idle_s - idle_alone_s
     return replace(
-        whole,
-        compute_s=compute_s,
-        slowed_s=slowed_s,
-        other_s=whole.compute_s - compute_s - slowed_s,
-        idle_s=idle_s,
-        host_s=whole.idle_s - idle_s,
+        whole, compute_s=alone_s, slowed_s=slowed_s, other_s=other_s, idle_s=idle_alone_s, host_s=host_s
     )
+
+
+def _steps_s(ranks: Sequence[GpuTime]) -> tuple[float, float, float]:
+    """Seconds of a step, means over ranks: computing, idle, exposed communication."""
+    by_rank = [(one.compute_s / one.steps, one.idle_s / one.steps, one.exposed_s / one.steps) for one in ranks]
+    compute_s, idle_s, exposed_s = map(fmean, zip(*by_rank, strict=True))
+    return compute_s, idle_s, exposed_s
 
 
 def _slowed(beside: GpuTime, alone: GpuTime) -> float:

@@ -138,7 +138,8 @@ def _joined(seats: dict[int, SeatTime], epoch: int | None, *, by_rates: bool) ->
     if by_rates:
         blocks = by_rate(harmonic_s, [(seat.step_s, seat.blocks) for seat in times])
     else:
-        blocks = _of_longest(times)
+        shared = set(times[0].blocks).intersection(*(seat.blocks for seat in times))
+        blocks = {index: max(seat.blocks[index] for seat in times) for index in sorted(shared)}
     longest_s = max(seat.step_s for seat in times)
     if epoch is not None and blocks:
         longest_s = max(longest_s, mean_s(blocks.values()))
@@ -220,11 +221,6 @@ def _seat(rank: RankRecord, record: PointRecord, blocks: Blocks, kept: int) -> S
     if kept:
         blocks = {index: value for index, value in blocks.items() if index >= kept}
     return SeatTime(step_s=seconds / steps / record.point.hardware.dilate, blocks=blocks)
-
-
-def _of_longest(seats: Sequence[SeatTime]) -> Blocks:
-    shared = set(seats[0].blocks).intersection(*(seat.blocks for seat in seats))
-    return {index: max(seat.blocks[index] for seat in seats) for index in sorted(shared)}
 
 
 def by_rate(harmonic_s: float, seats: Iterable[tuple[float, Blocks]]) -> Blocks:

@@ -117,7 +117,7 @@ def link_notes(records: Iterable[PointRecord]) -> Iterator[str]:
     """Yield notes of RDMA ports that lost packets or were told of congestion. `port_xmit_wait` alone is no reason:
     a busy port's data waits."""
     risen: dict[str, Counter[str]] = {}
-    for child in chain.from_iterable(map(_children, records)):
+    for child in chain.from_iterable(record.children for record in records):
         for one in child.telemetry.traffic:
             risen.setdefault(f"{one.name} of {child.host}", Counter()).update(one.errors)
     for port, counts in sorted(risen.items()):
@@ -222,9 +222,8 @@ def path_rate(bits_per_s: float) -> str:
 
 def _flows(record: PointRecord) -> Iterator[tuple[tuple[str, str], float, float]]:
     """((node, peer), bytes, busy seconds)."""
-    children = [*_children(record)]
-    nodes = {flow.address: one.host for one in children for flow in one.telemetry.flows}
-    for one in children:
+    nodes = {flow.address: one.host for one in record.children for flow in one.telemetry.flows}
+    for one in record.children:
         for flow in one.telemetry.flows:
             if flow.peer in nodes:
                 yield (one.host, nodes[flow.peer]), flow.sent_bytes, flow.busy_s
@@ -294,10 +293,10 @@ def _sum(found: Sequence[float | None]) -> float | None:
 
 def of(record: PointRecord) -> Receipt | None:
     """Return the receipt of one record; None if it failed or nothing crosses nodes."""
-    hosts = set(record.hosts) | {one.host for one in _servers(record)}
+    hosts = set(record.hosts) | {one.host for one in record.helpers if one.name.startswith(SERVER)}
     if not isinstance(record.outcome, Finished) or len(hosts) < 2 or record.pattern in ("", "inside"):
         return None
-    counted = _counted(record)
+    counted = {one.host: _own(one.telemetry) for one in _first_children(record)}
     by_nccl = any(BY_NCCL in rank.environ for rank in record.ranks)
     wanted = {
         name: _wanted(place, counted.get(name, ())) if by_nccl else (place.interface,)
@@ -367,21 +366,9 @@ def _sees_all(record: PointRecord, counted: Mapping[str, Sequence[Traffic]]) -> 
     return own and moves and not has_cards and not has_ports
 
 
-def _servers(record: PointRecord) -> Iterable[HelperRecord]:
-    return (one for one in record.helpers if one.name.startswith(SERVER))
-
-
-def _children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
-    return chain[RankRecord | HelperRecord](record.ranks, record.helpers)
-
-
-def _counted(record: PointRecord) -> dict[str, Sequence[Traffic]]:
-    return {one.host: _own(one.telemetry) for one in _first_children(record)}
-
-
 def _first_children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
     found: dict[str, RankRecord | HelperRecord] = {}
-    for one in _children(record):
+    for one in record.children:
         if one.telemetry.traffic:
             found.setdefault(one.host, one)
     return found.values()
@@ -403,7 +390,7 @@ def _own(telemetry: Telemetry) -> tuple[Traffic, ...]:
 
 def _places(record: PointRecord) -> dict[str, Place]:
     found: dict[str, Place] = {}
-    for one in _children(record):
+    for one in record.children:
         found.setdefault(one.host, one.place)
     return found
 

@@ -18,10 +18,10 @@ from scaling.analysis.statistics.intervals import Estimate, quantile, student
 from scaling.analysis.table.comparisons import contender
 from scaling.analysis.table.rows import Contender
 from scaling.records.burn_in import BIN, LinkErrors, PointSummary, Stretches, added, bin_of, counts, joined
-from scaling.records.events import Failed, Window
+from scaling.records.events import Failed
 from scaling.records.point import EXCHANGING, Hardware, Kind, Point, Record, Workload
-from scaling.records.run import HelperRecord, PointRecord, RankRecord
-from scaling.records.telemetry import POWER_CAP, Telemetry
+from scaling.records.run import PointRecord, RankRecord
+from scaling.records.telemetry import POWER_CAP
 from scaling.text import HOUR_S
 
 # ---------------------------------------------------------------- summary of a point
@@ -47,25 +47,15 @@ def steps_of(record: PointRecord) -> Steps:
     """Return the steps of a point. All ranks of a synchronous exchange wait for the slowest, so a step is its."""
     ranks = [rank for rank in record.ranks if rank.windows]
     waits = record.synchronous and record.point.kind in EXCHANGING
-    groups = [ranks] if waits else [[rank] for rank in ranks]
     single = all(len(window.step_s) == window.steps for rank in ranks for window in rank.windows)
-    dilate = record.point.hardware.dilate
-    found = (step for group in groups for step in _slowest(group, single=single))
-    return Steps(tuple(step._replace(seconds=step.seconds / dilate) for step in found), of_windows=not single)
-
-
-def _slowest(ranks: Sequence[RankRecord], *, single: bool) -> Iterator[Step]:
-    for windows in zip(*(rank.windows for rank in ranks), strict=False):
-        for same in zip(*(_times(window, single=single) for window in windows), strict=False):
-            yield max((Step(seconds, rank) for seconds, rank in zip(same, ranks, strict=True)), key=_seconds)
-
-
-def _seconds(step: Step) -> float:
-    return step.seconds
-
-
-def _times(window: Window, *, single: bool) -> Sequence[float]:
-    return window.step_s if single else (window.seconds / window.steps,)
+    dilate, found = record.point.hardware.dilate, []
+    for group in [ranks] if waits else [[rank] for rank in ranks]:
+        for windows in zip(*(rank.windows for rank in group), strict=False):
+            times = [window.step_s if single else (window.seconds / window.steps,) for window in windows]
+            for same in zip(*times, strict=False):
+                place = max(range(len(group)), key=same.__getitem__)
+                found.append(Step(same[place] / dilate, group[place]))
+    return Steps(tuple(found), of_windows=not single)
 
 
 def summarized(record: PointRecord, begin_s: float, end_s: float) -> PointSummary:
@@ -73,7 +63,7 @@ def summarized(record: PointRecord, begin_s: float, end_s: float) -> PointSummar
     time = step_time(record)
     found = steps_of(record) if time else Steps((), of_windows=False)
     known = [step for step in found.steps if step.seconds > 0]
-    worst = max(known, key=_seconds, default=None)
+    worst = max(known, key=lambda step: step.seconds, default=None)
     point = record.point
     steps = max((sum(window.steps for window in rank.windows) for rank in record.ranks), default=0)
     batch = point.workload.batch_size if point.is_alone else point.global_batch_size
@@ -96,7 +86,13 @@ def summarized(record: PointRecord, begin_s: float, end_s: float) -> PointSummar
         throttled=throttled,
         reasons=reasons,
         repeated=_repeated(record),
-        link_errors=added(_link_errors(record)),
+        link_errors=added(
+            LinkErrors(host=child.host, card=card.name, counter=counter, count=count)
+            for child in record.children
+            for card in child.telemetry.traffic
+            for counter, count in card.errors.items()
+            if counter not in CONGESTION
+        ),
         failures={record.outcome.cause: 1} if isinstance(record.outcome, Failed) else {},
     )
 
@@ -117,30 +113,14 @@ def _repeated(record: PointRecord) -> int:
 
 def _throttling(record: PointRecord) -> tuple[int, int, tuple[str, ...]]:
     """Return readings, throttled ones, and reasons: of GPUs, else the periods of CPU quotas."""
-    told = [child.telemetry for child in _children(record)]
+    told = [child.telemetry for child in record.children]
     samples = [sample for one in told for sample in one.samples]
     if samples:
         reasons = [set(sample.throttle) - {POWER_CAP} for sample in samples]
         return len(samples), sum(map(bool, reasons)), tuple(sorted(set().union(*reasons)))
-    return _quota(told)
-
-
-def _quota(told: Iterable[Telemetry]) -> tuple[int, int, tuple[str, ...]]:
     known = [one.cpu for one in told if one.cpu is not None]
     throttled = sum(cpu.throttled_periods for cpu in known)
     return sum(cpu.periods for cpu in known), throttled, (CPU_QUOTA,) if throttled else ()
-
-
-def _link_errors(record: PointRecord) -> Iterator[LinkErrors]:
-    for child in _children(record):
-        for card in child.telemetry.traffic:
-            for counter, count in card.errors.items():
-                if counter not in CONGESTION:
-                    yield LinkErrors(host=child.host, card=card.name, counter=counter, count=count)
-
-
-def _children(record: PointRecord) -> tuple[RankRecord | HelperRecord, ...]:
-    return (*record.ranks, *record.helpers)
 
 
 # Fewest rounds of a run without --for whose report shows times.
@@ -292,22 +272,21 @@ def over_time(records: Iterable[PointRecord], told: Sequence[PointSummary] = ())
         return ()
     points = {record.point.cell: record.point for record in every}
     by_cell: dict[str, list[PointSummary]] = {
-        cell: [] for cell in sorted(points, key=lambda cell: _place(points[cell]))
+        one.cell: []
+        for one in sorted(
+            points.values(),
+            key=lambda one: (one.kind not in EXCHANGING, one.strategy, one.interconnect, one.world_size, one.cell),
+        )
     }
     for one in told or Stretches(summaries(every)).all():
         if one.cell in by_cell:
             by_cell[one.cell].append(one)
-    shown = {cell: found for cell, found in by_cell.items() if _is_shown(points[cell], found)}
+    shown = {
+        cell: found
+        for cell, found in by_cell.items()
+        if (found and points[cell].kind in SHOWN and not points[cell].hosts) or any(one.failures for one in found)
+    }
     return tuple(_over_time(points[cell], found, len(shown)) for cell, found in shown.items())
-
-
-def _place(point: Point) -> tuple[object, ...]:
-    return point.kind not in EXCHANGING, point.strategy, point.interconnect, point.world_size, point.cell
-
-
-def _is_shown(point: Point, found: Sequence[PointSummary]) -> bool:
-    has_shown_kind = point.kind in SHOWN and not point.hosts
-    return bool(found) and (has_shown_kind or any(one.failures for one in found))
 
 
 def _over_time(point: Point, found: Sequence[PointSummary], among: int) -> OverTime:

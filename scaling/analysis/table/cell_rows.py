@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from scaling.analysis.measured import cpu, device_use
-from scaling.analysis.measured.breakdown import intervals, split, told
+from scaling.analysis.measured.breakdown import split, told
 from scaling.analysis.measured.cell import (
     Cell,
     fed_by,
@@ -173,14 +173,15 @@ def measured(cell: Cell, own: Row, controls: Controls, single: Cell | None, pool
     clocks = _clocks(cell, controls)
     later = _lasting(cell, controls, pool) if claimed else None
     flags = marks_of(Found(cell, efficiency, own.samples_per_s, pool.drifts if claimed else (), clocks, later))
-    lost = {"breakdown": split, "breakdown_intervals": intervals} if efficiency else {}
+    lost = split(claimed, efficiency.mean) if efficiency else (None, {})
     split_ = device_use.split(cell.gpu_times, controls.gpu_times(cell.point)) if own.traced else None
     row = replace(
         own,
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
         efficiency=efficiency,
         strategy_efficiency=_strategy_efficiency(cell, single) if claims(cell) else None,
-        **{name: of(claimed, efficiency.mean) for name, of in lost.items() if efficiency},
+        breakdown=lost[0],
+        breakdown_intervals=lost[1],
         exchange_cpu_parts=exchange_cpu_parts(
             cell, claimed, rounds(single, controls) if claimed and single else ()
         ),

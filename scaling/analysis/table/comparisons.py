@@ -117,22 +117,16 @@ def framework(cell: Cell, plain_of: PlainOf) -> str:
     return plain_of(cell.point.strategy).partition(":")[0]
 
 
-def exchanges_by_framework(contest: Contest, plain_of: PlainOf) -> Mapping[str, Ranking]:
-    """Rank the exchanges of each framework with at least two."""
-    return {name: _ranking(contest, of) for name, of in _by_framework(contest, plain_of).items() if len(of) > 1}
-
-
-def frameworks(contest: Contest, plain_of: PlainOf) -> Ranking | None:
-    """Rank the fastest exchanges of all frameworks; None with one framework."""
-    found = _by_framework(contest, plain_of)
-    return _ranking(contest, [_ranking(contest, of).first for of in found.values()]) if len(found) > 1 else None
-
-
-def _by_framework(contest: Contest, plain_of: PlainOf) -> Mapping[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
+def rankings(contest: Contest, plain_of: PlainOf) -> Iterator[tuple[str, Ranking]]:
+    """Yield each framework with the ranking of its exchanges, if it has several. Then, if there are several
+    frameworks, "" with the ranking of their fastest exchanges."""
+    places: dict[str, list[int]] = defaultdict(list)
     for place, cell in enumerate(contest.rivals):
-        found[framework(cell, plain_of)].append(place)
-    return found
+        places[framework(cell, plain_of)].append(place)
+    found = {name: _ranking(contest, of) for name, of in places.items()}
+    yield from ((name, one) for name, one in found.items() if one.others)
+    if len(found) > 1:
+        yield "", _ranking(contest, [one.first for one in found.values()])
 
 
 def _ranking(contest: Contest, places: Sequence[int]) -> Ranking:
@@ -186,10 +180,9 @@ def beside(
     inside: dict[str, Standing] = {}
     among: dict[str, Standing] = {}
     for contest in found:
-        for ranking in exchanges_by_framework(contest, plain_of).values():
-            inside |= standings(table, contest, ranking)
-        if leaders := frameworks(contest, plain_of):
-            among |= standings(table, contest, leaders)
+        for name, ranking in rankings(contest, plain_of):
+            of = inside if name else among
+            of |= standings(table, contest, ranking)
     return {
         cell.name: Beside(
             framework(cell, plain_of), inside.get(cell.name), among.get(cell.name), *losses.get(cell.name, ())
@@ -203,29 +196,23 @@ def beside(
 
 def comparisons(table: Table, found: Sequence[Contest], plain_of: PlainOf) -> Iterator[Comparison]:
     """Yield by contest the fastest exchange against the others of each framework, then frameworks."""
-    for contest in found:
-        for framework, ranking in exchanges_by_framework(contest, plain_of).items():
-            yield from _comparisons(table, contest, ranking, framework)
-        if leaders := frameworks(contest, plain_of):
-            yield from _comparisons(table, contest, leaders, "")
-
-
-def _comparisons(table: Table, contest: Contest, ranking: Ranking, framework: str) -> Iterator[Comparison]:
-    point = contest.rivals[ranking.first].point
-    for other in ranking.others:
-        yield Comparison(
-            workload=point.workload,
-            hardware=point.hardware,
-            world_size=point.world_size,
-            placement=point.placement,
-            synchronous=contest.synchronous,
-            best=contender(point),
-            other=contender(contest.rivals[other].point),
-            advantage=difference(table, contest, other, ranking.first),
-            difference=difference(table, contest, ranking.first, other),
-            detects=table.detects(contest.layout, ranking.first, other),
-            framework=framework,
-        )
+    ranked = ((contest, *one) for contest in found for one in rankings(contest, plain_of))
+    for contest, name, ranking in ranked:
+        point = contest.rivals[ranking.first].point
+        for other in ranking.others:
+            yield Comparison(
+                workload=point.workload,
+                hardware=point.hardware,
+                world_size=point.world_size,
+                placement=point.placement,
+                synchronous=contest.synchronous,
+                best=contender(point),
+                other=contender(contest.rivals[other].point),
+                advantage=difference(table, contest, other, ranking.first),
+                difference=difference(table, contest, ranking.first, other),
+                detects=table.detects(contest.layout, ranking.first, other),
+                framework=name,
+            )
 
 
 def contender(of: Row | Point) -> Contender:

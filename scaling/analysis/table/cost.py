@@ -88,30 +88,19 @@ class Prices(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def read_prices(path: Path) -> Prices:
     """Read a file of prices. Raises UsageError, in one line, if it is wrong."""
+    named = told_by("--prices", PRICES_VARIABLE, str(path))
     try:
-        return _sound(path, _decoded(files.read(path)))
+        plain = msgspec.toml.decode(files.read(path))
+        prices = msgspec.convert(msgspec.to_builtins(plain), type=Prices)  # dates may be strings or TOML dates
     except OSError as error:
-        raise UsageError(f"{_named(path)}: {error.strerror}") from None
+        raise UsageError(f"{named}: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{_named(path)}: {error}") from None
-
-
-def _named(path: Path) -> str:
-    return told_by("--prices", PRICES_VARIABLE, str(path))
-
-
-def _decoded(text: bytes) -> Prices:
-    """Decode TOML; dates may be strings or TOML dates."""
-    plain = msgspec.toml.decode(text)
-    return msgspec.convert(msgspec.to_builtins(plain), type=Prices)
-
-
-def _sound(path: Path, prices: Prices) -> Prices:
+        raise UsageError(f"{named}: {error}") from None
     if not prices.currency.strip():
-        raise UsageError(f'{_named(path)}: currency is empty; use currency = "USD"')
+        raise UsageError(f'{named}: currency is empty; use currency = "USD"')
     for price in prices.price:
         if wrong := next(_wrong(price), ""):
-            raise UsageError(f"{_named(path)}: {price.name}: {wrong}")
+            raise UsageError(f"{named}: {price.name}: {wrong}")
     return prices
 
 
@@ -127,16 +116,10 @@ def _wrong(price: Price) -> Iterator[str]:
         yield 'match is empty and matches no machine; use match = { gpu = "Tesla V100*" }'
     if not 0 <= price.minimum_s < inf:
         yield f"minimum_s = {price.minimum_s:g}: must be 0 or more"
-    if price.seen and not _is_day(price.seen):
-        yield f"seen = {price.seen}: not a day; use one like 2018-02-01"
-
-
-def _is_day(text: str) -> bool:
     try:
-        date.fromisoformat(text)
+        date.fromisoformat(price.seen or "2018-02-01")
     except ValueError:
-        return False
-    return True
+        yield f"seen = {price.seen}: not a day; use one like 2018-02-01"
 
 
 # ---------------------------------------------------------------- cost
@@ -242,18 +225,24 @@ def bill(row: Row, header: Header, asked: Pricing) -> Bill | str:
     price = None if reason else _price(row, header, asked)
     if reason or row.samples_per_s is None or price is None:
         return reason or "no price matches these machines"
-    machines = machines_of(row, price)
+    machines, rate, prices = machines_of(row, price), row.samples_per_s, asked.prices
+    samples = {"per_million": MILLION, "per_epoch": asked.epoch_samples or EPOCHS.get(row.workload.data, 0)}
+    costs = {
+        name: {how: turned_over(rate, paid(of, cost, machines)) for how, cost in price.per_hour.items()}
+        for name, of in samples.items()
+        if prices and of
+    }
     return Bill(
         strategy=row.strategy,
         interconnect=row.interconnect,
         options=row.options,
         world_size=row.world_size,
-        price=price.name if asked.prices else "",
+        price=price.name if prices else "",
         currency=asked.currency,
         machines=machines,
         devices_paid=machines * price.devices,
-        per_million=_per(row.samples_per_s, MILLION, price, machines) if asked.prices else {},
-        per_epoch=_per(row.samples_per_s, _epoch(row, asked), price, machines) if asked.prices else {},
+        per_million=costs.get("per_million", {}),
+        per_epoch=costs.get("per_epoch", {}),
         relative=_over_base(row, header, asked) if asked.base else relative(row, machines),
         price_is_old=_old(price, header),
         emulated=bool(row.hardware.profile),
@@ -300,18 +289,6 @@ def _spent(row: Row, header: Header, asked: Pricing) -> tuple[float, float] | No
     if price is None or row.samples_per_s is None:
         return None
     return machines_of(row, price) * price.hourly, row.samples_per_s.mean
-
-
-def _per(rate: Estimate, samples: float, price: Price, machines: int) -> dict[str, Estimate]:
-    return {
-        how: turned_over(rate, paid(samples, per_hour, machines))
-        for how, per_hour in price.per_hour.items()
-        if samples
-    }
-
-
-def _epoch(row: Row, asked: Pricing) -> int:
-    return asked.epoch_samples or EPOCHS.get(row.workload.data, 0)
 
 
 def _price(row: Row, header: Header, asked: Pricing) -> Price | None:

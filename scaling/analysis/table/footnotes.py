@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import fmean, median
 
 from scaling.analysis.measured import traffic
-from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.cell import AUDIT, Cell, waited_s
 from scaling.analysis.measured.controls import Alone, Controls, by_seat
 from scaling.analysis.measured.device_use import Clocks, difference
 from scaling.analysis.measured.rounds import Round
@@ -16,13 +16,13 @@ from scaling.analysis.measured.step_time import NO_RESULT
 from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.contrasts import tested
 from scaling.analysis.statistics.intervals import Estimate, Layout, differences, interval, variance
-from scaling.analysis.table import catalogue, scripts
+from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
 from scaling.analysis.table.rows import Drift, Lasting
 from scaling.quiet.notes import notes
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
-from scaling.records.run import WarningKind
+from scaling.records.run import PointRecord, WarningKind
 from scaling.text import counted, percent, plural
 
 # ---------------------------------------------------------------- slow and fast ranks
@@ -267,7 +267,7 @@ def of_row(
     yield from _comm_beside(rounds)
     yield from emulation_notes(cell)
     yield from cell.feed_notes
-    yield from scripts.notes(cell, controls, efficiency)
+    yield from _script_notes(cell, controls, efficiency)
     yield from _conditions(cell, controls if efficiency else None)
     yield from _warnings(cell)
     yield from filter(None, [traffic.slow_path(cell.paths)])
@@ -433,3 +433,66 @@ def _controls(behind: Mapping[Kind, Sequence[Cell]]) -> Iterator[str]:
             mark.name for mark in catalogue.MARKS if mark.name in found and kind not in mark.harmless_in
         ]:
             yield f"its {kind} control is {', '.join(doubts)}"
+
+
+# ---------------------------------------------------------------- scripts
+#
+# A user's own script: its pauses, its waiting for data, its baseline, what its ranks saw.
+
+# A part of a step that one device waits for data is named from here on; so is a change by pauses.
+LEAST_WAIT, LEAST_PAUSED = 0.05, 0.01
+PAUSES = "pauses:"
+
+
+def _script_notes(cell: Cell, controls: Controls, efficiency: Estimate | None) -> Iterator[str]:
+    """Yield the notes of a script's exchange."""
+    point = cell.point
+    if not point.workload.script:
+        return
+    alone = controls.baseline(point)
+    own, of_one = _of_ranks(cell.records), _of_ranks(alone.records) if alone else {}
+    yield from (note for note in of_one if not note.startswith(PAUSES))
+    if alone is not None:
+        # Waiting that one device has too is lost throughput, and no lost scaling.
+        seconds = waited_s(alone.records)
+        steps = [time.harmonic_s for cell in alone.cells for time in cell.times.values()]
+        if seconds and steps and seconds > LEAST_WAIT * fmean(steps):
+            part = min(seconds / fmean(steps), 1.0)
+            yield f"waiting for data: one device alone waits {100 * part:.0f} % of a step for its loader"
+    for notes_, where in ((own, ""), (of_one, " (on one device)")):
+        if pauses := max((note for note in notes_ if note.startswith(PAUSES)), key=len, default=""):
+            yield f"{pauses}{where}{_with_pauses(cell, alone, efficiency)}"
+            break
+    yield from (note for note in own if not note.startswith(PAUSES))
+
+
+def _of_ranks(records: Iterable[PointRecord]) -> dict[str, None]:
+    """The notes of all ranks, each once."""
+    told = (one for record in records for rank in record.ranks for one in (rank.ready, rank.result) if one)
+    return dict.fromkeys(note for one in told for note in one.notes if not note.startswith(AUDIT))
+
+
+def _with_pauses(cell: Cell, alone: Alone | None, efficiency: Estimate | None) -> str:
+    """Return the efficiency with the pauses of all steps, which windows leave out."""
+    if alone is None or efficiency is None or not cell.times:
+        return ""
+    own_s, one_s = _paused_s(cell.records), _paused_s(alone.records)
+    step_s = fmean(time.step_s for time in cell.times.values())
+    share = cell.point.workload.share(cell.point.world_size)
+    ideal_s = efficiency.mean * step_s
+    found = (ideal_s + one_s / share) / (step_s + own_s)
+    if abs(found - efficiency.mean) < LEAST_PAUSED:
+        return ""
+    return f"; with its pauses the efficiency is {100 * found:.0f} %"
+
+
+def _paused_s(records: Iterable[PointRecord]) -> float:
+    """Return the seconds of pauses of a step, mean over ranks and rounds."""
+    windows = [
+        window
+        for record in records
+        for rank in record.ranks
+        for window in (*rank.warmup, *rank.windows, *rank.disturbed, *rank.later)
+    ]
+    steps = sum(window.steps for window in windows)
+    return sum(window.paused_s for window in windows) / steps if steps else 0.0

@@ -14,7 +14,7 @@ from scaling.analysis.table.catalogue import drawn, serious
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.events import Failed
 from scaling.records.point import Kind
-from scaling.records.run import HelperRecord, PointRecord, RankRecord
+from scaling.records.run import PointRecord
 from scaling.records.telemetry import Sample
 from scaling.report import quantities, words
 from scaling.report.burn_in import behind, headline_of, name_of
@@ -349,8 +349,7 @@ def _gpus(records: Iterable[PointRecord]) -> list[Strip]:
     samples: list[tuple[float, Sample]] = []
     past_s = 0.0
     for record in records:
-        children = chain[RankRecord | HelperRecord](record.ranks, record.helpers)
-        if found := [sample for child in children for sample in child.telemetry.samples]:
+        if found := [sample for child in record.children for sample in child.telemetry.samples]:
             first_s, last_s = min(one.unix_s for one in found), max(one.unix_s for one in found)
             samples += [(past_s + sample.unix_s - first_s, sample) for sample in found]
             past_s += last_s - first_s + 1.0
