@@ -79,8 +79,8 @@ def _load(name: str) -> Strategy:
         return _of(framework, mode)
     if is_outside(name):
         return _load_outside(framework, name)
-    known = [*NAMES, *(f"{one.name}:NAME" for one in FRAMEWORKS.values() if one.any_mode)]
-    raise UsageError(f"--strategy {name}: unknown; {near(name, known)}")
+    meant = named(name).meant.get(mode)
+    raise UsageError(f"--strategy {name}: unknown; {f'take {meant}' if meant else near(name, NAMES)}")
 
 
 def is_outside(name: str) -> bool:

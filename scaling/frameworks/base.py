@@ -259,6 +259,7 @@ class Framework(Record, frozen=True, kw_only=True):
     Modes
       strategies: by mode, the module of the folder that has the strategy as `STRATEGY`, in the order of --list
       aliases: other names of a mode
+      meant: by a word that users write for a mode, the strategies that it may mean
       any_mode: every mode is the plain loop, and none is listed
       defaults: by device, the mode that is measured without --strategy
       mode_flag: a flag of `run` that takes its modes as its users name them
@@ -298,6 +299,7 @@ class Framework(Record, frozen=True, kw_only=True):
     name: str
     strategies: dict[str, str]
     aliases: dict[str, str] = {}
+    meant: dict[str, str] = {}
     any_mode: bool = False
     defaults: dict[Device, str] = {}
     mode_flag: str = ""

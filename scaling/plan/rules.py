@@ -149,7 +149,9 @@ def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why
         strategy = frameworks.load(name)
         if device not in strategy.devices(name):
             needs = " or ".join(strategy.devices(name))
-            hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
+            mode = frameworks.named(name).defaults.get(device)
+            hint = f"; take {frameworks.named(name).name}:{mode}" if mode else ""
+            hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else hint
             raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({why}){hint}")
         for enrol in enrolled:
             if reason := enrol.lacks(own_name(name), device) or enrol.lacks(strategy.baseline, device):

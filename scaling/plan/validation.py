@@ -214,9 +214,14 @@ def _name_and_seed(config: SweepConfig) -> None:
         raise UsageError(f"--seed {config.seed}: from 0 to {MAX_SEED - 1}")
 
 
+MEANING_CUDA = ("gpu", "gpus", "nvidia")
+
+
 def _device(config: SweepConfig) -> None:
     device, profile = config.device, profiles.name_of(config.device)
     known = [*DEVICES, *(profiles.PREFIX + name for name in profiles.read().profiles)]
+    if device.casefold() in MEANING_CUDA:
+        raise UsageError(f"--device {device}: write --device cuda")
     if not profile and device not in DEVICES:
         raise UsageError(f"--device: {not_one_of(device, known)}")
     if profile:

@@ -279,7 +279,8 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
         if self.regime:
             which = f"batch {work.batch_size} rate {self.regime.rate:.4g} seed {self.regime.seed}"
         hosts = f" on {','.join(self.hosts)}" if self.hosts else ""
-        return f"{self.strategy} {what}{where} N={self.world_size}{batch}{hosts} {which}"
+        over = f" over {self.interconnect}" if self.interconnect != "auto" and self.kind in EXCHANGING else ""
+        return f"{self.strategy}{over} {what}{where} N={self.world_size}{batch}{hosts} {which}"
 
 
 def _words(of: Workload | Hardware | Regime) -> list[str]:

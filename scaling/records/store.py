@@ -142,7 +142,14 @@ def read(run: Path) -> Whole:
             with path.open("rb") as file:
                 return _whole(path, (line[:-1] for line in file if line.endswith(b"\n")))
     except OSError as error:
-        raise UsageError(f"{run}: not a run: {path}: {error.strerror}") from None
+        raise UsageError(f"{run}: not a run: {_meant(run) or f'{path}: {error.strerror}'}") from None
+
+
+def _meant(run: Path) -> str:
+    """Return the run that a path may mean which is none itself; "" without one."""
+    if newest := max(run.glob(f"*/{FILE}"), default=None):
+        return f"its newest one is {newest.parent}; python -m scaling history {run} lists all"
+    return f"give its folder: {run.parent}" if (run.parent / FILE).is_file() else ""
 
 
 def _whole(path: Path, lines: Iterator[bytes]) -> Whole:

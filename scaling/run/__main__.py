@@ -12,7 +12,8 @@ if __name__ == "__main__":  # no signal ends a rank before `Signals`: the others
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, TextIO
 
@@ -74,13 +75,13 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     return ranks.lead(cluster, signals, work, argv)
 
 
-def _devices(argv: Sequence[str]) -> tuple[int, str] | int:
+def _devices(argv: Sequence[str]) -> Callable[[], tuple[int, str]] | int:
     asked = _read(argv)
     if isinstance(asked, int):
         return asked
     from scaling.hosts import info
 
-    return info.devices(asked.device)
+    return partial(info.devices, asked.device)
 
 
 def _read(argv: Sequence[str]) -> Invocation | int:

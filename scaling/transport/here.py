@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from scaling.text import counted, signal_name
 from scaling.transport.start import SECRET, Secret, Start
 
 LOOPBACK, BACKLOG = "127.0.0.1", 128
-MOST = 64  # ranks of a device; a larger number is a typing error
+MOST = 64  # ranks of a CPU; a larger number is a typing error
 PR_SET_PDEATHSIG = 1
 LEAVE_S = 5.0
 
@@ -52,19 +53,20 @@ class Here(NamedTuple):
         return code
 
 
-def ranks(wanted: int | None, devices: int, kind: str, name: str) -> Here:
+def ranks(wanted: int | None, devices: Callable[[], tuple[int, str]], name: str) -> Here:
     """Fork the other ranks, and return this process's place in each of them. If no number is `wanted`, each of the
-    `devices`, which are of this `kind`, has one. Signals stay blocked until `Signals` takes them.
+    `devices` has one. Signals stay blocked until `Signals` takes them.
     Raises UsageError for too many ranks, and LaunchError if a fork fails."""
-    size = wanted or devices
-    if size > MOST * devices:
-        raise UsageError(f"--ranks {size}: this machine has {counted(devices, kind)}")
+    cpus = os.cpu_count() or 1
+    if wanted is not None and wanted > MOST * cpus:
+        raise UsageError(f"--ranks {wanted}: this machine has {counted(cpus, 'CPU')}")
+    size, kind = devices() if wanted is None else (wanted, "")
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP))
     listener = socket.create_server((LOOPBACK, 0), backlog=max(BACKLOG, size))
     place = Start(0, size, LOOPBACK, listener.getsockname()[1], "by scaling itself (--ranks N)", listener=listener)
     secret = Secret({SECRET: token_hex()}, Path(), place)
     if size > 1:
-        each = "" if wanted else f", one on each {kind}"
+        each = kind and f", one on each {kind}"
         sys.stderr.write(f"{name}: starts {size} ranks{each} (--ranks N takes another number)\n")
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -139,12 +139,12 @@ def as_rank(
     work: Callable[[Cluster, Signals, Sequence[str]], int],
     name: str,
     argv: Sequence[str] | None,
-    devices: Callable[[Sequence[str]], tuple[int, str] | int],
+    devices: Callable[[Sequence[str]], Callable[[], tuple[int, str]] | int],
 ) -> int:
     """Connect to the other ranks, do this rank's `work` with the words that are left of `argv`, by default
     sys.argv, and return the exit code. An uncaught exception is printed and ends all ranks, which would hang.
-    `name` is the command's. Without a launcher `devices` reads these words; it returns the number and kind of the
-    devices, one for each rank to start, or an exit code after help or a mistake."""
+    `name` is the command's. Without a launcher `devices` reads these words; it returns what counts the devices and
+    names their kind, or an exit code after help or a mistake."""
     open_streams()
     own: here.Here | None = None
     try:
@@ -155,7 +155,7 @@ def as_rank(
             found = devices(asked.rest)
             if isinstance(found, int):
                 return found
-            own = here.ranks(asked.ranks, *found, name)
+            own = here.ranks(asked.ranks, found, name)
         signals = Signals()
         cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked, signals, own)
     except Interrupted as stop:

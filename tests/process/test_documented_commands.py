@@ -43,7 +43,7 @@ SUBSTITUTES = {
     "scaling.run --against BASE": "scaling.run --against RUN",
     "--data fashion-mnist": "--data fashion-mnist --data-dir fashion-mnist",
     "WHEEL": "some.whl",
-    "mypackage.mine:ring,torch:gloo": "torch:gloo",
+    "mine.py:ring,torch:gloo": "torch:gloo",
     "tests/published.json tests/published-nodes.json": "published.json published-nodes.json --output priors.toml",
 }
 PRICES = """\
@@ -76,7 +76,7 @@ def fashion_mnist(folder: Path) -> None:
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that looks as a clone does in which runs, logs and prices lie under the names that pages use."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("launch", "hostfiles", "containers", "tests", "setup.cfg"):
+    for name in ("launch", "hostfiles", "containers", "scaling", "tests", "setup.cfg"):
         (folder / name).symlink_to(REPOSITORY / name)
     (folder / ".venv").symlink_to(sys.prefix)  # what a command of launch/ takes where none is active
     stand_ins.install(folder)

@@ -60,6 +60,23 @@ def test_a_worker_is_shown_its_own_slice(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("visible", "argv", "said"),
+    [
+        ("0,3", (), "scaling: starts 2 ranks, one on each GPU (--ranks N takes another number)\n"),
+        ("0,1", ("--device", "cpu"), ", one on each core (--ranks N takes another number)\n"),
+    ],
+)
+def test_each_visible_gpu_has_a_rank(
+    library: Path, tmp_path: Path, visible: str, argv: tuple[str, ...], said: str
+) -> None:
+    env = nvml_library.environ(library, "a100") | {"CUDA_VISIBLE_DEVICES": visible}
+    command = [sys.executable, "-m", "scaling.run", "--strategy", "fake:a", "--dry-run", *argv]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    assert said in done.stderr
+    assert ("device cuda" in done.stdout) != bool(argv)
+
+
+@pytest.mark.parametrize(
     ("argv", "expected", "said"),
     [
         (("--device", "cuda"), 2, "--device cuda: "),

@@ -211,7 +211,7 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     [
         (("--ranks", "0"), {}, "--ranks 0: must be a number from 1"),
         (("--ranks", "two"), {}, "--ranks two: must be a number from 0"),
-        (("--ranks", "99999"), {}, f"--ranks 99999: this machine has {DEVICES} core"),
+        (("--ranks", "99999"), {}, f"--ranks 99999: this machine has {os.cpu_count()} CPU"),
         (("--qqq",), {}, "--qqq: no such flag; see --help"),
         (("--ranks", "2", "--qqq"), {}, "--qqq: no such flag; see --help"),
         (("--ranks", "2", "--transport", "mpi"), {}, "--ranks: not with --transport mpi, "),

@@ -25,8 +25,8 @@ HELPS = ("flags.py", "completion.py")
 PROSE = re.compile(r"\s{3,}\S.*|\s+#.*")
 
 
-# In a sentence, a program without arguments is a name.
-NAME = re.compile(r"(?:python(?: -m (?:scaling(?: \w+)?|\S+))?|scaling \w+|\S+)$")
+# In a sentence, a program without arguments is a name, and so is `scaling report --sign`.
+NAME = re.compile(r"(?:python(?: -m (?:scaling(?: \w+)?|\S+))?|scaling .*|\S+)$")
 
 
 class Command(NamedTuple):
@@ -68,14 +68,18 @@ def _of_pages() -> Iterator[tuple[str, str]]:
 
 def of_page(text: str) -> Iterator[str]:
     """The command lines of a page: lines of indented blocks, and code within sentences."""
-    for block in re.findall(r"^(?: {4}.*\n)+", text, re.M):
-        whole = re.sub(r"\\\n *", "", textwrap.dedent(block))
-        yield from (PROSE.sub("", line) for line in whole.splitlines() if BEGINS.match(line))
+    yield from (PROSE.sub("", line) for line in in_blocks(text) if BEGINS.match(line))
     prose = re.sub(r"^(?: {4}.*\n)+", "\n", text, flags=re.M)
     for code in re.findall(r"`([^`]+)`", prose):
         line = re.sub(r"\s*\n\s*", " ", code)
         if BEGINS.match(line) and not NAME.match(line):
             yield line
+
+
+def in_blocks(text: str) -> Iterator[str]:
+    """The lines of a page's indented blocks; lines that go on behind a backslash are joined."""
+    for block in re.findall(r"^(?: {4}.*\n)+", text, re.M):
+        yield from re.sub(r"\\\n *", "", textwrap.dedent(block)).splitlines()
 
 
 def _of_code() -> Iterator[tuple[str, str]]:

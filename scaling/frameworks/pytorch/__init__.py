@@ -17,6 +17,7 @@ FRAMEWORK = Framework(
         "ps-async": "ps",
         "plain": "plain",
     },
+    meant={"ddp": "torch:nccl on GPUs, torch:gloo on CPUs", "fsdp": "torch:fsdp2", "ps": "torch:ps-sync"},
     distributions={
         "torch": ("torch",),
         "torchvision": ("torchvision",),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scaling.command import asked_or_code
@@ -34,13 +35,13 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     return ranks.lead(cluster, signals, lambda lead: leading.bisect(lead, asked), argv, NAME)
 
 
-def _devices(argv: Sequence[str]) -> tuple[int, str] | int:
+def _devices(argv: Sequence[str]) -> Callable[[], tuple[int, str]] | int:
     asked = _read(argv)
     if isinstance(asked, int):
         return asked
     from scaling.hosts import info
 
-    return info.devices(asked.invocation.device)
+    return partial(info.devices, asked.invocation.device)
 
 
 def _read(argv: Sequence[str]) -> Asked | int:

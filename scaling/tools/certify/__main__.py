@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,13 +58,13 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     return ranks.lead(cluster, signals, work, argv, NAME)
 
 
-def _devices(argv: Sequence[str]) -> tuple[int, str] | int:
+def _devices(argv: Sequence[str]) -> Callable[[], tuple[int, str]] | int:
     asked = _read(argv)
     if isinstance(asked, int):
         return asked
     from scaling.hosts import info
 
-    return info.devices(asked.invocation.device)
+    return partial(info.devices, asked.invocation.device)
 
 
 def _read(argv: Sequence[str]) -> Asked | int:

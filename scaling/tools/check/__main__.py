@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING
@@ -184,11 +185,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return as_rank(_rank, NAME, argv, _devices)
 
 
-def _devices(argv: Sequence[str]) -> tuple[int, str] | int:
+def _devices(argv: Sequence[str]) -> Callable[[], tuple[int, str]] | int:
     from scaling.tools.check import flags  # only rank 0 needs Typer
 
     asked = asked_or_code(flags.parse, argv, NAME)
-    return asked if isinstance(asked, int) else info.devices("")
+    return asked if isinstance(asked, int) else partial(info.devices, "")
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:

@@ -25,5 +25,5 @@ def test_it_runs(machine: Machine, command: Command) -> None:
     for name in ("ruff", "mypy", "pytest"):
         machine.module(name, "")
     program, *arguments = shlex.split(command.line)
-    done = machine.for_horovod().run(program, *arguments)
+    done = machine.for_horovod().measuring().run(program, *arguments)
     assert done.returncode == 0, done.stderr

@@ -193,6 +193,12 @@ def test_a_name_without_a_module_is_looked_for_in_the_table() -> None:
         frameworks.load("torch:glooo")
 
 
+def test_no_message_names_the_scripted_strategy() -> None:
+    with pytest.raises(UsageError) as error:
+        frameworks.load("nothing")
+    assert "torch:gloo" in str(error.value) and "NAME" not in str(error.value)
+
+
 def test_the_miswired_one_is_torchs_but_for_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """tests/system/lab runs it."""
     monkeypatch.setenv("SCALING_MISWIRED", "eth9")

@@ -117,7 +117,9 @@ def test_unlike_runs_are_refused_unless_asked(tmp_path: Path, capsys: pytest.Cap
     ("arguments", "said"),
     [
         ([], "RUN...: missing; usage: python -m scaling report [FLAG]... RUN..."),
-        (["nowhere"], "nowhere: not a run"),
+        (["nowhere"], "nowhere: not a run: nowhere/run.jsonl: No such file or directory"),
+        (["RUN/.."], "/run/..: not a run: its newest one is "),
+        (["RUN/page.html"], "/run/page.html: not a run: give its folder: "),
         (["RUN", "RUN/run.jsonl"], "the same run is given twice"),
         (["RUN", "--format", "pptx"], "--format: 'pptx' is not one of table, markdown, csv, json, html, svg"),
         (["RUN", "--format", "svg"], "--format svg: --figure is missing; give one of speedup, efficiency, loss"),

@@ -19,7 +19,7 @@ from scaling.sweep.view.live import rank_gauges
 from scaling.sweep.view.plain import PlainView, number, percent_done, phase, speed
 from scaling.text import duration
 from tests.support.inline_child import Clock
-from tests.support.points import changed
+from tests.support.points import POINT, changed
 from tests.support.scripted_points import (
     CRASH,
     everything,
@@ -250,3 +250,10 @@ def test_tokens_are_those_of_whole_sequences() -> None:
     tokens = changed(point(2), unit="tokens", sequence_length=100)
     assert speed(record(tokens)) == "64000 tokens/s"
     assert {gauge.value for gauge in rank_gauges(measuring(starting(tokens)))} == {"32000"}
+
+
+def test_progress_names_the_network_of_an_exchange() -> None:
+    over = changed(POINT, interconnect="ib0", world_size=4)
+    assert over.label == "fake:a over ib0 exchange N=4 round 1"
+    assert changed(over, kind="solo").label == "fake:a solo N=4 round 1"
+    assert changed(over, interconnect="auto").label == "fake:a exchange N=4 round 1"
