@@ -69,6 +69,8 @@ while done < args.steps:
         loss.backward()
         optimizer.step()
         done += 1
+        if done == args.steps:
+            break
 """
 # As DLRM: each rank has embeddings of its own, two parts of the model are replicated, and the script splits the
 # batch that all ranks read.

@@ -162,7 +162,7 @@ def _lead(task: Task, given: command.Command, folder: Path) -> None:
         return
     except SystemExit as stop:
         said = _last_said(task) if stop.code not in (None, 0) else ""
-        BATON.fail(_early(name, f"called exit({'' if stop.code is None else stop.code!r})", said))
+        BATON.fail(_early(name, f"called exit({'' if stop.code in (None, '') else repr(stop.code)})", said))
     except BaseException as error:
         traceback.print_exc()
         BATON.fail(ScriptError(_where(error, folder, name)))

@@ -124,7 +124,7 @@ BAD = {
         "train.py: error: the following arguments are required: --data",
     ),
     "exits": ("raise SystemExit\n", "train.py called exit() without a training step"),
-    "ends early": (f"{scripts.LOOP}", "train.py ended after 64 steps: give it more epochs or steps"),
+    "ends early": (f"{scripts.LOOP}", "train.py ended after 3 steps: give it more epochs or steps"),
     "spawns": (
         "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)\n",
         "train.py:2: starts processes of its own",
