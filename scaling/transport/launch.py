@@ -210,9 +210,9 @@ def _connected(command: str, asked: start.Asked, signals: Signals) -> Cluster:
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:
             complain("the ranks had not started", "scaling", signal_name(number))
-        if launch is None:
-            raise Interrupted(number)
         # The mpirun of Open MPI 5 may hang (PMIX_ERR_UNREACH) if a rank leaves before others have connected.
+        if "OMPI_COMM_WORLD_RANK" not in os.environ:
+            raise Interrupted(number)
     try:
         return connect(command)
     except LaunchError:
