@@ -148,6 +148,7 @@ def as_rank(
         asked = start.asked(sys.argv[1:] if argv is None else argv)
         cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked, signals)
     except Interrupted as stop:
+        end_all(stop.exit_code)
         return stop.exit_code
     except (LaunchError, UsageError) as error:
         launch = launched(os.environ)
@@ -155,8 +156,7 @@ def as_rank(
             complain(error, name)
         elif not rank_0_spoke():
             complain(f"rank {launch.rank} on {socket.gethostname()}: {error}", name)
-        if launch is not None and launch.launcher == "mpirun":  # Slurm would kill all, and lose the exit code
-            end_all(error.exit_code)
+        end_all(error.exit_code)
         return error.exit_code
     try:
         code = work(cluster, signals, asked.rest)
@@ -183,6 +183,9 @@ def _let_read() -> None:
 
 def end_all(code: int) -> None:
     """Have MPICH's launcher end all ranks over PMI 1: they would wait for one that leaves early."""
+    launch = launched(os.environ)
+    if launch is None or launch.launcher != "mpirun":
+        return  # Slurm would kill all, and lose the exit code
     with suppress(KeyError, ValueError, OSError):
         fd = int(os.environ["PMI_FD"])
         _let_read()
