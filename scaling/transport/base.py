@@ -170,6 +170,7 @@ class Mailbox(Generic[Order, News]):
                 answers[rank] = said
             if len(answers) == len(ranks):
                 break
+        self._obey_signal()
         return answers
 
     def news_within(self, within_s: float) -> Iterator[tuple[int, News]]:
@@ -177,12 +178,14 @@ class Mailbox(Generic[Order, News]):
         end_s = self.clock() + within_s
         while self.clock() < end_s:
             yield from self.news()
-            if self.signalled is not None:
-                raise Interrupted(self.signalled)
+            self._obey_signal()
 
     def look(self) -> None:
         """Take a turn and drop what has arrived. Raises Interrupted on a signal."""
         for _ in self.news():
             pass
+        self._obey_signal()
+
+    def _obey_signal(self) -> None:
         if self.signalled is not None:
             raise Interrupted(self.signalled)

@@ -159,6 +159,7 @@ def as_rank(
         signals = Signals()
         cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked, signals, own)
     except Interrupted as stop:
+        end_all(stop.exit_code)
         return stop.exit_code
     except (LaunchError, UsageError) as error:
         launch = launched(os.environ)
@@ -166,8 +167,7 @@ def as_rank(
             complain(error, name)
         elif not rank_0_spoke():
             complain(f"rank {launch.rank} on {socket.gethostname()}: {error}", name)
-        if launch is not None and launch.launcher == "mpirun":  # Slurm would kill all, and lose the exit code
-            end_all(error.exit_code)
+        end_all(error.exit_code)
         return error.exit_code
     try:
         code = work(cluster, signals, asked.rest)
@@ -194,6 +194,9 @@ def _let_read() -> None:
 
 def end_all(code: int) -> None:
     """Have MPICH's launcher end all ranks over PMI 1: they would wait for one that leaves early."""
+    launch = launched(os.environ)
+    if launch is None or launch.launcher != "mpirun":
+        return  # Slurm would kill all, and lose the exit code
     with suppress(KeyError, ValueError, OSError):
         fd = int(os.environ["PMI_FD"])
         _let_read()
@@ -228,9 +231,9 @@ def _connected(command: str, asked: start.Asked, signals: Signals, own: here.Her
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:
             complain("the ranks had not started", "scaling", signal_name(number))
-        if launch is None:
-            raise Interrupted(number)
         # The mpirun of Open MPI 5 may hang (PMIX_ERR_UNREACH) if a rank leaves before others have connected.
+        if "OMPI_COMM_WORLD_RANK" not in os.environ:
+            raise Interrupted(number)
     try:
         return connect(command)
     except LaunchError:

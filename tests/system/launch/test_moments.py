@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,10 @@ from tests.support import moments
 from tests.support.fresh_machine import REPOSITORY
 from tests.support.matrix import cases
 from tests.support.moments import COMMAND, Launch, Life, started
-from tests.support.mpis import MPIS
+from tests.support.mpis import MPIS, Mpi
 from tests.support.ranks import free_ports
 
-MPI = MPIS[1]
+OPENMPI5, MPICH = MPIS[1:]
 
 
 def by_hand(folder: Path, environ: Mapping[str, str]) -> Launch:
@@ -25,12 +25,12 @@ def by_hand(folder: Path, environ: Mapping[str, str]) -> Launch:
     return started(folder, environ, *([*COMMAND, "--rank", str(rank), *place] for rank in (0, 1)))
 
 
-def mpirun(folder: Path, environ: Mapping[str, str]) -> Launch:
-    return started(folder, {**environ, **MPI.environ(2)}, [str(MPI.mpirun), "-np", "2", *COMMAND])
+def mpirun(mpi: Mpi, folder: Path, environ: Mapping[str, str]) -> Launch:
+    return started(folder, {**environ, **mpi.environ(2)}, [str(mpi.mpirun), "-np", "2", *COMMAND])
 
 
 def launch_mpirun(folder: Path, environ: Mapping[str, str]) -> Launch:
-    path = f"{MPI.mpirun.parent}{os.pathsep}{environ['PATH']}"
+    path = f"{OPENMPI5.mpirun.parent}{os.pathsep}{environ['PATH']}"
     own = {**environ, "PATH": path, "VIRTUAL_ENV": sys.prefix}
     return started(folder, own, [str(REPOSITORY / "launch/mpirun"), "-np", "2", *COMMAND])
 
@@ -42,10 +42,11 @@ def torchrun(folder: Path, environ: Mapping[str, str]) -> Launch:
 
 
 LAUNCHERS: dict[str, moments.Start] = {
-    "by-hand": by_hand, "mpirun": mpirun, "launch-mpirun": launch_mpirun, "torchrun": torchrun,
+    "by-hand": by_hand, "mpirun": partial(mpirun, OPENMPI5), "mpich": partial(mpirun, MPICH),
+    "launch-mpirun": launch_mpirun, "torchrun": torchrun,
 }  # fmt: skip
 EVERY = [(name, number) for name in LAUNCHERS for number in range(moments.COUNT)]
-FEW = [("by-hand", 6), ("by-hand", 17), ("by-hand", 36), ("mpirun", 4), ("mpirun", 19), ("mpirun", 33)]
+FEW = [("by-hand", 6), ("by-hand", 17), ("by-hand", 36), ("mpirun", 0), ("mpirun", 19), ("mpich", 0)]
 
 
 @pytest.fixture(scope="module")

@@ -76,6 +76,13 @@ def test_a_signal_is_noted_and_ends_what_waits() -> None:
     assert box.now_s < 3.0
 
 
+def test_a_signal_before_the_last_answer_ends_the_wait() -> None:
+    box = Box()
+    send_news(box.hub.rank(1), Signalled(signal=signal.SIGTERM), HELD)
+    with pytest.raises(Interrupted):
+        box.mailbox.answers(Reserved, [1], 9.0)
+
+
 def test_an_order_to_all_reaches_all() -> None:
     box = Box(3)
     box.mailbox.order_all(Dismiss())
