@@ -253,6 +253,7 @@ def test_no_expression_reads_a_name_that_may_be_unbound() -> None:
 NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:py|toml|json|md|sbatch|yaml))\b")
 # Examples, files of a user or a run, and the end of a name.
 NOT_OURS = {
+    "FILE.md",
     "FILE.toml",
     "sweep.toml",
     "prices.toml",

@@ -193,7 +193,7 @@ def _drawn(asked: Asked, material: Material) -> str | bytes:
         return page.render(material)
     assert asked.figure is not None
     kind: Any = asked.format
-    return alone.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale)
+    return alone.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale, is_column=asked.column)
 
 
 def _act(argv: Sequence[str]) -> None:

@@ -50,6 +50,7 @@ _FIGURE = typer.Option(
 _THEME = typer.Option(
     "--theme", help="light or dark, for svg, png and pdf. A page follows its reader's theme.", metavar="NAME"
 )
+_COLUMN = typer.Option("--column", help="Draw svg, png and pdf for a column of a paper, 3.5 inches wide.")
 _SCALE = typer.Option("--scale", help="Scale of png: times 100 dots per inch.", metavar="X")
 _JOIN = typer.Option("--join", help="Put runs into one table even if hosts, devices, versions or code differ.")
 _PRICES = typer.Option(
@@ -99,6 +100,7 @@ class Asked(Record, frozen=True, kw_only=True):
     output: Annotated[Path | None, output_flag("-o", "--output")] = None
     figure: Annotated[FigureName | None, _FIGURE] = None
     theme: Annotated[Literal["light", "dark"], _THEME] = "light"
+    column: Annotated[bool, _COLUMN] = False
     scale: Annotated[float, _SCALE] = USUAL_SCALE
     prices: Annotated[Path | None, _PRICES] = None
     epoch_samples: Annotated[int, _EPOCH] = 0
@@ -172,6 +174,8 @@ def _refuse_idle(asked: Asked) -> None:
         raise UsageError(f"--base {asked.base}: not with --format {asked.format}, which has no costs")
     if asked.theme != "light" and asked.format not in PICTURES:
         raise UsageError(f"--theme {asked.theme}: only with --format {', '.join(PICTURES)}")
+    if asked.column and (asked.format not in PICTURES or asked.figure == "screen"):
+        raise UsageError(f"--column: only with --format {', '.join(PICTURES)}, and not with --figure screen")
     if asked.scale != USUAL_SCALE and asked.format != "png":
         raise UsageError(f"--scale {asked.scale:g}: only with --format png; the other formats have no dots")
     if asked.epoch_samples > 0 and asked.prices is None:

@@ -49,8 +49,8 @@ def last_line(
 
         scaling: torch:nccl N=16 3937.2 images/s speedup 12.31 efficiency 0.769 flags - ci95 25.1 0.08 0.005
 
-    Words keep their places, `-` is unknown, commas separate flags. After ci95 are half the 95 % intervals of the
-    rate, the speedup and the efficiency. Of scaling certify, the last two are `verdict PASS`.
+    Each word has a fixed position, `-` is unknown, commas separate flags. After ci95 are half the 95 % intervals
+    of the rate, the speedup and the efficiency. Of scaling certify, the last two are `verdict PASS`.
     """
     row = headline(rows)
     judged = f" verdict {certificate.word}" if certificate else ""

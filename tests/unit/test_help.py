@@ -166,7 +166,7 @@ def test_examples_come_before_flags(page: Page) -> None:
         ("run", "--page=3", "--page: takes no value"),
         ("run", "fast", "fast: unexpected; usage: python -m scaling.run [FLAG]..."),
         ("report", "", "RUN...: missing; usage: python -m scaling report [FLAG]... RUN..."),
-        ("report", "RUN --figure spee", ", run, burn-in; did you mean 'speedup'?"),
+        ("report", "RUN --figure spee", ", run, burn-in, screen; did you mean 'speedup'?"),
         ("report", "RUN --theme=blue", "--theme: 'blue' is not one of light, dark"),
         ("import", "LOG", "--output: missing; usage: python -m scaling import --output RUN [FLAG]... LOG..."),
         ("predict", "RUN --up-to 1", "--up-to 1: must be at least 2"),

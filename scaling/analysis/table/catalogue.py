@@ -81,7 +81,7 @@ MARKS: tuple[Mark, ...] = (
          about="ranks shared cores or a GPU: neither speedup nor efficiency is claimed"),
     Mark(name="NOISY", of_row=lambda found: noise(found.efficiency, found.rate) > 1,
          meaning="half the 95 % interval is larger than the loss of efficiency that the row claims (a loss "
-                 "counts as at least 5 and at most 10 points), or than 10 % of the rate."),
+                 "counts as at least 5 and at most 10 percentage points), or than 10 % of the rate."),
     Mark(name="ONE-ROUND", of_row=lambda found: len(found.cell.times) == 1 or _joins_one(found.efficiency),
          meaning="a single round joins the figure and its control runs: no interval, and no comparison."),
     Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency)),
@@ -481,7 +481,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
              "trained on as long. It shows whether the efficiency of the first seconds lasts. ± covers the end "
              "of that training and the rounds."),
     Explanation(label="slower cores", applies=lambda report: report.has_slower_cores,
-        text="the canary, a fixed piece of work on the ranks' own cores, took longer than usual, and no program "
+        text="the probe, a fixed piece of work on the ranks' own cores, took longer than usual, and no program "
              "was seen there. Possible reasons: heat, the clock, another hyperthread or virtual machine. The "
              "windows just after it were repeated. The windows just before it were repeated only if another "
              "program used the cores."),
@@ -517,8 +517,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
              "averaged over ranks. Each sample is counted once, on one rank. It is the mean over the seeds that "
              "trained for so many epochs; a seed that reaches the target ends. An epoch has every sample once, "
              "rounded up to whole batches. Seconds are of epochs alone, by the longest rank; the first includes "
-             "the framework's one-time work. Evaluation is timed apart. Differences of a few tenths of a point "
-             "are few samples: they show no order."),
+             "the framework's one-time work. Evaluation is timed apart. Differences of a few tenths of a "
+             "percentage point are few samples: they show no order."),
     Explanation(label="learns less",
         applies=lambda report: any(one.less_than_samples for one in report.analysis.trainings),
         text="every seed ended below every seed of that smaller batch of the same training, and the means "

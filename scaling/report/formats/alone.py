@@ -19,12 +19,20 @@ _WHY = {
 }
 
 
-def render(material: Material, name: str, kind: Kind, *, theme: Theme = "light", scale: float = 2.0) -> bytes:
+def render(
+    material: Material,
+    name: str,
+    kind: Kind,
+    *,
+    theme: Theme = "light",
+    scale: float = 2.0,
+    is_column: bool = False,
+) -> bytes:
     """Return the file. Raises UsageError if the run has no such figure."""
     found = tuple(FIGURES[name](material))
     if not found:
         raise UsageError(f"--figure {name}: this run has no such figure: {_WHY.get(name, 'nothing was measured')}")
-    return draw.alone(found, kind, _footing(material), theme=theme, scale=scale)
+    return draw.alone(found, kind, _footing(material), theme=theme, scale=scale, is_column=is_column)
 
 
 def _footing(material: Material) -> str:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING
 
-from scaling.command import asked_or_code, complain, show
+from scaling.command import asked_or_code, complain, deliver, show
 from scaling.errors import Interrupted, LaunchError, ScalingError
 from scaling.hosts import info, networks
 from scaling.records.network import GBIT, Network
 from scaling.records.task import DeviceRates, Timed
 from scaling.text import as_json, counted, one_line, printable, signal_name
 from scaling.tools.check import NAME, ranks
-from scaling.tools.check.facts import AllReduce, Facts, Findings, Matrix, Verdict, both
+from scaling.tools.check.facts import AllReduce, Facts, Findings, Look, Matrix, Verdict, both
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
@@ -94,6 +94,17 @@ def summary_line(verdict: Verdict) -> str:
     """Render one verdict: `warning  mtu            ib: 9000 on node1; 1500 on node2; mend: ...`."""
     mend = f"; mend: {verdict.mend}" if verdict.mend else ""
     return f"{verdict.level:<8} {verdict.topic:<14} {' '.join(verdict.text.split())}{mend}"
+
+
+def handover(verdicts: Iterable[Verdict]) -> str:
+    """Render errors and warnings as a Markdown table, a line for each device, link or other part."""
+    lines = ["| level | node | part | seen | expected | what to do |", "| --- | --- | --- | --- | --- | --- |"]
+    for verdict in verdicts:
+        if verdict.level != "ok":
+            for look in verdict.looks or (Look("", verdict.topic, verdict.text, ""),):
+                cells = (verdict.level, *look, verdict.mend)
+                lines.append(f"| {' | '.join(one_line(cell).replace('|', '&#124;') for cell in cells)} |")
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _sum(found: Findings) -> str:
@@ -234,6 +245,8 @@ def _check(lead: Lead, asked: flags.Asked) -> int:
     if asked.all_reduce:
         facts = lead.all_reduced(facts)
     found = Findings(facts=facts, verdicts=judge(facts), wall_s=ranks.age_s())
+    if asked.handover:
+        deliver(handover(found.verdicts), asked.handover)
     show(as_json(found) if asked.json else f"\n{render(found)}\n")
     return 1 if found.errors else 0
 

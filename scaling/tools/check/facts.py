@@ -177,6 +177,15 @@ def both(link: Link) -> tuple[Pair, Pair]:
     return (link.client, link.server), (link.server, link.client)
 
 
+class Look(NamedTuple):
+    """A device, a link or another part of a node to look at: what was measured, and what its like measure."""
+
+    node: str
+    part: str
+    seen: str
+    expected: str
+
+
 class Verdict(NamedTuple):
     """One line of the result. `mend` is a command or a setting, "" if nothing needs fixing."""
 
@@ -184,18 +193,19 @@ class Verdict(NamedTuple):
     topic: str
     text: str
     mend: str = ""
+    looks: tuple[Look, ...] = ()
 
 
 def ok(topic: str, text: str) -> Verdict:
     return Verdict("ok", topic, text)
 
 
-def warning(topic: str, text: str, mend: str) -> Verdict:
-    return Verdict("warning", topic, text, mend)
+def warning(topic: str, text: str, mend: str, looks: Iterable[Look] = ()) -> Verdict:
+    return Verdict("warning", topic, text, mend, tuple(looks))
 
 
-def error(topic: str, text: str, mend: str) -> Verdict:
-    return Verdict("error", topic, text, mend)
+def error(topic: str, text: str, mend: str, looks: Iterable[Look] = ()) -> Verdict:
+    return Verdict("error", topic, text, mend, tuple(looks))
 
 
 class Findings(Record, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,10 @@ _INTERCONNECT = Option(
 )
 _FABRIC = Option(help=FABRIC_FILE, metavar="FILE", envvar=VARIABLE)
 _JSON = Option("--json", help="Print facts and verdicts as JSON.")
+_HANDOVER = Option(
+    help="Write errors and warnings as a Markdown table to hand on: node, part, seen, expected, what to do.",
+    metavar="FILE",
+)
 _ALL_REDUCE = Option(
     "--all-reduce/--no-all-reduce",
     help="Time all-reduces of all ranks by torch, over each network: about 15 s each, more if torch starts late.",
@@ -44,6 +49,7 @@ class Asked(Record, frozen=True, kw_only=True):
     interconnect: Annotated[str | None, _INTERCONNECT] = None
     fabric: Annotated[str | None, _FABRIC] = None
     json: Annotated[bool, _JSON] = False
+    handover: Annotated[Path | None, _HANDOVER] = None
     device_rates: Annotated[bool, _DEVICE_RATES] = True
     all_reduce: Annotated[bool, _ALL_REDUCE] = True
 
@@ -67,6 +73,8 @@ def check(**given: Any) -> Asked:
         mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling check
     Two of its networks:
         mpirun -np 16 python -m scaling check --interconnect ib0,eth0
+    Errors and warnings as a table to hand on:
+        mpirun -np 16 python -m scaling check --handover FILE.md
     Facts for a program:
         mpirun -np 16 python -m scaling check --json
 

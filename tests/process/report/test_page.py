@@ -307,6 +307,17 @@ def test_dark_figures_have_their_own_paper_and_ink() -> None:
     assert b"#ffffff" in light and b"#14171c" in dark and b"#14171c" not in light
 
 
+def test_a_figure_for_a_column_has_whole_names_and_its_width() -> None:
+    """A column of a paper has 3.5 inches: 252 points, or 700 pixels at 200 dots per inch."""
+    of = material("cluster")
+    text = alone.render(of, "efficiency", "svg", is_column=True).decode()
+    assert re.search(r'<svg [^>]*\bwidth="252pt"', text)
+    assert {of.label(row) for row in of.rows} <= set(re.findall(r"<text[^>]*>([^<]+)</text>", text))
+    png = alone.render(of, "loss", "png", is_column=True)
+    assert int.from_bytes(png[16:20], "big") in (699, 700)
+    assert alone.render(of, "loss", "pdf", is_column=True).startswith(b"%PDF")
+
+
 def test_names_with_signs_that_no_font_has_are_drawn_without_a_warning() -> None:
     head, records = SCENES["default"]()
     named = [

@@ -78,6 +78,8 @@ INVISIBLE = """() => [...document.querySelectorAll("figure svg :is(path, use, re
 }).map(one => one.outerHTML.slice(0, 200))"""
 TOO_WIDE = """() => [...document.querySelectorAll("table, figure")].filter(one =>
   one.getBoundingClientRect().right > innerWidth).map(one => one.id || one.textContent.slice(0, 80))"""
+WIDER = """() => [...document.querySelectorAll("figure > div")].filter(one =>
+  one.scrollWidth > one.clientWidth).map(one => one.className)"""
 COLOURS = """() => [...new Set([...document.querySelectorAll("figure svg path")].map(one =>
   getComputedStyle(one).fill))].sort()"""
 
@@ -142,16 +144,20 @@ def opened(chromium: Browser, written: Callable[[str], Path]) -> Iterator[Callab
 @pytest.mark.parametrize("run", sorted({*RUNS, HISTORY}))
 def test_a_page_is_whole_and_says_nothing_to_the_console(opened: Callable[..., Page], run: str) -> None:
     """One request; no text leaves its figure; what is drawn is seen; figures have names; nothing is wider than the
-    window, on a phone neither."""
+    window, on a phone neither, where figures are drawn for it."""
     page = opened(run)
-    assert page.evaluate(LEAVING, SLACK_PX) == []
     assert page.evaluate(INVISIBLE) == []
     for figure in page.locator("figure svg").all():
         assert figure.get_attribute("role") == "img"
         assert figure.locator("> title").text_content() and figure.locator("> desc").text_content()
-    for width in (1360, 390):
+    page.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+    for width, kind in ((1360, "wide"), (768, "wide"), (390, "narrow")):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(LEAVING, SLACK_PX) == []
+        assert page.evaluate(WIDER) == []
+        shown = page.locator("figure > div > svg:visible")
+        assert shown.count() == page.locator(f"figure > .{kind} > svg:visible").count()
 
 
 def test_without_scripts_figures_and_rows_are_the_same(opened: Callable[..., Page]) -> None:
@@ -292,7 +298,8 @@ def test_a_script_that_got_in_would_not_run(chromium: Browser, written: Callable
 
 # ---------------------------------------------------------------- the answer first
 
-SMALLEST = """() => Math.min(...[...document.querySelectorAll("figure svg text")].map(text => {
+SMALLEST = """() => Math.min(...[...document.querySelectorAll("figure svg text")].filter(text =>
+  text.getBoundingClientRect().width).map(text => {
   const svg = text.closest("svg"), scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
   return parseFloat(getComputedStyle(text).fontSize) * scale;
 }))"""
@@ -302,7 +309,7 @@ SMALLEST = """() => Math.min(...[...document.querySelectorAll("figure svg text")
 def test_the_answer_and_two_figures_are_above_the_fold(opened: Callable[..., Page], run: str) -> None:
     page = opened(run, viewport={"width": 1280, "height": 900})
     assert page.locator("figure h3").all_text_contents()[:2] == ["Efficiency", "Loss of efficiency, by cause"]
-    one, other = (page.locator("figure svg").nth(at).bounding_box() for at in (0, 1))
+    one, other = (page.locator("figure .wide svg").nth(at).bounding_box() for at in (0, 1))
     assert one and other and one["y"] == other["y"] and one["x"] + one["width"] < other["x"]
     assert max(one["y"] + one["height"], other["y"] + other["height"]) <= 900
     answer = page.locator(".answer").bounding_box()

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion
+from scaling.records.task import DeviceRates
 from scaling.report.answer import answer
 from scaling.report.formats import openmetrics, screen
 from scaling.report.formats.html import page
@@ -57,6 +58,24 @@ def material(name: str, result: CertificateResult | None = None) -> Material:
     ]
     found = CERTIFICATES[name]
     return Material(own, records, certificate=replace(found, result=result or found.result))
+
+
+def test_the_page_has_a_certificate_to_sign() -> None:
+    """Result, line, error rates, devices by serial number, version; a page of another run has none."""
+    of = material("pass")
+    assert of.certificate is not None
+    gpu = DeviceRates(
+        launch_rank=0, host="node1", device="cuda", name="NVIDIA H200", index=3, uuid="GPU-3",
+        serial="1654922003917", work=of.records[0].point.workload,
+    )  # fmt: skip
+    text = page.render(Material(of.header, of.records, certificate=replace(of.certificate, devices=(gpu,))))
+    section = text.partition('<section id="certificate"')[2].partition("</section>")[0]
+    for said in ("PASS: ", "at least 80.0 %", "a false FAIL and a false PASS: 1 % each", "scaling 0.1.0"):
+        assert said in section
+    assert (
+        '<td class="t">NVIDIA H200, GPU 3</td><td class="t">1654922003917</td><td class="t">GPU-3</td>' in section
+    )
+    assert 'id="certificate"' not in page.render(Material(*default_run()))
 
 
 @pytest.mark.parametrize("name", CERTIFICATES)

@@ -16,7 +16,20 @@ from scaling.frameworks.horovod import strategy as hvd
 from scaling.hosts import networks
 from scaling.hosts.networks import Entry
 from scaling.tools.check import __main__, flags, gather, lead, prober
-from scaling.tools.check.facts import LEAD_DECODER, Facts, Findings, Link, RankFacts, ToLead, ToRank, Verdict
+from scaling.tools.check.facts import (
+    LEAD_DECODER,
+    Facts,
+    Findings,
+    Link,
+    Look,
+    RankFacts,
+    ToLead,
+    ToRank,
+    Verdict,
+    error,
+    ok,
+    warning,
+)
 from scaling.tools.check.lead import (
     BANDWIDTH_S,
     LATENCY_S,
@@ -182,6 +195,21 @@ def test_the_matrix() -> None:
         "warning  mtu            ib: 9000 on node1; mend: ip link",
         "",
         "1 warning; the preflight took 4.2 s",
+    ]
+
+
+def test_what_to_look_at_is_a_table_to_hand_on() -> None:
+    """A line for each device and link, by node; other verdicts have one line; what is well has none."""
+    found = (
+        warning("device rates", "two rates", "nvidia-smi -i 5 -q", [Look("node1", "GPU 5", "712 TFLOP/s", "766")]),
+        error("links", "ib: slow", "ethtool ib0", [Look("node1", "ib0 to node2", "1|2", "9.4 Gb/s")]),
+        warning("mtu", "ib: 9000 on node1", "ip link"),
+        ok("names", "well"),
+    )
+    assert __main__.handover(found).splitlines()[2:] == [
+        "| warning | node1 | GPU 5 | 712 TFLOP/s | 766 | nvidia-smi -i 5 -q |",
+        "| error | node1 | ib0 to node2 | 1&#124;2 | 9.4 Gb/s | ethtool ib0 |",
+        "| warning |  | mtu | ib: 9000 on node1 |  | ip link |",
     ]
 
 

@@ -90,6 +90,13 @@ def test_sound_devices_have_no_outlier() -> None:
     assert outliers([on_gpu(number, of_sound=1 - number / 200) for number in range(8)]) == []
 
 
+def test_a_slow_device_is_handed_on_by_node_and_serial() -> None:
+    (verdict,) = judged([on_gpu(number, of_sound=0.93 if number == 5 else 1.0) for number in range(8)])
+    (look,) = verdict.looks
+    assert (look.node, look.part) == ("node1", "GPU 5 (serial 16549220005)")
+    assert (look.seen, look.expected) == ("matrix product 712 TFLOP/s", "matrix product 766 TFLOP/s")
+
+
 def test_one_slow_device_of_eight() -> None:
     rates = [on_gpu(number, of_sound=0.87 if number == 5 else 1) for number in range(8)]
     (one,) = outliers(rates)

@@ -105,6 +105,9 @@ def test_several_slow_nodes_among_many() -> None:
 def test_a_node_that_only_sends_slowly() -> None:
     verdict = only(cluster(4, lambda a, _: (1.0 if a == "node2" else 9.4) * GBIT))
     assert verdict.text == "ib: node2 is slow: it sends 1.00 Gb/s, the others carry 9.40"
+    (look,) = verdict.looks
+    assert look.node == "node2" and look.part.startswith("ib")
+    assert (look.seen, look.expected) == ("sends 1.00 Gb/s", "9.40 Gb/s")
     assert verdict.mend.startswith("on node2: ethtool ib0 ")
 
 

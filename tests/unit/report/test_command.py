@@ -123,6 +123,7 @@ def test_unlike_runs_are_refused_unless_asked(tmp_path: Path, capsys: pytest.Cap
         (["RUN", "RUN/run.jsonl"], "the same run is given twice"),
         (["RUN", "--format", "pptx"], "--format: 'pptx' is not one of table, markdown, csv, json, html, svg"),
         (["RUN", "--format", "svg"], "--format svg: --figure is missing; give one of speedup, efficiency, loss"),
+        (["RUN", "--format", "html", "--column"], "--column: only with --format svg, png, pdf, and not with"),
         (["RUN", "--format", "pdf", "--figure", "screen"], "--figure screen: only with --format svg, not pdf"),
         (["RUN", "--figure", "loss"], "--figure loss: only with --format svg, png, pdf; html has all figures"),
         (["RUN", "--format", "png", "--figure", "loss", "--scale", "nan"], "--scale nan: must be from 0.1 to 10"),

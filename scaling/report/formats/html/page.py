@@ -13,7 +13,7 @@ from scaling.analysis.table.catalogue import mark_named
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.point import Record
 from scaling.records.run import FAIL, PASS, Header
-from scaling.report import document, facts, quantities, words
+from scaling.report import document, facts, quantities, verdict, words
 from scaling.report.answer import answer, banners
 from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Figure
@@ -200,6 +200,8 @@ def _page(material: Material, names: Collection[str]) -> str:
         "columns": catalogue.columns("page", material.rows),
         "tables": list(tabulated(material)),
         "curves": list(curves(material)),
+        "certificate": list(_certificate(material)),
+        "certified": list(_certified(material)),
         "facts": shell.entries(doc.facts),
         "reading": shell.entries(doc.how_to_read),
         "csv": _csv(material),
@@ -207,9 +209,36 @@ def _page(material: Material, names: Collection[str]) -> str:
         "is_import": material.header.is_import,
         "command": _command(material.header),
         "made_with": _made_with(doc),
-        "parts": list(_parts(material, has_figures=bool(first), is_sound=bool(sound))),
+        "parts": list(
+            _parts(
+                material,
+                has_figures=bool(first),
+                is_sound=bool(sound),
+            )
+        ),
     }
     return shell.render(shell.asset("page.html.j2"), values)
+
+
+def _certificate(material: Material) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a certificate: verdict, errors, work, hosts, time, version and digest of the records."""
+    if (found := material.certificate) is None:
+        return
+    yield "result", answer(material).verdict
+    yield from ((label or "also", text) for label, text in verdict.lines(found))
+    wanted = ("model", "batch", "strategies", "hosts", "started", "software")
+    yield from ((fact.label, words.text(fact.phrase)) for fact in material.doc.facts if fact.label in wanted)
+    yield from (("records", f"{one.name}, run.jsonl sha256 {one.sha256}") for one in material.sources)
+
+
+def _certified(material: Material) -> Iterator[tuple[str, str, str, str]]:
+    """Yield node, device, serial number and UUID of all devices that a certificate is of."""
+    found = material.certificate
+    for one in found.devices if found else ():
+        place = one.place.removeprefix(f"{one.host} ").partition(" (")[0]
+        yield one.host, f"{one.name}, {place}", one.serial, one.uuid
+    if found and not found.devices:
+        yield from ((at.hostname, gpu.name, "", gpu.uuid) for at in material.header.hosts for gpu in at.gpus)
 
 
 def _command(header: Header) -> str:
@@ -243,6 +272,8 @@ def _parts(material: Material, *, has_figures: bool, is_sound: bool) -> Iterator
         yield "sound", "Is it sound?"
     if material.doc.footnotes:
         yield "notes", "Notes"
+    if material.certificate:
+        yield "certificate", "Certificate"
     yield "machine", "Machine"
     if material.header.hosts:
         yield "reproduce", "Reproduce"

@@ -19,6 +19,7 @@ import scaling
 from scaling.report import words
 from scaling.report.figures.parts import Figure
 from scaling.report.formats.plots import draw
+from scaling.report.formats.plots.sheet import NARROW
 from scaling.report.parts import Entry
 from scaling.text import one_line
 
@@ -67,10 +68,11 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def drawn(figures: Iterable[Figure]) -> Iterator[tuple[Figure, str]]:
-    """Return each figure with its SVG; ids are unique in the page."""
+def drawn(figures: Iterable[Figure]) -> Iterator[tuple[Figure, str, str]]:
+    """Return each figure with its SVG, wide and for a phone; ids are unique in the page."""
     for number, figure in enumerate(figures, start=1):
-        yield figure, Markup(draw.for_page(figure, f"f{number}"))
+        wide, narrow = draw.for_page(figure, f"f{number}"), draw.for_page(figure, f"n{number}", NARROW)
+        yield figure, Markup(wide), Markup(narrow)
 
 
 def entries(found: Iterable[Entry]) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -12,10 +12,25 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLoc
 
 from scaling.analysis.table.catalogue import mark_named, unranked_marks
 from scaling.report.figures.parts import Curve, Curves, Dot, Trend, Trends, Turn, shortened
-from scaling.report.formats.plots.sheet import RED, SMALL, Sheet, apart, color, edge, label_width, shape
+from scaling.report.formats.plots.sheet import (
+    RED,
+    SMALL,
+    Format,
+    Sheet,
+    apart,
+    color,
+    edge,
+    fitting,
+    label_width,
+    shape,
+)
 from scaling.text import decimals, plus_minus
 
 HEIGHT_IN, TREND_HEIGHT_IN = 3.9, 3.0
+# A line of names below the plot of a narrow sheet.
+NAMES_IN = 0.22
+# The dot of such a name, with its line.
+DOT_IN = 0.5
 LABEL_WIDTH = 22
 NAME_SIZE = SMALL
 # Least distance of two names, as a fraction of the height.
@@ -35,11 +50,42 @@ class End(NamedTuple):
     hue: str
     at: float
     value: float
+    marker: str = ""
 
 
-def _axes(sheet: Sheet, labels: Iterable[str], left: float) -> Axes:
+def height_in(body: Curves, of: Format) -> float:
+    return 3.0 + _names_in([*_labels(body)], of) if of.is_narrow else HEIGHT_IN
+
+
+def trend_height_in(body: Trends, of: Format) -> float:
+    return 2.6 + _names_in([trend.label for trend in body.trends], of) if of.is_narrow else TREND_HEIGHT_IN
+
+
+def _labels(body: Curves) -> Iterator[str]:
+    yield from (curve.label for curve in body.curves)
+    if body.ideal is not None:
+        yield "ideal"
+
+
+def _name_columns(labels: Sequence[str], of: Format) -> int:
+    widest = label_width(labels, NAME_SIZE) + DOT_IN
+    return of.legend_columns if of.legend_columns * widest <= of.width_in else 1
+
+
+def _names_in(labels: Sequence[str], of: Format) -> float:
+    return 0.1 + NAMES_IN * -(-len(labels) // _name_columns(labels, of))
+
+
+def _axes(sheet: Sheet, labels: Sequence[str], left: float, upright: str) -> Axes:
+    """Return axes with room for names at the right, on a narrow sheet below, and the text of the upright axis."""
+    if sheet.format.is_narrow:
+        axes = sheet.axes(left=left - 0.1, bottom=0.52 + _names_in(labels, sheet.format), top=0.5)
+        axes.set_title(upright, fontsize=SMALL, loc="left", pad=5)
+        return axes
     names = shortened(tuple(labels), LABEL_WIDTH)
-    return sheet.axes(left=left, right=0.25 + label_width(names, NAME_SIZE), bottom=0.52, top=0.28)
+    axes = sheet.axes(left=left, right=0.25 + label_width(names, NAME_SIZE), bottom=0.52, top=0.28)
+    axes.set_ylabel(upright)
+    return axes
 
 
 def _line(
@@ -77,7 +123,10 @@ def _beside(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float,
 
 
 def _names(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
-    """Write names right of the axes, pushed apart, each with a thread to its end."""
+    """Write names right of the axes, pushed apart, each with a thread to its end; below on a narrow sheet."""
+    if sheet.format.is_narrow:
+        _legend(ends, sheet)
+        return
     cut = shortened(tuple(end.label for end in ends), LABEL_WIDTH)
     to_axes = axes.transData + axes.transAxes.inverted()
     found = [tuple(map(float, to_axes.transform((end.at, end.value)))) for end in ends]
@@ -92,18 +141,44 @@ def _names(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
             made.set_gid(sheet.tooltip(end.label))
 
 
+def _legend(ends: Sequence[End], sheet: Sheet) -> None:
+    looks: list[dict[str, Any]] = [
+        {"marker": end.marker, "linestyle": "-" if end.marker else (0, (5, 3))} for end in ends
+    ]
+    names = fitting([end.label for end in ends], sheet.format.width_in - DOT_IN)
+    sheet.on.legend(
+        handles=[
+            Line2D([], [], color=end.hue, label=name, markersize=5, linewidth=1.2, **look)
+            for end, name, look in zip(ends, names, looks, strict=True)
+        ],
+        loc="lower left",
+        ncols=_name_columns([end.label for end in ends], sheet.format),
+        frameon=False,
+        fontsize=NAME_SIZE,
+        handlelength=1.6,
+        columnspacing=1.2,
+        labelspacing=0.25,
+        borderaxespad=0.15,
+        bbox_to_anchor=(0.1 / sheet.format.width_in, 0.04 / sheet.height_in),
+    )
+
+
 # ---------------------------------------------------------------- curves
 
 
 def draw_curves(sheet: Sheet, body: Curves) -> None:
-    axes = _axes(
-        sheet, (*(curve.label for curve in body.curves), "ideal"), RATES_IN if body.ideal is None else 0.62
-    )
+    axes = _axes(sheet, [*_labels(body)], RATES_IN if body.ideal is None else 0.62, body.upright)
     dots = [dot for curve in body.curves for dot in curve.dots]
     sizes = sorted({*(dot.world_size for dot in dots), *(cross.world_size for cross in body.crosses)})
     _scales(axes, body, dots, sizes)
     last = [
-        End(of.label, color(of.number, sheet.theme), of.dots[-1].world_size, of.dots[-1].value)
+        End(
+            of.label,
+            color(of.number, sheet.theme),
+            of.dots[-1].world_size,
+            of.dots[-1].value,
+            shape(of.number),
+        )
         for of in body.curves
     ]
     if body.ideal is not None:
@@ -113,7 +188,8 @@ def draw_curves(sheet: Sheet, body: Curves) -> None:
     if body.boundary is not None:
         axes.axvline(body.boundary, color=sheet.ink, alpha=0.45, linewidth=0.8, linestyle=(0, (1, 2)))
         place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "fontsize": SMALL, "alpha": 0.8}
-        axes.annotate(" several nodes", (body.boundary, 1.015), **place)
+        high = 0.95 if sheet.format.is_narrow else 1.015
+        axes.annotate(" several nodes", (body.boundary, high), **place)
     middle = float(axes.get_xlim()[0] * axes.get_xlim()[1]) ** 0.5
     for place_, curve in enumerate(body.curves):
         _curve(axes, curve, 2 ** (SHIFT * (place_ - (len(body.curves) - 1) / 2)), middle, sheet)
@@ -137,7 +213,6 @@ def _scales(axes: Axes, body: Curves, dots: Sequence[Dot], sizes: Sequence[int])
     axes.set_xticks(ticks, list(map(str, ticks)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("devices (N)")
-    axes.set_ylabel(body.upright)
     if body.is_percent:
         highest = max((dot.value for dot in dots), default=0.0)
         axes.set_ylim(0.0, MOST_PERCENT if highest < MOST_PERCENT else highest + 5)
@@ -182,7 +257,7 @@ def _whisker(axes: Axes, at: float, low: float, high: float, hue: str) -> None:
 
 def draw_trends(sheet: Sheet, body: Trends) -> None:
     """The vertical axis starts near the lowest value, since changes are a few percent."""
-    axes = _axes(sheet, (trend.label for trend in body.trends), RATES_IN)
+    axes = _axes(sheet, [trend.label for trend in body.trends], RATES_IN, body.upright)
     places, values, _ = zip(*(turn for trend in body.trends for turn in trend.turns), strict=True)
     first, last, low, high = min(places), max(places), min(values), max(values)
     axes.set_xlim(first - 0.03 * (last - first) - 0.5, last + 0.03 * (last - first) + 0.5)
@@ -191,12 +266,12 @@ def draw_trends(sheet: Sheet, body: Trends) -> None:
     axes.set_ylim(max(0.0, low - room), high + room)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.set_xlabel(body.across)
-    axes.set_ylabel(body.upright)
     axes.grid(visible=True, which="major")
     for trend in body.trends:
         _trend(axes, trend, color(trend.number, sheet.theme))
     ends = [
-        End(of.label, color(of.number, sheet.theme), of.turns[-1].at, of.turns[-1].value) for of in body.trends
+        End(of.label, color(of.number, sheet.theme), of.turns[-1].at, of.turns[-1].value, shape(of.number))
+        for of in body.trends
     ]
     _names(axes, ends, sheet)
 

@@ -35,14 +35,15 @@ from scaling.report.formats.plots import curves, svg
 from scaling.report.formats.plots.sheet import (
     BLUE,
     CAUSES,
+    COLUMN_IN,
     GREEN,
     GREY,
     KINDS,
-    LEGEND_COLUMNS,
-    MOST_SIGNS,
+    NARROW,
     RED,
     SMALL,
-    WIDTH_IN,
+    WIDE,
+    Format,
     Sheet,
     Theme,
     drawing,
@@ -53,19 +54,19 @@ from scaling.text import decimals
 # ---------------------------------------------------------------- bars: loss, rounds, cards
 
 
-def _lines_height(count: int) -> float:
-    return 1.05 + 0.25 * max(count, 3)
+def _lines_height(count: int, of: Format) -> float:
+    return 1.05 + (0.48 * max(count, 2) if of.is_narrow else 0.25 * max(count, 3))
 
 
-def _legend_in(body: Bars) -> float:
-    return 0.26 * -(-len(body.names) // LEGEND_COLUMNS)
+def _legend_in(names: Sequence[str], of: Format) -> float:
+    return 0.26 * -(-len(names) // of.legend_columns)
 
 
 def draw_bars(sheet: Sheet, body: Bars) -> None:
     """Draw positive parts to the right of zero, one after the other, negative ones to the left."""
     labels = [bar.label for bar in body.bars]
-    axes = sheet.lines(labels, bottom=0.55 + _legend_in(body), right=0.25)
-    axes.set_xlim(_ends(body, WIDTH_IN - label_width(labels) - 0.25))
+    axes = sheet.lines(labels, bottom=0.55 + _legend_in(body.names, sheet.format), right=0.25)
+    axes.set_xlim(_ends(body, sheet.format.width_in - sheet.left_in(labels) - 0.25))
     causes = [(name, CAUSES.get(name, GREY)) for name in body.names]
     for at, bar in enumerate(body.bars):
         wrong, right, left = mark_named(bar.mark).is_wrong, 0.0, 0.0
@@ -73,7 +74,7 @@ def draw_bars(sheet: Sheet, body: Bars) -> None:
             if part:
                 start = right if part > 0 else left
                 look: dict[str, Any] = {"color": hue, "edgecolor": RED if wrong else "none", "linewidth": 0.9}
-                (drawn,) = axes.barh(at, part, left=start, height=0.72, **look)
+                (drawn,) = axes.barh(at, part, left=start, height=0.72 * sheet.thick, **look)
                 drawn.set_gid(sheet.tooltip(f"{bar.label}: {name} {part:.1f} %"))
                 right, left = (right + part, left) if part > 0 else (right, left + part)
         hue = RED if wrong or bar.mark == "FAILED" else GREY if bar.says else sheet.ink
@@ -101,7 +102,7 @@ def _beside(bar: Bar) -> str:
     """Return the text behind a bar: its sum, or why it has none, and the mark of a wrong row."""
     total = f"{sum(_span(bar)):.1f} %" if bar.parts else ""
     mark = bar.mark if mark_named(bar.mark).is_wrong else ""
-    return shortened((" ".join(filter(None, (bar.says or total, mark))),), MOST_SIGNS)[0]
+    return shortened((" ".join(filter(None, (bar.says or total, mark))),), WIDE.beside_signs)[0]
 
 
 def draw_spreads(sheet: Sheet, body: Spreads) -> None:
@@ -127,11 +128,13 @@ def draw_spreads(sheet: Sheet, body: Spreads) -> None:
 def draw_cards(sheet: Sheet, body: Cards) -> None:
     axes = sheet.lines([f"{one.label}  {one.card}" for one in body.carried], bottom=0.5)
     for at, one in enumerate(body.carried):
-        (drawn,) = axes.barh(at, one.sent, height=0.6, color=GREEN if one.wanted else RED)
+        (drawn,) = axes.barh(at, one.sent, height=0.6 * sheet.thick, color=GREEN if one.wanted else RED)
         drawn.set_gid(sheet.tooltip(f"{one.label} {one.card}: {one.sent:,.{decimals(one.sent)}f} {body.unit}"))
         if one.least is not None and one.most is not None:
             for end in {one.least, one.most}:
-                axes.plot((end, end), (at - 0.42, at + 0.42), color=sheet.ink, linewidth=1.6)
+                axes.plot(
+                    (end, end), (at - 0.42 * sheet.thick, at + 0.42 * sheet.thick), color=sheet.ink, linewidth=1.6
+                )
         if not one.wanted:
             axes.text(one.sent, at, " not asked for ", color="#ffffff", fontsize=SMALL, va="center", ha="right")
     highest = max((max(one.sent, one.most or 0.0) for one in body.carried), default=1.0)
@@ -148,6 +151,7 @@ STEPS = {
     0.97: "#9ecae1", 1.01: "#fff3dc", 1.03: "#fdd9a0", 1.06: "#fdbb84", 1.12: "#fc8d59", 1.25: "#e34a33",
 }  # fmt: skip
 SLOWEST = "#7f0000"
+_HEATS = ["faster", *(f"to {most:.2f} x" for most in list(STEPS)[1:]), "slower"]
 STRIP_IN = 1.15
 _BOX: list[Any] = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 
@@ -164,7 +168,7 @@ def _fill(axes: Axes, corners: list[tuple[float, float]], hue: str, **look: Any)
 
 def draw_heat(sheet: Sheet, body: Heat) -> None:
     """Draw neighbours of one colour as one rectangle, and a colour as one path."""
-    axes = sheet.lines(body.lines, bottom=1.0)
+    axes = sheet.lines(body.lines, bottom=0.5 + _legend_in(_HEATS, sheet.format), above=False)
     if len(body.lines) > 20:
         axes.tick_params(axis="y", labelsize=SMALL)
     boxes: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -181,8 +185,7 @@ def draw_heat(sheet: Sheet, body: Heat) -> None:
     for place in body.breaks:
         axes.axvline(place, color=sheet.ink, linewidth=0.9)
     axes.set_xlabel("windows, a line between rounds")
-    texts = ["faster", *(f"to {most:.2f} x" for most in list(STEPS)[1:]), "slower"]
-    sheet.legend(list(zip(texts, [*STEPS.values(), SLOWEST], strict=True)))
+    sheet.legend(list(zip(_HEATS, [*STEPS.values(), SLOWEST], strict=True)))
 
 
 def _hue(ratio: float | None) -> str:
@@ -224,7 +227,8 @@ def _strip(axes: Axes, strip: Strip, *, is_time: bool) -> None:
 
 
 def draw_lanes(sheet: Sheet, body: Lanes) -> None:
-    axes = sheet.lines([lane.label for lane in body.lanes], bottom=1.0)
+    legend_in = max(0.5, _legend_in(body.kinds, sheet.format))
+    axes = sheet.lines([lane.label for lane in body.lanes], bottom=0.5 + legend_in, above=False)
     track = 0.84 / max(len(body.kinds), 1)
     for at, lane in enumerate(body.lanes):
         for kind, stretches in lane.stretches.items():
@@ -247,57 +251,65 @@ Kind = Literal["svg", "png", "pdf"]
 HEADING_IN, FOOTING_IN = 0.4, 0.2
 DOTS_PER_INCH = 100
 # How each body is drawn, and its height in inches.
-DRAWERS: dict[type, tuple[Callable[[Sheet, Any], None], Callable[[Any], float]]] = {
-    Curves: (curves.draw_curves, lambda _: curves.HEIGHT_IN),
-    Trends: (curves.draw_trends, lambda _: curves.TREND_HEIGHT_IN),
-    Bars: (draw_bars, lambda body: _lines_height(len(body.bars)) + _legend_in(body)),
-    Spreads: (draw_spreads, lambda body: _lines_height(len(body.spreads))),
-    Cards: (draw_cards, lambda body: _lines_height(len(body.carried))),
-    Heat: (draw_heat, lambda body: 1.5 + 0.17 * max(len(body.lines), 4)),
-    Strips: (draw_strips, lambda body: 0.75 + STRIP_IN * len(body.strips)),
-    Lanes: (draw_lanes, lambda body: 1.5 + 0.38 * max(len(body.lanes), 3)),
+DRAWERS: dict[type, tuple[Callable[[Sheet, Any], None], Callable[[Any, Format], float]]] = {
+    Curves: (curves.draw_curves, curves.height_in),
+    Trends: (curves.draw_trends, curves.trend_height_in),
+    Bars: (draw_bars, lambda body, of: _lines_height(len(body.bars), of) + _legend_in(body.names, of)),
+    Spreads: (draw_spreads, lambda body, of: _lines_height(len(body.spreads), of)),
+    Cards: (draw_cards, lambda body, of: _lines_height(len(body.carried), of)),
+    Heat: (draw_heat, lambda body, of: 1.0 + _legend_in(_HEATS, of) + 0.17 * max(len(body.lines), 4)),
+    Strips: (draw_strips, lambda body, _: 0.75 + STRIP_IN * len(body.strips)),
+    Lanes: (
+        draw_lanes,
+        lambda body, of: 1.0 + max(0.5, _legend_in(body.kinds, of)) + 0.38 * max(len(body.lanes), 3),
+    ),
 }
 
 
-def for_page(figure: Figure, prefix: str) -> str:
+def for_page(figure: Figure, prefix: str, of: Format = WIDE) -> str:
     """Return an SVG element in the ink of the page; ids begin with `prefix`."""
-    height = _height(figure)
     with drawing("page"):
-        on = Drawing(figsize=(WIDTH_IN, height))
-        sheet = Sheet(on, height, "page")
+        height = _height(figure, of)
+        on = Drawing(figsize=(of.width_in, height))
+        sheet = Sheet(on, height, "page", of)
         _draw(sheet, figure)
         text = _svg(on)
     return svg.embedded(text, prefix=prefix, title=figure.title, says=figure.says, titles=sheet.titles)
 
 
-def alone(figures: Sequence[Figure], kind: Kind, footing: str, *, theme: Theme, scale: float) -> bytes:
+def alone(
+    figures: Sequence[Figure], kind: Kind, footing: str, *, theme: Theme, scale: float, is_column: bool = False
+) -> bytes:
     """Return a file with the figures of one name below each other. Each has its heading, and `footing`, which
-    names the run. PNG has `scale` x 100 dots per inch."""
-    heights = [_height(figure) + HEADING_IN + FOOTING_IN for figure in figures]
+    names the run; for a column of a paper the caption has both. PNG has `scale` x 100 dots per inch."""
+    of, above, below = (NARROW, 0.0, 0.0) if is_column else (WIDE, HEADING_IN, FOOTING_IN)
+    shrunk = COLUMN_IN / of.width_in if is_column else 1.0
     title, says = ("; ".join(texts) for texts in zip(*((one.title, one.says) for one in figures), strict=True))
     out = BytesIO()
     with drawing(theme):
-        on = Drawing(figsize=(WIDTH_IN, sum(heights)))
+        heights = [_height(figure, of) + above + below for figure in figures]
+        on = Drawing(figsize=(of.width_in, sum(heights)))
         parts = on.subfigures(len(figures), 1, height_ratios=heights, squeeze=False).flat
         for part, figure, height in zip(parts, figures, heights, strict=True):
-            sheet = Sheet(part, height, theme, HEADING_IN, FOOTING_IN)
-            sheet.heading(figure.title)
+            sheet = Sheet(part, height, theme, of, above, below)
             _draw(sheet, figure)
-            sheet.footing(f"{footing}{f' ({figure.left_out})' if figure.left_out else ''}")
+            if not is_column:
+                sheet.heading(figure.title)
+                sheet.footing(f"{footing}{f' ({figure.left_out})' if figure.left_out else ''}")
         if kind == "svg":
-            return svg.alone(_svg(on), title=title, says=says).encode()
+            return svg.alone(_svg(on), title=title, says=f"{says}. {footing}", shrunk=shrunk).encode()
         if kind == "png":
-            on.set_dpi(DOTS_PER_INCH * scale)
+            on.set_dpi(DOTS_PER_INCH * scale * shrunk)
             latin = title.encode("latin-1", "replace").decode("latin-1")  # as texts in PNG are
             FigureCanvasAgg(on).print_png(out, metadata={"Software": None, "Title": latin})
         else:
-            dates: dict[str, Any] = {"CreationDate": None, "Title": title}
+            dates: dict[str, Any] = {"CreationDate": None, "Title": title, "Subject": footing}
             FigureCanvasPdf(on).print_pdf(out, metadata=dates)
     return out.getvalue()
 
 
-def _height(figure: Figure) -> float:
-    return DRAWERS[type(figure.body)][1](figure.body)
+def _height(figure: Figure, of: Format) -> float:
+    return DRAWERS[type(figure.body)][1](figure.body, of)
 
 
 def _draw(sheet: Sheet, figure: Figure) -> None:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -90,38 +90,77 @@ def drawing(theme: Theme) -> Iterator[None]:
 # Axes are placed in inches, so that all text is inside.
 
 
-WIDTH_IN = 7.4
-# Characters of a name; even with wide ones, the plot keeps its room.
-MOST_SIGNS = 40
 POINTS_PER_INCH = 72
-LEGEND_COLUMNS = 4
+
+
+class Format(NamedTuple):
+    """The width of a sheet, the columns of its legend, and the characters of a name beside a line.
+
+    In a narrow one the names of lines are above them, and those of curves are below the plot.
+    """
+
+    width_in: float
+    legend_columns: int
+    beside_signs: int
+    is_narrow: bool
+
+
+WIDE = Format(7.4, 4, 40, False)
+# A phone of 390 px shows its texts with 11 px, a column of 3.5 inches with 8.5 points.
+NARROW = Format(4.5, 2, 18, True)
+COLUMN_IN = 3.5
+# Room above a line for its name, as a part of the line.
+ABOVE = 0.4
 
 
 class Sheet:
-    """One figure's part of a drawing, `WIDTH_IN` x `height_in`. `titles`: texts of tooltips, by id."""
+    """One figure's part of a drawing, `format.width_in` x `height_in`. `titles`: texts of tooltips, by id."""
 
     def __init__(
-        self, on: Figure | SubFigure, height_in: float, theme: Theme, top_in: float = 0.0, bottom_in: float = 0.0
+        self,
+        on: Figure | SubFigure,
+        height_in: float,
+        theme: Theme,
+        of: Format = WIDE,
+        top_in: float = 0.0,
+        bottom_in: float = 0.0,
     ) -> None:
-        self.on, self.height_in, self.theme, self.ink = on, height_in, theme, INK[theme]
+        self.on, self.height_in, self.theme, self.ink, self.format = on, height_in, theme, INK[theme], of
         self._top_in, self._bottom_in = top_in, bottom_in
         self.titles: dict[str, str] = {}
 
+    @property
+    def thick(self) -> float:
+        """The height of bars, as a part of that on a wide sheet."""
+        return 0.55 if self.format.is_narrow else 1.0
+
     def axes(self, *, left: float, right: float = 0.2, bottom: float, top: float) -> Axes:
-        height = self.height_in
+        height, width = self.height_in, self.format.width_in
         size = (
-            (WIDTH_IN - left - right) / WIDTH_IN,
+            (width - left - right) / width,
             (height - bottom - self._bottom_in - top - self._top_in) / height,
         )
-        made = self.on.add_axes((left / WIDTH_IN, (bottom + self._bottom_in) / height, *size))
+        made = self.on.add_axes((left / width, (bottom + self._bottom_in) / height, *size))
         made.set_axisbelow(True)
         return made
 
-    def lines(self, labels: Sequence[str], *, bottom: float, right: float = 0.2) -> Axes:
-        """Return axes with names of lines at the left, the first on top."""
-        axes = self.axes(left=label_width(labels), right=right, bottom=bottom, top=0.28)
-        axes.set_yticks(range(len(labels)), shortened(tuple(labels), MOST_SIGNS))
-        axes.set_ylim(len(labels) - 0.5, -0.5)
+    def left_in(self, labels: Sequence[str], *, above: bool = True) -> float:
+        """Return the room left of lines with these names."""
+        is_above = above and self.format.is_narrow
+        return 0.25 if is_above else label_width(labels, most=self.format.beside_signs)
+
+    def lines(self, labels: Sequence[str], *, bottom: float, right: float = 0.2, above: bool = True) -> Axes:
+        """Return axes with names of lines, the first on top; `above`: a narrow sheet has them above the lines."""
+        axes = self.axes(left=self.left_in(labels, above=above), right=right, bottom=bottom, top=0.28)
+        if above and self.format.is_narrow:
+            axes.set_yticks([])
+            place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+            for at, name in enumerate(fitting(labels, self.format.width_in - 0.3)):
+                axes.text(0.01, at - ABOVE, name, **place)
+            axes.set_ylim(len(labels) - 0.6, -0.75)
+        else:
+            axes.set_yticks(range(len(labels)), shortened(tuple(labels), self.format.beside_signs))
+            axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         return axes
 
@@ -129,7 +168,7 @@ class Sheet:
         self.on.legend(
             handles=[Patch(facecolor=hue, label=text) for text, hue in hues],
             loc="lower center",
-            ncols=min(len(hues), LEGEND_COLUMNS),
+            ncols=min(len(hues), self.format.legend_columns),
             frameon=False,
             fontsize=SMALL,
             handlelength=1.0,
@@ -139,12 +178,14 @@ class Sheet:
         )
 
     def heading(self, title: str) -> None:
-        self.on.text(0.1 / WIDTH_IN, 1 - 0.24 / self.height_in, one_line(title), fontsize=13, weight="bold")
+        self.on.text(
+            0.1 / self.format.width_in, 1 - 0.24 / self.height_in, one_line(title), fontsize=13, weight="bold"
+        )
 
     def stamp(self, marks: Sequence[str], *, across: bool = False) -> None:
         """Write the serious marks at the top right, and one across the plot."""
         if marks:
-            x, y = 1 - 0.1 / WIDTH_IN, 1 - (0.12 + self._top_in) / self.height_in
+            x, y = 1 - 0.1 / self.format.width_in, 1 - (0.12 + self._top_in) / self.height_in
             look: dict[str, Any] = {"color": RED, "fontsize": SMALL, "weight": "bold"}
             self.on.text(x, y, " · ".join(marks), ha="right", va="center", **look)
         if across and (word := next((name for name in marks if mark_named(name).across), "")):
@@ -152,7 +193,7 @@ class Sheet:
             self.on.text(0.42, 0.5, word, ha="center", va="center", **faint)
 
     def footing(self, text: str) -> None:
-        x, y = 0.1 / WIDTH_IN, 0.09 / self.height_in
+        x, y = 0.1 / self.format.width_in, 0.09 / self.height_in
         self.on.text(x, y, one_line(text), fontsize=FOOTING, alpha=0.75, va="center")
 
     def tooltip(self, text: str) -> str:
@@ -162,12 +203,20 @@ class Sheet:
         return gid
 
 
-def label_width(labels: Sequence[str], size: float = SMALL) -> float:
+def label_width(labels: Sequence[str], size: float = SMALL, most: int = WIDE.beside_signs) -> float:
     """Return the inches that names need, measured with the font."""
     font = FontProperties(family=FONT, size=size)
-    cut = shortened(tuple(labels), MOST_SIGNS)
+    cut = shortened(tuple(labels), most)
     widths = [text_to_path.get_text_width_height_descent(text, font, False)[0] for text in cut]
     return 0.22 + max(widths, default=0.0) / POINTS_PER_INCH
+
+
+def fitting(labels: Sequence[str], width_in: float) -> Sequence[str]:
+    """Return names, shortened until the longest fits."""
+    most = max(map(len, labels), default=0)
+    while most > 1 and label_width(labels, most=most) > width_in:
+        most -= 1
+    return shortened(tuple(labels), most)
 
 
 def apart(places: Sequence[float], least: float) -> list[float]:

@@ -13,7 +13,7 @@ from scaling.analysis.table.cell_rows import peak_tflops
 from scaling.records.host import Gpu, GpuHealth
 from scaling.records.task import DeviceRates
 from scaling.text import counted
-from scaling.tools.check.facts import NAMED, Facts, Level, Verdict, error, grouped, ok, some, warning
+from scaling.tools.check.facts import NAMED, Facts, Level, Look, Verdict, error, grouped, ok, some, warning
 from scaling.tools.check.verdicts.links import digits
 
 # ---------------------------------------------------------------- gpu health
@@ -477,10 +477,19 @@ def _slow(found: Iterable[Outlier]) -> Iterator[Verdict]:
         by_device.setdefault(outlier.device.launch_rank, []).append(outlier)
     every = list(by_device.values())
     for mine in every[:NAMED]:
-        yield warning(TOPIC, f"{mine[0].device.place}: {'; '.join(map(_lack, mine))}", _mend(mine))
+        text = f"{mine[0].device.place}: {'; '.join(map(_lack, mine))}"
+        yield warning(TOPIC, text, _mend(mine), map(_look, mine))
     if more := [mine[0].device.place for mine in every[NAMED:]]:
         text = f"{counted(len(more), 'more device')} at least {LEAST:.0%} slow: {some(more)}"
-        yield warning(TOPIC, text.replace("%", " %"), _mend(every[NAMED]))
+        looks = (_look(outlier) for mine in every[NAMED:] for outlier in mine)
+        yield warning(TOPIC, text.replace("%", " %"), _mend(every[NAMED]), looks)
+
+
+def _look(outlier: Outlier) -> Look:
+    device, quantity = outlier.device, outlier.quantity
+    rates = (outlier.rate, outlier.usual)
+    seen, expected = (f"{quantity.name} {quantity.digits(rate)} {quantity.unit}" for rate in rates)
+    return Look(device.host, device.place.removeprefix(f"{device.host} "), seen, expected)
 
 
 def _lack(outlier: Outlier) -> str:

@@ -17,7 +17,20 @@ from scaling import frameworks
 from scaling.plan import matrix
 from scaling.records.host import Hca
 from scaling.records.network import ANY, GBIT, Network
-from scaling.tools.check.facts import Facts, Level, Link, Matrix, Pair, Verdict, error, grouped, ok, some, warning
+from scaling.tools.check.facts import (
+    Facts,
+    Level,
+    Link,
+    Look,
+    Matrix,
+    Pair,
+    Verdict,
+    error,
+    grouped,
+    ok,
+    some,
+    warning,
+)
 
 # ---------------------------------------------------------------- names and clocks
 
@@ -310,7 +323,7 @@ def _broken(network: str, links: Sequence[Link]) -> Iterator[Verdict]:
         lost = "cut off" if every == len(mine) else f"cut off from {len(mine)} of {every} nodes"
         why = grouped({link.server if link.client == node else link.client: link.error for link in mine})
         text = f"{network}: {node} is {lost} ({why})"
-        yield error("links", text, mend)
+        yield error("links", text, mend, [Look(node, network, why, f"{every} nodes reach it")])
         left = [link for link in left if node not in (link.client, link.server)]
 
 
@@ -329,7 +342,8 @@ def latency(facts: Facts) -> Iterator[Verdict]:
         for node, value in late.items():
             text = f"{network.word}: {node} answers after {_us(value)} us, the others after {_us(usual)} us"
             mend = "lower its load, or keep its processor awake: cpupower frequency-set -g performance"
-            yield warning("latency", text, mend)
+            look = Look(node, network.word, f"{_us(value)} us", f"{_us(usual)} us")
+            yield warning("latency", text, mend, [look])
         if not late:
             text = f"{network.word}: {_us(usual)} us, {_us(min(matrix.values()))} to {_us(max(matrix.values()))}"
             yield ok("latency", text)
@@ -364,13 +378,24 @@ def _slow(network: Network, matrix: Matrix) -> Iterator[Verdict]:
         slow = {word: of[node] for word, of in (("sends", senders), ("receives", receivers)) if node in of}
         parts, worst = [f"{word} {gbit(value)}" for word, value in slow.items()], min(slow.values())
         text = f"{network.word}: {node} is slow: it {' and '.join(parts)} Gb/s, the others carry {gbit(usual)}"
-        yield Verdict(_level(worst, usual), "bandwidth", text, _look(network, node))
+        look = Look(node, _card(network, node), f"{' and '.join(parts)} Gb/s", f"{gbit(usual)} Gb/s")
+        yield Verdict(_level(worst, usual), "bandwidth", text, _look(network, node), (look,))
     links = slow_links(matrix)
     if links:
         listed = some(f"{a} to {b} {gbit(value)}" for (a, b), value in links.items())
         text = f"{network.word}: slow links: {listed} Gb/s, the others carry {gbit(usual)}"
         mend = _look(network, *dict.fromkeys(node for pair in links for node in pair))
-        yield Verdict(_level(min(links.values()), usual), "bandwidth", text, mend)
+        looks = tuple(
+            Look(a, f"{_card(network, a)} to {b}", f"{gbit(value)} Gb/s", f"{gbit(usual)} Gb/s")
+            for (a, b), value in links.items()
+        )
+        yield Verdict(_level(min(links.values()), usual), "bandwidth", text, mend, looks)
+
+
+def _card(network: Network, node: str) -> str:
+    """Return `ib0`, or `ethernet (eth0)` for a network of another name."""
+    interface = network.places[node].interface
+    return interface if interface == network.word else f"{network.word} ({interface})"
 
 
 def _look(network: Network, *nodes: str) -> str:
