@@ -173,7 +173,7 @@ def _command(row: Row) -> str:
 
 
 def _setting(header: Header, records: Sequence[PointRecord], row: Row, rate: float, device: str) -> Setting:
-    known = known_model(row.workload.model) or KnownModel(row.workload.model, 0)
+    known = known_model(row.workload.model) or KnownModel(name=row.workload.model, parameters=0)
     option, way = row.options.get, exchange_way(row)
     sharded, hsdp = way["method"] == "sharded", option("hsdp", "0")
     if hsdp != "0" or (sharded and _accumulation(row) > 1):
@@ -420,7 +420,7 @@ def checked_step(batch: int, rate: float, known: KnownModel | None) -> None:
 def known_by_name(asked: Asked) -> KnownModel:
     """Find a model of the table, or describe one by --parameters. Raises UsageError with the nearest name."""
     if asked.parameters:
-        return KnownModel(asked.model or f"{asked.parameters:g} parameters", int(asked.parameters))
+        return KnownModel(name=asked.model or f"{asked.parameters:g} parameters", parameters=int(asked.parameters))
     if asked.model not in (names := {one.name: one for one in MODELS}):
         near_by = near(asked.model, names)
         raise UsageError(f"--model {asked.model}: unknown gradient size; {near_by}; or give --parameters")

@@ -140,7 +140,7 @@ def read() -> Priors:
 # ---------------------------------------------------------------- models, devices, buses
 
 
-class KnownModel(Record, frozen=True):
+class KnownModel(Record, frozen=True, kw_only=True):
     name: str
     parameters: int
     tail: float = 0.05
@@ -149,14 +149,14 @@ class KnownModel(Record, frozen=True):
     tokens: int = 1
 
 
-class _Device(Record, frozen=True):
+class _Device(Record, frozen=True, kw_only=True):
     pattern: str
     links: float
     pcie: float
     source: str
 
 
-class _File(Record, frozen=True):
+class _File(Record, frozen=True, kw_only=True):
     models: tuple[KnownModel, ...]
     devices: tuple[_Device, ...]
     covered: str

@@ -124,7 +124,7 @@ def test_hosts_without_any_gpu_measure_cpus_and_say_why(driver: str, others: str
 def test_strategies_that_need_gpus_are_refused_with_the_drivers_state() -> None:
     message = refused([node("n1", driver=MISMATCH)], strategy="torch:nccl")
     because = f"no NVIDIA GPU on n1 (NVML is {MISMATCH})"
-    assert message == f"--strategy torch:nccl: needs cuda, this launch runs on cpu ({because})"
+    assert message == f"--strategy torch:nccl: needs cuda, this launch runs on cpu ({because}); take torch:gloo"
 
 
 def in_mode(mode: str) -> list[HostInfo]:
