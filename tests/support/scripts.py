@@ -54,7 +54,7 @@ if "RANK" in os.environ and args.plant != "ignores":
 batch = args.batch_size // size if args.plant == "divided" else args.batch_size
 sampler = DistributedSampler(Data()) if distributed.is_initialized() and args.plant != "no-sampler" else None
 loader = DataLoader(Data(), batch, sampler=sampler, drop_last=True)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3 if args.plant == "small" else 1e-9)
 done = 0
 while done < args.steps:
     if args.plant == "pause":
