@@ -71,7 +71,7 @@ def failure(machine: Machine, **environ: str) -> str:
 
 def test_pip_comes_from_the_index_of_the_variable(machine: Machine, index: str) -> None:
     machine.launched(PIP_INDEX_URL=f"{index}/open")
-    assert [call[-1] for call in machine.pip_calls] == [f"{machine.root}[torch,mpi]"]
+    assert [call[-1] for call in machine.pip_calls] == [f"{machine.root}[torch]"]
 
 
 def test_pip_comes_from_the_index_of_the_configuration(machine: Machine, index: str, tmp_path: Path) -> None:
