@@ -258,7 +258,7 @@ def test_unknown_extra(machine: Machine, argument: str, answer: str) -> None:
 )
 def test_a_torch_that_serves_is_not_replaced(machine: Machine, command: str, release: str, stays: bool) -> None:
     machine.framework("torch", release)
-    done = machine.run(command, *(["torch"] if command == "launch/install" else []))
+    done = machine.measuring().run(command, *(["torch"] if command == "launch/install" else []))
     assert done.returncode == 0, done.stderr
     assert any("torch" in extras for _, extras in machine.installs()) is not stays
     assert (f"torch {release} is installed already and is kept" in done.stderr) is stays
