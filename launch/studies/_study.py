@@ -65,10 +65,8 @@ def sweep(name: str, *flags: str, ranks: int = 1) -> Json:
     """Measure on this machine into results/NAME; return the result of `ended`."""
     results = RESULTS / name
     before = runs(results)
-    run = ["-m", "scaling.run", "--verbose", "--results", str(results), *flags]
-    alone = [sys.executable, *run]
-    command = alone if ranks == 1 else [str(ROOT / "launch/mpirun"), "-np", str(ranks), "python", *run]
-    return ended(obeyed(command), results, before)
+    run = [sys.executable, "-m", "scaling.run", "--verbose", "--results", str(results), *flags]
+    return ended(obeyed([*run, "--ranks", str(ranks)]), results, before)
 
 
 def obeyed(command: Sequence[str]) -> int:

@@ -27,10 +27,10 @@ import msgspec
 import jax, numpy as np
 from jax.sharding import Mesh
 from scaling import frameworks
-from scaling.frameworks.jax import loop, mesh_trainer
+from scaling.frameworks.jax import mesh_trainer
 from scaling.records.task import Task
 task = msgspec.json.decode(sys.argv[1], type=Task)
-loop.OURS["jax_num_cpu_devices"] = 2
+jax.config.update("jax_num_cpu_devices", 2)
 mesh_trainer.joined = lambda task: Mesh(np.array(jax.devices()), ("data",))
 mesh_trainer.Meshed.spread = lambda self, array, spec: jax.device_put(
     np.concatenate([array] * 2) if spec else array, jax.sharding.NamedSharding(self.mesh, spec))
