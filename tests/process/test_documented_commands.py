@@ -76,8 +76,12 @@ def fashion_mnist(folder: Path) -> None:
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that looks as a clone does in which runs, logs and prices lie under the names that pages use."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("launch", "hostfiles", "containers", "scaling", "tests", "setup.cfg"):
+    for name in ("launch", "hostfiles", "containers", "tests", "setup.cfg"):
         (folder / name).symlink_to(REPOSITORY / name)
+    # The package itself is imported from the repository: in a clone it would be no git revision.
+    example = "scaling/frameworks/pytorch/example_one_by_one.py"
+    (folder / example).parent.mkdir(parents=True)
+    (folder / example).symlink_to(REPOSITORY / example)
     (folder / ".venv").symlink_to(sys.prefix)  # what a command of launch/ takes where none is active
     stand_ins.install(folder)
     (folder / "prices.toml").write_text(PRICES)
