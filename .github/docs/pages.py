@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the site has the pages that stand beside the code, and the files that they link to."""
+"""A hook of mkdocs: the site has the pages beside the code, and the files behind their links."""
 
 from __future__ import annotations
 

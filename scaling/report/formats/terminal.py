@@ -321,7 +321,7 @@ _SVG = """\
 
 
 def drawn(lines: Sequence[Text], *, title: str, theme: Literal["light", "dark"]) -> str:
-    """Return lines as the SVG of a terminal that is as wide as they are. It has no font of its own to load."""
+    """Return lines as the SVG of a terminal of their width. It loads no font."""
     console = _console(color=True, records=True)
     console.width = max(line.cell_len for line in lines)
     for line in lines:

@@ -297,7 +297,7 @@ def alone(
                 sheet.heading(figure.title)
                 sheet.footing(f"{footing}{f' ({figure.left_out})' if figure.left_out else ''}")
         if kind == "svg":
-            return svg.alone(_svg(on), title=title, says=f"{says}. {footing}", shrunk=shrunk).encode()
+            return svg.alone(_svg(on), title=title, says=f"{says}. {footing}", scale=shrunk).encode()
         if kind == "png":
             on.set_dpi(DOTS_PER_INCH * scale * shrunk)
             latin = title.encode("latin-1", "replace").decode("latin-1")  # as texts in PNG are

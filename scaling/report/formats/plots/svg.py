@@ -45,11 +45,11 @@ def embedded(text: str, *, prefix: str, title: str, says: str, titles: Mapping[s
     return _written(root)
 
 
-def alone(text: str, *, title: str, says: str, shrunk: float = 1.0) -> str:
-    """Return the SVG as a file of its own, with its styles, `shrunk` times as large as it is drawn."""
+def alone(text: str, *, title: str, says: str, scale: float = 1.0) -> str:
+    """Return the SVG as a file of its own, with its styles, in `scale` times its drawn size."""
     root = _parsed(text)
     for name in ("width", "height"):
-        root.set(name, f"{float(root.get(name, '0').removesuffix('pt')) * shrunk:g}pt")
+        root.set(name, f"{float(root.get(name, '0').removesuffix('pt')) * scale:g}pt")
     root[:] = [one for one in root if one.tag != f"{{{SVG}}}metadata"]
     root.set("role", "img")
     root[:0] = [_text("title", title), _text("desc", says)]

@@ -397,11 +397,11 @@ class Outlier(NamedTuple):
 def outliers(rates: Iterable[DeviceRates]) -> list[Outlier]:
     """Return the rates that are LEAST or more below the median of devices of one kind, and further than healthy
     devices differ, the worst first. A device occurs once for each quantity in which it is slow."""
-    slow = [one for one in lowest(rates) if one.below >= -expm1(-one.spread)]
+    slow = [one for one in below_median(rates) if one.below >= -expm1(-one.spread)]
     return sorted(slow, key=lambda outlier: outlier.below, reverse=True)
 
 
-def lowest(rates: Iterable[DeviceRates]) -> list[Outlier]:
+def below_median(rates: Iterable[DeviceRates]) -> list[Outlier]:
     """Return the rates that are LEAST or more below the median of devices of one kind."""
     found = [outlier for like in by_kind(rates) for outlier in _below(like)]
     return [outlier for outlier in found if outlier.below >= LEAST]
@@ -461,7 +461,7 @@ def device_rates(facts: Facts) -> Iterator[Verdict]:
     slow = list(_slow(outliers(rates)))
     yield from slow
     if not failed and not slow and (kinds := by_kind(rates)):
-        yield ok(TOPIC, "; ".join((*map(_summary, kinds), *_lowest(lowest(rates)))))
+        yield ok(TOPIC, "; ".join((*map(_summary, kinds), *_lowest(below_median(rates)))))
 
 
 def _lowest(found: Sequence[Outlier]) -> Iterator[str]:
