@@ -255,6 +255,8 @@ class Worker:
             case Inspect():
                 # Now: later steps change the parameters, and profilers take memory.
                 self._result = self._measured_result()
+                # The sum of a script's steps hides which rank was late in which step.
+                self._times_steps |= self._pausing is not None
                 found = inspected(self, command, self._trace)
                 self._release()
                 self._send(found)

@@ -64,7 +64,7 @@ while done < args.steps:
         loss = nn.functional.cross_entropy(model(inputs), labels)
         if args.plant == "one-rank" and rank == 1:
             time.sleep(0.05)
-        if args.plant == "sizes" and size > 1:
+        if args.plant == "sizes":
             time.sleep(0.05 * (torch.rand((), generator=draws) < 0.3).item())
         loss.backward()
         optimizer.step()

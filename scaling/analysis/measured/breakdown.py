@@ -15,6 +15,11 @@ t is the exchange's step time. u is the CPU time of a step per core, off = wall 
                   else alone (`comm`)
     unexplained   the rest of t - the ideal time
 
+A script that divides its batch has no plain loop at that batch. Its own steps without exchange are `together`:
+
+    small batch   mean of together - the ideal time, contention included
+    exposed       t - slowest of together
+
 Each is divided by t, differenced, averaged over rounds, and then kept within its bounds. The definitions are this
 project's own. On CPUs wall = CPU + off is an identity, so nothing is left if every control was measured.
 """
@@ -149,7 +154,11 @@ def told(one: Round) -> dict[str, float]:
     alone, together, mean_s = one.alone, one.together, one.together_s
     if alone is not None:
         seconds["small_batch"] = alone.harmonic_s - one.ideal_s
-    if together is not None and mean_s is not None:
+    if one.is_own and together is not None:
+        seconds["small_batch"] = together.mean_s - one.ideal_s
+        seconds["straggling"] = together.last_s - together.mean_s
+        seconds["beyond"] = seconds["comm"] = one.exchange_s - together.last_s
+    elif together is not None and mean_s is not None:
         late_s = together.last_s - mean_s if one.synchronous else 0.0
         if alone is not None:
             seconds["contention"] = mean_s - (alone.mean_s if one.synchronous else alone.harmonic_s)

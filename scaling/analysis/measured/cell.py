@@ -15,8 +15,9 @@ from scaling.analysis.measured.device_use import Clocks, clocks
 from scaling.analysis.measured.step_time import (
     NO_RESULT,
     StepTime,
+    Unsynced,
     beside_s,
-    script_late_s,
+    script_unsynced,
     step_time,
     unsynced_s,
 )
@@ -374,9 +375,9 @@ class Cell:
         return by_round(self.records, unsynced_s)
 
     @cached_property
-    def script_late(self) -> dict[int, tuple[float, float]]:
-        """By round, how late the slowest and the mean rank of a script are (step_time.script_late_s)."""
-        return by_round(self.records, script_late_s)
+    def script_unsynced(self) -> dict[int, Unsynced]:
+        """A script's steps without exchange by round."""
+        return by_round(self.records, script_unsynced)
 
     @cached_property
     def comm_beside(self) -> dict[int, float]:

@@ -72,7 +72,8 @@ class Round(Record, frozen=True, kw_only=True):
     """The step times of one round that explain an exchange, in seconds; None if not measured.
 
     `ideal_s` is a step at efficiency 1. `alone` and `together` are plain loops one by one and at once. `noise` is
-    the variance of ln(efficiency) implied by windows.
+    the variance of ln(efficiency) implied by windows. `is_own`: `together` are the exchange's own steps without
+    exchange, because its copies have another batch.
     """
 
     number: int
@@ -86,6 +87,7 @@ class Round(Record, frozen=True, kw_only=True):
     cpu: CpuStep | None = None
     noise: float = 0.0
     data: DataTimes | None = None
+    is_own: bool = False
 
     @property
     def efficiency(self) -> float:
@@ -114,7 +116,7 @@ class Round(Record, frozen=True, kw_only=True):
     @property
     def untold_cpu(self) -> str:
         """Names the CPU time that is missing although its counterpart is known; else empty."""
-        if self.together is None or self.grown is not None:
+        if self.together is None or self.is_own or self.grown is not None:
             return ""
         if self.together.use is None:
             return "of its together control" if self.cpu else ""
@@ -138,7 +140,8 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
     point = cell.point
     reference = controls.times_alone(cell, point.reference.batch_size)
     own = controls.times_alone(cell, point.workload.batch_size)
-    together = _beside(cell, controls.together(point))
+    copies = _beside(cell, controls.together(point))
+    together = copies or _without_exchange(cell)
     fed = {size: _Fed.of(cell, controls, size) for size in {1, point.world_size}}
     comm, scripts = controls.comm(point), _script_data(point, controls)
     found = []
@@ -161,6 +164,7 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
                 synchronous=cell.synchronous,
                 cpu=cell.cpu.get(number),
                 noise=_noise(time, reference[number]),
+                is_own=not copies and number in together,
                 data=scripts.get(number) or _data(number, cell, fed, own.get(number), alone, beside),
             )
         )
@@ -244,12 +248,23 @@ def _beside(cell: Cell, control: Control | None) -> dict[int, Plain]:
         whole_s = mean_s(plain.blocks.values()) if plain.blocks else 1.0
         scale = relative(time, plain.blocks, plain.epoch, whole_s) / whole_s
         last_s, plain_s, use = plain.step_s * scale, plain.mean_s * scale, cpu.mean if cpu else None
-        if late := cell.script_late.get(number):
+        if late := cell.script_unsynced.get(number):
             # As if a script's slowest copy were as late as in its own steps without exchange. The mean rank's
             # lateness is CPU time of its own work, and not of the exchange.
-            last_s, use = plain_s + late[0], use and replace(use, run_s=use.run_s + late[1])
+            last_s = plain_s + late.last_s - late.first_s
+            use = use and replace(use, run_s=use.run_s + late.mean_s - late.first_s)
         found[number] = Plain(last_s=last_s, mean_s=plain_s, harmonic_s=plain.harmonic_s * scale, use=use)
     return found
+
+
+def _without_exchange(cell: Cell) -> dict[int, Plain]:
+    """Return the steps without exchange of a script that divides its batch: its copies have the whole batch."""
+    if not cell.point.workload.is_strong:
+        return {}
+    return {
+        number: Plain(last_s=one.last_s, mean_s=one.mean_s, harmonic_s=one.mean_s)
+        for number, one in cell.script_unsynced.items()
+    }
 
 
 class _Fed(NamedTuple):

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import exp, fsum, log, sqrt
 from statistics import fmean, median
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -171,9 +172,16 @@ def unsynced_s(record: PointRecord) -> float | None:
     return median(times) if times else None
 
 
-def script_late_s(record: PointRecord) -> tuple[float, float] | None:
-    """Return for a script's steps without exchange how much the slowest rank of a step, and the mean rank, exceed
-    the fastest rank, in seconds of a step; None if not tried. Single copies of a script do not show what its
+class Unsynced(NamedTuple):
+    """Seconds of a step without exchange: the fastest rank's, the ranks' mean, and that of each step's slowest."""
+
+    first_s: float
+    mean_s: float
+    last_s: float
+
+
+def script_unsynced(record: PointRecord) -> Unsynced | None:
+    """Return a script's steps without exchange; None if not tried. Single copies of a script do not show what its
     ranks do differently."""
     of_ranks = _inspected(record, [rank.unsynced for rank in record.ranks])
     if len(of_ranks) < 2 or not record.point.workload.script:
@@ -181,7 +189,7 @@ def script_late_s(record: PointRecord) -> tuple[float, float] | None:
     means = [_step_s(windows) for windows in of_ranks]
     same = list(zip(*of_ranks, strict=False))
     late_s = sum(map(_late, same)) / sum(windows[0].steps for windows in same)
-    return fmean(means) + late_s - min(means), fmean(means) - min(means)
+    return Unsynced(first_s=min(means), mean_s=fmean(means), last_s=fmean(means) + late_s)
 
 
 def beside_s(record: PointRecord) -> float | None:

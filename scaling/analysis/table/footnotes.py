@@ -146,6 +146,8 @@ def missing_controls(point: Point, measured: Sequence[Round], controls: Controls
         "together": sum(one.together is None for one in measured),
         "comm": 0 if any(one.grown is not None for one in measured) else sum(one.needs_comm for one in measured),
     }
+    if any(one.is_own for one in measured):
+        return ("small batch: contention included, because the script's copies have the whole batch",)
     missing = (_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
     return (*missing, *_not_by_cpu(measured), *_not_held(point, measured, controls))
 

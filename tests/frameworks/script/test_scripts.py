@@ -79,7 +79,9 @@ def test_a_fault_is_found(plant: str, said: str, tmp_path: Path) -> None:
 def test_a_batch_that_the_script_divides_is_strong_scaling(tmp_path: Path) -> None:
     row = row_of(measured(tmp_path, scripts.LOOP, "--plant", "divided"))
     assert (row.workload.batch_rule, row.workload.batch_size, row.global_batch_size) == ("strong", 16, 32)
-    assert row.efficiency is not None
+    assert row.efficiency is not None and row.breakdown is not None
+    assert None not in (row.breakdown.small_batch, row.breakdown.straggling, row.breakdown.exposed)
+    assert row.breakdown.contention is None and any("small batch: contention included" in n for n in row.footnotes)
 
 
 def test_parameters_of_one_rank_and_a_batch_that_the_script_splits_are_no_faults(tmp_path: Path) -> None:
@@ -93,8 +95,9 @@ def test_parameters_of_one_rank_and_a_batch_that_the_script_splits_are_no_faults
 
 @pytest.mark.parametrize("plant", cases(("one-rank", "sizes", "small"), {"one-rank"}))
 def test_a_planted_cause_is_the_largest_loss(plant: str, tmp_path: Path) -> None:
-    """Sleeps of 50 ms in steps of some milliseconds: no load of the machine hides them."""
-    row = row_of(measured(tmp_path, scripts.LOOP, "--plant", plant, rounds=2, windows=5))
+    """Sleeps of 50 ms in steps of some milliseconds: no load of the machine hides them. Half a second has some
+    twenty of those that a rank draws."""
+    row = row_of(measured(tmp_path, scripts.LOOP, "--plant", plant, rounds=2, windows=5, window_s=0.5))
     assert row.breakdown is not None
     losses = {name: getattr(row.breakdown, name) or 0.0 for name in row.breakdown.__struct_fields__}
     wanted = {"small": ("exchange_cpu", "waiting")}.get(plant, ("straggling",))

@@ -489,6 +489,38 @@ def test_one_disturbed_window_without_the_exchange_does_not_count() -> None:
     assert step_time.unsynced_s(replace(failed(made.point, "crash"), ranks=tuple(ranks))) is None
 
 
+def without_exchange(made: PointRecord, *by_rank: tuple[float, ...]) -> PointRecord:
+    """The record of a script, with steps without exchange of these seconds."""
+    ranks = tuple(
+        replace(rank, unsynced=(replace(rank.windows[0], steps=len(s), start_s=0.0, end_s=sum(s), step_s=s),))
+        for rank, s in zip(made.ranks, by_rank, strict=True)
+    )
+    point = replace(made.point, workload=replace(made.point.workload, script="train.py"))
+    return replace(made, ranks=ranks, point=point)
+
+
+def test_a_script_whose_ranks_are_late_in_turn_straggles() -> None:
+    late = without_exchange(record(point("exchange", 2), 0.16), (0.1, 0.2, 0.1, 0.2), (0.2, 0.1, 0.2, 0.1))
+    found = step_time.script_unsynced(late)
+    assert found is not None and (found.first_s, found.mean_s) == (close(0.15), close(0.15))
+    assert found.last_s == close(0.2)
+
+
+def test_a_script_that_divides_its_batch_is_split_by_its_own_steps_without_exchange() -> None:
+    # One device: 0.2 s for 32 samples, so 0.1 s each for 16. Two: 0.16 s; without exchange a mean of 0.12 s, and
+    # 0.13 s for the slower of each step.
+    whole = record(point("solo"), 0.2)
+    both = record(point("exchange", 2, batch_rule="strong", batch_size=16), 0.16)
+    both = without_exchange(both, (0.11, 0.13), (0.13, 0.11))
+    whole = replace(whole, point=replace(whole.point, workload=replace(whole.point.workload, script="train.py")))
+    (row,) = [row for row in rows([whole, both]) if row.world_size == 2]
+    assert mean(row.efficiency) == close(0.1 / 0.16) and row.breakdown is not None
+    assert row.breakdown.small_batch == close(0.02 / 0.16)
+    assert row.breakdown.straggling == close(0.01 / 0.16)
+    assert row.breakdown.exposed == close(0.03 / 0.16)
+    assert row.breakdown.contention is None and row.breakdown.unexplained == close(0.0)
+
+
 def test_controls_in_doubt_are_noted_on_the_rows_that_rest_on_them(tmp_path: Path) -> None:
     found = Launch(2).sweep(tmp_path, rounds=2)
     doubtful = [
