@@ -120,7 +120,7 @@ def _seconds(
     left = [rank for rank in together.ranks if rank.host not in out and rank.launch_rank in seats]
     healthy = [one.log_s for one in trials if not one.nodes & slow]
     ill = [one.log_s for one in trials if one.nodes & slow]
-    both = bool(healthy and ill)
+    both = bool(healthy and ill) and not exchange.point.workload.script
     return _Seconds(
         alone=times[2].step_s,
         compute=max(seats[rank.launch_rank].step_s for rank in left),
@@ -334,6 +334,8 @@ class Bisection:
         self._noise = noise
         self._cells: dict[Kind, Point] = {cell.kind: cell for cell in made.cells}
         self._solo = next(cell for cell in made.cells if cell.kind in ("solo", "each"))
+        # Nobody but a script knows its gradients: groups train.
+        self._waved = self._cells.get("comm", self._cells["exchange"])
         self._waves = 0
         self.total = most_points(len(self.nodes), made.rounds)
 
@@ -385,7 +387,10 @@ class Bisection:
         groups = [self._names(group) for group in wave]
         self._waves += 1
         self._note(f"wave {self._waves}: {' | '.join(' '.join(sorted(group)) for group in groups)}")
-        points = tuple(self._on(self._cells["comm"], group, self._waves - 1) for group in groups)
+        number = self._waves - 1
+        if self._waved.kind == "exchange":  # rounds after those of the proof, which may measure the same nodes
+            number += self._made.rounds + 1
+        points = tuple(self._on(self._waved, group, number) for group in groups)
         return self._sweep.measure(Group(points=points, side_by_side=False), self.total, at_once=True)
 
     def _slow(self, search: Search, pointed: Sequence[Suspect]) -> tuple[str, ...]:

@@ -341,12 +341,14 @@ LEAST_NOISE = 0.01
 
 
 def trial(record: PointRecord, nodes: Sequence[str]) -> Trial | None:
-    """Turn a `comm` record into a trial, with nodes by index; None without a time."""
+    """Turn a record of a wave into a trial, with nodes by index; None without a time. Steps of a script are whole:
+    the search finds how long healthy groups of each size take."""
     time = step_time(record)
     if time is None:
         return None
     group = frozenset(nodes.index(host) for host in record.hosts)
-    return Trial(group, log(time.step_s / volume(record, len(group))))
+    moved = volume(record, len(group)) if record.point.kind == "comm" else 1.0
+    return Trial(group, log(time.step_s / moved))
 
 
 def volume(record: PointRecord, nodes: int, ranks: int | None = None) -> float:

@@ -138,6 +138,15 @@ def test_a_slow_node_is_found_promised_and_proved(tmp_path: Path) -> None:
     assert ": 38.5 %" in said
 
 
+def test_without_the_gradients_of_a_script_groups_of_nodes_train(tmp_path: Path) -> None:
+    found = bisected(tmp_path, option=SLOW, kinds=[kind for kind in KINDS if kind != "comm"])
+    said = "\n".join(found.said)
+    assert found.code == 0 and "slow: node3 (" in said, said
+    assert "38.5 -> 71.4 % (+33.0 ± 0.0) without node3; without node" in said
+    keys = [record.point.key for record in found.records]
+    assert len(set(keys)) == len(keys)
+
+
 def test_the_groups_of_a_wave_are_measured_at_the_same_time(tmp_path: Path) -> None:
     found = bisected(tmp_path, nodes=6, option=SLOW)
     groups = [record.point for record in found.records if record.point.kind == "comm" and not record.point.round]
