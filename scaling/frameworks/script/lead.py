@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -141,22 +142,22 @@ def lead(task: Task, act: Callable[[], int]) -> int:
             os._exit(codes[0])
 
     given = command.read(shlex.split(task.point.workload.script))
-    folder = _prepared(task)
+    own = _prepared(task)
     thread = threading.Thread(target=loop, name="scaling", daemon=True)
     thread.start()
     if BATON.begin():
-        _lead(task, given, folder)
+        _lead(task, given, own, Path.cwd())
     over.set()
     thread.join()
     if not codes[0]:
-        shutil.rmtree(folder.parent, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
     return codes[0]
 
 
-def _lead(task: Task, given: command.Command, folder: Path) -> None:
+def _lead(task: Task, given: command.Command, own: Path, folder: Path) -> None:
     name = given.target
     try:
-        _run(task, given, folder)
+        _run(task, given, own / "out")
         BATON.fail(_early(name, "ended"))
     except End:
         return
@@ -186,7 +187,8 @@ def _again(task: Task) -> NoReturn:
 
 
 def _prepared(task: Task) -> Path:
-    """Make this process one that torchrun or a shell would start: its variables, its folder, its modules."""
+    """Make this process one that torchrun or a shell would start: its variables, modules and working directory.
+    Return the point's own folder."""
     for name in [name for name in os.environ if name.startswith(LAUNCH) or name in TORCHRUN]:
         if task.point.kind not in EXCHANGING or name.startswith(LAUNCH[:1]):
             del os.environ[name]
@@ -198,13 +200,12 @@ def _prepared(task: Task) -> Path:
         os.environ.setdefault(name, value)
     if sys.modules.get("matplotlib", command) is None:
         del sys.modules["matplotlib"]
-    folder = Path(task.log).parent.parent / "scripts" / _folder(task) / "run"
-    if task.point.workload.in_place:
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-    _copied(Path.cwd(), folder, is_first=task.local_rank == 0 or task.point.kind not in EXCHANGING)
-    os.chdir(folder)
-    return folder
+    own = Path(task.log).parent.parent / "scripts" / _folder(task)
+    if not task.point.workload.in_place:
+        source = Path.cwd()
+        _copied(source, own, is_first=task.local_rank == 0 or task.point.kind not in EXCHANGING)
+        os.chdir(own / COPY / source.name)
+    return own
 
 
 def _folder(task: Task) -> str:
@@ -226,16 +227,22 @@ def _show_own_gpu(task: Task) -> None:
 # Larger files are linked. A folder with more entries, and those of tools, are linked as a whole.
 SMALL_BYTES, MOST_FILES = 1 << 20, 2000
 LINKED = {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", "results", "wandb"}
-COPY_S, LOOK_S = 60.0, 0.02
+COPY, COPY_S, LOOK_S = "copy", 60.0, 0.02
 
 
-def _copied(source: Path, folder: Path, *, is_first: bool) -> None:
-    """Copy small files of a folder and link large ones. Other ranks wait for the first rank's copy."""
+def _copied(source: Path, own: Path, *, is_first: bool) -> None:
+    """Copy small files of a folder; link large ones, and what stands beside it, so that `../data` is found. Other
+    ranks wait for the first rank's copy."""
+    folder = own / COPY
     if is_first:
-        part = folder.with_name("part")
-        shutil.rmtree(folder.parent, ignore_errors=True)
-        part.mkdir(parents=True)
-        _copy(source, part, [MOST_FILES], folder)
+        shutil.rmtree(own, ignore_errors=True)
+        part = own / "part"
+        (part / source.name).mkdir(parents=True)
+        _copy(source, part / source.name, [MOST_FILES], own)
+        with suppress(OSError):
+            for entry in islice(os.scandir(source.parent), MOST_FILES):
+                if entry.name != source.name:
+                    (part / entry.name).symlink_to(entry.path)
         part.rename(folder)
         return
     end_s = time.monotonic() + COPY_S
@@ -265,8 +272,7 @@ def _copy(source: Path, target: Path, left: list[int], own: Path) -> None:
 # ---------------------------------------------------------------- running the script
 
 
-def _run(task: Task, given: command.Command, folder: Path) -> None:
-    out = folder.with_name("out")
+def _run(task: Task, given: command.Command, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     values = {
         "devices": task.point.world_size if task.point.kind in EXCHANGING else 1,

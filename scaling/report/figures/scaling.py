@@ -30,7 +30,7 @@ def speedup(material: Material) -> Iterator[Figure]:
             dots = [tuple(_dots(of, _speedup_in(rows), _claims_speedup)) for of in _by_curve(rows)]
             body = _body(material, rows, _curves(material, rows, dots), "times one device", 1.0)
             yield _figure("speedup", f"Speedup{title}", body, rows, quantities.speedup)
-        else:
+        elif any(row.samples_per_s for row in rows):
             work = rows[0].workload
             dots = [tuple(_dots(of, lambda row: row.units_per_s)) for of in _by_curve(rows)]
             body = _body(material, rows, _curves(material, rows, dots), f"{work.unit}/s")

@@ -151,6 +151,15 @@ def test_a_script_that_makes_no_step_says_where_it_is(tmp_path: Path) -> None:
     assert isinstance(outcome, Failed) and "no step within 3 s, in train.py:3" in outcome.message
 
 
+def test_a_script_finds_what_stands_beside_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "images").write_text("x")
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path / "code")
+    source = f"open('../data/images').read()\nopen('../code/train.py').read()\n{scripts.LOOP}"
+    assert row_of(measured(tmp_path / "code", source, **EXCHANGE)).samples_per_s is not None
+
+
 def test_a_script_writes_into_a_copy_of_its_folder(tmp_path: Path) -> None:
     source = f"import os, signal\nopen('written.txt', 'w').write('x')\nsignal.alarm(0)\n{scripts.LOOP}"
     row_of(measured(tmp_path, source, **EXCHANGE))

@@ -14,7 +14,7 @@ from scaling.report.figures.parts import Bars, Cards, Curves, Figure, Heat, Lane
 from scaling.report.flags import FigureName
 from scaling.report.material import Material
 from tests.support.report_scenes import SCENES, cluster_run
-from tests.support.scripted_records import asynchronous, header, host, point, record
+from tests.support.scripted_records import asynchronous, failed, header, host, point, record
 
 
 @cache
@@ -63,6 +63,11 @@ def test_oversubscribed_rows_stand_at_their_rate_and_failed_ones_on_the_axis() -
     assert marked.value == pytest.approx(11.18, abs=0.01)
     assert [(cross.world_size, cross.label) for cross in body.crosses] == [(8, "torch:gloo over ib0")]
     assert not any(dot.mark for curve in curves("cluster", "efficiency").curves for dot in curve.dots)
+
+
+def test_a_run_whose_every_row_failed_has_no_curves() -> None:
+    made = Material(header(), [failed(point("exchange", 2), "error")])
+    assert not list(FIGURES["speedup"](made)) and not list(FIGURES["efficiency"](made))
 
 
 def test_a_place_that_is_no_claim_is_no_number_in_words() -> None:
