@@ -138,14 +138,14 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 # ---------------------------------------------------------------- refusals
 
-
 def refusal(error: Any, command: Any, argv: Sequence[str]) -> str:
     """Return our words for an error of Click or Typer about the `argv` of a command: where, what, the fix."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     flag, kind = getattr(error, "option_name", ""), type(error).__name__
     flags = _flags(context.command) if context else _flags(command, *getattr(command, "commands", {}).values())
     if kind == "NoSuchOption":
-        close = closest(flag, flags)
+        # Others call the folder of results so.
+        close = "--results" if flag.startswith("--out") and "--results" in flags else closest(flag, flags)
         return f"{flag}: no such flag; " + (f"did you mean {close!r}?" if close else "see --help")
     if kind == "BadOptionUsage" and flag in flags:
         return f"{flag}: " + ("takes no value" if flags[flag].is_flag else f"needs a value, {flags[flag].metavar}")

@@ -159,6 +159,7 @@ def test_examples_come_before_flags(page: Page) -> None:
     ("name", "argv", "said"),
     [
         ("run", "--strateg torch:gloo", "--strateg: no such flag; did you mean '--strategy'?"),
+        ("run", "--output-dir x", "--output-dir: no such flag; did you mean '--results'?"),
         ("run", "--qqq", "--qqq: no such flag; see --help"),
         ("run", "--rounds", "--rounds: needs a value, N"),
         ("run", "--rounds 2 --rounds=x", "--rounds: 'x' is not a whole number"),
