@@ -34,7 +34,7 @@ from scaling.tools.check.facts import (
 )
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.verdicts import devices
-from scaling.tools.check.verdicts.devices import outliers
+from scaling.tools.check.verdicts.devices import outliers, spreads
 from scaling.transport.base import Hub, Mailbox, send_news
 from tests.support.check_facts import FOUR, TORCH, gpu, node, rank, ranks, sound_gpu
 from tests.support.inline_child import Clock
@@ -147,6 +147,7 @@ def test_what_is_not_known_is_not_compared() -> None:
     silent = failed_gpu(2)
     assert slow([on_gpu(0), on_gpu(1), silent]) == []
     assert slow([silent, replace(silent, launch_rank=3)]) == []
+    assert spreads([on_gpu(0), on_gpu(1), silent]) == spreads([on_gpu(0), on_gpu(1)])
 
 
 # ---------------------------------------------------------------- verdicts

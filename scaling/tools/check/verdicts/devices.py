@@ -419,22 +419,23 @@ def spreads(like: Sequence[DeviceRates]) -> dict[Quantity, float]:
     """Return how far below the median a healthy device may be, a difference of logarithms, by measured quantity.
 
     The variance is that of the devices above the median, which slow ones do not widen, moderated by that of all
-    quantities (Smyth 2004), which PRIOR_SD moderates. The quantile is Student's, by Bonferroni over devices and
-    quantities.
+    quantities (Smyth 2004), which PRIOR_SD moderates. The quantile is Student's, by Bonferroni over quantities and
+    the devices that have a rate.
     """
-    squares: dict[Quantity, list[float]] = {}
-    for quantity in QUANTITIES:
-        if rates := sorted(rate for one in like if (rate := quantity.of(one))):
-            middle = len(rates) // 2
-            squares[quantity] = [log(rate / rates[middle]) ** 2 for rate in rates[middle + 1 :]]
-    every = [square for own in squares.values() for square in own]
+    known = {quantity: sorted(rate for one in like if (rate := quantity.of(one))) for quantity in QUANTITIES}
+    squares: dict[Quantity, list[float]] = {
+        quantity: [log(rate / median_high(rates)) ** 2 for rate in rates[len(rates) // 2 + 1 :]]
+        for quantity, rates in known.items()
+        if rates
+    }
+    every = list(chain.from_iterable(squares.values()))
     together = (PRIOR_DF * PRIOR_SD**2 + sum(every) / 2) / (PRIOR_DF + len(every) / 2)
     found = {}
     for quantity, own in squares.items():
-        df = TOGETHER_DF + len(own) / 2
+        count, df = len(known[quantity]), TOGETHER_DF + len(own) / 2
         variance = max((TOGETHER_DF * together + sum(own) / 2) / df, fmean(own or [0.0]))
-        of_two = 2 if len(like) == 2 else 1
-        found[quantity] = quantile(df, 1 - 2 * ERROR / (len(like) * len(squares))) * sqrt(of_two * variance)
+        of_two = 2 if count == 2 else 1
+        found[quantity] = quantile(df, 1 - 2 * ERROR / (count * len(squares))) * sqrt(of_two * variance)
     return found
 
 
