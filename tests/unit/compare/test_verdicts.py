@@ -266,6 +266,26 @@ def test_what_no_test_is_needed_for(
 
 
 @pytest.mark.parametrize(
+    ("metric", "base", "reason"),
+    [
+        (
+            "efficiency",
+            crowded(FINE),
+            "the base claims no efficiency here: ranks share cores or a GPU (OVERSUBSCRIBED)",
+        ),
+        ("speedup", FINE[:0], "the base claims no speedup here: its plain loop is missing"),
+        ("j_per_sample", crowded(FINE), "the base has no energy here"),
+        ("cost", FINE, "the base has no cost of 1e6 samples here"),
+    ],
+)
+def test_the_reason_why_a_value_is_missing_is_of_its_metric(
+    metric: Name, base: list[PointRecord], reason: str
+) -> None:
+    base = base or [one for one in FINE if one.point.kind != "solo"]
+    assert by_size(base, base, rule(metric))[2].reason == reason
+
+
+@pytest.mark.parametrize(
     ("bad", "lost", "breaks", "verdict", "left_out"),
     [
         (broken, 0.1, 0, "slower", "FAILED in 1 of 3 base runs"),
