@@ -13,7 +13,21 @@ from scaling.analysis.table.cell_rows import peak_tflops
 from scaling.records.host import Gpu, GpuHealth
 from scaling.records.task import DeviceRates
 from scaling.text import counted
-from scaling.tools.check.facts import NAMED, Facts, Level, Look, Verdict, error, grouped, ok, some, warning
+from scaling.tools.check.facts import (
+    NAMED,
+    Facts,
+    Level,
+    Look,
+    Verdict,
+    error,
+    grouped,
+    odd,
+    of_nodes,
+    ok,
+    some,
+    usual,
+    warning,
+)
 from scaling.tools.check.verdicts.links import digits
 
 # ---------------------------------------------------------------- gpu health
@@ -23,6 +37,9 @@ from scaling.tools.check.verdicts.links import digits
 class Seat(NamedTuple):
     node: str
     number: int
+
+    def look(self, seen: str, expected: str = "") -> Look:
+        return Look(self.node, f"GPU {self.number}", seen, expected)
 
 
 Seats = Mapping[Seat, GpuHealth]
@@ -49,18 +66,17 @@ class Like(NamedTuple):
 def health(facts: Facts) -> Iterator[Verdict]:
     every = {node: _distinct([rank.driver.gpus for rank in facts.of(node)]) for node in facts.nodes}
     gpus = {Seat(node, index): gpu for node, own in every.items() for index, gpu in enumerate(own)}
-    said = [*_lost(facts), *_faults(gpus), *_differences(gpus)]
+    lost = {node: chain.from_iterable(rank.driver.lost for rank in facts.of(node)) for node in facts.nodes}
+    mend = "dmesg there shows why (NVRM, Xid 79); reboot the node; replace a GPU that fails again"
+    of_lost = {node: some(dict.fromkeys(own)) for node, own in lost.items()}
+    said = [
+        *of_nodes("error", "gpu health", "the driver counts GPUs that do not answer:", of_lost, mend),
+        *_faults(gpus),
+        *_differences(gpus),
+    ]
     yield from said
     if gpus and not said:
-        text = grouped(_places({seat: _gpu_summary(gpu) for seat, gpu in gpus.items()}))
-        yield ok("gpu health", text)
-
-
-def _lost(facts: Facts) -> Iterator[Verdict]:
-    lost = {node: chain.from_iterable(rank.driver.lost for rank in facts.of(node)) for node in facts.nodes}
-    if found := grouped({node: some(dict.fromkeys(gpus)) for node, gpus in lost.items()}):
-        mend = "dmesg there shows why (NVRM, Xid 79); reboot the node; replace a GPU that fails again"
-        yield error("gpu health", f"the driver counts GPUs that do not answer: {found}", mend)
+        yield ok("gpu health", grouped(_places({seat: _gpu_summary(gpu) for seat, gpu in gpus.items()})))
 
 
 def _distinct(lists: Iterable[tuple[G, ...]]) -> tuple[G, ...]:
@@ -74,18 +90,22 @@ def _distinct(lists: Iterable[tuple[G, ...]]) -> tuple[G, ...]:
 
 def _faults(gpus: Seats) -> Iterator[Verdict]:
     for fault in FAULTS:
-        if having := grouped(_places({seat: fault.says(gpu) for seat, gpu in gpus.items()})):
-            yield Verdict(fault.level, "gpu health", f"{fault.text}: {having}", fault.mend)
+        says = {seat: fault.says(gpu) for seat, gpu in gpus.items()}
+        if having := grouped(_places(says)):
+            looks = tuple(seat.look(one) for seat, one in says.items() if one)
+            yield Verdict(fault.level, "gpu health", f"{fault.text}: {having}", fault.mend, looks)
 
 
 def _differences(gpus: Seats) -> Iterator[Verdict]:
     for name in dict.fromkeys(gpu.name for gpu in gpus.values()):
-        alike = {seat: gpu for seat, gpu in gpus.items() if gpu.name == name}
         for like in ALIKE:
-            values = {seat: like.says(gpu) for seat, gpu in alike.items()}
-            if len(set(values.values()) - {""}) > 1:
+            values = {seat: like.says(gpu) for seat, gpu in gpus.items() if gpu.name == name}
+            known = {seat: value for seat, value in values.items() if value}
+            if len(set(known.values())) > 1:
+                most = usual(known.values())
                 text = f"GPUs of one kind differ in {like.what}: {grouped(_places(values, within=gpus))}"
-                yield warning("gpu health", text, like.mend)
+                looks = (seat.look(value, most) for seat, value in known.items() if value != most)
+                yield warning("gpu health", text, like.mend, looks)
 
 
 def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str, str]:
@@ -247,9 +267,9 @@ Gpus = Mapping[str, tuple[Gpu, ...]]  # by node
 def gpus(facts: Facts) -> Iterator[Verdict]:
     found = {node: _distinct([rank.host.gpus for rank in facts.of(node)]) for node in facts.nodes}
     drivers = {node: facts.host(node).gpu_driver for node in facts.nodes}
-    broken = grouped({node: text for node, text in drivers.items() if text.startswith("unusable")})
-    if broken:
-        yield error("gpus", f"the driver does not work: {broken}", "nvidia-smi on that node shows the cause")
+    broken = {node: text for node, text in drivers.items() if text.startswith("unusable")}
+    mend = "nvidia-smi on that node shows the cause"
+    yield from of_nodes("error", "gpus", "the driver does not work:", broken, mend)
     if any(found.values()):
         yield _alike(found)
         yield from _shared(facts, found)
@@ -269,7 +289,8 @@ def _alike(found: Gpus) -> Verdict:
         return warning("gpus", f"GPUs of several kinds: {text}", mend)
     text = f"the nodes have different GPUs: {grouped(kinds)}"
     mend = "equal nodes, or a CUDA_VISIBLE_DEVICES that makes them equal"
-    return Verdict("warning" if all(found.values()) else "error", "gpus", text, mend)
+    level: Level = "warning" if all(found.values()) else "error"
+    return Verdict(level, "gpus", text, mend, tuple(odd(kinds, "GPUs")))
 
 
 def _kinds(every: tuple[Gpu, ...]) -> str:
@@ -279,11 +300,13 @@ def _kinds(every: tuple[Gpu, ...]) -> str:
 
 def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
     ranks = {node: len(facts.of(node)) for node in found}
-    crowded = {node: f"{ranks[node]} ranks on {len(every)}" for node, every in found.items() if every}
-    crowded = {node: text for node, text in crowded.items() if ranks[node] > len(found[node])}
-    if crowded:
-        text = f"ranks share GPUs: {grouped(crowded)}"
-        yield warning("gpus", text, "one rank per GPU: -np and the hostfile's slots")
+    crowded = {
+        node: f"{ranks[node]} ranks on {len(every)}"
+        for node, every in found.items()
+        if 0 < len(every) < ranks[node]
+    }
+    mend = "one rank per GPU: -np and the hostfile's slots"
+    yield from of_nodes("warning", "gpus", "ranks share GPUs:", crowded, mend)
     on: dict[str, list[str]] = {}
     for node, every in found.items():
         for gpu in every:
@@ -302,26 +325,22 @@ def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
         for node, every in found.items()
         if len(facts.of(node)) > 1 and all(0 < rank.driver.reachable < len(every) for rank in facts.of(node))
     }
-    if walled:
-        text = (
-            f"each rank reaches only its own GPU, so NCCL fails or copies through host memory: {grouped(walled)}"
-        )
-        mend = "Slurm: --gpus-per-node N with --gpu-bind=none, not --gpus-per-task (cgroups hide the others)"
-        yield warning("gpus", text, mend)
+    text = "each rank reaches only its own GPU, so NCCL fails or copies through host memory:"
+    mend = "Slurm: --gpus-per-node N with --gpu-bind=none, not --gpus-per-task (cgroups hide the others)"
+    yield from of_nodes("warning", "gpus", text, walled, mend)
 
 
 def _peers(found: Gpus) -> Iterator[Verdict]:
     """Unknown if no rank sees several GPUs. GeForce cards without NVLink have no peer access by design."""
     several = {node: every for node, every in found.items() if len(every) > 1 and len(every[0].p2p) == len(every)}
-    apart = {node: some(_strangers(every)) for node, every in several.items()}
-    apart = {node: text for node, text in apart.items() if text}
+    apart = {node: strangers for node, every in several.items() if (strangers := some(_strangers(every)))}
     if apart and all("GeForce" in gpu.name for node in apart for gpu in several[node]):
         text = "GeForce cards have no peer access by design: NCCL copies through host memory"
         yield ok("gpu topology", text)
     elif apart:
-        text = f"no peer access, so NCCL copies through host memory: GPUs {grouped(apart)}"
+        text = "no peer access, so NCCL copies through host memory: GPUs"
         mend = "nvidia-smi topo -m shows the wiring; turn PCIe ACS and the IOMMU off for peer access"
-        yield warning("gpu topology", text, mend)
+        yield from of_nodes("warning", "gpu topology", text, apart, mend)
     elif several:
         links = sorted({link for every in several.values() for gpu in every for link in gpu.links} - {"self"})
         text = f"every GPU reaches every other one of its node ({', '.join(links)})"
@@ -455,10 +474,10 @@ def device_rates(facts: Facts) -> Iterator[Verdict]:
     rates = facts.device_rates
     if left_out := grouped({one.host: one.left_out for one in rates}):
         yield ok(TOPIC, f"not measured: {left_out}")
-    failed = grouped({f"{one.place} of rank {one.launch_rank}": one.error for one in rates})
-    if failed:
+    if failed := grouped({f"{one.place} of rank {one.launch_rank}": one.error for one in rates}):
         mend = "nvidia-smi and dmesg there, memory and load of the node; a sweep would fail too"
-        yield error(TOPIC, f"a device alone fails: {failed}", mend)
+        looks = (Look(one.host, _part(one), one.error, "") for one in rates if one.error)
+        yield error(TOPIC, f"a device alone fails: {failed}", mend, looks)
     slow = list(_slow(outliers(rates)))
     yield from slow
     if not failed and not slow and (kinds := by_kind(rates)):
@@ -490,7 +509,11 @@ def _look(outlier: Outlier) -> Look:
     device, quantity = outlier.device, outlier.quantity
     rates = (outlier.rate, outlier.usual)
     seen, expected = (f"{quantity.name} {quantity.digits(rate)} {quantity.unit}" for rate in rates)
-    return Look(device.host, device.place.removeprefix(f"{device.host} "), seen, expected)
+    return Look(device.host, _part(device), seen, expected)
+
+
+def _part(device: DeviceRates) -> str:
+    return device.place.removeprefix(f"{device.host} ")
 
 
 def _lack(outlier: Outlier) -> str:
