@@ -14,7 +14,7 @@ from scaling.records.network import ALONE, NcclChoice
 from scaling.records.task import AskedAllReduce, RankAllReduce
 from scaling.tools.check import measured
 from scaling.tools.check.facts import AllReduce
-from scaling.tools.check.prober import FOR_GOOD, Exchanger
+from scaling.tools.check.prober import FOR_GOOD, Processes
 from tests.support.check_facts import FOUR, TORCH, facts, gpu, ranks, timed
 
 IB = NcclChoice(
@@ -150,11 +150,11 @@ def test_answers_of_ranks_become_one_all_reduce() -> None:
 def test_a_process_that_is_over_is_not_started() -> None:
     task = measured.tasks(ranks(FOUR[:1], each=2), "", {"node1": ALONE}, "gloo", 1)[0]
     asked = AskedAllReduce(task=task, largest_bytes=1, budget_s=1.0)
-    exchanger = Exchanger()
+    exchanger = Processes()
     exchanger.end(3)
-    assert exchanger.measured(3, asked).error == "cancelled before it started"
+    assert exchanger.all_reduce(3, asked).error == "cancelled before it started"
     exchanger.end(FOR_GOOD)
-    assert exchanger.measured(4, asked).error == "cancelled before it started"
+    assert exchanger.all_reduce(4, asked).error == "cancelled before it started"
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_a_process_that_a_driver_holds_is_not_waited_for(monkeypatch: pytest.Mon
 
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "killpg", lambda *given: killed.append(given))
-    rater = prober.Rater()
+    rater = prober.Processes()
     monkeypatch.setattr(rater, "_process", Held())
     rater.end(0)
     rater.end(prober.FOR_GOOD)
