@@ -198,17 +198,11 @@ class Tour:
     def _order(self, word: str, pair: Pair) -> Measure:
         (client, server), network = pair, self._networks[word]
         return Measure(
-            network=word,
-            client=client,
-            server=server,
-            source=network.places[client],
-            address=network.places[server].address,
-            port=self._facts.prepared[server].ports[word],
-            token=self._token,
-            latency_s=self._plan.latency_s,
-            bandwidth_s=self._plan.bandwidth_s,
+            network=word, client=client, server=server, source=network.places[client],
+            address=network.places[server].address, port=self._facts.prepared[server].ports[word],
+            token=self._token, latency_s=self._plan.latency_s, bandwidth_s=self._plan.bandwidth_s,
             limit_s=self._plan.round_s + GRACE_S,
-        )
+        )  # fmt: skip
 
 
 def _link(network: str, _: int, said: ToLead) -> tuple[Pair, Link] | None:

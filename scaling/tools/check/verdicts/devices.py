@@ -121,14 +121,8 @@ def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str
     return found
 
 
-def _narrow(gpu: GpuHealth) -> str:
-    width, most = gpu.pcie_width, gpu.pcie_width_max
-    return f"x{width} of x{most}" if width and most and width < most else ""
-
-
-def _slow_slot(gpu: GpuHealth) -> str:
-    slot, own = gpu.pcie_generation_max, gpu.pcie_generation_own
-    return f"generation {slot} of {own}" if slot and own and slot < own else ""
+def _short(now: float | None, most: float | None, says: str) -> str:
+    return says.format(now, most) if now and most and now < most else ""
 
 
 def _held_clock(gpu: GpuHealth) -> str:
@@ -136,97 +130,49 @@ def _held_clock(gpu: GpuHealth) -> str:
     return f"{now} MHz, by default {usual}" if now and usual and now != usual else ""
 
 
-def _capped(gpu: GpuHealth) -> str:
-    now, usual = gpu.power_limit_w, gpu.default_power_limit_w
-    return f"{now:.0f} of {usual:.0f} W" if now and usual and now < usual else ""
-
-
-def _fabric(gpu: GpuHealth) -> str:
-    return gpu.fabric_fault or (gpu.fabric if gpu.fabric == "in progress" else "")
-
-
 PCIE = "nvidia-smi -q -d PCIE; reseat the card, look at risers and the BIOS's lanes of that slot"
 FAULTS = (
-    Fault(
-        "error",
-        "NVLink's fabric is not set up, and CUDA does not start (error 802)",
-        "systemctl restart nvidia-fabricmanager; its version must be the driver's",
-        _fabric,
-    ),
-    Fault(
-        "error",
-        "the compute mode forbids all processes",
-        "nvidia-smi -c DEFAULT",
-        lambda gpu: gpu.compute_mode if gpu.compute_mode == "Prohibited" else "",
-    ),
-    Fault(
-        "error",
-        "memory is broken and its repair has failed",
-        "nvidia-smi -q -d ROW_REMAPPER; have the GPU replaced",
-        lambda gpu: "repair failed" if gpu.is_repair_failed else "",
-    ),
-    Fault(
-        "error",
-        "uncorrected memory errors since the driver was loaded",
-        "nvidia-smi -q -d ECC; nvidia-smi -r resets the GPU and repairs its memory",
-        lambda gpu: str(gpu.uncorrected_errors or ""),
-    ),
-    Fault(
-        "warning",
-        "broken memory is repaired at the next reset",
-        "nvidia-smi -r, with nothing running on the GPU",
-        lambda gpu: "repair pending" if gpu.is_repair_pending else "",
-    ),
-    Fault("warning", "the PCIe link has lost lanes", PCIE, _narrow),
-    Fault(
-        "warning",
-        "the PCIe slot is slower than the GPU",
-        f"another slot, or the BIOS's limit of its speed: {PCIE}",
-        _slow_slot,
-    ),
-    Fault(
-        "warning",
-        "ACS sends its traffic to other GPUs and RDMA cards through the root complex",
-        "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or no IO virtualisation in "
-        "the BIOS, if no virtual machine needs it",
-        lambda gpu: some(gpu.acs_redirects or ()),
-    ),
-    Fault(
-        "warning",
-        "other processes use the GPU",
-        "end them (nvidia-smi shows them), or take nodes for this job alone (Slurm: --exclusive)",
-        lambda gpu: some(gpu.processes),
-    ),
-    Fault(
-        "warning",
-        "only one process at a time may use the GPU, but workers of several points do",
-        "nvidia-smi -c DEFAULT",
-        lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive") else "",
-    ),
-    Fault(
-        "warning",
-        "MIG divides the GPU, and a process can use only one part",
-        "nvidia-smi -mig 0, or a part for each rank by its UUID in CUDA_VISIBLE_DEVICES",
-        lambda gpu: "MIG on" if gpu.is_mig else "",
-    ),
+    Fault("error", "NVLink's fabric is not set up, and CUDA does not start (error 802)",
+          "systemctl restart nvidia-fabricmanager; its version must be the driver's",
+          lambda gpu: gpu.fabric_fault or (gpu.fabric if gpu.fabric == "in progress" else "")),
+    Fault("error", "the compute mode forbids all processes", "nvidia-smi -c DEFAULT",
+          lambda gpu: gpu.compute_mode if gpu.compute_mode == "Prohibited" else ""),
+    Fault("error", "memory is broken and its repair has failed",
+          "nvidia-smi -q -d ROW_REMAPPER; have the GPU replaced",
+          lambda gpu: "repair failed" if gpu.is_repair_failed else ""),
+    Fault("error", "uncorrected memory errors since the driver was loaded",
+          "nvidia-smi -q -d ECC; nvidia-smi -r resets the GPU and repairs its memory",
+          lambda gpu: str(gpu.uncorrected_errors or "")),
+    Fault("warning", "broken memory is repaired at the next reset",
+          "nvidia-smi -r, with nothing running on the GPU",
+          lambda gpu: "repair pending" if gpu.is_repair_pending else ""),
+    Fault("warning", "the PCIe link has lost lanes", PCIE,
+          lambda gpu: _short(gpu.pcie_width, gpu.pcie_width_max, "x{} of x{}")),
+    Fault("warning", "the PCIe slot is slower than the GPU",
+          f"another slot, or the BIOS's limit of its speed: {PCIE}",
+          lambda gpu: _short(gpu.pcie_generation_max, gpu.pcie_generation_own, "generation {} of {}")),
+    Fault("warning", "ACS sends its traffic to other GPUs and RDMA cards through the root complex",
+          "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or no IO virtualisation in "
+          "the BIOS, if no virtual machine needs it",
+          lambda gpu: some(gpu.acs_redirects or ())),
+    Fault("warning", "other processes use the GPU",
+          "end them (nvidia-smi shows them), or take nodes for this job alone (Slurm: --exclusive)",
+          lambda gpu: some(gpu.processes)),
+    Fault("warning", "only one process at a time may use the GPU, but workers of several points do",
+          "nvidia-smi -c DEFAULT",
+          lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive") else ""),
+    Fault("warning", "MIG divides the GPU, and a process can use only one part",
+          "nvidia-smi -mig 0, or a part for each rank by its UUID in CUDA_VISIBLE_DEVICES",
+          lambda gpu: "MIG on" if gpu.is_mig else ""),
     Fault("warning", "clocks differ from the default", "nvidia-smi -rac", _held_clock),
-    Fault(
-        "warning",
-        "the power limit is below the default",
-        "nvidia-smi -pl WATTS, or report the limit with the numbers",
-        _capped,
-    ),
-    Fault(
-        "warning",
-        "persistence mode is off: the first process waits 1 to 3 s for the GPU, and clock settings are lost",
-        "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
-        lambda gpu: "off" if gpu.is_persistent is False else "",
-    ),
-)
-
-
-def _width(gpu: GpuHealth) -> str:
-    return f"x{gpu.pcie_width_max}" if gpu.pcie_width_max else ""
+    Fault("warning", "the power limit is below the default",
+          "nvidia-smi -pl WATTS, or report the limit with the numbers",
+          lambda gpu: _short(gpu.power_limit_w, gpu.default_power_limit_w, "{:.0f} of {:.0f} W")),
+    Fault("warning",
+          "persistence mode is off: the first process waits 1 to 3 s for the GPU, and clock settings are lost",
+          "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
+          lambda gpu: "off" if gpu.is_persistent is False else ""),
+)  # fmt: skip
 
 
 def _clock(gpu: GpuHealth) -> str:
@@ -242,7 +188,7 @@ def _ecc(gpu: GpuHealth) -> str:
 
 
 ALIKE = (
-    Like("PCIe lanes", PCIE, _width),
+    Like("PCIe lanes", PCIE, lambda gpu: f"x{gpu.pcie_width_max}" if gpu.pcie_width_max else ""),
     Like("the highest clock", "nvidia-smi -q -d CLOCK on each; the same VBIOS everywhere", _clock),
     Like("the power limit", "nvidia-smi -pl WATTS, the same everywhere", _power),
     Like("ECC, which costs memory and bandwidth on some GPUs", "nvidia-smi -e 1 everywhere, and a reboot", _ecc),
@@ -252,10 +198,10 @@ ALIKE = (
 def _gpu_summary(gpu: GpuHealth) -> str:
     slot = f"PCIe {gpu.pcie_generation_max or '?'} x{gpu.pcie_width}" if gpu.pcie_width else ""
     capability = f"compute capability {gpu.compute_capability}" if gpu.compute_capability else ""
-    ecc = f"ECC {_ecc(gpu)}" if _ecc(gpu) else ""
-    persistence = "persistence on" if gpu.is_persistent else ""
-    acs = "no ACS redirects" if gpu.acs_redirects == () else ""
-    parts = (capability, slot, acs, _clock(gpu), _power(gpu), ecc, persistence)
+    parts = (
+        capability, slot, "no ACS redirects" if gpu.acs_redirects == () else "", _clock(gpu), _power(gpu),
+        f"ECC {_ecc(gpu)}" if _ecc(gpu) else "", "persistence on" if gpu.is_persistent else "",
+    )  # fmt: skip
     return ", ".join(filter(None, parts)) or "NVML reports nothing"
 
 
