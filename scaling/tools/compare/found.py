@@ -304,6 +304,11 @@ class Found(Record, frozen=True, kw_only=True):
             (cell for cell in self.cells if cell.detects), key=lambda cell: cell.detects or 0.0, default=None
         )
 
+    def launch_sds(self, *, assumed: bool) -> list[float]:
+        """Return how launches differ, in percent, of the cells where that is assumed, or learnt."""
+        found = (cell for cell in self.cells if cell.launch_sd_is_assumed == assumed)
+        return [100 * cell.launch_sd for cell in found if cell.launch_sd]
+
     @property
     def counts(self) -> dict[Verdict, int]:
         counts = Counter(cell.verdict for cell in self.cells)

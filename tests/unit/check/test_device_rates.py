@@ -63,13 +63,6 @@ def test_sound_devices_have_no_outlier() -> None:
     assert outliers([on_gpu(number, of_sound=1 - number / 200) for number in range(8)]) == []
 
 
-def test_one_slow_device_of_eight() -> None:
-    rates = [on_gpu(number, of_sound=0.87 if number == 5 else 1) for number in range(8)]
-    (one,) = outliers(rates)
-    assert (one.device, one.quantity.field, one.among) == (rates[5], "matrix_flops_per_s", 8)
-    assert one.usual == SOUND["matrix_flops_per_s"] and one.below == pytest.approx(0.13)
-
-
 def test_the_worst_is_first_and_every_slow_rate_is_told() -> None:
     rates = [on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.8, samples_per_s=1375.0), on_gpu(3, of_sound=0.7)]
     assert slow(rates) == [(2, "training step", 0.5), (3, "matrix product", 0.3), (2, "matrix product", 0.2)]

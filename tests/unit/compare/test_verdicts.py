@@ -85,19 +85,6 @@ def test_swapped_sides_give_mirrored_verdicts() -> None:
         }
 
 
-def test_a_run_against_itself_is_never_slower() -> None:
-    records = noisy(1)
-    found = verdicts.cells([rows(records)], [rows(records)], rule())
-    assert {cell.verdict for cell in found} == {"same"}
-    assert [cell.change and cell.change.mean for cell in found] == [0.0] * 6
-
-
-def test_sides_without_noise() -> None:
-    found = by_size(without_noise()[1], without_noise(lost=0.05)[1])
-    assert [cell.verdict for cell in found.values()] == ["same", "slower", "slower"]
-    assert found[2].change and found[2].change.mean == close(-0.05)
-
-
 def test_too_much_noise_is_undecided_and_names_the_runs_needed() -> None:
     found = by_size(launch(Random(1), sd=0.05)[1], launch(Random(2), sd=0.05)[1])[2]
     assert found.verdict == "cannot tell"
