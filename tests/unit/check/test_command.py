@@ -134,7 +134,7 @@ SHOWN: dict[str, Facts] = {
     "a pair that failed, and pairs not tried": matrix(
         forth_bits_per_s=None, back_bits_per_s=None, error="timed out"
     ),
-    "many nodes": facts(MANY, words=("ib",)),
+    "many nodes": facts(MANY, words=("ib",), links=links(MANY, "ib", lambda a, b: 1e9 * (1 + int(b[1:])))),
     "all-reduces": facts(FOUR[:2], all_reduces=(
         AllReduce(network="ib", library="torch 9, Gloo", everyone=timed(1e9), inside={
             name: timed(5e9, 2) for name in FOUR[:2]}),
