@@ -139,8 +139,12 @@ class Tour:
         self._token = token
         self._plan = plan
         self._networks = {network.word: network for network in facts.networks}
-        self.links: list[Link] = []
+        self._links: dict[tuple[str, str, str], Link] = {}
         self.left_out: list[tuple[str, str, str]] = []
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return tuple(self._links.values())
 
     def take(self, end_s: float, say: Callable[[str], None]) -> None:
         said_s = self._mailbox.clock()
@@ -153,34 +157,27 @@ class Tour:
                 say(f"links: round {number} of {len(self._plan.rounds)}, {one.network}")
             dead = hopeless(self.links, one.network)
             pairs = tuple(pair for pair in one.pairs if dead.isdisjoint(pair))
-            self.links += self._measured(Round(network=one.network, pairs=pairs))
+            for link in self._measured(Round(network=one.network, pairs=pairs)):
+                self._links[link.network, link.client, link.server] = link
         for one in self._plan.left_out:
             self._leave_out(one)
         for one in self._doubtful():
             if self._mailbox.clock() + self._plan.round_s <= end_s:
-                self._again(one)
+                for link in self._measured(one):
+                    place = link.network, link.client, link.server
+                    self._links[place] = self._links[place] if link.error else better(self._links[place], link)
 
     def _leave_out(self, one: Round) -> None:
         self.left_out += [(one.network, *pair) for pair in one.pairs]
 
     def _doubtful(self) -> list[Round]:
-        rounds = []
-        facts = replace(self._facts, links=tuple(self.links))
+        rounds, facts = [], replace(self._facts, links=self.links)
         for word in self._networks:
             slow = slow_links(facts.bandwidths(word))
             mine = (both(link) for link in self.links if link.network == word)
             doubted = [forth for forth, back in mine if forth in slow or back in slow]
             rounds += [Round(network=word, pairs=some) for some in disjoint(doubted)]
         return rounds
-
-    def _again(self, one: Round) -> None:
-        second = {(link.client, link.server): link for link in self._measured(one) if not link.error}
-        self.links = [
-            better(link, second[link.client, link.server])
-            if link.network == one.network and (link.client, link.server) in second
-            else link
-            for link in self.links
-        ]
 
     def _measured(self, one: Round) -> list[Link]:
         """Links of a round. A pair that does not answer gets an error; its late answer is ignored."""
@@ -430,7 +427,7 @@ class Lead:
             self.say(f"{len(plan.rounds)} rounds of links, about {plan.wall_s:.0f} s")
         tour = Tour(self._mailbox, facts, first, self._token, plan)
         tour.take(self._mailbox.clock() + budget_s + OVERRUN_S, self.say)
-        return replace(facts, links=tuple(tour.links), left_out=tuple(tour.left_out))
+        return replace(facts, links=tour.links, left_out=tuple(tour.left_out))
 
     def rated(self, facts: Facts, device: Device | None = None) -> Facts:
         """Measure each device alone, all at the same time. `device`: the kind for all ranks; None: a rank's GPU if
