@@ -363,6 +363,7 @@ NETWORKS: dict[str, Facts] = {
     "a clock that no link reaches": along(*CHAIN[:2]),
     "a card that is down": facts(hosts=DOWN),
     "a card that is down, not asked for": facts(hosts=DOWN, fabric={}),
+    "a network of the fabric file alone": facts(fabric=FABRIC | {"hsn": Entry(interface="hsn0")}),
     "no network in common": facts(
         hosts={name: {"nics": (nic("eth0", f"10.{n}.0.1"),)} for n, name in enumerate(FOUR)}, fabric={}
     ),

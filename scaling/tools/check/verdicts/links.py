@@ -185,7 +185,7 @@ def where(network: Network) -> str:
 def mtu(facts: Facts) -> Iterator[Verdict]:
     for network in facts.networks:
         sizes = {node: facts.nic(node, network).mtu for node in network.places}
-        largest = max(sizes.values())
+        largest = max(sizes.values(), default=0)
         if len(set(sizes.values())) > 1:
             listed = grouped({node: str(size) for node, size in sizes.items()})
             mend = f"ip link set dev INTERFACE mtu {largest} on every node, and at least that on the switch"
