@@ -1,6 +1,8 @@
 """Errors of `scaling certify`, its rounds, and how often it names what is slow, simulated with a seed.
 
-python -m tests.bench.certify. The line is 95 %. Each column of a round has noise of its own: the exchange, and two
+python -m tests.bench.certify, or only what is named of healthy devices: python -m tests.bench.certify devices.
+
+The line is 95 %. Each column of a round has noise of its own: the exchange, and two
 seats that run the plain loop alone. The mean of every machine "at the line" is at the line: a PASS and a FAIL are
 false there. A/A: against a reference of six rounds that the same machine gave, whose launches differ by 0.5 %.
 Standard error of a share of 2,000: 0.2 points where it is 1 %.
@@ -11,14 +13,17 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import exp
+from math import exp, expm1
 from statistics import median
+from typing import Any
+
+from msgspec.structs import replace
 
 from scaling.records.run import Criterion
 from scaling.records.task import DeviceRates
-from scaling.tools.check.verdicts.devices import outliers
+from scaling.tools.check.verdicts.devices import QUANTITIES, Outlier, below_median, outliers, spreads
 from scaling.tools.check.verdicts.links import slow_links, slow_senders
 from tests.support.simulated_nodes import right, searched
 from tests.support.verdicts import Noise, decided, line, referred
@@ -50,8 +55,23 @@ MACHINES: dict[str, tuple[Noise, float]] = {
 }
 
 
-def main() -> None:
+# Name -> standard deviation of healthy devices in each quantity, and the rule that names them.
+Naming = Callable[[list[DeviceRates]], list[Outlier]]
+HEALTHY: dict[str, tuple[Sequence[float], Naming]] = {
+    "1 %": ((0.01,) * 5, outliers),
+    "2 %": ((0.02,) * 5, outliers),
+    "3 %": ((0.03,) * 5, outliers),
+    "5 % in one, 1 % else": ((0.05, *(0.01,) * 4), outliers),
+    "2 %, fixed limit": ((0.02,) * 5, below_median),
+    "3 %, fixed limit": ((0.03,) * 5, below_median),
+}
+COUNTS = (2, 3, 4, 8, 16)
+
+
+def main(argv: Sequence[str]) -> None:
     out = sys.stdout.write
+    if "devices" in argv:
+        return _devices()
     out("machine                  rounds        PASS %     FAIL %   NO VERDICT %   used: median, most\n")
     for name, (noise, apart) in MACHINES.items():
         for rounds in ROUNDS:
@@ -61,6 +81,29 @@ def main() -> None:
     out(f"\nnamed of {NAMED_RUNS}, %         4         8        16\n")
     for what, share in NAMED.items():
         out(f"{what:21}" + "".join(f"{share(nodes):10.1f}" for nodes in (4, 8, 16)) + "\n")
+    return _devices()
+
+
+def _devices() -> None:
+    """Print how often a check names a healthy device, and the smallest loss named among devices that are alike."""
+    out = sys.stdout.write
+    out(f"\nhealthy named, %      {''.join(f'{count:10}' for count in COUNTS)}\n")
+    for what, (sds, naming) in HEALTHY.items():
+        rngs = ((count, random.Random(f"{what}/{count}")) for count in COUNTS)
+        shares = (sum(bool(naming(rated(rng, count, sds))) for _ in range(RUNS)) / RUNS for count, rng in rngs)
+        out(f"{what:22}{''.join(f'{100 * share:10.2f}' for share in shares)}\n")
+    limits = (max(spreads(rated(random.Random(), count, (0.0,) * 5)).values()) for count in COUNTS)
+    out(f"{'limit where alike':22}{''.join(f'{-100 * expm1(-limit):10.2f}' for limit in limits)}\n")
+
+
+def rated(rng: random.Random, devices: int, sds: Sequence[float]) -> list[DeviceRates]:
+    """Return healthy devices; `sds` is how they differ in each quantity."""
+    found = []
+    for rank in range(devices):
+        fields: dict[str, Any] = {"launch_rank": rank, "host": f"node{rank}", "device": "cuda", "name": "GPU"}
+        fields |= {one.field: rng.lognormvariate(0, sd) for one, sd in zip(QUANTITIES, sds, strict=True)}
+        found.append(DeviceRates(**fields))
+    return found
 
 
 def _own(rng: random.Random) -> Criterion:
@@ -109,21 +152,9 @@ def slow_device(devices: int) -> float:
     """Return how often exactly the slow device is named, in percent."""
     rng, hits = random.Random(devices), 0
     for _ in range(NAMED_RUNS):
-        slow = rng.randrange(devices)
-        rates = [
-            DeviceRates(
-                launch_rank=rank,
-                host=f"node{rank}",
-                device="cuda",
-                name="GPU",
-                matrix_flops_per_s=rng.lognormvariate(0, DEVICE_SD) * ((1 - SLOW_DEVICE) if rank == slow else 1.0),
-                copy_bytes_per_s=rng.lognormvariate(0, DEVICE_SD),
-                to_device_bytes_per_s=rng.lognormvariate(0, DEVICE_SD),
-                from_device_bytes_per_s=rng.lognormvariate(0, DEVICE_SD),
-                samples_per_s=rng.lognormvariate(0, DEVICE_SD),
-            )
-            for rank in range(devices)
-        ]
+        slow, rates = rng.randrange(devices), rated(rng, devices, (DEVICE_SD,) * 5)
+        slower = (1 - SLOW_DEVICE) * (rates[slow].matrix_flops_per_s or 0.0)
+        rates[slow] = replace(rates[slow], matrix_flops_per_s=slower)
         hits += [one.device.launch_rank for one in outliers(rates)] == [slow]
     return 100 * hits / NAMED_RUNS
 
@@ -137,4 +168,4 @@ NAMED: dict[str, Callable[[int], float]] = {
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from scaling.hosts.networks import Entry
 from scaling.records import task as records
 from scaling.records.host import Gpu, GpuHealth, GpuHost, HostInfo, Nic
-from scaling.records.task import Timed
-from scaling.tools.check import lead
-from scaling.tools.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
-from scaling.tools.check.verdicts import judge
+from scaling.records.task import DeviceRates, Timed
+from scaling.tools.check import lead, measured
+from scaling.tools.check.facts import Facts, Link, Load, Prepared, RankFacts
 from tests.support.inline import host
 
 GBIT = 1e9
@@ -69,6 +68,14 @@ def ranks(
         one = node(name, number, **(hosts or {}).get(name, {}))
         found += [rank(one, number * 100 + local, **(told or {}).get(name, {})) for local in range(each)]
     return tuple(found)
+
+
+Make = Callable[[str, int], HostInfo]
+
+
+def pods(make: Make, count: int = 3) -> tuple[RankFacts, ...]:
+    """A rank on each of the hosts a, b, c, ... of tests/support/clouds.py."""
+    return tuple(rank(make(name, number), number) for number, name in enumerate("abcdef"[:count], 1))
 
 
 def links(
@@ -146,26 +153,6 @@ def timed(busbw_bytes_per_s: float, members: int = 4) -> Timed:
     return records.timed(members, 256_000_000, (2 * seconds, seconds / 0.9, seconds))
 
 
-# ---------------------------------------------------------------- what is made of them
-
-
-def to_mend(found: Facts) -> list[Verdict]:
-    return [verdict for verdict in judge(found) if verdict.level != "ok"]
-
-
-def only(found: Facts) -> Verdict:
-    """The only one of those, which has a mend and one line each."""
-    (verdict,) = to_mend(found)
-    assert verdict.mend
-    assert "\n" not in verdict.text + verdict.mend
-    return verdict
-
-
-def ok(found: Facts, topic: str) -> list[str]:
-    """The texts of the good ones of a topic."""
-    return [verdict.text for verdict in judge(found) if verdict.topic == topic and verdict.level == "ok"]
-
-
 # ---------------------------------------------------------------- nodes with GPUs
 
 
@@ -200,3 +187,40 @@ def gpu_facts(
         seen = tuple(gpu(index, of=2, name=gpus[index].name) for index in range(2))
         machines[name] = {"gpus": seen, "gpu_driver": "550.54", "kernel": "6.1", **(hosts or {}).get(name, {})}
     return facts(nodes, each=2, hosts=machines, told=everything)
+
+
+# ---------------------------------------------------------------- rates of devices
+
+H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
+SOUND = {
+    "matrix_flops_per_s": 766e12,
+    "copy_bytes_per_s": 4.3e12,
+    "to_device_bytes_per_s": 55.1e9,
+    "from_device_bytes_per_s": 54.2e9,
+    "samples_per_s": 2750.0,
+}
+
+
+def on_gpu(number: int, *, name: str = H200, of_sound: float = 1.0, **changes: Any) -> DeviceRates:
+    """GPU `number` of a launch, eight to a node; `of_sound` is its matrix product as a fraction of a sound one."""
+    fields: dict[str, Any] = {
+        "launch_rank": number, "host": f"node{1 + number // 8}", "device": "cuda", "name": name,
+        "index": number % 8, "uuid": f"GPU-{number}", "serial": f"16549220{number:03}",
+        "work": measured.workload("cuda", (9, 0)),
+        **SOUND, "matrix_flops_per_s": of_sound * SOUND["matrix_flops_per_s"],
+    }  # fmt: skip
+    return DeviceRates(**{**fields, **changes})
+
+
+def failed_gpu(number: int, error: str = "no answer within 30 s", **known: float) -> DeviceRates:
+    return replace(on_gpu(number, error=error), **{**dict.fromkeys(SOUND), **known})
+
+
+def on_cpus(number: int, flops_per_s: float = 95e9, **changes: Any) -> DeviceRates:
+    fields: dict[str, Any] = {
+        "launch_rank": number, "host": "node1", "device": "cpu", "name": "Xeon",
+        "cpus": (2 * number, 2 * number + 1),
+        "work": measured.workload("cpu", None),
+        "matrix_flops_per_s": flops_per_s, "copy_bytes_per_s": 12e9, "samples_per_s": 310.0,
+    }  # fmt: skip
+    return DeviceRates(**{**fields, **changes})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import exp, log2, sqrt
 from operator import sub
 from statistics import fmean
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 import numpy as np
 from msgspec.structs import replace
@@ -69,18 +69,6 @@ class Promise(Record, frozen=True, kw_only=True):
     high: float
 
 
-class _Seconds(NamedTuple):
-    """Measured seconds. `compute` is the slowest rank of the remaining nodes. `ill` and `healthy` are the exchange
-    alone with slow nodes, and among as many healthy nodes as remain; None if not measured."""
-
-    alone: float
-    compute: float
-    step: float
-    exposed: float
-    ill: float | None
-    healthy: float | None
-
-
 def promise(
     exchange: PointRecord,
     together: PointRecord,
@@ -92,12 +80,29 @@ def promise(
 ) -> Promise | None:
     """Predict the efficiency of the others. `noise` is the standard deviation of the logarithm of a point's time.
     None if a needed point was not measured."""
-    told = _seconds(exchange, together, alone, trials, slow, nodes)
-    if told is None:
+    whole, beside, base = step_time(exchange), lock_step(together), step_time(alone)
+    if whole is None or beside is None or base is None:
         return None
+    seats, out = beside.seats, {nodes[index] for index in slow}
+    left = [rank for rank in together.ranks if rank.host not in out and rank.launch_rank in seats]
+    shown_s = max(0.0, whole.step_s - max(seat.step_s for seat in seats.values()))
+    off_s = sqrt(2 * noise**2 + LACKING**2) * whole.step_s
+    healthy = [one.log_s for one in trials if not one.nodes & slow]
+    ill = [one.log_s for one in trials if one.nodes & slow]
     rng = np.random.default_rng(SEED)
-    exposed_s, weights = _exposed(exchange, told, noise, rng)
-    found = told.alone / (told.compute + exposed_s)
+    compute_s = max(seats[rank.launch_rank].step_s for rank in left)
+    if healthy and exchange.point.workload.script:
+        # Its groups trained: what was exposed among healthy nodes is known.
+        ill, shown_s = [], max(0.0, exp(fmean(healthy)) - compute_s)
+    if healthy and ill:
+        ill_s = exp(fmean(ill)) * volume(exchange, len(nodes))
+        healthy_s = exp(fmean(healthy)) * volume(exchange, len(nodes) - len(slow), len(left))
+        alone_s = (base.step_s, ill_s, healthy_s)
+        exposed_s, weights = _exposed(exchange.point, *alone_s, shown_s, off_s, noise, rng)
+    else:
+        exposed_s = np.maximum(shown_s + off_s * rng.standard_normal(DRAWS), 0.0)
+        weights = np.full(DRAWS, 1 / DRAWS)
+    found = base.step_s / (compute_s + exposed_s)
     walk_sd = read().walk.beyond * sqrt(log2(len(nodes) / (len(nodes) - len(slow))))
     # two points are compared, each started once
     found = found * np.exp(rng.standard_normal(DRAWS) * sqrt(2 * noise**2 + walk_sd**2))
@@ -105,54 +110,33 @@ def promise(
     return Promise(efficiency=float(middle), low=float(low), high=float(high))
 
 
-def _seconds(
-    exchange: PointRecord,
-    together: PointRecord,
-    alone: PointRecord,
-    trials: Sequence[Trial],
-    slow: frozenset[int],
-    nodes: Sequence[str],
-) -> _Seconds | None:
-    times = step_time(exchange), lock_step(together), step_time(alone)
-    if times[0] is None or times[1] is None or times[2] is None:
-        return None
-    seats, out = times[1].seats, {nodes[index] for index in slow}
-    left = [rank for rank in together.ranks if rank.host not in out and rank.launch_rank in seats]
-    healthy = [one.log_s for one in trials if not one.nodes & slow]
-    ill = [one.log_s for one in trials if one.nodes & slow]
-    both = bool(healthy and ill) and not exchange.point.workload.script
-    return _Seconds(
-        alone=times[2].step_s,
-        compute=max(seats[rank.launch_rank].step_s for rank in left),
-        step=times[0].step_s,
-        exposed=max(0.0, times[0].step_s - max(seat.step_s for seat in seats.values())),
-        ill=exp(fmean(ill)) * volume(exchange, len(nodes)) if both else None,
-        healthy=exp(fmean(healthy)) * volume(exchange, len(nodes) - len(slow), len(left)) if both else None,
-    )
-
-
 def _exposed(
-    exchange: PointRecord, told: _Seconds, noise: float, rng: np.random.Generator
+    point: Point,
+    alone_s: float,
+    ill_s: float,
+    healthy_s: float,
+    shown_s: float,
+    off_s: float,
+    noise: float,
+    rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    off_s = sqrt(2 * noise**2 + LACKING**2) * told.step
-    if told.ill is None or told.healthy is None:
-        drawn = told.exposed + off_s * rng.standard_normal(DRAWS)
-        return np.maximum(drawn, 0.0), np.full(DRAWS, 1 / DRAWS)
-    point = exchange.point
+    """Draw the exposed seconds of a healthy exchange, and the weight of each draw. `ill_s` and `healthy_s` are the
+    exchange alone, with slow nodes and among as many healthy ones as remain; `shown_s` is what was exposed, known
+    to `off_s`."""
     known, believed = known_model(point.workload.model), read().constants
     name = hidden(exchange_way(point)["overlap"], emulated=bool(point.hardware.profile))
     hide, window = believed[name], believed["window"]
     z = WIDELY * rng.standard_normal(DRAWS)
     share = transformed(name, hide.mean + hide.sd * z)
-    window_s = told.alone * np.exp(window.mean + window.sd * rng.standard_normal(DRAWS))
+    window_s = alone_s * np.exp(window.mean + window.sd * rng.standard_normal(DRAWS))
     tail = known.tail if known else 0.0
 
     def left_s(whole_s: Floats) -> Floats:
         hardly = np.maximum(whole_s - window_s, tail * whole_s)
         return np.asarray((1 - share) * whole_s + share * hardly)
 
-    one, other = (seconds * np.exp(noise * rng.standard_normal(DRAWS)) for seconds in (told.ill, told.healthy))
-    missed = (left_s(one) - told.exposed) / off_s
+    one, other = (seconds * np.exp(noise * rng.standard_normal(DRAWS)) for seconds in (ill_s, healthy_s))
+    missed = (left_s(one) - shown_s) / off_s
     logs = -0.5 * (FREEDOM + 1) * np.log1p(missed**2 / FREEDOM) - 0.5 * z**2 * (1 - 1 / WIDELY**2)
     weights = np.exp(logs - logs.max())
     return left_s(other), weights / weights.sum()

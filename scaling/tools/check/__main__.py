@@ -27,14 +27,27 @@ from scaling.tools.check.verdicts.links import gbit, where
 from scaling.transport.base import Cluster
 from scaling.transport.launch import Signals, abort, as_rank
 
-# ---------------------------------------------------------------- device table
-#
-# The table of device rates in the preflight's text output.
+if TYPE_CHECKING:
+    from scaling.tools.check import flags
+
+# ---------------------------------------------------------------- text output
+
+WIDE = 24  # nodes or devices; of more there is a summary
+LEGEND = "    x could not be measured, . not tried"
+RATES = (
+    "device rates, all at once: matrix product in TFLOP/s, memory in GB/s, training step in samples/s",
+    "  copy counts bytes read and written; the median repeat of a GPU, the fastest of CPUs",
+)
+Row = tuple[str, Sequence[str]]
 
 
-TITLE = "device rates, all at once: matrix product in TFLOP/s, memory in GB/s, training step in samples/s"
-HOW = "  copy counts bytes read and written; the median repeat of a GPU, the fastest of CPUs"
-Row = tuple[str, list[str]]
+def table(head: Sequence[str], rows: Sequence[Row], widths: Sequence[int]) -> list[str]:
+    """Return the head and a line for each row: its name and its cells, right-aligned."""
+    left = max(len(name) for name, _ in rows)
+    return [
+        f"{name:<{left}}{''.join(f'{cell:>{width}}' for cell, width in zip(cells, widths, strict=False))}"
+        for name, cells in (("", head), *rows)
+    ]
 
 
 def device_table(rates: Sequence[DeviceRates], most: int) -> list[str]:
@@ -45,22 +58,21 @@ def device_table(rates: Sequence[DeviceRates], most: int) -> list[str]:
         return []
     shown = _each if len(measured) <= most else _three
     rows = [row for like in by_kind(measured) for row in shown(like, columns)]
-    left = max(len(name) for name, _ in rows)
-    width = 2 + max(len(cell) for cell in (*(one.column for one in columns), *(c for _, row in rows for c in row)))
-    head = "".join(f"{quantity.column:>{width}}" for quantity in columns)
-    lines = [f"  {name:<{left}}{''.join(f'{cell:>{width}}' for cell in row)}" for name, row in rows]
-    return [TITLE, HOW, f"  {'':<{left}}{head}", *lines, ""]
+    width = 2 + max(
+        len(cell) for cells in ([one.column for one in columns], *(row for _, row in rows)) for cell in cells
+    )
+    return [*RATES, *table([one.column for one in columns], rows, [width] * len(columns)), ""]
 
 
 def _each(like: Sequence[DeviceRates], columns: Sequence[Quantity]) -> list[Row]:
-    return [(one.place, [_cell(quantity, quantity.of(one)) for quantity in columns]) for one in like]
+    return [(f"  {one.place}", [_cell(quantity, quantity.of(one)) for quantity in columns]) for one in like]
 
 
 def _three(like: Sequence[DeviceRates], columns: Sequence[Quantity]) -> list[Row]:
     known = [[rate for device in like if (rate := one.of(device)) is not None] for one in columns]
     return [
         (
-            f"{len(like)} x {like[0].name}, {word}",
+            f"  {len(like)} x {like[0].name}, {word}",
             [_cell(one, pick(rates) if rates else None) for one, rates in zip(columns, known, strict=True)],
         )
         for word, pick in (("least", min), ("median", median), ("most", max))
@@ -69,17 +81,6 @@ def _three(like: Sequence[DeviceRates], columns: Sequence[Quantity]) -> list[Row
 
 def _cell(quantity: Quantity, rate: float | None) -> str:
     return "-" if rate is None else quantity.digits(rate)
-
-
-if TYPE_CHECKING:
-    from scaling.tools.check import flags
-
-
-# ---------------------------------------------------------------- text output
-
-
-WIDE = 24  # nodes or devices; of more there is a summary
-LEGEND = "    x could not be measured, . not tried"
 
 
 def render(found: Findings) -> str:
@@ -137,35 +138,30 @@ def _matrix(facts: Facts, network: str, matrix: Matrix, written: Callable[[float
     cells |= {pair: "x" for pair in tried if pair not in cells}
     rows = [["-" if row == column else cells.get((row, column), ".") for column in nodes] for row in nodes]
     width = max(5, *(len(cell) for row in rows for cell in row)) + 1
-    names = [f"{number:>4} {node}" for number, node in enumerate(nodes, 1)]
-    left = max(map(len, names))
-    head = " " * left + "".join(f"{number:>{width}}" for number in range(1, len(nodes) + 1))
-    padded = ("".join(f"{cell:>{width}}" for cell in row) for row in rows)
-    lines = [f"{name:<{left}}{row}" for name, row in zip(names, padded, strict=True)]
+    named = [(f"{number:>4} {node}", row) for number, (node, row) in enumerate(zip(nodes, rows, strict=True), 1)]
     gaps = any(cell in "x." for row in rows for cell in row)
-    return [head, *lines, *([LEGEND] if gaps else [])]
+    head = [str(number) for number in range(1, len(nodes) + 1)]
+    return [*table(head, named, [width] * len(nodes)), *([LEGEND] if gaps else [])]
 
 
 def _summary(nodes: Sequence[str], matrix: Matrix, written: Callable[[float], str]) -> list[str]:
-    left = max(map(len, nodes)) + 4
-    lines = [" " * left + "".join(f"{word:>9}" for word in ("least", "median", "most"))]
+    rows: list[Row] = []
     for node in nodes:
         row = sorted(value for (one, _), value in matrix.items() if one == node)
         three = (row[0], row[len(row) // 2], row[-1]) if row else ()
-        lines.append(f"{'    ' + node:<{left}}" + "".join(f"{written(value):>9}" for value in three))
-    return lines
+        rows.append((f"    {node}", [written(value) for value in three]))
+    return table(("least", "median", "most"), rows, (9, 9, 9))
 
 
 def _all_reduces(facts: Facts) -> list[str]:
     rows = [row for one in facts.all_reduces for row in _rows(one)]
     if not rows:
         return []
-    left = max(len(name) for name, _ in rows)
     libraries = ", ".join(dict.fromkeys(one.library for one in facts.all_reduces if one.library))
+    head = ("MB", "best", "median", "times")
     return [
         f"all-reduce by {libraries}: busbw in GB/s, 2 (N-1)/N x bytes / time of the slowest of N ranks",
-        f"  {'':<{left}}{'MB':>7}{'best':>9}{'median':>9}{'times':>7}",
-        *(f"  {name:<{left}}{_numbers(timed)}" for name, timed in rows),
+        *table(head, [(f"  {name}", _numbers(timed)) for name, timed in rows], (7, 9, 9, 7)),
         "",
     ]
 
@@ -182,9 +178,9 @@ def _rows(one: AllReduce) -> list[tuple[str, Timed]]:
     ]
 
 
-def _numbers(timed: Timed) -> str:
+def _numbers(timed: Timed) -> tuple[str, ...]:
     best, usual = gbit(timed.best_busbw_bytes_per_s), gbit(timed.median_busbw_bytes_per_s)
-    return f"{timed.bytes / 1e6:>7g}{best:>9}{usual:>9}{len(timed.times_s):>7}"
+    return f"{timed.bytes / 1e6:g}", best, usual, str(len(timed.times_s))
 
 
 # ---------------------------------------------------------------- main

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -206,6 +207,28 @@ def warning(topic: str, text: str, mend: str, looks: Iterable[Look] = ()) -> Ver
 
 def error(topic: str, text: str, mend: str, looks: Iterable[Look] = ()) -> Verdict:
     return Verdict("error", topic, text, mend, tuple(looks))
+
+
+def of_nodes(
+    level: Level, topic: str, text: str, seen: Mapping[str, str], mend: str, after: str = ""
+) -> Iterator[Verdict]:
+    """Yield a verdict on the nodes at which something was `seen`, grouped between `text` and `after`; none if
+    nothing was seen."""
+    if listed := grouped(seen):
+        looks = tuple(Look(node, topic, one, "") for node, one in seen.items() if one)
+        yield Verdict(level, topic, f"{text} {listed}{after}", mend, looks)
+
+
+def odd(values: Mapping[str, str], part: str) -> list[Look]:
+    """Return the nodes whose value is not the usual one."""
+    most = usual(values.values())
+    return [Look(node, part, value, most) for node, value in values.items() if value != most]
+
+
+def usual(values: Iterable[str]) -> str:
+    """Return the most frequent value; of equally frequent ones the first."""
+    ((value, _),) = Counter(values).most_common(1)
+    return value
 
 
 class Findings(Record, frozen=True, kw_only=True):

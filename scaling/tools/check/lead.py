@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from ipaddress import IPv4Network
 from itertools import count, zip_longest
 
@@ -29,7 +30,7 @@ from scaling.tools.check.facts import (
     ToRank,
     both,
 )
-from scaling.tools.check.measured import AllReduces, Rating
+from scaling.tools.check.measured import all_reduces, device_rates, first_answers
 from scaling.tools.check.verdicts.links import slow_links
 from scaling.transport.base import ENROL_S, Mailbox
 
@@ -138,8 +139,12 @@ class Tour:
         self._token = token
         self._plan = plan
         self._networks = {network.word: network for network in facts.networks}
-        self.links: list[Link] = []
+        self._links: dict[tuple[str, str, str], Link] = {}
         self.left_out: list[tuple[str, str, str]] = []
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return tuple(self._links.values())
 
     def take(self, end_s: float, say: Callable[[str], None]) -> None:
         said_s = self._mailbox.clock()
@@ -152,19 +157,21 @@ class Tour:
                 say(f"links: round {number} of {len(self._plan.rounds)}, {one.network}")
             dead = hopeless(self.links, one.network)
             pairs = tuple(pair for pair in one.pairs if dead.isdisjoint(pair))
-            self.links += self._measured(Round(network=one.network, pairs=pairs))
+            for link in self._measured(Round(network=one.network, pairs=pairs)):
+                self._links[link.network, link.client, link.server] = link
         for one in self._plan.left_out:
             self._leave_out(one)
         for one in self._doubtful():
             if self._mailbox.clock() + self._plan.round_s <= end_s:
-                self._again(one)
+                for link in self._measured(one):
+                    place = link.network, link.client, link.server
+                    self._links[place] = self._links[place] if link.error else better(self._links[place], link)
 
     def _leave_out(self, one: Round) -> None:
         self.left_out += [(one.network, *pair) for pair in one.pairs]
 
     def _doubtful(self) -> list[Round]:
-        rounds = []
-        facts = replace(self._facts, links=tuple(self.links))
+        rounds, facts = [], replace(self._facts, links=self.links)
         for word in self._networks:
             slow = slow_links(facts.bandwidths(word))
             mine = (both(link) for link in self.links if link.network == word)
@@ -172,49 +179,31 @@ class Tour:
             rounds += [Round(network=word, pairs=some) for some in disjoint(doubted)]
         return rounds
 
-    def _again(self, one: Round) -> None:
-        second = {(link.client, link.server): link for link in self._measured(one) if not link.error}
-        self.links = [
-            better(link, second[link.client, link.server])
-            if link.network == one.network and (link.client, link.server) in second
-            else link
-            for link in self.links
-        ]
-
     def _measured(self, one: Round) -> list[Link]:
         """Links of a round. A pair that does not answer gets an error; its late answer is ignored."""
         for pair in one.pairs:
             self._mailbox.order([self._first[pair[0]]], self._order(one.network, pair))
-        missing = set(one.pairs)
-        found = []
-        for link in self._answers(one.network) if missing else ():
-            if (link.client, link.server) in missing:
-                missing.remove((link.client, link.server))
-                found.append(link)
-            if not missing:
-                return found
-        silent = (Link(network=one.network, client=a, server=b, error="no answer") for a, b in sorted(missing))
-        return [*found, *silent]
-
-    def _answers(self, network: str) -> Iterator[Link]:
-        for _, said in self._mailbox.news_within(self._plan.round_s + GRACE_S + LATE_S):
-            if isinstance(said, Link) and said.network == network:
-                yield said
+        wait_s = self._plan.round_s + GRACE_S + LATE_S
+        of = partial(_link, one.network)
+        found = dict(first_answers(self._mailbox, one.pairs, of, wait_s))
+        silent = sorted(set(one.pairs) - set(found))
+        return [
+            *found.values(),
+            *(Link(network=one.network, client=a, server=b, error="no answer") for a, b in silent),
+        ]
 
     def _order(self, word: str, pair: Pair) -> Measure:
         (client, server), network = pair, self._networks[word]
         return Measure(
-            network=word,
-            client=client,
-            server=server,
-            source=network.places[client],
-            address=network.places[server].address,
-            port=self._facts.prepared[server].ports[word],
-            token=self._token,
-            latency_s=self._plan.latency_s,
-            bandwidth_s=self._plan.bandwidth_s,
+            network=word, client=client, server=server, source=network.places[client],
+            address=network.places[server].address, port=self._facts.prepared[server].ports[word],
+            token=self._token, latency_s=self._plan.latency_s, bandwidth_s=self._plan.bandwidth_s,
             limit_s=self._plan.round_s + GRACE_S,
-        )
+        )  # fmt: skip
+
+
+def _link(network: str, _: int, said: ToLead) -> tuple[Pair, Link] | None:
+    return ((said.client, said.server), said) if isinstance(said, Link) and said.network == network else None
 
 
 def hopeless(links: Sequence[Link], network: str) -> set[str]:
@@ -283,15 +272,13 @@ def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[st
 
 def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
     """Subnets of at least two hosts, and interfaces between which packets are routed if these have more hosts."""
-    subnets: dict[IPv4Network, Nics] = {}
-    for name, host in hosts.items():
-        for nic in _general(host):
-            subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
+    general = {name: [nic for nic in _usable(host) if _is_general(nic)] for name, host in hosts.items()}
+    subnets = _by_subnet(general)
     reaching = {subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and _reaches(nics)}
     found: dict[str, Entry] = {}
     least = min(len(hosts), 1 + max([1, *map(len, reaching.values())]))
     common = [nic for nics in reaching.values() if len(nics) == len(hosts) for nic in nics.values()]
-    for nic in _general(next(iter(hosts.values()))):
+    for nic in next(iter(general.values())):
         if nic in common:
             continue
         routed = _on(hosts, Entry(interface=nic.name))
@@ -314,13 +301,12 @@ def _reaches(nics: Nics) -> bool:
 
 def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Nics:
     """Interfaces that match an entry, by host: the largest subnet, or the routed ones if these have more hosts."""
-    subnets: dict[IPv4Network, Nics] = {}
-    for name, host in hosts.items():
-        for nic in _usable(host):
-            if _is(nic, entry):
-                subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
-    largest = max(subnets.values(), key=len, default={})
-    groups = list(subnets.values())
+    groups = list(
+        _by_subnet(
+            {name: [nic for nic in _usable(host) if _is(nic, entry)] for name, host in hosts.items()}
+        ).values()
+    )
+    largest = max(groups, key=len, default={})
     routed = _routed(hosts, groups) if len(groups) > 1 else {}
     return routed if len(routed) > len(largest) else largest
 
@@ -387,8 +373,16 @@ def _usable(host: HostInfo) -> list[Nic]:
     return [nic for nic in host.nics if nic.up and nic.name != "lo"]
 
 
-def _general(host: HostInfo) -> list[Nic]:
-    return [nic for nic in _usable(host) if not nic.address.startswith("169.254.")]
+def _is_general(nic: Nic) -> bool:
+    return not nic.address.startswith("169.254.")
+
+
+def _by_subnet(nics: Mapping[str, Iterable[Nic]]) -> dict[IPv4Network, Nics]:
+    """Return the first interface of each host in each subnet."""
+    found: dict[IPv4Network, Nics] = {}
+    for name, nic in ((name, nic) for name, own in nics.items() for nic in own):
+        found.setdefault(nic.subnet, {}).setdefault(name, nic)
+    return found
 
 
 # ---------------------------------------------------------------- lead
@@ -416,13 +410,6 @@ class Lead:
         info.check_names([told[rank].host for rank in range(size)])
         return tuple(told[rank] for rank in range(size))
 
-    def measured(
-        self, ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, Entry], until_s: float
-    ) -> Facts:
-        """Prepare all nodes and measure their links until `until_s`. Raises UsageError for a word without a
-        network."""
-        return self.linked(self.found(ranks, words, known), until_s)
-
     def found(self, ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, Entry]) -> Facts:
         """Find the networks. Raises UsageError for a word without one."""
         facts = find_networks(ranks, words, known)
@@ -440,17 +427,16 @@ class Lead:
             self.say(f"{len(plan.rounds)} rounds of links, about {plan.wall_s:.0f} s")
         tour = Tour(self._mailbox, facts, first, self._token, plan)
         tour.take(self._mailbox.clock() + budget_s + OVERRUN_S, self.say)
-        return replace(facts, links=tuple(tour.links), left_out=tuple(tour.left_out))
+        return replace(facts, links=tour.links, left_out=tuple(tour.left_out))
 
     def rated(self, facts: Facts, device: Device | None = None) -> Facts:
         """Measure each device alone, all at the same time. `device`: the kind for all ranks; None: a rank's GPU if
         the framework can use it, else its CPUs. A device that fails or is silent has an `error`."""
-        rating = Rating(self._mailbox, facts.ranks, next(self._numbers), self.say)
-        return replace(facts, device_rates=rating.take(device))
+        rates = device_rates(self._mailbox, facts.ranks, next(self._numbers), self.say, device)
+        return replace(facts, device_rates=rates)
 
     def all_reduced(self, facts: Facts) -> Facts:
-        all_reduces = AllReduces(self._mailbox, facts, self.say, self._numbers)
-        return replace(facts, all_reduces=all_reduces.take())
+        return replace(facts, all_reduces=tuple(all_reduces(self._mailbox, facts, self.say, self._numbers)))
 
     def dismiss(self, exit_code: int = 0) -> None:
         self._mailbox.order_all(Leave(exit_code=exit_code))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -47,77 +47,89 @@ MEMORY_SHARE = 0.25  # of a node's memory, for tensors and the library's buffers
 FRAMEWORK = frameworks.all_reducing()
 
 
-class AllReduces:
-    """Measures over each network in turn. `numbers` are of processes, one for each network."""
+Key = TypeVar("Key", bound=Hashable)
+Said = TypeVar("Said")
+Boxes = Mailbox[ToRank, ToLead]
+Say = Callable[[str], None]
 
-    def __init__(
-        self,
-        mailbox: Mailbox[ToRank, ToLead],
-        facts: Facts,
-        say: Callable[[str], None],
-        numbers: Iterator[int],
-    ) -> None:
-        self._mailbox = mailbox
-        self._facts = facts
-        self._say = say
-        self._numbers = numbers
-        self._backend = backend(facts.ranks)
 
-    def take(self) -> tuple[AllReduce, ...]:
-        if why := against(self._facts.ranks):
-            return (AllReduce(network="", left_out=why),)
-        if len(self._facts.nodes) == 1:
-            return (self._timed("", dict.fromkeys(self._facts.nodes, ALONE), inside=False),)
-        return tuple(self._each())
+def first_answers(
+    mailbox: Boxes, wanted: Iterable[Key], of: Callable[[int, ToLead], tuple[Key, Said] | None], within_s: float
+) -> Iterator[tuple[Key, Said]]:
+    """Yield the first answer for each `wanted` key that comes in time; `of` reads a rank's message."""
+    missing = set(wanted)
+    for rank, said in mailbox.news_within(within_s) if missing else ():
+        if (answer := of(rank, said)) and answer[0] in missing:
+            missing.remove(answer[0])
+            yield answer
+        if not missing:
+            return
 
-    def _each(self) -> Iterator[AllReduce]:
+
+def all_reduces(mailbox: Boxes, facts: Facts, say: Say, numbers: Iterator[int]) -> Iterator[AllReduce]:
+    """Time all-reduces over each network in turn. `numbers` are of processes, one for each network."""
+    if why := against(facts.ranks):
+        yield AllReduce(network="", left_out=why)
+    elif len(facts.nodes) == 1:
+        places = dict.fromkeys(facts.nodes, ALONE)
+        yield _all_reduce(mailbox, facts.ranks, say, next(numbers), "", places, inside=False)
+    else:
         inside = True
-        for network in self._facts.networks:
-            if why := unreached(self._facts, network.word):
+        for network in facts.networks:
+            if why := unreached(facts, network.word):
                 yield AllReduce(network=network.word, left_out=why)
-            else:
-                yield self._timed(network.word, network.places, inside=inside)
-                inside = False
+                continue
+            of = network.word, network.places
+            yield _all_reduce(mailbox, facts.ranks, say, next(numbers), *of, inside=inside)
+            inside = False
 
-    def _timed(self, word: str, places: Mapping[str, Place], *, inside: bool) -> AllReduce:
-        ranks = self._facts.ranks
-        over = f" over {word}" if word else ""
-        self._say(f"all-reduce of {counted(len(ranks), 'rank')} by {self._backend}{over}, {LIMIT_S:.0f} s at most")
-        held = socket.socket()
+
+def _all_reduce(
+    mailbox: Boxes,
+    ranks: Sequence[RankFacts],
+    say: Say,
+    number: int,
+    word: str,
+    places: Mapping[str, Place],
+    *,
+    inside: bool,
+) -> AllReduce:
+    mode, over = backend(ranks), f" over {word}" if word else ""
+    say(f"all-reduce of {counted(len(ranks), 'rank')} by {mode}{over}, {LIMIT_S:.0f} s at most")
+    first = ranks[0].host.hostname
+    told: dict[int, RankAllReduce] = {}
+    with socket.socket() as held:
         try:
-            port = _hold(held, places[ranks[0].host.hostname].address)
-            largest = largest_bytes(ranks)
-            asked = [
-                AskedAllReduce(task=task, largest_bytes=largest, budget_s=BUDGET_S, inside=inside)
-                for task in tasks(ranks, word, places, self._backend, port)
-            ]
-            told, error = self._exchanged(next(self._numbers), asked)
+            port = _hold(held, places[first].address)
         except OSError as refused:
-            told, error = {}, f"{ranks[0].host.hostname} cannot bind a port there: {refused.strerror}"
-        finally:
-            held.close()
-        return found(ranks, told, AllReduce(network=word, backend=self._backend, error=error))
+            error = f"{first} cannot bind a port there: {refused.strerror}"
+        else:
+            asked = [
+                AskedAllReduce(task=task, largest_bytes=largest_bytes(ranks), budget_s=BUDGET_S, inside=inside)
+                for task in tasks(ranks, word, places, mode, port)
+            ]
+            told, error = _exchanged(mailbox, ranks, number, asked)
+    return found(ranks, told, AllReduce(network=word, backend=mode, error=error))
 
-    def _exchanged(self, number: int, asked: Sequence[AskedAllReduce]) -> tuple[dict[int, RankAllReduce], str]:
-        told: dict[int, RankAllReduce] = {}
-        try:
-            for rank, question in enumerate(asked):
-                self._mailbox.order([rank], Exchange(number=number, asked=question))
-            for rank, answer in self._answers(number):
-                if answer.error:
-                    return {}, f"{self._facts.ranks[rank].host.hostname} (rank {rank}): {_why(answer)}"
-                told[rank] = answer
-                if len(told) == len(asked):
-                    return told, ""
-            silent = some(str(rank) for rank in range(len(asked)) if rank not in told)
-            return {}, f"no answer within {LIMIT_S:.0f} s from rank {silent}"
-        finally:
-            self._mailbox.order_all(EndProcess(number=number))
 
-    def _answers(self, number: int) -> Iterator[tuple[int, RankAllReduce]]:
-        for rank, said in self._mailbox.news_within(LIMIT_S):
-            if isinstance(said, Exchanged) and said.number == number:
-                yield rank, said.told
+def _exchanged(
+    mailbox: Boxes, ranks: Sequence[RankFacts], number: int, asked: Sequence[AskedAllReduce]
+) -> tuple[dict[int, RankAllReduce], str]:
+    def of(rank: int, said: ToLead) -> tuple[int, RankAllReduce] | None:
+        return (rank, said.told) if isinstance(said, Exchanged) and said.number == number else None
+
+    told: dict[int, RankAllReduce] = {}
+    try:
+        for rank, question in enumerate(asked):
+            mailbox.order([rank], Exchange(number=number, asked=question))
+        for rank, answer in first_answers(mailbox, range(len(asked)), of, LIMIT_S):
+            if answer.error:
+                return {}, f"{ranks[rank].host.hostname} (rank {rank}): {_why(answer)}"
+            told[rank] = answer
+        silent = some(str(rank) for rank in range(len(asked)) if rank not in told)
+        return told, f"no answer within {LIMIT_S:.0f} s from rank {silent}" if silent else ""
+    finally:
+        mailbox.order_all(EndProcess(number=number))
 
 
 def _why(answer: RankAllReduce) -> str:
@@ -246,55 +258,38 @@ class Seat(NamedTuple):
     slot: Slot
 
 
-class Rating:
-    """Measures all devices at the same time: processes that are built wait for each other."""
+def device_rates(
+    mailbox: Boxes, ranks: Sequence[RankFacts], number: int, say: Say, device: Device | None
+) -> tuple[DeviceRates, ...]:
+    """Measure all devices at the same time: processes that are built wait for each other."""
+    found = {seat.device.launch_rank: seat for seat in seats(ranks, device)}
+    told = {rank: seat.device for rank, seat in found.items()}
+    tried = [rank for rank, one in told.items() if not one.left_out]
+    try:
+        if tried:
+            say(f"rates of {counted(len(tried), 'device')}, each alone, about {ABOUT_S:.0f} s")
+        for rank in tried:
+            asked = AskedDeviceRates(task=task(found[rank]), device=told[rank], host_bytes=largest_bytes(ranks))
+            mailbox.order([rank], Rate(number=number, asked=asked))
+        told |= _rates(mailbox, number, told, tried, START_S)
+        built = [rank for rank in tried if not told[rank].error]
+        mailbox.order(built, Go(number=number))
+        told |= _rates(mailbox, number, told, built, MEASURE_S)
+    finally:
+        mailbox.order_all(EndProcess(number=number))
+    return tuple(told.values())
 
-    def __init__(
-        self, mailbox: Mailbox[ToRank, ToLead], ranks: Sequence[RankFacts], number: int, say: Callable[[str], None]
-    ) -> None:
-        self._mailbox = mailbox
-        self._ranks = ranks
-        self._number = number
-        self._say = say
 
-    def take(self, device: Device | None) -> tuple[DeviceRates, ...]:
-        found = {seat.device.launch_rank: seat for seat in seats(self._ranks, device)}
-        told = {rank: seat.device for rank, seat in found.items()}
-        tried = [rank for rank, one in told.items() if not one.left_out]
-        try:
-            if tried:
-                self._say(f"rates of {counted(len(tried), 'device')}, each alone, about {ABOUT_S:.0f} s")
-            self._start([found[rank] for rank in tried])
-            told |= self._answers(told, tried, START_S)
-            built = [rank for rank in tried if not told[rank].error]
-            self._mailbox.order(built, Go(number=self._number))
-            told |= self._answers(told, built, MEASURE_S)
-        finally:
-            self._mailbox.order_all(EndProcess(number=self._number))
-        return tuple(told.values())
+def _rates(
+    mailbox: Boxes, number: int, known: Mapping[int, DeviceRates], ranks: Collection[int], within_s: float
+) -> dict[int, DeviceRates]:
+    """Return one answer of each rank; a silent rank gets an error."""
 
-    def _start(self, tried: Sequence[Seat]) -> None:
-        host_bytes = largest_bytes(self._ranks)
-        for seat in tried:
-            asked = AskedDeviceRates(task=task(seat), device=seat.device, host_bytes=host_bytes)
-            self._mailbox.order([seat.device.launch_rank], Rate(number=self._number, asked=asked))
+    def of(rank: int, said: ToLead) -> tuple[int, DeviceRates] | None:
+        return (rank, said.told) if isinstance(said, Rated) and said.number == number else None
 
-    def _answers(
-        self, known: Mapping[int, DeviceRates], ranks: Collection[int], within_s: float
-    ) -> dict[int, DeviceRates]:
-        """Return one answer of each rank; a silent rank gets an error."""
-        silent = dict.fromkeys(ranks, f"no answer within {within_s:g} s")
-        told = dict(self._told(silent, within_s)) if silent else {}
-        return {rank: told.get(rank) or replace(known[rank], error=why) for rank, why in silent.items()}
-
-    def _told(self, ranks: Collection[int], within_s: float) -> Iterator[tuple[int, DeviceRates]]:
-        missing = set(ranks)
-        for rank, said in self._mailbox.news_within(within_s):
-            if isinstance(said, Rated) and said.number == self._number and rank in missing:
-                yield rank, said.told
-                missing.remove(rank)
-            if not missing:
-                return
+    silent = {rank: replace(known[rank], error=f"no answer within {within_s:g} s") for rank in ranks}
+    return silent | dict(first_answers(mailbox, ranks, of, within_s))
 
 
 def seats(ranks: Sequence[RankFacts], device: Device | None = None) -> list[Seat]:

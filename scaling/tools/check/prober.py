@@ -287,7 +287,7 @@ class Prober:
         self._answers_leaving = False
         self._bind = bind
         self._listeners: list[Listener] = []
-        self._exchanger, self._rater = Exchanger(), Rater()
+        self._processes = Processes()
         self._answers: SimpleQueue[ToLead | BaseException] = SimpleQueue()
         self._measuring: list[threading.Thread] = []
         self._signals = [] if signals is None else signals
@@ -328,25 +328,25 @@ class Prober:
             case Measure():
                 self._apart(lambda: probe_link(order, self._bind))
             case Exchange():
-                self._apart(lambda: self._exchange(order))
+                self._apart(
+                    lambda: Exchanged(
+                        number=order.number, told=self._processes.all_reduce(order.number, order.asked)
+                    )
+                )
             case Rate():
                 self._apart(lambda: self._rate(order), calm=True)
             case Go():
-                self._rater.go()
+                self._processes.go.set()
             case EndProcess():
-                self._end(order.number)
+                self._processes.end(order.number)
             case Leave():
                 self.leave(order)
 
     def leave(self, order: Leave) -> None:
         self.left, self.exit_code, self._answers_leaving = True, order.exit_code, order.answer
-        self._end(FOR_GOOD)
+        self._processes.end(FOR_GOOD)
         for listener in self._listeners:
             listener.close()
-
-    def _end(self, number: float) -> None:
-        for processes in (self._exchanger, self._rater):
-            processes.end(number)
 
     def _apart(self, work: Callable[[], ToLead], *, calm: bool = False) -> None:
         """Do `work` in a thread. A later turn forwards its answer or raises its exception. `calm`: this process
@@ -377,14 +377,11 @@ class Prober:
         load = gather.watch(frozenset(order.mine))
         return Prepared(ports=ports, refused=refused, resolved=gather.resolve(order.names), load=load)
 
-    def _exchange(self, order: Exchange) -> Exchanged:
-        return Exchanged(number=order.number, told=self._exchanger.measured(order.number, order.asked))
-
     def _rate(self, order: Rate) -> Rated:
         def tell(told: DeviceRates) -> None:
             self._answers.put(Rated(number=order.number, told=told))
 
-        return Rated(number=order.number, told=self._rater.measured(order.number, order.asked, tell))
+        return Rated(number=order.number, told=self._processes.rates(order.number, order.asked, tell))
 
 
 # ---------------------------------------------------------------- processes
@@ -408,8 +405,40 @@ class Processes:
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = environ
         self._lock = threading.Lock()
+        self.go = threading.Event()  # lets the process of a device's rates measure
         self._process: subprocess.Popen[bytes] | None = None
         self._over: float = -1
+
+    def all_reduce(self, number: int, asked: AskedAllReduce) -> RankAllReduce:
+        """Run one measurement and block until the process answers or dies. The process lives until `end`."""
+        try:
+            with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
+                # NCCL writes its choices to a file next to this path.
+                asked = replace(asked, task=replace(asked.task, log=f"{folder}/all-reduce"))
+                environ = self._environ_of(asked.task)
+                process = self._start(number, PROCESS, environ, log)
+                line, error = _answer(process, msgspec.json.encode(asked), log)
+                told = RankAllReduce(error=error) if error else msgspec.json.decode(line, type=RankAllReduce)
+                nccl = network_env.read_nccl_log(environ.get("NCCL_DEBUG_FILE", ""), process.pid)
+                return replace(told, nccl=nccl)
+        except FAILURES as error:
+            return RankAllReduce(error=one_line(str(error)))
+
+    def rates(self, number: int, asked: AskedDeviceRates, built: Callable[[DeviceRates], None]) -> DeviceRates:
+        """Start the process and block until it is built, then until `go`, then until it answers. `built` is called
+        in between, unless the process has failed."""
+        self.go.clear()
+        try:
+            with tempfile.TemporaryFile() as log:
+                process = self._start(number, RATES_PROCESS, self._environ_of(asked.task), log)
+                told = _rates(process, msgspec.json.encode(asked), log, asked)
+                if told.error:
+                    return told
+                built(told)
+                self.go.wait()
+                return _rates(process, b"", log, asked)
+        except FAILURES as error:
+            return replace(asked.device, error=one_line(str(error)))
 
     def _environ_of(self, task: Task) -> dict[str, str]:
         asked = granted(self._environ, strategies.environ(task), task.point.interconnect)
@@ -436,70 +465,21 @@ class Processes:
         with self._lock:
             self._over = max(self._over, number)
             process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            try:
-                process.wait(KILLED_S)
-            except subprocess.TimeoutExpired:
-                return  # a thread still reads its pipes, and closing them would wait for it
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+        if process is not None:
+            _kill(process)
+        self.go.set()
 
 
-class Exchanger(Processes):
-    """Runs one rank's processes for all-reduces."""
-
-    def measured(self, number: int, asked: AskedAllReduce) -> RankAllReduce:
-        """Run one measurement and block until the process answers or dies. The process lives until `end`."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
         try:
-            with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
-                # NCCL writes its choices to a file next to this path.
-                asked = replace(asked, task=replace(asked.task, log=f"{folder}/all-reduce"))
-                environ = self._environ_of(asked.task)
-                process = self._start(number, PROCESS, environ, log)
-                line, error = _answer(process, msgspec.json.encode(asked), log)
-                told = RankAllReduce(error=error) if error else msgspec.json.decode(line, type=RankAllReduce)
-                return replace(
-                    told, nccl=network_env.read_nccl_log(environ.get("NCCL_DEBUG_FILE", ""), process.pid)
-                )
-        except FAILURES as error:
-            return RankAllReduce(error=one_line(str(error)))
-
-
-class Rater(Processes):
-    """Runs one rank's processes for the rates of its device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._go = threading.Event()
-
-    def measured(self, number: int, asked: AskedDeviceRates, built: Callable[[DeviceRates], None]) -> DeviceRates:
-        """Start the process and block until it is built, then until `go`, then until it answers. `built` is called
-        in between, unless the process has failed."""
-        self._go.clear()
-        try:
-            with tempfile.TemporaryFile() as log:
-                process = self._start(number, RATES_PROCESS, self._environ_of(asked.task), log)
-                told = _rates(process, msgspec.json.encode(asked), log, asked)
-                if told.error:
-                    return told
-                built(told)
-                self._go.wait()
-                return _rates(process, b"", log, asked)
-        except FAILURES as error:
-            return replace(asked.device, error=one_line(str(error)))
-
-    def go(self) -> None:
-        """Let the process measure."""
-        self._go.set()
-
-    def end(self, number: float) -> None:
-        super().end(number)
-        self._go.set()
+            process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            return  # a thread still reads its pipes, and closing them would wait for it
+    for pipe in filter(None, (process.stdin, process.stdout)):
+        with suppress(BrokenPipeError):
+            pipe.close()
 
 
 def _rates(

@@ -176,16 +176,10 @@ def _facts(found: Found, metric: Metric) -> Iterator[Entry]:
         yield Entry(label="geometric mean", phrase=phrase)
 
 
-def _premise(found: Found) -> str:
-    sds = [cell.launch_sd for cell in found.cells if cell.launch_sd and cell.launch_sd_is_assumed]
-    return f", if launches differ by {100 * min(sds):.1f} % or less" if sds else ""
-
-
 def _unit(found: Found) -> str:
     if found.unit == "runs":
         return f"runs: {len(found.base)} against {len(found.new)}"
-    sds = [100 * cell.launch_sd for cell in found.cells if cell.launch_sd and not cell.launch_sd_is_assumed]
-    if not sds:
+    if not (sds := found.launch_sds(assumed=False)):
         return "rounds, and an assumption of how launches differ"
     return f"rounds, and launches that differ by {_span(sds)} %, learnt from {found.learnt_from} runs"
 
@@ -208,11 +202,13 @@ def _span(values: Sequence[float]) -> str:
 
 def _reading(found: Found, metric: Metric) -> Iterator[Entry]:
     loss, win = metric.verdicts
+    sds = found.launch_sds(assumed=True)
+    premise = f", if launches differ by {min(sds):.1f} % or less" if sds else ""
     verdicts = (
         f"{loss}, {win}: the interval of the change excludes zero and its mean is beyond the loss that counts. "
         "same: the whole interval is within that loss. cannot tell: neither. Intervals are at the levels of "
         f"Holm's procedure: of 100 comparisons of equal sides, at most 5 call any cell {loss} or {win}"
-        f"{_premise(found)}"
+        f"{premise}"
     )
     yield Entry(label="verdict", phrase=(verdicts,))
     sides = "half the 95 % interval of the side's own " + found.unit

@@ -119,6 +119,7 @@ class Metric(Record, frozen=True, kw_only=True):
     * unit: `{unit}` is replaced by the workload's unit
     * is_ratio: changes are differences of logarithms, shown in percent; else plain differences, in points
     * needs_same_unit: images/s and tokens/s are not comparable
+    * is_claimed: only rows that claim an efficiency have it
     """
 
     name: Name
@@ -128,6 +129,7 @@ class Metric(Record, frozen=True, kw_only=True):
     more_is_better: bool = True
     is_ratio: bool = True
     needs_same_unit: bool = False
+    is_claimed: bool = False
 
     def unit_of(self, row: Row) -> str:
         return self.unit.format(unit=row.workload.unit)
@@ -172,9 +174,14 @@ METRICS: Mapping[Name, Metric] = {
         title="efficiency",
         of=lambda row: None if unclaimed(row) else row.efficiency,
         unit="%",
+        is_claimed=True,
     ),
     "speedup": Metric(
-        name="speedup", title="speedup", of=lambda row: None if unclaimed(row) else row.speedup, unit=""
+        name="speedup",
+        title="speedup",
+        of=lambda row: None if unclaimed(row) else row.speedup,
+        unit="",
+        is_claimed=True,
     ),
     "samples_per_s": Metric(
         name="samples_per_s",
@@ -296,6 +303,11 @@ class Found(Record, frozen=True, kw_only=True):
         return max(
             (cell for cell in self.cells if cell.detects), key=lambda cell: cell.detects or 0.0, default=None
         )
+
+    def launch_sds(self, *, assumed: bool) -> list[float]:
+        """Return how launches differ, in percent, of the cells where that is assumed, or learnt."""
+        found = (cell for cell in self.cells if cell.launch_sd_is_assumed == assumed)
+        return [100 * cell.launch_sd for cell in found if cell.launch_sd]
 
     @property
     def counts(self) -> dict[Verdict, int]:

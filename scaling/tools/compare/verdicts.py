@@ -220,14 +220,16 @@ def _standing(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
     if before != after:
         return "mended", f"was {' '.join(state for state in before if state not in after)}"
     if not _estimates(pair.base, rule):
-        return "cannot tell", f"the base claims no {rule.metric.title} here{_unclaimed(pair.base)}"
+        return "cannot tell", f"the base {_lacks(pair.base, rule.metric, 'claims', 'has')}"
     if not _estimates(pair.new, rule):  # a loss, so that the gate detects it
-        return "newly unknown", f"the new runs claim no {rule.metric.title} here{_unclaimed(pair.new)}"
+        return "newly unknown", f"the new runs {_lacks(pair.new, rule.metric, 'claim', 'have')}"
     return "same", ""
 
 
-def _unclaimed(rows: Sequence[Row]) -> str:
-    return next((f": {why}" for row in rows if (why := unclaimed(row))), "")
+def _lacks(rows: Sequence[Row], metric: Metric, claim: str, have: str) -> str:
+    if not metric.is_claimed:
+        return f"{have} no {metric.title} here"
+    return f"{claim} no {metric.title} here" + next((f": {why}" for row in rows if (why := unclaimed(row))), "")
 
 
 def _incomparable(pair: Pair, rule: Rule) -> str:

@@ -34,7 +34,8 @@ def how_to_use(lab: Lab) -> list[str]:
     ranks = len(lab.nodes) * lab.slots
     return [
         f"hostfile {lab.folder / 'hostfile'} (MPICH: hostfile.mpich), networks {lab.folder / 'fabric.toml'}",
-        f"inside {lab.nodes[0]}: {' '.join(mpirun_command(lab))} -np {ranks} python -m scaling.run",
+        f"inside {lab.nodes[0]}: {' '.join(mpirun_command(lab))} --hostfile {lab.folder / 'hostfile'} -np {ranks} "
+        "python -m scaling.run",
         f"from here: python -m scaling lab run{name} -- -np {ranks} python -m scaling.run",
     ]
 
@@ -133,6 +134,5 @@ def agent_script(name: str, python: str) -> str:
 
 
 def mpirun_command(lab: Lab) -> list[str]:
-    mpirun = str(CHECKOUT / "launch" / "mpirun")
-    agent, hosts = str(lab.folder / "agent"), str(lab.folder / "hostfile")
-    return [mpirun, "--agent", agent, "--interface", lab.nics[-1].name, "--hostfile", hosts]
+    agent = str(lab.folder / "agent")
+    return [str(CHECKOUT / "launch" / "mpirun"), "--agent", agent, "--interface", lab.nics[-1].name]

@@ -63,7 +63,7 @@ def up(
 ) -> int:
     """Create a lab; one that is already up stays unchanged."""
     wanted = shapes.shape(name, nodes, slots, nic or ())
-    changing = shapes.cards(wanted, rate_ or ())
+    changing = {shapes.parse(wanted, text).nic.name for text in rate_ or ()}
     lab = lifecycle.up(wanted, say, changing=changing)
     if rate_:
         lab = lifecycle.change(name, rate_)

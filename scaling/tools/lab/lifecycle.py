@@ -9,16 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from scaling.errors import LaunchError, UsageError
-from scaling.tools.lab import files, processes, remote, shapes, state, wires
+from scaling.tools.lab import files, processes, remote, shapes, slowdown, state, wires
 from scaling.tools.lab.holder import STAY, Opened
 from scaling.tools.lab.processes import Run
-from scaling.tools.lab.shapes import Shape
 from scaling.tools.lab.state import Holder, Lab
 
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,26 +46,18 @@ def run(name: str, arguments: Sequence[str], say: Say) -> int:
     finally:
         processes.end(lambda: processes.of_run(lab, begun))
         (lab.folder / "run.json").unlink(missing_ok=True)
-        _declared_again(name)
-
-
-def _declared_again(name: str) -> None:
-    lab = state.find(name)
-    if lab is not None and lab.holder.program.lives:
-        rates = {nic.name: nic.rate_bits_per_s for nic in lab.nics if nic.shaped_bits_per_s != nic.rate_bits_per_s}
-        if rates:
-            wires.shape(lab, rates)
+        with suppress(UsageError):  # the lab may be down already
+            slowdown.shape(name, 1.0)
 
 
 def mpirun_command(lab: Lab) -> list[str]:
     """Build the call of mpirun on the first node. Raises LaunchError without launch/mpirun."""
-    mpirun = remote.CHECKOUT / "launch" / "mpirun"
-    if not mpirun.is_file():
+    command = files.mpirun_command(lab)
+    if not Path(command[0]).is_file():
         raise LaunchError(
-            f"{mpirun} is missing: `run` needs launch/ of the repository that this package came from"
+            f"{command[0]} is missing: `run` needs launch/ of the repository that this package came from"
         )
-    agent = str(lab.folder / "agent")
-    return [agent, "--as-is", lab.nodes[0], str(mpirun), "--agent", agent, "--interface", lab.nics[-1].name]
+    return [str(lab.folder / "agent"), "--as-is", lab.nodes[0], *command]
 
 
 def _begin(name: str, arguments: Sequence[str]) -> tuple[Lab, Run]:
@@ -166,7 +158,7 @@ def need_outside(what: str) -> None:
             raise UsageError(f"`{what}`: this is a node of lab {lab.name}; call it outside")
 
 
-def up(wanted: Shape, say: Say, *, changing: Collection[str] = ()) -> Lab:
+def up(wanted: Lab, say: Say, *, changing: Collection[str] = ()) -> Lab:
     """Return the lab of this shape, creating it if needed. Raises UsageError if one of another shape has this name
     (rates of `changing` cards may differ), LaunchError if this machine cannot create it."""
     need_root("up")
@@ -180,11 +172,11 @@ def up(wanted: Shape, say: Say, *, changing: Collection[str] = ()) -> Lab:
         if state.folder(wanted.name).exists():
             say(f"removing what is left of the broken lab {wanted.name}")
             _clear(wanted.name, lab)
-        say(f"creating lab {wanted.name}: {wanted.nodes} x {len(wanted.nics)} links")
+        say(f"creating lab {wanted.name}: {len(wanted.nodes)} x {len(wanted.nics)} links")
         return _make(wanted)
 
 
-def _must_be_alike(lab: Lab, wanted: Shape, changing: Collection[str]) -> None:
+def _must_be_alike(lab: Lab, wanted: Lab, changing: Collection[str]) -> None:
     if different := shapes.differences(lab, wanted, changing):
         name = f" --name {lab.name}" if lab.name != "lab" else ""
         raise UsageError(
@@ -193,14 +185,14 @@ def _must_be_alike(lab: Lab, wanted: Shape, changing: Collection[str]) -> None:
         )
 
 
-def _make(wanted: Shape) -> Lab:
+def _make(wanted: Lab) -> Lab:
     folder = state.folder(wanted.name)
     try:
         for part in ("tmp", "sys"):
             (folder / part).mkdir(parents=True)
-        (folder / "hosts").write_text(files.hosts(wanted.node_names, wanted.nics))
+        (folder / "hosts").write_text(files.hosts(wanted.nodes, wanted.nics))
         with _holder(wanted) as holder:
-            lab = wanted.lab(holder)
+            lab = replace(wanted, holder=holder)
             wires.connect(lab)
             wires.apply(lab, lab.nics)
             files.write(lab)
@@ -212,9 +204,9 @@ def _make(wanted: Shape) -> Lab:
 
 
 @contextmanager
-def _holder(wanted: Shape) -> Iterator[Holder]:
+def _holder(wanted: Lab) -> Iterator[Holder]:
     """Start the holder. It stays if the body succeeds, and ends with an exception or with this process."""
-    command = [sys.executable, "-m", "scaling.tools.lab.holder", wanted.name, *wanted.node_names]
+    command = [sys.executable, "-m", "scaling.tools.lab.holder", wanted.name, *wanted.nodes]
     paths = [str(remote.CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     pipe = subprocess.PIPE

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
 from scaling.tools.lab import wires
-from scaling.tools.lab.state import Holder, Lab, Nic, Program
+from scaling.tools.lab.state import Lab, Nic
 
 
 class Change(Record, frozen=True, kw_only=True):
@@ -25,11 +25,6 @@ class Change(Record, frozen=True, kw_only=True):
     value: str = ""
     rate_bits_per_s: float = 0.0
     share: float = 0.0
-
-
-def cards(wanted: Shape, texts: Sequence[str]) -> set[str]:
-    planned = wanted.lab(Holder(program=Program(pid=0, start_ticks=0), namespaces={}, inodes={}))
-    return {parse(planned, text).nic.name for text in texts}
 
 
 def parse(lab: Lab, text: str) -> Change:
@@ -124,26 +119,13 @@ MOST_NODES, MOST_SLOTS, MOST_NICS = 64, 256, 8
 DEFAULT_NICS = ("ib0=100gbit,10.10.0.0/24", "eth0=10gbit,10.20.0.0/24")
 
 
-class Shape(Record, frozen=True, kw_only=True):
-    name: str
-    nodes: int
-    slots: int
-    nics: tuple[Nic, ...]
-
-    @property
-    def node_names(self) -> tuple[str, ...]:
-        return tuple(f"node{number}" for number in range(1, self.nodes + 1))
-
-    def lab(self, holder: Holder) -> Lab:
-        return Lab(name=self.name, nodes=self.node_names, slots=self.slots, nics=self.nics, holder=holder)
-
-
-def shape(name: str, nodes: int, slots: int, nics: Sequence[str]) -> Shape:
-    """Check the flags of `up`. Raises UsageError with the flag."""
+def shape(name: str, nodes: int, slots: int, nics: Sequence[str]) -> Lab:
+    """Return the lab that the flags of `up` describe. Raises UsageError with the flag."""
     check_name(name)
     _check_count("--nodes", nodes, MOST_NODES)
     _check_count("--slots", slots, MOST_SLOTS)
-    return Shape(name=name, nodes=nodes, slots=slots, nics=_nics(nics or DEFAULT_NICS, nodes))
+    names = tuple(f"node{number}" for number in range(1, nodes + 1))
+    return Lab(name=name, nodes=names, slots=slots, nics=_nics(nics or DEFAULT_NICS, nodes))
 
 
 def check_name(name: str) -> None:
@@ -154,12 +136,15 @@ def check_name(name: str) -> None:
         )
 
 
-def differences(lab: Lab, wanted: Shape, changing: Collection[str] = ()) -> list[str]:
+def differences(lab: Lab, wanted: Lab, changing: Collection[str] = ()) -> list[str]:
     """List differences like `--nodes 2 (asked for: --nodes 4)`. Rates of cards in `changing` may differ."""
-    sides = (len(lab.nodes), lab.slots, lab.nics), (wanted.nodes, wanted.slots, wanted.nics)
     has, asked = (
-        (f"--nodes {nodes}", f"--slots {slots}", " ".join(_flag(nic, nic.name not in changing) for nic in nics))
-        for nodes, slots, nics in sides
+        (
+            f"--nodes {len(one.nodes)}",
+            f"--slots {one.slots}",
+            " ".join(_flag(nic, nic.name not in changing) for nic in one.nics),
+        )
+        for one in (lab, wanted)
     )
     return [f"{one} (asked for: {other})" for one, other in zip(has, asked, strict=True) if one != other]
 

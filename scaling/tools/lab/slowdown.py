@@ -29,16 +29,17 @@ def shaped(slower: float, environ: Mapping[str, str] = os.environ) -> Iterator[N
     if not name:
         yield
         return
-    _shape(name, slower)
+    shape(name, slower)
     try:
         yield
     finally:
         # the lab may be down already
         with suppress(UsageError):
-            _shape(name, 1.0)
+            shape(name, 1.0)
 
 
-def _shape(name: str, divisor: float) -> None:
+def shape(name: str, divisor: float) -> None:
+    """Set every link to its declared rate / `divisor`. Raises UsageError if the lab is not up."""
     from scaling.tools.lab import state, wires  # pyroute2 is installed if there is a lab
 
     lab = state.load(name)

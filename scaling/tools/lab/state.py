@@ -56,14 +56,18 @@ class Holder(Record, frozen=True, kw_only=True):
     inodes: dict[str, int]
 
 
+NOBODY = Holder(program=Program(pid=0, start_ticks=0), namespaces={}, inodes={})
+
+
 class Lab(Record, frozen=True, kw_only=True):
-    """A lab. `links["node2.ib0"]` is a link's share of its network's rate; `down` names inactive cards."""
+    """A lab; before it is up its holder is NOBODY. `links["node2.ib0"]` is a link's share of its network's rate;
+    `down` names inactive cards."""
 
     name: str
     nodes: tuple[str, ...]
     slots: int
     nics: tuple[Nic, ...]
-    holder: Holder
+    holder: Holder = NOBODY
     links: dict[str, float] = {}
     down: tuple[str, ...] = ()
 

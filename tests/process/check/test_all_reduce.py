@@ -136,9 +136,9 @@ def telling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def told(**environ: str) -> RankAllReduce:
-    one = prober.Exchanger({**os.environ, **environ})
+    one = prober.Processes({**os.environ, **environ})
     try:
-        return one.measured(0, asked_on_gpus())
+        return one.all_reduce(0, asked_on_gpus())
     finally:
         one.end(prober.FOR_GOOD)
 

@@ -50,7 +50,8 @@ class Preflight:
             prober.turn()
 
     def run(self, known: dict[str, Entry] | None = None, words: Sequence[str] = ()) -> Facts:
-        measured = self.lead.measured(self.lead.enrolled(), words, known or {}, time.monotonic() + 60)
+        found = self.lead.found(self.lead.enrolled(), words, known or {})
+        measured = self.lead.linked(found, time.monotonic() + 60)
         self.lead.dismiss()
         self.turn()
         assert all(prober.left for prober in self.probers)

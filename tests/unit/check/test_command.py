@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,14 +14,13 @@ from msgspec.structs import replace
 from scaling.errors import LaunchError, UsageError
 from scaling.frameworks.horovod import strategy as hvd
 from scaling.hosts import networks
-from scaling.hosts.networks import Entry
 from scaling.tools.check import __main__, flags, gather, lead, prober
 from scaling.tools.check.facts import (
     LEAD_DECODER,
+    AllReduce,
     Facts,
     Findings,
     Link,
-    Look,
     RankFacts,
     ToLead,
     ToRank,
@@ -43,78 +42,20 @@ from scaling.tools.check.lead import (
 )
 from scaling.tools.check.prober import FIRST_BYTES, Prober, rate_bits_per_s, window_bytes
 from scaling.transport.base import Hub, Mailbox
-from tests.support.check_facts import FABRIC, FOUR, facts, links, nic, node, rank, ranks
+from tests.support.check_facts import (
+    FOUR,
+    facts,
+    failed_gpu,
+    links,
+    node,
+    on_cpus,
+    on_gpu,
+    rank,
+    timed,
+)  # fmt: skip
 from tests.support.fake_nvml import FakeGpu, installer
+from tests.support.golden import check_golden
 from tests.support.inline_child import Clock
-
-# The preflight's text and its command line.
-
-# ---------------------------------------------------------------- which networks
-
-
-def found(
-    told: Sequence[RankFacts], words: Sequence[str] = (), known: dict[str, Entry] | None = None
-) -> dict[str, str]:
-    return {one.word: one.subnet for one in lead.find_networks(told, words, known or {}).networks}
-
-
-def test_networks_by_subnet_where_nobody_names_them() -> None:
-    assert found(ranks()) == {"ib0": "10.10.0.0/24", "eth0": "10.20.0.0/24"}
-
-
-def test_interfaces_of_different_names_are_one_network() -> None:
-    told = ranks(
-        ("node1", "node2"), hosts={"node2": {"nics": (nic("ens3", "10.10.0.2"), nic("eth0", "10.20.0.2"))}}
-    )
-    assert found(told) == {"10.10.0.0/24": "10.10.0.0/24", "eth0": "10.20.0.0/24"}
-
-
-def test_a_bridge_of_containers_is_no_network() -> None:
-    bridge = nic("docker0", "172.17.0.1")
-    hosts = {name: {"nics": (nic("eth0", f"10.20.0.{n}"), bridge)} for n, name in enumerate(FOUR)}
-    assert found(ranks(hosts=hosts)) == {"eth0": "10.20.0.0/24"}
-
-
-def test_a_service_processor_is_no_network_unless_it_is_named() -> None:
-    hosts = {
-        name: {"nics": (nic("usb0", f"169.254.3.{n}"), nic("eth0", f"10.20.0.{n}"))} for n, name in enumerate(FOUR)
-    }
-    assert found(ranks(hosts=hosts)) == {"eth0": "10.20.0.0/24"}
-    assert found(ranks(hosts=hosts), ["usb0"]) == {"usb0": "169.254.3.0/24"}
-
-
-def test_the_networks_of_the_fabric_file_and_their_rate() -> None:
-    named = lead.find_networks(ranks(), (), FABRIC).networks
-    assert [(one.word, one.rate_bits_per_s) for one in named] == [("ib", 10e9), ("ethernet", 1e9)]
-    assert named[0].places["node2"].address == "10.10.0.2"
-
-
-@pytest.mark.parametrize(("word", "name"), [("ib", "ib"), ("eth0", "eth0"), ("10.20.0.0/24", "10.20.0.0/24")])
-def test_words_of_interconnect(word: str, name: str) -> None:
-    assert list(found(ranks(), [word], FABRIC)) == [name]
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("ib1", "--interconnect ib1: no host is on it; did you mean 'ib"),
-        ("10.10.0.1/24", "write for example 10.10.0.0/24"),
-    ],
-)
-def test_words_that_mean_nothing(word: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
-        found(ranks(), [word], FABRIC)
-
-
-def test_a_speed_that_no_card_has_is_not_believed() -> None:
-    claims = {name: {"nics": (nic("ib0", f"10.10.0.{n}", speed_bits_per_s=10e9),)} for n, name in enumerate(FOUR)}
-    (veth,) = lead.find_networks(ranks(hosts=claims), (), {}).networks
-    assert veth.rate_bits_per_s is None
-    (card,) = lead.find_networks(
-        ranks(hosts=claims, told={n: {"hardware": ("ib0",)} for n in FOUR}), (), {}
-    ).networks
-    assert card.rate_bits_per_s == 10e9
-
 
 # ---------------------------------------------------------------- who reports
 
@@ -175,65 +116,46 @@ def test_no_shared_memory(tmp_path: Path) -> None:
     assert gather.shared_memory(tmp_path / "none") == (None, None)
 
 
-def test_the_matrix() -> None:
-    speed = {("node1", "node2"): 9.4e9, ("node2", "node1"): 38.2e9}
-    sound = facts(FOUR[:2], words=("ib",))
-    shown = Facts(ranks=sound.ranks, networks=sound.networks, prepared=sound.prepared,
-                  links=links(FOUR[:2], "ib", lambda a, b: speed[a, b], latency_s=31e-6))  # fmt: skip
-    verdict = Verdict(level="warning", topic="mtu", text="ib: 9000 on node1", mend="ip link")
-    assert __main__.render(Findings(facts=shown, verdicts=(verdict,), wall_s=4.21)).splitlines() == [
-        "ib: 10.10.0.0/24, 10 Gb/s by the fabric file",
-        "  latency in us, half the median round trip of small messages over TCP",
-        "               1     2",
-        "   1 node1     -    31",
-        "   2 node2    31     -",
-        "  bandwidth in Gb/s, one TCP flow from the row's node to the column's",
-        "               1     2",
-        "   1 node1     -  9.40",
-        "   2 node2  38.2     -",
-        "",
-        "warning  mtu            ib: 9000 on node1; mend: ip link",
-        "",
-        "1 warning; the preflight took 4.2 s",
-    ]
+def render(found: Facts, *verdicts: Verdict) -> str:
+    return __main__.render(Findings(facts=found, verdicts=verdicts, wall_s=4.21))
 
 
-def test_what_to_look_at_is_a_table_to_hand_on() -> None:
-    """A line for each device and link, by node; other verdicts have one line; what is well has none."""
-    found = (
-        warning("device rates", "two rates", "nvidia-smi -i 5 -q", [Look("node1", "GPU 5", "712 TFLOP/s", "766")]),
-        error("links", "ib: slow", "ethtool ib0", [Look("node1", "ib0 to node2", "1|2", "9.4 Gb/s")]),
-        warning("mtu", "ib: 9000 on node1", "ip link"),
-        ok("names", "well"),
-    )
-    assert __main__.handover(found).splitlines()[2:] == [
-        "| warning | node1 | GPU 5 | 712 TFLOP/s | 766 | nvidia-smi -i 5 -q |",
-        "| error | node1 | ib0 to node2 | 1&#124;2 | 9.4 Gb/s | ethtool ib0 |",
-        "| warning |  | mtu | ib: 9000 on node1 |  | ip link |",
-    ]
+def matrix(**changes: Any) -> Facts:
+    """Four nodes on ib, of which node1-node2 is fast one way; the first pair has `changes`."""
+    speed = {("node1", "node2"): 38.2e9}
+    first, *rest = links(FOUR, "ib", lambda a, b: speed.get((a, b), 9.4e9), latency_s=31e-6)
+    return facts(words=("ib",), links=(replace(first, **changes), *rest[: 1 if changes else None]))
 
 
-def test_what_was_not_measured_shows_as_such() -> None:
-    sound = facts(FOUR[:3], words=("ib",))
-    failed = [*sound.links[:2]]
-    failed[0] = msgspec.structs.replace(failed[0], forth_bits_per_s=None, back_bits_per_s=None, error="timed out")
-    rows = __main__.render(
-        Findings(facts=msgspec.structs.replace(sound, links=tuple(failed)), verdicts=(), wall_s=1.0)
-    )
-    bandwidth = rows.split("bandwidth in Gb/s")[1].splitlines()
-    assert [line.split()[2:] for line in bandwidth[2:5]] == [
-        ["-", "x", "9.40"],
-        ["x", "-", "."],
-        ["9.40", ".", "-"],
-    ]
-    assert __main__.LEGEND in bandwidth
+MANY = tuple(f"n{number}" for number in range(__main__.WIDE + 1))
+SHOWN: dict[str, Facts] = {
+    "two nodes": facts(FOUR[:2], words=("ib",)),
+    "four nodes": matrix(),
+    "a pair that failed, and pairs not tried": matrix(
+        forth_bits_per_s=None, back_bits_per_s=None, error="timed out"
+    ),
+    "many nodes": facts(MANY, words=("ib",), links=links(MANY, "ib", lambda a, b: 1e9 * (1 + int(b[1:])))),
+    "all-reduces": facts(FOUR[:2], all_reduces=(
+        AllReduce(network="ib", library="torch 9, Gloo", everyone=timed(1e9), inside={
+            name: timed(5e9, 2) for name in FOUR[:2]}),
+        AllReduce(network="eth", left_out="nodes are not on it: node2"),
+    )),
+    "all-reduces of many nodes": facts(FOUR[:2], all_reduces=(
+        AllReduce(network="ib", library="torch 9, Gloo", everyone=timed(1e9), inside={
+            name: timed(1e9 * number, 2) for number, name in enumerate(MANY, 1)}),
+    )),
+    "devices": facts(FOUR[:1], device_rates=(on_gpu(0), failed_gpu(1, "gone", matrix_flops_per_s=95e12))),
+    "cores": facts(FOUR[:1], device_rates=(on_cpus(0),)),
+    "many devices": facts(FOUR[:1], device_rates=tuple(on_gpu(n, of_sound=1 + n / 100) for n in range(25))),
+    "devices without a rate": facts(FOUR[:1], device_rates=(failed_gpu(0),)),
+}  # fmt: skip
 
 
-def test_many_nodes_are_summed_up() -> None:
-    names = tuple(f"n{number}" for number in range(__main__.WIDE + 1))
-    text = __main__.render(Findings(facts=facts(names, words=("ib",)), verdicts=(), wall_s=1.0))
-    assert "least   median     most" in text
-    assert max(map(len, text.splitlines())) < 80
+def test_the_text_of_facts_and_verdicts() -> None:
+    verdicts = (warning("mtu", "ib: 9000 on node1", "ip link"), error("links", "a", "b"), ok("names", "well"))
+    told = [f"## {name}\n{render(found, *verdicts[: 1 + 2 * (name == 'cores')])}" for name, found in SHOWN.items()]
+    check_golden("check-text.txt", "\n\n".join([*told, f"## nothing to mend\n{render(SHOWN['two nodes'])}", ""]))
+    assert max(map(len, render(SHOWN["many nodes"]).splitlines())) < 80
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from scaling.records.messages import Signalled
 from scaling.records.point import Device
 from scaling.records.task import DeviceRates
 from scaling.tools.check import measured, prober
-from scaling.tools.check.__main__ import device_table
 from scaling.tools.check.facts import (
     LEAD_DECODER,
     RANK_DECODER,
@@ -30,52 +29,26 @@ from scaling.tools.check.facts import (
     Rated,
     ToLead,
     ToRank,
-    Verdict,
 )
 from scaling.tools.check.lead import Lead
-from scaling.tools.check.verdicts import devices
-from scaling.tools.check.verdicts.devices import outliers
+from scaling.tools.check.verdicts.devices import outliers, spreads
 from scaling.transport.base import Hub, Mailbox, send_news
-from tests.support.check_facts import FOUR, TORCH, gpu, node, rank, ranks, sound_gpu
+from tests.support.check_facts import (
+    A100,
+    FOUR,
+    H200,
+    SOUND,
+    TORCH,
+    failed_gpu,
+    gpu,
+    node,
+    on_cpus,
+    on_gpu,
+    rank,
+    ranks,
+    sound_gpu,
+)  # fmt: skip
 from tests.support.inline_child import Clock
-
-H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
-SOUND = {
-    "matrix_flops_per_s": 766e12,
-    "copy_bytes_per_s": 4.3e12,
-    "to_device_bytes_per_s": 55.1e9,
-    "from_device_bytes_per_s": 54.2e9,
-    "samples_per_s": 2750.0,
-}
-
-
-def on_gpu(number: int, *, name: str = H200, of_sound: float = 1.0, **changes: Any) -> DeviceRates:
-    """GPU `number` of a launch, eight to a node; `of_sound` is its matrix product as a fraction of a sound one."""
-    fields: dict[str, Any] = {
-        "launch_rank": number, "host": f"node{1 + number // 8}", "device": "cuda", "name": name,
-        "index": number % 8, "uuid": f"GPU-{number}", "serial": f"16549220{number:03}",
-        "work": measured.workload("cuda", (9, 0)),
-        **SOUND, "matrix_flops_per_s": of_sound * SOUND["matrix_flops_per_s"],
-    }  # fmt: skip
-    return DeviceRates(**{**fields, **changes})
-
-
-def failed_gpu(number: int, error: str = "no answer within 30 s", **known: float) -> DeviceRates:
-    return replace(on_gpu(number, error=error), **{**dict.fromkeys(SOUND), **known})
-
-
-def on_cpus(number: int, flops_per_s: float = 95e9, **changes: Any) -> DeviceRates:
-    fields: dict[str, Any] = {
-        "launch_rank": number, "host": "node1", "device": "cpu", "name": "Xeon",
-        "cpus": (2 * number, 2 * number + 1),
-        "work": measured.workload("cpu", None),
-        "matrix_flops_per_s": flops_per_s, "copy_bytes_per_s": 12e9, "samples_per_s": 310.0,
-    }  # fmt: skip
-    return DeviceRates(**{**fields, **changes})
-
-
-def judged(rates: Sequence[DeviceRates]) -> list[Verdict]:
-    return list(devices.device_rates(Facts(ranks=(), device_rates=tuple(rates))))
 
 
 def slow(rates: Sequence[DeviceRates]) -> list[tuple[int, str, float]]:
@@ -88,20 +61,6 @@ def slow(rates: Sequence[DeviceRates]) -> list[tuple[int, str, float]]:
 def test_sound_devices_have_no_outlier() -> None:
     assert outliers([]) == outliers([on_gpu(0)]) == []
     assert outliers([on_gpu(number, of_sound=1 - number / 200) for number in range(8)]) == []
-
-
-def test_a_slow_device_is_handed_on_by_node_and_serial() -> None:
-    (verdict,) = judged([on_gpu(number, of_sound=0.93 if number == 5 else 1.0) for number in range(8)])
-    (look,) = verdict.looks
-    assert (look.node, look.part) == ("node1", "GPU 5 (serial 16549220005)")
-    assert (look.seen, look.expected) == ("matrix product 712 TFLOP/s", "matrix product 766 TFLOP/s")
-
-
-def test_one_slow_device_of_eight() -> None:
-    rates = [on_gpu(number, of_sound=0.87 if number == 5 else 1) for number in range(8)]
-    (one,) = outliers(rates)
-    assert (one.device, one.quantity.field, one.among) == (rates[5], "matrix_flops_per_s", 8)
-    assert one.usual == SOUND["matrix_flops_per_s"] and one.below == pytest.approx(0.13)
 
 
 def test_the_worst_is_first_and_every_slow_rate_is_told() -> None:
@@ -147,107 +106,7 @@ def test_what_is_not_known_is_not_compared() -> None:
     silent = failed_gpu(2)
     assert slow([on_gpu(0), on_gpu(1), silent]) == []
     assert slow([silent, replace(silent, launch_rank=3)]) == []
-
-
-# ---------------------------------------------------------------- verdicts
-
-
-def test_sound_devices_and_the_vendor_s_peak_are_one_line() -> None:
-    (verdict,) = judged([on_gpu(number) for number in range(8)])
-    assert (verdict.level, verdict.topic) == ("ok", "device rates")
-    assert verdict.text == (
-        "8 x NVIDIA H200: matrix product 766 TFLOP/s (77 % of 989.5 TFLOP/s), copy 4300 GB/s, copy to the device "
-        "55.1 GB/s, copy from the device 54.2 GB/s, training step 2750 samples/s"
-    )
-    assert judged([]) == []
-
-
-def test_a_slow_device_is_named_with_host_index_and_serial() -> None:
-    (verdict,) = judged([on_gpu(number, of_sound=0.88 if number == 13 else 1) for number in range(16)])
-    assert (verdict.level, verdict.topic) == ("warning", "device rates")
-    assert verdict.text == (
-        "node2 GPU 5 (serial 16549220013): matrix product 674 TFLOP/s, 12.0 % below the median of 16, 766 TFLOP/s "
-        "(77 % of 989.5 TFLOP/s)"
-    )
-    assert verdict.mend.startswith("on node2: nvidia-smi -i 5 -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER ")
-
-
-def test_the_lowest_device_within_the_spread_of_healthy_ones_is_told_and_no_warning() -> None:
-    (verdict,) = judged([on_gpu(number, of_sound=0.93 if number == 2 else 1) for number in range(4)])
-    assert verdict.level == "ok" and verdict.text.endswith(
-        "; lowest: node1 GPU 2 (serial 16549220002): matrix product 712 TFLOP/s, 7.0 % below the median of 4, "
-        "766 TFLOP/s (77 % of 989.5 TFLOP/s) (healthy devices differ by up to 9 %)"
-    )
-
-
-def test_slow_transfers_alone_point_at_pcie() -> None:
-    (verdict,) = judged([on_gpu(0, to_device_bytes_per_s=25e9), on_gpu(1)])
-    assert "copy to the device 25.0 GB/s, 54.6 % below the other one's, 55.1 GB/s" in verdict.text
-    assert "nvidia-smi -i 0 -q -d PCIE" in verdict.mend
-    (both,) = judged([on_gpu(0, to_device_bytes_per_s=25e9, of_sound=0.5), on_gpu(1)])
-    assert "PERFORMANCE" in both.mend and both.text.count(" below ") == 2
-
-
-def test_many_slow_devices_are_five_lines() -> None:
-    rates = [on_gpu(number, of_sound=0.9 - number / 1000 if number < 16 else 1) for number in range(64)]
-    verdicts = judged(rates)
-    assert [one.text.partition(" (")[0] for one in verdicts[:4]] == [f"node2 GPU {n}" for n in (7, 6, 5, 4)]
-    assert verdicts[4].text.startswith("12 more devices at least 5 % slow: node2 GPU 3 (serial 16549220011), ")
-    assert len(verdicts) == 5 and verdicts[4].text.endswith(" and 8 more")
-
-
-def test_slow_cores() -> None:
-    (verdict,) = judged([on_cpus(0), on_cpus(1, 76e9)])
-    assert verdict.text == (
-        "node1 CPUs 2-3: matrix product 0.0760 TFLOP/s, 20.0 % below the other one's, 0.0950 TFLOP/s"
-    )
-    assert "cpupower" in verdict.mend and "nvidia" not in verdict.mend
-
-
-def test_a_device_that_fails_is_an_error_and_the_others_are_still_judged() -> None:
-    error, warning = judged([on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.8), failed_gpu(3)])
-    assert (error.level, warning.level) == ("error", "warning")
-    assert (
-        error.text == "a device alone fails: no answer within 30 s on node1 GPU 3 (serial 16549220003) of rank 3"
-    )
-    assert error.mend and warning.text.startswith("node1 GPU 2 ")
-
-
-def test_what_was_left_out_is_said() -> None:
-    told = ranks(FOUR[:2], told={"node1": TORCH["node1"]})
-    rates = [seat.device for seat in measured.seats(told)]
-    (verdict,) = judged(rates[1:])
-    assert (verdict.level, verdict.text) == ("ok", "not measured: torch is missing in this environment on node2")
-
-
-# ---------------------------------------------------------------- the table
-
-
-def test_the_table_has_a_line_a_device() -> None:
-    failed = failed_gpu(1, "AcceleratorError: gone", matrix_flops_per_s=95e12)
-    assert device_table([on_gpu(0), failed], 24)[2:] == [
-        "                                    matrix    copy      to    from    step",
-        "  node1 GPU 0 (serial 16549220000)     766    4300    55.1    54.2    2750",
-        "  node1 GPU 1 (serial 16549220001)    95.0       -       -       -       -",
-        "",
-    ]
-
-
-def test_the_table_of_cpus_has_no_transfers() -> None:
-    head, row = device_table([on_cpus(0)], 24)[2:4]
-    assert head.split() == ["matrix", "copy", "step"]
-    assert row.split() == ["node1", "CPUs", "0-1", "0.0950", "12.0", "310"]
-
-
-def test_the_table_of_many_devices_has_least_median_and_most() -> None:
-    rates = [on_gpu(number, of_sound=1 + number / 100) for number in range(25)]
-    rows = [line.split() for line in device_table(rates, 24)[3:6]]
-    assert [row[4:6] for row in rows] == [["least", "766"], ["median", "858"], ["most", "950"]]
-
-
-def test_without_rates_there_is_no_table() -> None:
-    assert device_table([], 24) == []
-    assert device_table([failed_gpu(0)], 24) == []
+    assert spreads([on_gpu(0), on_gpu(1), silent]) == spreads([on_gpu(0), on_gpu(1)])
 
 
 # ---------------------------------------------------------------- who measures what
@@ -479,7 +338,7 @@ def test_a_process_that_a_driver_holds_is_not_waited_for(monkeypatch: pytest.Mon
 
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "killpg", lambda *given: killed.append(given))
-    rater = prober.Rater()
+    rater = prober.Processes()
     monkeypatch.setattr(rater, "_process", Held())
     rater.end(0)
     rater.end(prober.FOR_GOOD)

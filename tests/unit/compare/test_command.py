@@ -22,10 +22,12 @@ from scaling.tools.compare import __main__ as command
 from scaling.tools.compare import flags
 from scaling.tools.compare.found import Found
 from tests.support.compared_runs import FINE, SLOW, Run, changed, launch, on_disk, run, without_noise
+from tests.support.golden import check_golden
 from tests.support.inline import Launch
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import host
 
+FORMATS = ("table", "markdown", "json", "junit", "github-action-benchmark")
 NOISE = ("noise=0.02", "round_noise=0.004", "exchange_s=0.001")
 
 
@@ -198,7 +200,7 @@ def test_exit_codes(tmp_path: Path, base: Run, new: Run, arguments: Sequence[str
     assert command.main([*paths, *arguments]) == code
 
 
-@pytest.mark.parametrize("format_", ["table", "markdown", "json", "junit", "github-action-benchmark"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_a_name_in_another_encoding_is_no_loss(tmp_path: Path, format_: str) -> None:
     """What goes wrong in Python exits with 1, which says that something became slower."""
     paths = [run(tmp_path, os.fsdecode(name)) for name in (b"base-\xfe", b"new-\xff")]
@@ -295,55 +297,34 @@ def test_later_runs_of_other_code_and_few_runs_show_nothing(
 # ---------------------------------------------------------------- formats
 
 
-def test_the_table_has_the_verdict_first_and_notices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1:3] == ["Comparison of runs", "  verdict         4 slower, 2 same"]
-    assert "  geometric mean  digits-cnn: -3.4 % over 6 cells" in lines
-    assert "! launches are assumed to differ by 0.5 % (standard deviation): run each side" in lines
-    assert "  power           a loss of 2.6 % in a cell is found in 80 % of cases" in lines
-    (two,) = [line.split() for line in lines if line.startswith("  fake:a N=2")]
-    assert two == ["fake:a", "N=2", "slower", "97.1", "±", "0.0", "92.2", "±", "0.0", "-5.0", "%", "±", "1.7"]
+EMULATED: dict[str, Any] = {"device": "emulated", "profile": "p100", "shrink": 10.0, "dilate": 4.0}
+COMPARED: dict[str, tuple[Run, Run]] = {
+    "slower": (FINE, SLOW),
+    "undecided": (NOISY, NOISY),
+    "mislabelled": (SCENES["networks"](), SCENES["networks"]()),
+    "emulated": (without_noise(**EMULATED), without_noise(**EMULATED)),
+}
 
 
-def test_markdown_begins_lines_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "markdown"]) == 1
-    text = capsys.readouterr().out
-    assert text.count("\n| slower | fake:") == 4
-    assert "- verdict: 4 slower, 2 same" in text
+@pytest.mark.parametrize("name", COMPARED)
+def test_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    paths = [run(tmp_path, side, made) for side, made in zip(("a", "b"), COMPARED[name], strict=True)]
+    told = []
+    for format_ in FORMATS:
+        code = command.main([*paths, "--format", format_])
+        told.append(f"## {format_}: exit code {code}\n{capsys.readouterr().out}")
+        assert name != "emulated" or "EMULATED" in told[-1]
+    check_golden(f"compare-{name}.txt", "\n".join(one for one in told if not one.startswith("## json")))
 
 
-def test_json_has_every_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["exit_code"] == 1 and found["fail_above"] == 0.02
-    cell = found["cells"][1]
-    assert (cell["strategy"], cell["world_size"], cell["verdict"]) == ("fake:a", 2, "slower")
-    assert cell["change"]["mean"] == pytest.approx(-0.05) and cell["change"]["confidence"] > 0.95
-
-
-def test_junit_fails_slower_cells_and_skips_undecided_ones(
+def test_with_a_proof_required_an_undecided_cell_of_junit_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    a, b, noisy = run(tmp_path, "a"), run(tmp_path, "b", SLOW), run(tmp_path, "c", NOISY)
-    for paths, arguments, counts in (
-        ((a, b), [], ("6", "4", "0")),
-        ((noisy, noisy), [], ("6", "0", "6")),
-        ((noisy, noisy), ["--require-proof"], ("6", "6", "0")),
-    ):
-        command.main([*paths, "--format", "junit", *arguments])
+    noisy = run(tmp_path, "c", NOISY)
+    for arguments, counts in (([], ("6", "0", "6")), (["--require-proof"], ("6", "6", "0"))):
+        command.main([noisy, noisy, "--format", "junit", *arguments])
         suite = ElementTree.fromstring(capsys.readouterr().out)
         assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == counts
-    names = {case.get("name") for case in suite.iter("testcase")}
-    assert "fake:b N=4" in names
-
-
-def test_junit_has_the_mark_of_mislabelled_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = run(tmp_path, "a", SCENES["networks"]())
-    assert command.main([path, path, "--format", "junit"]) == 0
-    suite = ElementTree.fromstring(capsys.readouterr().out)
-    said = {case.get("name"): " ".join(case.itertext()) for case in suite.iter("testcase")}
-    assert said["fake:a over eth0 N=4"].strip().endswith(": MISLABELLED")
 
 
 def test_junit_survives_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,18 +335,8 @@ def test_junit_survives_control_characters(tmp_path: Path, capsys: pytest.Captur
     assert any("e t<h>&0" in str(case.get("name")) for case in suite.iter("testcase"))
 
 
-def test_github_action_benchmark_has_its_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [run(tmp_path, "a", NOISY), run(tmp_path, "b", NOISY)]
-    assert command.main([*paths, "--format", "github-action-benchmark"]) == 0
-    first, *rest = json.loads(capsys.readouterr().out)
-    assert len(rest) == 5
-    assert first.keys() == {"name", "unit", "value", "range", "extra"}
-    assert (first["name"], first["unit"]) == ("fake:a N=1", "%") and 80 < first["value"] < 120
-    assert first["range"].startswith("± ") and first["extra"].startswith("cannot tell")
-
-
 @pytest.mark.parametrize("name", SCENES)
-@pytest.mark.parametrize("format_", ["table", "markdown", "json", "junit", "github-action-benchmark"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_every_scene_is_compared_with_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, format_: str
 ) -> None:
@@ -374,14 +345,6 @@ def test_every_scene_is_compared_with_itself(
     assert command.main([path, path, "--format", format_]) in (0, 2)
     out, err = capsys.readouterr()
     assert bool(out) or "nothing to compare" in err
-
-
-def test_what_is_emulated_says_so_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hardware: dict[str, Any] = {"device": "emulated", "profile": "p100", "shrink": 10.0, "dilate": 4.0}
-    path = run(tmp_path, "a", without_noise(**hardware))
-    for format_ in ("table", "markdown", "json", "junit", "github-action-benchmark"):
-        assert command.main([path, path, "--format", format_]) == 0
-        assert "EMULATED" in capsys.readouterr().out, format_
 
 
 def test_output_goes_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -438,9 +401,13 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Exit codes: 0 nothing slower, 1 a cell slower" in text
 
 
-def test_found_decodes_as_its_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "json"])
-    assert len(msgspec.json.decode(capsys.readouterr().out, type=Found).cells) == 6
+def test_json_decodes_as_its_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "json"]) == 1
+    found = msgspec.json.decode(capsys.readouterr().out, type=Found)
+    cell = found.cells[1]
+    assert len(found.cells) == 6 and found.fail_above == 0.02
+    assert (cell.strategy, cell.world_size, cell.verdict) == ("fake:a", 2, "slower")
+    assert cell.change and cell.change.mean == pytest.approx(-0.05) and (cell.change.confidence or 0) > 0.95
 
 
 def test_the_workflow_of_the_readme_is_yaml_whose_calls_this_version_reads() -> None:

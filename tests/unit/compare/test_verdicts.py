@@ -85,19 +85,6 @@ def test_swapped_sides_give_mirrored_verdicts() -> None:
         }
 
 
-def test_a_run_against_itself_is_never_slower() -> None:
-    records = noisy(1)
-    found = verdicts.cells([rows(records)], [rows(records)], rule())
-    assert {cell.verdict for cell in found} == {"same"}
-    assert [cell.change and cell.change.mean for cell in found] == [0.0] * 6
-
-
-def test_sides_without_noise() -> None:
-    found = by_size(without_noise()[1], without_noise(lost=0.05)[1])
-    assert [cell.verdict for cell in found.values()] == ["same", "slower", "slower"]
-    assert found[2].change and found[2].change.mean == close(-0.05)
-
-
 def test_too_much_noise_is_undecided_and_names_the_runs_needed() -> None:
     found = by_size(launch(Random(1), sd=0.05)[1], launch(Random(2), sd=0.05)[1])[2]
     assert found.verdict == "cannot tell"
@@ -263,6 +250,26 @@ def test_what_no_test_is_needed_for(
 ) -> None:
     found = by_size(base, new)[2]
     assert (found.verdict, found.is_lost) == (verdict, is_lost)
+
+
+@pytest.mark.parametrize(
+    ("metric", "base", "reason"),
+    [
+        (
+            "efficiency",
+            crowded(FINE),
+            "the base claims no efficiency here: ranks share cores or a GPU (OVERSUBSCRIBED)",
+        ),
+        ("speedup", FINE[:0], "the base claims no speedup here: its plain loop is missing"),
+        ("j_per_sample", crowded(FINE), "the base has no energy here"),
+        ("cost", FINE, "the base has no cost of 1e6 samples here"),
+    ],
+)
+def test_the_reason_why_a_value_is_missing_is_of_its_metric(
+    metric: Name, base: list[PointRecord], reason: str
+) -> None:
+    base = base or [one for one in FINE if one.point.kind != "solo"]
+    assert by_size(base, base, rule(metric))[2].reason == reason
 
 
 @pytest.mark.parametrize(

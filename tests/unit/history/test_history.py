@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import fcntl
-import io
 import json
 import os
 import sys
@@ -18,13 +16,12 @@ from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import rows
 from scaling.records.run import PointRecord
-from scaling.report import words
 from scaling.report.headline import headline as of_report
 from scaling.tools.history import __main__ as command
 from scaling.tools.history.__main__ import letter
-from scaling.tools.history.formats import document
-from scaling.tools.history.lines import Headline, RunLine, line, read
+from scaling.tools.history.lines import Headline, line, read
 from tests.support.compared_runs import Run, changed, without_noise
+from tests.support.golden import check_golden
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import UNIX_S, close, failed, host, mean, record, written
 
@@ -85,14 +82,6 @@ def test_another_revision_that_was_faster_is_no_headline() -> None:
     assert headline(changed(without_noise(), faster)).strategy == "fake:a"
 
 
-def test_a_line_says_settings() -> None:
-    run = changed(without_noise(precision="bf16", batch_size=64), lambda one: one, git="1234abc")
-    found = line(Path("20260725-172000-mine"), *run)
-    assert (found.run, found.work, found.git) == ("20260725-172000-mine", "digits-cnn, batch 64, bf16", "1234abc")
-    assert (found.strategies, found.world_sizes, found.rounds) == (("fake:a", "fake:b"), (1, 2, 4), 3)
-    assert (found.hosts, found.devices) == ("node1", "cpu, Test CPU 2.0 GHz")
-
-
 def test_a_line_costs_little_for_each_point() -> None:
     """Calls, which no other work on the machine changes: 1,300 a point made 13 s of 1,000 runs, a bar of 5 s."""
     run = without_noise(rounds=5)
@@ -112,24 +101,33 @@ def test_a_line_costs_little_for_each_point() -> None:
     assert calls < 400 * len(run[1])
 
 
-def test_a_run_without_an_exchange_and_with_failures() -> None:
-    assert line(Path("r"), *SCENES["nothing"]()).headline is None
-    broken = changed(without_noise(), lambda one: failed(one.point) if one.point.world_size == 4 else one)
-    found = line(Path("r"), *broken)
-    assert found.failed == 6 and found.headline is None
-    (shown,) = document("results", [found], []).sections[0].lines
-    assert (shown.cells["strategy"], words.text(shown.remark)) == ("N=4 failed", "6 points failed")
-
-
 # ---------------------------------------------------------------- all runs
 
 
-def test_runs_are_listed_the_oldest_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = folder(tmp_path, b=without_noise(), a=without_noise(lost=0.1))
-    assert command.main([str(results)]) == 0
-    lines = [row.split() for row in capsys.readouterr().out.splitlines() if "2026-07-2" in row]
-    assert [(row[0], row[2]) for row in lines] == [("2026-07-25", "b"), ("2026-07-26", "a")]
-    assert lines[0][3:] == "node1 digits-cnn, batch 32 fake:a 4 1174 91.7 % A".split()  # noqa: SIM905
+def listing() -> dict[str, Run]:
+    """All scenes, and runs that have failures, other settings, or emulated devices."""
+    hardware: dict[str, Any] = {"device": "emulated", "profile": "p100", "shrink": 10.0, "dilate": 4.0}
+    return {
+        **{name: of() for name, of in SCENES.items()},
+        "slower": without_noise(lost=0.1),
+        "large": changed(without_noise(precision="bf16", batch_size=64), lambda one: one, git="1234abc"),
+        "broken": changed(without_noise(), lambda one: failed(one.point) if one.point.world_size == 4 else one),
+        "emulated": without_noise(**hardware),
+    }
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown", "csv"])
+def test_the_runs_of_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    results = folder(tmp_path, **listing())
+    (results / "20260725-172000-default").rename(results / "=HYPERLINK(1)")
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["results", "--format", format_]) == 0
+    text = capsys.readouterr().out
+    check_golden(f"history-{format_}.txt", text)
+    assert text.count("EMULATED") == 1
+    assert len(listed(results, capsys)["runs"]) == len(listing())
 
 
 @pytest.mark.parametrize(
@@ -154,34 +152,6 @@ def test_runs_of_one_letter_are_comparable(
 
 def test_letters_go_on_behind_z() -> None:
     assert [letter(place) for place in (0, 25, 26, 27, 701, 702)] == ["A", "Z", "AA", "AB", "ZZ", "AAA"]
-
-
-@pytest.mark.parametrize("format_", ["table", "markdown", "csv", "json"])
-def test_every_scene_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
-    results = folder(tmp_path, **{name: of() for name, of in SCENES.items()})
-    assert command.main([str(results), "--format", format_]) == 0
-    out, err = capsys.readouterr()
-    assert err == "" and all(name in out.replace("\\_", "_") for name in SCENES)
-
-
-def test_csv_has_a_line_per_run_and_runs_no_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = folder(tmp_path, a=without_noise(), b=without_noise())
-    (results / "20260725-172001-b").rename(results / "=HYPERLINK(1)")
-    assert command.main([str(results), "--format", "csv"]) == 0
-    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [one["run"] for one in lines] == ["20260725-172000-a", "'=HYPERLINK(1)"]
-    assert (lines[0]["strategies"], lines[0]["world_sizes"], lines[0]["samples_per_s"][:4]) == (
-        "fake:a fake:b", "1 2 4", "1174"
-    )  # fmt: skip
-    assert RunLine.__struct_fields__[0] == "run"
-
-
-def test_what_is_emulated_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hardware: dict[str, Any] = {"device": "emulated", "profile": "p100", "shrink": 10.0, "dilate": 4.0}
-    results = folder(tmp_path, a=without_noise(**hardware))
-    for format_ in ("table", "markdown", "csv", "json"):
-        assert command.main([str(results), "--format", format_]) == 0
-        assert "EMULATED" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------- what cannot be read

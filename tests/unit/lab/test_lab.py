@@ -148,7 +148,7 @@ def test_cards_get_subnets_of_their_own() -> None:
     wanted = shapes.shape("lab", 3, 2, ["ib0=1gbit", "ib1=2gbit,192.168.7.0/29", "eth0=10mbit"])
     assert [one.subnet for one in wanted.nics] == ["10.10.0.0/24", "192.168.7.0/29", "10.30.0.0/24"]
     assert wanted.nics[1].address(3) == "192.168.7.3"
-    assert wanted.node_names == ("node1", "node2", "node3")
+    assert wanted.nodes == ("node1", "node2", "node3")
 
 
 @pytest.mark.parametrize(

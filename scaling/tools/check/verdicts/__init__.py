@@ -15,7 +15,22 @@ from scaling.records.network import GBIT, Network
 from scaling.records.run import ZEROMQ
 from scaling.records.task import Timed
 from scaling.text import counted
-from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict, error, grouped, ok, size, some, warning
+from scaling.tools.check.facts import (
+    AllReduce,
+    Facts,
+    Level,
+    Look,
+    RankFacts,
+    Verdict,
+    error,
+    grouped,
+    odd,
+    of_nodes,
+    ok,
+    size,
+    some,
+    warning,
+)
 from scaling.tools.check.verdicts import devices, links
 from scaling.tools.check.verdicts.links import gbit, slow_nodes
 
@@ -29,19 +44,18 @@ FRAMEWORK = frameworks.all_reducing().name
 
 def driver(facts: Facts) -> Iterator[Verdict]:
     ranks = {node: facts.of(node)[0] for node in facts.nodes if facts.of(node)[0].driver.gpus}
-    built = {node: rank.built_for_cuda for node, rank in ranks.items()}
-    if cpu_only := grouped({node: "no CUDA" for node, release in built.items() if release == ""}):
-        text = f"{FRAMEWORK} is built without CUDA on nodes with GPUs: {cpu_only}"
-        yield warning("gpu driver", text, f"run ./launch/install {FRAMEWORK} there: it fits driver and GPUs")
-    if old := grouped({node: _too_old(rank) for node, rank in ranks.items()}):
-        major = max(_major(release) for release in built.values() if release)
-        mend = (
-            f"install driver {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or {FRAMEWORK} for "
-            f"the older CUDA: ./launch/install --cuda 12 {FRAMEWORK}"
-        )
-        yield error("gpu driver", f"too old for {FRAMEWORK}: {old}", mend)
-    known = {node: f"{facts.host(node).gpu_driver}, CUDA {rank.driver.cuda}" for node, rank in ranks.items()}
-    if known and not cpu_only and not old and any(rank.driver.cuda for rank in ranks.values()):
+    cpu_only = {node: "no CUDA" for node, rank in ranks.items() if rank.built_for_cuda == ""}
+    text, mend = f"{FRAMEWORK} is built without CUDA on nodes with GPUs:", "there: it fits driver and GPUs"
+    yield from of_nodes("warning", "gpu driver", text, cpu_only, f"run ./launch/install {FRAMEWORK} {mend}")
+    old = {node: why for node, rank in ranks.items() if (why := _too_old(rank))}
+    major = max((_major(rank.built_for_cuda) for rank in ranks.values() if rank.built_for_cuda), default=0)
+    mend = (
+        f"install driver {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or {FRAMEWORK} for "
+        f"the older CUDA: ./launch/install --cuda 12 {FRAMEWORK}"
+    )
+    yield from of_nodes("error", "gpu driver", f"too old for {FRAMEWORK}:", old, mend)
+    if not cpu_only and not old and any(rank.driver.cuda for rank in ranks.values()):
+        known = {node: f"{rank.host.gpu_driver}, CUDA {rank.driver.cuda}" for node, rank in ranks.items()}
         yield ok("gpu driver", grouped(known))
 
 
@@ -64,14 +78,13 @@ def direct(facts: Facts) -> Iterator[Verdict]:
     if len(facts.nodes) < 2:
         return
     ways = {node: _way(facts.of(node)[0]) for node in facts.nodes if _has_both(facts.of(node)[0])}
-    if without := grouped({node: why for node, (way, why) in ways.items() if not way}):
-        text = f"RDMA cards cannot reach the GPUs, so NCCL copies through host memory: {without}"
-        mend = (
-            "modprobe nvidia_peermem (part of the driver, needs the RDMA stack at its installation), or the "
-            "driver's open kernel modules on Linux 5.12 or newer"
-        )
-        yield warning("gpu direct", text, mend)
-    elif ways and all(way for way, _ in ways.values()):
+    text = "RDMA cards cannot reach the GPUs, so NCCL copies through host memory:"
+    mend = (
+        "modprobe nvidia_peermem (part of the driver, needs the RDMA stack at its installation), or the "
+        "driver's open kernel modules on Linux 5.12 or newer"
+    )
+    yield from of_nodes("warning", "gpu direct", text, {node: why for node, (_, why) in ways.items()}, mend)
+    if ways and all(way for way, _ in ways.values()):
         text = grouped({node: way for node, (way, _) in ways.items()})
         yield ok("gpu direct", f"RDMA cards can reach the GPUs: {text}")
 
@@ -186,7 +199,8 @@ def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
     if slow and one.backend == "nccl":
         listed = some(f"{node} {speed(value)}" for node, value in slow.items())
         mend = "compare nvidia-smi topo -m and nvidia-smi nvlink -s with those of a healthy node"
-        yield warning(TOPIC, f"slow inside {listed}; the others reach {speed(usual)}", mend)
+        looks = (Look(node, "its GPUs alone", speed(value), speed(usual)) for node, value in slow.items())
+        yield warning(TOPIC, f"slow inside {listed}; the others reach {speed(usual)}", mend, looks)
 
 
 # ---------------------------------------------------------------- software
@@ -198,25 +212,24 @@ ESSENTIAL = {"Python", "MPI", *(name for one in frameworks.LISTED for name in on
 
 
 def launch(facts: Facts) -> Iterator[Verdict]:
-    counts = {node: len(facts.of(node)) for node in facts.nodes}
+    counts = {node: f"{len(facts.of(node))} ranks" for node in facts.nodes}
     if len(set(counts.values())) == 1:
-        each = next(iter(counts.values()))
-        many = "nodes" if len(counts) > 1 else "node"
-        yield ok("launch", f"{len(counts)} {many} with {each} rank{'s'[: each > 1]} each")
+        each = counted(len(facts.of(facts.nodes[0])), "rank")
+        yield ok("launch", f"{counted(len(counts), 'node')} with {each} each")
         return
-    listed = grouped({node: f"{count} ranks" for node, count in counts.items()})
+    text = f"the nodes have different numbers of ranks: {grouped(counts)}"
     mend = "give every host the same slots in the hostfile, and -np a multiple of them"
-    yield warning("launch", f"the nodes have different numbers of ranks: {listed}", mend)
+    yield warning("launch", text, mend, odd(counts, "ranks"))
 
 
 def code(facts: Facts) -> Iterator[Verdict]:
     hashes = {rank.host.hostname: rank.code for rank in facts.ranks}
     if len(set(hashes.values())) == 1:
-        text = f"scaling {__version__}, the same files on every node ({facts.ranks[0].code})"
-        yield ok("code", text)
+        yield ok("code", f"scaling {__version__}, the same files on every node ({facts.ranks[0].code})")
         return
+    text = f"the nodes run different files of scaling: {grouped(hashes)}"
     mend = "install the same version everywhere, or on a file system that all nodes share"
-    yield error("code", f"the nodes run different files of scaling: {grouped(hashes)}", mend)
+    yield error("code", text, mend, odd(hashes, "scaling"))
 
 
 def versions(facts: Facts) -> Iterator[Verdict]:
@@ -224,26 +237,23 @@ def versions(facts: Facts) -> Iterator[Verdict]:
     names = dict.fromkeys(name for one in found.values() for name in one)
     different = [name for name in names if len({one.get(name) for one in found.values()}) > 1]
     for name in different:
-        essential = name.partition(" (")[0] in ESSENTIAL
-        text = f"{name}: {grouped({node: one.get(name, 'missing') for node, one in found.items()})}"
-        yield Verdict("error" if essential else "warning", "versions", text, _same_version(name))
-    yield from _overwritten(facts)
+        of = {node: one.get(name, "missing") for node, one in found.items()}
+        level: Level = "error" if name.partition(" (")[0] in ESSENTIAL else "warning"
+        looks = tuple(odd(of, name))
+        yield Verdict(level, "versions", f"{name}: {grouped(of)}", _same_version(name), looks)
+    text = "two packages install libnccl.so.2, and frameworks load the last one:"
+    mend = "use an environment for each framework, or frameworks built for one CUDA release"
+    both = {node: _overwritten(facts.host(node)) for node in facts.nodes}
+    yield from of_nodes("warning", "versions", text, both, mend)
     same = [f"{name} {found[facts.nodes[0]][name]}" for name in names if name not in different]
     where = "on every node" if len(found) > 1 else f"on {facts.nodes[0]}"
     yield ok("versions", f"{where}: {', '.join(same)}")
 
 
-def _overwritten(facts: Facts) -> Iterator[Verdict]:
-    both = {}
-    for node in facts.nodes:
-        for versions in _environments(facts.of(node)[0].host):
-            names = [name for name in NCCL if name in versions]
-            if len(names) > 1:
-                both[node] = " and ".join(f"{name} {versions[name]}" for name in names)
-    if both:
-        text = f"two packages install libnccl.so.2, and frameworks load the last one: {grouped(both)}"
-        mend = "use an environment for each framework, or frameworks built for one CUDA release"
-        yield warning("versions", text, mend)
+def _overwritten(host: HostInfo) -> str:
+    """Packages of NCCL that share an environment, "" if none do."""
+    every = ([f"{name} {of[name]}" for name in NCCL if name in of] for of in _environments(host))
+    return next((" and ".join(names) for names in every if len(names) > 1), "")
 
 
 def _environments(host: HostInfo) -> Iterator[Mapping[str, str]]:
@@ -290,28 +300,24 @@ def memlock(facts: Facts) -> Iterator[Verdict]:
     """Check the limit of locked memory, which RDMA needs. InfiniBand and EFA fail without it (EFA:
     awslabs/awsome-distributed-ai issue 647). RoCE is optional on Ethernet cards, so it only warns. A card without
     a cable does not count."""
-    cards = {node: tuple(card for card in facts.host(node).hcas if card.active) for node in facts.nodes}
-    cards = {node: active for node, active in cards.items() if active}
-    limits = {node: _tightest(facts.of(node)) for node in facts.nodes}
-    if not cards:
-        text = f"no active RDMA card, so no limit matters ({grouped({n: size(one) for n, one in limits.items()})})"
-        yield ok("memlock", text)
-        return
-    tight = {node: size(limits[node]) for node in cards if limits[node] is not None}
-    if not tight:
+    cards = {node: [card for card in facts.host(node).hcas if card.active] for node in facts.nodes}
+    limits = {
+        node: [rank.memlock_bytes for rank in facts.of(node) if rank.memlock_bytes is not None]
+        for node in facts.nodes
+    }
+    tight = {node: size(min(limits[node])) for node in facts.nodes if cards[node] and limits[node]}
+    if not any(cards.values()):
+        shown = grouped({node: size(min(own, default=None)) for node, own in limits.items()})
+        yield ok("memlock", f"no active RDMA card, so no limit matters ({shown})")
+    elif not tight:
         yield ok("memlock", "unlimited on every node with an RDMA card")
-        return
     is_fatal = any(card.link_layer in ("InfiniBand", EFA) for node in tight for card in cards[node])
-    text = f"limited on nodes with an RDMA card, which must lock its buffers: {grouped(tight)}"
+    text = "limited on nodes with an RDMA card, which must lock its buffers:"
     mend = (
         "ulimit -l unlimited (limits.d: `* - memlock unlimited`; slurmd.service: LimitMEMLOCK=infinity; "
         "docker: --ulimit memlock=-1)"
     )
-    yield Verdict("error" if is_fatal else "warning", "memlock", text, mend)
-
-
-def _tightest(ranks: tuple[RankFacts, ...]) -> int | None:
-    return min((rank.memlock_bytes for rank in ranks if rank.memlock_bytes is not None), default=None)
+    yield from of_nodes("error" if is_fatal else "warning", "memlock", text, tight, mend)
 
 
 def shared_memory(facts: Facts) -> Iterator[Verdict]:
@@ -324,19 +330,18 @@ def shared_memory(facts: Facts) -> Iterator[Verdict]:
     scarce = {n: size(free[n]) for n in facts.nodes if free[n] < SHM_ADVISED_BYTES and n not in short}
     mend = "docker --shm-size=1g or --ipc=host; Kubernetes: an emptyDir with medium Memory at /dev/shm; "
     mend += "else mount -o remount,size=50% /dev/shm"
-    if short:
-        text = f"/dev/shm has {grouped(short)} free; NCCL's buffers take {size(max(needed.values()))} a node"
-        yield error("shared memory", text, mend)
-    if scarce:
-        text = f"/dev/shm has {grouped(scarce)} free; NCCL's guide and data loaders want 1 GiB"
-        yield warning("shared memory", text, mend)
+    after = f" free; NCCL's buffers take {size(max(needed.values()))} a node"
+    yield from of_nodes("error", "shared memory", "/dev/shm has", short, mend, after)
+    after = " free; NCCL's guide and data loaders want 1 GiB"
+    yield from of_nodes("warning", "shared memory", "/dev/shm has", scarce, mend, after)
     if not short and not scarce:
         text = f"/dev/shm has at least {size(min(free.values()))} free; 1 GiB is advised"
         yield ok("shared memory", text)
 
 
 def cores(facts: Facts) -> Iterator[Verdict]:
-    crowded, starved, few, shares = {}, {}, {}, {}
+    crowded: dict[str, str] = {}
+    starved, quota, bound, shares = crowded.copy(), crowded.copy(), crowded.copy(), crowded.copy()
     for nodes, ranks in _machines(facts):
         hosts = [rank.host for rank in ranks]
         usable, every, granted = len(cores_of(hosts)) / len(ranks), ranks[0].machine_cores, granted_cpus(hosts)
@@ -347,33 +352,23 @@ def cores(facts: Facts) -> Iterator[Verdict]:
         elif granted < 1:
             starved[nodes] = f"{granted:.3g} of a core"
         elif share * len(ranks) < every / 2:
-            few[nodes] = (granted < usable, f"{share * len(ranks):.3g} of {counted(every, 'core')}")
-    if starved:
-        text = f"a cgroup's CPU quota, shared by its ranks, grants each {grouped(starved)}; on cpu such rows are "
-        yield warning("cores", f"{text}OVERSUBSCRIBED", f"{LARGER}; or start fewer ranks")
-    if crowded:
-        text = f"ranks share cores: {grouped(crowded)}; on cpu such rows are OVERSUBSCRIBED"
-        mend = "start at most one rank per core; --device cuda or emulated needs less"
-        yield warning("cores", text, mend)
-    yield from _few(few)
+            few = quota if granted < usable else bound
+            few[nodes] = f"{share * len(ranks):.3g} of {counted(every, 'core')}"
+    text, after = "a cgroup's CPU quota, shared by its ranks, grants each", "; on cpu such rows are OVERSUBSCRIBED"
+    yield from of_nodes("warning", "cores", text, starved, f"{LARGER}; or start fewer ranks", after)
+    mend = "start at most one rank per core; --device cuda or emulated needs less"
+    yield from of_nodes("warning", "cores", "ranks share cores:", crowded, mend, after)
+    text = "a cgroup's quota grants the ranks of a node the time of"
+    yield from of_nodes("warning", "cores", text, quota, LARGER)
+    mend = "mpirun --bind-to none, or launch/mpirun, which adds the flag of each MPI; Slurm: --cpus-per-task"
+    yield from of_nodes("warning", "cores", "the launcher binds the ranks of a node to", bound, mend)
     if len(set(shares.values())) > 1:
         text = f"cores per rank differ, and every rank gets the smallest number: {grouped(shares)}"
-        mend = "use equal nodes, or slots in proportion to cores"
-        yield warning("cores", text, mend)
-    elif not crowded and not starved and not few:
+        yield warning(
+            "cores", text, "use equal nodes, or slots in proportion to cores", odd(shares, "cores per rank")
+        )
+    elif not (crowded or starved or quota or bound):
         yield ok("cores", f"{next(iter(shares.values()))} per rank on every node")
-
-
-def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
-    granted = {nodes: text for nodes, (is_quota, text) in found.items() if is_quota}
-    bound = {nodes: text for nodes, (is_quota, text) in found.items() if not is_quota}
-    if granted:
-        text = f"a cgroup's quota grants the ranks of a node the time of {grouped(granted)}"
-        yield warning("cores", text, LARGER)
-    if bound:
-        text = f"the launcher binds the ranks of a node to {grouped(bound)}"
-        mend = "mpirun --bind-to none, or launch/mpirun, which adds the flag of each MPI; Slurm: --cpus-per-task"
-        yield warning("cores", text, mend)
 
 
 def _machines(facts: Facts) -> Iterator[tuple[str, list[RankFacts]]]:
@@ -388,16 +383,14 @@ def _machines(facts: Facts) -> Iterator[tuple[str, list[RankFacts]]]:
 def load(facts: Facts) -> Iterator[Verdict]:
     busy = False
     for nodes, ranks in _machines(facts):
-        seen = facts.prepared[ranks[0].host.hostname].load
-        if seen.other_cores <= max(BUSY_CORES, BUSY_SHARE * ranks[0].machine_cores):
-            continue
-        busy = True
-        named = ", ".join(f"{name} {used:.1f}" for name, used in seen.by if used >= 0.05)
-        text = (
-            f"{nodes}: other processes use {seen.other_cores:.1f} of {counted(ranks[0].machine_cores, 'core')}"
-            + (f" ({named})" if named else " (none that this rank can see)")
-        )
-        yield warning("load", text, "end them, or take nodes for this job alone (Slurm: --exclusive)")
+        seen, every = facts.prepared[ranks[0].host.hostname].load, ranks[0].machine_cores
+        if seen.other_cores > max(BUSY_CORES, BUSY_SHARE * every):
+            busy = True
+            by = ", ".join(f"{name} {used:.1f}" for name, used in seen.by if used >= 0.05)
+            used = f"{seen.other_cores:.1f} of {counted(every, 'core')} ({by or 'none that this rank can see'})"
+            mend = "end them, or take nodes for this job alone (Slurm: --exclusive)"
+            look = Look(nodes, "load of others", used, "")
+            yield warning("load", f"{nodes}: other processes use {used}", mend, [look])
     if not busy:
         yield ok("load", "no other busy process")
 

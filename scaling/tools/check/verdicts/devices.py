@@ -13,7 +13,21 @@ from scaling.analysis.table.cell_rows import peak_tflops
 from scaling.records.host import Gpu, GpuHealth
 from scaling.records.task import DeviceRates
 from scaling.text import counted
-from scaling.tools.check.facts import NAMED, Facts, Level, Look, Verdict, error, grouped, ok, some, warning
+from scaling.tools.check.facts import (
+    NAMED,
+    Facts,
+    Level,
+    Look,
+    Verdict,
+    error,
+    grouped,
+    odd,
+    of_nodes,
+    ok,
+    some,
+    usual,
+    warning,
+)
 from scaling.tools.check.verdicts.links import digits
 
 # ---------------------------------------------------------------- gpu health
@@ -23,6 +37,9 @@ from scaling.tools.check.verdicts.links import digits
 class Seat(NamedTuple):
     node: str
     number: int
+
+    def look(self, seen: str, expected: str = "") -> Look:
+        return Look(self.node, f"GPU {self.number}", seen, expected)
 
 
 Seats = Mapping[Seat, GpuHealth]
@@ -49,18 +66,17 @@ class Like(NamedTuple):
 def health(facts: Facts) -> Iterator[Verdict]:
     every = {node: _distinct([rank.driver.gpus for rank in facts.of(node)]) for node in facts.nodes}
     gpus = {Seat(node, index): gpu for node, own in every.items() for index, gpu in enumerate(own)}
-    said = [*_lost(facts), *_faults(gpus), *_differences(gpus)]
+    lost = {node: chain.from_iterable(rank.driver.lost for rank in facts.of(node)) for node in facts.nodes}
+    mend = "dmesg there shows why (NVRM, Xid 79); reboot the node; replace a GPU that fails again"
+    of_lost = {node: some(dict.fromkeys(own)) for node, own in lost.items()}
+    said = [
+        *of_nodes("error", "gpu health", "the driver counts GPUs that do not answer:", of_lost, mend),
+        *_faults(gpus),
+        *_differences(gpus),
+    ]
     yield from said
     if gpus and not said:
-        text = grouped(_places({seat: _gpu_summary(gpu) for seat, gpu in gpus.items()}))
-        yield ok("gpu health", text)
-
-
-def _lost(facts: Facts) -> Iterator[Verdict]:
-    lost = {node: chain.from_iterable(rank.driver.lost for rank in facts.of(node)) for node in facts.nodes}
-    if found := grouped({node: some(dict.fromkeys(gpus)) for node, gpus in lost.items()}):
-        mend = "dmesg there shows why (NVRM, Xid 79); reboot the node; replace a GPU that fails again"
-        yield error("gpu health", f"the driver counts GPUs that do not answer: {found}", mend)
+        yield ok("gpu health", grouped(_places({seat: _gpu_summary(gpu) for seat, gpu in gpus.items()})))
 
 
 def _distinct(lists: Iterable[tuple[G, ...]]) -> tuple[G, ...]:
@@ -74,18 +90,22 @@ def _distinct(lists: Iterable[tuple[G, ...]]) -> tuple[G, ...]:
 
 def _faults(gpus: Seats) -> Iterator[Verdict]:
     for fault in FAULTS:
-        if having := grouped(_places({seat: fault.says(gpu) for seat, gpu in gpus.items()})):
-            yield Verdict(fault.level, "gpu health", f"{fault.text}: {having}", fault.mend)
+        says = {seat: fault.says(gpu) for seat, gpu in gpus.items()}
+        if having := grouped(_places(says)):
+            looks = tuple(seat.look(one) for seat, one in says.items() if one)
+            yield Verdict(fault.level, "gpu health", f"{fault.text}: {having}", fault.mend, looks)
 
 
 def _differences(gpus: Seats) -> Iterator[Verdict]:
     for name in dict.fromkeys(gpu.name for gpu in gpus.values()):
-        alike = {seat: gpu for seat, gpu in gpus.items() if gpu.name == name}
         for like in ALIKE:
-            values = {seat: like.says(gpu) for seat, gpu in alike.items()}
-            if len(set(values.values()) - {""}) > 1:
+            values = {seat: like.says(gpu) for seat, gpu in gpus.items() if gpu.name == name}
+            known = {seat: value for seat, value in values.items() if value}
+            if len(set(known.values())) > 1:
+                most = usual(known.values())
                 text = f"GPUs of one kind differ in {like.what}: {grouped(_places(values, within=gpus))}"
-                yield warning("gpu health", text, like.mend)
+                looks = (seat.look(value, most) for seat, value in known.items() if value != most)
+                yield warning("gpu health", text, like.mend, looks)
 
 
 def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str, str]:
@@ -101,14 +121,8 @@ def _places(values: Mapping[Seat, str], within: Seats | None = None) -> dict[str
     return found
 
 
-def _narrow(gpu: GpuHealth) -> str:
-    width, most = gpu.pcie_width, gpu.pcie_width_max
-    return f"x{width} of x{most}" if width and most and width < most else ""
-
-
-def _slow_slot(gpu: GpuHealth) -> str:
-    slot, own = gpu.pcie_generation_max, gpu.pcie_generation_own
-    return f"generation {slot} of {own}" if slot and own and slot < own else ""
+def _short(now: float | None, most: float | None, says: str) -> str:
+    return says.format(now, most) if now and most and now < most else ""
 
 
 def _held_clock(gpu: GpuHealth) -> str:
@@ -116,97 +130,49 @@ def _held_clock(gpu: GpuHealth) -> str:
     return f"{now} MHz, by default {usual}" if now and usual and now != usual else ""
 
 
-def _capped(gpu: GpuHealth) -> str:
-    now, usual = gpu.power_limit_w, gpu.default_power_limit_w
-    return f"{now:.0f} of {usual:.0f} W" if now and usual and now < usual else ""
-
-
-def _fabric(gpu: GpuHealth) -> str:
-    return gpu.fabric_fault or (gpu.fabric if gpu.fabric == "in progress" else "")
-
-
 PCIE = "nvidia-smi -q -d PCIE; reseat the card, look at risers and the BIOS's lanes of that slot"
 FAULTS = (
-    Fault(
-        "error",
-        "NVLink's fabric is not set up, and CUDA does not start (error 802)",
-        "systemctl restart nvidia-fabricmanager; its version must be the driver's",
-        _fabric,
-    ),
-    Fault(
-        "error",
-        "the compute mode forbids all processes",
-        "nvidia-smi -c DEFAULT",
-        lambda gpu: gpu.compute_mode if gpu.compute_mode == "Prohibited" else "",
-    ),
-    Fault(
-        "error",
-        "memory is broken and its repair has failed",
-        "nvidia-smi -q -d ROW_REMAPPER; have the GPU replaced",
-        lambda gpu: "repair failed" if gpu.is_repair_failed else "",
-    ),
-    Fault(
-        "error",
-        "uncorrected memory errors since the driver was loaded",
-        "nvidia-smi -q -d ECC; nvidia-smi -r resets the GPU and repairs its memory",
-        lambda gpu: str(gpu.uncorrected_errors or ""),
-    ),
-    Fault(
-        "warning",
-        "broken memory is repaired at the next reset",
-        "nvidia-smi -r, with nothing running on the GPU",
-        lambda gpu: "repair pending" if gpu.is_repair_pending else "",
-    ),
-    Fault("warning", "the PCIe link has lost lanes", PCIE, _narrow),
-    Fault(
-        "warning",
-        "the PCIe slot is slower than the GPU",
-        f"another slot, or the BIOS's limit of its speed: {PCIE}",
-        _slow_slot,
-    ),
-    Fault(
-        "warning",
-        "ACS sends its traffic to other GPUs and RDMA cards through the root complex",
-        "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or no IO virtualisation in "
-        "the BIOS, if no virtual machine needs it",
-        lambda gpu: some(gpu.acs_redirects or ()),
-    ),
-    Fault(
-        "warning",
-        "other processes use the GPU",
-        "end them (nvidia-smi shows them), or take nodes for this job alone (Slurm: --exclusive)",
-        lambda gpu: some(gpu.processes),
-    ),
-    Fault(
-        "warning",
-        "only one process at a time may use the GPU, but workers of several points do",
-        "nvidia-smi -c DEFAULT",
-        lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive") else "",
-    ),
-    Fault(
-        "warning",
-        "MIG divides the GPU, and a process can use only one part",
-        "nvidia-smi -mig 0, or a part for each rank by its UUID in CUDA_VISIBLE_DEVICES",
-        lambda gpu: "MIG on" if gpu.is_mig else "",
-    ),
+    Fault("error", "NVLink's fabric is not set up, and CUDA does not start (error 802)",
+          "systemctl restart nvidia-fabricmanager; its version must be the driver's",
+          lambda gpu: gpu.fabric_fault or (gpu.fabric if gpu.fabric == "in progress" else "")),
+    Fault("error", "the compute mode forbids all processes", "nvidia-smi -c DEFAULT",
+          lambda gpu: gpu.compute_mode if gpu.compute_mode == "Prohibited" else ""),
+    Fault("error", "memory is broken and its repair has failed",
+          "nvidia-smi -q -d ROW_REMAPPER; have the GPU replaced",
+          lambda gpu: "repair failed" if gpu.is_repair_failed else ""),
+    Fault("error", "uncorrected memory errors since the driver was loaded",
+          "nvidia-smi -q -d ECC; nvidia-smi -r resets the GPU and repairs its memory",
+          lambda gpu: str(gpu.uncorrected_errors or "")),
+    Fault("warning", "broken memory is repaired at the next reset",
+          "nvidia-smi -r, with nothing running on the GPU",
+          lambda gpu: "repair pending" if gpu.is_repair_pending else ""),
+    Fault("warning", "the PCIe link has lost lanes", PCIE,
+          lambda gpu: _short(gpu.pcie_width, gpu.pcie_width_max, "x{} of x{}")),
+    Fault("warning", "the PCIe slot is slower than the GPU",
+          f"another slot, or the BIOS's limit of its speed: {PCIE}",
+          lambda gpu: _short(gpu.pcie_generation_max, gpu.pcie_generation_own, "generation {} of {}")),
+    Fault("warning", "ACS sends its traffic to other GPUs and RDMA cards through the root complex",
+          "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or no IO virtualisation in "
+          "the BIOS, if no virtual machine needs it",
+          lambda gpu: some(gpu.acs_redirects or ())),
+    Fault("warning", "other processes use the GPU",
+          "end them (nvidia-smi shows them), or take nodes for this job alone (Slurm: --exclusive)",
+          lambda gpu: some(gpu.processes)),
+    Fault("warning", "only one process at a time may use the GPU, but workers of several points do",
+          "nvidia-smi -c DEFAULT",
+          lambda gpu: gpu.compute_mode if gpu.compute_mode.startswith("Exclusive") else ""),
+    Fault("warning", "MIG divides the GPU, and a process can use only one part",
+          "nvidia-smi -mig 0, or a part for each rank by its UUID in CUDA_VISIBLE_DEVICES",
+          lambda gpu: "MIG on" if gpu.is_mig else ""),
     Fault("warning", "clocks differ from the default", "nvidia-smi -rac", _held_clock),
-    Fault(
-        "warning",
-        "the power limit is below the default",
-        "nvidia-smi -pl WATTS, or report the limit with the numbers",
-        _capped,
-    ),
-    Fault(
-        "warning",
-        "persistence mode is off: the first process waits 1 to 3 s for the GPU, and clock settings are lost",
-        "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
-        lambda gpu: "off" if gpu.is_persistent is False else "",
-    ),
-)
-
-
-def _width(gpu: GpuHealth) -> str:
-    return f"x{gpu.pcie_width_max}" if gpu.pcie_width_max else ""
+    Fault("warning", "the power limit is below the default",
+          "nvidia-smi -pl WATTS, or report the limit with the numbers",
+          lambda gpu: _short(gpu.power_limit_w, gpu.default_power_limit_w, "{:.0f} of {:.0f} W")),
+    Fault("warning",
+          "persistence mode is off: the first process waits 1 to 3 s for the GPU, and clock settings are lost",
+          "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
+          lambda gpu: "off" if gpu.is_persistent is False else ""),
+)  # fmt: skip
 
 
 def _clock(gpu: GpuHealth) -> str:
@@ -222,7 +188,7 @@ def _ecc(gpu: GpuHealth) -> str:
 
 
 ALIKE = (
-    Like("PCIe lanes", PCIE, _width),
+    Like("PCIe lanes", PCIE, lambda gpu: f"x{gpu.pcie_width_max}" if gpu.pcie_width_max else ""),
     Like("the highest clock", "nvidia-smi -q -d CLOCK on each; the same VBIOS everywhere", _clock),
     Like("the power limit", "nvidia-smi -pl WATTS, the same everywhere", _power),
     Like("ECC, which costs memory and bandwidth on some GPUs", "nvidia-smi -e 1 everywhere, and a reboot", _ecc),
@@ -232,10 +198,10 @@ ALIKE = (
 def _gpu_summary(gpu: GpuHealth) -> str:
     slot = f"PCIe {gpu.pcie_generation_max or '?'} x{gpu.pcie_width}" if gpu.pcie_width else ""
     capability = f"compute capability {gpu.compute_capability}" if gpu.compute_capability else ""
-    ecc = f"ECC {_ecc(gpu)}" if _ecc(gpu) else ""
-    persistence = "persistence on" if gpu.is_persistent else ""
-    acs = "no ACS redirects" if gpu.acs_redirects == () else ""
-    parts = (capability, slot, acs, _clock(gpu), _power(gpu), ecc, persistence)
+    parts = (
+        capability, slot, "no ACS redirects" if gpu.acs_redirects == () else "", _clock(gpu), _power(gpu),
+        f"ECC {_ecc(gpu)}" if _ecc(gpu) else "", "persistence on" if gpu.is_persistent else "",
+    )  # fmt: skip
     return ", ".join(filter(None, parts)) or "NVML reports nothing"
 
 
@@ -247,9 +213,9 @@ Gpus = Mapping[str, tuple[Gpu, ...]]  # by node
 def gpus(facts: Facts) -> Iterator[Verdict]:
     found = {node: _distinct([rank.host.gpus for rank in facts.of(node)]) for node in facts.nodes}
     drivers = {node: facts.host(node).gpu_driver for node in facts.nodes}
-    broken = grouped({node: text for node, text in drivers.items() if text.startswith("unusable")})
-    if broken:
-        yield error("gpus", f"the driver does not work: {broken}", "nvidia-smi on that node shows the cause")
+    broken = {node: text for node, text in drivers.items() if text.startswith("unusable")}
+    mend = "nvidia-smi on that node shows the cause"
+    yield from of_nodes("error", "gpus", "the driver does not work:", broken, mend)
     if any(found.values()):
         yield _alike(found)
         yield from _shared(facts, found)
@@ -269,7 +235,8 @@ def _alike(found: Gpus) -> Verdict:
         return warning("gpus", f"GPUs of several kinds: {text}", mend)
     text = f"the nodes have different GPUs: {grouped(kinds)}"
     mend = "equal nodes, or a CUDA_VISIBLE_DEVICES that makes them equal"
-    return Verdict("warning" if all(found.values()) else "error", "gpus", text, mend)
+    level: Level = "warning" if all(found.values()) else "error"
+    return Verdict(level, "gpus", text, mend, tuple(odd(kinds, "GPUs")))
 
 
 def _kinds(every: tuple[Gpu, ...]) -> str:
@@ -279,11 +246,13 @@ def _kinds(every: tuple[Gpu, ...]) -> str:
 
 def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
     ranks = {node: len(facts.of(node)) for node in found}
-    crowded = {node: f"{ranks[node]} ranks on {len(every)}" for node, every in found.items() if every}
-    crowded = {node: text for node, text in crowded.items() if ranks[node] > len(found[node])}
-    if crowded:
-        text = f"ranks share GPUs: {grouped(crowded)}"
-        yield warning("gpus", text, "one rank per GPU: -np and the hostfile's slots")
+    crowded = {
+        node: f"{ranks[node]} ranks on {len(every)}"
+        for node, every in found.items()
+        if 0 < len(every) < ranks[node]
+    }
+    mend = "one rank per GPU: -np and the hostfile's slots"
+    yield from of_nodes("warning", "gpus", "ranks share GPUs:", crowded, mend)
     on: dict[str, list[str]] = {}
     for node, every in found.items():
         for gpu in every:
@@ -302,26 +271,22 @@ def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
         for node, every in found.items()
         if len(facts.of(node)) > 1 and all(0 < rank.driver.reachable < len(every) for rank in facts.of(node))
     }
-    if walled:
-        text = (
-            f"each rank reaches only its own GPU, so NCCL fails or copies through host memory: {grouped(walled)}"
-        )
-        mend = "Slurm: --gpus-per-node N with --gpu-bind=none, not --gpus-per-task (cgroups hide the others)"
-        yield warning("gpus", text, mend)
+    text = "each rank reaches only its own GPU, so NCCL fails or copies through host memory:"
+    mend = "Slurm: --gpus-per-node N with --gpu-bind=none, not --gpus-per-task (cgroups hide the others)"
+    yield from of_nodes("warning", "gpus", text, walled, mend)
 
 
 def _peers(found: Gpus) -> Iterator[Verdict]:
     """Unknown if no rank sees several GPUs. GeForce cards without NVLink have no peer access by design."""
     several = {node: every for node, every in found.items() if len(every) > 1 and len(every[0].p2p) == len(every)}
-    apart = {node: some(_strangers(every)) for node, every in several.items()}
-    apart = {node: text for node, text in apart.items() if text}
+    apart = {node: strangers for node, every in several.items() if (strangers := some(_strangers(every)))}
     if apart and all("GeForce" in gpu.name for node in apart for gpu in several[node]):
         text = "GeForce cards have no peer access by design: NCCL copies through host memory"
         yield ok("gpu topology", text)
     elif apart:
-        text = f"no peer access, so NCCL copies through host memory: GPUs {grouped(apart)}"
+        text = "no peer access, so NCCL copies through host memory: GPUs"
         mend = "nvidia-smi topo -m shows the wiring; turn PCIe ACS and the IOMMU off for peer access"
-        yield warning("gpu topology", text, mend)
+        yield from of_nodes("warning", "gpu topology", text, apart, mend)
     elif several:
         links = sorted({link for every in several.values() for gpu in every for link in gpu.links} - {"self"})
         text = f"every GPU reaches every other one of its node ({', '.join(links)})"
@@ -419,22 +384,23 @@ def spreads(like: Sequence[DeviceRates]) -> dict[Quantity, float]:
     """Return how far below the median a healthy device may be, a difference of logarithms, by measured quantity.
 
     The variance is that of the devices above the median, which slow ones do not widen, moderated by that of all
-    quantities (Smyth 2004), which PRIOR_SD moderates. The quantile is Student's, by Bonferroni over devices and
-    quantities.
+    quantities (Smyth 2004), which PRIOR_SD moderates. The quantile is Student's, by Bonferroni over quantities and
+    the devices that have a rate.
     """
-    squares: dict[Quantity, list[float]] = {}
-    for quantity in QUANTITIES:
-        if rates := sorted(rate for one in like if (rate := quantity.of(one))):
-            middle = len(rates) // 2
-            squares[quantity] = [log(rate / rates[middle]) ** 2 for rate in rates[middle + 1 :]]
-    every = [square for own in squares.values() for square in own]
+    known = {quantity: sorted(rate for one in like if (rate := quantity.of(one))) for quantity in QUANTITIES}
+    squares: dict[Quantity, list[float]] = {
+        quantity: [log(rate / median_high(rates)) ** 2 for rate in rates[len(rates) // 2 + 1 :]]
+        for quantity, rates in known.items()
+        if rates
+    }
+    every = list(chain.from_iterable(squares.values()))
     together = (PRIOR_DF * PRIOR_SD**2 + sum(every) / 2) / (PRIOR_DF + len(every) / 2)
     found = {}
     for quantity, own in squares.items():
-        df = TOGETHER_DF + len(own) / 2
+        count, df = len(known[quantity]), TOGETHER_DF + len(own) / 2
         variance = max((TOGETHER_DF * together + sum(own) / 2) / df, fmean(own or [0.0]))
-        of_two = 2 if len(like) == 2 else 1
-        found[quantity] = quantile(df, 1 - 2 * ERROR / (len(like) * len(squares))) * sqrt(of_two * variance)
+        of_two = 2 if count == 2 else 1
+        found[quantity] = quantile(df, 1 - 2 * ERROR / (count * len(squares))) * sqrt(of_two * variance)
     return found
 
 
@@ -454,10 +420,10 @@ def device_rates(facts: Facts) -> Iterator[Verdict]:
     rates = facts.device_rates
     if left_out := grouped({one.host: one.left_out for one in rates}):
         yield ok(TOPIC, f"not measured: {left_out}")
-    failed = grouped({f"{one.place} of rank {one.launch_rank}": one.error for one in rates})
-    if failed:
+    if failed := grouped({f"{one.place} of rank {one.launch_rank}": one.error for one in rates}):
         mend = "nvidia-smi and dmesg there, memory and load of the node; a sweep would fail too"
-        yield error(TOPIC, f"a device alone fails: {failed}", mend)
+        looks = (Look(one.host, _part(one), one.error, "") for one in rates if one.error)
+        yield error(TOPIC, f"a device alone fails: {failed}", mend, looks)
     slow = list(_slow(outliers(rates)))
     yield from slow
     if not failed and not slow and (kinds := by_kind(rates)):
@@ -489,7 +455,11 @@ def _look(outlier: Outlier) -> Look:
     device, quantity = outlier.device, outlier.quantity
     rates = (outlier.rate, outlier.usual)
     seen, expected = (f"{quantity.name} {quantity.digits(rate)} {quantity.unit}" for rate in rates)
-    return Look(device.host, device.place.removeprefix(f"{device.host} "), seen, expected)
+    return Look(device.host, _part(device), seen, expected)
+
+
+def _part(device: DeviceRates) -> str:
+    return device.place.removeprefix(f"{device.host} ")
 
 
 def _lack(outlier: Outlier) -> str:

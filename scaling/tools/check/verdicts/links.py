@@ -27,6 +27,7 @@ from scaling.tools.check.facts import (
     Verdict,
     error,
     grouped,
+    of_nodes,
     ok,
     some,
     warning,
@@ -50,7 +51,8 @@ def name_verdicts(facts: Facts) -> Iterator[Verdict]:
                 faults.setdefault((name, *fault), []).append(asker)
     for (name, level, text), askers in faults.items():
         where = "every node" if len(askers) == len(facts.nodes) > 1 else some(askers)
-        yield Verdict(level, "names", f"{name} {text}, asked on {where}", HOSTS_FILE)
+        looks = tuple(Look(asker, f"name {name}", text, "") for asker in askers)
+        yield Verdict(level, "names", f"{name} {text}, asked on {where}", HOSTS_FILE, looks)
     listening = list(_listening(facts))
     yield from listening
     if not faults and not listening:
@@ -132,11 +134,10 @@ def clock_verdicts(facts: Facts) -> Iterator[Verdict]:
     usual_s = median_low(ahead.values())
     wrong = {node: value - usual_s for node, value in ahead.items() if abs(value - usual_s) > CLOCK_S}
     if wrong:
-        text = some(
-            f"{node} is {abs(value):.2f} s {'ahead' if value > 0 else 'behind'}" for node, value in wrong.items()
-        )
+        said = {node: f"{abs(value):.2f} s {'ahead' if value > 0 else 'behind'}" for node, value in wrong.items()}
+        text = f"{some(f'{node} is {off}' for node, off in said.items())}: times in their logs are not comparable"
         mend = "chronyc makestep (or timedatectl set-ntp true) on those nodes"
-        yield warning("clocks", f"{text}: times in their logs are not comparable", mend)
+        yield warning("clocks", text, mend, (Look(node, "clock", off, "") for node, off in said.items()))
     elif len(ahead) > 1:
         spread_s = max(ahead.values()) - min(ahead.values())
         rest = f"; unknown on {some(unknown)}, which no link reaches" if unknown else ""
@@ -166,18 +167,15 @@ def membership(facts: Facts) -> Iterator[Verdict]:
         return
     if not facts.networks:
         mend = "give every node an address in one subnet, or name the networks with --interconnect or --fabric"
-        text = f"{some(facts.nodes)} share no IPv4 network"
-        yield error("network", text, mend)
+        yield error("network", f"{some(facts.nodes)} share no IPv4 network", mend)
     for network in facts.networks:
-        missing = facts.absent.get(network.word, {})
-        if missing:
-            text = f"{network.word} is not on every node: {grouped(missing)}"
+        if missing := facts.absent.get(network.word):
+            level: Level = "error" if facts.named or len(network.places) < 2 else "warning"
             mend = "there: ip address, ip link set INTERFACE up; if the name is wrong: --fabric, --interconnect"
-            yield Verdict("error" if facts.named or len(network.places) < 2 else "warning", "network", text, mend)
+            yield from of_nodes(level, "network", f"{network.word} is not on every node:", missing, mend)
         else:
             rate = f", {network.rate_bits_per_s / GBIT:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
-            text = f"{network.word}: {where(network)} on every node{rate}"
-            yield ok("network", text)
+            yield ok("network", f"{network.word}: {where(network)} on every node{rate}")
 
 
 def where(network: Network) -> str:
@@ -186,24 +184,27 @@ def where(network: Network) -> str:
 
 def mtu(facts: Facts) -> Iterator[Verdict]:
     for network in facts.networks:
-        sizes = {node: str(facts.nic(node, network).mtu) for node in network.places}
+        sizes = {node: facts.nic(node, network).mtu for node in network.places}
+        largest = max(sizes.values(), default=0)
         if len(set(sizes.values())) > 1:
-            largest = max(int(text) for text in sizes.values())
+            listed = grouped({node: str(size) for node, size in sizes.items()})
             mend = f"ip link set dev INTERFACE mtu {largest} on every node, and at least that on the switch"
-            yield warning("mtu", f"{network.word}: {grouped(sizes)}: large packets are cut or silently lost", mend)
+            text = f"{network.word}: {listed}: large packets are cut or silently lost"
+            smaller = (
+                Look(node, _card(network, node), f"mtu {size}", f"mtu {largest}")
+                for node, size in sizes.items()
+                if size < largest
+            )
+            yield warning("mtu", text, mend, smaller)
         elif len(sizes) > 1:
-            yield ok("mtu", f"{network.word}: {next(iter(sizes.values()))} on every node")
+            yield ok("mtu", f"{network.word}: {largest} on every node")
 
 
 def rdma(facts: Facts) -> Iterator[Verdict]:
+    mend = "ibstat shows the cards; containers need /dev/infiniband (docker --device; Kubernetes: rdma/hca)"
     for network in facts.networks:
-        missing = grouped({node: _without(facts, node, place.hca) for node, place in network.places.items()})
-        if missing:
-            text = f"{network.word}: {missing}"
-            mend = (
-                "ibstat shows the cards; containers need /dev/infiniband (docker --device; Kubernetes: rdma/hca)"
-            )
-            yield error("rdma", text, mend)
+        missing = {node: _without(facts, node, place.hca) for node, place in network.places.items()}
+        yield from of_nodes("error", "rdma", f"{network.word}:", missing, mend)
 
 
 def _without(facts: Facts, node: str, wanted: str) -> str:
@@ -292,38 +293,40 @@ def _median(values: Iterable[float]) -> float:
 
 def reached(facts: Facts) -> Iterator[Verdict]:
     for network in facts.networks:
-        refused = {node: one.refused.get(network.word, "") for node, one in facts.prepared.items()}
-        for node, why in ((node, why) for node, why in refused.items() if why):
-            text = f"{network.word}: {node} cannot listen at {network.places[node].address}: {why}"
-            yield error("links", text, "ip address shows what the node has")
+        for node, why in ((node, one.refused.get(network.word)) for node, one in facts.prepared.items()):
+            if why:
+                address = network.places[node].address
+                text = f"{network.word}: {node} cannot listen at {address}: {why}"
+                look = Look(node, _card(network, node), why, f"it listens at {address}")
+                yield error("links", text, "ip address shows what the node has", [look])
         yield from _broken(network.word, [link for link in facts.links if link.network == network.word])
     if facts.left_out:
         pairs = some(f"{a}-{b} ({network})" for network, a, b in facts.left_out)
-        text = f"no time to measure {len(facts.left_out)} pairs: {pairs}"
         mend = "check fewer nodes at once, or one network: --interconnect NAME"
-        yield warning("links", text, mend)
+        yield warning("links", f"no time to measure {len(facts.left_out)} pairs: {pairs}", mend)
 
 
 def _broken(network: str, links: Sequence[Link]) -> Iterator[Verdict]:
     mend = "open TCP between the nodes in the firewall; ip route get ADDRESS; state of the card and switch port"
     failed = left = [link for link in links if link.error]
     if failed and len(failed) == len(links) > 1:
-        text = f"{network}: no pair of nodes reaches each other: {some(map(_failure, failed))}"
-        yield error("links", text, mend)
+        yield error(
+            "links", f"{network}: no pair of nodes reaches each other: {some(map(_failure, failed))}", mend
+        )
         return
     while left:
         counts = Counter(node for link in left for node in (link.client, link.server))
         node = max(counts, key=counts.__getitem__)
         mine = [link for link in failed if node in (link.client, link.server)]
         if len(mine) < 2:
-            text = f"{network}: {some(map(_failure, left))}"
-            yield error("links", text, mend)
+            looks = (Look(one.client, f"{network} to {one.server}", one.error, "") for one in left)
+            yield error("links", f"{network}: {some(map(_failure, left))}", mend, looks)
             return
         every = sum(node in (link.client, link.server) for link in links)
         lost = "cut off" if every == len(mine) else f"cut off from {len(mine)} of {every} nodes"
         why = grouped({link.server if link.client == node else link.client: link.error for link in mine})
-        text = f"{network}: {node} is {lost} ({why})"
-        yield error("links", text, mend, [Look(node, network, why, f"{every} nodes reach it")])
+        look = Look(node, network, why, f"{every} nodes reach it")
+        yield error("links", f"{network}: {node} is {lost} ({why})", mend, [look])
         left = [link for link in left if node not in (link.client, link.server)]
 
 
