@@ -138,6 +138,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 # ---------------------------------------------------------------- refusals
 
+
 def refusal(error: Any, command: Any, argv: Sequence[str]) -> str:
     """Return our words for an error of Click or Typer about the `argv` of a command: where, what, the fix."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
