@@ -20,19 +20,9 @@ GITHUB = REPOSITORY / ".github"
 # Not in the package: pictures of its pages.
 PICTURES = {".png", ".svg"}
 QUICK = (
-    "--ranks",
-    "1",
-    "--strategy",
-    "fake:a",
-    "--rounds",
-    "1",
-    "--windows",
-    "3",
-    "--window-s",
-    "0.01",
-    "--soak-s",
-    "0",
-)
+    "--ranks", "1", "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.01",
+    "--soak-s", "0",
+)  # fmt: skip
 
 
 def call(*command: str | Path, cwd: Path, **environ: str) -> str:
@@ -97,6 +87,26 @@ def test_twine_finds_no_fault_in_the_wheel(wheel: Path) -> None:
     pytest.importorskip("twine", reason="no twine: pip install -e '.[test]'")
     said = call("-m", "twine", "check", "--strict", *sorted(wheel.parent.iterdir()), cwd=wheel.parent)
     assert said.count("PASSED") == 2
+
+
+def test_an_editable_install_is_found_beside_its_clone(tmp_path: Path) -> None:
+    """The clone, a folder `scaling` without an __init__.py, is a namespace package there."""
+    pytest.importorskip("setuptools")
+    clone, site = tmp_path / "scaling", tmp_path / "site"
+    (clone / "scaling").mkdir(parents=True)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "scaling/__init__.py"):
+        shutil.copy(REPOSITORY / name, clone / name)
+    build = "from setuptools import build_meta; build_meta.build_editable('..')"
+    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    code = f"import site; site.addsitedir({str(site)!r}); import scaling; print(scaling.__file__)"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert found.stdout == f"{clone}/scaling/__init__.py\n", found.stderr
 
 
 # ---------------------------------------------------------------- GitHub's files

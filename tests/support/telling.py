@@ -52,15 +52,10 @@ def told(task: Task) -> Told:
 
 def connect(task: Task) -> Trainer:
     one = Told(
-        pid=os.getpid(),
-        parent=os.getppid(),
-        session=os.getsid(0),
-        group=os.getpgrp(),
-        affinity=sorted(os.sched_getaffinity(0)),
-        environ=dict(os.environ),
-        fds=_fds(),
+        pid=os.getpid(), parent=os.getppid(), session=os.getsid(0), group=os.getpgrp(),
+        affinity=sorted(os.sched_getaffinity(0)), environ=dict(os.environ), fds=_fds(),
         modules=sorted(sys.modules),
-    )
+    )  # fmt: skip
     Path(f"{task.log}.told").write_bytes(msgspec.json.encode(one))
     mode = task.point.strategy.partition(":")[2]
     if mode == "daemon":

@@ -165,11 +165,8 @@ def test_cuda_is_had_where_there_is_no_driver(machine: Machine, wheels: str, ind
 def test_all_with_cuda_where_there_is_no_driver(machine: Machine) -> None:
     machine.run("launch/install", "--cuda", "13")
     assert [extras for _, extras in machine.installs()] == [
-        "torch,horovod",
-        "tensorflow-cuda,horovod",
-        "mxnet-cuda,horovod",
-        "jax-cuda",
-    ]
+        "torch,horovod", "tensorflow-cuda,horovod", "mxnet-cuda,horovod", "jax-cuda",
+    ]  # fmt: skip
 
 
 def test_without_a_driver_and_unasked_nothing_is_said_and_no_index_named(machine: Machine) -> None:

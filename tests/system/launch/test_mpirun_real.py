@@ -127,17 +127,9 @@ def test_a_sweep(mpi: Mpi, tmp_path: Path) -> None:
 def test_local_ends_with_the_page_and_the_line_for_programs(tmp_path: Path) -> None:
     """What launch/local becomes once its environment is made."""
     fake = (
-        "--strategy",
-        "fake:a",
-        "--rounds",
-        "1",
-        "--windows",
-        "3",
-        "--window-s",
-        "0.01",
-        "--kinds",
+        "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds",
         "solo,exchange",
-    )
+    )  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "scaling.run", "--ranks", "2", *fake],
         env={**os.environ, "SCALING_PAGE": "1"}, cwd=tmp_path, capture_output=True, text=True, timeout=120,

@@ -26,14 +26,9 @@ def run(*command: str | Path, cwd: Path, **environ: str) -> str:
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_", "SCALING_PAGE"))
     }
     done = subprocess.run(
-        [*map(str, command)],
-        cwd=cwd,
-        env={**own, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
+        [*map(str, command)], cwd=cwd, env={**own, **environ}, capture_output=True, text=True, check=False,
         timeout=200,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -46,17 +41,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         source = REPOSITORY / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, clone / name)
     run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        "dist",
-        ".",
+        sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist", ".",
         cwd=clone,
-    )
+    )  # fmt: skip
     (found,) = (clone / "dist").glob("scaling_bench-*.whl")
     return found
 
