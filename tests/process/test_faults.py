@@ -20,10 +20,9 @@ from scaling.records.network import NcclChoice
 from scaling.records.run import PointRecord
 from scaling.report.formats import terminal
 from scaling.sweep.state import PointState
-from tests.support import faulty
+from tests.support import faulty, telling
 from tests.support.children import nothing_left
 from tests.support.inline import Launch, Run
-from tests.support.talking_nccl import NAME
 
 # Each fault planted in a real worker process: the point fails with its cause, the sweep goes on, nothing is left
 # running. The ranks live in this process, the workers do not.
@@ -75,7 +74,7 @@ def failed(found: Run, size: int = 2) -> tuple[PointRecord, Failed]:
     ],
 )
 def test_a_rank_that_fails_is_the_cause_and_the_other_is_cancelled(
-    tmp_path: Path, fault: str, cause: str, message: str, told: str, limits: dict[str, float]
+    tmp_path: Path, fault: str, cause: str, message: str, told: str, limits: dict[str, Any]
 ) -> None:
     record, outcome = failed(run(tmp_path, fail=fault, fail_rank=1, **limits))
     assert (outcome.cause, outcome.rank, outcome.host) == (cause, 1, "node1")
@@ -291,7 +290,7 @@ def test_a_wrong_answer_after_the_last_window_costs_a_note(tmp_path: Path) -> No
 
 
 def nccl_log_run(tmp_path: Path) -> Run:
-    return Launch(2, real=True).sweep(tmp_path, strategy=[NAME], world_sizes=[2], **QUICK)
+    return Launch(2, real=True).sweep(tmp_path, strategy=[f"{telling.MODULE}:nccl"], world_sizes=[2], **QUICK)
 
 
 def test_each_rank_s_record_says_what_nccl_chose_there(tmp_path: Path) -> None:

@@ -98,12 +98,6 @@ def test_a_number_of_ranks_is_taken_and_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_rank_starts_no_other(tmp_path: Path) -> None:
-    told = ran(*QUICK, "--ranks", "1", cwd=tmp_path, program=RUN)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert store.load(run_of(tmp_path))[0].launch_size == 1
-
-
 def test_more_ranks_than_devices_are_marked(tmp_path: Path) -> None:
     told = ran(*QUICK, "--ranks", str(2 * DEVICES), "--device", "cpu", "--dry-run", cwd=tmp_path, program=RUN)
     assert told.returncode == 0 and "OVERSUBSCRIBED" in told.stdout

@@ -19,10 +19,6 @@ REPOSITORY = Path(scaling.__file__).parents[1]
 GITHUB = REPOSITORY / ".github"
 # Not in the package: pictures of its pages.
 PICTURES = {".png", ".svg"}
-QUICK = (
-    "--ranks", "1", "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.01",
-    "--soak-s", "0",
-)  # fmt: skip
 
 
 def call(*command: str | Path, cwd: Path, **environ: str) -> str:
@@ -66,21 +62,6 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     expected = {name for name in tracked("scaling") if Path(name).suffix not in PICTURES}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith("/LICENSE") for name in names)
-
-
-def test_the_first_run_of_the_wheel_outside_of_a_clone(wheel: Path, tmp_path: Path) -> None:
-    site, home = tmp_path / "site", tmp_path / "home"
-    home.mkdir()
-    zipfile.ZipFile(wheel).extractall(site)
-    where = {"PYTHONPATH": str(site), "HOME": str(home)}
-    imported = call("-c", "import scaling; print(scaling.__file__)", cwd=home, **where)
-    assert imported == f"{site}/scaling/__init__.py\n"
-    said = call("-m", "scaling.run", *QUICK, cwd=home, **where)
-    assert said.splitlines()[-1].startswith("scaling: fake:a N=1 ")
-    (run,) = (home / "results").iterdir()
-    assert "</html>" in (run / "page.html").read_text()
-    for words in (["report", str(run), "--format", "json"], ["history", "results"], ["report", "--schema"]):
-        assert call("-m", "scaling", *words, cwd=home, **where)
 
 
 def test_twine_finds_no_fault_in_the_wheel(wheel: Path) -> None:

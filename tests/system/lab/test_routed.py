@@ -17,6 +17,7 @@ from scaling.tools.lab import wires
 from scaling.tools.lab.state import SWITCH, Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
+from tests.support.matrix import cases
 
 pytestmark = needs_lab
 GATEWAY = "169.254.1.1"
@@ -56,7 +57,11 @@ SCRIPTED = ("fake:a", "--option", "traffic_bytes=1000000", "--option", "step_s=0
 
 
 @pytest.mark.parametrize(
-    ("word", "strategy"), [("auto", ("torch:gloo",)), ("eth0", SCRIPTED), ("10.10.0.0/16", SCRIPTED)]
+    ("word", "strategy"),
+    cases(
+        [AUTO := ("auto", ("torch:gloo",)), ("eth0", SCRIPTED), SUBNET := ("10.10.0.0/16", SCRIPTED)],
+        [AUTO, SUBNET],
+    ),
 )
 def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str, strategy: Sequence[str]) -> None:
     done = swept(lab, tmp_path, "--strategy", *strategy, "--interconnect", word, "--verbose")

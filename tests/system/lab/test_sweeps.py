@@ -146,16 +146,6 @@ def test_an_unknown_network_is_refused_with_those_that_there_are(lab: Lab, tmp_p
 # ---------------------------------------------------------------- faults
 
 
-def test_a_network_on_which_packets_are_dropped_is_named_before_anything_is_measured(
-    lab: Lab, tmp_path: Path
-) -> None:
-    with labs.unreachable(lab, "node1", "ib0", "10.10.0.2"):
-        code, found = swept(lab, tmp_path / "results", "--strategy", "fake:a", "--interconnect", "ib0", *QUICK)
-    assert (code, found) == (2, [])
-    said = "--interconnect ib0: not all hosts can connect there: node1 to node2 at 10.10.0.2: timed out"
-    assert said in (tmp_path / "said").read_text()
-
-
 def test_a_slow_link_is_named_by_the_row_that_waits_for_it(tmp_path: Path) -> None:
     """In a ring all ranks are equally slow: the connections tell."""
     flags = ("--strategy", "torch:gloo", "--world-sizes", "4", "--interconnect", "ib0", *QUICK)

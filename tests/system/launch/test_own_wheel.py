@@ -88,4 +88,10 @@ def test_its_first_run_ends_in_the_answer_and_a_page(python: Path, tmp_path: Pat
     assert (result / PAGE_FILE).is_file()
     command = python.with_name("scaling")
     assert "fake:a" in run(command, "report", result, cwd=tmp_path)
-    assert run(command, "--version", cwd=tmp_path)
+    for words in (
+        ["--version"],
+        ["report", result, "--format", "json"],
+        ["history", "results"],
+        ["report", "--schema"],
+    ):
+        assert run(command, *words, cwd=tmp_path)

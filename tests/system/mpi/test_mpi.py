@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import pytest
 
 from scaling.records import store
 from scaling.records.events import Finished
@@ -83,15 +82,6 @@ def test_a_usage_error_is_one_line_of_rank_0(tmp_path: Path, mpi: Mpi) -> None:
     assert "8 is more than the 2 ranks of this launch" in ours[0]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "results").exists()
-
-
-@on_mpi("mpich")
-def test_a_failed_point_is_exit_1_and_the_table_says_why(tmp_path: Path, mpi: Mpi) -> None:
-    fails = ("--option", "fail=segfault", "--option", "fail_world=2", "--option", "fail_rank=1")
-    done = mpirun(mpi, 2, *FAKE, *fails, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "crash(SIGSEGV)" in done.stdout
-    assert "Traceback" not in done.stderr
 
 
 @on_mpi("openmpi4")
@@ -178,20 +168,6 @@ def test_a_signal_keeps_the_points_and_prints_the_table(tmp_path: Path, mpi: Mpi
 @on_mpi_each("number", {signal.SIGINT: "mpich", signal.SIGTERM: ""})
 def test_a_table_that_takes_long_is_printed_all_the_same(tmp_path: Path, mpi: Mpi, number: int) -> None:
     _, said = interrupted(mpi, tmp_path, number, "-c", LONG_TABLE)
-    assert "interrupted after " in said and "\nscaling: fake:a N=" in said
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_one_rank_alone_exits_as_shells_count(tmp_path: Path, number: int, code: int) -> None:
-    process = subprocess.Popen([sys.executable, *SLOW], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    try:
-        eventually(lambda: points(tmp_path) > 2)
-        process.send_signal(number)
-        said, _ = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == code
     assert "interrupted after " in said and "\nscaling: fake:a N=" in said
 
 
