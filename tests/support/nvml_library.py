@@ -91,10 +91,14 @@ def _report() -> dict[str, Any]:
         telemetry.append(probe.stop())
     found: dict[str, Any] = msgspec.to_builtins(
         {
-            "gpus": host.gpus, "driver": host.gpu_driver, "reachable": host.reachable_gpus,
-            "health": gpus.gather_health().gpus, "telemetry": telemetry, "missing": lacking.on_cuda,
+            "gpus": host.gpus,
+            "driver": host.gpu_driver,
+            "reachable": host.reachable_gpus,
+            "health": gpus.gather_health().gpus,
+            "telemetry": telemetry,
+            "missing": lacking.on_cuda,
         }
-    )  # fmt: skip
+    )
     return found
 
 
