@@ -19,4 +19,5 @@ python -m tests.bench.gates         how often scaling compare is red on nothing 
 python -m tests.bench.mutations     sixty small faults planted one by one: how many do the tests notice?
 python -m tests.bench.figures       size of the package: files, lines, floors, functions, pages
 python -m tests.bench.importers     seconds and memory of 100 MB of each log, a thousand damages of each sample
+python -m tests.bench.wheels        libraries and GPU code of wheels with CUDA on disk, and what they lack
 """

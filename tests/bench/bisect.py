@@ -9,7 +9,7 @@ import random
 import sys
 from statistics import median
 
-from tests.support.simulated_nodes import right, searched
+from tests.bench.simulated_nodes import right, searched
 
 RUNS = 100
 # Nodes, slow ones, by which part, at which noise.

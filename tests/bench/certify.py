@@ -25,8 +25,8 @@ from scaling.records.run import Criterion
 from scaling.records.task import DeviceRates
 from scaling.tools.check.verdicts.devices import QUANTITIES, Outlier, below_median, outliers, spreads
 from scaling.tools.check.verdicts.links import slow_links, slow_senders
-from tests.support.simulated_nodes import right, searched
-from tests.support.verdicts import Noise, decided, line, referred
+from tests.bench.simulated_nodes import right, searched
+from tests.bench.verdicts import Noise, decided, line, referred
 
 RUNS, NAMED_RUNS = 2000, 200
 LINE, LAUNCH_SD = 0.95, 0.005

@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from scaling.analysis.statistics.contrasts import Layout, Table
-from tests.support.simulated_contests import NOISES, SD, drawn, told_apart, told_best, told_pair, told_slower
+from tests.bench.simulated_contests import NOISES, SD, drawn, told_apart, told_best, told_pair, told_slower
 
 SEED = 9
 TABLES = 1_000

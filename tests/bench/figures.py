@@ -85,7 +85,8 @@ def report(root: Path) -> Iterator[str]:
     yield f"lines of a function: median {middle}, 90th percentile {long}"
     yield f"files from flag to loop that name batch_size: {len(naming(files, 'batch_size'))}"
     yield f"circles of imports: {len(law.circle(files)) and 1}"
-    yield f"tests/: {lines(tests):,} lines in {len(tests)} files"
+    own = {file: text for file, text in tests.items() if not file.startswith("bench/")}
+    yield f"tests/: {lines(own):,} lines in {len(own)} files, beside bench/: {lines(tests) - lines(own):,} lines"
     for page in PAGES:
         if (path := root / page).exists():
             yield f"{page}: {path.stat().st_size / 1000:.1f} kB"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tests.support.simulated_gates import Gate, pool
+from tests.bench.simulated_gates import Gate, pool
 
 # By cells: comparisons of each line, and analysed launches that they draw from.
 SIZES = {6: (1000, 200), 40: (300, 60)}

@@ -15,7 +15,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from tests.support.simulated_intervals import (
+from tests.bench.simulated_intervals import (
     ALONE,
     NOISES,
     ROUNDS,

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from scaling.tools.predict.model import FREEDOM, Fit, Floats, equations, fit
 from scaling.tools.predict.setting import FILE, At, Known, Prior, Priors, Walk
+from tests.bench.prediction_errors import UP, quantiles
 from tests.bench.published import Series
-from tests.support.prediction_errors import UP, quantiles
 
 # ---------------------------------------------------------------- beliefs
 # Weak beliefs from sources other than published series: value, factor of one standard deviation, unit, source.

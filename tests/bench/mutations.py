@@ -30,8 +30,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
-from tests.support import mutants
-from tests.support.mutants import Mutant, Name
+from tests.bench import mutants
+from tests.bench.mutants import Mutant, Name
 
 HERE = Path(__file__).resolve().parents[2]
 GROUPS = ("agent", "sweep", "analysis", "receipts", "report")

@@ -30,10 +30,10 @@ from scaling.tools.predict.forecast import Outlook, forecasts, measure_next
 from scaling.tools.predict.model import fit, predict
 from scaling.tools.predict.setting import Known, Priors, read
 from tests.bench import learning, published
+from tests.bench.prediction_errors import Miss, misses, of_each, quantiles, table
+from tests.bench.prediction_splits import single_nodes, split_table
 from tests.bench.published import Series
 from tests.support.predicted_runs import HEADER, run
-from tests.support.prediction_errors import Miss, misses, of_each, quantiles, table
-from tests.support.prediction_splits import single_nodes, split_table
 
 HERE = Path(__file__).resolve().parents[1]
 NODES = HERE / "published-nodes.json"

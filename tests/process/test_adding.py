@@ -1,33 +1,61 @@
-"""A strategy is two files and a line in its folder."""
+"""A strategy is two files and a line in its folder; a framework is a folder."""
 
 from __future__ import annotations
 
-import os
+import json
+import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "scaling"
-QUICK = ("--rounds", "1", "--windows", "3", "--window-s", "0.02", "--soak-s", "0", "--world-sizes", "1")
+import scaling
+from tests.support.started import ALONE, SCALING, ran
 
-AGENT_SIDE = """
+QUICK = (
+    "--kinds", "solo,exchange", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--soak-s", "0",
+    "--world-sizes", "1", "--option", "planted:ring.step_s=0.002", "--no-page",
+)  # fmt: skip
+FRAMEWORK = """
+from scaling.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="planted",
+    strategies={"ring": "ring", "plain": "ring"},
+    aliases={"circle": "ring"},
+    distributions={"msgspec": ("msgspec",)},
+    startup_s=47.0,
+    resident_bytes=50_000_000,
+    returns_early=("cpu",),
+    variables="PLANTED_",
+    own_variables="PLANTS_OWN$",
+    explained={"leaves": "a word that only this framework has."},
+)
+"""
+RING = """
+from scaling.frameworks.fake.strategy import Fake
+
+class Ring(Fake):
+    names = ("planted:ring", "planted:plain")
+    baseline = "planted:plain"
+
+STRATEGY = Ring()
+"""
+TREE = """
 from scaling.frameworks.base import Strategy
 
-class {name}(Strategy):
-    names = ("{strategy}",)
-    baseline = "toy:plain"
-    trainer = "scaling.frameworks.{trainer}"
+class Tree(Strategy):
+    names = ("planted:tree",)
+    baseline = "planted:plain"
+    trainer = "scaling.frameworks.planted.tree_trainer"
 
-STRATEGY = {name}()
+STRATEGY = Tree()
 """
-WORKER_SIDE = """
+TREE_TRAINER = """
 import time
 
 class Trainer:
-    parameters, gradient_bytes, device_name, versions, notes, samples = 10, 40, "toy", {}, (), 0
+    parameters, gradient_bytes, device_name, versions, notes, samples = 10, 40, "tree", {}, (), 0
 
     def __init__(self, task):
         self.task = task
@@ -45,46 +73,54 @@ class Trainer:
 def connect(task):
     return Trainer(task)
 """
-FRAMEWORK = """
-from scaling.frameworks.base import Framework
-FRAMEWORK = Framework(name="toy", strategies={"plain": "plain"})
-"""
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A copy of the package with a framework of its own."""
-    copy = tmp_path / "code" / "scaling"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    folder = copy / "frameworks/toy"
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with a framework of its own, and a strategy beside that framework's."""
+    root = tmp_path_factory.mktemp("planted")
+    shutil.copytree(Path(scaling.__file__).parent, root / "scaling", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = root / "scaling/frameworks/planted"
     folder.mkdir()
-    (folder / "__init__.py").write_text(FRAMEWORK)
-    (folder / "plain.py").write_text(AGENT_SIDE.format(name="Plain", strategy="toy:plain", trainer="toy.loop"))
-    (folder / "loop.py").write_text(WORKER_SIDE)
-    return copy
+    added = FRAMEWORK.replace('"plain": "ring"', '"plain": "ring", "tree": "tree"')
+    for name, text in (("__init__", added), ("ring", RING), ("tree", TREE), ("tree_trainer", TREE_TRAINER)):
+        (folder / f"{name}.py").write_text(text)
+    return root
 
 
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
-
-
-def scaling(package: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": str(package.parent)}
-    command = [sys.executable, "-m", "scaling.run", "--ranks", "1", *argv]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environ, cwd=package.parent, timeout=120, check=False
-    )
-
-
-def test_a_strategy_is_two_files_and_a_line(package: Path) -> None:
-    folder = package / "frameworks/toy"
-    written = AGENT_SIDE.format(name="Tree", strategy="toy:tree", trainer="toy.tree_trainer")
-    (folder / "tree.py").write_text(written)
-    (folder / "tree_trainer.py").write_text("from scaling.frameworks.toy.loop import connect\n")
-    edit(folder / "__init__.py", '"plain": "plain"', '"plain": "plain", "tree": "tree"')
-    done = scaling(package, "--strategy", "toy:tree", *QUICK)
+def run(root: Path, *argv: str, program: tuple[str, ...] = ALONE) -> str:
+    done = ran(*argv, cwd=root, program=program, PYTHONPATH=str(root))
     assert done.returncode == 0, done.stderr
-    assert "toy:tree" in done.stdout
-    assert "toy:tree" in scaling(package, "--list").stdout
+    return done.stdout
+
+
+def test_both_are_listed_with_their_options(planted: Path) -> None:
+    lines = run(planted, "--list").splitlines()
+    for name in ("ring", "tree"):
+        assert [line for line in lines if re.match(rf"  planted:{name} +ready", line)], lines
+    (line,) = (one for one in lines if one.startswith("  planted:ring ") and one.endswith("ready"))
+    names = next(one for one in lines if one.startswith("  planted:ring") and one != line)
+    assert lines[lines.index(names) + 1].split()[0] == "step_s=0.01"
+
+
+def test_its_startup_is_in_the_estimate(planted: Path) -> None:
+    """Of one worker; another framework's takes 3 s."""
+    flags = ("--world-sizes", "1", "--rounds", "1", "--kinds", "exchange", "--fresh-workers", "--dry-run")
+    told = [run(planted, "--strategy", name, *flags) for name in ("planted:ring", "fake:ring")]
+    own_s, other_s = (float(found[1]) for one in told if (found := re.search(r", about ([\d.]+) s;", one)))
+    assert own_s - other_s == pytest.approx(44, abs=1)
+
+
+def test_both_are_measured_and_its_words_are_in_the_report(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PLANTED_DEPTH", "PLANTS_OWN"):
+        monkeypatch.setenv(name, "2")
+    assert "planted:tree" in run(planted, "--strategy", "planted:circle,planted:tree", *QUICK)
+    (record,) = (planted / "results").glob("*/run.jsonl")
+    header = json.loads(record.read_text().partition("\n")[0])
+    (host,) = header["hosts"]
+    assert host["variables"]["PLANTED_DEPTH"] == "2"
+    assert "PLANTS_OWN=2 (dropped: scaling sets it for each process)" in host["changed_variables"]
+    assert "msgspec" in host["versions"]
+    told = " ".join(run(planted, "report", str(record), "--verbose", program=SCALING).split())
+    assert "planted:ring" in told
+    assert "leaves a word that only this framework has." in told

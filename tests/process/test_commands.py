@@ -1,4 +1,4 @@
-"""The command `scaling`: help, completion, refusals, what it does not load, a closed terminal."""
+"""The command `scaling`: help, completion, refusals, what it does not load, a closed terminal, hostile folders."""
 
 from __future__ import annotations
 
@@ -14,28 +14,50 @@ from types import ModuleType
 import pytest
 
 from scaling import __main__ as scaling
+from scaling.records import store
 from scaling.tools.bisect import flags as bisecting
 from scaling.tools.check import flags as checking
-from tests.support.closed_terminal import outlived
-
-# The command `scaling`: it runs the command that is named, lists all, and completes them in shells.
+from tests.support.started import SCALING, WITHIN_S, outlived, ran, run_of
 
 ROOT = Path(__file__).parents[2]
 
+# A folder that holds files and folders with the names of modules.
 
-def started(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scaling", *words]
-    return subprocess.run(
-        command, env={**os.environ, **environ}, capture_output=True, text=True, check=True, timeout=60
-    )
+MINE = """
+from scaling.frameworks.fake.strategy import Fake
+
+class Mine(Fake):
+    names = ("mine.rings:ring",)
+    trainer = "scaling.frameworks.fake.trainer"
+"""
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files that end whatever imports them, and a strategy from outside."""
+    folder = tmp_path_factory.mktemp("crowded")
+    for name in ("random", "json", "rich", "typer", "msgspec", "subprocess", "mpi4py"):
+        (folder / f"{name}.py").write_text(f"raise RuntimeError('{name} of the working directory')\n")
+    for name, text in (("numpy/__init__", "raise RuntimeError\n"), ("mine/__init__", ""), ("mine/rings", MINE)):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.py").write_text(text)
+    return folder
 
 
 @pytest.mark.parametrize("name", scaling.COMMANDS)
-def test_each_command_shows_its_own_help(name: str) -> None:
-    done = started(*name.split(), "--help")
+def test_each_command_shows_its_own_help_and_takes_no_file_for_a_module(crowded: Path, name: str) -> None:
+    done = ran(*name.split(), "--help", cwd=crowded, program=SCALING)
     module = "scaling.run" if name == "run" else f"scaling {name}"
     assert done.stdout.startswith(f"Usage: python -m {module} ")
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_sweep_takes_strategies_alone_from_the_working_directory(crowded: Path) -> None:
+    quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange", "--no-page")
+    done = ran("--strategy", "mine.rings:ring,fake:a", *quick, cwd=crowded)
+    assert done.returncode == 0, done.stderr
+    found = {record.point.strategy for record in store.load(run_of(crowded))[1]}
+    assert found == {"mine.rings:ring", "fake:a"}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], []])
@@ -77,7 +99,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_shell_completes_commands_and_their_flags(line: str, found: list[str]) -> None:
     asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), scaling.COMPLETING: "complete_bash"}
-    assert started(**asked).stdout.split() == found
+    assert ran(cwd=ROOT, program=SCALING, **asked).stdout.split() == found
 
 
 def test_the_script_of_a_shell_asks_for_it() -> None:
@@ -114,14 +136,10 @@ def test_the_console_script_is_the_command(
     ],
 )
 def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "scaling", "bisect", "--ranks", "1", *argv],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = ran("bisect", "--ranks", "1", *argv, cwd=tmp_path, program=SCALING)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("scaling bisect: error: ")
-    assert words in line
+    assert line.startswith("scaling bisect: error: ") and words in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,8 +178,8 @@ def beside_closed(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     (folder / "closed").mkdir(mode=0)
     words = [one.format(folder=folder) for one in argv]
     return subprocess.run(
-        [*BOUNDED, sys.executable, "-m", "scaling", *words],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        [*BOUNDED, sys.executable, *SCALING, *words],
+        cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S, check=False,
     )  # fmt: skip
 
 
@@ -174,6 +192,10 @@ environment.host_with(())
 """
 
 
+HELP = "from scaling.run.__main__ import main; assert main(['--help']) == 0"
+SWEEPS = ("agent", "analysis", "frameworks", "hosts", "report", "sweep")
+
+
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
@@ -182,13 +204,14 @@ environment.host_with(())
         ("from scaling.workloads import feeds", {"numpy"}),
         (GATHER, {*FRAMEWORKS, "mpi4py", "numpy"}),
         ("import scaling.tools.check.__main__", {*FRAMEWORKS, "rich", "typer", "scipy"}),
+        (HELP, {*FRAMEWORKS, "numpy", "scipy", "psutil", "pynvml", "pyroute2", "sklearn",
+                *(f"scaling.{name}" for name in SWEEPS)}),
     ],
-    ids=["view", "digits", "list-of-data", "hosts", "check"],
-)
+    ids=["view", "digits", "list-of-data", "hosts", "check", "help"],
+)  # fmt: skip
 def test_what_is_not_loaded(code: str, absent: set[str]) -> None:
-    tell = f"{code}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+    tell = f"{code}\nimport sys\nprint(*sys.modules, file=sys.stderr)"
+    loaded = set(ran(cwd=ROOT, program=("-c", tell)).stderr.split())
     assert "scaling" in loaded
     assert not absent & loaded
 

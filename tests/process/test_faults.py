@@ -20,10 +20,9 @@ from scaling.records.network import NcclChoice
 from scaling.records.run import PointRecord
 from scaling.report.formats import terminal
 from scaling.sweep.state import PointState
-from tests.support import faulty
+from tests.support import faulty, telling
 from tests.support.children import nothing_left
 from tests.support.inline import Launch, Run
-from tests.support.talking_nccl import NAME
 
 # Each fault planted in a real worker process: the point fails with its cause, the sweep goes on, nothing is left
 # running. The ranks live in this process, the workers do not.
@@ -60,57 +59,39 @@ def failed(found: Run, size: int = 2) -> tuple[PointRecord, Failed]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "cause", "message"),
+    ("fault", "cause", "message", "told", "limits"),
     [
-        ("raise", "error", "RuntimeError: scripted failure of rank 1"),
-        ("exit-0", "no-result", "exited 0 without a result"),
-        ("segfault", "crash(SIGSEGV)", "ended by SIGSEGV"),
-        ("bus", "crash(SIGBUS)", "ended by SIGBUS, for example because /dev/shm is full"),
-        ("kill", "crash(SIGKILL)", "ended by SIGKILL"),
-        ("oom", "oom", "MemoryError"),
-        ("nan", "nan-loss", "NanLoss: the loss is nan after warm-up window"),
+        ("raise", "error", "RuntimeError: scripted failure of rank 1", "scripted failure of rank 1", {}),
+        ("exit-0", "no-result", "exited 0 without a result", "", {}),
+        ("segfault", "crash(SIGSEGV)", "ended by SIGSEGV", "", {}),
+        ("bus", "crash(SIGBUS)", "ended by SIGBUS, for example because /dev/shm is full", "", {}),
+        ("kill", "crash(SIGKILL)", "ended by SIGKILL", "", {}),
+        ("oom", "oom", "MemoryError", "", {}),
+        ("nan", "nan-loss", "NanLoss: the loss is nan after warm-up window", "", {}),
+        # The others start an interpreter meanwhile, on cores that are shared. Stacks are told.
+        ("hang-before-ready", "startup", "", "Current thread", {"startup_timeout_s": 8.0}),
+        ("hang", "hang", "", "_hang", {"stall_timeout_s": 1.0}),
     ],
 )
-def test_a_rank_that_dies_is_the_cause_and_the_other_is_cancelled(
-    tmp_path: Path, fault: str, cause: str, message: str
+def test_a_rank_that_fails_is_the_cause_and_the_other_is_cancelled(
+    tmp_path: Path, fault: str, cause: str, message: str, told: str, limits: dict[str, Any]
 ) -> None:
-    record, outcome = failed(run(tmp_path, fail=fault, fail_rank=1))
-    assert outcome.cause == cause
-    assert message in outcome.message
-    assert outcome.rank == 1
-    assert outcome.host == "node1"
+    record, outcome = failed(run(tmp_path, fail=fault, fail_rank=1, **limits))
+    assert (outcome.cause, outcome.rank, outcome.host) == (cause, 1, "node1")
+    assert message in outcome.message and told in outcome.log_tail
     assert Path(outcome.log).exists()
     innocent = record.ranks[0].outcome
-    assert isinstance(innocent, Failed)
-    assert innocent.cause == "cancelled"
+    assert isinstance(innocent, Failed) and innocent.cause == "cancelled"
 
 
-def test_what_it_printed_last_is_in_the_record(tmp_path: Path) -> None:
-    _, outcome = failed(run(tmp_path, fail="raise", fail_rank=1))
-    assert "scripted failure of rank 1" in outcome.log_tail
-
-
-def test_a_worker_that_prints_5_mb_is_measured_all_the_same(tmp_path: Path) -> None:
-    found = run(tmp_path, fail="print", fail_rank=1)
+@pytest.mark.parametrize("fault", ["print", "fork"])
+def test_a_worker_that_prints_5_mb_or_leaves_children_is_measured_all_the_same(tmp_path: Path, fault: str) -> None:
+    found = run(tmp_path, fail=fault, fail_rank=1)
     (record,) = found.of(size=2)
     assert isinstance(record.outcome, Finished)
-    (log,) = (folder for folder in (found.folder / "logs").iterdir() if folder.stat().st_size >= 5 * 1024 * 1024)
-    assert log.name.endswith(".1.log")
-
-
-def test_a_worker_that_hangs_before_it_is_ready(tmp_path: Path) -> None:
-    # The others start an interpreter meanwhile, on cores that are shared.
-    _, outcome = failed(run(tmp_path, fail="hang-before-ready", fail_rank=1, startup_timeout_s=8.0))
-    assert outcome.cause == "startup"
-    assert outcome.rank == 1
-    assert "Current thread" in outcome.log_tail  # its stacks
-
-
-def test_a_worker_that_hangs_in_a_step(tmp_path: Path) -> None:
-    _, outcome = failed(run(tmp_path, fail="hang", fail_rank=1, stall_timeout_s=1.0))
-    assert outcome.cause == "hang"
-    assert outcome.rank == 1
-    assert "_hang" in outcome.log_tail  # the stack tells where
+    large = [log.name for log in (found.folder / "logs").iterdir() if log.stat().st_size >= 5 * 1024 * 1024]
+    assert [name.endswith(".1.log") for name in large] == [True] * (fault == "print")
+    nothing_left()
 
 
 @pytest.mark.parametrize(
@@ -141,13 +122,6 @@ def test_parameters_that_differ_void_the_point(tmp_path: Path) -> None:
     assert all(rank.windows for rank in record.ranks)
 
 
-def test_grandchildren_do_not_outlive_a_worker(tmp_path: Path) -> None:
-    found = run(tmp_path, fail="fork", fail_rank=1)
-    (record,) = found.of(size=2)
-    assert isinstance(record.outcome, Finished)
-    nothing_left()
-
-
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EMFILE])
 def test_ends_are_told_where_the_kernel_gives_no_pidfd(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,14 +132,6 @@ def test_ends_are_told_where_the_kernel_gives_no_pidfd(
     monkeypatch.setattr(os, "pidfd_open", refused)
     _, outcome = failed(run(tmp_path, fail="segfault", fail_rank=1))
     assert outcome.cause == "crash(SIGSEGV)"
-
-
-def test_a_port_that_was_taken_is_tried_once_more_and_recorded(tmp_path: Path) -> None:
-    found = run(tmp_path, fail="port")
-    (record,) = found.of(size=2)
-    assert isinstance(record.outcome, Finished)
-    assert len(record.retries) == 1
-    assert record.retries[0].startswith("port-taken: ")
 
 
 def test_a_port_that_is_taken_twice_fails_the_point(tmp_path: Path) -> None:
@@ -302,15 +268,7 @@ TOLD = {
 
 def test_a_wrong_answer_costs_its_point_alone(tmp_path: Path) -> None:
     names = {f"{faulty.MODULE}:{mode}": told for mode, told in TOLD.items()}
-    run = Launch(1, real=True).sweep(
-        tmp_path,
-        strategy=["fake:a", *names],
-        rounds=1,
-        kinds=["exchange"],
-        world_sizes=[1],
-        windows=3,
-        window_s=0.01,
-    )
+    run = Launch(1, real=True).sweep(tmp_path, strategy=["fake:a", *names], world_sizes=[1], **QUICK)
     found = {record.point.strategy: record.outcome for record in run.records}
     assert isinstance(found.pop("fake:a"), Finished)
     assert found.keys() == names.keys()
@@ -332,7 +290,7 @@ def test_a_wrong_answer_after_the_last_window_costs_a_note(tmp_path: Path) -> No
 
 
 def nccl_log_run(tmp_path: Path) -> Run:
-    return Launch(2, real=True).sweep(tmp_path, strategy=[NAME], world_sizes=[2], **QUICK)
+    return Launch(2, real=True).sweep(tmp_path, strategy=[f"{telling.MODULE}:nccl"], world_sizes=[2], **QUICK)
 
 
 def test_each_rank_s_record_says_what_nccl_chose_there(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,19 @@ from scaling.agent.environment import KEPT_HEAP
 from scaling.records.point import Device, Point
 from scaling.records.task import Malloc, Task
 from tests.support import forked
-from tests.support.forked import IMPORTED, beside, child_of, end, is_forked, server_of, started, task_of, well
+from tests.support.forked import (
+    IMPORTED,
+    beside,
+    child_of,
+    end,
+    is_forked,
+    server_of,
+    settled,
+    started,
+    starts_fresh,
+    task_of,
+    well,
+)  # fmt: skip
 from tests.support.points import changed
 from tests.support.waiting import eventually
 
@@ -31,12 +44,9 @@ def refused():
 os.fork = refused
 """
 BROKEN = {
-    "is not there": None,
-    "raises": "raise ImportError('planted')",
-    "exits": "import os; os._exit(0)",
-    "crashes": "import ctypes; ctypes.string_at(0)",
-    "cannot fork": FORKS_NOT,
-}
+    "is not there": None, "raises": "raise ImportError('planted')", "exits": "import os; os._exit(0)",
+    "crashes": "import ctypes; ctypes.string_at(0)", "cannot fork": FORKS_NOT,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -48,32 +58,21 @@ def test_where_the_import_or_a_fork_fails_children_start_fresh(
         (tmp_path / "planted_module.py").write_text(text)
     preload("planted_module")
     base = beside(tmp_path)
-    starter, task = Starter(base), task_of(tmp_path)
-    try:
-        starter.preload(task)
-        eventually(starter.settled)
+    with closing(Starter(base)) as starter:
+        task = settled(starter, task_of(tmp_path))
         for attempt in (1, 2):
-            child = child_of(starter, replace(task, attempt=attempt), base)
-            assert not is_forked(child.pid)
-            assert well(child)
-    finally:
-        starter.close()
+            starts_fresh(starter, replace(task, attempt=attempt), base)
 
 
 def test_while_the_import_hangs_children_start_fresh(preload: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "planted_module.py").write_text(forked.HANGS)
     preload("planted_module")
     base = beside(tmp_path)
-    starter, task = Starter(base), task_of(tmp_path)
-    try:
-        starter.preload(task)
+    with closing(Starter(base)) as starter:
+        starter.preload(task_of(tmp_path))
         assert not starter.settled()
-        child = child_of(starter, task, base)
-        assert not is_forked(child.pid)
-        assert well(child)
+        starts_fresh(starter, task_of(tmp_path), base)
         server = server_of(starter)
-    finally:
-        starter.close()
     assert not server.is_running()
 
 
@@ -88,44 +87,25 @@ def test_where_the_server_has_died_or_does_not_answer_children_start_fresh(
     wanted = psutil.STATUS_ZOMBIE if number == signal.SIGKILL else psutil.STATUS_STOPPED
     eventually(lambda: server.status() == wanted)
     for attempt in (2, 3):
-        task = task_of(tmp_path, attempt=attempt)
-        child = child_of(starter, task)
-        assert not is_forked(child.pid)
-        assert well(child)
+        starts_fresh(starter, task_of(tmp_path, attempt=attempt))
     assert not server.is_running()
 
 
-def test_an_environment_longer_than_a_message_starts_fresh(starter: Starter, tmp_path: Path) -> None:
-    starter.preload(task_of(tmp_path))
-    eventually(starter.settled)
-    long = {f"LONG_{number}": "x" * 60_000 for number in range(3)}
-    task = task_of(tmp_path)
-    child = child_of(starter, task, {**os.environ, **long})
-    assert not is_forked(child.pid)
-    assert well(child)
-
-
-def test_an_environment_in_another_encoding_starts_fresh_and_the_server_goes_on(
-    starter: Starter, tmp_path: Path
+@pytest.mark.parametrize(
+    ("added", "goes_on"),
+    [
+        ({f"LONG_{number}": "x" * 60_000 for number in range(3)}, False),  # longer than a message
+        ({"GIT_AUTHOR_NAME": os.fsdecode(b"Jos\xe9")}, True),  # of an author with Latin-1
+    ],
+    ids=["long", "Latin-1"],
+)
+def test_an_environment_that_no_message_holds_starts_fresh(
+    starter: Starter, tmp_path: Path, added: dict[str, str], goes_on: bool
 ) -> None:
-    """GIT_AUTHOR_NAME of who writes Latin-1."""
-    task = task_of(tmp_path)
-    starter.preload(task)
-    eventually(starter.settled)
-    child = child_of(starter, task, {**os.environ, "NAME": os.fsdecode(b"Jos\xe9")})
-    assert not is_forked(child.pid)
-    assert well(child)
-    other = child_of(starter, replace(task, attempt=2))
-    assert is_forked(other.pid)
-    assert well(other)
-
-
-def test_threads_and_heap_that_the_server_has_not_start_fresh(starter: Starter, tmp_path: Path) -> None:
-    task = task_of(tmp_path)
-    starter.preload(task)
-    eventually(starter.settled)
-    for number, other in enumerate((replace(task, threads=2), replace(task, malloc="system"))):
-        assert not is_child_forked(starter, replace(other, attempt=10 + number))
+    task = settled(starter, task_of(tmp_path))
+    starts_fresh(starter, task, {**os.environ, **added})
+    if goes_on:
+        assert is_child_forked(starter, replace(task, attempt=2))
 
 
 def is_child_forked(starter: Starter, task: Task) -> bool:
@@ -136,13 +116,17 @@ def is_child_forked(starter: Starter, task: Task) -> bool:
         end(child)
 
 
-def test_what_shall_start_fresh_does_beside_a_server_for_others(starter: Starter, tmp_path: Path) -> None:
-    """GPUs' workers do where a CPU is measured beside them, whose fork server has their framework."""
-    task = task_of(tmp_path)
-    starter.preload(task)
-    eventually(starter.settled)
+def test_what_the_server_has_not_or_shall_start_fresh_does_beside_a_server_for_others(
+    starter: Starter, tmp_path: Path
+) -> None:
+    """Other threads, another heap; GPUs' workers, where a CPU is measured beside them."""
+    task = settled(starter, task_of(tmp_path))
     assert is_child_forked(starter, task)
-    for number, other in enumerate((replace(task, fresh=True), replace(task, point=on_gpu(task)))):
+    others = (
+        replace(task, threads=2), replace(task, malloc="system"), replace(task, fresh=True),
+        replace(task, point=on_gpu(task)),
+    )  # fmt: skip
+    for number, other in enumerate(others):
         assert not is_child_forked(starter, replace(other, attempt=10 + number))
 
 
@@ -153,18 +137,14 @@ def test_the_server_has_threads_and_heap_and_nothing_of_the_launcher(
     """glibc and OpenMP read theirs when a program starts: in a fork it is too late."""
     preload(IMPORTED)
     own = {name: value for name, value in os.environ.items() if name not in KEPT_HEAP}
-    starter = Starter({**own, "OMPI_COMM_WORLD_RANK": "1"})
-    try:
-        starter.preload(replace(task_of(tmp_path), malloc=malloc, threads=3))
-        eventually(starter.settled)
+    with closing(Starter({**own, "OMPI_COMM_WORLD_RANK": "1"})) as starter:
+        settled(starter, replace(task_of(tmp_path), malloc=malloc, threads=3))
         environ = server_of(starter).environ()
         assert {name: value for name, value in environ.items() if name in KEPT_HEAP} == (
             KEPT_HEAP if malloc == "keep" else {}
         )
         assert environ["OMP_NUM_THREADS"] == "3"
         assert "OMPI_COMM_WORLD_RANK" not in environ
-    finally:
-        starter.close()
 
 
 def on_gpu(task: Task) -> Point:
@@ -186,31 +166,21 @@ def test_children_start_fresh_if_the_import_initialises_cuda(
     (tmp_path / "planted_module.py").write_text(INITIALISES_CUDA)
     preload("planted_module", forks_on=("cpu", "cuda"))
     base, task = beside(tmp_path), task_of(tmp_path)
-    task = replace(task, point=changed(task.point, device=device))
-    starter = Starter(base)
-    try:
-        starter.preload(task)
-        eventually(starter.settled)
+    with closing(Starter(base)) as starter:
+        settled(starter, replace(task, point=changed(task.point, device=device)))
         assert starter.touched() == ("fake",)
-        child = child_of(starter, replace(task, point=changed(task.point, device="cpu")), base)
-        assert not is_forked(child.pid)
-        assert well(child)
-    finally:
-        starter.close()
+        starts_fresh(starter, task, base)
 
 
 def test_children_on_gpus_are_forks_if_their_framework_allows_it(
     preload: Callable[..., None], tmp_path: Path
 ) -> None:
     preload(IMPORTED, forks_on=("cpu", "cuda"))
-    starter, task = Starter(os.environ), task_of(tmp_path)
-    try:
-        starter.preload(replace(task, point=on_gpu(task)))
-        eventually(starter.settled)
+    task = task_of(tmp_path)
+    with closing(Starter(os.environ)) as starter:
+        settled(starter, replace(task, point=on_gpu(task)))
         assert starter.touched() == ()
         assert len(starter._servers) == 1
-    finally:
-        starter.close()
 
 
 def test_no_server_is_started_for_what_starts_fresh(preload: Callable[..., None], tmp_path: Path) -> None:

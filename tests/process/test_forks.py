@@ -33,7 +33,7 @@ from tests.support.forked import (
     task_of,
     trained,
     well,
-)
+)  # fmt: skip
 from tests.support.waiting import LIMIT_S, eventually
 
 both = pytest.mark.parametrize("way", ["fresh", "forked"])
@@ -245,13 +245,6 @@ def test_what_it_leaves_without_a_mark_ends_with_it_and_not_with_another(
     assert (ended(child) if is_killed else trained(child)).code == (-signal.SIGKILL if is_killed else 0)
     assert child.strays == 1
     assert not daemon.is_running()
-
-
-def test_another_child_is_no_stray(starter: Starter, tmp_path: Path) -> None:
-    one, other = (started(starter, task_of(tmp_path, attempt=number)) for number in (1, 2))
-    assert well(one)
-    assert one.strays == 0
-    assert well(other)
 
 
 def test_its_memory_is_freed_and_the_server_does_not_grow(starter: Starter, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from scaling.records import store
 from scaling.text import ranges
 from tests.support import nvml_library
+from tests.support.started import RUN, ran, run_of
 
 BRIEF = (
     "--strategy", "fake:a", "--rounds", "1", "--windows",
@@ -24,10 +23,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nvml_library.build(tmp_path_factory.mktemp("nvml"))
 
 
+@pytest.fixture(autouse=True)
+def all_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
 def start(library: Path, machine: str, *argv: str, cwd: Path, expected: int = 0) -> str:
-    env = nvml_library.environ(library, machine, log=cwd / "nvml.log")
-    command = [sys.executable, "-m", "scaling.run", "--ranks", "1", *argv]
-    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(*argv, cwd=cwd, **nvml_library.environ(library, machine, log=cwd / "nvml.log"))
     assert done.returncode == expected, done.stderr
     return done.stdout + done.stderr
 
@@ -38,8 +40,7 @@ def test_a_sweep_on_gpus_at_their_power_limit(library: Path, tmp_path: Path) -> 
     assert "devices   cuda: 8 x NVIDIA A100-SXM4-80GB" in printed
     assert "SM clock 1200 MHz, 85 % of the highest, at the power limit in 100 %" in printed
     assert "THROTTLED" not in printed
-    (run,) = (tmp_path / "results").iterdir()
-    header, records = store.load(run)
+    header, records = store.load(run_of(tmp_path))
     near = header.hosts[0].gpus[0].cores
     assert {rank.cpus for record in records for rank in record.ranks} == {
         tuple(cpu for core in near for cpu in core)
@@ -69,10 +70,9 @@ def test_a_worker_is_shown_its_own_slice(library: Path, tmp_path: Path) -> None:
 def test_each_visible_gpu_has_a_rank(
     library: Path, tmp_path: Path, visible: str, argv: tuple[str, ...], said: str
 ) -> None:
-    env = nvml_library.environ(library, "a100") | {"CUDA_VISIBLE_DEVICES": visible}
-    command = [sys.executable, "-m", "scaling.run", "--strategy", "fake:a", "--dry-run", *argv]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-    assert said in done.stderr
+    env = nvml_library.environ(library, "a100", visible=visible)
+    done = ran("--strategy", "fake:a", "--dry-run", *argv, cwd=tmp_path, program=RUN, **env)
+    assert done.returncode == 0 and said in done.stderr
     assert ("device cuda" in done.stdout) != bool(argv)
 
 

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -18,22 +18,11 @@ from scaling.records import store
 from scaling.records.events import Finished
 from tests.support import scripts
 from tests.support.matrix import cases
-from tests.support.started import QUICK, SLOW, ours, points, run_of
+from tests.support.started import QUICK, RUN, SCALING, SLOW, WITHIN_S, ours, points, ran, run_of
 from tests.support.waiting import eventually
 
-WITHIN_S = 120
-RUN = ("-m", "scaling.run")
 TWO = ("--ranks", "2")
 DEVICES, _ = info.devices("cpu")
-
-
-def done(
-    *argv: str, cwd: Path, program: Sequence[str] = RUN, environ: Mapping[str, str] = {}
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *program, *argv], cwd=cwd, env={**ours(), **environ}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=WITHIN_S, check=False,
-    )  # fmt: skip
 
 
 class Started:
@@ -89,9 +78,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 # ---------------------------------------------------------------- the answer
 
 
-@pytest.mark.parametrize("program", [RUN, ("-m", "scaling", "run")])
+@pytest.mark.parametrize("program", [RUN, (*SCALING, "run")])
 def test_one_rank_on_each_device_ends_in_the_answer(tmp_path: Path, program: tuple[str, ...]) -> None:
-    told = done(*QUICK, "--device", "cpu", cwd=tmp_path, program=program)
+    told = ran(*QUICK, "--device", "cpu", cwd=tmp_path, program=program)
     assert told.returncode == 0, told.stderr
     header, records = store.load(run_of(tmp_path))
     assert header.launch_size == DEVICES and header.mpi.startswith("ZeroMQ ")
@@ -102,28 +91,22 @@ def test_one_rank_on_each_device_ends_in_the_answer(tmp_path: Path, program: tup
 
 
 def test_a_number_of_ranks_is_taken_and_said(tmp_path: Path) -> None:
-    told = done(*QUICK, *TWO, "--dry-run", cwd=tmp_path)
+    told = ran(*QUICK, *TWO, "--dry-run", cwd=tmp_path, program=RUN)
     assert (told.returncode, told.stderr) == (0, "scaling: starts 2 ranks (--ranks N takes another number)\n")
     assert "launch: 2 ranks on 1 host" in told.stdout
     assert "\nranks: by scaling itself (--ranks N)\n" in told.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_rank_starts_no_other(tmp_path: Path) -> None:
-    told = done(*QUICK, "--ranks", "1", cwd=tmp_path)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert store.load(run_of(tmp_path))[0].launch_size == 1
-
-
 def test_more_ranks_than_devices_are_marked(tmp_path: Path) -> None:
-    told = done(*QUICK, "--ranks", str(2 * DEVICES), "--device", "cpu", "--dry-run", cwd=tmp_path)
+    told = ran(*QUICK, "--ranks", str(2 * DEVICES), "--device", "cpu", "--dry-run", cwd=tmp_path, program=RUN)
     assert told.returncode == 0 and "OVERSUBSCRIBED" in told.stdout
 
 
 def test_torch_trains_on_two_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     flags = ("--strategy", "torch:gloo", *QUICK[2:], "--kinds", "solo,exchange", "--batch-size", "8")
-    told = done(*flags, *TWO, cwd=tmp_path)
+    told = ran(*flags, *TWO, cwd=tmp_path, program=RUN)
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines()[-1].startswith("scaling: torch:gloo N=2 ")
 
@@ -132,14 +115,14 @@ def test_a_script_is_measured(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(scripts.LOOP)
     flags = (*TWO, "--rounds", "1", "--windows", "3", "--window-s", "0.05", "--soak-s", "0", "--no-page")
-    told = done(*flags, "--", "train.py", "--batch-size", "16", cwd=tmp_path)
+    told = ran(*flags, "--", "train.py", "--batch-size", "16", cwd=tmp_path, program=RUN)
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines()[-1].startswith("scaling: script:train.py N=2 ")
 
 
 def test_a_check_measures_two_ranks(tmp_path: Path) -> None:
     few = ("--no-all-reduce", "--no-device-rates")
-    told = done(*TWO, *few, cwd=tmp_path, program=("-m", "scaling", "check"))
+    told = ran(*TWO, *few, cwd=tmp_path, program=(*SCALING, "check"))
     assert "launch         1 node with 2 ranks each\n" in told.stdout, told.stderr
     assert told.stderr == "scaling check: starts 2 ranks (--ranks N takes another number)\n"
 
@@ -147,7 +130,7 @@ def test_a_check_measures_two_ranks(tmp_path: Path) -> None:
 def test_certify_measures_two_ranks_after_its_preflight(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     flags = (*TWO, "--strategy", "fake:a", "--device", "cpu", "--dry-run")
-    told = done(*flags, cwd=tmp_path, program=("-m", "scaling", "certify"))
+    told = ran(*flags, cwd=tmp_path, program=(*SCALING, "certify"))
     assert told.returncode == 0, told.stderr
     assert "launch: 2 ranks on 1 host" in told.stdout
 
@@ -195,7 +178,7 @@ LOST = (
 
 
 def test_a_rank_that_ends_before_all_have_come_is_named(tmp_path: Path) -> None:
-    told = done(*QUICK, *TWO, cwd=tmp_path, program=("-c", LOST))
+    told = ran(*QUICK, *TWO, cwd=tmp_path, program=("-c", LOST))
     assert told.returncode == 2
     assert told.stderr.endswith("scaling: error: rank 1 ended before all ranks had come: exit code 7\n")
 
@@ -212,7 +195,6 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
         (("--ranks", "0"), {}, "--ranks 0: must be a number from 1"),
         (("--ranks", "two"), {}, "--ranks two: must be a number from 0"),
         (("--ranks", "99999"), {}, f"--ranks 99999: this machine has {os.cpu_count()} CPU"),
-        (("--qqq",), {}, "--qqq: no such flag; see --help"),
         (("--ranks", "2", "--qqq"), {}, "--qqq: no such flag; see --help"),
         (("--ranks", "2", "--transport", "mpi"), {}, "--ranks: not with --transport mpi, "),
         (TWO, OPEN_MPI, "--ranks 2: the ranks are numbered by mpirun (OMPI_COMM_WORLD_RANK, "),
@@ -222,7 +204,7 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
 def test_a_mistake_is_one_line_and_starts_nothing(
     tmp_path: Path, argv: tuple[str, ...], environ: dict[str, str], said: str
 ) -> None:
-    told = done("--device", "cpu", *argv, cwd=tmp_path, environ=environ)
+    told = ran("--device", "cpu", *argv, cwd=tmp_path, program=RUN, **environ)
     assert (told.returncode, told.stdout) == (2, "")
     (line,) = told.stderr.splitlines()
     assert line.startswith(f"scaling: error: {said}")
@@ -230,4 +212,4 @@ def test_a_mistake_is_one_line_and_starts_nothing(
 
 
 def test_a_secret_of_the_environment_changes_nothing(tmp_path: Path) -> None:
-    assert done(*QUICK, *TWO, "--dry-run", cwd=tmp_path, environ={"SCALING_SECRET": "short"}).returncode == 0
+    assert ran(*QUICK, *TWO, "--dry-run", cwd=tmp_path, program=RUN, SCALING_SECRET="short").returncode == 0

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from scaling.agent.child import Starter
 from scaling.records import store
 from scaling.records.host import HostInfo
 from tests.support import forked
+from tests.support.started import ran, run_of
 
 
 class Environment:
@@ -73,26 +74,17 @@ class Launch:
         (folder / "planted/strategy.py").write_text(PLANTED)
 
     def run(self, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        base = {key: value for key, value in os.environ.items() if not key.startswith("SCALING_")}
         path = os.pathsep.join([str(ROOT), str(self.folder)])
-        return subprocess.run(
-            [self.own.python, "-m", "scaling.run", "--ranks", "1", *argv], cwd=self.folder, capture_output=True,
-            env={**base, "PYTHONPATH": path, **environ}, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return ran(*argv, cwd=self.folder, python=self.own.python, PYTHONPATH=path, **environ)
 
     def workers(self, *argv: str, **environ: str) -> set[str]:
         quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.01", "--option", "step_s=0.001")
         only = ("--strategy", "planted.strategy:plain", "--kinds", "exchange")
         done = self.run(*only, *quick, *argv, **environ)
         assert done.returncode == 0, done.stdout + done.stderr
-        ready = [rank.ready for record in store.load(self.measured)[1] for rank in record.ranks]
+        ready = [rank.ready for record in store.load(run_of(self.folder))[1] for rank in record.ranks]
         assert all(ready)
         return {one.device_name for one in ready if one is not None}
-
-    @property
-    def measured(self) -> Path:
-        (run,) = (self.folder / "results").iterdir()
-        return run
 
 
 @pytest.fixture
@@ -156,7 +148,7 @@ def test_a_run_keeps_which_interpreters_its_host_had_and_their_versions(launch: 
     other = Environment(launch.folder / "env-tensorflow")
     other.install("tensorflow", "99.1")
     assert launch.workers() == {str(launch.own.python)}
-    host: HostInfo = store.load(launch.measured)[0].hosts[0]
+    host: HostInfo = store.load(run_of(launch.folder))[0].hosts[0]
     (found,) = host.interpreters
     assert (found.framework, found.path, found.python) == ("tensorflow", str(other.python), host.python)
     assert found.versions["tensorflow"] == host.versions["tensorflow"] == "99.1"
@@ -189,27 +181,15 @@ def test_what_torch_compile_lacks_is_told_by_torchs_own_interpreter(tmp_path: Pa
 # ---------------------------------------------------------------- fork servers
 
 
-@pytest.fixture
-def preloading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fork servers of the fake framework import it, until the test ends; nothing of them is left."""
-    monkeypatch.setitem(frameworks.FRAMEWORKS, "fake", frameworks.FRAMEWORKS["fake"])
-    forked.preload(forked.IMPORTED)
-    with forked.adopting():
-        yield
-
-
-@pytest.mark.usefixtures("preloading")
+@pytest.mark.usefixtures("preload", "adopting")
 @pytest.mark.parametrize("way", ["fresh", "forked"])
 def test_a_fork_server_runs_in_the_frameworks_interpreter(tmp_path: Path, way: str) -> None:
     other = Environment(tmp_path / "other")
     base = {**forked.beside(tmp_path), "SCALING_PYTHON_FAKE": str(other.python)}
-    starter = Starter(base)
-    try:
+    with closing(Starter(base)) as starter:
         child = forked.started(starter, forked.task_of(tmp_path), way, base)
         command = Path(f"/proc/{child.pid}/cmdline").read_bytes()
         assert forked.well(child)
-    finally:
-        starter.close()
     assert command.startswith(os.fsencode(other.python))
 
 

@@ -19,20 +19,6 @@ REPOSITORY = Path(scaling.__file__).parents[1]
 GITHUB = REPOSITORY / ".github"
 # Not in the package: pictures of its pages.
 PICTURES = {".png", ".svg"}
-QUICK = (
-    "--ranks",
-    "1",
-    "--strategy",
-    "fake:a",
-    "--rounds",
-    "1",
-    "--windows",
-    "3",
-    "--window-s",
-    "0.01",
-    "--soak-s",
-    "0",
-)
 
 
 def call(*command: str | Path, cwd: Path, **environ: str) -> str:
@@ -78,25 +64,30 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     assert any(name.endswith("/LICENSE") for name in names)
 
 
-def test_the_first_run_of_the_wheel_outside_of_a_clone(wheel: Path, tmp_path: Path) -> None:
-    site, home = tmp_path / "site", tmp_path / "home"
-    home.mkdir()
-    zipfile.ZipFile(wheel).extractall(site)
-    where = {"PYTHONPATH": str(site), "HOME": str(home)}
-    imported = call("-c", "import scaling; print(scaling.__file__)", cwd=home, **where)
-    assert imported == f"{site}/scaling/__init__.py\n"
-    said = call("-m", "scaling.run", *QUICK, cwd=home, **where)
-    assert said.splitlines()[-1].startswith("scaling: fake:a N=1 ")
-    (run,) = (home / "results").iterdir()
-    assert "</html>" in (run / "page.html").read_text()
-    for words in (["report", str(run), "--format", "json"], ["history", "results"], ["report", "--schema"]):
-        assert call("-m", "scaling", *words, cwd=home, **where)
-
-
 def test_twine_finds_no_fault_in_the_wheel(wheel: Path) -> None:
     pytest.importorskip("twine", reason="no twine: pip install -e '.[test]'")
     said = call("-m", "twine", "check", "--strict", *sorted(wheel.parent.iterdir()), cwd=wheel.parent)
     assert said.count("PASSED") == 2
+
+
+def test_an_editable_install_is_found_beside_its_clone(tmp_path: Path) -> None:
+    """The clone, a folder `scaling` without an __init__.py, is a namespace package there."""
+    pytest.importorskip("setuptools")
+    clone, site = tmp_path / "scaling", tmp_path / "site"
+    (clone / "scaling").mkdir(parents=True)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "scaling/__init__.py"):
+        shutil.copy(REPOSITORY / name, clone / name)
+    build = "from setuptools import build_meta; build_meta.build_editable('..')"
+    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    code = f"import site; site.addsitedir({str(site)!r}); import scaling; print(scaling.__file__)"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert found.stdout == f"{clone}/scaling/__init__.py\n", found.stderr
 
 
 # ---------------------------------------------------------------- GitHub's files

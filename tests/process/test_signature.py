@@ -17,7 +17,6 @@ from scaling.report.__main__ import main as report
 from scaling.report.unpacking import unpacked
 from scaling.tools.certify import flags
 from tests.support import stand_in_launch
-from tests.support.compared_runs import run as written_run
 
 pytestmark = pytest.mark.skipif(
     shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed: apt-get install openssh-client"
@@ -145,13 +144,6 @@ def test_a_change_breaks_the_signature(
     change(copied)
     err = said(capsys, 1, copied, "--signed-by", f"{keys}/allowed")
     assert err.startswith(f"scaling report: error: RUN: {why}")
-
-
-def test_a_run_without_a_signature_is_not_shown(
-    keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Path(written_run(tmp_path, "a"))
-    assert "has no signature" in said(capsys, 1, run, "--signed-by", f"{keys}/allowed")
 
 
 def test_another_signer_is_refused(copied: Path, keys: Path, capsys: pytest.CaptureFixture[str]) -> None:

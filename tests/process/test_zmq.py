@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from scaling.records.events import Finished
 from scaling.transport import zmq
 from scaling.transport.base import SILENT_S
 from tests.support.matrix import cases
-from tests.support.started import QUICK, SLOW, ours, points, run_of
+from tests.support.started import QUICK, RUN, SCALING, SLOW, WITHIN_S, ours, points, ran, run_of
 from tests.support.waiting import eventually
 
 SECRET = "a secret of this test"
@@ -31,7 +32,6 @@ PATCHED = (
 IMPATIENT = PATCHED.format("zmq.JOIN_S = 4.0")
 BEATS = "from scaling.agent import agent\nfrom scaling.run import ranks\nagent.BEAT_S, ranks.SILENT_S = 1.0, 8.0"
 CHATTY = IMPATIENT.replace("JOIN_S", "QUIET_S, zmq.JOIN_S").replace("4.0", "0.5, 4.0")
-WITHIN_S = 120
 
 
 def free_port() -> int:
@@ -65,7 +65,7 @@ class Launch:
         **environ: str,
     ) -> subprocess.Popen[str]:
         where = ("--rank", str(number), "--ranks", str(of), "--coordinator", f"127.0.0.1:{self.port}")
-        command = [sys.executable, *(program or ("-m", "scaling.run")), *where, *flags]
+        command = [sys.executable, *(program or RUN), *where, *flags]
         out = self._open.enter_context((self.folder / f"{name or number}.txt").open("w"))
         made = subprocess.Popen(
             command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True,
@@ -74,8 +74,17 @@ class Launch:
         self.ranks[name or str(number)] = made
         return made
 
+    def both(self, flags: Sequence[str] = QUICK, **how: Any) -> dict[str, int]:
+        """Start two ranks, and wait for their ends."""
+        for number in (1, 0):
+            self.rank(number, flags, **how)
+        return self.codes()
+
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.txt").read_text()
+
+    def until(self, ask: Callable[[], object], name: str = "0", **how: Any) -> None:
+        eventually(ask, lambda: self.said(name), within_s=WITHIN_S, **how)
 
     def codes(self) -> dict[str, int]:
         return {name: one.wait(WITHIN_S) for name, one in self.ranks.items()}
@@ -102,9 +111,7 @@ TELLING = (
 
 
 def test_two_ranks_end_in_the_answer_without_mpi4py(launch: Launch, tmp_path: Path) -> None:
-    for number in (1, 0):
-        launch.rank(number, program=("-c", TELLING))
-    assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
+    assert launch.both(program=("-c", TELLING)) == {"0": 0, "1": 0}, launch.said("0")
     assert launch.said("1") == "False\n"
     header, records = store.load(run_of(tmp_path))
     assert header.mpi.startswith("ZeroMQ ") and header.launch_size == 2
@@ -128,19 +135,10 @@ def test_the_secret_is_in_a_file_of_this_user_and_the_flags_of_rank_0_count(
     assert launch.said("1") == ""
 
 
-def test_a_signal_to_any_rank_ends_the_launch_with_its_answer(launch: Launch, tmp_path: Path) -> None:
-    one = launch.rank(1, SLOW)
-    launch.rank(0, SLOW)
-    eventually(lambda: points(tmp_path) > 2, lambda: launch.said("0"), within_s=WITHIN_S)
-    one.send_signal(signal.SIGINT)
-    assert launch.codes() == {"0": 130, "1": 130}, launch.said("1")
-    assert re.search(r"^interrupted after \d+ of 99 points", launch.said("0"), re.MULTILINE)
-
-
 def test_a_rank_that_is_killed_ends_the_launch_and_keeps_its_points(launch: Launch, tmp_path: Path) -> None:
     one = launch.rank(1, SLOW)
     launch.rank(0, SLOW)
-    eventually(lambda: points(tmp_path) > 2, lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: points(tmp_path) > 2)
     one.kill()
     assert launch.ranks["0"].wait(WITHIN_S) == 1
     assert "scaling: error: rank 1 ended, or its node or network is lost" in launch.said("0")
@@ -153,7 +151,7 @@ def test_a_rank_that_is_stopped_is_named_and_ends_when_it_goes_on(launch: Launch
     assert zmq.DEAD_MS > 1e3 * SILENT_S
     one = launch.rank(1, SLOW, program=("-c", PATCHED.format(BEATS)))
     launch.rank(0, SLOW, program=("-c", PATCHED.format(BEATS)))
-    eventually(lambda: points(tmp_path) > 1, lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: points(tmp_path) > 1)
     one.send_signal(signal.SIGSTOP)
     assert launch.ranks["0"].wait(WITHIN_S) == 1
     said = f"scaling: error: no message from rank 1 on {socket.gethostname()} for 8 s: the process, its node or"
@@ -165,7 +163,7 @@ def test_a_rank_that_is_stopped_is_named_and_ends_when_it_goes_on(launch: Launch
 def test_without_rank_0_the_others_end(launch: Launch, tmp_path: Path) -> None:
     launch.rank(1, SLOW)
     zero = launch.rank(0, SLOW)
-    eventually(lambda: points(tmp_path) > 2, lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: points(tmp_path) > 2)
     zero.kill()
     assert launch.ranks["1"].wait(WITHIN_S) == 1
     assert launch.said("1").endswith(f"rank 1: rank 0 at 127.0.0.1:{launch.port} has ended\n")
@@ -174,13 +172,12 @@ def test_without_rank_0_the_others_end(launch: Launch, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- other commands, torchrun
 
 
-CHECK, BISECT = ("-m", "scaling", "check"), ("-m", "scaling", "bisect")
+CHECK, BISECT = (*SCALING, "check"), (*SCALING, "bisect")
 
 
 def test_a_check_ends_in_its_verdicts(launch: Launch) -> None:
-    for number in (1, 0):
-        launch.rank(number, ("--no-all-reduce", "--no-device-rates"), program=CHECK)
-    assert launch.codes() == {"0": 0, "1": 0}, launch.said("0")
+    few = ("--no-all-reduce", "--no-device-rates")
+    assert launch.both(few, program=CHECK) == {"0": 0, "1": 0}, launch.said("0")
     assert launch.said("1") == "" and "launch         1 node with 2 ranks each\n" in launch.said("0")
 
 
@@ -195,59 +192,47 @@ def test_a_signal_to_any_rank_ends_a_check(launch: Launch, to: str, number: sign
     pytest.importorskip("torch")
     for rank in (1, 0):
         launch.rank(rank, ("--no-device-rates",), program=CHECK)
-    eventually(lambda: "all-reduce of 2 ranks" in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: "all-reduce of 2 ranks" in launch.said("0"))
     launch.ranks[to].send_signal(number)
     killed = number == signal.SIGKILL
     assert launch.codes() == {"0": code, "1": -number if killed else code}
     assert launch.said("0").endswith("rank 1 ended, or its node or network is lost\n") == killed
 
 
-@pytest.mark.parametrize("program", [CHECK, BISECT])
-def test_a_wrong_flag_of_another_command_ends_all_ranks(launch: Launch, program: tuple[str, ...]) -> None:
-    for number in (1, 0):
-        launch.rank(number, ("--networks",), program=program)
-    assert launch.codes() == {"0": 2, "1": 0}
-    assert ": error: --networks: no such flag" in launch.said("0") and launch.said("1") == ""
-
-
-def test_bisect_on_one_node_is_refused(launch: Launch) -> None:
-    for number in (1, 0):
-        launch.rank(number, ("--strategy", "fake:a"), program=BISECT)
-    assert launch.codes() == {"0": 2, "1": 0}
-    assert launch.said("0").startswith("scaling bisect: error: this launch has 1 node, a search needs 3: ")
+@pytest.mark.parametrize(
+    ("program", "flags", "said"),
+    [
+        (CHECK, ("--networks",), "scaling check: error: --networks: no such flag"),
+        (BISECT, ("--networks",), "scaling bisect: error: --networks: no such flag"),
+        (BISECT, ("--strategy", "fake:a"), "scaling bisect: error: this launch has 1 node, a search needs 3: "),
+    ],
+)
+def test_what_another_command_refuses_ends_all_ranks(
+    launch: Launch, program: tuple[str, ...], flags: tuple[str, ...], said: str
+) -> None:
+    assert launch.both(flags, program=program) == {"0": 2, "1": 0}
+    assert launch.said("0").startswith(said) and launch.said("1") == ""
 
 
 @pytest.mark.parametrize(
-    ("words", "last"),
+    ("words", "code", "said"),
     cases(
         [
-            RUN := (("scaling.run", *QUICK), "scaling: fake:a N=2 "),
-            (("scaling", "check", "--no-all-reduce", "--no-device-rates"), "; the preflight took "),
+            RUNS := ((*RUN[1:], *QUICK), 0, r"^scaling: fake:a N=2 .*\n\Z"),
+            ((*SCALING[1:], "check", "--no-all-reduce", "--no-device-rates"), 0, r"; the preflight took .*\n\Z"),
+            # Its own traceback cannot be avoided.
+            WRONG := ((*RUN[1:], "--no-such"), 1,
+                      r"Root Cause[^$]*exitcode  : 2 [^$]*traceback : scaling: error: --no-such: no such flag"),
         ],
-        [RUN],
+        [RUNS, WRONG],
     ),
-)
-def test_torchrun_starts_ranks(tmp_path: Path, words: tuple[str, ...], last: str) -> None:
+)  # fmt: skip
+def test_torchrun_starts_ranks(tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:
     pytest.importorskip("torch")
     torchrun = ("torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
-    done = subprocess.run(
-        [sys.executable, "-m", *torchrun, "-m", *words], cwd=tmp_path, env=ours(), capture_output=True, text=True,
-        check=False, timeout=WITHIN_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert last in done.stdout.splitlines()[-1], done.stdout
-
-
-def test_torchrun_ends_with_our_error(tmp_path: Path) -> None:
-    """Its own traceback cannot be avoided."""
-    pytest.importorskip("torch")
-    torchrun = ("torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
-    done = subprocess.run(
-        [sys.executable, "-m", *torchrun, "-m", "scaling.run", "--no-such"], cwd=tmp_path, env=ours(),
-        capture_output=True, text=True, check=False, timeout=WITHIN_S,
-    )  # fmt: skip
-    _, _, last = done.stderr.partition("Root Cause")
-    assert "exitcode  : 2 " in last and "traceback : scaling: error: --no-such: no such flag" in last, done.stderr
+    done = ran(cwd=tmp_path, program=("-m", *torchrun, "-m", *words))
+    assert done.returncode == code, done.stderr
+    assert re.search(said, done.stderr if code else done.stdout, re.MULTILINE), done.stdout + done.stderr
 
 
 # ---------------------------------------------------------------- what keeps a launch from starting
@@ -270,18 +255,33 @@ def test_a_rank_that_comes_twice_is_named(launch: Launch) -> None:
         assert " came twice, before from " in launch.said(name)
 
 
-def test_another_secret_is_told(launch: Launch) -> None:
-    launch.rank(0, program=("-c", IMPATIENT))
-    launch.rank(1, program=("-c", IMPATIENT), SCALING_SECRET="5Jd0vYq1Rk8sXw2b")
+OTHER = "runs python -m scaling check ..., rank 0 runs python -m scaling.run ...; start the same command on all"
+
+
+@pytest.mark.parametrize(
+    ("program", "how", "by_zero", "by_one"),
+    [
+        (("-c", IMPATIENT), {"SCALING_SECRET": "5Jd0vYq1Rk8sXw2b"}, "", "it has another secret"),
+        (RUN, {"of": 4}, "", "was started with --ranks 4, rank 0 with 2; give all the same"),
+        (RUN, {"flags": (), "program": (*SCALING, "check")}, OTHER, OTHER),
+    ],
+    ids=["secret", "number", "command"],
+)
+def test_ranks_that_do_not_fit_are_told(
+    launch: Launch, program: tuple[str, ...], how: dict[str, Any], by_zero: str, by_one: str
+) -> None:
+    launch.rank(0, program=program)
+    launch.rank(1, **{"program": program, **how})
     assert launch.codes() == {"0": 2, "1": 2}
-    assert "it has another secret" in launch.said("1") and launch.said("1").count("\n") == 1
+    assert by_zero in launch.said("0") and by_one in launch.said("1")
+    assert launch.said("1").count("\n") == 1 or "SCALING_SECRET" not in how
 
 
 def test_the_reason_is_that_of_the_last_try(launch: Launch) -> None:
     """Rank 0 had the same secret, and has ended."""
     zero = launch.rank(0, of=3, program=("-c", CHATTY.replace("4.0", "100.0")))
     launch.rank(1, of=3, program=("-c", IMPATIENT.replace("4.0", "12.0")))
-    eventually(lambda: "for ranks 2," in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: "for ranks 2," in launch.said("0"))
     zero.kill()
     assert launch.codes() == {"0": -signal.SIGKILL, "1": 2}
     assert launch.said("1").endswith("is not reachable: is rank 0 running, and the port open?\n")
@@ -299,9 +299,7 @@ def test_each_address_of_a_name_is_tried(launch: Launch) -> None:
 def test_an_address_of_ipv6(launch: Launch) -> None:
     if not Path("/proc/net/if_inet6").exists():
         pytest.skip("no IPv6")
-    for number in (1, 0):
-        launch.rank(number, ("--coordinator", f"[::1]:{launch.port}", *QUICK))
-    assert launch.codes() == {"0": 0, "1": 0}, launch.said("1")
+    assert launch.both(("--coordinator", f"[::1]:{launch.port}", *QUICK)) == {"0": 0, "1": 0}, launch.said("1")
 
 
 def test_help_is_shown_to_a_rank_that_is_started_by_hand(launch: Launch) -> None:
@@ -311,31 +309,8 @@ def test_help_is_shown_to_a_rank_that_is_started_by_hand(launch: Launch) -> None
 
 
 def test_a_dry_run_says_how_ranks_are_known(launch: Launch) -> None:
-    for number in (1, 0):
-        launch.rank(number, (*QUICK, "--dry-run"))
-    assert launch.codes() == {"0": 0, "1": 0}
+    assert launch.both((*QUICK, "--dry-run")) == {"0": 0, "1": 0}
     assert "\nranks: by hand (--rank, --ranks)\n" in launch.said("0")
-
-
-def test_another_number_of_ranks_is_told(launch: Launch) -> None:
-    launch.rank(0)
-    launch.rank(1, of=4)
-    assert launch.codes() == {"0": 2, "1": 2}
-    assert "was started with --ranks 4, rank 0 with 2; give all the same" in launch.said("1")
-
-
-def test_another_command_is_told(launch: Launch) -> None:
-    launch.rank(0)
-    launch.rank(1, (), program=CHECK)
-    assert launch.codes() == {"0": 2, "1": 2}
-    runs = "runs python -m scaling check ..., rank 0 runs python -m scaling.run ...; start the same command on all"
-    assert runs in launch.said("0") and runs in launch.said("1")
-
-
-def test_no_coordinator_is_told(launch: Launch) -> None:
-    launch.rank(1, program=("-c", IMPATIENT))
-    assert launch.codes() == {"1": 2}
-    assert "within 4 s: it is not reachable: is rank 0 running, and the port open?" in launch.said("1")
 
 
 def test_a_host_without_an_address_is_told_early_and_in_the_end(launch: Launch) -> None:
@@ -384,10 +359,10 @@ def strangers(port: int) -> Iterator[None]:
 
 def test_strangers_change_nothing(launch: Launch, tmp_path: Path) -> None:
     zero = launch.rank(0, SLOW)
-    eventually(lambda: listens(launch.port), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: listens(launch.port))
     with strangers(launch.port):  # while rank 0 waits for ranks
         launch.rank(1, SLOW)
-        eventually(lambda: points(tmp_path) > 1, lambda: launch.said("0"), within_s=WITHIN_S)
+        launch.until(lambda: points(tmp_path) > 1)
     with pytest.raises(TimeoutError):  # during the run
         socket.create_connection(("127.0.0.1", launch.port), timeout=0.5)
     zero.send_signal(signal.SIGINT)
@@ -402,7 +377,7 @@ HUGE = (b"\xff\0\0\0\0\0\0\0\1\x7f\3\0CURVE".ljust(GREETING, b"\0")
 def test_no_memory_is_taken_for_what_a_stranger_announces(launch: Launch) -> None:
     """Two connections announce a frame of 1 GiB each before the handshake."""
     zero = launch.rank(0)
-    eventually(lambda: listens(launch.port), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: listens(launch.port))
     before = peak_kib(zero.pid)
     for _ in range(2):
         with socket.create_connection(("127.0.0.1", launch.port), timeout=WITHIN_S) as link:
@@ -431,7 +406,7 @@ FEW_FILES = (
 def test_idle_connections_of_strangers_leave_files_to_the_run(launch: Launch) -> None:
     """More of them than rank 0 may open files."""
     launch.rank(0, program=("-c", PATCHED.format(FEW_FILES)))
-    eventually(lambda: listens(launch.port), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: listens(launch.port))
     with ExitStack() as opened:
         for _ in range(IDLE):
             link = opened.enter_context(socket.socket())
@@ -464,7 +439,7 @@ def test_a_signal_while_ranks_join_ends_all(
 ) -> None:
     launch.rank(0, of=3, program=("-c", CHATTY.replace("4.0", "100.0")), SCALING_SECRET="")
     launch.rank(1, of=3, SCALING_SECRET="")
-    eventually(lambda: "for ranks 2," in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: "for ranks 2," in launch.said("0"))
     launch.ranks[to].send_signal(number)
     ended_early(launch, tmp_path, 128 + number)
 
@@ -474,7 +449,7 @@ def test_a_signal_before_a_rank_has_imported_anything_ends_all(launch: Launch, t
     for number in (0, 1):
         launch.rank(number, of=3, SCALING_SECRET="")
     one = launch.ranks[to]
-    eventually(lambda: blocks_signals(one.pid), lambda: launch.said(to), within_s=WITHIN_S, every_s=0.001)
+    launch.until(lambda: blocks_signals(one.pid), to, every_s=0.001)
     one.terminate()
     ended_early(launch, tmp_path, 143)
 
@@ -489,7 +464,7 @@ LONG_ENROLMENT = (
 def test_a_signal_before_the_run_has_a_folder_is_said(launch: Launch, to: str) -> None:
     for number in (0, 1):
         launch.rank(number, program=("-c", PATCHED.format(LONG_ENROLMENT)))
-    eventually(lambda: "all here" in launch.said("0"), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: "all here" in launch.said("0"))
     launch.ranks[to].terminate()
     assert launch.codes() == {"0": 143, "1": 143}
     assert launch.said("0").endswith("\nscaling: SIGTERM: ended before the first point\n")
@@ -497,7 +472,7 @@ def test_a_signal_before_the_run_has_a_folder_is_said(launch: Launch, to: str) -
 
 def test_a_rank_that_finds_no_rank_0_ends_at_once(launch: Launch) -> None:
     one = launch.rank(1, program=("-c", CHATTY.replace("4.0", "100.0")))
-    eventually(lambda: "waits for rank 0" in launch.said("1"), lambda: launch.said("1"), within_s=WITHIN_S)
+    launch.until(lambda: "waits for rank 0" in launch.said("1"), "1")
     one.terminate()
     assert launch.codes() == {"1": 143}
     assert f"SIGTERM: rank 1 ended before it found rank 0 at 127.0.0.1:{launch.port}: " in launch.said("1")
@@ -554,10 +529,10 @@ def test_replayed_bytes_of_a_rank_are_refused(launch: Launch, tmp_path: Path) ->
     its cookie is of another connection."""
     alike = ("-c", PATCHED.format(ONE_KEY))
     launch.rank(0, SLOW, program=alike)
-    eventually(lambda: listens(launch.port), lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: listens(launch.port))
     proxy = Proxy(launch.port)
     launch.rank(1, ("--coordinator", f"127.0.0.1:{proxy.port}", *SLOW), program=alike)
-    eventually(lambda: points(tmp_path) > 1, lambda: launch.said("0"), within_s=WITHIN_S)
+    launch.until(lambda: points(tmp_path) > 1)
     data, answer = (bytes(said) for said in proxy.said)
     assert b"\x08INITIATE" in data and b"\x05READY" in answer
 
@@ -565,7 +540,7 @@ def test_replayed_bytes_of_a_rank_are_refused(launch: Launch, tmp_path: Path) ->
     assert launch.codes() == {"0": 130, "1": 130}
 
     launch.rank(0, program=("-c", PATCHED.format(f"{ONE_KEY}\nzmq.JOIN_S = 4.0")), name="new")
-    eventually(lambda: listens(launch.port), lambda: launch.said("new"), within_s=WITHIN_S)
+    launch.until(lambda: listens(launch.port), "new")
     again = replayed(launch.port, data)
     assert b"\x07WELCOME" in again and b"READY" not in again
     assert launch.ranks["new"].wait(WITHIN_S) == 2

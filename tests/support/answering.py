@@ -7,5 +7,7 @@ from __future__ import annotations
 
 import os
 
+PROGRAM = "SCALING_TEST_PROGRAM"
+
 if __name__ == "__main__":
-    exec(os.environ["SCALING_TEST_PROGRAM"])
+    exec(os.environ[PROGRAM])

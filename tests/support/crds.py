@@ -3,7 +3,6 @@
 python -m tests.support.crds CRD.yaml...    after a change of the files, with the CRDs that operators install:
 
 * kubeflow/mpi-operator caa3c47: manifests/base/kubeflow.org_mpijobs.yaml
-python -m tests.support.crds CRD.yaml...    after a change of the files, with the CRDs that their operators have:
 """
 
 from __future__ import annotations

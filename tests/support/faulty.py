@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from scaling.frameworks.base import Helper, Trainer
@@ -73,6 +74,12 @@ class Faulty(Fake):
         wrong: dict[str, Any] = {"number": 1, "null": "a\0b"}
         planted = {"PLANTED": wrong[mode]} if mode in wrong else {}
         return {**super().environ(task, announced), **planted}
+
+
+def copied(folder: Path) -> None:
+    """Put this strategy into a folder as `my.plug`, which nothing else of this repository is beside."""
+    (folder / "my").mkdir()
+    (folder / "my" / "plug.py").write_text(Path(__file__).read_text().replace(MODULE, "my.plug"))
 
 
 def mode_of(point: Point) -> str:

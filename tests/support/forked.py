@@ -71,12 +71,23 @@ def child_of(starter: Starter, task: Task, base: Mapping[str, str] = os.environ)
 
 def started(starter: Starter, task: Task, way: str = "forked", base: Mapping[str, str] = os.environ) -> Child:
     """A child in this way; `forked` by a server that is ready."""
-    task = replace(task, fresh=way == "fresh")
-    starter.preload(task)
-    eventually(starter.settled)
-    child = child_of(starter, task, base)
+    child = child_of(starter, settled(starter, replace(task, fresh=way == "fresh")), base)
     assert is_forked(child.pid) == (way == "forked")
     return child
+
+
+def settled(starter: Starter, task: Task) -> Task:
+    """Have the fork server for a task ready, or given up."""
+    starter.preload(task)
+    eventually(starter.settled)
+    return task
+
+
+def starts_fresh(starter: Starter, task: Task, base: Mapping[str, str] = os.environ) -> None:
+    """Assert that a child of this task is no fork, and as good as one."""
+    child = child_of(starter, task, base)
+    assert not is_forked(child.pid)
+    assert well(child)
 
 
 def is_forked(pid: int) -> bool:

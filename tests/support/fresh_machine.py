@@ -174,14 +174,9 @@ class Machine:
     def run(self, command: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the clone, from another folder."""
         return subprocess.run(
-            [self.root / command, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=self.bin,
-            env=self.environ | environ,
-            stdin=subprocess.DEVNULL,
-        )
+            [self.root / command, *arguments], capture_output=True, text=True, check=False, cwd=self.bin,
+            env=self.environ | environ, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
 
     def measuring(self) -> Machine:
         """This machine with a scaling.run that prints how it was called."""

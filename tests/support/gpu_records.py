@@ -59,12 +59,8 @@ def gpus_run() -> tuple[Header, list[PointRecord]]:
     """Two nodes of two GPUs: NCCL inside a node over NVLink, between them over InfiniBand; the last one's clock is
     lower on both nodes."""
     work: dict[str, Any] = {
-        "device": "cuda",
-        "model": "resnet50",
-        "data": "synthetic",
-        "batch_size": 256,
-        "precision": "bf16",
-    }
+        "device": "cuda", "model": "resnet50", "data": "synthetic", "batch_size": 256, "precision": "bf16",
+    }  # fmt: skip
     records = []
     for number, drift in enumerate((0.998, 1.0, 1.003)):
         records.append(with_gpus(record(point("solo", 1, number, strategy="torch:plain", **work), STEP_S * drift)))

@@ -163,15 +163,9 @@ class Launch:
         with opened:
             shown = view or make_view("none", sys.stdout)
             sweep = Sweep(
-                made,
-                mailbox,
-                opened,
-                shown,
-                records=found.records if found else (),
-                summaries=found.summaries if found else (),
-                clock=self.now,
-                unix_clock=unix,
-            )
+                made, mailbox, opened, shown, records=found.records if found else (),
+                summaries=found.summaries if found else (), clock=self.now, unix_clock=unix,
+            )  # fmt: skip
             try:
                 sweep.run()
             finally:

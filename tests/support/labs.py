@@ -90,6 +90,24 @@ def command(*arguments: str, timeout_s: float = 120, **fields: Any) -> subproces
     )
 
 
+def run(lab: Lab, ranks: int, *words: str, timeout_s: float = 200) -> subprocess.CompletedProcess[str]:
+    """`lab run` of a program of Python on so many ranks."""
+    return command("run", "--name", lab.name, "--", "-np", str(ranks), "python", *words, timeout_s=timeout_s)
+
+
+@contextmanager
+def unreachable(lab: Lab, node: str, card: str, address: str) -> Iterator[None]:
+    """Packets of a node to an address have a wrong hardware address: no node takes them."""
+    with wires.inside(lab, node) as ip:
+        wrong = {"dst": address, "lladdr": "02:00:00:00:00:99", "ifindex": wires.index(card)}
+        ip.neigh("replace", **wrong, state="permanent")
+    try:
+        yield
+    finally:
+        with wires.inside(lab, node) as ip:
+            ip.neigh("del", **wrong)
+
+
 def shaped_bits_per_s(lab: Lab, room: str, interface: str) -> float:
     """What the kernel says that one end of a link is shaped to."""
     with wires.inside(lab, room) as ip:

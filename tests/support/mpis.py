@@ -7,10 +7,10 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import psutil
 import pytest
@@ -94,6 +94,32 @@ def mpirun(
             said = (text(out) + text(err))[-4000:]
             raise TimeoutError(f"{shlex.join(command)} ran past {timeout} s; it said:\n{said}") from None
         return subprocess.CompletedProcess(command, process.returncode, text(out), text(err))
+
+
+class Running(NamedTuple):
+    """A launch under an mpirun, and the file that has its output."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+
+    def said(self) -> str:
+        return self.out.read_text()
+
+
+@contextlib.contextmanager
+def running(mpi: Mpi, ranks: int, *arguments: str, cwd: Path) -> Iterator[Running]:
+    """Start `mpirun -np ranks python ARGUMENT...` in a session of its own; at the end it is killed."""
+    command = [str(mpi.mpirun), "-np", str(ranks), sys.executable, *arguments]
+    with (cwd / "out").open("w") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd,
+            env={**os.environ, **mpi.environ(ranks)}, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield Running(process, cwd / "out")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def text(file: IO[str]) -> str:

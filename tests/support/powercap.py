@@ -6,13 +6,9 @@ from pathlib import Path
 
 RANGE_UJ = 1_000_000_000
 DOMAINS = {
-    "intel-rapl:0": "package-0",
-    "intel-rapl:0:0": "core",
-    "intel-rapl:0:1": "dram",
-    "intel-rapl:1": "package-1",
-    "intel-rapl:2": "psys",
-    "intel-rapl-mmio:0": "package-0",
-}
+    "intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1": "dram",
+    "intel-rapl:1": "package-1", "intel-rapl:2": "psys", "intel-rapl-mmio:0": "package-0",
+}  # fmt: skip
 COUNTED = ("intel-rapl:0", "intel-rapl:0:1", "intel-rapl:1")
 
 

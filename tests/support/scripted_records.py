@@ -41,16 +41,10 @@ def point(kind: str = "exchange", world_size: int = 1, number: int = 0, **change
     """A point of `fake:a`, or of the plain loop for its controls."""
     plain = kind in ("solo", "each", *BESIDE)
     base: dict[str, Any] = {
-        "strategy": "fake:plain" if plain else "fake:a",
-        "kind": kind,
-        "world_size": world_size,
-        "round": number,
-        "model": "digits-cnn",
-        "data": "digits",
-        "device": "cpu",
-        "batch_rule": "weak",
+        "strategy": "fake:plain" if plain else "fake:a", "kind": kind, "world_size": world_size,
+        "round": number, "model": "digits-cnn", "data": "digits", "device": "cpu", "batch_rule": "weak",
         "batch_size": 32,
-    }
+    }  # fmt: skip
     return make_point(**{**base, **changes})
 
 
@@ -59,17 +53,12 @@ def windows(step_s: float, batch_size: int, *, start_s: float = 100.0, losses: b
     each_s = step_s * STEPS
     return tuple(
         Window(
-            index=index,
-            measured=True,
-            steps=STEPS,
-            samples=STEPS * batch_size,
-            start_s=start_s + index * each_s,
-            end_s=start_s + (index + 1) * each_s,
-            end_unix_s=UNIX_S + (index + 1) * each_s,
-            loss=2.0 - 0.5 * index if losses else None,
+            index=index, measured=True, steps=STEPS, samples=STEPS * batch_size,
+            start_s=start_s + index * each_s, end_s=start_s + (index + 1) * each_s,
+            end_unix_s=UNIX_S + (index + 1) * each_s, loss=2.0 - 0.5 * index if losses else None,
         )
         for index in range(WINDOWS)
-    )
+    )  # fmt: skip
 
 
 def record(of: Point, *steps_s: float, hosts: Sequence[str] = ("node1",), **changes: Any) -> PointRecord:
@@ -88,14 +77,9 @@ def record(of: Point, *steps_s: float, hosts: Sequence[str] = ("node1",), **chan
         for rank, time_s in enumerate(times)
     )
     made = PointRecord(
-        point=of,
-        outcome=Finished(),
-        ranks=ranks,
-        started_unix_s=UNIX_S,
-        wall_s=10.0,
-        startup_s=1.0,
+        point=of, outcome=Finished(), ranks=ranks, started_unix_s=UNIX_S, wall_s=10.0, startup_s=1.0,
         measured_s=max(times) * STEPS * WINDOWS,
-    )
+    )  # fmt: skip
     return replace(made, **changes)
 
 
@@ -128,14 +112,11 @@ def served(made: PointRecord, *cpu_percent: float | None, hosts: Sequence[str] =
     """The same with a scheduler and parameter servers that used so much of a core, dealt out over `hosts`."""
     servers = [
         HelperRecord(
-            name=f"server-{index}",
-            launch_rank=0,
-            host=hosts[index % len(hosts)],
-            outcome=Finished(),
+            name=f"server-{index}", launch_rank=0, host=hosts[index % len(hosts)], outcome=Finished(),
             telemetry=Telemetry(cpu_percent=used),
         )
         for index, used in enumerate(cpu_percent)
-    ]
+    ]  # fmt: skip
     scheduler = HelperRecord(
         name="scheduler", launch_rank=0, host="node1", outcome=Finished(), telemetry=Telemetry(cpu_percent=99.0)
     )
@@ -198,17 +179,10 @@ def throttled(made: PointRecord, reason: str = "hw thermal") -> PointRecord:
 def host(name: str = "node1", **changes: Any) -> HostInfo:
     """A small machine."""
     made = HostInfo(
-        hostname=name,
-        os="Debian 12",
-        kernel="6.1.0",
-        cpu_model="Test CPU 2.0 GHz",
-        sockets=1,
-        cores=((0,), (1,)),
-        memory_bytes=8_000_000_000,
-        load_1m=0.1,
-        python="3.11.7",
+        hostname=name, os="Debian 12", kernel="6.1.0", cpu_model="Test CPU 2.0 GHz", sockets=1,
+        cores=((0,), (1,)), memory_bytes=8_000_000_000, load_1m=0.1, python="3.11.7",
         versions={"torch": "2.13.0"},
-    )
+    )  # fmt: skip
     return replace(made, **changes)
 
 

@@ -23,13 +23,9 @@ def gpu(
     exposed_s = sum(one.exposed_s for one in collectives)
     busy_s, quiet_s = STEPS_TRACED * compute_s, STEPS_TRACED * idle_s
     return GpuTime(
-        steps=STEPS_TRACED,
-        span_s=busy_s + quiet_s + exposed_s,
-        compute_s=busy_s,
-        idle_s=quiet_s,
-        kernels=tuple(kernels),
-        collectives=tuple(collectives),
-    )
+        steps=STEPS_TRACED, span_s=busy_s + quiet_s + exposed_s, compute_s=busy_s, idle_s=quiet_s,
+        kernels=tuple(kernels), collectives=tuple(collectives),
+    )  # fmt: skip
 
 
 def runs(name: str, per_step: int, each_s: float) -> Kernels:

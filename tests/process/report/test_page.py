@@ -149,23 +149,6 @@ def test_emulated_figures_say_so_everywhere() -> None:
     assert ">EMULATED</text>" in alone.render(of, "loss", "svg").decode()
 
 
-def test_the_answer_is_a_sentence_with_its_reasons_and_a_way_out() -> None:
-    text = made("cluster")
-    assert (
-        "torch:nccl over ib0 reaches 76.9 % ± 0.0 of linear scaling on 16 devices: 3937 images/s, 12.31x." in text
-    )
-    answer = text.partition('<dl class="answer">')[2].partition("</dl>")[0]
-    assert [*filter(None, re.findall("<dt>(.*?)</dt>", answer))] == ["faster", "lost", "try", "trust"]
-    assert "<dt>faster</dt><dd>ib0 is 10.0 % ± 0.0 faster than eth0 at N=16</dd>" in answer
-    assert (
-        text.index("</dl>") < text.index("<figure>") < text.index('<table id="rows">') < text.index('id="sound"')
-    )
-
-
-def test_a_row_that_is_not_separated_is_named() -> None:
-    assert "torch:gloo is not separated from torch:horovod" in Markup(made("frameworks")).text
-
-
 def test_the_title_says_what_ran_where_and_when_and_the_run() -> None:
     text = page.render(Material(*cluster_run(), (), [source_of(Path("some-run"))]))
     heading = "torch:nccl, torch:gloo on 4 nodes x 4 cores (node1 to node4), 25 Jul 2026"
@@ -182,14 +165,6 @@ def test_the_command_can_be_copied_without_scripts() -> None:
     )
     made_with = text.partition('id="command"')[2].partition("</section>")[0]
     assert "node1 (1 host, 2 ranks)" in made_with and "Python " in made_with and "2026-07-25" in made_with
-
-
-def test_marks_are_green_red_or_amber() -> None:
-    text = made("networks")
-    assert (
-        '<span class="mark good">VERIFIED</span>' in text and '<span class="mark bad">MISLABELLED</span>' in text
-    )
-    assert '<span class="mark doubt">OVERSUBSCRIBED</span>' in made("cluster")
 
 
 def test_large_numbers_have_commas_and_small_ones_none() -> None:
@@ -230,10 +205,6 @@ def test_a_largest_world_size_that_failed_is_the_first_thing_said() -> None:
     said = Markup(page.render(Material(head, broken))).text
     assert "fake:a over eth0 failed on 4 devices: oom." in said
     assert "The largest measured row: 2 devices, fake:a over ib0, 581.6 images/s" in said
-
-
-def test_a_run_without_any_row_says_so() -> None:
-    assert "No exchange of this run has ended" in Markup(made("nothing")).text
 
 
 # ---------------------------------------------------------------- what comes from a run is text

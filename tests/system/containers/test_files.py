@@ -129,6 +129,14 @@ def test_the_operators_custom_resources_take_the_files() -> None:
         ("TrainJob", "trainer args", "--results /results", ".spec.trainer.args"),
         ("MPIJob", "mpiImplementation", "openmpi", ".spec.mpiImplementation"),
         ("MPIJob", "slotsPerWorkers", 4, ".spec.slotsPerWorkers"),
+        ("MPIJob", "slotsPerWorker", "4", ".spec.slotsPerWorker"),
+        ("MPIJob", "mpiReplicaSpecs", None, ".spec.mpiReplicaSpecs"),
+        (
+            "MPIJob",
+            "mpiReplicaSpecs Worker template spec",
+            {},
+            ".spec.mpiReplicaSpecs.Worker.template.spec.containers is missing",
+        ),
         ("MPIJob", "runPolicy cleanPodPolicy", True, ".spec.runPolicy.cleanPodPolicy"),
     ],
 )

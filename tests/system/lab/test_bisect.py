@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from scaling.records import store
@@ -25,11 +23,8 @@ QUICK = (
 def test_a_planted_slow_link_is_found_promised_removed_and_proved(tmp_path: Path) -> None:
     with labs.lab("bisect", nodes=4, slots=1, nics=("ib0=100gbit", "eth0=10gbit")) as lab:
         lifecycle.change(lab.name, ["node2.eth0=25%"])
-        words = ["run", "--name", lab.name, "--", "-np", "4", "python", "-m", "scaling", "bisect", *QUICK]
-        done = subprocess.run(
-            [sys.executable, "-m", "scaling", "lab", *words, "--results", str(tmp_path)],
-            cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
-        )  # fmt: skip
+        words = ("-m", "scaling", "bisect", *QUICK, "--results", str(tmp_path))
+        done = labs.run(lab, 4, *words, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\bslow: node2 \(", done.stdout), done.stdout
     assert "PREDICTED without node2: efficiency" in done.stdout

@@ -59,15 +59,8 @@ def codes(started: list[subprocess.Popen[bytes]]) -> list[int]:
 
 
 def test_two_nodes_end_in_the_table(lab: Lab, tmp_path: Path, open_files: ExitStack) -> None:
-    words = (
-        "scaling.run",
-        "--strategy",
-        "torch:gloo",
-        "--results",
-        str(tmp_path / "results"),
-        "--no-page",
-        *QUICK,
-    )
+    results = ("--results", str(tmp_path / "results"), "--no-page")
+    words = ("scaling.run", "--strategy", "torch:gloo", *results, *QUICK)
     assert codes(ranks(lab, 2, tmp_path, open_files, *words)) == [0, 0], (tmp_path / "0.txt").read_text()
     said = (tmp_path / "0.txt").read_text()
     assert re.search(r"^scaling: torch:gloo N=2 .*\bflags \S*VERIFIED", said.splitlines()[-1]), said
@@ -94,17 +87,7 @@ def listening(lab: Lab, node: str) -> dict[str, set[int]]:
 
 def test_no_rank_listens_on_all_addresses(lab: Lab, tmp_path: Path, open_files: ExitStack) -> None:
     """As launch/README.md says: PyTorch on the measured network alone, rank 0 on the coordinator's address."""
-    words = (
-        "--strategy",
-        "torch:gloo",
-        "--interconnect",
-        "ib0",
-        "--kinds",
-        "exchange",
-        "--world-sizes",
-        "2",
-        "--no-page",
-    )
+    words = ("--strategy", "torch:gloo", "--interconnect", "ib0", "--kinds", "exchange", "--world-sizes", "2")
     started = ranks(lab, 2, tmp_path, open_files, "scaling.run", *words, "--results", str(tmp_path / "results"))
     log = tmp_path / "0.txt"
     eventually(lambda: "10.10.0.2" in listening(lab, "node2"), log.read_text, within_s=WITHIN_S)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,12 +36,20 @@ def lab() -> Iterator[Lab]:
 def certified(
     lab: Lab, results: Path, *flags: str, ranks: int = 4, within: tuple[str, ...] = ()
 ) -> tuple[int, Certificate, str]:
-    words = ("python", "-m", "scaling", "certify", "--minutes", "8", *flags, "--no-page", "--results")
-    command = (*within, *words, str(results))
-    done = subprocess.run(
-        [sys.executable, "-m", "scaling", "lab", "run", "--name", lab.name, "--", "-np", str(ranks), *command],
-        cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
-    )  # fmt: skip
+    words = (
+        "python",
+        "-m",
+        "scaling",
+        "certify",
+        "--minutes",
+        "8",
+        *flags,
+        "--no-page",
+        "--results",
+        str(results),
+    )
+    launch = ("run", "--name", lab.name, "--", "-np", str(ranks), *within, *words, "--results", str(results))
+    done = labs.command(*launch, timeout_s=LIMIT_S)
     runs = [*results.glob("*-certify")]
     assert len(runs) == 1, done.stdout + done.stderr
     found = store.read(runs[0]).certificate

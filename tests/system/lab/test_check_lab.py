@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 import pytest
@@ -27,8 +28,7 @@ def lab() -> Iterator[Lab]:
 def check(lab: Lab, *arguments: str, all_reduce: bool = False) -> tuple[int, Findings]:
     """The preflight of all nodes: its exit code and what it found."""
     timed = "--all-reduce" if all_reduce else "--no-all-reduce"
-    words = ["-np", "4", "python", "-m", "scaling", "check", "--json", timed, "--no-device-rates", *arguments]
-    done = labs.command("run", "--name", lab.name, "--", *words)
+    done = labs.run(lab, 4, "-m", "scaling", "check", "--json", timed, "--no-device-rates", *arguments)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, msgspec.json.decode(done.stdout, type=Findings)
 
@@ -37,9 +37,14 @@ def said(found: Findings, *topics: str) -> list[str]:
     return [one.text for one in found.verdicts if one.topic in topics and one.level != "ok"]
 
 
-def rate(lab: Lab, change: str) -> None:
-    done = labs.command("rate", "--name", lab.name, change)
-    assert done.returncode == 0, done.stderr
+@contextmanager
+def rated(lab: Lab, card: str, change: str, before: str) -> Iterator[None]:
+    """Have a card so, and as it was before in the end."""
+    with ExitStack() as stack:
+        stack.callback(labs.command, "rate", "--name", lab.name, f"{card}={before}")
+        done = labs.command("rate", "--name", lab.name, f"{card}={change}")
+        assert done.returncode == 0, done.stderr
+        yield
 
 
 def test_a_sound_lab(lab: Lab) -> None:
@@ -65,11 +70,8 @@ def test_the_busbw_of_an_all_reduce_is_that_of_the_shaped_links(lab: Lab) -> Non
 
 
 def test_one_nodes_link_at_a_tenth_is_named(lab: Lab) -> None:
-    rate(lab, "node2.ib0=10%")
-    try:
+    with rated(lab, "node2.ib0", "10%", "100%"):
         code, found = check(lab, "--interconnect", "ib")
-    finally:
-        rate(lab, "node2.ib0=100%")
     assert code == 1
     (slow,) = [text for text in said(found, "bandwidth") if "slow" in text]
     assert slow.startswith("ib: node2 is slow: it sends ")
@@ -79,11 +81,8 @@ def test_one_nodes_link_at_a_tenth_is_named(lab: Lab) -> None:
 
 
 def test_a_card_that_is_down_is_named_and_the_others_are_measured(lab: Lab) -> None:
-    rate(lab, "node3.ib0=down")
-    try:
+    with rated(lab, "node3.ib0", "down", "up"):
         code, found = check(lab, "--interconnect", "ib")
-    finally:
-        rate(lab, "node3.ib0=up")
     assert code == 1
     assert said(found, "network") == ["ib is not on every node: ib0 is down on node3"]
     assert len(found.facts.bandwidths("ib")) == 6
@@ -105,14 +104,8 @@ def set_mtu(lab: Lab, mtu: int) -> None:
 
 
 def test_a_pair_that_cannot_reach_each_other_is_named(lab: Lab) -> None:
-    with wires.inside(lab, "node3") as ip:  # a wrong hardware address: nobody takes the packets
-        card = wires.index("ib0")
-        ip.neigh("replace", dst="10.10.0.1", lladdr="02:00:00:00:00:99", ifindex=card, state="permanent")
-    try:
+    with labs.unreachable(lab, "node3", "ib0", "10.10.0.1"):
         code, found = check(lab, "--interconnect", "ib")
-    finally:
-        with wires.inside(lab, "node3") as ip:
-            ip.neigh("del", dst="10.10.0.1", ifindex=card)
     assert code == 1
     (text,) = said(found, "links")
     assert text in ("ib: node1-node3: timed out", "ib: node3-node1: timed out")

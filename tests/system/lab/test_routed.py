@@ -4,7 +4,6 @@ are those of a lab, whose switch forwards between them."""
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,10 +17,10 @@ from scaling.tools.lab import wires
 from scaling.tools.lab.state import SWITCH, Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
+from tests.support.matrix import cases
 
 pytestmark = needs_lab
 GATEWAY = "169.254.1.1"
-LIMIT_S = 200.0
 QUICK = (
     "--rounds", "1", "--kinds", "exchange", "--window-s", "0.1", "--windows", "5", "--soak-s", "0",
     "--device", "cpu",
@@ -51,16 +50,18 @@ def make_alone(lab: Lab, node: str, address: str) -> None:
 
 
 def swept(lab: Lab, results: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scaling", "lab", "run", "--name", lab.name, "--", "-np", "2"]
-    command += ["python", "-m", "scaling.run", "--results", str(results), "--world-sizes", "2", *QUICK, *flags]
-    return subprocess.run(command, cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    return labs.run(lab, 2, "-m", "scaling.run", "--results", str(results), "--world-sizes", "2", *QUICK, *flags)
 
 
 SCRIPTED = ("fake:a", "--option", "traffic_bytes=1000000", "--option", "step_s=0.05")
 
 
 @pytest.mark.parametrize(
-    ("word", "strategy"), [("auto", ("torch:gloo",)), ("eth0", SCRIPTED), ("10.10.0.0/16", SCRIPTED)]
+    ("word", "strategy"),
+    cases(
+        [AUTO := ("auto", ("torch:gloo",)), ("eth0", SCRIPTED), SUBNET := ("10.10.0.0/16", SCRIPTED)],
+        [AUTO, SUBNET],
+    ),
 )
 def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str, strategy: Sequence[str]) -> None:
     done = swept(lab, tmp_path, "--strategy", *strategy, "--interconnect", word, "--verbose")
@@ -76,19 +77,7 @@ def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str, s
 
 
 def test_the_preflight_measures_it(lab: Lab) -> None:
-    words = [
-        "-np",
-        "2",
-        "python",
-        "-m",
-        "scaling",
-        "check",
-        "--json",
-        "--no-device-rates",
-        "--interconnect",
-        "eth0",
-    ]
-    done = labs.command("run", "--name", lab.name, "--", *words)
+    done = labs.run(lab, 2, "-m", "scaling", "check", "--json", "--no-device-rates", "--interconnect", "eth0")
     found = msgspec.json.decode(done.stdout, type=Findings)
     (network,) = found.facts.networks
     assert (network.word, network.routed, sorted(network.places)) == ("eth0", True, ["node1", "node2"])
@@ -113,10 +102,8 @@ def two_networks() -> Iterator[Lab]:
 
 
 def test_hosts_that_do_not_meet_are_named_in_advance(two_networks: Lab, tmp_path: Path) -> None:
-    with wires.inside(two_networks, "node1") as ip:  # a wrong hardware address: nobody takes the packets
-        card = wires.index("eth0")
-        ip.neigh("replace", dst="10.10.0.2", lladdr="02:00:00:00:00:99", ifindex=card, state="permanent")
-    done = swept(two_networks, tmp_path, "--strategy", "fake:a", "--interconnect", "eth0")
+    with labs.unreachable(two_networks, "node1", "eth0", "10.10.0.2"):
+        done = swept(two_networks, tmp_path, "--strategy", "fake:a", "--interconnect", "eth0")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "--interconnect eth0: not all hosts can connect there: node1 to node2 at 10.10.0.2: " in done.stderr
     assert list(tmp_path.iterdir()) == []

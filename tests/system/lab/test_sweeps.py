@@ -21,7 +21,7 @@ from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
-from scaling.tools.lab import lifecycle, wires
+from scaling.tools.lab import lifecycle
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
@@ -144,22 +144,6 @@ def test_an_unknown_network_is_refused_with_those_that_there_are(lab: Lab, tmp_p
 
 
 # ---------------------------------------------------------------- faults
-
-
-def test_a_network_on_which_packets_are_dropped_is_named_before_anything_is_measured(
-    lab: Lab, tmp_path: Path
-) -> None:
-    with wires.inside(lab, "node1") as ip:  # a wrong hardware address: no node takes the packets
-        wrong = {"dst": "10.10.0.2", "lladdr": "02:00:00:00:00:99", "ifindex": wires.index("ib0")}
-        ip.neigh("replace", **wrong, state="permanent")
-    try:
-        code, found = swept(lab, tmp_path / "results", "--strategy", "fake:a", "--interconnect", "ib0", *QUICK)
-    finally:
-        with wires.inside(lab, "node1") as ip:
-            ip.neigh("del", **wrong)
-    assert (code, found) == (2, [])
-    said = "--interconnect ib0: not all hosts can connect there: node1 to node2 at 10.10.0.2: timed out"
-    assert said in (tmp_path / "said").read_text()
 
 
 def test_a_slow_link_is_named_by_the_row_that_waits_for_it(tmp_path: Path) -> None:

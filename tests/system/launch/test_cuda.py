@@ -102,14 +102,6 @@ def test_a_wedged_driver_holds_nobody_up(smi: Path, monkeypatch: pytest.MonkeyPa
     assert _cuda.machine() == ((), "")
 
 
-def test_old_drivers_and_gpus_have_torch_of_cuda_12(machine: Machine) -> None:
-    machine.gpus(V100, V100)
-    done = machine.run("launch/install")
-    why = "a GPU of compute capability 7.0, for which CUDA 13 has nothing"
-    assert f"launch: wheels for CUDA 12: {why}; --cuda 12, 13 or none says otherwise\n" in done.stderr
-    assert machine.indexes() == {f"{INDEX}/cu126"}
-
-
 def test_local_chooses_too_and_only_once(machine: Machine) -> None:
     machine.gpus(A100, A100, driver="550.1")
     machine.launched()
@@ -146,36 +138,38 @@ def test_what_was_asked_for_without_a_driver_stays_where_there_is_one(machine: M
 # ---------------------------------------------------------------- --cuda
 
 
-def test_cuda_none_is_for_cpus_though_there_is_a_driver(machine: Machine) -> None:
-    machine.gpus(A100)
-    done = machine.run("launch/install", "--cuda", "none")
+ALL = "torch,tensorflow,mxnet,jax,horovod"
+TWO = {".venv": "torch", ".venv-tensorflow": "tensorflow-cuda"}
+EACH = {
+    ".venv": "torch,horovod", ".venv-tensorflow": "tensorflow-cuda,horovod", ".venv-mxnet": "mxnet-cuda,horovod",
+    ".venv-jax": "jax-cuda",
+}  # fmt: skip
+OLD = (
+    "CUDA 12: a GPU of compute capability 7.0, for which CUDA 13 has nothing; --cuda 12, 13 or none says otherwise"
+)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words", "index", "installs", "said"),
+    [
+        ((V100, V100), "torch", "cu126", {".venv": "torch"}, OLD),
+        ((A100,), "--cuda none", "cpu", {".venv": ALL}, "CPUs: --cuda none"),
+        ((), "--cuda=12 torch tensorflow-cuda", "cu126", TWO, "CUDA 12: --cuda 12"),
+        ((), "--cuda=13 torch tensorflow-cuda", "", TWO, "CUDA 13: --cuda 13"),
+        ((), "--cuda 13", "", EACH, "CUDA 13: --cuda 13"),
+        ((), "torch", "", {".venv": "torch"}, ""),
+    ],
+)
+def test_what_is_installed_by_driver_and_flag(
+    machine: Machine, gpus: tuple[str, ...], words: str, index: str, installs: dict[str, str], said: str
+) -> None:
+    if gpus:
+        machine.gpus(*gpus)
+    done = machine.run("launch/install", *words.split())
     assert done.returncode == 0, done.stderr
-    assert machine.indexes() == {f"{INDEX}/cpu"}
-    assert machine.installs() == [(".venv", "torch,tensorflow,mxnet,jax,horovod")]
-    assert "launch: wheels for CPUs: --cuda none\n" in done.stderr
-
-
-@pytest.mark.parametrize(("wheels", "index"), [("12", {f"{INDEX}/cu126"}), ("13", set())])
-def test_cuda_is_had_where_there_is_no_driver(machine: Machine, wheels: str, index: set[str]) -> None:
-    machine.run("launch/install", f"--cuda={wheels}", "torch", "tensorflow-cuda")
-    assert machine.indexes() == index
-    assert machine.installs() == [(".venv", "torch"), (".venv-tensorflow", "tensorflow-cuda")]
-
-
-def test_all_with_cuda_where_there_is_no_driver(machine: Machine) -> None:
-    machine.run("launch/install", "--cuda", "13")
-    assert [extras for _, extras in machine.installs()] == [
-        "torch,horovod",
-        "tensorflow-cuda,horovod",
-        "mxnet-cuda,horovod",
-        "jax-cuda",
-    ]
-
-
-def test_without_a_driver_and_unasked_nothing_is_said_and_no_index_named(machine: Machine) -> None:
-    done = machine.run("launch/install", "torch")
-    assert "wheels for" not in done.stderr
-    assert machine.indexes() == set()
+    assert machine.indexes() == ({f"{INDEX}/{index}"} if index else set())
+    assert dict(machine.installs()) == installs
+    assert f"launch: wheels for {said}\n" in done.stderr if said else "wheels for" not in done.stderr
 
 
 def test_local_takes_cuda_for_itself(machine: Machine) -> None:

@@ -60,36 +60,23 @@ def test_second_run_asks_pip_for_nothing(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "extras"),
+    ("words", "installs"),
     [
-        (["all", "test"], "torch,tensorflow,mxnet,jax,horovod,test"),
-        (["--here"], "torch,tensorflow,mxnet,jax,horovod"),
+        # Tests import them all in one environment: with CUDA they would collide.
+        ("all test", {".venv": "torch,tensorflow,mxnet,jax,horovod,test"}),
+        ("--here", {".venv": "torch,tensorflow,mxnet,jax,horovod"}),
+        # As for an image, which has a single one.
+        ("--here tensorflow-cuda mpi", {".venv": "tensorflow-cuda,mpi"}),
+        ("tensorflow-cuda", {".venv-tensorflow": "tensorflow-cuda"}),
     ],
 )
-def test_all_frameworks_in_one_environment_have_no_cuda_that_collides(
-    machine: Machine, arguments: list[str], extras: str
-) -> None:
-    """Tests import them all in one."""
+def test_environments_are_those_that_are_asked_for(machine: Machine, words: str, installs: dict[str, str]) -> None:
     machine.gpus(A100)
-    machine.run("launch/install", *arguments)
-    assert machine.installs() == [(".venv", extras)]
-
-
-def test_one_environment_for_one_framework_where_that_is_asked(machine: Machine) -> None:
-    """As for an image, which has a single one."""
-    done = machine.run("launch/install", "--here", "tensorflow-cuda", "mpi")
+    done = machine.run("launch/install", *words.split())
     assert done.returncode == 0, done.stderr
-    assert machine.installs() == [(".venv", "tensorflow-cuda,mpi")]
-    assert "tensorflow  2.21.0" in done.stdout
-    assert not (machine.root / ".venv-tensorflow").exists()
-
-
-def test_one_of_them_alone_leaves_the_others(machine: Machine) -> None:
-    machine.gpus(A100)
-    machine.run("launch/install", "tensorflow-cuda")
-    assert {name for name, _ in machine.pip_calls_by_environment} == {".venv", ".venv-tensorflow"}
-    assert machine.installs() == [(".venv-tensorflow", "tensorflow-cuda")]
-    assert not (machine.root / ".venv-mxnet").exists()
+    assert dict(machine.installs()) == installs
+    made = {path.name for path in machine.root.glob(".venv*")}
+    assert made == {".venv", *installs}
 
 
 def test_an_environment_that_fails_costs_itself_alone(machine: Machine) -> None:

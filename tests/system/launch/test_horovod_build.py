@@ -45,12 +45,9 @@ def settings(*frameworks: Framework, driver: bool = False) -> dict[str, str]:
 
 def test_without_a_gpu_and_an_mpi_it_is_gloo_alone() -> None:
     assert settings(TORCH, MXNET) == {
-        "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_WITHOUT_MPI": "1",
-        "HOROVOD_WITH_PYTORCH": "1",
-        "HOROVOD_WITHOUT_TENSORFLOW": "1",
-        "HOROVOD_WITH_MXNET": "1",
-    }
+        "HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1", "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1", "HOROVOD_WITH_MXNET": "1",
+    }  # fmt: skip
 
 
 def test_mpi_is_that_of_the_machine_and_never_of_the_environment(

@@ -46,18 +46,8 @@ def test_variables_for_each_mpi(machine: Machine, version: str) -> None:
 def test_arguments_go_through_as_they_are(machine: Machine, version: str) -> None:
     mpirun = machine.mpirun(version)
     arguments = [
-        "-np",
-        "2",
-        "--bind-to",
-        "core",
-        "/bin/python",
-        "-c",
-        "a b; $HOME",
-        "--print",
-        "-np",
-        "9",
-        "--agent",
-    ]
+        "-np", "2", "--bind-to", "core", "/bin/python", "-c", "a b; $HOME", "--print", "-np", "9", "--agent",
+    ]  # fmt: skip
     argv = launched(machine, *arguments)["argv"]
     assert (argv[0], argv[-len(arguments) :]) == (str(mpirun), arguments)
 

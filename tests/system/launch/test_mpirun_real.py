@@ -124,32 +124,6 @@ def test_a_sweep(mpi: Mpi, tmp_path: Path) -> None:
     assert len(list((tmp_path / "results").iterdir())) == 1
 
 
-def test_local_ends_with_the_page_and_the_line_for_programs(tmp_path: Path) -> None:
-    """What launch/local becomes once its environment is made."""
-    fake = (
-        "--strategy",
-        "fake:a",
-        "--rounds",
-        "1",
-        "--windows",
-        "3",
-        "--window-s",
-        "0.01",
-        "--kinds",
-        "solo,exchange",
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "scaling.run", "--ranks", "2", *fake],
-        env={**os.environ, "SCALING_PAGE": "1"}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (run,) = (tmp_path / "results").iterdir()
-    *_, page, more, _, last = done.stdout.splitlines()
-    assert page.split() == ["page", f"results/{run.name}/page.html"] and f" results/{run.name} " in more
-    assert last.startswith("scaling: fake:a N=2 ") and (run / "page.html").stat().st_size > 10_000
-
-
 @needs_root
 @pytest.mark.parametrize("mpi", MPIS[:2], ids=str)
 def test_what_kubeflows_operator_sets_leads_to_the_workers(mpi: Mpi, tmp_path: Path, agent: Path) -> None:

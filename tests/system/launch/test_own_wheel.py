@@ -26,14 +26,9 @@ def run(*command: str | Path, cwd: Path, **environ: str) -> str:
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_", "SCALING_PAGE"))
     }
     done = subprocess.run(
-        [*map(str, command)],
-        cwd=cwd,
-        env={**own, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
+        [*map(str, command)], cwd=cwd, env={**own, **environ}, capture_output=True, text=True, check=False,
         timeout=200,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -46,17 +41,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         source = REPOSITORY / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, clone / name)
     run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        "dist",
-        ".",
+        sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist", ".",
         cwd=clone,
-    )
+    )  # fmt: skip
     (found,) = (clone / "dist").glob("scaling_bench-*.whl")
     return found
 
@@ -101,4 +88,10 @@ def test_its_first_run_ends_in_the_answer_and_a_page(python: Path, tmp_path: Pat
     assert (result / PAGE_FILE).is_file()
     command = python.with_name("scaling")
     assert "fake:a" in run(command, "report", result, cwd=tmp_path)
-    assert run(command, "--version", cwd=tmp_path)
+    for words in (
+        ["--version"],
+        ["report", result, "--format", "json"],
+        ["history", "results"],
+        ["report", "--schema"],
+    ):
+        assert run(command, *words, cwd=tmp_path)

@@ -31,12 +31,9 @@ def chosen(report: Path, *options: str, **environ: str) -> str:
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
     command += ["--report", str(report), *options, "torch==2.13.0"]
     done = subprocess.run(
-        command,
-        env={**base, "PIP_CONFIG_FILE": os.devnull, **environ},
-        capture_output=True,
-        text=True,
+        command, env={**base, "PIP_CONFIG_FILE": os.devnull, **environ}, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     version: str = json.loads(report.read_text())["install"][0]["metadata"]["version"]
     return version

@@ -143,14 +143,11 @@ def test_a_wrong_call_measures_nothing(study: str, arguments: list[str], message
 
 def batch(size: int, name: str, seconds: float | None, over: float | None = None) -> dict[str, Any]:
     return {
-        "batch_size": size,
-        "pass": name,
-        "step_s": None if seconds is None else {"mean": seconds},
+        "batch_size": size, "pass": name, "step_s": None if seconds is None else {"mean": seconds},
         "over_smaller": None if over is None else {"mean": over},
-        "smaller_batch_size": None if over is None else size // 2,
-        "is_worse": over is not None and over > 2,
+        "smaller_batch_size": None if over is None else size // 2, "is_worse": over is not None and over > 2,
         "failed": {"cause": "oom"} if seconds is None else None,
-    }
+    }  # fmt: skip
 
 
 def cells(table: str) -> list[list[str]]:

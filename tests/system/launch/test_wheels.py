@@ -1,4 +1,4 @@
-"""The lint of wheels with CUDA (`python -m tests.support.wheels`), on made-up ones, and of this environment."""
+"""The lint of wheels with CUDA (`python -m tests.bench.wheels`), on made-up ones, and of this environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch import _environments
-from tests.support import wheels
+from tests.bench import wheels
 
 needs_tools = pytest.mark.skipif(
     not (shutil.which("gcc") and shutil.which("readelf")), reason="no gcc or no readelf: apt-get install gcc"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from scaling.analysis.table.burn_in import over_time
 from scaling.records import store
-from tests.support.mpis import Mpi, mpirun, on_mpi
+from tests.support.mpis import Mpi, mpirun, on_mpi, running
+from tests.support.started import run_of
 from tests.support.waiting import eventually
 
 FAKE = (
@@ -20,16 +18,11 @@ FAKE = (
 )  # fmt: skip
 
 
-def only_run(folder: Path) -> Path:
-    (run,) = (folder / "results").iterdir()
-    return run
-
-
 @on_mpi("openmpi5")
 def test_a_burn_in_measures_until_its_time_is_over(tmp_path: Path, mpi: Mpi) -> None:
     done = mpirun(mpi, 2, *FAKE, "--for", "10s", "--verbose", "--page", cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    run = only_run(tmp_path)
+    run = run_of(tmp_path)
     found = store.read(run)
     cells = {record.point.cell for record in found.records}
     rounds = 1 + max(one.first_round for one in found.summaries)
@@ -47,23 +40,13 @@ def test_a_burn_in_measures_until_its_time_is_over(tmp_path: Path, mpi: Mpi) -> 
 
 @on_mpi("mpich")
 def test_a_signal_ends_a_burn_in_with_its_table_and_resume_goes_on(tmp_path: Path, mpi: Mpi) -> None:
-    command = [str(mpi.mpirun), "-np", "2", sys.executable, *FAKE, "--for", "15m"]
-    with (tmp_path / "out").open("w+") as out:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path,
-            env={**os.environ, **mpi.environ(2)}, start_new_session=True,
-        )  # fmt: skip
-        try:
-            eventually(lambda: summaries(tmp_path) > 1, within_s=300)
-            process.send_signal(signal.SIGINT)
-            process.wait(120)
-        finally:
-            process.kill()
-            process.wait()
-        out.seek(0)
-        said = out.read()
+    with running(mpi, 2, *FAKE, "--for", "15m", cwd=tmp_path) as launch:
+        eventually(lambda: summaries(tmp_path) > 1, within_s=300)
+        launch.process.send_signal(signal.SIGINT)
+        launch.process.wait(120)
+    said = launch.said()
     assert re.search(r"^interrupted after .+ of 15 min 0 s, \d+ rounds; these are kept$", said, re.MULTILINE), said
-    run = only_run(tmp_path)
+    run = run_of(tmp_path)
     assert f"python -m scaling.run --resume {run.relative_to(tmp_path)}" in said
     dry = mpirun(mpi, 2, "-m", "scaling.run", "--resume", str(run), "--dry-run", cwd=tmp_path)
     assert "rounds until 15 min 0 s are over" in dry.stdout

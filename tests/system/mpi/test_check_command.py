@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import psutil
 
 from scaling.tools.check.facts import Findings
-from tests.support.mpis import MPIS, Mpi, mpirun, on_mpi
+from tests.support.mpis import MPIS, Mpi, mpirun, on_mpi, running
 from tests.support.waiting import eventually
 
 CHECK = ("-m", "scaling", "check")
@@ -67,21 +64,14 @@ def test_ctrl_c_leaves_nothing(mpi: Mpi, tmp_path: Path) -> None:
         "import sys, time\nfrom scaling.tools.check import __main__ as check, gather\n"
         "gather.watch = lambda _: time.sleep(60)\nsys.exit(check.main([]))\n"
     )
-    said = tmp_path / "said"
-    with said.open("w") as out:
-        process = subprocess.Popen(
-            [str(mpi.mpirun), "-np", "2", sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            env={**os.environ, **mpi.environ(2)}, start_new_session=True,
-        )  # fmt: skip
-    eventually(lambda: "check: one node" in said.read_text(), said.read_text, of=process)
-    started = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    try:
-        assert process.wait(120) != 0, said.read_text()
-        assert psutil.wait_procs(started, timeout=10)[1] == []
-    finally:
-        process.kill()
-        for one in started:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+    with running(mpi, 2, "-c", code, cwd=tmp_path) as launch:
+        eventually(lambda: "check: one node" in launch.said(), launch.said, of=launch.process)
+        started = psutil.Process(launch.process.pid).children(recursive=True)
+        launch.process.send_signal(signal.SIGINT)
+        try:
+            assert launch.process.wait(120) != 0, launch.said()
+            assert psutil.wait_procs(started, timeout=10)[1] == []
+        finally:
+            for one in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()

@@ -13,23 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import pytest
 
 from scaling.records import store
 from scaling.records.events import Finished
 from tests.support import faulty
-from tests.support.mpis import IMPATIENT, MPIS, Mpi, mpirun, on_mpi, on_mpi_each
+from tests.support.mpis import IMPATIENT, MPIS, Mpi, mpirun, on_mpi, on_mpi_each, running
+from tests.support.started import points, run_of
 from tests.support.waiting import eventually
 
 FAKE = (
     "-m", "scaling.run", "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02",
     "--soak-s", "0",
 )  # fmt: skip
-
-
-def only_run(folder: Path) -> Path:
-    (run,) = (folder / "results").iterdir()
-    return run
 
 
 @on_mpi_each("ranks", {2: "openmpi4", 4: "mpich", 16: ""})
@@ -39,7 +34,7 @@ def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ran
     few = ("--kinds", "solo,exchange") if kinds == 1 else ()
     done = mpirun(mpi, ranks, *FAKE, *few, cwd=tmp_path, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
-    header, records = store.load(only_run(tmp_path))
+    header, records = store.load(run_of(tmp_path))
     sizes = [size for size in (1, 2, 4, 8, 16) if size <= ranks]
     assert mpi.banner in header.mpi
     assert header.launch_size == ranks
@@ -48,7 +43,7 @@ def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ran
     assert len(records) == len(sizes) + 1 + (kinds - 1) * (len(sizes) - 1)
     for size in sizes:
         assert re.search(rf"^ +{size}  ", done.stdout, re.MULTILINE), done.stdout
-    screen, _, last = reported(only_run(tmp_path)).rstrip("\n").rpartition("\n")
+    screen, _, last = reported(run_of(tmp_path)).rstrip("\n").rpartition("\n")
     assert screen.partition("  more ")[0] in done.stdout
     assert done.stdout.splitlines()[-1] == last
     assert last.startswith(f"scaling: fake:a N={max(sizes)} ")
@@ -89,15 +84,6 @@ def test_a_usage_error_is_one_line_of_rank_0(tmp_path: Path, mpi: Mpi) -> None:
     assert not (tmp_path / "results").exists()
 
 
-@on_mpi("mpich")
-def test_a_failed_point_is_exit_1_and_the_table_says_why(tmp_path: Path, mpi: Mpi) -> None:
-    fails = ("--option", "fail=segfault", "--option", "fail_world=2", "--option", "fail_rank=1")
-    done = mpirun(mpi, 2, *FAKE, *fails, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "crash(SIGSEGV)" in done.stdout
-    assert "Traceback" not in done.stderr
-
-
 @on_mpi("openmpi4")
 def test_a_bug_of_ours_ends_all_ranks_with_its_traceback(tmp_path: Path, mpi: Mpi) -> None:
     code = (
@@ -123,13 +109,11 @@ def test_a_rank_with_other_code_is_refused_by_name(tmp_path: Path) -> None:
 
 @on_mpi("mpich")
 def test_what_a_strategy_from_outside_lacks_on_another_rank_is_its_cause(tmp_path: Path, mpi: Mpi) -> None:
-    (tmp_path / "my").mkdir()
-    text = Path(faulty.__file__).read_text().replace(faulty.MODULE, "my.plug")
-    (tmp_path / "my" / "plug.py").write_text(text)
+    faulty.copied(tmp_path)
     done = mpirun(mpi, 2, *FAKE[:3], "fake:a,my.plug:second", *FAKE[4:], "--kinds", "exchange", cwd=tmp_path)
     assert done.returncode == 1
     assert "no licence: buy one" in done.stdout
-    _, records = store.load(only_run(tmp_path))
+    _, records = store.load(run_of(tmp_path))
     assert {record.point.strategy for record in records if isinstance(record.outcome, Finished)} == {"fake:a"}
 
 
@@ -146,37 +130,20 @@ LONG_TABLE = (
 
 def interrupted(mpi: Mpi, folder: Path, number: int, *first: str) -> tuple[int, str]:
     """Start a long sweep, signal its mpirun after two points, and return its exit code and output."""
-    command = [str(mpi.mpirun), "-np", "2", sys.executable, *first, *SLOW]
-    with (folder / "out").open("w+") as out:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=folder,
-            env={**os.environ, **mpi.environ(2)}, start_new_session=True,
-        )  # fmt: skip
-        try:
-            wait_for_points(folder, 2)
-            process.send_signal(number)
-            code = process.wait(120)
-        finally:
-            process.kill()
-            process.wait()
-        nothing_left(folder)
-        out.seek(0)
-        return code, out.read()
-
-
-def wait_for_points(folder: Path, count: int) -> None:
-    def lines() -> int:
-        return max((len(run.read_bytes().splitlines()) for run in folder.glob("results/*/run.jsonl")), default=0)
-
-    eventually(lambda: lines() > count)
+    with running(mpi, 2, *first, *SLOW, cwd=folder) as launch:
+        eventually(lambda: points(folder) > 2)
+        launch.process.send_signal(number)
+        code = launch.process.wait(120)
+    nothing_left(folder)
+    return code, launch.said()
 
 
 def nothing_left(folder: Path) -> None:
     """Assert that within moments no process of this launch runs any more."""
-    eventually(lambda: not running(folder), lambda: running(folder), within_s=10)
+    eventually(lambda: not processes(folder), lambda: processes(folder), within_s=10)
 
 
-def running(folder: Path) -> list[psutil.Process]:
+def processes(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
@@ -189,7 +156,7 @@ def running(folder: Path) -> list[psutil.Process]:
 @on_mpi_each("number", {signal.SIGINT: "openmpi4", signal.SIGTERM: "mpich", signal.SIGUSR1: "openmpi5"})
 def test_a_signal_keeps_the_points_and_prints_the_table(tmp_path: Path, mpi: Mpi, number: int) -> None:
     code, said = interrupted(mpi, tmp_path, number)
-    run = only_run(tmp_path)
+    run = run_of(tmp_path)
     _, records = store.load(run)
     assert len(records) >= 2
     assert re.search(r"^interrupted after \d+ of 250 points; these are kept$", said, re.MULTILINE), said
@@ -204,73 +171,40 @@ def test_a_table_that_takes_long_is_printed_all_the_same(tmp_path: Path, mpi: Mp
     assert "interrupted after " in said and "\nscaling: fake:a N=" in said
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_one_rank_alone_exits_as_shells_count(tmp_path: Path, number: int, code: int) -> None:
-    process = subprocess.Popen([sys.executable, *SLOW], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    try:
-        wait_for_points(tmp_path, 2)
-        process.send_signal(number)
-        said, _ = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == code
-    assert "interrupted after " in said and "\nscaling: fake:a N=" in said
-
-
 def ranks_of(launcher: int) -> list[psutil.Process]:
     """The ranks under an mpirun, without a child that a rank has forked and that is not yet itself."""
-    running = [
-        child for child in psutil.Process(launcher).children(recursive=True) if "scaling.run" in child.cmdline()
-    ]
-    pids = {child.pid for child in running}
-    return [child for child in running if child.ppid() not in pids]
+    children = psutil.Process(launcher).children(recursive=True)
+    found = [child for child in children if "scaling.run" in child.cmdline()]
+    pids = {child.pid for child in found}
+    return [child for child in found if child.ppid() not in pids]
 
 
 @on_mpi("openmpi5")
 def test_no_worker_survives_a_killed_rank(tmp_path: Path, mpi: Mpi) -> None:
-    command = [str(mpi.mpirun), "-np", "2", sys.executable, *SLOW]
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
-        env={**os.environ, **mpi.environ(2)}, start_new_session=True,
-    )  # fmt: skip
-    try:
-        wait_for_points(tmp_path, 1)
-        ranks = ranks_of(process.pid)
+    with running(mpi, 2, *SLOW, cwd=tmp_path) as launch:
+        eventually(lambda: points(tmp_path) > 1)
+        ranks = ranks_of(launch.process.pid)
         assert len(ranks) == 2
         ranks[1].kill()
-        assert process.wait(120) != 0
-    finally:
-        process.kill()
-        process.wait()
+        assert launch.process.wait(120) != 0
     nothing_left(tmp_path)
-    assert store.load(only_run(tmp_path))[1]
+    assert store.load(run_of(tmp_path))[1]
 
 
 @on_mpi_each("number", {None: "mpich", signal.SIGTERM: ""})
 def test_a_rank_that_stands_still_ends_the_run_with_its_table(
     tmp_path: Path, mpi: Mpi, number: int | None
 ) -> None:
-    command = [str(mpi.mpirun), "-np", "2", sys.executable, "-c", IMPATIENT, *SLOW]
-    with (tmp_path / "out").open("w+") as out:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path,
-            env={**os.environ, **mpi.environ(2)}, start_new_session=True,
-        )  # fmt: skip
-        try:
-            wait_for_points(tmp_path, 2)
-            (silent,) = (one for one in ranks_of(process.pid) if rank_of(one) == "1")
-            silent.suspend()
-            if number is not None:
-                process.send_signal(number)
-            assert process.wait(60) != 0
-        finally:
-            process.kill()
-            process.wait()
-        nothing_left(tmp_path)
-        out.seek(0)
-        said = out.read()
-    assert f"--resume {only_run(tmp_path).relative_to(tmp_path)}\n" in said
+    with running(mpi, 2, "-c", IMPATIENT, *SLOW, cwd=tmp_path) as launch:
+        eventually(lambda: points(tmp_path) > 2)
+        (silent,) = (one for one in ranks_of(launch.process.pid) if rank_of(one) == "1")
+        silent.suspend()
+        if number is not None:
+            launch.process.send_signal(number)
+        assert launch.process.wait(60) != 0
+    nothing_left(tmp_path)
+    said = launch.said()
+    assert f"--resume {run_of(tmp_path).relative_to(tmp_path)}\n" in said
     if number is None:
         assert f"scaling: error: no message from rank 1 on {os.uname().nodename} for 8 s" in said
 
@@ -320,7 +254,7 @@ def test_ranks_that_loaded_another_mpi_are_told_so(tmp_path: Path) -> None:
 def test_resume_completes_an_interrupted_run(tmp_path: Path) -> None:
     mpi = MPIS[1]
     interrupted(mpi, tmp_path, signal.SIGUSR1)
-    run = only_run(tmp_path)
+    run = run_of(tmp_path)
     header, kept = store.load(run)
     plain = json.loads((run / "run.jsonl").read_text().splitlines()[0])
     plain["config"]["rounds"] = 1  # so that little is missing

@@ -10,7 +10,7 @@ import pytest
 
 from scaling.analysis.statistics.contrasts import Layout, Table
 from scaling.analysis.statistics.intervals import Estimate, is_distinguishable
-from tests.support.simulated_contests import NOISES, drawn, told_apart, told_pair
+from tests.bench.simulated_contests import NOISES, drawn, told_apart, told_pair
 
 # Logarithms of three rivals in three rounds.
 A, B, C = (0.0, 0.0, 0.0), (0.02, 0.03, 0.04), (0.10, 0.10, 0.13)

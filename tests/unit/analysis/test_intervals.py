@@ -26,9 +26,9 @@ from scaling.analysis.statistics.intervals import (
 from scaling.records.events import Finished, Window
 from scaling.records.point import Point
 from scaling.records.run import PointRecord, RankRecord
-from tests.support import simulated_intervals as simulated
+from tests.bench import simulated_intervals as simulated
+from tests.bench.simulated_intervals import ALONE, settled
 from tests.support.scripted_records import UNIX_S, by_size, point
-from tests.support.simulated_intervals import ALONE, settled
 
 # The intervals of simulated runs: that the simulation is the analysis, and how often the truth is inside.
 

@@ -397,6 +397,15 @@ def test_one_step_is_uncounted_before_all_windows_of_a_point_by_itself() -> None
     assert found[0].busy_share == pytest.approx(0.3)
 
 
+def test_windows_without_a_step_have_no_path() -> None:
+    """Nothing was watched: its connections are of no known time."""
+    made = ring({(1, 2): 0.8})
+    ranks = tuple(
+        replace(rank, windows=tuple(replace(one, steps=0) for one in rank.windows)) for rank in made.ranks
+    )
+    assert traffic.paths([replace(made, ranks=ranks)]) == ()
+
+
 def test_rounds_add_up() -> None:
     found = traffic.paths([ring({(1, 2): 0.8}), ring({(1, 2): 0.4})])
     assert found[0].bits_per_s == pytest.approx(16e6 / 1.2)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import mutations
+from tests.bench import mutants, mutations
+from tests.bench.mutants import Mutant, Name
 from tests.bench.mutations import Reach, Result
-from tests.support import mutants
-from tests.support.mutants import Mutant, Name
 
 FILE = "scaling/sweep/file.py"
 

@@ -24,7 +24,7 @@ from scaling.tools.bisect.searching import (
     tail,
 )
 from scaling.tools.predict.setting import read
-from tests.support import simulated_nodes
+from tests.bench import simulated_nodes
 from tests.support.scripted_records import point, record
 
 # Groups of nodes that are measured until the slow ones are known: simulated clusters, by seed.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scaling.analysis.statistics.sequential import ERROR, FIRST_ROUNDS, judged, rounds_that_show, unseen
 from scaling.records.run import FAIL, NO_VERDICT, PASS, CertificateResult, Criterion
 from scaling.report.verdict import result_of
-from tests.support.verdicts import Noise, decided, line, referred
+from tests.bench.verdicts import Noise, decided, line, referred
 
 LINE = line(0.95)
 QUIET = (0.001, -0.001, 0.0005, 0.001, -0.0005, -0.001)

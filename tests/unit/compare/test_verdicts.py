@@ -16,10 +16,10 @@ from scaling.records.run import PointRecord
 from scaling.tools.compare import verdicts
 from scaling.tools.compare.found import METRICS, Cell, Name, packages
 from scaling.tools.compare.verdicts import Rule
+from tests.bench.simulated_gates import Gate, moved, pool
 from tests.support.compared_runs import SOLO_S, Rows, is_red, launch, share_red, side, without_noise
 from tests.support.points import changed
 from tests.support.scripted_records import carried, close, failed, point, record, sweep
-from tests.support.simulated_gates import Gate, moved, pool
 
 PAIRS = 200
 

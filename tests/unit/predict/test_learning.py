@@ -18,9 +18,9 @@ from scaling.workloads import walk
 from scaling.workloads.models import CATALOGUE
 from tests.bench import learning, published
 from tests.bench.learning import priors_toml
+from tests.bench.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table
+from tests.bench.prediction_splits import generation, single_nodes, split_table
 from tests.bench.published import Series
-from tests.support.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table
-from tests.support.prediction_splits import generation, single_nodes, split_table
 from tests.support.scripted_clusters import ONE, RESNET50, at, truth
 
 BUS = USUAL_BYTES_PER_S["pcie"]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from tests.bench.prediction_errors import KNOWN, Errors, Miss, errors
 from tests.bench.published import Series
-from tests.support.prediction_errors import KNOWN, Errors, Miss, errors
 
 # The first pattern that a device's name matches; the years are those of its launch.
 GENERATIONS = {

@@ -1,6 +1,6 @@
 """What wheels with CUDA hold, read without installing them: libraries, what these need, and code for which GPUs.
 
-As a program it prints that of wheels on disk: `python -m tests.support.wheels WHEEL...`. It needs readelf.
+As a program it prints that of wheels on disk: `python -m tests.bench.wheels WHEEL...`. It needs readelf.
 """
 
 from __future__ import annotations
