@@ -22,6 +22,7 @@ from scaling.frameworks import answers, outside
 from scaling.frameworks.base import Framework, Helper, Option, Strategy, Traits
 from scaling.records.point import Device, Point, own_name, revision_of
 from scaling.records.task import Task
+from scaling.workloads import models
 
 # The order of --list; all other folders follow, by name.
 FIRST = ("pytorch", "tf", "mx")
@@ -117,6 +118,23 @@ def named(name: str) -> Framework:
 def running(strategy: str) -> Framework:
     """Return the framework that a strategy's children run in; a nameless one if it is none of this package's."""
     return named(load(strategy).baseline)
+
+
+def check_model(model: str, strategies: Collection[str]) -> None:
+    """Raise UsageError for a model of a user's file that is unreadable, or that a strategy cannot train."""
+    if not models.is_own(model):
+        return
+    outside.check_model(model)
+    able = [one.name for one in LISTED if one.own_models]
+    for name in strategies:
+        if running(name).name not in able:
+            raise UsageError(
+                f"--model {model}: --strategy {name} trains no model of a file; take one of {' or '.join(able)}"
+            )
+    if len(found := {running(name).name for name in strategies}) > 1:
+        raise UsageError(
+            f"--model {model}: a file is of one framework; give --strategy of {' or '.join(sorted(found))} alone"
+        )
 
 
 def default(device: Device) -> str:

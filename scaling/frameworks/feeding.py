@@ -83,6 +83,18 @@ class Opened:
             self.waited_s += perf_counter() - begun_s
 
 
+class Fixed:
+    """One batch for all steps."""
+
+    fixed = True
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def batch(self, _step: int) -> Batch:
+        return self._batch
+
+
 class Streamed:
     """A pipeline as a feed. Each new step takes the next batch. If `fixed`, the first batch serves all steps."""
 

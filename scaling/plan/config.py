@@ -115,7 +115,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     model: Annotated[
         str | None,
         _what(
-            "Model to train; see --list.",
+            "Model to train, see --list, or FILE:NAME for your own.",
             usual=True,
             metavar="NAME",
             default="resnet50 with GPUs, else digits-cnn",

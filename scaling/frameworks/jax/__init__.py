@@ -13,6 +13,7 @@ FRAMEWORK = Framework(
     strategies={"psum": "psum", "fsdp": "fsdp", "plain": "plain"},
     distributions={"jax": ("jax",), "jaxlib": ("jaxlib",)},
     essential=("jax", "jaxlib"),
+    own_models=True,
     preload=("scaling.frameworks.jax.loop",),
     forks_on=("cpu",),
     returns_early=("cuda",),

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.frameworks.feeding import Opened
+from scaling.frameworks import outside
+from scaling.frameworks.feeding import Fixed, Opened
 from scaling.frameworks.pytorch import native_feed, network, plain
 from scaling.hosts import proc
 from scaling.records import point
@@ -161,8 +162,11 @@ class RealCompute:
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self._autocast = torch.autocast(self._device.type, dtype=half, enabled=half is not None)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=precision == "fp16")
-        self._feed = native_feed.opened(self._task, self._spec)
+        self._feed = self.open()
         return self.batch(0) if self._feed.fixed else None
+
+    def open(self) -> Opened:
+        return native_feed.opened(self._task, self._spec)
 
     def batch(self, step: int) -> Batch:
         images, labels = map(torch.as_tensor, self._feed.batch(step))
@@ -216,6 +220,39 @@ class RealCompute:
     def sync(self) -> None:
         if self._cuda:
             torch.cuda.synchronize(self._device)
+
+
+class OwnCompute(RealCompute):
+    """A model of a user's file, on one batch of its own. Without a function `loss` it is the cross-entropy."""
+
+    def build(self) -> nn.Module:
+        """Return the result of NAME(), with the weights of the seed on every rank."""
+        self._file = outside.Model(self._spec.name)
+        made = self._file.make()
+        if not isinstance(made, nn.Module):
+            raise self._file.wrong("", made, "a torch.nn.Module")
+        return made.train()
+
+    def open(self) -> Opened:
+        generator = torch.Generator().manual_seed(hash((self._task.seed, self._task.rank)))
+        found = self._file.batch(self._task.point.workload.batch_size, generator)
+        if not all(isinstance(each, Tensor) for each in found):
+            raise self._file.wrong("batch", found[0], "two tensors")
+        return Opened(Fixed(found))
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        """Return bytes as the file gives them."""
+        return images
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        with self._autocast, self._file.located():
+            outputs = self.model(images)
+            if self._file.loss is None:
+                return self._losses(outputs, labels)
+            loss = self._file.loss(outputs, labels)
+        if not isinstance(loss, Tensor) or loss.ndim:
+            raise self._file.wrong("loss", loss, "a tensor of one number")
+        return loss
 
 
 def _prepare_cuda(device: torch.device, *, tf32: bool) -> None:
