@@ -102,14 +102,6 @@ def test_the_rendezvous_is_no_rank(name: str) -> None:
     assert not [key for key in STRATEGIES[name].environ(helper, {}) if key.startswith("HOROVOD")]
 
 
-@every_binding
-def test_workers_of_another_revision_have_their_rendezvous_awaited(name: str) -> None:
-    of = on_two_hosts(name)[0]
-    task = replace(of, point=replace(of.point, strategy=f"{name}@v1"))
-    (wanted,) = frameworks.load(f"{name}@v1").helpers(task)
-    assert wanted.awaited
-
-
 def test_options_reach_horovod() -> None:
     given = {"fusion_threshold_mb": "0.5", "cycle_time_ms": "2.5", "cache_capacity": "0", "accumulate": "2"}
     asked = STRATEGIES["torch:horovod"].environ(on_two_hosts(options=given)[0], {})

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.frameworks import base, network_env, variables
+from scaling.frameworks import variables
 from scaling.hosts.networks import Entry, choose
-from scaling.records import point, task
 from scaling.records.host import Hca, HostInfo
 from scaling.records.network import Place
 from scaling.records.task import Server, Task
-from scaling.workloads import feeds, models
 from tests.support import clouds
 from tests.support.paper_tasks import tasks
 from tests.support.points import changed, placed
@@ -299,30 +295,3 @@ def test_values_are_bounded_and_hide_passwords() -> None:
     found = variables.recorded({"XLA_FLAGS": "x" * 1000, "TF_PROXY": "http://me:hunter2@host/x"})
     assert len(found["XLA_FLAGS"]) == variables.MOST_CHARACTERS + len("...")
     assert found["TF_PROXY"] == "http://***@host/x"
-
-
-# Import paths that strategies from outside were told to use hold for one release more.
-
-WRITTEN = """
-from scaling import data, models, steering
-from scaling.points import EXCHANGING
-from scaling.strategies.base import Helper, Option, Strategy, Trainer, Traits, read_options
-from scaling.strategies.knobs import positive_integer
-from scaling.tasks import Task
-
-class Mine(Strategy):
-    names = ("{module}:mine",)
-"""
-
-
-def test_the_old_paths_are_the_new_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for old in frameworks.FORMERLY:
-        monkeypatch.delitem(sys.modules, old, raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins/written_before.py").write_text(WRITTEN.format(module="plugins.written_before"))
-    strategy = frameworks.load("plugins.written_before:mine")
-    found = vars(sys.modules["plugins.written_before"])
-    assert isinstance(strategy, base.Strategy)
-    assert (found["data"], found["models"], found["steering"]) == (feeds, models, network_env)
-    assert (found["Task"], found["EXCHANGING"]) == (task.Task, point.EXCHANGING)
