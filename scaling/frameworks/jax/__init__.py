@@ -10,7 +10,7 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="jax",
-    strategies={"psum": "psum", "fsdp": "fsdp", "plain": "plain"},
+    strategies={"psum": "mesh", "fsdp": "mesh", "plain": "plain"},
     distributions={"jax": ("jax",), "jaxlib": ("jaxlib",)},
     essential=("jax", "jaxlib"),
     own_models=True,

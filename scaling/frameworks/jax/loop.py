@@ -31,6 +31,7 @@ from scaling.hosts import proc
 from scaling.records.point import Optimizer
 from scaling.records.task import Task
 from scaling.workloads import models
+from scaling.workloads.feeds.batches import Fixed
 from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
 
 # ---------------------------------------------------------------- tracing
@@ -381,7 +382,7 @@ class Training(JaxRank, Trained):
         assert self.own is not None
         key = jax.random.fold_in(jax.random.key(self.task.seed), self.task.rank)
         inputs, labels = self.own.file.batch(self._work.batch_size, key)
-        return feeding.Opened(feeding.Fixed((np.asarray(inputs), np.asarray(labels))))
+        return feeding.Opened(Fixed((np.asarray(inputs), np.asarray(labels))))
 
     def _scalars(self) -> tuple[np.float32, np.int32]:
         return np.float32(self._rate), np.int32(self._steps + 1)

@@ -1,4 +1,4 @@
-"""The computation of a rank's gradients on a CPU or GPU, and its interface, which emulated devices share."""
+"""The computation of a rank's gradients on a CPU or GPU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling.frameworks import outside
-from scaling.frameworks.feeding import Fixed, Opened
+from scaling.frameworks.feeding import Opened
 from scaling.frameworks.pytorch import native_feed, network, plain
 from scaling.hosts import proc
 from scaling.records import point
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
+from scaling.workloads.feeds.batches import Fixed
 from scaling.workloads.specs import IGNORED, Binary, MaskedTokens, NextToken, Recipe, Target
 
 # ---------------------------------------------------------------- optimizers
@@ -88,43 +89,9 @@ class Optimizer(Protocol):
         """End a step."""
 
 
-class Compute(Protocol):
-    """A device that computes. `model` is the module with the exchange. `learns`: the loss has a meaning."""
-
-    name: str
-    model: Callable[[Tensor], Tensor]
-    learns: bool
-
-    def build(self) -> nn.Module:
-        """Build the point's model. Raises ImportError if a package that it needs is missing."""
-
-    def place(self, module: nn.Module) -> nn.Module:
-        """Move the model to where it is trained."""
-
-    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimiser of the plain loop."""
-
-    def start(self) -> Batch | None:
-        """Begin training, with the exchange connected. Return the batch of all steps if they share one."""
-
-    def batch(self, step: int) -> Batch:
-        """Begin a step and return its batch."""
-
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss."""
-
-    def backward(self, images: Tensor, labels: Tensor, parts: int = 1) -> Tensor:
-        """Compute gradients of a batch or of one of `parts` micro-batches. Return its share of the mean loss."""
-
-    def update(self, optimizer: Optimizer) -> None:
-        """End a step. All ranks' gradients are here, or on their way to the servers."""
-
-    def sync(self) -> None:
-        """Wait for the device."""
-
-
 class RealCompute:
-    """The model's loss and recipe on a CPU or a GPU."""
+    """The model's loss and recipe on a CPU or a GPU. `model` is the module with the exchange. `learns`: the loss
+    has a meaning."""
 
     learns = True
     model: Callable[[Tensor], Tensor]
@@ -148,6 +115,7 @@ class RealCompute:
         self.name = torch.cuda.get_device_name(device) if self._cuda else proc.cpu_model(proc.cpuinfo())
 
     def build(self) -> nn.Module:
+        """Build the point's model. Raises ImportError if a package that it needs is missing."""
         return network.build(self._spec, self._task.seed)
 
     def place(self, module: nn.Module) -> nn.Module:
@@ -157,7 +125,7 @@ class RealCompute:
         return optimizer_of(self._spec.recipe, parameters, fused=plain.fused(self._task.point))
 
     def start(self) -> Batch | None:
-        """Set precision and feed. Fixed images go to the device once."""
+        """Set precision and feed, with the exchange connected. Return the batch of all steps if they share one."""
         precision = self._task.point.workload.precision
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self._autocast = torch.autocast(self._device.type, dtype=half, enabled=half is not None)
@@ -204,7 +172,8 @@ class RealCompute:
             return self._losses(self.model(images), labels)
 
     def backward(self, images: Tensor, labels: Tensor, parts: int = 1) -> Tensor:
-        """Compute gradients; with fp16 they are scaled, so that none underflows."""
+        """Compute gradients of a batch or of one of `parts` micro-batches; with fp16 they are scaled, so that none
+        underflows. Return its share of the mean loss."""
         loss = self.forward(images, labels)
         if parts > 1:
             loss = loss / parts
