@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaling import frameworks
+from scaling.errors import UsageError
 from tests.support import ranks
 
 FOLDER = Path(os.path.relpath(Path(frameworks.__file__).parent))
@@ -47,3 +49,49 @@ def test_the_exchange_alone_trains_nothing(name: str, model: Path) -> None:
     first, second = ranks.run(ranks.tasks(name, "comm", 2, model=str(model), data="its own", unit="samples"))
     assert first.parameters == second.parameters > 0
     assert (first.samples, first.losses) == (0, [None])
+
+
+BATCH = "def batch(size, generator):\n    return torch.zeros((size, 3)), torch.zeros(size, dtype=torch.long)\n"
+IN_TORCH = f"import torch\n{BATCH}"
+IN_JAX = f"import jax.numpy as jnp\n{BATCH.replace('torch.zeros', 'jnp.zeros').replace('torch.long', 'jnp.int32')}"
+MISTAKES = [
+    ("torch:plain", f"{IN_TORCH}def Net():\n    return 3\n", ":4: Net() returned int; return a torch.nn.Module"),
+    ("torch:plain", f"{IN_TORCH}def Net():\n    raise ValueError('planted')\n", ":5: ValueError: planted"),
+    (
+        "torch:plain",
+        f"{IN_TORCH}class Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(3, 2)\n"
+        "    def forward(self, x):\n        raise ValueError('planted')\n",
+        ":8: ValueError: planted",
+    ),
+    (
+        "torch:plain",
+        f"{IN_TORCH}def Net():\n    return torch.nn.Linear(3, 2)\n"
+        "def loss(outputs, targets):\n    return outputs\n",
+        ":6: loss() returned Tensor; return a tensor of one number",
+    ),
+    ("jax:plain", f"{IN_JAX}def Net(key):\n    return 3\n", ":4: Net() returned int; return parameters and"),
+    (
+        "jax:plain",
+        f"{IN_JAX}def Net(key):\n    return [jnp.ones((3, 2))], lambda given, x: x @ given[1]\n",
+        ":5: IndexError: ",
+    ),
+    (
+        "jax:plain",
+        f"{IN_JAX}def Net(key):\n    return [jnp.ones((3, 2))], lambda given, x: x @ given[0]\n"
+        "def loss(outputs, targets):\n    return outputs\n",
+        ":6: loss() returned ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "words"), MISTAKES)
+def test_a_mistake_in_a_worker_names_the_line_of_the_file(
+    name: str, text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = f"mine_{tmp_path.name}.py"
+    (tmp_path / file).write_text(text)
+    module: Any = import_module(frameworks.load(name).trainer_module)
+    with pytest.raises(UsageError) as error:
+        module.connect(ranks.one_task(name, model=f"{file}:Net", data="its own", unit="samples")).step()
+    assert str(error.value).startswith(f"--model {file}:Net: {file}{words}")

@@ -12,6 +12,7 @@ import pytest
 
 from scaling import frameworks
 from scaling.frameworks.horovod import strategy as hvd
+from scaling.frameworks.jax import plain as jax_plain
 from scaling.frameworks.mx import plain as mx_plain
 from scaling.frameworks.pytorch import installed as torch_installed
 from scaling.frameworks.pytorch import plain
@@ -360,3 +361,21 @@ def test_the_distribution_is_named(builds: Builds, name: str) -> None:
     builds.tensorflow(TF_CPU, name)
     builds.hold(found(A100))
     assert (missing("tensorflow:ring", "cuda") or "").startswith(f"{name} 2.21.0 is built without CUDA")
+
+
+# ---------------------------------------------------------------- JAX
+
+
+def test_a_jax_without_shard_map_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_plain, "find_spec", lambda _: ModuleSpec("jax", None, origin="jax/__init__.py"))
+    monkeypatch.setattr(jax_plain, "release", lambda: "0.4.38")
+    why = "jax 0.4.38 has no jax.shard_map, which came with 0.6: ./launch/install jax"
+    assert missing("jax:psum", "cpu") == why
+
+
+def test_a_jax_for_cpus_alone_is_told_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ModuleSpec("jax", None, origin="jax/__init__.py")
+    monkeypatch.setattr(jax_plain, "find_spec", lambda name: spec if name == "jax" else None)
+    monkeypatch.setattr(jax_plain, "release", lambda: "0.12.0")
+    monkeypatch.setattr(gpus, "none_here", lambda _: None)
+    assert missing("jax:fsdp", "cuda") == "jax 0.12.0 has no plugin for CUDA: ./launch/install jax-cuda"

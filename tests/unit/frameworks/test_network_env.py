@@ -22,9 +22,7 @@ from tests.support.points import changed, placed
 # Which environment and addresses each strategy is given for each kind of network: whole, as dictionaries.
 
 # How a task looks on a network: rank 1's address there, its interface, its RDMA card, the device.
-SOCKETS = ("10.20.0", "eth0", "")
 VERBS = ("10.10.0", "ib0", "mlx5_0")
-CHOICE = ("10.10.0", "ib0", "any")
 NETWORK_WORDS = ("IFNAME", "IFACE", "NCCL_", "DMLC_NODE", "DMLC_INTERFACE", "ADDR", "ROOT_URI", "TF_CONFIG")
 
 
@@ -61,61 +59,10 @@ def nccl(interface: str, **more: str) -> dict[str, str]:
 
 
 NO_RDMA = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
-RDMA = {"NCCL_NET": "IB", "NCCL_IB_HCA": "=mlx5_0"}
-MASTER = {"MASTER_ADDR": "10.20.0.1"}
-HOROVOD = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.20.0.1", "HOROVOD_GLOO_IFACE": "eth0"}
-RING = {"TF_CONFIG": {"worker": ["10.20.0.1:7001", "10.20.0.2:7002"]}}
-PS_LITE = {"DMLC_PS_ROOT_URI": "10.20.0.1", "DMLC_NODE_HOST": "10.20.0.2", "DMLC_INTERFACE": "eth0"}
-TF_PS = {
-    "TF_CONFIG": {
-        "chief": ["10.20.0.1:7000"],
-        "worker": ["10.20.0.1:7001", "10.20.0.2:7002"],
-        "ps": ["10.20.0.1:7003"],
-    }
-}
-ON_CPU: dict[str, dict[str, Any]] = {
-    "torch:gloo": {**MASTER, "GLOO_SOCKET_IFNAME": "eth0"},
-    "torch:nccl": {**MASTER, "GLOO_SOCKET_IFNAME": "eth0"},
-    "torch:fsdp2": {**MASTER, "GLOO_SOCKET_IFNAME": "eth0"},
-    "torch:horovod": HOROVOD,
-    "tensorflow:horovod": HOROVOD,
-    "mxnet:horovod": HOROVOD,
-    "torch:ps-sync": {"GLOO_SOCKET_IFNAME": "eth0"},
-    "torch:ps-async": {"GLOO_SOCKET_IFNAME": "eth0"},
-    "tensorflow:ring": RING,
-    "tensorflow:nccl": RING,
-    "tensorflow:ps": TF_PS,
-    # By arguments: its coordinator's address, and Gloo's interface.
-    "jax:psum": {},
-    "jax:fsdp": {},
-    "mxnet:local": {},
-    "mxnet:device": {},
-    "mxnet:nccl": {},
-    "mxnet:dist_sync": PS_LITE,
-    "mxnet:dist_device_sync": PS_LITE,
-    "mxnet:dist_async": PS_LITE,
-}
 OVER_NCCL = (
     "torch:nccl", "torch:fsdp2", "torch:horovod", "tensorflow:horovod", "mxnet:horovod", "tensorflow:nccl",
     "jax:psum", "jax:fsdp",
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", frameworks.NAMES)
-def test_every_strategy_is_held_to_the_network(name: str) -> None:
-    assert steered(on(name, SOCKETS)) == ON_CPU[name]
-
-
-@pytest.mark.parametrize("name", OVER_NCCL)
-@pytest.mark.parametrize(
-    ("network", "wanted"),
-    [(SOCKETS, nccl("eth0", **NO_RDMA)), (VERBS, nccl("ib0", **RDMA)), (CHOICE, nccl("ib0"))],
-)
-def test_nccl_takes_the_card_the_sockets_or_its_own_choice(
-    name: str, network: tuple[str, str, str], wanted: dict[str, str]
-) -> None:
-    found = steered(on(name, network, "cuda"))
-    assert {key: value for key, value in found.items() if key.startswith("NCCL_")} == wanted
 
 
 @pytest.mark.parametrize("name", OVER_NCCL)
