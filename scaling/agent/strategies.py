@@ -87,7 +87,7 @@ def _devices(name: str) -> tuple[Device, ...]:
 
 def _missing(name: str, device: Device) -> str | None:
     try:
-        return frameworks.missing(name, device)
+        return frameworks.load(name).missing(name, device)
     except ScalingError as error:
         return str(error)
 

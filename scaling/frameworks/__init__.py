@@ -5,23 +5,18 @@ No framework is imported here. A strategy is imported when it is asked for, so a
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
-import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any, cast
-
-from msgspec.structs import replace
 
 from scaling import files
 from scaling.errors import UsageError, near
 from scaling.frameworks import answers, outside
-from scaling.frameworks.base import Framework, Helper, Option, Strategy, Traits
-from scaling.records.point import Device, Point, own_name, revision_of
-from scaling.records.task import Task
+from scaling.frameworks.base import Framework, Strategy
+from scaling.records.point import Device
+from scaling.workloads import models
 
 # The order of --list; all other folders follow, by name.
 FIRST = ("pytorch", "tf", "mx")
@@ -62,12 +57,12 @@ def load(name: str) -> Strategy:
     * `fake:<anything>` is the scripted strategy.
     * `package.module:mode` and `FILE:mode` are from outside the package. Their strategy must list the name, or
       that of a file the mode alone.
-    * `NAME@REVISION` is NAME with workers that run another revision of this package.
+    * A revision behind an `@`, which older records have, is ignored.
 
     Raises UsageError with the nearest match for an unknown name, StrategyError for an attribute of a wrong type.
     """
-    if revision_of(name):
-        return cast(Strategy, Revised(load(own_name(name))))
+    framework, colon, mode = name.rpartition(":")
+    name = f"{framework}{colon}{mode.partition('@')[0]}"
     return answers.judged(_load(ALIASES.get(name, name)), name)
 
 
@@ -89,18 +84,6 @@ def is_outside(name: str) -> bool:
     return "." in module and bool(mode)
 
 
-def missing(name: str, device: Device) -> str | None:
-    """Return why a strategy cannot run on a device of this host, or None. From outside it may take the name
-    alone."""
-    name = own_name(name)
-    ask: Callable[..., str | None] = load(name).missing
-    try:
-        inspect.signature(ask).bind(name, device)
-    except TypeError:
-        return ask(name)
-    return ask(name, device)
-
-
 def startup_s(name: str) -> float:
     return named(load(name).baseline).startup_s
 
@@ -117,6 +100,23 @@ def named(name: str) -> Framework:
 def running(strategy: str) -> Framework:
     """Return the framework that a strategy's children run in; a nameless one if it is none of this package's."""
     return named(load(strategy).baseline)
+
+
+def check_model(model: str, strategies: Collection[str]) -> None:
+    """Raise UsageError for a model of a user's file that is unreadable, or that a strategy cannot train."""
+    if not models.is_own(model):
+        return
+    outside.check_model(model)
+    able = [one.name for one in LISTED if one.own_models]
+    for name in strategies:
+        if running(name).name not in able:
+            raise UsageError(
+                f"--model {model}: --strategy {name} trains no model of a file; take one of {' or '.join(able)}"
+            )
+    if len(found := {running(name).name for name in strategies}) > 1:
+        raise UsageError(
+            f"--model {model}: a file is of one framework; give --strategy of {' or '.join(sorted(found))} alone"
+        )
 
 
 def default(device: Device) -> str:
@@ -147,93 +147,20 @@ def _of(framework: str, mode: str) -> Strategy:
     return strategy
 
 
-# ---------------------------------------------------------------- revised
-
-
-class Revised:
-    """A strategy named `name@revision`. Its own code is given the plain `name`."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
-
-    def helpers(self, task: Task) -> list[Helper]:
-        """Return the helpers, all awaited: workers of another revision may not wait for them."""
-        return [replace(one, awaited=True) for one in self._strategy.helpers(_own_task(task))]
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._strategy, name)
-        return (lambda *asked: found(*map(_known, asked))) if callable(found) else found
-
-
-def _known(asked: object) -> object:
-    match asked:
-        case str():
-            return own_name(asked)
-        case Point():
-            return replace(asked, strategy=own_name(asked.strategy))
-        case Task():
-            return _own_task(asked)
-    return asked
-
-
-def _own_task(task: Task) -> Task:
-    return replace(task, point=replace(task.point, strategy=own_name(task.point.strategy)))
-
-
 # ---------------------------------------------------------------- outside
-#
-# From outside the package: a class in one file, or for one more release a module of functions.
-
-
-# Aliases of old import paths, for one more release.
-FORMERLY: Mapping[str, str] = {
-    "scaling.strategies": "scaling.frameworks",
-    "scaling.strategies.base": "scaling.frameworks.base",
-    "scaling.strategies.knobs": "scaling.frameworks.options",
-    "scaling.steering": "scaling.frameworks.network_env",
-    "scaling.points": "scaling.records.point",
-    "scaling.tasks": "scaling.records.task",
-    "scaling.models": "scaling.workloads.models",
-    "scaling.data": "scaling.workloads.feeds",
-}
 
 
 def _load_outside(module: str, name: str) -> Strategy:
-    """Load the strategy `name` of a module: an object `STRATEGY`, a class, or the module's functions. Raises
+    """Load the strategy `name` of a module from outside the package: an object `STRATEGY`, or a class. Raises
     UsageError if the module cannot be imported or has no strategy of this name."""
-    for old, new in FORMERLY.items():
-        sys.modules.setdefault(old, import_module(new))
     with files.loading(f"strategy module {module}"):
         is_file = outside.is_file(module)
         found = outside.of_file(module, f"--strategy {name}") if is_file else _imported(module, name)
-    if hasattr(found, "NAMES"):
-        strategy: Strategy = ModuleStrategy(found, name)
-        listed = "NAMES"
-    else:
-        strategy, listed = _of_class(found, module, name), "its names"
-    if not _lists(strategy.names, name):
-        raise UsageError(f"--strategy {name}: {module} does not list it in {listed}")
-    return strategy
-
-
-def _imported(module: str, name: str) -> ModuleType:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise UsageError(f"--strategy {name}: cannot import {module}: {error}") from None
-    except (Exception, SystemExit) as error:  # code from outside may raise anything
-        raise UsageError(f"--strategy {name}: cannot import {module}: {type(error).__name__}: {error}") from error
-
-
-def _lists(names: Collection[str], name: str) -> bool:
-    module, _, mode = name.partition(":")
-    return name in names or (outside.is_file(module) and mode in names)
-
-
-def _of_class(found: ModuleType, module: str, name: str) -> Strategy:
     made = getattr(found, "STRATEGY", None)
     if isinstance(made, Strategy):
-        return made
+        if _lists(made.names, name):
+            return made
+        raise UsageError(f"--strategy {name}: {module} does not list it in its names")
     classes = [each for each in vars(found).values() if isinstance(each, type) and issubclass(each, Strategy)]
     for kind in classes:
         if kind.__module__ == found.__name__ and _lists(kind.names, name):
@@ -241,38 +168,14 @@ def _of_class(found: ModuleType, module: str, name: str) -> Strategy:
     raise UsageError(f"--strategy {name}: {module} has no class derived from Strategy that lists it in its names")
 
 
-class ModuleStrategy(Strategy):
-    """A module of functions as a strategy, an interface that remains for one more release."""
+def _imported(module: str, name: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except (Exception, SystemExit) as error:  # code from outside may raise anything
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise UsageError(f"--strategy {name}: cannot import {module}: {kind}{error}") from error
 
-    def __init__(self, module: ModuleType, name: str) -> None:
-        self._module: Any = module
-        self.names = tuple(self._module.NAMES)
-        self.baseline = self._module.BASELINE
-        plain = name == self.baseline
-        self.options: Mapping[str, Option] = self._module.PLAIN_OPTIONS if plain else self._module.OPTIONS
-        self.trainer = self.server = module.__name__
 
-    def traits(self, name: str) -> Traits:
-        found: Traits = self._module.traits(name)
-        return found
-
-    def devices(self, name: str) -> tuple[Device, ...]:
-        return tuple(self._module.devices(name))
-
-    def missing(self, name: str, _device: Device = "cpu") -> str | None:
-        reason: str | None = self._module.missing(name)
-        return reason
-
-    def refuse(self, point: Point) -> str | None:
-        reason: str | None = self._module.refuse(point)
-        return reason
-
-    def helpers(self, task: Task) -> list[Helper]:
-        return list(self._module.helpers(task))
-
-    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        return dict(self._module.environ(task, announced))
-
-    def compresses(self, point: Point) -> bool:
-        """Return whether the option `compression` is set: such a module cannot say it otherwise."""
-        return point.options.get("compression", "none") != "none"
+def _lists(names: Collection[str], name: str) -> bool:
+    module, _, mode = name.partition(":")
+    return name in names or (outside.is_file(module) and mode in names)

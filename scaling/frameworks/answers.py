@@ -5,58 +5,45 @@ Code from outside may raise anything and return any type. Both become a Strategy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable
 from copy import copy
-from functools import wraps
-from typing import Any
+from functools import cache, wraps
+from typing import Any, get_type_hints
 
 import msgspec
 
 from scaling.errors import Interrupted, ScalingError, StrategyError
-from scaling.frameworks.base import Helper, Option, Strategy, Traits
-from scaling.records.crossing import Bounds
-from scaling.records.point import Device
+from scaling.frameworks.base import Helper, Strategy, Trainer, Traits
 
-HOOKS: Mapping[str, Any] = {
-    "traits": Traits,
-    "devices": tuple[Device, ...],
-    "missing": str | None,
-    "refuse": str | None,
-    "helpers": list[Helper],
-    "environ": dict[str, str],
-    "bytes_per_step": Bounds | None,
-}
-ATTRIBUTES: Mapping[str, Any] = {
-    "names": tuple[str, ...],
-    "baseline": str,
-    "options": dict[str, Option],
-    "trainer": str,
-    "server": str,
-    "native_formats": tuple[str, ...],
-    "native_hint": str,
-    "obeying": str,
-    "preload": tuple[str, ...],
-}
-OF_TRAINER: Mapping[str, Any] = {
-    "parameters": int,
-    "gradient_bytes": int,
-    "device_name": str,
-    "versions": dict[str, Any],
-    "notes": tuple[str, ...],
-    "samples": int,
-    "loss": float | None,
-    "digest": str | None,
-    "device_digest": str | None,
-    "peak_memory_bytes": int,
-    "staleness": float,
-    "between_marks_s": tuple[float, ...],
-}
+
+def _declared(*kinds: type) -> dict[str, Any]:
+    """Return the types of attributes and of the results of methods, by name."""
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        found |= get_type_hints(kind)
+        for name, each in vars(kind).items():
+            if inspect.isfunction(told := each.fget if isinstance(each, property) else each):
+                found[name] = get_type_hints(told).get("return")
+    return found
+
+
+HOOKS = ("traits", "devices", "missing", "refuse", "helpers", "environ", "bytes_per_step")
+OF_STRATEGY = _declared(Strategy)
+
+
+@cache
+def _of_trainer() -> dict[str, Any]:
+    # It imports NumPy, which agents do without.
+    from scaling.frameworks.abilities import Hashing, Marking, Stale
+
+    return _declared(Trainer, Hashing, Stale, Marking) | {"versions": dict[str, Any]}
 
 
 def judged(strategy: Strategy, name: str) -> Strategy:
     """Return the strategy with hooks that raise StrategyError. Raises it for an attribute of a wrong type."""
-    for attribute, wanted in ATTRIBUTES.items():
-        typed(name, attribute, getattr(strategy, attribute), wanted)
+    for attribute in get_type_hints(Strategy):
+        typed(name, attribute, getattr(strategy, attribute), OF_STRATEGY[attribute])
     made = copy(strategy)
     for hook in HOOKS:
         setattr(made, hook, _judged_hook(strategy, name, hook))
@@ -72,7 +59,7 @@ def _judged_hook(strategy: Strategy, name: str, hook: str) -> Callable[..., Any]
             raise
         except (Exception, SystemExit) as error:
             raise StrategyError(name, f"{hook}() raised {type(error).__name__}: {error}", error) from error
-        return typed(name, f"{hook}()", value, HOOKS[hook])
+        return typed(name, f"{hook}()", value, OF_STRATEGY[hook])
 
     return ask
 
@@ -82,7 +69,7 @@ def of_trainer(trainer: Any, what: str, *given: Any) -> Any:
     found = getattr(trainer, what)
     value, told = (found(*given), f"{what}()") if callable(found) else (found, what)
     made_by = type(trainer)
-    return typed(made_by.__module__, f"{made_by.__qualname__}.{told}", value, OF_TRAINER[what])
+    return typed(made_by.__module__, f"{made_by.__qualname__}.{told}", value, _of_trainer()[what])
 
 
 def typed(name: str, what: str, value: Any, wanted: Any) -> Any:

@@ -262,6 +262,7 @@ class Framework(Record, frozen=True, kw_only=True):
       meant: by a word that users write for a mode, the strategies that it may mean
       any_mode: every mode is the plain loop, and none is listed
       defaults: by device, the mode that is measured without --strategy
+      own_models: its strategies train models of users' files (outside.Model)
       mode_flag: a flag of `run` that takes its modes as its users name them
       exchanges: by mode, how forecasts model its exchange; "" is for all other modes
 
@@ -302,6 +303,7 @@ class Framework(Record, frozen=True, kw_only=True):
     meant: dict[str, str] = {}
     any_mode: bool = False
     defaults: dict[Device, str] = {}
+    own_models: bool = False
     mode_flag: str = ""
     exchanges: dict[str, Exchange] = {}
     startup_s: float = 3.0

@@ -45,15 +45,6 @@ class Pipeline(Protocol):
 Native: TypeAlias = Callable[[Task, ModelSpec], Pipeline]
 
 
-class Feed(Protocol):
-    """A feed that `Opened` manages."""
-
-    fixed: bool
-
-    def batch(self, step: int) -> Batch:
-        """Return the batch of a step."""
-
-
 class Opened:
     """An open feed of this process.
 
@@ -62,7 +53,7 @@ class Opened:
     * said: description of a native feed.
     """
 
-    def __init__(self, feed: Feed, said: str = "", close: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, feed: feeds.Feed, said: str = "", close: Callable[[], None] = lambda: None) -> None:
         self._feed, self.said, self.close = feed, said, close
         self.fixed = feed.fixed
         self.waited_s = 0.0

@@ -115,7 +115,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     model: Annotated[
         str | None,
         _what(
-            "Model to train; see --list.",
+            "Model to train, see --list, or FILE:NAME for your own.",
             usual=True,
             metavar="NAME",
             default="resnet50 with GPUs, else digits-cnn",
@@ -341,7 +341,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     weights: Annotated[
         str | None,
         _train(
-            "Start from these weights: .pth, .safetensors or .npz, on every host. If their classes differ, the "
+            "Start from these weights: .safetensors or .npz, on every host. If their classes differ, the "
             "last layer is drawn by the seed.",
             metavar="FILE",
             default="drawn by the seed",

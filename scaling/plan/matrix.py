@@ -249,7 +249,7 @@ def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
 
 def _checked(work: Workload) -> Workload:
     try:
-        assert models.of(work).placed
+        _ = models.of(work).placed  # walks through the layers
     except UsageError as error:
         size = (
             f"--image-size {work.image_size}" if work.image_size else f"--sequence-length {work.sequence_length}"

@@ -193,7 +193,9 @@ def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) ->
 
 def model(draft: Draft, launch: Launch) -> Draft:
     """Fill in the model: the default of the device."""
-    return draft.but(model=models.spec(draft.config.model or models.default_model(launch.device)).name)
+    found = models.spec(draft.config.model or models.default_model(launch.device)).name
+    frameworks.check_model(found, draft.config.strategy or ())
+    return draft.but(model=found)
 
 
 def data(draft: Draft, _: Launch) -> Draft:

@@ -288,6 +288,7 @@ def check_given(config: SweepConfig, given: Collection[str]) -> None:
     """Raise UsageError for a flag among the `given` ones that this configuration does not use."""
     _check_with_epochs(config, given)
     _check_script(config, given)
+    _check_own_model(config, given)
     if "rounds" in given and config.for_ is not None:
         raise two_rules(config, f"--rounds {config.rounds}")
     if "max_rounds" in given and config.target_ci is None:
@@ -328,6 +329,27 @@ def _check_script(config: SweepConfig, given: Collection[str]) -> None:
             raise UsageError(f"{flag(field.key)}: only for a script; write it after --, or leave it out")
         if config.script is not None and (is_own or field.key in SCRIPTS_OWN):
             raise UsageError(f"{flag(field.key)}: the script decides that; write it after --, or leave it out")
+
+
+# A model of a user's file makes its own samples, and nothing is known of its layers.
+OF_CATALOGUE = (
+    "epochs", "image_size", "sequence_length", "data", "data_dir", "feed", "feed_workers", "drop_caches",
+)  # fmt: skip
+
+
+def _check_own_model(config: SweepConfig, given: Collection[str]) -> None:
+    if config.model is None or not models.is_own(config.model):
+        return
+    if profiles.name_of(config.device):
+        raise UsageError(
+            f"--device {config.device}: has no rate of --model {config.model}; use --device cpu or cuda"
+        )
+    for name in OF_CATALOGUE:
+        if name in given and getattr(config, name) not in (None, False):
+            raise UsageError(
+                f"{flag(name)}: --model {config.model} is of a file, whose function batch makes all samples; "
+                "leave it out"
+            )
 
 
 def _check_with_epochs(config: SweepConfig, given: Collection[str]) -> None:

@@ -247,7 +247,7 @@ CATALOGUE: dict[str, ModelSpec] = {
 }
 
 
-# A user's own training: nothing is known before it runs.
+# A user's own training or model: nothing is known before it runs.
 SCRIPT = ModelSpec(
     name="the script", network=lambda *_: (), input=Images(channels=1, height=1, width=1), target=Classes(count=1),
     parameters=0, source="", batch_size={"cpu": 1, "cuda": 1}, data="its own", unit="samples",
@@ -259,10 +259,19 @@ def default_model(device: Device) -> str:
     return "digits-cnn" if device == "cpu" else "resnet50"
 
 
+def is_own(name: str) -> bool:
+    """Return whether a name is `FILE:NAME`, a model of a user's file."""
+    return ".py:" in name
+
+
 def spec(name: str) -> ModelSpec:
     """Return the description at the model's own size. Raises UsageError with the nearest match."""
     if name == SCRIPT.name:
         return SCRIPT
+    if is_own(name):
+        return replace(SCRIPT, name=name, batch_size={"cpu": 32, "cuda": 32})
+    if name.endswith(".py"):
+        raise UsageError(f"--model {name}: write {name}:NAME, with the function or class that returns the model")
     if name not in CATALOGUE:
         raise UsageError(f"--model {name}: unknown; {near(name, CATALOGUE)}")
     return CATALOGUE[name]

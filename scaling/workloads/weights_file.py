@@ -1,18 +1,12 @@
-"""First weights from a file: PyTorch's .pth, .safetensors or .npz, for every framework.
+"""First weights from a file: .safetensors or .npz, for every framework.
 
-* Arrays are matched by order, since names differ. torchvision's state dicts of the same networks fit.
+* Arrays are matched by order, since names differ. torchvision's state dicts of the same networks fit as .npz.
 * A .safetensors file keeps no order. Its names must be this project's (`path.parameter`).
-* Nothing in a .pth is executed, and torch is not needed. Its pickle may name only tensors, as with
-  torch.load(weights_only=True).
 """
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
-import zipfile
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -37,12 +31,11 @@ COUNTS = ("num_batches_tracked",)
 BESIDE = ("aux",)
 # Kinds of NumPy types that weights may have.
 NUMBERS = "fiu"
-# By the names of torch's storages and of safetensors. bfloat16 is the upper half of a float32.
-DTYPES = {
-    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
-    "LongStorage": "<i8", "IntStorage": "<i4",
-    "F32": "<f4", "F64": "<f8", "F16": "<f2", "BF16": BFLOAT16, "I64": "<i8", "I32": "<i4",
-}  # fmt: skip
+# By the names of safetensors. bfloat16 is the upper half of a float32.
+DTYPES = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "BF16": BFLOAT16, "I64": "<i8", "I32": "<i4"}
+# How PyTorch's own files become one that is read, in the order of their arrays.
+OF_TORCH = (".pth", ".pt")
+CONVERT = "numpy.savez('w.npz', **{k: v.float().numpy() for k, v in torch.load('%s', weights_only=True).items()})"
 
 
 class Weights(NamedTuple):
@@ -164,6 +157,8 @@ def _to_safetensors(path: Path, arrays: Arrays) -> None:
 
 def _read(path: str) -> Arrays:
     ending = Path(path).suffix
+    if ending in OF_TORCH:
+        raise UsageError(f"--weights {path}: not one of {', '.join(READERS)}; in Python: {CONVERT % path}")
     if ending not in READERS:
         raise UsageError(f"--weights {path}: not one of {', '.join(READERS)}")
     try:
@@ -174,7 +169,7 @@ def _read(path: str) -> Arrays:
         raise UsageError(f"--weights {path}: {error.strerror or error}") from None
     except RecursionError:
         raise UsageError(f"--weights {path}: not such a file: it is nested too deeply") from None
-    except Exception as error:  # zlib, tokenize and pickle raise a dozen kinds
+    except Exception as error:  # zlib and tokenize raise a dozen kinds
         why = one_line(str(error)) or type(error).__name__
         raise UsageError(f"--weights {path}: not such a file: {why}") from None
 
@@ -213,69 +208,8 @@ def _numbers(data: bytes | memoryview, kind: str, shape: Shape) -> Array:
     return np.frombuffer(data, DTYPES[kind]).reshape(shape)
 
 
-def _pth(path: Path) -> Arrays:
-    """Read a state dict, or a checkpoint with one: a zip file of torch.save since PyTorch 1.6."""
-    with path.open("rb") as file:
-        is_zip = zipfile.is_zipfile(file)
-    if not is_zip:
-        again = "torch.save(torch.load(FILE, weights_only=True), FILE)"
-        raise ValueError(f"not a zip file, as PyTorch writes since 1.6; convert an older one with {again}")
-    with zipfile.ZipFile(path) as file:
-        (index,) = (name for name in file.namelist() if name.endswith("/data.pkl"))
-        root = index.removesuffix("data.pkl")
-        found = Closed(io.BytesIO(file.read(index)), lambda key: file.read(f"{root}data/{key}")).load()
-    if not isinstance(found, dict):
-        raise ValueError("no tensors by name in it, which a state dict has")
-    found = next((found[key] for key in ("state_dict", "model") if isinstance(found.get(key), dict)), found)
-    arrays = {str(name): each for name, each in found.items() if isinstance(each, np.ndarray)}
-    if not arrays:
-        raise ValueError("no tensors by name in it")
-    return arrays
-
-
-class Closed(pickle.Unpickler):
-    """Reads tensors as arrays, dicts and plain values. Other names in a pickle are refused, not executed."""
-
-    def __init__(self, file: io.BytesIO, storage: Callable[[str], bytes]) -> None:
-        super().__init__(file)
-        self._storage = storage
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return the replacement of a name in state dicts. Raises UnpicklingError for any other name."""
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _tensor
-        if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return lambda data, *_others: data
-        if module == "torch" and name in DTYPES:
-            return name
-        raise pickle.UnpicklingError(f"it names {module}.{name}; only tensors are read")
-
-    def persistent_load(self, pid: Any) -> Array:
-        """Return a tensor's memory: `("storage", type, key, location, elements)`."""
-        _storage, kind, key, _location, elements = pid
-        return _numbers(self._storage(key), kind, (elements,))
-
-
-def _tensor(storage: Array, offset: int, shape: Shape, strides: Shape, *_others: object) -> Array:
-    """Return a view of a part of the memory, with any strides. Raises UnpicklingError outside of it."""
-    if not shape:
-        return storage[offset : offset + 1].reshape(())
-    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    if min(strides) < 0 or offset < 0 or (last >= len(storage) and 0 not in shape):
-        raise pickle.UnpicklingError("a tensor reaches beyond its memory")
-    width = storage.itemsize
-    return np.lib.stride_tricks.as_strided(storage[offset:], shape, [stride * width for stride in strides])
-
-
 SAFETENSORS = ".safetensors"
-READERS: Mapping[str, Callable[[Path], Arrays]] = {
-    ".pth": _pth,
-    ".pt": _pth,
-    SAFETENSORS: _safetensors,
-    ".npz": _npz,
-}
+READERS: Mapping[str, Callable[[Path], Arrays]] = {SAFETENSORS: _safetensors, ".npz": _npz}
 WRITERS: Mapping[str, Callable[[Path, Arrays], None]] = {
     ".npz": lambda path, arrays: np.savez(path, **arrays),
     SAFETENSORS: _to_safetensors,

@@ -44,6 +44,7 @@ SUBSTITUTES = {
     "--data fashion-mnist": "--data fashion-mnist --data-dir fashion-mnist",
     "WHEEL": "some.whl",
     "mine.py:ring,torch:gloo": "torch:gloo",
+    "mine.py:Net": "scaling/frameworks/pytorch/example_model.py:Encoder",
     "tests/published.json tests/published-nodes.json": "published.json published-nodes.json --output priors.toml",
 }
 PRICES = """\
@@ -79,9 +80,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("launch", "hostfiles", "containers", "tests", "setup.cfg"):
         (folder / name).symlink_to(REPOSITORY / name)
     # The package itself is imported from the repository: in a clone it would be no git revision.
-    example = "scaling/frameworks/pytorch/example_one_by_one.py"
-    (folder / example).parent.mkdir(parents=True)
-    (folder / example).symlink_to(REPOSITORY / example)
+    (folder / "scaling/frameworks/pytorch").mkdir(parents=True)
+    for name in ("example_one_by_one.py", "example_model.py"):
+        example = f"scaling/frameworks/pytorch/{name}"
+        (folder / example).symlink_to(REPOSITORY / example)
     (folder / ".venv").symlink_to(sys.prefix)  # what a command of launch/ takes where none is active
     stand_ins.install(folder)
     (folder / "prices.toml").write_text(PRICES)

@@ -12,7 +12,7 @@ from scaling.frameworks.base import Helper, Trainer
 from scaling.frameworks.fake.strategy import Fake
 from scaling.frameworks.fake.trainer import make
 from scaling.records.crossing import Bounds
-from scaling.records.point import Point
+from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
 MODULE = "tests.support.faulty"
@@ -35,7 +35,7 @@ class Faulty(Fake):
     names: tuple[str, ...] = tuple(f"{MODULE}:{mode}" for mode in MODES)  # type: ignore[assignment]
     trainer = server = MODULE
 
-    def missing(self, name: str) -> str | None:  # type: ignore[override]  # as it was before devices were asked
+    def missing(self, name: str, _device: Device = "cpu") -> str | None:
         mode = name.partition(":")[2]
         if mode == "missing":
             raise KeyError("planted in missing")

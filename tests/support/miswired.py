@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.jax.psum import Psum
+from scaling.frameworks.jax.mesh import OnMesh
 from scaling.frameworks.pytorch.ddp import DDP
 from scaling.records.task import Task
 
@@ -24,7 +24,7 @@ class Miswired(DDP):
         return {**found, "GLOO_SOCKET_IFNAME": os.environ["SCALING_MISWIRED"]} if found else found
 
 
-class MiswiredPsum(Psum):
+class MiswiredPsum(OnMesh):
     """jax:psum, but for its trainer's interface."""
 
     names = ("tests.support.miswired:psum",)

@@ -28,7 +28,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "prices.toml": cost.read_prices,
     "published.json": published.read,
     **dict.fromkeys(
-        ("weights.npz", "weights.safetensors", "weights.pth"),
+        ("weights.npz", "weights.safetensors"),
         lambda path: weights_file.weights(replace(models.spec("resnet50"), weights=str(path))),
     ),
 }

@@ -10,9 +10,10 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="jax",
-    strategies={"psum": "psum", "fsdp": "fsdp", "plain": "plain"},
+    strategies={"psum": "mesh", "fsdp": "mesh", "plain": "plain"},
     distributions={"jax": ("jax",), "jaxlib": ("jaxlib",)},
     essential=("jax", "jaxlib"),
+    own_models=True,
     preload=("scaling.frameworks.jax.loop",),
     forks_on=("cpu",),
     returns_early=("cuda",),

@@ -30,7 +30,8 @@ from scaling.frameworks.options import accumulated
 from scaling.hosts import proc
 from scaling.records.point import Optimizer
 from scaling.records.task import Task
-from scaling.workloads import models, weights
+from scaling.workloads import models
+from scaling.workloads.feeds.batches import Fixed
 from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
 
 # ---------------------------------------------------------------- tracing
@@ -89,12 +90,12 @@ class JaxRank(Rank):
         return [JaxTracer()]
 
     def describe(self) -> dict[str, tuple[int, ...]]:
-        """Set the model's size. Return the shape of each parameter (float32), in the description's order."""
-        placed = self.spec.placed
-        shapes = {f"{one.path}.{each.name}": each.shape for one in placed for each in one.parameters}
-        self.parameters = sum(map(prod, shapes.values()))
+        """Set the model and its size. Return the shape of each parameter (float32), in the model's order."""
+        self.own = network.Own(self.spec, self.task.seed) if models.is_own(self.spec.name) else None
+        self.network = self.own or network.Network(self.spec, self.task.seed)
+        self.parameters = sum(map(prod, self.network.shapes.values()))
         self.gradient_bytes = self.parameters * np.float32().itemsize
-        return shapes
+        return self.network.shapes
 
     def _configure(self) -> None:
         """Configure before JAX's first operation. Without asynchronous dispatch a step on CPU ends in its call."""
@@ -238,7 +239,9 @@ class Training(JaxRank, Trained):
         self._dtype = DTYPES.get(self._work.precision, jnp.float32)
         self._losses = loss_of(self.spec.target)
         self._parts = accumulated(task.point)
-        self._feed = feeding.opened(task, self.spec, _no_pipeline)
+        if self.own and self.own.file.loss:
+            self._losses = self.own.losses
+        self._feed = self._own_feed() if self.own else feeding.opened(task, self.spec, _no_pipeline)
         self._rate = self.spec.recipe.rate
         self._steps = self.samples = 0
         self._loss: jax.Array | None = None
@@ -342,7 +345,7 @@ class Training(JaxRank, Trained):
         self, arrays: Arrays, known: Statistics, inputs: jax.Array, labels: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Statistics]:
         whole = self.whole(arrays)
-        logits, known = network.apply(self.spec, whole, known, inputs, key=key, dtype=self._dtype)
+        logits, known = self.network.apply(whole, known, inputs, key, self._dtype)
         return self._losses(logits, labels), known
 
     def _backward(
@@ -367,13 +370,19 @@ class Training(JaxRank, Trained):
     # ------------------------------------------------------------ arrays
 
     def _begun(self) -> State:
-        drawn = dict(weights.draw(self.spec, self.task.seed))
+        drawn = self.network.first()
         known = jax.tree.map(lambda each: each[None], network.statistics(self.spec))
         return self.placed(State(drawn, first_kept(self.spec.recipe, drawn), known))
 
     def _moved(self, step: int) -> tuple[jax.Array, jax.Array]:
         inputs, labels = self._feed.batch(step)
-        return self.fed(_last(inputs)), self.fed(_narrow(labels))
+        return self.fed(_narrow(inputs) if self.own else _last(inputs)), self.fed(_narrow(labels))
+
+    def _own_feed(self) -> feeding.Opened:
+        assert self.own is not None
+        key = jax.random.fold_in(jax.random.key(self.task.seed), self.task.rank)
+        inputs, labels = self.own.file.batch(self._work.batch_size, key)
+        return feeding.Opened(Fixed((np.asarray(inputs), np.asarray(labels))))
 
     def _scalars(self) -> tuple[np.float32, np.int32]:
         return np.float32(self._rate), np.int32(self._steps + 1)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from scaling.frameworks.abilities import Untrained
 from scaling.frameworks.base import Trainer, timeout_s
-from scaling.frameworks.jax import fsdp
 from scaling.frameworks.jax.loop import JaxRank, State, Training
+from scaling.frameworks.jax.mesh import SHARDED
 from scaling.frameworks.jax.network import Arrays
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
@@ -30,7 +30,7 @@ HEARTBEAT_S = 10  # JAX's interval
 
 def connect(task: Task) -> Trainer:
     end_with_parent()
-    if task.point.strategy in fsdp.STRATEGY.names:
+    if task.point.strategy == SHARDED:
         return ShardExchange(task) if task.point.kind == "comm" else Sharded(task)
     return GradientExchange(task) if task.point.kind == "comm" else Averaged(task)
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
+from scaling.frameworks import outside
 from scaling.workloads import layers, sequences, weights
 from scaling.workloads.layers import Layer, Shape
 from scaling.workloads.specs import ModelSpec
@@ -19,6 +20,53 @@ from scaling.workloads.specs import ModelSpec
 Arrays: TypeAlias = dict[str, jax.Array]
 # Mean and variance of each batch norm, in order.
 Statistics: TypeAlias = tuple[tuple[jax.Array, jax.Array], ...]
+
+
+class Network:
+    """The network of a description, as functions of its parameters."""
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        self.spec, self._seed = spec, seed
+        self.shapes = {f"{one.path}.{each.name}": each.shape for one in spec.placed for each in one.parameters}
+
+    def first(self) -> dict[str, NDArray[np.float32]]:
+        """Return the first parameters, on the host."""
+        return dict(weights.draw(self.spec, self._seed))
+
+    def apply(self, arrays: Arrays, known: Statistics, inputs: jax.Array, key: jax.Array, dtype: Any) -> Any:
+        """Return outputs and new statistics of a training step."""
+        return apply(self.spec, arrays, known, inputs, key=key, dtype=dtype)
+
+
+class Own(Network):
+    """A model of a user's file. Its parameters are the leaves of a tree, named by their paths."""
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        self.spec, self.file = spec, outside.Model(spec.name)
+        made = self.file.make(jax.random.key(seed))
+        if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
+            raise self.file.wrong("", made, "parameters and a function apply(parameters, inputs)")
+        leaves, self._tree = jax.tree_util.tree_flatten_with_path(made[0])
+        self._first = {jax.tree_util.keystr(path): np.array(leaf, np.float32) for path, leaf in leaves}
+        self._apply = made[1]
+        self.shapes = {name: each.shape for name, each in self._first.items()}
+
+    def first(self) -> dict[str, NDArray[np.float32]]:
+        return self._first
+
+    def apply(self, arrays: Arrays, known: Statistics, inputs: jax.Array, _key: jax.Array, dtype: Any) -> Any:
+        """Compute in `dtype`, without statistics and key."""
+        given = inputs.astype(dtype) if jnp.issubdtype(inputs.dtype, jnp.floating) else inputs
+        whole = jax.tree.unflatten(self._tree, [arrays[name].astype(dtype) for name in self._first])
+        with self.file.located():
+            return self._apply(whole, given), known
+
+    def losses(self, outputs: Any, labels: jax.Array) -> jax.Array:
+        with self.file.located():
+            loss: jax.Array = self.file.loss(outputs, labels)  # type: ignore[misc]
+        if jnp.shape(loss):
+            raise self.file.wrong("loss", loss, "one number")
+        return loss
 
 
 def statistics(spec: ModelSpec) -> tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]:

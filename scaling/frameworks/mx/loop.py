@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -254,37 +254,9 @@ Batch: TypeAlias = "tuple[mx.nd.NDArray, mx.nd.NDArray]"
 STEPS_AHEAD = 8
 
 
-class Compute(Protocol):
-    """Devices that compute, or sleep as long. Kind `comm` needs only the parameters of `net`."""
-
-    net: mx.gluon.Block
-    device_name: str
-    recipe: Recipe
-
-    def batch_size(self) -> int:
-        """Return the samples that one device gets in a step."""
-
-    def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
-        """Do the slow first work. `trainer` has joined the exchange of the gradients of `parameters`."""
-
-    def differentiate(self) -> int:
-        """Do forward and backward of a batch on each device. Return the samples of all devices."""
-
-    def update(self) -> None:
-        """Exchange the gradients that are not on their way, and update the weights."""
-
-    def keep_up(self) -> None:
-        """Wait if the engine is too far behind. The update is queued."""
-
-    def sync(self) -> None:
-        """Wait for the devices and the exchange."""
-
-    def loss(self) -> float | None:
-        """Return the last step's loss; None if nothing is learnt."""
-
-
 class RealCompute:
-    """The point's model in Gluon with the weights of the task's seed, fed and differentiated on all contexts."""
+    """The point's model in Gluon with the weights of the task's seed, fed and differentiated on all contexts. Kind
+    `comm` needs only the parameters of `net`."""
 
     def __init__(self, rank: MxnetRank) -> None:
         self.device_name = rank.name_device()
@@ -311,16 +283,18 @@ class RealCompute:
         return [native_feed.opened(replace(task, rank=rank), spec) for rank in self._rank.ranks()]
 
     def batch_size(self) -> int:
+        """Return the samples that one device gets in a step."""
         return len(self.feeds[0].batch(0)[0])
 
     def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
+        """Do the slow first work. `trainer` has joined the exchange of the gradients of `parameters`."""
         self._parameters, self._trainer = parameters, trainer
         self._criterion = loss_of(self._rank.spec.target)
         self._criterion.hybridize(static_alloc=True, static_shape=True)
         self._batches = self._moved(0) if all(feed.fixed for feed in self.feeds) else None
 
     def differentiate(self) -> int:
-        """Queue the passes in MXNet's engine, which may be a few steps behind."""
+        """Queue the passes in MXNet's engine, which may be steps behind. Return the samples of all devices."""
         batches = self._batches or self._moved(self._steps)
         self._fresh = self._queued(batches)
         return sum(len(images) for images, _ in batches)
@@ -330,6 +304,7 @@ class RealCompute:
         self._trainer.step(1)
 
     def keep_up(self) -> None:
+        """Wait if the engine is too far behind. The update is queued."""
         if not self._steps % STEPS_AHEAD:
             for loss in self._losses:
                 loss.wait_to_read()
@@ -428,7 +403,7 @@ class Exchange(MxnetRank):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         emulated = task.point.hardware.device == "emulated"
-        self.compute: Compute = EmulatedCompute(self) if emulated else RealCompute(self)
+        self.compute: RealCompute | EmulatedCompute = EmulatedCompute(self) if emulated else RealCompute(self)
         self.device_name = self.compute.device_name
         self.net = self.compute.net
         # By name, in the model's order.

@@ -37,6 +37,7 @@ FRAMEWORK = Framework(
         "fsdp2": Exchange(method="sharded", overlap="ddp", messages="buckets", by_nccl=True),
         "horovod": horovod.EXCHANGE,
     },
+    own_models=True,
     compiler="torch.compile",
     compiler_lacks=installed.compiler_lacks,
     variables=f"ATEN_|PYTORCH_|TORCH_|TORCHDYNAMO_|TORCHINDUCTOR_|TRITON_|{horovod.VARIABLES}",

@@ -1,4 +1,4 @@
-"""The computation of a rank's gradients on a CPU or GPU, and its interface, which emulated devices share."""
+"""The computation of a rank's gradients on a CPU or GPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from scaling.frameworks import outside
 from scaling.frameworks.feeding import Opened
 from scaling.frameworks.pytorch import native_feed, network, plain
 from scaling.hosts import proc
 from scaling.records import point
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
+from scaling.workloads.feeds.batches import Fixed
 from scaling.workloads.specs import IGNORED, Binary, MaskedTokens, NextToken, Recipe, Target
 
 # ---------------------------------------------------------------- optimizers
@@ -87,43 +89,9 @@ class Optimizer(Protocol):
         """End a step."""
 
 
-class Compute(Protocol):
-    """A device that computes. `model` is the module with the exchange. `learns`: the loss has a meaning."""
-
-    name: str
-    model: Callable[[Tensor], Tensor]
-    learns: bool
-
-    def build(self) -> nn.Module:
-        """Build the point's model. Raises ImportError if a package that it needs is missing."""
-
-    def place(self, module: nn.Module) -> nn.Module:
-        """Move the model to where it is trained."""
-
-    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimiser of the plain loop."""
-
-    def start(self) -> Batch | None:
-        """Begin training, with the exchange connected. Return the batch of all steps if they share one."""
-
-    def batch(self, step: int) -> Batch:
-        """Begin a step and return its batch."""
-
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss."""
-
-    def backward(self, images: Tensor, labels: Tensor, parts: int = 1) -> Tensor:
-        """Compute gradients of a batch or of one of `parts` micro-batches. Return its share of the mean loss."""
-
-    def update(self, optimizer: Optimizer) -> None:
-        """End a step. All ranks' gradients are here, or on their way to the servers."""
-
-    def sync(self) -> None:
-        """Wait for the device."""
-
-
 class RealCompute:
-    """The model's loss and recipe on a CPU or a GPU."""
+    """The model's loss and recipe on a CPU or a GPU. `model` is the module with the exchange. `learns`: the loss
+    has a meaning."""
 
     learns = True
     model: Callable[[Tensor], Tensor]
@@ -147,6 +115,7 @@ class RealCompute:
         self.name = torch.cuda.get_device_name(device) if self._cuda else proc.cpu_model(proc.cpuinfo())
 
     def build(self) -> nn.Module:
+        """Build the point's model. Raises ImportError if a package that it needs is missing."""
         return network.build(self._spec, self._task.seed)
 
     def place(self, module: nn.Module) -> nn.Module:
@@ -156,13 +125,16 @@ class RealCompute:
         return optimizer_of(self._spec.recipe, parameters, fused=plain.fused(self._task.point))
 
     def start(self) -> Batch | None:
-        """Set precision and feed. Fixed images go to the device once."""
+        """Set precision and feed, with the exchange connected. Return the batch of all steps if they share one."""
         precision = self._task.point.workload.precision
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self._autocast = torch.autocast(self._device.type, dtype=half, enabled=half is not None)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=precision == "fp16")
-        self._feed = native_feed.opened(self._task, self._spec)
+        self._feed = self.open()
         return self.batch(0) if self._feed.fixed else None
+
+    def open(self) -> Opened:
+        return native_feed.opened(self._task, self._spec)
 
     def batch(self, step: int) -> Batch:
         images, labels = map(torch.as_tensor, self._feed.batch(step))
@@ -200,7 +172,8 @@ class RealCompute:
             return self._losses(self.model(images), labels)
 
     def backward(self, images: Tensor, labels: Tensor, parts: int = 1) -> Tensor:
-        """Compute gradients; with fp16 they are scaled, so that none underflows."""
+        """Compute gradients of a batch or of one of `parts` micro-batches; with fp16 they are scaled, so that none
+        underflows. Return its share of the mean loss."""
         loss = self.forward(images, labels)
         if parts > 1:
             loss = loss / parts
@@ -216,6 +189,39 @@ class RealCompute:
     def sync(self) -> None:
         if self._cuda:
             torch.cuda.synchronize(self._device)
+
+
+class OwnCompute(RealCompute):
+    """A model of a user's file, on one batch of its own. Without a function `loss` it is the cross-entropy."""
+
+    def build(self) -> nn.Module:
+        """Return the result of NAME(), with the weights of the seed on every rank."""
+        self._file = outside.Model(self._spec.name)
+        made = self._file.make()
+        if not isinstance(made, nn.Module):
+            raise self._file.wrong("", made, "a torch.nn.Module")
+        return made.train()
+
+    def open(self) -> Opened:
+        generator = torch.Generator().manual_seed(hash((self._task.seed, self._task.rank)))
+        found = self._file.batch(self._task.point.workload.batch_size, generator)
+        if not all(isinstance(each, Tensor) for each in found):
+            raise self._file.wrong("batch", found[0], "two tensors")
+        return Opened(Fixed(found))
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        """Return bytes as the file gives them."""
+        return images
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        with self._autocast, self._file.located():
+            outputs = self.model(images)
+            if self._file.loss is None:
+                return self._losses(outputs, labels)
+            loss = self._file.loss(outputs, labels)
+        if not isinstance(loss, Tensor) or loss.ndim:
+            raise self._file.wrong("loss", loss, "a tensor of one number")
+        return loss
 
 
 def _prepare_cuda(device: torch.device, *, tf32: bool) -> None:

@@ -24,7 +24,7 @@ from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch import libraries, native_feed, network
-from scaling.frameworks.pytorch.compute import Batch, Compute, Optimizer, RealCompute
+from scaling.frameworks.pytorch.compute import Batch, Optimizer, OwnCompute, RealCompute
 from scaling.records.task import Task
 from scaling.records.telemetry import TRACED
 from scaling.workloads import models, weights
@@ -203,8 +203,12 @@ class TorchRank(Rank):
         self.task = task
         self.cuda = task.point.hardware.device == "cuda"
         self.device = torch.device("cuda", task.device_index) if self.cuda else torch.device("cpu")
-        emulated = task.point.hardware.device == "emulated"
-        self.compute: Compute = EmulatedCompute(task) if emulated else RealCompute(task, self.device)
+        self.compute: RealCompute | EmulatedCompute
+        if task.point.hardware.device == "emulated":
+            self.compute = EmulatedCompute(task)
+        else:
+            real = OwnCompute if models.is_own(task.point.workload.model) else RealCompute
+            self.compute = real(task, self.device)
         self.device_name = self.compute.name
         self.is_done_on_return = task.point.hardware.device == "cpu"
         self.has_device_clock = self.cuda

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -141,30 +141,6 @@ def _masked(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 # ---------------------------------------------------------------- compute
 
 
-class Compute(Protocol):
-    """The source of a rank's gradients: a model's passes (`RealCompute`) or an emulated device's sleeps."""
-
-    recipe: Recipe
-
-    def first(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Open the feed. Return the arguments of the first step's graph."""
-
-    def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Add a batch's mean loss and gradients, divided by `replicas` and scaled in fp16, to the graph."""
-
-    def start(self) -> None:
-        """Prepare for the first step. The step's graph exists."""
-
-    def run(self, step: Callable[..., tf.Tensor], number: int) -> int:
-        """Call the step's graph with the batch of this number. Return its number of samples."""
-
-    def finish(self) -> None:
-        """Wait for what the graph does not wait for."""
-
-    def loss(self) -> float | None:
-        """Return the loss of this rank's last batch."""
-
-
 class RealCompute:
     """Forward and backward passes of a rank's Keras model on its feed."""
 
@@ -183,19 +159,22 @@ class RealCompute:
         self._pixels: tuple[tf.Tensor, tf.Tensor] | None = None
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Open the feed. Return the arguments of the first step's graph."""
         self._feed = native_feed.opened(self._rank.task, self._rank.spec)
         batch = self._moved(0)
         self._batch = batch if self._feed.fixed else None
         return batch
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Add the passes to the graph, by XLA if requested. A forward pass alone has no gradients."""
+        """Add a batch's mean loss and gradients, divided by `replicas` and scaled in fp16, to the graph, by XLA if
+        requested. A forward pass alone has no gradients."""
         return self._passes(images, labels)
 
     def start(self) -> None:
         """Do nothing."""
 
     def run(self, step: Callable[..., tf.Tensor], number: int) -> int:
+        """Call the step's graph with the batch of this number. Return its number of samples."""
         images, labels = self._batch or self._moved(number)
         self._loss = step(images, labels)
         return len(images)
@@ -332,7 +311,7 @@ class Learning(TensorFlowRank):
         self.optimizer.apply(self.exchange(gradients))
         return loss
 
-    def _make_compute(self) -> Compute:
+    def _make_compute(self) -> RealCompute | EmulatedCompute:
         if self.emulated is not None:
             return EmulatedCompute(self.emulated, self.task, self.replicas)
         return RealCompute(self)

@@ -36,22 +36,20 @@ class Feed(Protocol):
 
 def feed(task: Task, spec: ModelSpec) -> Feed:
     """Return one rank's feed: its shard of the training data. For kind `held` it repeats the first batch."""
-    found = _feed(task, spec)
-    if task.point.kind == "held":
-        from scaling.workloads.feeds.batches import Held
+    from scaling.workloads.feeds.batches import Fixed
 
-        return Held(found)
-    return found
+    found = _feed(task, spec)
+    return Fixed(found.batch(0)) if task.point.kind == "held" else found
 
 
 def _feed(task: Task, spec: ModelSpec) -> Feed:
+    from scaling.workloads.feeds.batches import Fixed, Shuffled
+
     workload = task.point.workload
     if data.spec(workload.data).format == "made":
-        from scaling.workloads.feeds.synthetic import Synthetic
+        from scaling.workloads.feeds import synthetic
 
-        return Synthetic(spec, batch_size=workload.batch_size, seed=task.seed, rank=task.rank)
-    from scaling.workloads.feeds.batches import Shuffled
-
+        return Fixed(synthetic.batch(spec, batch_size=workload.batch_size, seed=task.seed, rank=task.rank))
     found = samples(task, spec, "train")
     shuffled = Shuffled(
         found,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,13 +62,6 @@ class Samples(Protocol):
         """Return the samples at these indices, and their labels. The seed is for random choices."""
 
 
-class Batches(Protocol):
-    """A source of a batch for each step."""
-
-    def batch(self, step: int) -> Batch:
-        """Return samples and labels."""
-
-
 class Shuffled:
     """The feed of one rank: its shard of the samples, in a new order each epoch."""
 
@@ -86,15 +79,15 @@ class Shuffled:
         return self._samples.take(self.indices(step), (*self._seed, step))
 
 
-class Held:
-    """The first batch of a feed in every step, so that no step waits for a batch."""
+class Fixed:
+    """One batch in every step, so that no step waits for a batch."""
 
     fixed = True
 
-    def __init__(self, feed: Batches) -> None:
-        self._batch = feed.batch(0)
+    def __init__(self, batch: tuple[Any, Any]) -> None:
+        self._batch = batch
 
-    def batch(self, _step: int) -> Batch:
+    def batch(self, _step: int) -> tuple[Any, Any]:
         return self._batch
 
 
@@ -105,19 +98,11 @@ class Held:
 DRAWN_BY = 0
 
 
-@runtime_checkable
-class Labelled(Protocol):
-    """Samples whose classes (count,) may be known without reading them; `labels` is None if they are not."""
-
-    @property
-    def labels(self) -> NDArray[np.int64] | None: ...
-
-
 class Part:
     """A fixed part of the samples, in their order."""
 
     def __init__(self, samples: Samples, count: int) -> None:
-        labels = samples.labels if isinstance(samples, Labelled) else None
+        labels = getattr(samples, "labels", None)  # their classes (count,), if known without reading them
         self._samples, self._chosen = samples, chosen(len(samples), count, labels)
 
     def __len__(self) -> int:

@@ -10,18 +10,10 @@ from scaling.workloads.feeds.sequences import hide
 from scaling.workloads.specs import Binary, Classes, Images, MaskedTokens, ModelSpec, Tokens
 
 
-class Synthetic:
-    """One seeded batch of standard normal pixels or random tokens, with random labels, different for each rank."""
-
-    fixed = True
-
-    def __init__(self, spec: ModelSpec, *, batch_size: int, seed: int, rank: int) -> None:
-        random = np.random.default_rng((seed, rank))
-        make = _images if isinstance(spec.input, Images) else _tokens
-        self._batch = make(spec, batch_size, random)
-
-    def batch(self, _step: int) -> Batch:
-        return self._batch
+def batch(spec: ModelSpec, *, batch_size: int, seed: int, rank: int) -> Batch:
+    """Return standard normal pixels or random tokens, with random labels, different for each seed and rank."""
+    make = _images if isinstance(spec.input, Images) else _tokens
+    return make(spec, batch_size, np.random.default_rng((seed, rank)))
 
 
 def _images(spec: ModelSpec, batch_size: int, random: np.random.Generator) -> Batch:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from scaling.errors import UsageError
 from scaling.frameworks.abilities import Evaluating
 from scaling.frameworks.pytorch import network
 from scaling.frameworks.pytorch.loop import Training
@@ -80,17 +81,18 @@ def test_the_same_seed_learns_the_same() -> None:
 
 # With running statistics that differ, and with the classifiers that torchvision trains beside the network's own.
 TORCHVISION = """
-import sys
 import torch
 from msgspec.structs import replace
+from scaling.errors import UsageError
 from scaling.frameworks.pytorch import libraries, network
-from scaling.workloads import models, weights
+from scaling.workloads import models, weights, weights_file
 theirs = libraries.torchvision().models.googlenet(aux_logits=True, init_weights=False)
 for buffer in theirs.buffers():
     if buffer.is_floating_point():
         buffer.uniform_(0.5, 1.5)
-torch.save(theirs.state_dict(), sys.argv[1])
-spec = replace(models.spec("googlenet-bn"), weights=sys.argv[1])
+torch.save(theirs.state_dict(), 'w.pth')
+exec(f'import numpy; {weights_file.CONVERT % "w.pth"}')
+spec = replace(models.spec("googlenet-bn"), weights="w.npz")
 shown = torch.rand(2, 3, 64, 64)
 with torch.no_grad():
     found, wanted = network.build(spec, seed=1).eval()(shown), theirs.eval()(shown)
@@ -102,18 +104,23 @@ def test_a_state_dict_of_torchvision_s_is_read_whole(tmp_path: Path) -> None:
     """In a process of its own: torchvision warns as it likes."""
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    command = [sys.executable, "-c", TORCHVISION, str(tmp_path / "googlenet.pth")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", TORCHVISION]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     difference, norms = map(float, done.stdout.split())
     assert difference < 1e-6
     assert norms == 57
 
 
-def test_a_checkpoint_with_more_than_tensors_is_read_if_it_is_harmless(tmp_path: Path) -> None:
+def test_the_line_for_files_of_torch_makes_one_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     ours = network.build(models.spec("digits-cnn"), seed=2)
-    path = tmp_path / "checkpoint.pth"
-    torch.save({"epoch": 3, "state_dict": ours.state_dict()}, path)
-    again = network.build(replace(models.spec("digits-cnn"), weights=str(path)), seed=5)
+    torch.save(ours.state_dict(), "a.pth")
+    with pytest.raises(UsageError) as error:
+        network.build(replace(models.spec("digits-cnn"), weights="a.pth"), seed=5)
+    exec(str(error.value).partition("in Python: ")[2], {"numpy": np, "torch": torch})
+    again = network.build(replace(models.spec("digits-cnn"), weights="w.npz"), seed=5)
     for one, other in zip(ours.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)

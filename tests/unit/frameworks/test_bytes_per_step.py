@@ -29,7 +29,7 @@ SMALLER: dict[str, tuple[str, float, float]] = {
     ("2bit", 1 / 16, 1),
 }  # fmt: skip
 NCCL = ("torch:nccl", "tensorflow:nccl")
-# Of gathers and scatters too: pytorch/test_fsdp.py, jax/test_plain.py.
+# Of gathers and scatters too: pytorch/test_plain.py.
 SHARDED = ("torch:fsdp2", "jax:fsdp")
 
 
@@ -105,6 +105,23 @@ def test_tensorflows_ring_goes_by_the_numbers_of_its_tasks_as_text() -> None:
     asked = replace(task("tensorflow:ring"), hosts=hosts)
     assert frameworks.load("tensorflow:ring").bytes_per_step(asked, S) == pytest.approx((6 * 2 * 15 / 16 * S,) * 2)
     assert frameworks.load("torch:gloo").bytes_per_step(asked, S) == pytest.approx((4 * 2 * 15 / 16 * S,) * 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "least", "most"),
+    [
+        ("jax:psum", ("a", "b"), 2, 2),
+        ("jax:psum", ("a", "b", "c", "d"), 6, 6),
+        ("jax:fsdp", ("a", "a"), 0, 0),
+        # An all-gather by a ring, and a reduce-scatter by halves.
+        ("jax:fsdp", ("a", "b"), 1 + 1, 1 + 2),
+        ("jax:fsdp", ("a", "b", "c", "d"), 3 + 3, 3 + 4),
+        ("jax:fsdp", ("a", "a", "b", "b"), 1.5 + 1, 1.5 + 4),
+    ],
+)
+def test_jaxs_shards_are_gathered_in_a_ring(name: str, hosts: tuple[str, ...], least: float, most: float) -> None:
+    asked = replace(task(name), hosts=hosts, point=replace(task(name).point, world_size=len(hosts)))
+    assert frameworks.load(name).bytes_per_step(asked, S) == (least * S, most * S)
 
 
 class Halving(Strategy):

@@ -12,6 +12,7 @@ import pytest
 
 from scaling import frameworks
 from scaling.frameworks.horovod import strategy as hvd
+from scaling.frameworks.jax import plain as jax_plain
 from scaling.frameworks.mx import plain as mx_plain
 from scaling.frameworks.pytorch import installed as torch_installed
 from scaling.frameworks.pytorch import plain
@@ -21,6 +22,7 @@ from scaling.frameworks.tf import plain as tf_plain
 from scaling.hosts import gpus
 from scaling.hosts.gpus import Found
 from scaling.records.host import Gpu
+from scaling.records.point import Device
 
 MODULES = {
     "torch": (torch_plain, torch_installed),
@@ -75,6 +77,10 @@ GB10 = ("NVIDIA GB10", (12, 1))
 NEXT = ("NVIDIA Next", (14, 0))
 
 Model = tuple[str, tuple[int, int]]
+
+
+def missing(name: str, device: Device) -> str | None:
+    return frameworks.load(name).missing(name, device)
 
 
 def found(*models: Model, cuda: tuple[int, int] | None = (13, 0), driver: str = "580.95.05") -> Found:
@@ -196,14 +202,14 @@ def test_torch(builds: Builds, release: str, model: Model, driver: tuple[int, in
     digits = release.partition("+cu")[2]
     builds.torch(f"{digits[:2]}.{digits[2:]}" if digits else None, release, TORCH_ARCHS.get(release, ""))
     builds.hold(found(model, cuda=driver, driver="550.54"))
-    reasons = {frameworks.missing(name, "cuda") for name in TORCH}
+    reasons = {missing(name, "cuda") for name in TORCH}
     (reason,) = reasons
     if said is None:
         assert reason is None
     else:
         mends = {"12": "./launch/install --cuda 12 torch", "13": "./launch/install --cuda 13 torch"}
         assert reason is not None and said.replace("{12}", mends["12"]).replace("{13}", mends["13"]) in reason
-    assert frameworks.missing("torch:gloo", "cpu") is None, "on CPUs any build will do"
+    assert missing("torch:gloo", "cpu") is None, "on CPUs any build will do"
 
 
 @pytest.mark.parametrize("table", TORCH_TABLES.values(), ids=TORCH_TABLES)
@@ -211,14 +217,14 @@ def test_torch(builds: Builds, release: str, model: Model, driver: tuple[int, in
 def test_a_healthy_gpu_is_taken_whatever_torch_lists(builds: Builds, archs: str, table: str) -> None:
     builds.torch("13.0", archs=archs, table=table)
     builds.hold(found(H100))
-    assert frameworks.missing("torch:nccl", "cuda") is None
+    assert missing("torch:nccl", "cuda") is None
 
 
 def test_a_torch_without_its_library_is_taken(builds: Builds) -> None:
     builds.torch("13.0")
     (builds.folder / "torch/lib/libtorch_python.so").unlink()
     builds.hold(found(V100))
-    assert frameworks.missing("torch:nccl", "cuda") is None
+    assert missing("torch:nccl", "cuda") is None
 
 
 @pytest.mark.parametrize(
@@ -227,15 +233,15 @@ def test_a_torch_without_its_library_is_taken(builds: Builds) -> None:
 )
 def test_fully_shard_averages_on_cpus_since_2_9(builds: Builds, release: str, *, has: bool) -> None:
     builds.torch(None, release)
-    assert (frameworks.missing("torch:fsdp2", "cpu") is None) is has
+    assert (missing("torch:fsdp2", "cpu") is None) is has
 
 
 def test_fully_shard_came_with_2_6(builds: Builds) -> None:
     builds.torch("12.6", "2.6.0")
     builds.hold(found(V100))
-    assert frameworks.missing("torch:fsdp2", "cuda") is None
+    assert missing("torch:fsdp2", "cuda") is None
     builds.torch("12.4", "2.5.1+cu124")
-    reason = frameworks.missing("torch:fsdp2", "cuda")
+    reason = missing("torch:fsdp2", "cuda")
     assert reason is not None and reason.startswith("fully_shard on GPUs needs torch 2.6, not 2.5.1+cu124: ")
 
 
@@ -252,7 +258,7 @@ def test_a_mend_that_would_not_help_is_not_named(
     """A driver too old for CUDA 13 beside a GPU too new for the wheels for CUDA 12."""
     builds.torch("13.0")
     builds.hold(found(model, cuda=driver))
-    assert mend in (frameworks.missing("torch:nccl", "cuda") or "")
+    assert mend in (missing("torch:nccl", "cuda") or "")
 
 
 def test_no_mend_is_worked_out_where_nothing_is_broken(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,13 +271,13 @@ def test_no_mend_is_worked_out_where_nothing_is_broken(builds: Builds, monkeypat
 def test_a_driver_that_says_nothing_of_cuda_is_believed(builds: Builds) -> None:
     builds.torch("13.0")
     builds.hold(found(H100, cuda=None))
-    assert frameworks.missing("torch:nccl", "cuda") is None
+    assert missing("torch:nccl", "cuda") is None
 
 
 def test_one_gpu_of_several_that_it_does_not_run_on(builds: Builds) -> None:
     builds.torch("13.0", archs=TORCH_ARCHS["2.13.0+cu130"])
     builds.hold(found(A100, V100))
-    assert "none for Tesla V100" in (frameworks.missing("torch:gloo", "cuda") or "")
+    assert "none for Tesla V100" in (missing("torch:gloo", "cuda") or "")
 
 
 # ---------------------------------------------------------------- TensorFlow, MXNet
@@ -290,9 +296,9 @@ def test_one_gpu_of_several_that_it_does_not_run_on(builds: Builds) -> None:
 def test_tensorflow(builds: Builds, text: str, model: Model, driver: tuple[int, int], said: str | None) -> None:
     builds.tensorflow(text)
     builds.hold(found(model, cuda=driver, driver="470.1"))
-    (reason,) = {frameworks.missing(name, "cuda") for name in TENSORFLOW}
+    (reason,) = {missing(name, "cuda") for name in TENSORFLOW}
     assert (reason is None) if said is None else said in (reason or "")
-    assert frameworks.missing("tensorflow:ring", "cpu") is None
+    assert missing("tensorflow:ring", "cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -308,9 +314,9 @@ def test_tensorflow(builds: Builds, text: str, model: Model, driver: tuple[int, 
 def test_mxnet(builds: Builds, name: str, model: Model, said: str | None) -> None:
     builds.mxnet(name)
     builds.hold(found(model))
-    (reason,) = {frameworks.missing(each, "cuda") for each in MXNET}
+    (reason,) = {missing(each, "cuda") for each in MXNET}
     assert (reason is None) if said is None else said in (reason or "")
-    assert frameworks.missing("mxnet:local", "cpu") is None
+    assert missing("mxnet:local", "cpu") is None
 
 
 # ---------------------------------------------------------------- Horovod, no GPU
@@ -324,10 +330,10 @@ def test_horovod_takes_gradients_on_gpus_over_nccl_alone(builds: Builds, framewo
     builds.mxnet("mxnet-cu112")
     builds.horovod(framework, nccl=nccl)
     builds.hold(found(A100))
-    reason = frameworks.missing(f"{framework}:horovod", "cuda")
+    reason = missing(f"{framework}:horovod", "cuda")
     assert (reason is None) is nccl
     assert nccl or (reason or "").startswith("horovod is built without NCCL")
-    assert frameworks.missing(f"{framework}:horovod", "cpu") is None
+    assert missing(f"{framework}:horovod", "cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -347,11 +353,29 @@ def test_what_needs_a_gpu_says_so_first(builds: Builds, told: Found, said: str, 
     builds.tensorflow(TF_CPU, "tensorflow-cpu")
     builds.mxnet("mxnet")
     builds.hold(told)
-    assert frameworks.missing(name, "cuda") == frameworks.load(name).missing(name) == said.format(instead)
+    assert missing(name, "cuda") == frameworks.load(name).missing(name) == said.format(instead)
 
 
 @pytest.mark.parametrize("name", ["tensorflow-cpu", "tensorflow"])
 def test_the_distribution_is_named(builds: Builds, name: str) -> None:
     builds.tensorflow(TF_CPU, name)
     builds.hold(found(A100))
-    assert (frameworks.missing("tensorflow:ring", "cuda") or "").startswith(f"{name} 2.21.0 is built without CUDA")
+    assert (missing("tensorflow:ring", "cuda") or "").startswith(f"{name} 2.21.0 is built without CUDA")
+
+
+# ---------------------------------------------------------------- JAX
+
+
+def test_a_jax_without_shard_map_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_plain, "find_spec", lambda _: ModuleSpec("jax", None, origin="jax/__init__.py"))
+    monkeypatch.setattr(jax_plain, "release", lambda: "0.4.38")
+    why = "jax 0.4.38 has no jax.shard_map, which came with 0.6: ./launch/install jax"
+    assert missing("jax:psum", "cpu") == why
+
+
+def test_a_jax_for_cpus_alone_is_told_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ModuleSpec("jax", None, origin="jax/__init__.py")
+    monkeypatch.setattr(jax_plain, "find_spec", lambda name: spec if name == "jax" else None)
+    monkeypatch.setattr(jax_plain, "release", lambda: "0.12.0")
+    monkeypatch.setattr(gpus, "none_here", lambda _: None)
+    assert missing("jax:fsdp", "cuda") == "jax 0.12.0 has no plugin for CUDA: ./launch/install jax-cuda"

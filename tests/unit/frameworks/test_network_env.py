@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.frameworks import base, network_env, variables
+from scaling.frameworks import variables
 from scaling.hosts.networks import Entry, choose
-from scaling.records import point, task
 from scaling.records.host import Hca, HostInfo
 from scaling.records.network import Place
 from scaling.records.task import Server, Task
-from scaling.workloads import feeds, models
 from tests.support import clouds
 from tests.support.paper_tasks import tasks
 from tests.support.points import changed, placed
@@ -26,9 +22,7 @@ from tests.support.points import changed, placed
 # Which environment and addresses each strategy is given for each kind of network: whole, as dictionaries.
 
 # How a task looks on a network: rank 1's address there, its interface, its RDMA card, the device.
-SOCKETS = ("10.20.0", "eth0", "")
 VERBS = ("10.10.0", "ib0", "mlx5_0")
-CHOICE = ("10.10.0", "ib0", "any")
 NETWORK_WORDS = ("IFNAME", "IFACE", "NCCL_", "DMLC_NODE", "DMLC_INTERFACE", "ADDR", "ROOT_URI", "TF_CONFIG")
 
 
@@ -65,61 +59,10 @@ def nccl(interface: str, **more: str) -> dict[str, str]:
 
 
 NO_RDMA = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
-RDMA = {"NCCL_NET": "IB", "NCCL_IB_HCA": "=mlx5_0"}
-MASTER = {"MASTER_ADDR": "10.20.0.1"}
-HOROVOD = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.20.0.1", "HOROVOD_GLOO_IFACE": "eth0"}
-RING = {"TF_CONFIG": {"worker": ["10.20.0.1:7001", "10.20.0.2:7002"]}}
-PS_LITE = {"DMLC_PS_ROOT_URI": "10.20.0.1", "DMLC_NODE_HOST": "10.20.0.2", "DMLC_INTERFACE": "eth0"}
-TF_PS = {
-    "TF_CONFIG": {
-        "chief": ["10.20.0.1:7000"],
-        "worker": ["10.20.0.1:7001", "10.20.0.2:7002"],
-        "ps": ["10.20.0.1:7003"],
-    }
-}
-ON_CPU: dict[str, dict[str, Any]] = {
-    "torch:gloo": {**MASTER, "GLOO_SOCKET_IFNAME": "eth0"},
-    "torch:nccl": {**MASTER, "GLOO_SOCKET_IFNAME": "eth0"},
-    "torch:fsdp2": {**MASTER, "GLOO_SOCKET_IFNAME": "eth0"},
-    "torch:horovod": HOROVOD,
-    "tensorflow:horovod": HOROVOD,
-    "mxnet:horovod": HOROVOD,
-    "torch:ps-sync": {"GLOO_SOCKET_IFNAME": "eth0"},
-    "torch:ps-async": {"GLOO_SOCKET_IFNAME": "eth0"},
-    "tensorflow:ring": RING,
-    "tensorflow:nccl": RING,
-    "tensorflow:ps": TF_PS,
-    # By arguments: its coordinator's address, and Gloo's interface.
-    "jax:psum": {},
-    "jax:fsdp": {},
-    "mxnet:local": {},
-    "mxnet:device": {},
-    "mxnet:nccl": {},
-    "mxnet:dist_sync": PS_LITE,
-    "mxnet:dist_device_sync": PS_LITE,
-    "mxnet:dist_async": PS_LITE,
-}
 OVER_NCCL = (
     "torch:nccl", "torch:fsdp2", "torch:horovod", "tensorflow:horovod", "mxnet:horovod", "tensorflow:nccl",
     "jax:psum", "jax:fsdp",
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", frameworks.NAMES)
-def test_every_strategy_is_held_to_the_network(name: str) -> None:
-    assert steered(on(name, SOCKETS)) == ON_CPU[name]
-
-
-@pytest.mark.parametrize("name", OVER_NCCL)
-@pytest.mark.parametrize(
-    ("network", "wanted"),
-    [(SOCKETS, nccl("eth0", **NO_RDMA)), (VERBS, nccl("ib0", **RDMA)), (CHOICE, nccl("ib0"))],
-)
-def test_nccl_takes_the_card_the_sockets_or_its_own_choice(
-    name: str, network: tuple[str, str, str], wanted: dict[str, str]
-) -> None:
-    found = steered(on(name, network, "cuda"))
-    assert {key: value for key, value in found.items() if key.startswith("NCCL_")} == wanted
 
 
 @pytest.mark.parametrize("name", OVER_NCCL)
@@ -299,30 +242,3 @@ def test_values_are_bounded_and_hide_passwords() -> None:
     found = variables.recorded({"XLA_FLAGS": "x" * 1000, "TF_PROXY": "http://me:hunter2@host/x"})
     assert len(found["XLA_FLAGS"]) == variables.MOST_CHARACTERS + len("...")
     assert found["TF_PROXY"] == "http://***@host/x"
-
-
-# Import paths that strategies from outside were told to use hold for one release more.
-
-WRITTEN = """
-from scaling import data, models, steering
-from scaling.points import EXCHANGING
-from scaling.strategies.base import Helper, Option, Strategy, Trainer, Traits, read_options
-from scaling.strategies.knobs import positive_integer
-from scaling.tasks import Task
-
-class Mine(Strategy):
-    names = ("{module}:mine",)
-"""
-
-
-def test_the_old_paths_are_the_new_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for old in frameworks.FORMERLY:
-        monkeypatch.delitem(sys.modules, old, raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins/written_before.py").write_text(WRITTEN.format(module="plugins.written_before"))
-    strategy = frameworks.load("plugins.written_before:mine")
-    found = vars(sys.modules["plugins.written_before"])
-    assert isinstance(strategy, base.Strategy)
-    assert (found["data"], found["models"], found["steering"]) == (feeds, models, network_env)
-    assert (found["Task"], found["EXCHANGING"]) == (task.Task, point.EXCHANGING)

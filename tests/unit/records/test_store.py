@@ -15,7 +15,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling import frameworks
 from scaling.agent.child import without_revision
 from scaling.command import deliver
 from scaling.errors import StoreError, UsageError
@@ -300,15 +299,6 @@ def test_names() -> None:
     assert (own_name(name), revision_of(name)) == ("torch:gloo", "0123456789")
     assert of_revision("torch:gloo", "") == "torch:gloo"
     assert (own_name("torch:gloo"), revision_of("torch:gloo")) == ("torch:gloo", "")
-
-
-@pytest.mark.parametrize("name", ["torch:ps-async", "tensorflow:ring", "mxnet:dist_sync", "fake:a-async"])
-def test_a_strategy_answers_as_under_its_own_name(name: str) -> None:
-    own, other = frameworks.load(name), frameworks.load(f"{name}@0123456789")
-    assert other.traits(f"{name}@0123456789") == own.traits(name)
-    assert other.devices(f"{name}@0123456789") == own.devices(name)
-    assert (other.baseline, other.options, other.trainer_module) == (own.baseline, own.options, own.trainer_module)
-    assert frameworks.missing(f"{name}@0123456789", "cpu") == frameworks.missing(name, "cpu")
 
 
 def test_a_worker_is_told_of_no_revision(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
-import pickle
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
@@ -132,7 +130,7 @@ def test_other_names_without_an_order_are_refused(tmp_path: Path) -> None:
         read(safetensors(tmp_path, {name: each for name, each in STATE.items() if "tracked" not in name}))
 
 
-@pytest.mark.parametrize("name", ["weights.h5", "none.npz", "rubbish.npz", "rubbish.safetensors", "rubbish.pth"])
+@pytest.mark.parametrize("name", ["weights.h5", "none.npz", "rubbish.npz", "rubbish.safetensors", "a.pth"])
 def test_what_is_no_such_file_is_refused_on_one_line(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name.startswith("rubbish"):
@@ -141,14 +139,6 @@ def test_what_is_no_such_file_is_refused_on_one_line(tmp_path: Path, name: str) 
         read(str(path))
     assert str(error.value).startswith(f"--weights {path}: ")
     assert "\n" not in str(error.value)
-
-
-def pth(folder: Path, found: object) -> str:
-    pickled = io.BytesIO()
-    pickle.dump(found, pickled, protocol=2)
-    with zipfile.ZipFile(folder / "plain.pth", "w") as file:
-        file.writestr("archive/data.pkl", pickled.getvalue())
-    return str(folder / "plain.pth")
 
 
 def headed(folder: Path, header: bytes) -> str:
@@ -180,9 +170,7 @@ UNCLOSED = b"\x93NUMPY\x01\x00\x76\x00" + b"{'shape': (1,".ljust(0x75) + b"\n"
         (damaged, "not such a file: Error -3 while decompressing data"),
         (lambda folder: packed(folder, "0.weight.npy", UNCLOSED), "not such a file: "),
         (lambda folder: packed(folder, "README", b"weights"), "not such a file: README in it is no array"),
-        (lambda folder: pth(folder, [1, 2]), "not such a file: no tensors by name in it"),
-        (lambda folder: pth(folder, {0: 1}), "not such a file: no tensors by name in it"),
-        (lambda folder: str(folder / "none.pth"), "No such file or directory"),
+        (lambda folder: str(folder / "none.npz"), "No such file or directory"),
         (lambda folder: headed(folder, b"[1]"), "not such a file: its header names no tensors"),
         (lambda folder: headed(folder, b"[" * 100_000), "not such a file: it is nested too deeply"),
         (lambda folder: npz(folder, STATE | {"conv1.weight": np.full((4, 1, 3, 3), "a")}), "conv1.weight holds"),
@@ -194,21 +182,6 @@ def test_what_holds_no_weights_is_refused(tmp_path: Path, written: Callable[[Pat
     with pytest.raises(UsageError) as error:
         read(path)
     assert str(error.value).startswith(f"--weights {path}: {words}")
-
-
-class Harm:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return print, ("run",)
-
-
-def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, harmful = tmp_path / "harm.pth", io.BytesIO()
-    pickle.dump({"a": Harm()}, harmful, protocol=2)
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("archive/data.pkl", harmful.getvalue())
-    with pytest.raises(UsageError, match="only tensors are read"):
-        weights_file.weights(replace(SPEC, weights=str(path)))
-    assert capsys.readouterr().out == ""
 
 
 # First weights: how they are distributed, and that a seed gives the same.

@@ -1,21 +1,15 @@
-"""Agent-side strategies of PyTorch: plain loop, DDP, compilers, bytes of collectives, FSDP."""
+"""PyTorch on the agent's side: compilers, bytes of collectives, groups of FSDP."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling import frameworks
-from scaling.errors import UsageError
-from scaling.frameworks import options
-from scaling.frameworks.base import PASSES, Strategy, read_options
 from scaling.frameworks.collective_bytes import (
     all_gather,
     all_reduce,
@@ -24,118 +18,11 @@ from scaling.frameworks.collective_bytes import (
     total,
     tree_crossings,
 )
-from scaling.frameworks.pytorch import FRAMEWORK, ddp, fsdp, installed, plain, ps
-from scaling.records.point import Kind
+from scaling.frameworks.pytorch import ddp, fsdp, installed
 from scaling.records.task import Task
 from tests.support import paper_tasks
-from tests.support.paper_tasks import one_task
-from tests.support.points import make_point, placed
-
-# What all torch strategies have in common on the agent's side, and the plain loop.
-
-STRATEGIES: tuple[Strategy, ...] = (plain.STRATEGY, ddp.STRATEGY, fsdp.STRATEGY, ps.STRATEGY)
-
-every_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: each.names[0])
-
-
-def point(**fields: Any) -> Any:
-    return make_point(strategy="torch:plain", kind="solo", world_size=1, **fields)
-
-
-def test_each_mode_is_the_strategy_that_lists_it() -> None:
-    for mode in FRAMEWORK.strategies:
-        assert f"torch:{mode}" in frameworks.load(f"torch:{mode}").names
-
-
-@pytest.mark.parametrize("kind", ["solo", "together"])
-def test_the_plain_loop_asks_for_nothing(kind: Kind) -> None:
-    task = one_task(kind=kind, ports=())
-    assert plain.STRATEGY.environ(task, {}) == ddp.STRATEGY.environ(task, {}) == {}
-    assert plain.STRATEGY.helpers(task) == []
-    assert plain.STRATEGY.traits("torch:plain") == PASSES
-
-
-def test_its_options_are_those_of_every_strategy() -> None:
-    assert read_options(plain.STRATEGY.options, {}) == {"accumulate": 1, "fused": False}
-    for strategy in STRATEGIES:
-        assert strategy.options.items() >= plain.STRATEGY.options.items()
-        assert strategy.baseline == "torch:plain"
-
-
-@pytest.mark.parametrize("spec", [None, ModuleSpec("a-folder", None)])
-@every_strategy
-def test_without_torch(strategy: Strategy, spec: ModuleSpec | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "find_spec", lambda _: spec)
-    for name in strategy.names:
-        assert strategy.missing(name) == "torch is not installed: ./launch/install torch"
-
-
-@every_strategy
-@pytest.mark.parametrize(
-    ("parts", "reason"), [("1", None), ("2", None), ("3", "--option accumulate=3: does not divide")]
-)
-def test_micro_batches_are_of_equal_size(strategy: Strategy, parts: str, reason: str | None) -> None:
-    found = strategy.refuse(one_task(options={"accumulate": parts}).point)
-    assert (found or "").startswith(reason or "")
-    assert (found is None) == (reason is None)
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "few", "1" + 20 * "0"])
-def test_micro_batches_are_counted(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--option accumulate={text}: expected integer from 1 to 1099511627776"):
-        options.accumulated(one_task(options={"accumulate": text}).point)
-
-
-@every_strategy
-def test_emulated_devices_refuse_what_they_cannot_do(strategy: Strategy) -> None:
-    emulated: dict[str, Any] = {"device": "emulated", "profile": "p100", "model": "resnet50", "batch_size": 32}
-    assert strategy.refuse(one_task(**emulated).point) is None
-    assert (strategy.refuse(one_task(**emulated, precision="bf16").point) or "").startswith("--precision bf16: ")
-
-
-# DistributedDataParallel on the agent's side: environment, what is missing, options.
 
 STRATEGY = ddp.STRATEGY
-
-
-@pytest.mark.parametrize("name", STRATEGY.names)
-@pytest.mark.parametrize("kind", ["exchange", "comm"])
-def test_environ(name: str, kind: Kind) -> None:
-    _, task = paper_tasks.tasks(name, kind, 2, ports=(5001,))
-    task = msgspec.structs.replace(placed(task, ["10.0.0.1", "10.0.0.2"], "ib0"), local_rank=0)
-    assert STRATEGY.environ(task, {}) == {
-        "MASTER_ADDR": "10.0.0.1",
-        "MASTER_PORT": "5001",
-        "RANK": "1",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "GLOO_SOCKET_IFNAME": "ib0",
-    }
-
-
-def test_traits() -> None:
-    for name in STRATEGY.names:
-        found = STRATEGY.traits(name)
-        assert (found.ports, found.rank_ports, found.servers) == (1, False, False)
-        assert (found.drives, found.synchronous) == ("device", True)
-
-
-def test_devices() -> None:
-    assert STRATEGY.devices("torch:nccl") == ("cuda",)
-    assert STRATEGY.devices("torch:gloo") == plain.STRATEGY.devices("torch:plain") == ("cpu", "cuda", "emulated")
-
-
-def test_there_are_no_helpers() -> None:
-    (task,) = paper_tasks.tasks("torch:gloo", "exchange", 1, ports=(5001,))
-    assert STRATEGY.helpers(task) == []
-
-
-def test_micro_batches_need_a_graph_that_is_not_static() -> None:
-    """Torch's reducer: INTERNAL ASSERT FAILED, expect_autograd_hooks_."""
-    both = paper_tasks.one_task("torch:gloo", "exchange", options={"static_graph": "true", "accumulate": "2"})
-    assert (STRATEGY.refuse(both.point) or "").startswith("--option static_graph=true: ")
-    for given in ({"static_graph": "true"}, {"static_graph": "true", "accumulate": "1"}, {"accumulate": "2"}):
-        assert STRATEGY.refuse(paper_tasks.one_task("torch:gloo", "exchange", options=given).point) is None
 
 
 def test_an_old_torch_divides_no_first_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,24 +32,6 @@ def test_an_old_torch_divides_no_first_bucket(monkeypatch: pytest.MonkeyPatch) -
     assert STRATEGY.refuse(given(options={"bucket_cap_mb": "24"}).point) is None
     monkeypatch.setattr(installed, "release", lambda: "2.11.0")
     assert STRATEGY.refuse(given().point) is None
-
-
-def test_options_are_read_from_words() -> None:
-    given = {"bucket_cap_mb": "0.5", "static_graph": "true"}
-    assert read_options(STRATEGY.options, given) == {
-        "bucket_cap_mb": 0.5,
-        "gradient_as_bucket_view": False,
-        "static_graph": True,
-        "compress": "none",
-        "shard_optimizer": False,
-        "accumulate": 1,
-        "fused": False,
-    }
-    for text in ("big", "0", "nan", "1e300", "1e-300"):
-        with pytest.raises(
-            UsageError, match=f"--option bucket_cap_mb={text}: expected number from 0.000001 to 1000000"
-        ):
-            read_options(STRATEGY.options, {"bucket_cap_mb": text})
 
 
 # What torch.compile would miss on a host.
@@ -299,12 +168,6 @@ def refusal(name: str = "torch:fsdp2", size: int = 4, **fields: Any) -> str:
     return strategy.refuse(task(name, size, **fields).point) or ""
 
 
-def test_it_goes_over_nccl_on_gpus_and_over_gloo_else() -> None:
-    assert FSDP_STRATEGY.traits("torch:fsdp2").nccl
-    devices = FSDP_STRATEGY.devices("torch:fsdp2")
-    assert [FSDP_STRATEGY.backend(task(device=device).point) for device in devices] == ["gloo", "nccl"]
-
-
 # ---------------------------------------------------------------- what is refused
 
 
@@ -323,43 +186,6 @@ def test_it_goes_over_nccl_on_gpus_and_over_gloo_else() -> None:
 )  # fmt: skip
 def test_groups_and_types_that_cannot_be(size: int, options: dict[str, str], reason: str) -> None:
     assert refusal(size=size, options=options) == reason
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_parameters_in_half_precision_beside_batch_norm_are_refused_before_a_worker_starts(precision: str) -> None:
-    half = {"param_dtype": "bf16"}
-    found = refusal(model="resnet50", data="synthetic", precision=precision, options=half)
-    assert found.startswith("--option param_dtype=bf16: the batch norm of resnet50 keeps its means in fp32; leave")
-    assert refusal(model="alexnet", data="synthetic", precision="bf16", options=half) == ""
-
-
-def test_what_fully_shard_does_not_take() -> None:
-    assert refusal(memory_format="channels_last").startswith("--memory-format channels_last: ")
-    assert refusal(precision="bf16", options={"param_dtype": "bf16"}) == ""
-
-
-@pytest.mark.parametrize("text", ["-1", "2.5", "node"])
-def test_groups_are_counted(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--option hsdp={text}: expected integer from 0 to 1099511627776"):
-        read_options(FSDP_STRATEGY.options, {"hsdp": text})
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "options", "reason"),
-    [
-        ("torch:gloo", "cpu", {"compress": "fp16"}, ""),
-        ("torch:gloo", "cpu", {"compress": "bf16"}, "--option compress=bf16: Gloo sums fp32 and fp16; take"),
-        ("torch:gloo", "cuda", {"compress": "bf16"}, "--option compress=bf16: Gloo sums fp32 and fp16; take"),
-        ("torch:nccl", "cuda", {"compress": "bf16"}, ""),
-        ("torch:gloo", "emulated", {"compress": "fp16"}, "--option compress=fp16: emulated devices"),
-        ("torch:gloo", "emulated", {"shard_optimizer": "true"}, "--option shard_optimizer=true: emulated devices"),
-        ("torch:gloo", "emulated", {}, ""),
-    ],
-)  # fmt: skip
-def test_what_ddp_cannot_compress_or_shard(name: str, device: str, options: dict[str, str], reason: str) -> None:
-    found = refusal(name, device=device, options=options)
-    assert found.startswith(reason)
-    assert bool(found) == bool(reason)
 
 
 # ---------------------------------------------------------------- groups
@@ -427,16 +253,3 @@ def test_ddp_with_a_sharded_optimizer_sends_the_parameters_too() -> None:
     assert ddp.STRATEGY.bytes_per_step(task("torch:gloo", options=half), S) == pytest.approx((3.5 * S, 4.5 * S))
     on_gpus = task("torch:nccl", device="cuda", options=half)
     assert ddp.STRATEGY.bytes_per_step(on_gpus, S) == pytest.approx((2 * S, 3.5 * S))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "changes", "words"),
-    [
-        ("torch:plain", {"optimizer": "rmsprop"}, "torch has no fused rmsprop"),
-        ("torch:gloo", {"device": "emulated", "profile": "p100"}, "emulated devices compute nothing"),
-        ("torch:ps-sync", {}, "servers update the parameters"),
-    ],
-)
-def test_a_fused_update_is_refused_where_there_is_none(strategy: str, changes: dict[str, Any], words: str) -> None:
-    point = paper_tasks.one_task(strategy, "exchange", options={"fused": "true"}, **changes).point
-    assert words in (frameworks.load(strategy).refuse(point) or "")
