@@ -106,8 +106,8 @@ def milliseconds(seconds: float) -> Quantity:
 
 
 def milliseconds_of(estimate: Estimate) -> Quantity:
-    low, high = (None if end is None else 1e3 * end for end in (estimate.low, estimate.high))
-    return replace(milliseconds(estimate.mean), low=low, high=high)
+    ends = estimate.times(1e3)
+    return replace(milliseconds(estimate.mean), low=ends.low, high=ends.high)
 
 
 def bit_rate(bits_per_s: float) -> Quantity:

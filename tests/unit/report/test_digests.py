@@ -32,9 +32,7 @@ FORMATS: dict[str, Callable[[Material], str]] = {
     "latex": lambda of: latex.render(of.doc),
     "compact": lambda of: latex.compact(of) if of.rows else "",
     "csv": lambda of: csv.of_rows(of.rows, of.header, of.pricing),
-    "json": lambda of: json.render(
-        of.header, of.records, of.joined, of.pricing, of.certificate, of.over_time
-    ),
+    "json": json.render,
     "metrics": openmetrics.render,
     "reference": lambda of: reference.toml(reference.of(of)),
     "figures": lambda of: as_json(rounded(to_builtins([tuple(figures(of)) for figures in FIGURES.values()]))),
