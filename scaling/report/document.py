@@ -35,18 +35,20 @@ def how_to_read(report: Report) -> tuple[Entry, ...]:
         "unranked": _unranked(rows),
         "unreadable": next(filter(None, unreadable), ""),
     }
-    said = {label: text.format(**found) for label, text in explanations(report)}.items()
+    said = [(label, text.format(**found)) for label, text in explanations(report)]
     own = {label: text for row in rows for label, text in frameworks.named(row.strategy).explained.items()}
     return tuple(Entry(label=label, phrase=(text,)) for label, text in (*said, *own.items()))
 
 
 def _unranked(rows: Sequence[Row]) -> str:
-    apart = "" if all(row.synchronous for row in rows) else (
-        " Asynchronous strategies are never ranked against synchronous ones: "
-        f"{labels.one_sample(rows)} trained on old parameters teaches less."
-    )  # fmt: skip
+    said = ""
+    if not all(row.synchronous for row in rows):
+        said = (
+            " Asynchronous strategies are never ranked against synchronous ones: "
+            f"{labels.one_sample(rows)} trained on old parameters teaches less."
+        )
     wrong = " and ".join(sorted({one for row in rows for one in row.flags if catalogue.mark_named(one).is_wrong}))
-    return apart + (f" {wrong} rows are not ranked: they are not what their names say." if wrong else "")
+    return said + (f" {wrong} rows are not ranked: they are not what their names say." if wrong else "")
 
 
 def _efficiency(analysis: Analysis) -> str:

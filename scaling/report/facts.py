@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from scaling.analysis.measured import device_use
@@ -16,7 +16,7 @@ from scaling.quiet import canary
 from scaling.records import network
 from scaling.records.burn_in import MOST_ROUNDS, asked_s
 from scaling.records.host import Gpu, HostInfo
-from scaling.records.point import WANTED, Point, Regime
+from scaling.records.point import WANTED, Point
 from scaling.records.run import IN_LAB, ZEROMQ, Header, PointRecord
 from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
@@ -268,6 +268,11 @@ def _trained(records: Sequence[PointRecord]) -> str:
     if not regimes:
         return ""
     one = regimes[0]
+    whole = {split: f" of {count:,}" for split, count in accuracy.data_samples(records).items()}
+    parts_of_data = (
+        ("on", one.train_samples, whole.get("train", "")),
+        ("held-out top-1 on", one.test_samples, whole.get("test", "")),
+    )
     parts = (
         counted(one.epochs, "epoch"),
         _each(regime.optimizer for regime in regimes),
@@ -277,19 +282,9 @@ def _trained(records: Sequence[PointRecord]) -> str:
         f"the last {one.augment_epochs} augmented" if one.augment_epochs else "",
         f"until {100 * one.target_top1:g} %" if one.target_top1 is not None else "",
         f"from {one.weights}" if one.weights else "",
-        *_part_of_data(one, accuracy.data_samples(records)),
+        *(f"{said} {count:,}{of} samples" for said, count, of in parts_of_data if count),
     )
     return ", ".join(filter(None, parts))
-
-
-def _part_of_data(regime: Regime, whole: Mapping[str, int]) -> Iterator[str]:
-    for said, split, count in (
-        ("on", "train", regime.train_samples),
-        ("held-out top-1 on", "test", regime.test_samples),
-    ):
-        if count:
-            of = f" of {whole[split]:,}" if split in whole else ""
-            yield f"{said} {count:,}{of} samples"
 
 
 def _heap(header: Header) -> str:

@@ -112,7 +112,7 @@ def render(material: Material, most_bytes: int = MOST_BYTES) -> str:
 def _page(material: Material, names: Collection[str]) -> str:
     figures = (figure for name, of in FIGURES.items() if name not in names for figure in of(material))
     drawn = list(shell.drawn(figures))
-    doc, header, found = material.doc, material.header, answer(material)
+    doc, header = material.doc, material.header
     heading = facts.heading(header, material.rows)
     first = [one for one in drawn if one[0].name in FIRST]
     sound = [one for one in drawn if one[0].name in SOUND]
@@ -124,7 +124,7 @@ def _page(material: Material, names: Collection[str]) -> str:
         "subject": " · ".join(facts.setting(header, material.records)),
         "doc": doc,
         "banners": [(one, tone(one.mark)) for one in banners(material)],
-        "answer": found,
+        "answer": answer(material),
         "left_out": f"To stay below 2 MB this page leaves out: {', '.join(names)}." if names else "",
         "first": first,
         "sound": sound,
@@ -143,23 +143,26 @@ def _page(material: Material, names: Collection[str]) -> str:
         "is_import": header.is_import,
         "command": facts.command(header, shlex.join(header.command)) if header.hosts else "",
         "made_with": "; ".join(made_with),
-        "parts": [
-            part
-            for part, is_there in (
-                (("figures", "Figures"), first),
-                (("tables", "All rows"), True),
-                (("sound", "Is it sound?"), sound),
-                (("notes", "Notes"), doc.footnotes),
-                (("certificate", "Certificate"), material.certificate),
-                (("machine", "Machine"), True),
-                (("reproduce", "Reproduce"), header.hosts),
-                (("data", "Data"), True),
-                (("reading", "How to read"), doc.how_to_read),
-            )
-            if is_there
-        ],
+        "parts": list(_parts(material, first, sound)),
     }
     return shell.render(shell.asset("page.html.j2"), values)
+
+
+def _parts(material: Material, first: Sequence[Any], sound: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the anchor and the name of each part that this page has."""
+    for anchor, name, is_there in (
+        ("figures", "Figures", first),
+        ("tables", "All rows", True),
+        ("sound", "Is it sound?", sound),
+        ("notes", "Notes", material.doc.footnotes),
+        ("certificate", "Certificate", material.certificate),
+        ("machine", "Machine", True),
+        ("reproduce", "Reproduce", material.header.hosts),
+        ("data", "Data", True),
+        ("reading", "How to read", material.doc.how_to_read),
+    ):
+        if is_there:
+            yield anchor, name
 
 
 def _certificate(material: Material) -> Iterator[tuple[str, str]]:
