@@ -20,7 +20,6 @@ from scaling.records.events import Finished
 from scaling.records.point import Kind
 from scaling.records.run import HelperRecord, PointRecord
 from scaling.records.telemetry import POWER_CAP, CpuTime, Sample, Telemetry, ThreadTime
-from scaling.report import facts
 from scaling.report.formats import terminal
 from scaling.report.material import Material
 from tests.support import planted
@@ -303,8 +302,10 @@ def test_a_report_tells_the_clock_of_the_whole_run_once() -> None:
         device_use.describe(found)
         == "SM clock 1005 MHz, 71 % of the highest, at the power limit in 50 % of readings"
     )
-    assert facts._clocks([made]) == device_use.describe(found)
-    assert facts._clocks([record(point("exchange", 2), 0.1)]) == ""
+    said = {one.label: one.phrase for one in Material(header(), [made]).doc.facts}
+    assert said["clocks"] == (device_use.describe(found),)
+    quiet = Material(header(), [record(point("exchange", 2), 0.1)]).doc
+    assert "clocks" not in {one.label for one in quiet.facts}
 
 
 def test_older_sweeps_warned_of_the_power_limit() -> None:
