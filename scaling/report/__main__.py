@@ -38,19 +38,16 @@ def bases_found(text: str, material: Material) -> Base:
     """Return the row of this name and world size, as a base. Raises UsageError with the names of candidates if
     there is no such row, or several."""
     asked = _NAMED.match(text.strip())
-    rows = [row for row in material.rows if asked and _is_meant(row, asked["name"], material)]
-    rows = [row for row in rows if asked and row.world_size == int(asked["world_size"])]
+    rows = [row for row in material.rows if asked and row.world_size == int(asked["world_size"])]
+    named = [(row, (material.label(row), labels.name(row, material.context), row.strategy)) for row in rows]
+    rows = [row for row, names in named if asked and asked["name"] in names]
     if len(rows) != 1:
         said = "several rows have this name" if rows else "no such row"
-        names = "; ".join(_name(row, material) for row in rows or material.rows) or "none"
-        raise UsageError(f"--base {one_line(text)}: {said}; give one of: {names}")
+        candidates = "; ".join(_name(row, material) for row in rows or material.rows) or "none"
+        raise UsageError(f"--base {one_line(text)}: {said}; give one of: {candidates}")
     if why := why_not(rows[0]):
         raise UsageError(f"--base {one_line(text)}: costs cannot be relative to it: {why}")
     return base(_name(rows[0], material), rows[0], material.rows, material.cells)
-
-
-def _is_meant(row: Row, name: str, material: Material) -> bool:
-    return name in (material.label(row), labels.name(row, material.context), row.strategy)
 
 
 def _name(row: Row, material: Material) -> str:
@@ -95,13 +92,10 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
 def _imported(paths: Sequence[Path], headers: Sequence[Header]) -> dict[str, Any]:
     """Return the imports of all runs; with several runs, each row has the name of its run."""
     runs = [readable(folder_of(path).resolve().name) if len(paths) > 1 else "" for path in paths]
+    named = list(zip(runs, headers, strict=True))
     return {
-        "imported": tuple(
-            replace(row, run=run) for run, of in zip(runs, headers, strict=True) for row in of.imported
-        ),
-        "bandwidths": tuple(
-            replace(one, run=run) for run, of in zip(runs, headers, strict=True) for one in of.bandwidths
-        ),
+        "imported": tuple(replace(row, run=run) for run, of in named for row in of.imported),
+        "bandwidths": tuple(replace(one, run=run) for run, of in named for one in of.bandwidths),
     }
 
 
@@ -157,14 +151,7 @@ def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise 
         case "csv":
             text = csv.of_rows(material.rows, material.header, material.pricing)
         case "json":
-            text = json.render(
-                material.header,
-                material.records,
-                material.joined,
-                material.pricing,
-                material.certificate,
-                material.over_time,
-            )
+            text = json.render(material)
         case "reference":
             text = reference.toml(reference.of(material))
         case "openmetrics":

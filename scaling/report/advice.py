@@ -39,27 +39,17 @@ class Change(NamedTuple):
         return f"{self.flag.format(batch=batch, whole=whole, rounds=rounds_needed(row))} ({self.says})"
 
 
-def _is_weak(row: Row) -> bool:
-    return row.workload.batch_rule == "weak"
-
-
 def _is_script(row: Row) -> bool:
     return bool(row.workload.script)
-
-
-def _is_cpu(row: Row) -> bool:
-    return row.hardware.device == "cpu"
-
-
-def _is_gpu(row: Row) -> bool:
-    return row.hardware.device == "cuda"
 
 
 def _has_nodes(row: Row) -> bool:
     return row.nodes > 1
 
 
-_LARGER_BATCH = Change("fewer exchanges per sample", "--batch-size {batch}", _is_weak)
+_LARGER_BATCH = Change(
+    "fewer exchanges per sample", "--batch-size {batch}", lambda row: row.workload.batch_rule == "weak"
+)
 _MORE_SERVERS = Change(
     "each server has less to receive", "--servers per-node", lambda row: 0 < row.servers < row.nodes
 )
@@ -73,8 +63,14 @@ _DDP = Change(
 )
 BY_CAUSE: Mapping[str, tuple[Change, ...]] = {
     "contention": (
-        Change("fewer ranks on each node: they share memory bandwidth and caches", suits=_is_cpu),
-        Change("power limits and cooling: the GPUs of a node slow each other", suits=_is_gpu),
+        Change(
+            "fewer ranks on each node: they share memory bandwidth and caches",
+            suits=lambda row: row.hardware.device == "cpu",
+        ),
+        Change(
+            "power limits and cooling: the GPUs of a node slow each other",
+            suits=lambda row: row.hardware.device == "cuda",
+        ),
         Change(NOTHING),
     ),
     "straggling": (
@@ -203,12 +199,6 @@ def places(notes: Sequence[str]) -> Iterator[str]:
         yield from (f"{start}: {_place(note)}" for note in [one for one in notes if one.startswith(start)][:1])
 
 
-def _of_loss(row: Row, cause: str) -> str:
-    starts = NOTES_OF.get(cause, ())
-    note = next((note for note in row.footnotes if starts and note.startswith(starts)), "")
-    return of_note(note) if note else of_cause(row, cause)
-
-
 def tries(
     row: Row, losses: Sequence[Column], programs: str, header: Header, notes: Sequence[str]
 ) -> tuple[str, ...]:
@@ -223,7 +213,7 @@ def _tries(
     asks_rounds = header.program == "scaling.run"  # scaling certify decides on its rounds
     doubts = [mark for mark in BY_MARK if mark in row.flags and (mark != "NOISY" or asks_rounds)]
     yield from (of_mark(row, mark) for mark in doubts if mark_named(mark).is_wrong or mark == "FAILED")
-    disturbed = next((note for note in row.footnotes if note.startswith((FOREIGN_LOAD, SLOWER_CORES))), "")
+    disturbed = _first(row.footnotes, (FOREIGN_LOAD, SLOWER_CORES))
     is_machine = bool(losses) and losses[0].key in _OF_MACHINE
     if disturbed and (is_machine or "NOISY" in row.flags):
         yield of_note(disturbed, programs)
@@ -233,9 +223,14 @@ def _tries(
     if header.launch_size == 1:
         yield _more_ranks(header)
     elif losses and not (disturbed and is_machine):
-        yield _of_loss(row, losses[0].key)
-    noted = (note for note in row.footnotes if _is_script(row) and note.startswith(tuple(BY_SCRIPT)))
-    yield from (next(text for start, text in BY_SCRIPT.items() if note.startswith(start)) for note in noted)
+        note = _first(row.footnotes, NOTES_OF.get(losses[0].key, ()))
+        yield of_note(note) if note else of_cause(row, losses[0].key)
+    for note in row.footnotes if _is_script(row) else ():
+        yield from (text for start, text in BY_SCRIPT.items() if note.startswith(start))
+
+
+def _first(notes: Sequence[str], starts: tuple[str, ...]) -> str:
+    return next((note for note in notes if note.startswith(starts)), "")
 
 
 def _more_ranks(header: Header) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec.structs import force_setattr, replace
 
@@ -17,6 +17,7 @@ from scaling.report import advice, imported, labels, quantities, verdict, words
 from scaling.report.curves import MOST_BUSY_PERCENT, error_is_unknown
 from scaling.report.headline import headline
 from scaling.report.material import Material
+from scaling.report.parts import Quantity
 from scaling.text import counted, decimals, legible, one_line, several
 
 # Smaller losses are not named.
@@ -62,19 +63,12 @@ class Answer(Record, frozen=True, kw_only=True):
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """The lines below the verdict, with their labels; further lines of a label have none."""
-        found = (
-            *self.judged,
-            *_labelled("faster", self.faster),
-            ("lost", self.lost),
-            *_labelled("try", self.tries),
-            ("trust", self.trust),
-        )
+        found = [*self.judged]
+        for label, texts in (
+            ("faster", self.faster), ("lost", (self.lost,)), ("try", self.tries), ("trust", (self.trust,)),
+        ):  # fmt: skip
+            found += [("" if index else label, text) for index, text in enumerate(texts)]
         return tuple(one for one in found if one[1])
-
-
-def _labelled(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for index, text in enumerate(texts):
-        yield ("" if index else label), text
 
 
 def answer(material: Material) -> Answer:
@@ -88,10 +82,16 @@ def _answer(material: Material) -> Answer:
     row = headline(material.rows)
     if row is None:
         return _without_rows(material)
-    load, losses, notes = _load(material), _losses(row), _notes(row, material)
+    # Control runs do not count.
+    load = joined(cell.load for cell in cells(one for one in material.records if one.point.kind in WANTED))
+    losses = _losses(row)
+    # The headline's notes, then those of larger world sizes.
+    rows = sorted(material.rows, key=lambda one: (one is not row, -one.world_size))
+    notes = tuple(dict.fromkeys(note for one in rows for note in one.footnotes))
+    doubts = (mark for mark in DOUBTS if mark in row.flags and row.failed is None)
     return Answer(
         sentence=_sentence(row, material),
-        stamps=_stamps(row),
+        stamps=(*serious(row.flags), *doubts),
         faster=tuple(_faster(material, row.world_size)),
         lost="; ".join(filter(None, (_lost(row, losses), *advice.places(notes)))),
         tries=advice.tries(row, [cause for cause, _ in losses], load.programs, material.header, notes),
@@ -103,11 +103,6 @@ def _answer(material: Material) -> Answer:
 
 
 DOUBTS = ("NOISY", "ONE-ROUND")
-
-
-def _stamps(row: Row) -> tuple[str, ...]:
-    """Return the marks that the verdict begins with."""
-    return (*serious(row.flags), *(mark for mark in DOUBTS if mark in row.flags and row.failed is None))
 
 
 def _without_rows(material: Material) -> Answer:
@@ -167,14 +162,7 @@ def _below(material: Material) -> str:
     row = headline([row for row in material.rows if row.failed is None])
     if row is None:
         return "No other row has a result."
-    on = counted(row.world_size, "device")
-    return f"The largest measured row: {on}, {material.label(row)}, {_rate(row)}."
-
-
-def _notes(row: Row, material: Material) -> tuple[str, ...]:
-    """Return the notes of all rows: the headline's first, then those of larger world sizes."""
-    rows = sorted(material.rows, key=lambda one: (one is not row, -one.world_size))
-    return tuple(dict.fromkeys(note for one in rows for note in one.footnotes))
+    return f"The largest measured row: {counted(row.world_size, 'device')}, {material.label(row)}, {_rate(row)}."
 
 
 def _rate(row: Row) -> str:
@@ -185,20 +173,20 @@ def _rate(row: Row) -> str:
 # ---------------------------------------------------------------- lost
 
 
-def _losses(row: Row) -> list[tuple[Column, float]]:
+def _losses(row: Row) -> list[tuple[Column, Quantity]]:
     """Return the significant losses, the largest first."""
-    found = [(cause, getattr(row.breakdown, cause.key)) for cause in catalogue.causes([row])]
-    known = [(cause, value) for cause, value in found if value >= LEAST and not _is_noise(row, cause, value)]
-    return sorted(known, key=lambda one: -one[1])
+    found = [
+        (cause, quantities.part(value, row.breakdown_intervals.get(cause.key)))
+        for cause in catalogue.causes([row])
+        if (value := getattr(row.breakdown, cause.key)) >= LEAST
+    ]
+    return sorted((one for one in found if not one[1].is_noise), key=lambda one: -one[1].value)
 
 
-def _is_noise(row: Row, cause: Column, value: float) -> bool:
-    return quantities.part(value, row.breakdown_intervals.get(cause.key)).is_noise
-
-
-def _lost(row: Row, losses: Sequence[tuple[Column, float]]) -> str:
+def _lost(row: Row, losses: Sequence[tuple[Column, Quantity]]) -> str:
+    """Return `8.0 % ± 4.6 CPU time of the exchange, ...`."""
     if losses:
-        return ", ".join(_loss(row, cause, value) for cause, value in losses[:MOST_LOSSES])
+        return ", ".join(f"{words.text((size,))} {cause.phrase}" for cause, size in losses[:MOST_LOSSES])
     if row.breakdown is None or unclaimed(row):
         return ""
     found = [row.breakdown_intervals.get(cause.key) for cause in catalogue.causes([row])]
@@ -208,15 +196,9 @@ def _lost(row: Row, losses: Sequence[tuple[Column, float]]) -> str:
     return f"no cause above {_percent(max([LEAST, *filter(None, halves)]))} is significant"
 
 
-def _loss(row: Row, cause: Column, value: float) -> str:
-    """Return `8.0 % ± 4.6 CPU time of the exchange`."""
-    return f"{words.text((quantities.part(value, row.breakdown_intervals.get(cause.key)),))} {cause.phrase}"
-
-
 def largest_loss(row: Row) -> str:
     """Return `exchange's CPU 8.0 %`; "-" if no loss is significant."""
-    found = _losses(row)[:1]
-    return "".join(f"{cause.title} {_percent(value)}" for cause, value in found) or words.NONE
+    return next((f"{cause.title} {words.mean(size)}" for cause, size in _losses(row)), words.NONE)
 
 
 def _percent(value: float) -> str:
@@ -226,24 +208,19 @@ def _percent(value: float) -> str:
 # ---------------------------------------------------------------- trust
 
 
-def _load(material: Material) -> Load:
-    """Return what disturbed the exchanges and trainings of the run, without control runs."""
-    wanted = [record for record in material.records if record.point.kind in WANTED]
-    return joined(cell.load for cell in cells(wanted))
-
-
 def _trust(material: Material, load: Load) -> Iterator[str]:
     # A figure joins the rounds that have its control runs too.
-    rounds = max((row.efficiency.n if row.efficiency else row.rounds for row in material.rows), default=0)
-    yield counted(rounds, "round")
+    rounds = (row.efficiency.n if row.efficiency else row.rounds for row in material.rows)
+    yield counted(max(rounds, default=0), "round")
     yield from load.summary()
     yield from _warned(material, load)
+    all_rows = counted(len(material.rows), "row")
     for mark in catalogue.MARKS:
-        rows = [row for row in material.rows if mark.name in row.flags]
-        if rows and mark.is_complaint:
-            yield f"{mark.name}: {len(rows)} of {counted(len(material.rows), 'row')}"
-    if rows := [row for row in material.rows if "VERIFIED" in row.flags]:
-        yield f"bytes VERIFIED in {len(rows)} of {counted(len(material.rows), 'row')}"
+        count = sum(mark.name in row.flags for row in material.rows)
+        if count and mark.is_complaint:
+            yield f"{mark.name}: {count} of {all_rows}"
+    if count := sum("VERIFIED" in row.flags for row in material.rows):
+        yield f"bytes VERIFIED in {count} of {all_rows}"
 
 
 # By kind of warning, without those that a mark or the load has.
@@ -275,60 +252,44 @@ def _warned(material: Material, load: Load) -> Iterator[str]:
 
 def _faster(material: Material, world_size: int) -> Iterator[str]:
     """Compare networks, then exchanges, then frameworks, each with the fastest at this world size."""
-    at = f"at N={world_size}"
-    found = [one for one in material.analysis.comparisons if one.world_size == world_size]
-    for best, others in _by_best(found):
+    by_contest: dict[tuple[object, ...], list[Comparison]] = {}
+    for one in material.analysis.comparisons:
+        if one.world_size == world_size:
+            contest = (one.workload, one.hardware, one.placement, one.synchronous, one.framework)
+            by_contest.setdefault(contest, []).append(one)
+    for others in by_contest.values():
+        best = others[0].best
         name = _namer(best, [one.other for one in others])
         ranked = sorted(others, key=lambda one: one.difference.mean if one.difference else 0.0, reverse=True)
-        said = (*_ties(ranked, name), *(_ahead(one, name) for one in ranked), _unproven(ranked, name))
         kind = "" if others[0].synchronous else "asynchronous: "
-        yield f"{kind}{name(best)} is {', '.join(filter(None, said))} {at}"
+        yield f"{kind}{name(best)} is {', '.join(_standings(ranked, name))} at N={world_size}"
     for row in material.rows:
         if row.world_size == world_size and is_wrong(row):
             yield f"{material.label(row)} is not compared: {', '.join(serious(row.flags))}"
 
 
-def _by_best(found: Iterable[Comparison]) -> Iterator[tuple[Contender, list[Comparison]]]:
-    by_contest: dict[tuple[object, ...], list[Comparison]] = {}
-    for one in found:
-        contest = (one.workload, one.hardware, one.placement, one.synchronous, one.framework)
-        by_contest.setdefault(contest, []).append(one)
-    for of in by_contest.values():
-        yield of[0].best, of
-
-
-Namer = Callable[[Contender], str]
-
-
-def _is_proven(one: Comparison) -> bool:
-    return one.difference is not None and one.difference.low is not None
-
-
-def _ties(ranked: Sequence[Comparison], name: Namer) -> Iterator[str]:
-    """Yield the rivals within ± 2 %, and those that are not separated, with the difference that is detected."""
+def _standings(ranked: Sequence[Comparison], name: Callable[[Contender], str]) -> Iterator[str]:
+    """Yield the rivals within ± 2 %, those that are not separated with the difference that is detected, the others
+    with their differences, and those without an interval."""
     if tied := [name(one.other) for one in ranked if compared(one.difference) == "tied"]:
         yield f"tied with {', '.join(tied)}"
     if apart := [one for one in ranked if compared(one.difference) == "not separated"]:
-        detects = words.text((quantities.fraction(max(one.detects or 0.0 for one in apart)),))
+        detects = _percent(max(one.detects or 0.0 for one in apart))
         yield f"not separated from {', '.join(name(one.other) for one in apart)} (detects {detects})"
+    for one in ranked:
+        if one.advantage is not None and one.distinguishable:  # `4.2 % ± 1.1 faster than eth0`
+            size = quantities.fraction(one.advantage.mean, one.advantage)
+            said = (
+                f"{_percent(-one.advantage.mean)} slower"
+                if one.advantage.mean < 0
+                else f"{words.text((size,))} faster"
+            )
+            yield f"{said} than {name(one.other)}"
+    if unproven := [name(one.other) for one in ranked if one.difference is None or one.difference.low is None]:
+        yield f"not proven to be faster than {', '.join(unproven)}"
 
 
-def _ahead(one: Comparison, name: Namer) -> str:
-    """Return `4.2 % ± 1.1 faster than eth0`; "" if that is not significant."""
-    if one.advantage is None or not one.distinguishable:
-        return ""
-    size = quantities.fraction(one.advantage.mean, one.advantage)
-    if one.advantage.mean < 0:
-        return f"{words.text((quantities.fraction(-one.advantage.mean),))} slower than {name(one.other)}"
-    return f"{words.text((size,))} faster than {name(one.other)}"
-
-
-def _unproven(ranked: Sequence[Comparison], name: Namer) -> str:
-    found = [name(one.other) for one in ranked if not _is_proven(one)]
-    return f"not proven to be faster than {', '.join(found)}" if found else ""
-
-
-def _namer(best: Contender, others: Sequence[Contender]) -> Namer:
+def _namer(best: Contender, others: Sequence[Contender]) -> Callable[[Contender], str]:
     """Return the function that names strategies: by their network if nothing else differs."""
     everyone = (best, *others)
     shared = frozenset.intersection(*(frozenset(one.options.items()) for one in everyone))

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from scaling import __version__, files
 from scaling.command import deliver
 from scaling.errors import UsageError
-from scaling.records.host import SECRET, USERINFO, HostInfo
+from scaling.records.host import SECRET, USERINFO
 from scaling.records.run import SCHEMA, Header
 from scaling.records.store import FILE, Whole, folder_of, read
 from scaling.records.telemetry import Foreign
@@ -112,12 +112,10 @@ def _is_variable(name: object) -> bool:
 
 
 def _assigned(text: str) -> Iterator[re.Match[str]]:
-    return (found for found in _ASSIGNED.finditer(text) if _is_secret(_name(found), found["value"]))
-
-
-def _name(found: re.Match[str]) -> str:
-    begin = _BEGIN.search(found.string[max(found.start() - 80, 0) : found.start()])
-    return f"{begin[0] if begin else ''}{found['end']}"
+    for found in _ASSIGNED.finditer(text):
+        begin = _BEGIN.search(text[max(found.start() - 80, 0) : found.start()])
+        if _is_secret(f"{begin[0] if begin else ''}{found['end']}", found["value"]):
+            yield found
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -251,17 +249,13 @@ def _add_signature(packed: dict[str, bytes], folder: Path) -> str:
 
 def _records(shown: Whole) -> bytes:
     verdict = () if shown.certificate is None else (shown.certificate,)
-    lines = _renewed(shown.header), *shown.predictions, *shown.records, *shown.summaries, *verdict
+    header = replace(shown.header, schema=SCHEMA)  # reading has upgraded the records
+    lines = header, *shown.predictions, *shown.records, *shown.summaries, *verdict
     return b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
 
 
 def _safe(name: str) -> str:
     return _STRANGE.sub("_", name).strip(".")[:_LONGEST_NAME]
-
-
-def _renewed(header: Header) -> Header:
-    """Return the header for records that reading has upgraded."""
-    return replace(header, schema=SCHEMA)
 
 
 # ---------------------------------------------------------------- what is packed
@@ -340,18 +334,14 @@ def _versions(header: Header, hidden: Redaction, left_out: Sequence[str]) -> Ite
     yield f"started: {date(header.created_unix_s)}"
     yield f"launch: {counted(header.launch_size, 'rank')}, {header.mpi}"
     for host in header.hosts:
-        yield f"host {host.hostname}: {', '.join(_software(host))}"
+        versions = (f"{name} {version}" for name, version in sorted(host.versions.items()))
+        driver = [f"driver {host.gpu_driver}"] if host.gpu_driver else []
+        software = (host.os, f"Linux {host.kernel}", f"Python {host.python}", *driver, *versions)
+        yield f"host {host.hostname}: {', '.join(software)}"
     yield f"packed by: scaling {__version__}"
     names = "; names of hosts, users and folders" if hidden.is_anonymous else ""
     yield f"left out: passwords, tokens and keys; arguments of other programs; traces{names}"
     yield from (f"left out: {line}" for line in left_out)
-
-
-def _software(host: HostInfo) -> Iterator[str]:
-    yield from (host.os, f"Linux {host.kernel}", f"Python {host.python}")
-    if host.gpu_driver:
-        yield f"driver {host.gpu_driver}"
-    yield from (f"{name} {version}" for name, version in sorted(host.versions.items()))
 
 
 # ---------------------------------------------------------------- the file

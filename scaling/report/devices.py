@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import floor, log10
 
 from scaling.analysis.measured.device_use import DeviceUse, MachineUse
 from scaling.analysis.table.rows import PERCENT
-from scaling.records.network import NcclChoice
 from scaling.records.point import Workload
 from scaling.records.run import PointRecord
 from scaling.report import quantities
 from scaling.report.parts import Phrase, Quantity
 
 GIB = 1 << 30
+_NAMES = {"cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL"}
 # A device is named as slow if its clock is below this fraction of the mean.
 SLOWER = 0.98
 
@@ -21,8 +21,16 @@ SLOWER = 0.98
 def device(use: DeviceUse, work: Workload) -> Phrase:
     """Return `SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 0.432 J/image, 2.31 images/s/W`. `~` marks
     energy that was integrated from readings of power."""
-    said = (_clock(use), _power(use), _busy(use), _memory(use), _per_joule(use, work))
-    return quantities.listed(phrase for phrase in said if phrase)
+    said: list[Phrase] = [_clock(use)]
+    if use.power_w is not None:
+        said.append((_whole(use.power_w, "W"),))
+    if use.utilisation_percent is not None:
+        said.append((_whole(use.utilisation_percent, PERCENT), " busy"))
+    if use.peak_memory_bytes is not None:
+        said.append((Quantity(value=use.peak_memory_bytes / GIB, digits=1, unit="GiB"),))
+    if use.j_per_sample:
+        said.append((*(("~",) if use.energy_is_integral else ()), *energy(use.j_per_sample, work)))
+    return quantities.listed(filter(None, said))
 
 
 def _clock(use: DeviceUse) -> Phrase:
@@ -31,26 +39,6 @@ def _clock(use: DeviceUse) -> Phrase:
         return ()
     slow: Phrase = (", the slowest ", _whole(slowest)) if slowest < SLOWER * mean else ()
     return "SM ", _whole(mean, "MHz"), " (", _whole(highest), " at most", *slow, ")"
-
-
-def _power(use: DeviceUse) -> Phrase:
-    return () if use.power_w is None else (_whole(use.power_w, "W"),)
-
-
-def _busy(use: DeviceUse) -> Phrase:
-    used = use.utilisation_percent
-    return () if used is None else (_whole(used, PERCENT), " busy")
-
-
-def _memory(use: DeviceUse) -> Phrase:
-    peak = use.peak_memory_bytes
-    return () if peak is None else (Quantity(value=peak / GIB, digits=1, unit="GiB"),)
-
-
-def _per_joule(use: DeviceUse, work: Workload) -> Phrase:
-    if not use.j_per_sample:
-        return ()
-    return (*(("~",) if use.energy_is_integral else ()), *energy(use.j_per_sample, work))
 
 
 def machine(use: MachineUse, work: Workload) -> Phrase:
@@ -84,25 +72,16 @@ def _whole(value: float, unit: str = "") -> Quantity:
 def libraries(records: Iterable[PointRecord]) -> str:
     """Return `torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.29.7`; "" without GPUs. The version in NCCL's
     own log wins: Horovod may link another NCCL than the framework."""
-    ranks = [rank for record in records for rank in record.ranks if rank.ready]
-    told = ({**rank.ready.versions, **_logged(rank.nccl)} for rank in ranks if rank.ready)
-    return "; ".join(dict.fromkeys(filter(None, map(_libraries, told))))
-
-
-def _logged(choice: NcclChoice | None) -> dict[str, str]:
-    return {"nccl": choice.version} if choice and choice.version else {}
-
-
-def _libraries(versions: Mapping[str, str]) -> str:
-    told = list(_told(versions))
-    framework = next(iter(versions), "")
-    return f"{framework} {versions[framework]}: {', '.join(told)}" if told else ""
-
-
-def _told(versions: Mapping[str, str]) -> Iterator[str]:
-    for key, name in (("cuda", "CUDA"), ("cudnn", "cuDNN"), ("nccl", "NCCL")):
-        if versions.get(key, "None") != "None":
-            yield f"{name} {cudnn(versions[key]) if key == 'cudnn' else versions[key]}"
+    found = []
+    for rank in (rank for record in records for rank in record.ranks if rank.ready):
+        versions = dict(rank.ready.versions) if rank.ready else {}
+        if rank.nccl and rank.nccl.version:
+            versions["nccl"] = rank.nccl.version
+        framework = next(iter(versions), "")
+        known = {key: versions[key] for key in _NAMES if versions.get(key, "None") != "None"}
+        told = [f"{_NAMES[key]} {cudnn(one) if key == 'cudnn' else one}" for key, one in known.items()]
+        found += [f"{framework} {versions[framework]}: {', '.join(told)}"] if told else []
+    return "; ".join(dict.fromkeys(found))
 
 
 def cudnn(version: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from scaling.analysis.measured import device_use
@@ -16,8 +16,8 @@ from scaling.quiet import canary
 from scaling.records import network
 from scaling.records.burn_in import MOST_ROUNDS, asked_s
 from scaling.records.host import Gpu, HostInfo
-from scaling.records.point import WANTED, Point, Regime
-from scaling.records.run import IN_LAB, ZEROMQ, Header, PointRecord, RankRecord
+from scaling.records.point import WANTED, Point
+from scaling.records.run import IN_LAB, ZEROMQ, Header, PointRecord
 from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
@@ -31,26 +31,22 @@ def revision_facts(records: Sequence[PointRecord]) -> Iterator[Entry]:
     found = changes(records)
     for revision in dict.fromkeys(change.revision for change in found):
         of = [change for change in found if change.revision == revision]
-        yield Entry(label="against", phrase=(_said(revision, of),))
+        is_outside = any("." in change.point.strategy.partition(":")[0] for change in of)
+        workers = "with that revision of the strategy's own code" if is_outside else "of that revision of scaling"
+        said = f"@{revision}: workers {workers}; everything else, with all baselines, is from the launch"
+        yield Entry(label="against", phrase=(said,))
         yield Entry(label="change", phrase=quantities.distinct([_change(change) for change in of]))
-
-
-def _said(revision: str, of: Sequence[Change]) -> str:
-    is_outside = any("." in change.point.strategy.partition(":")[0] for change in of)
-    workers = "with that revision of the strategy's own code" if is_outside else "of that revision of scaling"
-    rest = "everything else, with all baselines, is from the launch"
-    return f"@{revision}: workers {workers}; {rest}"
 
 
 def _change(change: Change) -> Phrase:
     point = change.point
     options = ",".join(f"{key}={value}" for key, value in point.sorted_options)
     where = "" if point.interconnect == "auto" else f" over {point.interconnect}"
-    name = " ".join(filter(None, (point.strategy + where, options, f"batch {point.workload.batch_size}")))
+    parts = (point.strategy + where, options, f"batch {point.workload.batch_size}", f"N={point.world_size}")
+    name = " ".join(filter(None, parts))
     if change.gain is None:
-        return (f"{name} N={point.world_size} {change.verdict}",)
-    by = quantities.fraction(change.gain.mean, change.gain)
-    return f"{name} N={point.world_size} ", by, f" {change.verdict}"
+        return (f"{name} {change.verdict}",)
+    return f"{name} ", quantities.fraction(change.gain.mean, change.gain), f" {change.verdict}"
 
 
 # ---------------------------------------------------------------- facts
@@ -67,7 +63,9 @@ def facts(
     """Return the facts in reading order; empty ones are omitted."""
     points = [record.point for record in records if record.point.kind in WANTED]
     nccl = header.device == "cuda"
-    networks = [network.describe(one, nccl=nccl) for one in header.networks] if _crosses(header) else ()
+    networks = [network.describe(one, nccl=nccl) for one in header.networks] if len(_names(header)) > 1 else ()
+    results = [rank.result for record in records for rank in record.ranks if rank.result]
+    clocks = device_use.clocks(records)
     said: tuple[tuple[str, str | Phrase], ...] = (
         ("model", _each(_model(point) for point in points)),
         ("data", header.config.get("data_dir") or ""),
@@ -82,11 +80,11 @@ def facts(
         ("measured", _measured(records)),
         ("burn-in", _burn_in(header)),
         ("trained", _trained(records)),
-        ("weights", _each(f"saved to {path}" for path in _saved(records))),
+        ("weights", _each(f"saved to {one.saved}" for one in results if one.saved)),
         ("heap", _heap(header)),
         ("cores", _wandering(records)),
-        ("clocks", _clocks(records)),
-        ("variables", _variables(header.hosts)),
+        ("clocks", device_use.describe(clocks) if clocks else ""),
+        ("variables", _by_hosts(header.hosts, _variables)),
         ("changed", _each(one for host in header.hosts for one in host.changed_variables)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
         ("GPU libraries", devices.libraries(records)),
@@ -101,19 +99,15 @@ def facts(
 
 
 def setting(header: Header, records: Sequence[PointRecord]) -> tuple[str, ...]:
-    """Return the run in short: its work, devices, hosts and start."""
-    works = list(dict.fromkeys(_work(record.point) for record in records if record.point.kind in WANTED))
-    names = list(dict.fromkeys(host.hostname for host in header.hosts))
+    """Return `digits-cnn, fp32, 32 a device (weak)`, other works, devices, hosts and start."""
+    works, shares = [], {"weak": "a device", "strong": "in all", "node": "a node"}
+    for point in (record.point for record in records if record.point.kind in WANTED):
+        work, size = point.workload, point.reference.batch_size
+        works.append(f"{work.model}, {work.precision}, {size} {shares[work.batch_rule]} ({work.batch_rule})")
+    works, names = list(dict.fromkeys(works)), _names(header)
     hosts = f"{plural(len(names), 'host')} {several(names, 4)}" if names else ""
     more = f"and {counted(len(works) - 1, 'other')}" if len(works) > 1 else ""
     return tuple(filter(None, (*works[:1], more, devices_of(header), hosts, date(header.created_unix_s))))
-
-
-def _work(point: Point) -> str:
-    """Return `digits-cnn, fp32, 32 a device (weak)`."""
-    share = {"weak": "a device", "strong": "in all", "node": "a node"}[point.workload.batch_rule]
-    size = point.reference.batch_size
-    return f"{point.workload.model}, {point.workload.precision}, {size} {share} ({point.workload.batch_rule})"
 
 
 def devices_of(header: Header) -> str:
@@ -129,24 +123,17 @@ def devices_of(header: Header) -> str:
 
 def heading(header: Header, rows: Sequence[Row]) -> str:
     """Return `torch:nccl on 4 nodes x 4 NVIDIA H100 (node1 to node4), 26 Nov 2026`, the title of a page."""
-    return f"{_what(header, rows)}{_on(header)}, {day(header.created_unix_s)}"
-
-
-def _what(header: Header, rows: Sequence[Row]) -> str:
+    strategies, names = list(dict.fromkeys(row.strategy for row in rows)), _names(header)
+    what = ", ".join(strategies) if len(strategies) < 3 else f"{len(strategies)} strategies"
     if header.is_import and not header.hosts:
-        return f"Logs of {', '.join(imported.tools(header))}"
-    names = dict.fromkeys(row.strategy for row in rows)
-    if not names:
-        return "No result"
-    return ", ".join(names) if len(names) < 3 else f"{len(names)} strategies"
+        what = f"Logs of {', '.join(imported.tools(header))}"
+    ends = " to ".join(dict.fromkeys((*names[:1], *names[-1:])))
+    on = f" on {_nodes(header, len(names))} ({ends})" if names else ""
+    return f"{what or 'No result'}{on}, {day(header.created_unix_s)}"
 
 
-def _on(header: Header) -> str:
-    names = list(dict.fromkeys(host.hostname for host in header.hosts))
-    if not names:
-        return ""
-    ends = " to ".join(dict.fromkeys((names[0], names[-1])))
-    return f" on {_nodes(header, len(names))} ({ends})"
+def _names(header: Header) -> list[str]:
+    return list(dict.fromkeys(host.hostname for host in header.hosts))
 
 
 def _nodes(header: Header, nodes: int) -> str:
@@ -158,8 +145,7 @@ def _nodes(header: Header, nodes: int) -> str:
     total = Counter(gpu.name for gpu in _gpus(header)) if header.device == "cuda" else cores
     if any(count % nodes for count in total.values()):
         return f"{nodes} nodes, {found}"
-    each = ", ".join(f"{count // nodes} {name}" for name, count in total.items())
-    return f"{nodes} nodes x {each}"
+    return f"{nodes} nodes x {', '.join(f'{count // nodes} {name}' for name, count in total.items())}"
 
 
 def _gpus(header: Header) -> Iterable[Gpu]:
@@ -172,15 +158,18 @@ def _each(texts: Iterable[str]) -> str:
 
 
 def _model(point: Point) -> str:
-    layout = "" if point.workload.memory_format == "contiguous" else f", {point.workload.memory_format}"
-    compiled = ", compiled" if point.workload.compile else ""
-    passes = "" if point.workload.trains else f", {labels.PASSES[point.workload.pass_]}"
     work = point.workload
-    fed = "" if work.feed == "reference" and not work.drop_caches else f", {labels.feed(work)}"
-    size = f" at {work.sample_size}" if work.sample_size else ""
-    # The line about trainings to an accuracy contains the optimizer.
-    updated = f", {work.optimizer}" if work.optimizer and point.regime is None else ""
-    return f"{work.model}{size} on {work.data}, {work.precision}{layout}{compiled}{updated}{passes}{fed}"
+    parts = (
+        f"{work.model}{f' at {work.sample_size}' if work.sample_size else ''} on {work.data}",
+        work.precision,
+        "" if work.memory_format == "contiguous" else work.memory_format,
+        "compiled" if work.compile else "",
+        # The line about trainings to an accuracy contains the optimizer.
+        work.optimizer if point.regime is None else "",
+        "" if work.trains else labels.PASSES[work.pass_],
+        "" if work.feed == "reference" and not work.drop_caches else labels.feed(work),
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _batches(points: Iterable[Point]) -> Phrase:
@@ -208,26 +197,21 @@ def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:
         names = Counter(gpu.name for gpu in _gpus(header))
         numbers = {name: quantities.integer(count) for name, count in names.items()}
         listed = quantities.distinct(("cuda: ", number, f" x {name}") for name, number in numbers.items())
-        return *listed, *_cpu_beside(header, records)
+        cpu: Phrase = ()
+        for beside in [record for record in records if record.point.hardware.cores][:1]:
+            name = next((host.cpu_model for host in header.hosts if host.hostname in beside.hosts), "a CPU")
+            cpu = (f"; also {name}, all {beside.point.hardware.cores} cores",)
+        return *listed, *cpu
     if header.device == "emulated":
         return (f"{header.config.get('device')}: not present; each device sleeps as long as it would compute",)
-    cores = sorted({_cores(record, rank) for record in records for rank in record.ranks if rank.cpus})
-    per_rank: Phrase = (", ", *quantities.spread(cores, "core"), " per rank") if cores else ()
+    cores = set()
+    for record in records:
+        # A worker that drives several devices shares its cores among them.
+        drives_several = len(record.ranks) < record.point.world_size
+        for rank in filter(lambda rank: rank.cpus, record.ranks):
+            cores.add(len(rank.cpus) // max(1, record.hosts.count(rank.host) if drives_several else 1))
+    per_rank: Phrase = (", ", *quantities.spread(sorted(cores), "core"), " per rank") if cores else ()
     return f"cpu: {_each(host.cpu_model for host in header.hosts)}", *per_rank
-
-
-def _cpu_beside(header: Header, records: Iterable[PointRecord]) -> Phrase:
-    beside = next((record for record in records if record.point.hardware.cores), None)
-    if beside is None:
-        return ()
-    name = next((host.cpu_model for host in header.hosts if host.hostname in beside.hosts), "a CPU")
-    return (f"; also {name}, all {beside.point.hardware.cores} cores",)
-
-
-def _cores(record: PointRecord, rank: RankRecord) -> int:
-    """Return the cores of one device; a worker that drives several devices shares its cores among them."""
-    driven = record.hosts.count(rank.host) if len(record.ranks) < record.point.world_size else 1
-    return len(rank.cpus) // max(1, driven)
 
 
 PROGRAM = re.compile(r"scaling[. ][a-z]+")  # after `python -m`
@@ -254,17 +238,12 @@ def command(header: Header, words: str, program: str = "") -> str:
 
 
 def _hosts(header: Header) -> Phrase:
-    names = list(dict.fromkeys(host.hostname for host in header.hosts))
+    names, machines = _names(header), {host.boot_id for host in header.hosts}
     virtual = _each(host.virtual for host in header.hosts if host.virtual)
     where = f", virtual: {virtual}" if virtual else ""
-    machines = {host.boot_id for host in header.hosts}
     where += ", all on one machine" if len(names) > 1 and len(machines) == 1 and machines != {""} else ""
     ranks = quantities.count(header.launch_size, "rank")
     return f"{several(names)} (", quantities.count(len(names), "host"), ", ", ranks, f"{where})"
-
-
-def _crosses(header: Header) -> bool:
-    return len({host.hostname for host in header.hosts}) > 1
 
 
 def _measured(records: Sequence[PointRecord]) -> Phrase:
@@ -289,6 +268,11 @@ def _trained(records: Sequence[PointRecord]) -> str:
     if not regimes:
         return ""
     one = regimes[0]
+    whole = {split: f" of {count:,}" for split, count in accuracy.data_samples(records).items()}
+    parts_of_data = (
+        ("on", one.train_samples, whole.get("train", "")),
+        ("held-out top-1 on", one.test_samples, whole.get("test", "")),
+    )
     parts = (
         counted(one.epochs, "epoch"),
         _each(regime.optimizer for regime in regimes),
@@ -298,24 +282,9 @@ def _trained(records: Sequence[PointRecord]) -> str:
         f"the last {one.augment_epochs} augmented" if one.augment_epochs else "",
         f"until {100 * one.target_top1:g} %" if one.target_top1 is not None else "",
         f"from {one.weights}" if one.weights else "",
-        *_part_of_data(one, accuracy.data_samples(records)),
+        *(f"{said} {count:,}{of} samples" for said, count, of in parts_of_data if count),
     )
     return ", ".join(filter(None, parts))
-
-
-def _part_of_data(regime: Regime, whole: Mapping[str, int]) -> Iterator[str]:
-    for said, split, count in (
-        ("on", "train", regime.train_samples),
-        ("held-out top-1 on", "test", regime.test_samples),
-    ):
-        if count:
-            of = f" of {whole[split]:,}" if split in whole else ""
-            yield f"{said} {count:,}{of} samples"
-
-
-def _saved(records: Sequence[PointRecord]) -> Iterator[str]:
-    results = (rank.result for record in records for rank in record.ranks if rank.result)
-    return (result.saved for result in results if result.saved)
 
 
 def _heap(header: Header) -> str:
@@ -334,9 +303,9 @@ def _allocated(host: HostInfo, own: str) -> str:
     return f"with the user's {', '.join(host.heap_settings)}, else {own}" if host.heap_settings else own
 
 
-def _variables(hosts: Sequence[HostInfo]) -> str:
-    """Return `NCCL_ALGO=Ring; NCCL_DEBUG=INFO on node1`: variables of workers that change rates."""
-    return _by_hosts(hosts, lambda host: (f"{name}={value}" for name, value in (host.variables or {}).items()))
+def _variables(host: HostInfo) -> Iterator[str]:
+    """Yield `NCCL_ALGO=Ring`, ...: variables of workers that change rates."""
+    return (f"{name}={value}" for name, value in (host.variables or {}).items())
 
 
 def _by_hosts(hosts: Sequence[HostInfo], texts: Callable[[HostInfo], Iterable[str]]) -> str:
@@ -364,11 +333,6 @@ def _wandering(records: Sequence[PointRecord]) -> Phrase:
         quantities.fraction(worst, digits=0),
         " between windows; more --rounds narrow the intervals",
     )
-
-
-def _clocks(records: Sequence[PointRecord]) -> str:
-    found = device_use.clocks(records)
-    return device_use.describe(found) if found else ""
 
 
 def _versions(header: Header) -> Iterator[str]:

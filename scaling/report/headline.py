@@ -24,17 +24,17 @@ def headline(rows: Iterable[Row]) -> Row | None:
     5. the launch's own code before another revision
     6. the highest rate
     """
-    return max(rows, key=_rank, default=None)
+
+    def rank(row: Row) -> tuple[object, ...]:
+        rate = mean_rate(row)
+        return row.world_size, row.workload.trains, rate > 0, claims(row), not revision_of(row.strategy), rate
+
+    return max(rows, key=rank, default=None)
 
 
 def mean_rate(row: Row) -> float:
     """Return samples/s; 0 without a result, which is below every rate."""
     return row.samples_per_s.mean if row.samples_per_s else 0.0
-
-
-def _rank(row: Row) -> tuple[int, bool, bool, bool, bool, float]:
-    rate = mean_rate(row)
-    return row.world_size, row.workload.trains, rate > 0, claims(row), not revision_of(row.strategy), rate
 
 
 def claims(row: Row) -> bool:

@@ -7,8 +7,8 @@ several logs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.catalogue import EFFICIENCY, SPEEDUP, WORLD_SIZE
 from scaling.analysis.table.imported import STRONG, UNKNOWN, Imported, cells, curves
 from scaling.analysis.table.rows import Column
@@ -31,10 +31,21 @@ PLACE = Column(key="place", title="place", is_text=True)
 WRONG = Column(key="wrong", title="wrong")
 
 
-def sections(header: Header, notes: Notes) -> tuple[Section, ...]:
-    """Return a table for each curve, then those of networks."""
-    found = curves(cells(header.imported))
-    return (*(_curve(of_curve, notes) for of_curve in found), *_networks(header.bandwidths, notes))
+def sections(header: Header, notes: Notes) -> Iterator[Section]:
+    """Yield a table for each curve, then those of networks."""
+    yield from (_curve(of_curve, notes) for of_curve in curves(cells(header.imported)))
+    by_key: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
+    for one in header.bandwidths:
+        key = (one.run, one.log, one.collective, one.world_size, one.dtype, one.redop)
+        by_key.setdefault(key, []).append(one)
+    for found in by_key.values():
+        of = found[0]
+        parts = (of.tool, of.collective, f"N={of.world_size}", of.dtype, of.redop, of.log, of.run)
+        yield Section(
+            title=f"{TITLE}, network: {', '.join(filter(None, parts))}",
+            columns=(SIZE, PLACE, TIME, ALGBW, BUSBW, WRONG),
+            lines=tuple(_bandwidth(one, notes) for one in found),
+        )
 
 
 def notices(header: Header) -> Iterator[str]:
@@ -77,11 +88,8 @@ def last_line(header: Header) -> str:
     best = max(header.bandwidths, key=lambda one: one.busbw_gbytes_per_s, default=None)
     if best is None:
         return ""
-    rate = f"{best.busbw_gbytes_per_s:g} GB/s busbw"
-    return (
-        f"scaling: imported:{best.tool} N={best.world_size} {rate} speedup - efficiency - flags "
-        f"{','.join(_flags(best))}"
-    )
+    rate, flags = f"{best.busbw_gbytes_per_s:g} GB/s busbw", ",".join(_flags(best))
+    return f"scaling: imported:{best.tool} N={best.world_size} {rate} speedup - efficiency - flags {flags}"
 
 
 # ---------------------------------------------------------------- curves
@@ -118,54 +126,34 @@ def _batch(cell: Imported) -> str:
 
 
 def _line(cell: Imported, notes: Notes) -> Line:
+    rate, unit, base = cell.rate, f"{cell.unit}/s", cell.base_world_size
     found: dict[str, Cell] = {
         WORLD_SIZE.key: quantities.integer(cell.world_size),
-        "rate": None,
+        "rate": None if rate is None else _quantity(rate.mean, unit=unit, low=rate.low, high=rate.high),
         SPEEDUP.key: None if cell.speedup is None else Quantity(value=cell.speedup, digits=2),
         EFFICIENCY.key: None if cell.efficiency is None else quantities.fraction(cell.efficiency),
-        BASE.key: None if cell.base_world_size is None else quantities.integer(cell.base_world_size),
+        BASE.key: None if base is None else quantities.integer(base),
         STEPS.key: quantities.integer(cell.steps) if cell.steps else None,
         SPREAD.key: None if cell.spread is None else quantities.fraction(cell.spread),
         LOGS.key: several(cell.logs, shown=2),
     }
-    if cell.rate is not None:
-        found["rate"] = _rate(cell.rate, f"{cell.unit}/s")
     return Line(cells=found, flags=cell.flags, marks=notes.marks(cell.notes))
 
 
-def _rate(rate: Estimate, unit: str) -> Quantity:
-    return Quantity(value=rate.mean, digits=max(decimals(rate.mean), 0), unit=unit, low=rate.low, high=rate.high)
-
-
-# ---------------------------------------------------------------- networks
-
-
-def _networks(found: Sequence[ImportedBandwidth], notes: Notes) -> Iterator[Section]:
-    keys = dict.fromkeys((one.run, one.log, one.collective, one.world_size, one.dtype, one.redop) for one in found)
-    for key in keys:
-        run, log, collective, world_size, dtype, redop = key
-        of_key = [
-            one for one in found if (one.run, one.log, one.collective, one.world_size, one.dtype, one.redop) == key
-        ]
-        parts = (of_key[0].tool, collective, f"N={world_size}", dtype, redop, log, run)
-        yield Section(
-            title=f"{TITLE}, network: {', '.join(filter(None, parts))}",
-            columns=(SIZE, PLACE, TIME, ALGBW, BUSBW, WRONG),
-            lines=tuple(_bandwidth(one, notes) for one in of_key),
-        )
+def _quantity(value: float, **more: Any) -> Quantity:
+    return Quantity(value=value, digits=decimals(value), **more)
 
 
 def _bandwidth(one: ImportedBandwidth, notes: Notes) -> Line:
     found: dict[str, Cell] = {
         SIZE.key: Quantity(value=one.size_bytes, digits=0, grouped=True),
         PLACE.key: "in-place" if one.in_place else "out-of-place",
-        TIME.key: Quantity(value=1e6 * one.time_s, digits=decimals(1e6 * one.time_s)),
+        TIME.key: _quantity(1e6 * one.time_s),
         ALGBW.key: Quantity(value=one.algbw_gbytes_per_s, digits=2),
         BUSBW.key: Quantity(value=one.busbw_gbytes_per_s, digits=2),
         WRONG.key: None if one.wrong is None else quantities.integer(one.wrong),
     }
-    said = (one.audit, *one.notes) if one.audit else one.notes
-    return Line(cells=found, flags=_flags(one), marks=notes.marks(said))
+    return Line(cells=found, flags=_flags(one), marks=notes.marks(filter(None, (one.audit, *one.notes))))
 
 
 def _flags(one: ImportedBandwidth) -> tuple[str, ...]:

@@ -12,12 +12,8 @@ from scaling.report.parts import Phrase
 
 Option = tuple[str, str]
 _ONE_SAMPLE: dict[Unit, str] = {
-    "images": "an image",
-    "samples": "a sample",
-    "tokens": "a token",
-    "steps": "a step",
-}
-
+    "images": "an image", "samples": "a sample", "tokens": "a token", "steps": "a step",
+}  # fmt: skip
 PASSES: Mapping[Pass, str] = {
     "forward": "forward pass",
     "backward": "forward and backward pass",
@@ -36,9 +32,10 @@ class Context(Record, frozen=True, kw_only=True):
 
 def context(rows: Sequence[Row]) -> Context:
     options = [frozenset(row.options.items()) for row in rows]
+    values = zip(*map(ways, rows), strict=True)
     return Context(
         shared=frozenset.intersection(*options) if options else frozenset(),
-        varying=_varying(rows),
+        varying=tuple(index for index, found in enumerate(values) if len(set(found)) > 1),
         tells_servers=_servers_differ(rows),
     )
 
@@ -71,11 +68,6 @@ def ways(row: Row) -> tuple[str, ...]:
     return (*conditions(row), row.placement, batch)
 
 
-def _varying(rows: Iterable[Row]) -> tuple[int, ...]:
-    values = zip(*(ways(row) for row in rows), strict=True)
-    return tuple(index for index, found in enumerate(values) if len(set(found)) > 1)
-
-
 def varying(row: Row, context: Context) -> tuple[str, ...]:
     """Return the conditions of a row that differ within the report."""
     found = ways(row)
@@ -84,13 +76,11 @@ def varying(row: Row, context: Context) -> tuple[str, ...]:
 
 def _servers_differ(rows: Iterable[Row]) -> bool:
     """Check for dedicated servers, or different numbers of servers at one world size."""
+    having = [row for row in rows if row.servers]
     counts: dict[int, set[int]] = defaultdict(set)
-    for row in rows:
-        if row.servers:
-            counts[row.world_size].add(row.servers)
-            if row.server_hosts == "dedicated":
-                return True
-    return any(len(found) > 1 for found in counts.values())
+    for row in having:
+        counts[row.world_size].add(row.servers)
+    return any(row.server_hosts == "dedicated" for row in having) or any(len(of) > 1 for of in counts.values())
 
 
 def name(row: Row, context: Context) -> str:

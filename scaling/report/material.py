@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 from scaling import files
-from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.cell import Cell, cells
 from scaling.analysis.measured.controls import Controls
 from scaling.analysis.table.analyse import analyse, kept
 from scaling.analysis.table.burn_in import OverTime, over_time
 from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.cost import Pricing
-from scaling.analysis.table.rows import Analysis, Row
+from scaling.analysis.table.rows import Analysis, Report, Row
+from scaling.quiet import notes as quiet
 from scaling.records.burn_in import PointSummary, asked_s
 from scaling.records.events import Failed
 from scaling.records.run import Certificate, Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
-from scaling.report import labels, verdict
-from scaling.report.document import document
+from scaling.report import burn_in, curves, document, imported, labels, sections, verdict
+from scaling.report.facts import facts
+from scaling.report.headline import last_line
 from scaling.report.labels import Context
-from scaling.report.parts import Document
-from scaling.text import readable
+from scaling.report.notes import Notes
+from scaling.report.parts import Document, Entry
+from scaling.text import counted, readable
 
 # The page in a run's folder.
 PAGE_FILE = "page.html"
@@ -50,21 +53,15 @@ class Source(NamedTuple):
 
 
 def source_of(run: Path) -> Source:
-    folder = folder_of(run).resolve()
+    folder, digest = folder_of(run).resolve(), sha256()
     try:
-        digest = _sha256(folder / FILE)
+        files.check(folder / FILE)
+        with (folder / FILE).open("rb") as file:
+            while data := file.read(CHUNK_BYTES):
+                digest.update(data)
     except OSError:
-        digest = ""
-    return Source(readable(folder.name), digest)
-
-
-def _sha256(path: Path) -> str:
-    files.check(path)
-    found = sha256()
-    with path.open("rb") as file:
-        while data := file.read(CHUNK_BYTES):
-            found.update(data)
-    return found.hexdigest()
+        return Source(readable(folder.name), "")
+    return Source(readable(folder.name), digest.hexdigest())
 
 
 class Material:
@@ -98,16 +95,52 @@ class Material:
 
     @cached_property
     def doc(self) -> Document:
-        return document(
-            self.header,
-            self.records,
-            self.joined,
-            self.pricing,
-            self.predictions,
-            self.analysis,
-            self.certificate,
-            self.over_time,
+        analysis, context, header = self.analysis, self.context, self.header
+        notes = Notes(quiet.briefs(cell.load for cell in cells(self.records)))
+        planned = max((row.rounds_tried for row in self.rows), default=0)
+        compared = tuple(document.comparisons(analysis, context, planned, notes))
+        about = Report(analysis, bool(compared), bool(self.predictions), bool(self.over_time))
+        return Document(
+            facts=(*self._verdict(), *facts(header, self.records, self.rows, context)),
+            notices=tuple(self._notices()),
+            comparisons=compared,
+            sections=(
+                *sections.over_cpu(analysis.over_cpu, context, notes),
+                *sections.minibatches(analysis.minibatches, context, notes),
+                *sections.trainings(analysis.trainings, context, notes),
+                *curves.sections(curved(analysis), context, planned, notes, analysis.rows),
+                *burn_in.sections(self.over_time, context, notes),
+                *(sections.costs(self.rows, header, context, self.pricing, notes) if self.pricing else ()),
+                *imported.sections(header, notes),
+            ),
+            baselines=document.baselines(analysis, context, notes, compares=bool(compared)),
+            footnotes=notes.texts(),
+            how_to_read=document.how_to_read(about),
+            last_line=(not self.rows and imported.last_line(header))
+            or last_line(self.rows, analysis.trainings, self.certificate),
         )
+
+    def _verdict(self) -> Iterator[Entry]:
+        if found := self.certificate:
+            said = (("verdict", found.result), *verdict.lines(found))
+            yield from (Entry(label=label, phrase=(text,)) for label, text in said)
+
+    def _notices(self) -> Iterator[str]:
+        yield from imported.notices(self.header)
+        if emulated := [row for row in self.rows if row.hardware.profile]:
+            which = "; ".join(dict.fromkeys(row.hardware.label for row in emulated))
+            yield (
+                f"EMULATED: no device computed anything; times and {labels.rates(emulated)} are those of the "
+                f"emulated cluster: {which}"
+            )
+        if apart := sum(bool(record.point.hosts) for record in self.records):
+            yield f"{counted(apart, 'point')} of scaling bisect on some of the nodes: in no table"
+        if self.predictions:
+            count = counted(len(self.predictions), "point")
+            yield f"PREDICTED: {count} of an older version's predictions; they are in the run's file alone"
+        yield from self.joined
+        if not (self.rows or self.analysis.trainings or self.header.is_import):
+            yield "no exchange of this run has ended: the table is empty"
 
     @cached_property
     def over_time(self) -> tuple[OverTime, ...]:
@@ -124,7 +157,9 @@ class Material:
         """Whether `--resume` has something to measure: a point failed, a row has fewer rounds or a training fewer
         seeds than the others, or nothing was measured. A burn-in has it while another round fits into its time."""
         if for_s := asked_s(self.header.config):
-            return self._spent_s + self._spent_s / max(self._rounds, 1) <= for_s
+            spent_s = max((one.end_s for one in self.summaries), default=0.0)
+            rounds = max((one.first_round + one.rounds for one in self.summaries), default=0)
+            return spent_s + spent_s / max(rounds, 1) <= for_s
         found = self.analysis
         failures = [row.failed for row in found.rows]
         failures += [*(one.failed for one in found.baselines), *(one.failed for one in found.trainings)]
@@ -136,19 +171,8 @@ class Material:
     def partly_failed(self) -> tuple[PointRecord, ...]:
         """The failed points that are no failed row: control runs, and single rounds."""
         told = {record.point.key for row in self.rows if row.failed for record in self.cell(row).records}
-        return tuple(
-            record
-            for record in self.records
-            if isinstance(record.outcome, Failed) and record.point.key not in told
-        )
-
-    @property
-    def _spent_s(self) -> float:
-        return max((one.end_s for one in self.summaries), default=0.0)
-
-    @property
-    def _rounds(self) -> int:
-        return max((one.first_round + one.rounds for one in self.summaries), default=0)
+        failures = (record for record in self.records if isinstance(record.outcome, Failed))
+        return tuple(record for record in failures if record.point.key not in told)
 
     @cached_property
     def context(self) -> Context:
@@ -184,3 +208,15 @@ class Material:
     def has_another_verdict(self) -> bool:
         """Whether the file says another verdict than its records."""
         return self.certificate is not None and self.certificate.result != getattr(self._certificate, "result", "")
+
+
+def curved(analysis: Analysis) -> list[Row]:
+    """Return the rows of curves: all but plain loops that are listed among the minibatches."""
+    listed = [
+        (one.contender.strategy, one.contender.options, one.workload, one.hardware) for one in analysis.minibatches
+    ]
+    return [
+        row
+        for row in analysis.rows
+        if not (row.is_plain and (row.strategy, row.options, row.workload, row.hardware) in listed)
+    ]

@@ -79,13 +79,9 @@ def _merged(texts: Sequence[str]) -> str:
     places = {tuple(part["place"] for part in _PARTS.finditer(text) if part["place"]) for text in texts}
     if len(places) > 1:
         return f"{texts[largest]}; {counted(len(texts) - 1, 'other')} like it"
-    spans = iter([_span(column) for column in zip(*numbers, strict=True)])
+    ends = ((min(column, key=_value), max(column, key=_value)) for column in zip(*numbers, strict=True))
+    spans = iter([high if low == high else f"{low} to {high}" for low, high in ends])
     return _PARTS.sub(lambda part: next(spans) if part["number"] else part[0], texts[largest])
-
-
-def _span(numbers: Sequence[str]) -> str:
-    low, high = min(numbers, key=_value), max(numbers, key=_value)
-    return high if low == high else f"{low} to {high}"
 
 
 def _value(number: str) -> float:
@@ -103,11 +99,7 @@ def shortened(text: str) -> str:
     if len(head) <= MOST:
         return head + end
     cuts = [(mark[0], mark.start()) for mark in re.finditer(r"[.;:,](?= )", head[:MOST])]
-    cuts = [(sign, at) for sign, at in cuts if at >= LEAST and _is_closed(head[:at])]
+    cuts = [(sign, at) for sign, at in cuts if at >= LEAST and head[:at].count("(") == head[:at].count(")")]
     of_clauses = [at for sign, at in cuts if sign != ","] or [at for _, at in cuts]
     cut = head[: of_clauses[-1]] if of_clauses else shorten(head, MOST, placeholder="")
     return f"{cut} …{end}"
-
-
-def _is_closed(text: str) -> bool:
-    return text.count("(") == text.count(")")

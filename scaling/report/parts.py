@@ -78,8 +78,8 @@ class Detail(Record, frozen=True, kw_only=True):
 
 
 class Section(Record, frozen=True, kw_only=True):
-    """A table: one scaling curve (`is_curve`), a comparison, or something else. Its rates have one unit. Sections
-    of one `group` may be compared and drawn in one figure."""
+    """A table: one scaling curve (`is_curve`), rates of one device (`is_baselines`), a comparison, or something
+    else. Its rates have one unit. Sections of one `group` may be compared and drawn in one figure."""
 
     title: str
     columns: tuple[Column, ...]
@@ -87,26 +87,7 @@ class Section(Record, frozen=True, kw_only=True):
     details: tuple[Detail, ...] = ()
     group: int = 0
     is_curve: bool = False
-
-
-class Baseline(Record, frozen=True, kw_only=True):
-    """The rate of one device: its plain loop, or the single rank of a strategy. `rate` is None if all rounds
-    failed; then `says` is printed. `efficiency` is a text if this is the 100 % of others."""
-
-    name: str
-    batch_size: int
-    rate: Quantity | None
-    says: str = ""
-    efficiency: Quantity | str = ""
-    flags: tuple[str, ...] = ()
-    marks: tuple[int, ...] = ()
-
-
-class Baselines(Record, frozen=True, kw_only=True):
-    """Baselines whose rates have one unit, `images/s`."""
-
-    rate_unit: str
-    lines: tuple[Baseline, ...]
+    is_baselines: bool = False
 
 
 class Entry(Record, frozen=True, kw_only=True):
@@ -123,7 +104,7 @@ class Document(Record, frozen=True, kw_only=True):
     notices: tuple[str, ...]
     comparisons: tuple[Section, ...]
     sections: tuple[Section, ...]
-    baselines: tuple[Baselines, ...]
+    baselines: tuple[Section, ...]
     footnotes: tuple[str, ...]
     how_to_read: tuple[Entry, ...]
     last_line: str = ""
@@ -135,7 +116,7 @@ class Document(Record, frozen=True, kw_only=True):
             force_setattr(self, name, legible(getattr(self, name)))
 
     @property
-    def tables(self) -> tuple[Section | Baselines, ...]:
+    def tables(self) -> tuple[Section, ...]:
         """All tables in reading order; with comparisons, the baselines follow them."""
         if self.comparisons:
             return (*self.comparisons, *self.baselines, *self.sections)

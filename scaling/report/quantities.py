@@ -32,10 +32,8 @@ def rate(samples_per_s: Estimate | None, workload: Workload) -> Quantity | None:
 
 def rate_of(samples_per_s: float | None, workload: Workload) -> Quantity | None:
     """Convert a rate without an interval."""
-    if samples_per_s is None:
-        return None
-    value = samples_per_s * workload.units_per_sample
-    return Quantity(value=value, digits=RATE.digits_of(value), unit=f"{workload.unit}/s")
+    alone = None if samples_per_s is None else Estimate(mean=samples_per_s, low=None, high=None, n=1)
+    return rate(alone, workload)
 
 
 def percent(estimate: Estimate | None) -> Quantity | None:
@@ -106,8 +104,8 @@ def milliseconds(seconds: float) -> Quantity:
 
 
 def milliseconds_of(estimate: Estimate) -> Quantity:
-    low, high = (None if end is None else 1e3 * end for end in (estimate.low, estimate.high))
-    return replace(milliseconds(estimate.mean), low=low, high=high)
+    ends = estimate.times(1e3)
+    return replace(milliseconds(estimate.mean), low=ends.low, high=ends.high)
 
 
 def bit_rate(bits_per_s: float) -> Quantity:

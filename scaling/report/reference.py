@@ -122,7 +122,11 @@ def of(material: Material) -> Reference:
         work=Work(strategy=first.strategy, options=first.options, workload=first.workload),
         software=versions(material.header),
         rate=rate,
-        efficiency=tuple(_scaled(rows)),
+        efficiency=tuple(
+            Scaled(**msgspec.structs.asdict(found), world_size=row.world_size, nodes=row.nodes)
+            for row in rows
+            if row.efficiency and (found := value(row.efficiency))
+        ),
         devices=dict(_devices(material.certificate)),
     )
     return replace(made, sum=made.digest)
@@ -131,32 +135,22 @@ def of(material: Material) -> Reference:
 def machine(header: Header, hardware: Hardware, interconnect: str) -> Machine:
     """Return what a launch ran on."""
     nodes = len({host.hostname for host in header.hosts})
+    rates = (network.rate_bits_per_s for network in header.networks if network.word == interconnect)
+    device = next((host.cpu_model for host in header.hosts), "unknown CPU")
+    if hardware.device == "cuda":
+        device = next((gpu.name for host in header.hosts for gpu in host.gpus), "unknown GPU")
     return Machine(
-        device=_device(header, hardware),
+        device=hardware.label if hardware.device != "cuda" and hardware.profile else device,
         nodes=nodes,
         devices_per_node=max(1, header.launch_size // max(1, nodes)),
-        network_gbit_per_s=_rate_of_network(header, interconnect) if nodes > 1 else 0.0,
+        network_gbit_per_s=(next(rates, None) or 0.0) / GBIT if nodes > 1 else 0.0,
     )
 
 
 def versions(header: Header) -> dict[str, str]:
     found = {name: version for host in header.hosts for name, version in host.versions.items()}
-    return {**found, **{"MPI": header.mpi}, **({"driver": driver} if (driver := _driver(header)) else {})}
-
-
-def _driver(header: Header) -> str:
-    return next((host.gpu_driver for host in header.hosts if host.gpu_driver), "")
-
-
-def _device(header: Header, hardware: Hardware) -> str:
-    if hardware.device == "cuda":
-        return next((gpu.name for host in header.hosts for gpu in host.gpus), "unknown GPU")
-    return hardware.label if hardware.profile else next((host.cpu_model for host in header.hosts), "unknown CPU")
-
-
-def _rate_of_network(header: Header, word: str) -> float:
-    found = (network.rate_bits_per_s for network in header.networks if network.word == word)
-    return (next(found, None) or 0.0) / GBIT
+    driver = next((host.gpu_driver for host in header.hosts if host.gpu_driver), "")
+    return {**found, "MPI": header.mpi, **({"driver": driver} if driver else {})}
 
 
 def rate_alone(material: Material, row: Row) -> Estimate | None:
@@ -180,12 +174,6 @@ def value(found: Estimate) -> Value | None:
     return Value(mean=found.mean, low=found.low, high=found.high, rounds=found.n, df=found.df or found.n - 1)
 
 
-def _scaled(rows: tuple[Row, ...]) -> Iterator[Scaled]:
-    for row in rows:
-        if row.efficiency and (found := value(row.efficiency)):
-            yield Scaled(**msgspec.structs.asdict(found), world_size=row.world_size, nodes=row.nodes)
-
-
 # ---------------------------------------------------------------- TOML
 
 
@@ -200,7 +188,7 @@ def _table(path: str, table: Mapping[str, Any]) -> Iterator[str]:
     lists = {key: value for key, value in table.items() if isinstance(value, list | tuple)}
     for key, value in table.items():
         if key not in nested and key not in lists:
-            yield f"{_key(key)} = {_scalar(value)}"
+            yield f"{_key(key)} = {json.dumps(value)}"
     for key, value in nested.items():
         yield from ("", f"[{path}{_key(key)}]", *_table(f"{path}{_key(key)}.", value))
     for key, values in lists.items():
@@ -212,16 +200,12 @@ def _key(key: str) -> str:
     return key if key.replace("_", "").isascii() and key.replace("_", "").isalnum() else json.dumps(key)
 
 
-def _scalar(value: object) -> str:
-    return json.dumps(value, ensure_ascii=True)
-
-
 # ---------------------------------------------------------------- reading
 
 
 def read(name: str) -> Reference:
     """Read a reference: a file, or the name of one in the package. Raises UsageError that names what is wrong."""
-    path, given = _place(name), f"--reference {name}"
+    path, given = PACKAGED / f"{name}.toml" if name in packaged() else Path(name), f"--reference {name}"
     try:
         plain = msgspec.toml.decode(files.read(path))
     except OSError as error:
@@ -244,11 +228,6 @@ def read(name: str) -> Reference:
     return found
 
 
-def _place(name: str) -> Path:
-    packed = PACKAGED / f"{name}.toml"
-    return packed if name in packaged() else Path(name)
-
-
 def packaged() -> tuple[str, ...]:
     """Return the names of the references in the package."""
     return tuple(sorted(path.stem for path in PACKAGED.glob("*.toml")))
@@ -260,27 +239,22 @@ def packaged() -> tuple[str, ...]:
 def differences(reference: Reference, header: Header, point: Point) -> tuple[str, ...]:
     """Return what differs between a reference and a launch's exchange, as `device: NVIDIA H200, here NVIDIA H100`.
     Nodes, network and exchange count only if the reference has the launch's world size."""
-    there, here = reference.machine, machine(header, point.hardware, point.interconnect)
-    pairs = [("device", there.device, here.device), *_works(reference.work.workload, point.workload)]
+    there, here, work = reference.machine, machine(header, point.hardware, point.interconnect), reference.work
+    pairs: list[tuple[str, object, object]] = [("device", there.device, here.device)]
+    for field in Workload.__struct_fields__:
+        name = field.rstrip("_").replace("_", " ")
+        pairs.append((name, getattr(work.workload, field), getattr(point.workload, field)))
     if reference.scaled(point.world_size) and point.world_size > 1:
         pairs += [
-            ("strategy", reference.work.strategy, point.strategy),
-            ("options", _options(reference.work.options), _options(point.options)),
+            ("strategy", work.strategy, point.strategy),
+            ("options", _options(work.options), _options(point.options)),
             ("devices per node", there.devices_per_node, here.devices_per_node),
         ]
-        if not _is_like(there.network_gbit_per_s, here.network_gbit_per_s):
-            pairs.append(("network in Gb/s", f"{there.network_gbit_per_s:g}", f"{here.network_gbit_per_s:g}"))
+        one, other = there.network_gbit_per_s, here.network_gbit_per_s
+        if one and other and abs(one - other) > LIKE_RATE * max(one, other):
+            pairs.append(("network in Gb/s", f"{one:g}", f"{other:g}"))
     return tuple(f"{what}: {one}, here {other}" for what, one, other in pairs if one != other)
-
-
-def _works(there: Workload, here: Workload) -> Iterator[tuple[str, object, object]]:
-    for field in Workload.__struct_fields__:
-        yield field.rstrip("_").replace("_", " "), getattr(there, field), getattr(here, field)
 
 
 def _options(options: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(options.items())) or "none"
-
-
-def _is_like(one: float, other: float) -> bool:
-    return not one or not other or abs(one - other) <= LIKE_RATE * max(one, other)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import fields
 
 from scaling.analysis.table.burn_in import OverTime
 from scaling.analysis.table.catalogue import added
@@ -44,18 +44,14 @@ RENAMED = {"pass_": "pass"}
 INTERNAL = frozenset({"estimate_s", "imported", "bandwidths"})
 
 
-def _field(of: FieldInfo) -> Field:
-    if of.default is not NODEFAULT:
-        return of.name, of.type, of.default
-    if of.default_factory is not NODEFAULT:
-        return of.name, of.type, msgspec.field(default_factory=of.default_factory)
-    return of.name, of.type, NODEFAULT
-
-
 def _struct(name: str, parts: Sequence[type[Struct]], more: Iterable[Field], without: frozenset[str]) -> Any:
     """Make a struct with the fields of all parts except `without`, described as the last part. `more` overrides
     fields."""
-    found = {field.name: _field(field) for part in parts for field in fields(part) if field.name not in without}
+    found: dict[str, Field] = {}
+    for of in (field for part in parts for field in fields(part) if field.name not in without):
+        has_factory = of.default is NODEFAULT and of.default_factory is not NODEFAULT
+        default = msgspec.field(default_factory=of.default_factory) if has_factory else of.default
+        found[of.name] = of.name, of.type, default
     found.update({field[0]: field for field in more})
     made = [field if field[2] is not NODEFAULT else field[:2] for field in found.values()]
     return defstruct(
@@ -64,17 +60,13 @@ def _struct(name: str, parts: Sequence[type[Struct]], more: Iterable[Field], wit
 
 
 def _flat(name: str, part: type[Struct], *more: Field) -> Any:
-    without = frozenset({"workload", "hardware"})
-    return _struct(name, (Workload, Hardware, part), (*_formerly(part), *more), without)
+    types = {field.name: field.type for field in fields(part)}
+    formerly = ((old, types[new], None) for old, new in FORMERLY.items() if new in types)
+    return _struct(name, (Workload, Hardware, part), (*formerly, *more), frozenset({"workload", "hardware"}))
 
 
 def _many(of: Any) -> Any:
     return GenericAlias(tuple, (of, ...))
-
-
-def _formerly(part: type[Struct]) -> Iterable[Field]:
-    types = {field.name: field.type for field in fields(part)}
-    return ((old, types[new], None) for old, new in FORMERLY.items() if new in types)
 
 
 # Older names of fields, kept for one release.
@@ -113,14 +105,11 @@ ABOUT = (
 )
 
 
-def row_type() -> Any:
+def report_type() -> Any:
     standing: Any = StandingJson | None
     known: tuple[Field, ...] = (("standing", standing, None), ("framework_standing", standing, None))
-    return _flat("Row", Row, *known, *((column.key, column.json, None) for column in added()))
-
-
-def report_type() -> Any:
-    first = (("run", RunJson), ("joined", tuple[str, ...]), ("rows", _many(row_type())))
+    row = _flat("Row", Row, *known, *((column.key, column.json, None) for column in added()))
+    first = (("run", RunJson), ("joined", tuple[str, ...]), ("rows", _many(row)))
     return defstruct("Report", [*first, *REST], kw_only=True, frozen=True, namespace={"__doc__": ABOUT})
 
 

@@ -106,13 +106,22 @@ def verified(folder: Path, allowed: Signers, run: Path) -> str:
     except OSError as error:
         raise SignatureError(f"{run}: its signature cannot be read: {error.strerror}") from None
     said = _accepted(statement, signature, allowed, run)
-    _check_files(folder, statement, run)
+    try:
+        found = {name: files.read(folder / name) for name in BOUND if (folder / name).exists()}
+    except OSError as error:
+        raise SignatureError(f"{run}: {error.filename}: {error.strerror}") from None
+    if wrong := next(_unbound(statement, found), ""):
+        raise SignatureError(f"{run}: {wrong}")
     return said
 
 
 def _accepted(statement: bytes, signature: Path, allowed: Signers, run: Path) -> str:
     trusted, place = ("-f", str(allowed.file)), ("-s", str(signature))
-    identity = allowed.identity or _identity(_run("--signed-by", "find-principals", *trusted, *place))
+    identity = allowed.identity
+    if not identity:
+        found = _run("--signed-by", "find-principals", *trusted, *place)
+        known = found.stdout.decode(errors="replace").splitlines() if found.returncode == 0 else []
+        identity = next(iter(known), "")
     if not identity:
         raise SignatureError(f"{run}: its signer is not in {allowed.file}")
     asked = ("-I", identity, "-n", NAMESPACE)
@@ -124,22 +133,9 @@ def _accepted(statement: bytes, signature: Path, allowed: Signers, run: Path) ->
     return f"{identity} with {key}"
 
 
-def _identity(done: subprocess.CompletedProcess[bytes]) -> str:
-    return (done.stdout.decode(errors="replace").splitlines() or [""])[0] if done.returncode == 0 else ""
-
-
 def is_bound(statement: bytes, found: Mapping[str, bytes]) -> bool:
     """Return whether a statement lists these files with their digests, and no other files."""
     return not any(_unbound(statement, found))
-
-
-def _check_files(folder: Path, statement: bytes, run: Path) -> None:
-    try:
-        found = {name: files.read(folder / name) for name in BOUND if (folder / name).exists()}
-    except OSError as error:
-        raise SignatureError(f"{run}: {error.filename}: {error.strerror}") from None
-    if wrong := next(_unbound(statement, found), ""):
-        raise SignatureError(f"{run}: {wrong}")
 
 
 def _unbound(statement: bytes, found: Mapping[str, bytes]) -> Iterator[str]:

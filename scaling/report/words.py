@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from scaling.analysis.table.rows import Column
-from scaling.report.parts import Against, Baseline, Cell, Line, Phrase, Quantity, Value
+from scaling.report.parts import Against, Cell, Line, Phrase, Quantity, Value
 from scaling.text import fixed, plus_minus
 
 NONE = "-"
@@ -62,13 +62,6 @@ def cell(of: Cell, column: Column) -> Parts:
             if column.brackets_noise:  # a blank keeps digits aligned
                 shown = f"({shown})" if of.is_noise else f"{shown} "
             return shown, ends if column.shows_interval else ""
-
-
-def baseline(line: Baseline) -> tuple[Parts, Parts, Parts, Parts]:
-    """Return name, batch, rate and efficiency."""
-    rate = (line.says or "failed", "") if line.rate is None else parts(line.rate, with_unit=False)
-    efficiency = parts(line.efficiency) if isinstance(line.efficiency, Quantity) else (line.efficiency, "")
-    return (line.name, ""), (f"batch {line.batch_size}", ""), rate, efficiency
 
 
 def text(phrase: Phrase) -> str:

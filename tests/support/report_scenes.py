@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.records.run import Header, PointRecord
+from scaling.analysis.table.cost import Match, Price, Prices, Pricing
+from scaling.records.run import (
+    Certificate,
+    Criterion,
+    Header,
+    ImportedBandwidth,
+    ImportedRow,
+    PointRecord,
+)
 from scaling.report.formats import terminal
+from scaling.report.material import Material, Source
+from tests.support.emulated_records import emulated_run
 from tests.support.gpu_records import gpus_run
 from tests.support.scripted_records import (
     STRONG,
@@ -26,6 +37,7 @@ from tests.support.scripted_records import (
     warning,
     with_losses,
 )
+from tests.support.training_records import training_record
 
 DRIFT = (0.998, 1.0, 1.003)
 Run = tuple[Header, list[PointRecord]]
@@ -234,6 +246,97 @@ SCENES: dict[str, Callable[[], Run]] = {
     "gpus": gpus_run,
     "one_round": one_round,
     "nothing": nothing,
+}
+
+
+# ---------------------------------------------------------------- what a run may have besides its curves
+
+
+def priced() -> Material:
+    """The cluster's run with prices of machines of eight devices, one of them old."""
+    match = Match(cpu="Test CPU*")
+    price = Price(name="p3", match=match, devices=8, per_hour={"on_demand": 24.48, "spot": 7.5}, seen="2018-02-01")
+    return Material(*cluster_run(), pricing=Pricing(Prices(currency="USD", price=(price,)), 50_000))
+
+
+def swept() -> Material:
+    """Batches of the plain loop alone, passes of an exchange, and one batch that does not fit."""
+    plain: dict[str, Any] = {"strategy": "fake:plain"}
+    made = [failed(point("exchange", 1, batch_size=256, **plain))]
+    for number, drift in enumerate((0.999, 1.0, 1.002)):
+        for size, step_s in ((32, 0.211), (64, 0.42), (128, 0.9)):
+            made.append(record(point("exchange", 1, number, batch_size=size, **plain), drift * step_s))
+            for n in (1, 2):
+                at = point("exchange", n, number, batch_size=size, pass_="forward")
+                made.append(record(at, drift * step_s / 3 * (1 + n / 50)))
+    return Material(header(), made)
+
+
+def trained() -> Material:
+    """Trainings of two seeds and two world sizes to a target, of which one diverged and one crashed."""
+    linear: dict[str, Any] = {"size": 4, "rule": "linear", "rate": 0.4, "target": 0.95}
+    return Material(
+        header(),
+        [
+            training_record([0.9, 0.99], target=0.95),
+            training_record([0.8, 0.98], seed=1, target=0.95),
+            training_record([0.5, 0.52], **linear),
+            training_record([0.7, 0.96], seed=1, **linear),
+            training_record([0.1], failed="nan-loss"),
+            training_record([0.1], size=2, failed="crash(SIGKILL)"),
+        ],
+    )
+
+
+def imported() -> Material:
+    """A curve of three logs, one of which failed, and the bandwidth of a collective with a wrong value."""
+    log: dict[str, Any] = {"tool": "tf_cnn_benchmarks", "unit": "images", "model": "resnet50", "batch_size": 64}
+    rows = (
+        ImportedRow(log="1.log", world_size=1, rate=300.0, steps=90, spread=0.02, **log),
+        ImportedRow(log="2.log", world_size=8, rate=2200.0, notes=("one step is missing",), **log),
+        ImportedRow(log="3.log", world_size=16, rate=None, failed="out of memory", **log),
+    )
+    ring: dict[str, Any] = {
+        "collective": "all_reduce",
+        "world_size": 16,
+        "dtype": "float",
+        "redop": "sum",
+        "time_s": 0.0013,
+    }
+    bandwidths = tuple(
+        ImportedBandwidth(
+            tool="nccl-tests", log="nccl.log", size_bytes=1 << 27, in_place=bool(wrong), wrong=wrong,
+            algbw_gbytes_per_s=103.2, busbw_gbytes_per_s=193.6, **ring,
+        )
+        for wrong in (0, 1)
+    )  # fmt: skip
+    return Material(header((), imported=rows, bandwidths=bandwidths), ())
+
+
+def certified() -> Material:
+    """The networks' run with a verdict that its records do not have."""
+    names = ("efficiency at N=4", "one device alone")
+    criteria = tuple(
+        Criterion(name=name, unit=unit, line=line, looks=(), result="PASS", reference=reference)
+        for name, unit, line, reference in zip(names, ("", "images/s"), (0.9, 285.0), (None, 300.0), strict=True)
+    )
+    where = ("bandwidth: ib0: node2 is slow", "largest loss: waiting 5.1 %")
+    given = Certificate(result="PASS", why="", criteria=criteria, error=0.01, minutes=15.0, where=where)
+    return Material(*networks_run(), sources=[Source("run-1", "ab" * 32)], certificate=given)
+
+
+def _of_run(run: Callable[[], Run]) -> Material:
+    return Material(*run())
+
+
+MATERIALS: dict[str, Callable[[], Material]] = {
+    **{name: partial(_of_run, run) for name, run in SCENES.items()},
+    "priced": priced,
+    "swept": swept,
+    "trained": trained,
+    "imported": imported,
+    "certified": certified,
+    "emulated": partial(_of_run, emulated_run),
 }
 
 

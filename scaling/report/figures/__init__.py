@@ -72,20 +72,25 @@ def loss(material: Material) -> Iterator[Figure]:
     if not any(row.breakdown for row in rows):
         return
     causes = catalogue.causes(rows)
-    bars = tuple(_bar(row, label, causes) for row, label in shown)
-    lines = tuple(_loss_line(row, bar, causes) for row, bar in zip(rows, bars, strict=True))
-    says = "a row that loses nothing has none"
-    best = headline(material.rows)
-    for label, first, *parts, _ in (line for row, line in zip(rows, lines, strict=True) if row is best):
-        said = (f"{one.title} {part} %" for one, part in zip(causes, parts, strict=True) if part != words.NONE)
-        says = f"{label}: {', '.join(said) or first}"
     names = tuple(cause.title for cause in causes)
+    bars = tuple(_bar(row, label, causes) for row, label in shown)
+    lines, best, says = [], headline(material.rows), "a row that loses nothing has none"
+    for row, bar in zip(rows, bars, strict=True):
+        parts, first = [words.NONE] * len(causes), bar.says
+        if bar.parts:
+            parts = [words.cell(quantities.cell(cause, row), cause)[0].strip() for cause in causes]
+            share = quantities.percent(row.efficiency)
+            first = bar.says or (words.mean(share, with_unit=False) if share else words.NONE)
+        lines.append((bar.label, first, *parts, bar.mark))
+        if row is best:
+            said = (f"{name} {part} %" for name, part in zip(names, parts, strict=True) if part != words.NONE)
+            says = f"{bar.label}: {', '.join(said) or first}"
     yield Figure(
         "loss",
         "Loss of efficiency, by cause",
         says=f"A bar per row; {says}",
         body=Bars(names, bars),
-        table=Table(("row", f"{EFFICIENCY}, %", *(f"{name}, %" for name in names), "marks"), lines),
+        table=Table(("row", f"{EFFICIENCY}, %", *(f"{name}, %" for name in names), "marks"), tuple(lines)),
         stamps=_stamps(rows),
         left_out=left_out,
     )
@@ -100,14 +105,6 @@ def _bar(row: Row, label: str, causes: Sequence[Column]) -> Bar:
     parts = (getattr(row.breakdown, cause.key) for cause in causes)
     says = catalogue.NOT_COMPARABLE if row.learnt_less else ""
     return Bar(label, tuple(None if part is None else 100 * part for part in parts), says, mark)
-
-
-def _loss_line(row: Row, bar: Bar, causes: Sequence[Column]) -> tuple[str, ...]:
-    if not bar.parts:
-        return (bar.label, bar.says, *(words.NONE for _ in causes), bar.mark)
-    parts = (words.cell(quantities.cell(cause, row), cause)[0].strip() for cause in causes)
-    share = quantities.percent(row.efficiency)
-    return bar.label, bar.says or (words.mean(share, with_unit=False) if share else words.NONE), *parts, bar.mark
 
 
 # ---------------------------------------------------------------- timeline
@@ -169,11 +166,11 @@ def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def _timeline_line(lane: Lane, records: Sequence[PointRecord]) -> tuple[str, ...]:
-    ends = list(chain.from_iterable(lane.stretches.values())) or [Stretch(0.0, 0.0)]
+    ends = [(one.start_s, one.end_s) for of in lane.stretches.values() for one in of] or [(0.0, 0.0)]
     kinds = Counter(record.point.kind for record in records)
     points = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    first, last = min(one.start_s for one in ends), max(0.0, *(one.end_s for one in ends))
-    return lane.label, points, duration(first), duration(last), str(len(lane.failures))
+    last = max(0.0, *(end for _, end in ends))
+    return lane.label, points, duration(min(ends)[0]), duration(last), str(len(lane.failures))
 
 
 # ---------------------------------------------------------------- rounds
@@ -331,7 +328,11 @@ def devices(material: Material) -> Iterator[Figure]:
     records = material.cell(row).records
     strips, across = _gpus(records), "s of measured windows, rounds joined"
     if not strips:
-        strips, across = _cpus(records), "rank"
+        used: dict[int, list[float]] = defaultdict(list)
+        for rank in chain.from_iterable(record.ranks for record in records):
+            if rank.telemetry.cpu_percent is not None:
+                used[rank.rank].append(rank.telemetry.cpu_percent)
+        strips, across = [Strip("CPU, % of a core", _readings(used))] if used else [], "rank"
     if strips:
         said = (f"{strip.title}: {', '.join(f'{value:,.0f}' for value in _ends(strip))}" for strip in strips)
         yield Figure(
@@ -366,14 +367,6 @@ def _gpus(records: Iterable[PointRecord]) -> list[Strip]:
 
 def _readings(by_place: Mapping[int, Sequence[float]], unit: float = 1) -> tuple[Reading, ...]:
     return tuple(Reading(at * unit, min(of), fmean(of), max(of)) for at, of in sorted(by_place.items()))
-
-
-def _cpus(records: Iterable[PointRecord]) -> list[Strip]:
-    found: dict[int, list[float]] = defaultdict(list)
-    for rank in (rank for record in records for rank in record.ranks):
-        if rank.telemetry.cpu_percent is not None:
-            found[rank.rank].append(rank.telemetry.cpu_percent)
-    return [Strip("CPU, % of a core", _readings(found))] if found else []
 
 
 def burn_in(material: Material) -> Iterator[Figure]:
@@ -463,7 +456,7 @@ def cards(material: Material) -> Iterator[Figure]:
 
 
 def _card_line(one: Carried) -> tuple[str, ...]:
-    must = "-" if one.least is None else f"{one.least:.4g}"
+    must = words.NONE if one.least is None else f"{one.least:.4g}"
     if one.least is not None and one.most is not None and one.most > one.least:
         must += f" to {one.most:.4g}"
     return one.label, one.card + ("" if one.wanted else " (not asked for)"), f"{one.sent:.4g}", must, one.mark

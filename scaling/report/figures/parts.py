@@ -8,9 +8,10 @@ from scaling.text import one_line
 
 
 class Dot(NamedTuple):
-    """A point of a curve. A value that is not `claimed` is only a position: no text contains it."""
+    """A point of a curve, at a world size or at the number of a run. A value that is not `claimed` is only a
+    position: no text contains it."""
 
-    world_size: int
+    at: int
     value: float
     low: float | None = None
     high: float | None = None
@@ -19,7 +20,7 @@ class Dot(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One scaling curve. `number` chooses colour and shape."""
+    """One scaling curve, or the repetitions of one measurement. `number` chooses colour and shape."""
 
     label: str
     number: int
@@ -45,28 +46,12 @@ class Curves(NamedTuple):
     boundary: float | None = None
 
 
-class Turn(NamedTuple):
-    """A value at a place in a series of repetitions."""
-
-    at: int
-    value: float
-    mark: str = ""
-
-
-class Trend(NamedTuple):
-    """Repetitions of one measurement in the order of time. `number` chooses colour and shape."""
-
-    label: str
-    number: int
-    turns: tuple[Turn, ...]
-
-
 class Trends(NamedTuple):
-    """Values over numbered repetitions, on linear axes."""
+    """Curves over numbered repetitions, on linear axes."""
 
     upright: str
     across: str
-    trends: tuple[Trend, ...]
+    curves: tuple[Curve, ...]
 
 
 class Bar(NamedTuple):

@@ -117,7 +117,7 @@ def _figure(name: str, title: str, body: Curves, rows: Sequence[Row], shown: Sho
     unit = " %" if body.is_percent else ""
     more = len(worth) - len(kept)
     ends = [
-        f"{curve.label} {dot.value:,.{decimals(dot.value)}f}{unit} at N={dot.world_size}"
+        f"{curve.label} {dot.value:,.{decimals(dot.value)}f}{unit} at N={dot.at}"
         for curve in drawn.curves
         for dot in [dot for dot in curve.dots if dot.claimed][-1:]
     ]
@@ -135,12 +135,12 @@ def _figure(name: str, title: str, body: Curves, rows: Sequence[Row], shown: Sho
 def _worth(curve: Curve) -> tuple[bool, int, float]:
     """Curves with a wrong row first, then those that end at the most devices and highest."""
     wrong = any(mark_named(dot.mark).is_wrong for dot in curve.dots)
-    return wrong, curve.dots[-1].world_size, curve.dots[-1].value
+    return wrong, curve.dots[-1].at, curve.dots[-1].value
 
 
 def _lines(body: Curves, shown: Shown) -> Iterator[tuple[str, ...]]:
     for curve in body.curves:
         for dot in curve.dots:
             found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0)) if dot.claimed else None
-            yield curve.label, str(dot.world_size), words.text((found,)) if found else words.NONE, dot.mark
+            yield curve.label, str(dot.at), words.text((found,)) if found else words.NONE, dot.mark
     yield from ((cross.label, str(cross.world_size), words.NONE, "FAILED") for cross in body.crosses)

@@ -32,10 +32,7 @@ def render(
     found = tuple(FIGURES[name](material))
     if not found:
         raise UsageError(f"--figure {name}: this run has no such figure: {_WHY.get(name, 'nothing was measured')}")
-    return draw.alone(found, kind, _footing(material), theme=theme, scale=scale, is_column=is_column)
-
-
-def _footing(material: Material) -> str:
     facts = {fact.label: words.text(fact.phrase) for fact in material.doc.facts}
     said = [facts.get(label, "") for label in ("model", "batch", "started")]
-    return ", ".join(filter(None, [*said, *(source.name for source in material.sources)]))
+    footing = ", ".join(filter(None, [*said, *(source.name for source in material.sources)]))
+    return draw.alone(found, kind, footing, theme=theme, scale=scale, is_column=is_column)

@@ -13,7 +13,7 @@ from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.cost import Bill, Pricing, bill
 from scaling.analysis.table.imported import Imported, cells, global_batch_size
-from scaling.analysis.table.rows import ENDS, Column, Row, Standing
+from scaling.analysis.table.rows import ENDS, Row, Standing
 from scaling.records.run import Header
 from scaling.text import one_line, rounded
 
@@ -26,12 +26,9 @@ def of_rows(found: Iterable[Row], header: Header | None = None, pricing: Pricing
     """Return a header line and a line per row. Fractions are of 1; cells are empty if unknown or not claimed. With
     `pricing` and a header, there are columns of costs."""
     billed = [(row, bill(row, header, pricing) if header and pricing else "") for row in found]
-    values = (rounded(_values(row) | (_cost(of) if pricing else {})) for row, of in billed)
-    lines = [{name: defused(value) for name, value in one.items()} for one in values]
-    lines += [
-        {name: defused(value) for name, value in rounded(_imported(cell)).items()}
-        for cell in cells(header.imported if header else ())
-    ]
+    measured = (_values(row) | (_cost(of) if pricing else {}) for row, of in billed)
+    of_logs = map(_imported, cells(header.imported if header else ()))
+    lines = [{name: defused(value) for name, value in rounded(one).items()} for one in (*measured, *of_logs)]
     columns = dict.fromkeys((*names(), *(name for line in lines for name in line)))
     out = StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
@@ -49,22 +46,19 @@ def defused(value: Value) -> Value:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def _cells(column: Column, row: Row) -> dict[str, Value]:
-    assert column.value is not None
-    value = column.value(row)
-    if isinstance(value, Standing):
-        value = value.difference
-    interval = column.interval(row) if column.interval else None
-    if isinstance(value, Estimate):
-        interval = value
-    low, high = (interval.low, interval.high) if interval else (None, None)
-    found = {"": value.mean if isinstance(value, Estimate) else value, "_low": low, "_high": high}
-    return {f"{column.csv}{end}": found[end] for end in column.ends}
-
-
 def _values(row: Row) -> dict[str, Value]:
-    having = (one for one in catalogue.COLUMNS if one.csv and (one.csv_if is None or one.csv_if(row)))
-    return {name: value for column in having for name, value in _cells(column, row).items()}
+    found: dict[str, Value] = {}
+    for column in catalogue.COLUMNS:
+        if column.csv and column.value and (column.csv_if is None or column.csv_if(row)):
+            value = column.value(row)
+            value = value.difference if isinstance(value, Standing) else value
+            interval = column.interval(row) if column.interval else None
+            interval = value if isinstance(value, Estimate) else interval
+            low, high = (interval.low, interval.high) if interval else (None, None)
+            mean = value.mean if isinstance(value, Estimate) else value
+            ends = {"": mean, "_low": low, "_high": high}
+            found |= {f"{column.csv}{end}": ends[end] for end in column.ends}
+    return found
 
 
 def names() -> tuple[str, ...]:

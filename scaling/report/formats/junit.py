@@ -25,31 +25,21 @@ class Case(NamedTuple):
 
 def suite(name: str, cases: Sequence[Case], properties: Sequence[tuple[str, str]], out: str) -> str:
     """Return the document of one test suite."""
-    made = ElementTree.Element(
-        "testsuite",
-        name=name,
-        tests=str(len(cases)),
-        failures=str(sum(bool(case.failure) for case in cases)),
-        errors="0",
-        skipped=str(sum(bool(case.skipped) for case in cases)),
-    )
+    failures, skipped = sum(bool(case.failure) for case in cases), sum(bool(case.skipped) for case in cases)
+    counts = {"tests": len(cases), "failures": failures, "errors": 0, "skipped": skipped}
+    made = ElementTree.Element("testsuite", {"name": name, **{key: str(count) for key, count in counts.items()}})
     listed = ElementTree.SubElement(made, "properties")
     for key, value in properties:
         ElementTree.SubElement(listed, "property", name=key, value=one_line(value))
-    made.extend(_case(case, name) for case in cases)
+    for case in cases:
+        group = ".".join(filter(None, (name, one_line(case.group))))
+        of = ElementTree.SubElement(made, "testcase", classname=group, name=one_line(case.name))
+        if case.failure:
+            ElementTree.SubElement(of, "failure", type=case.kind or "FAIL", message=one_line(case.failure))
+        elif case.skipped:
+            ElementTree.SubElement(of, "skipped", message=one_line(case.skipped))
+        else:
+            ElementTree.SubElement(of, "system-out").text = one_line(case.out)
     ElementTree.SubElement(made, "system-out").text = one_line(out)
     ElementTree.indent(made)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(made, encoding="unicode")}\n'
-
-
-def _case(case: Case, name: str) -> ElementTree.Element:
-    made = ElementTree.Element(
-        "testcase", classname=".".join(filter(None, (name, one_line(case.group)))), name=one_line(case.name)
-    )
-    if case.failure:
-        ElementTree.SubElement(made, "failure", type=case.kind or "FAIL", message=one_line(case.failure))
-    elif case.skipped:
-        ElementTree.SubElement(made, "skipped", message=one_line(case.skipped))
-    else:
-        ElementTree.SubElement(made, "system-out").text = one_line(case.out)
-    return made

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.analysis.table.catalogue import EFFICIENCY, NAME, RATE, SPEEDUP, WORLD_SIZE
+from scaling.analysis.table.rows import Column
 from scaling.report import facts, words
 from scaling.report.formats import screen
 from scaling.report.material import Material
-from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Section
+from scaling.report.parts import Document, Line, Section
 from scaling.text import one_line
 
 _ESCAPES = {
@@ -48,10 +49,9 @@ def compact(material: Material) -> str:
         body.append(rule + _row([*texts, *([escaped(words.stamped(*line.stamps))] if marked else ())]))
     work = ", ".join(facts.setting(material.header, material.records))
     name = "-".join(re.findall(r"[A-Za-z0-9]+", " ".join(source.name for source in material.sources)))
-    kinds = "".join("l" if column.is_text else "r" for column in columns)
     headings = [*(escaped(column.heading) for column in columns), *(["marks"] if marked else ())]
     title = f"{work}. Intervals of 95 %; 100 % is the sum of devices alone."
-    label, kinds = rf"\label{{tab:{name or 'scaling'}}}", f"{kinds}{'l' if marked else ''}"
+    label, kinds = rf"\label{{tab:{name or 'scaling'}}}", f"{_kinds(columns)}{'l' if marked else ''}"
     text = _table(title, kinds, headings, body, (), label, over="*" if named else "")
     return "\n".join([r"% needs \usepackage{booktabs}", *text]) + "\n"
 
@@ -66,7 +66,7 @@ def _lines(doc: Document) -> Iterator[str]:
     yield from (f"% {one_line(f'{fact.label}: {words.text(fact.phrase)}')}" for fact in doc.facts)
     for table in doc.tables:
         yield ""
-        yield from _section(table, doc) if isinstance(table, Section) else _baselines(table, doc)
+        yield from _section(table, doc)
 
 
 def _section(section: Section, doc: Document) -> Iterator[str]:
@@ -77,45 +77,32 @@ def _section(section: Section, doc: Document) -> Iterator[str]:
             rows.append(rf"\midrule \multicolumn{{{len(columns) + 1}}}{{l}}{{{escaped(line.above)}}} \\")
         texts = [words.stamped(*cell).strip() for cell in words.cells(line, columns)]
         texts += [""] * (len(columns) - len(texts))
-        rows.append(_row([*map(escaped, texts), _stamps(line)]))
-    kinds = "".join("l" if column.is_text else "r" for column in columns)
+        said = escaped(words.stamped(line.says, *line.stamps, words.text(line.remark)))
+        rows.append(_row([*map(escaped, texts), said + _raised(line.marks)]))
     headings = [escaped(column.heading) for column in columns]
+    if section.is_baselines:
+        headings = ["", "", headings[2], ""]
+    below = [f"{_raised([one])} {escaped(doc.footnotes[one - 1])}" for one in _marks(section.lines)]
     # A curve has too many details; those of a comparison are its smallest detectable differences.
-    details = () if section.is_curve else section.details
-    below = [*_footnotes(section.lines, doc), *map(_detail, details)]
-    yield from _table(section.title, f"{kinds}l", [*headings, ""], rows, below)
+    for detail in () if section.is_curve else section.details:
+        below.append(escaped(f"{detail.label}: {', '.join(map(words.value, detail.values))}"))
+    yield from _table(section.title, f"{_kinds(columns)}l", [*headings, ""], rows, below)
 
 
-def _baselines(table: Baselines, doc: Document) -> Iterator[str]:
-    rows = []
-    for line in table.lines:
-        texts = [escaped(words.stamped(*cell).strip()) for cell in words.baseline(line)]
-        rows.append(_row([*texts, escaped(words.stamped(*line.flags)) + _notes(line.marks)]))
-    title = f"Baselines, {table.rate_unit}"
-    headings = ["", "", escaped(table.rate_unit), "", ""]
-    yield from _table(title, "lrrrl", headings, rows, _footnotes(table.lines, doc))
+def _kinds(columns: Sequence[Column]) -> str:
+    return "".join("l" if column.is_text else "r" for column in columns)
 
 
-def _stamps(line: Line) -> str:
-    said = words.stamped(line.says, *line.stamps, words.text(line.remark))
-    return escaped(said) + _notes(line.marks)
+def _marks(lines: Sequence[Line]) -> list[int]:
+    return sorted({number for line in lines for number in line.marks})
 
 
-def _notes(marks: Sequence[int]) -> str:
+def _raised(marks: Sequence[int]) -> str:
     return rf"\textsuperscript{{{','.join(map(str, marks))}}}" if marks else ""
 
 
 def _row(cells: Sequence[str]) -> str:
     return f"{' & '.join(cells)} \\\\"
-
-
-def _footnotes(lines: Iterable[Line | Baseline], doc: Document) -> Iterator[str]:
-    for number in sorted({number for line in lines for number in line.marks}):
-        yield rf"\textsuperscript{{{number}}} {escaped(doc.footnotes[number - 1])}"
-
-
-def _detail(detail: Detail) -> str:
-    return escaped(f"{detail.label}: {', '.join(map(words.value, detail.values))}")
 
 
 def _table(

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite, isnan
 from typing import get_args
 
-from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.catalogue import unclaimed
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
@@ -20,33 +19,20 @@ from scaling.records.run import Certificate, CertificateResult
 from scaling.report.material import Material
 from scaling.text import one_line, readable, rounded
 
-RATIO, RATE = "ratio", "samples_per_second"
-# Metrics of a row's estimates, without the unit at the end.
-_MEANINGS = {
-    "scaling_efficiency": "Speedup / world size, against the plain loop on one device.",
-    "scaling_speedup": "Rate over that of the plain loop on one device.",
-    "scaling": "Samples per second of all devices together.",
-}
 # Metrics of a device alone, by the field of its rate: name, unit, meaning.
 _DEVICE = {
     "matrix_flops_per_s": ("scaling_device_matrix", "flops_per_second", "Matrix product of one device."),
     "copy_bytes_per_s": (
-        "scaling_device_copy",
-        "bytes_per_second",
-        "Copy in a device's memory, read and written.",
+        "scaling_device_copy", "bytes_per_second", "Copy in a device's memory, read and written.",
     ),
     "to_device_bytes_per_s": (
-        "scaling_device_from_host",
-        "bytes_per_second",
-        "Copy from host memory to a device.",
+        "scaling_device_from_host", "bytes_per_second", "Copy from host memory to a device.",
     ),
     "from_device_bytes_per_s": (
-        "scaling_device_to_host",
-        "bytes_per_second",
-        "Copy from a device to host memory.",
+        "scaling_device_to_host", "bytes_per_second", "Copy from a device to host memory.",
     ),
     "samples_per_s": ("scaling_device_step", "samples_per_second", "Training steps of one device alone."),
-}
+}  # fmt: skip
 
 
 class Sample(Record, frozen=True, kw_only=True):
@@ -103,27 +89,18 @@ def _number(value: float) -> str:
 
 
 def _samples(material: Material) -> Iterator[Sample]:
-    run = str(material.header.config.get("name", ""))
-    yield Sample(
-        name="scaling_run_timestamp_seconds", unit="seconds", help="When the run began, in seconds since 1970.",
-        labels={"run": run}, value=material.header.created_unix_s,
-    )  # fmt: skip
-    for row, labels in zip(material.rows, _labels(material, run), strict=True):
+    run = {"run": str(material.header.config.get("name", ""))}
+    began, about = material.header.created_unix_s, "When the run began, in seconds since 1970."
+    yield Sample(name="scaling_run_timestamp_seconds", unit="seconds", help=about, labels=run, value=began)
+    seen: Counter[tuple[str, ...]] = Counter()
+    for row in material.rows:
+        labels = {**run, **_of_work(row), "row": material.label(row)}
+        seen[key := tuple(labels.values())] += 1
+        labels["row"] += f" ({seen[key]})" if seen[key] > 1 else ""
         yield from _of_row(row, labels)
     if material.certificate:
         emulated = any(row.hardware.profile for row in material.rows)
-        yield from _of_certificate(material.certificate, {"run": run, "emulated": "true" if emulated else "false"})
-
-
-def _labels(material: Material, run: str) -> Iterator[dict[str, str]]:
-    """Yield the labels of each row, no two alike."""
-    seen: Counter[tuple[str, ...]] = Counter()
-    for row in material.rows:
-        found = {"run": run, **_of_work(row), "row": material.label(row)}
-        seen[tuple(found.values())] += 1
-        if (count := seen[tuple(found.values())]) > 1:
-            found["row"] += f" ({count})"
-        yield found
+        yield from _of_certificate(material.certificate, {**run, "emulated": "true" if emulated else "false"})
 
 
 def _of_work(row: Row) -> dict[str, str]:
@@ -141,10 +118,19 @@ def _of_work(row: Row) -> dict[str, str]:
 
 
 def _of_row(row: Row, labels: dict[str, str]) -> Iterator[Sample]:
-    claims = not unclaimed(row)
-    yield from _estimated("scaling_efficiency", RATIO, row.efficiency if claims else None, labels)
-    yield from _estimated("scaling_speedup", RATIO, row.speedup if claims else None, labels)
-    yield from _estimated("scaling", RATE, row.samples_per_s, labels)
+    efficiency, speedup = (None, None) if unclaimed(row) else (row.efficiency, row.speedup)
+    of_one = "the plain loop on one device."
+    for name, unit, found, about in (
+        ("scaling_efficiency", "ratio", efficiency, f"Speedup / world size, against {of_one}"),
+        ("scaling_speedup", "ratio", speedup, f"Rate over that of {of_one}"),
+        ("scaling", "samples_per_second", row.samples_per_s, "Samples per second of all devices together."),
+    ):  # fmt: skip
+        if found is not None:
+            yield Sample(name=f"{name}_{unit}", unit=unit, help=about, labels=labels, value=found.mean)
+        for bound, end in (("low", found.low), ("high", found.high)) if found else ():
+            if end is not None:
+                of_end = f"{about} The {bound} end of its 95 % interval."
+                yield Sample(name=f"{name}_{bound}_{unit}", unit=unit, help=of_end, labels=labels, value=end)
     about = "1 if a round of this point failed, else 0."
     yield Sample(name="scaling_point_failed", help=about, labels=labels, value=row.rounds < row.rounds_tried)
     for mark in row.flags:
@@ -155,31 +141,10 @@ def _of_row(row: Row, labels: dict[str, str]) -> Iterator[Sample]:
 def _of_certificate(found: Certificate, labels: dict[str, str]) -> Iterator[Sample]:
     about = "1 for the verdict of scaling certify, 0 for the others."
     for result in get_args(CertificateResult):
-        yield Sample(
-            name="scaling_verdict", help=about, labels={**labels, "verdict": result}, value=result == found.result
-        )
+        of_result = {**labels, "verdict": result}
+        yield Sample(name="scaling_verdict", help=about, labels=of_result, value=result == found.result)
     for one in found.devices:
-        place = {
-            **labels,
-            "host": one.host,
-            "device": one.name,
-            "rank": f"{one.launch_rank}",
-            "serial": one.serial,
-        }
+        at = {**labels, "host": one.host, "device": one.name, "rank": f"{one.launch_rank}", "serial": one.serial}
         for field, (name, unit, meaning) in _DEVICE.items():
             if (rate := getattr(one, field)) is not None:
-                yield Sample(name=f"{name}_{unit}", unit=unit, help=meaning, labels=place, value=rate)
-
-
-def _estimated(name: str, unit: str, found: Estimate | None, labels: dict[str, str]) -> Iterator[Sample]:
-    """Yield a mean, and the ends of its 95 % interval if it has one."""
-    if found is None:
-        return
-    meaning = _MEANINGS[name]
-    yield Sample(name=f"{name}_{unit}", unit=unit, help=meaning, labels=labels, value=found.mean)
-    for bound, end in (("low", found.low), ("high", found.high)):
-        if end is not None:
-            yield Sample(
-                name=f"{name}_{bound}_{unit}", unit=unit, help=f"{meaning} The {bound} end of its 95 % interval.",
-                labels=labels, value=end,
-            )  # fmt: skip
+                yield Sample(name=f"{name}_{unit}", unit=unit, help=meaning, labels=at, value=rate)

@@ -23,7 +23,7 @@ from scaling.report.formats import terminal
 from scaling.report.headline import mean_rate
 from scaling.report.material import Material, Place
 from scaling.report.notes import shortened
-from scaling.report.parts import Line, Section
+from scaling.report.parts import Line
 from scaling.text import counted
 
 NARROWEST, WIDEST = 60, 250
@@ -51,24 +51,20 @@ def picture(material: Material, place: Place, *, theme: Literal["light", "dark"]
 
 def _screen(material: Material, place: Place, width: int) -> list[Text]:
     width = min(max(width, NARROWEST), WIDEST)
+    # What the run was asked for beyond its curves; the tables over time only of a burn-in.
+    sections = [one for one in material.doc.sections if not one.is_curve]
+    if not asked_s(material.header.config):
+        sections = [one for one in sections if not burn_in.is_over_time(one)]
     return [
         *(Text(line, "yellow") for line in _wrapped(place.event, width)),
         *_answer(material, width),
         Text(),
         *_table(material, width),
-        *(line for section in _sections(material) for line in terminal.section_lines(section, width)),
+        *(line for section in sections for line in terminal.section_lines(section, width)),
         Text(),
         *(Text(line, "dim") for line in _setting(material, width)),
         *map(Text, footer(material, place)),
     ]
-
-
-def _sections(material: Material) -> Iterator[Section]:
-    """Yield the tables of what a run was asked for beyond its curves; those over time only of a burn-in."""
-    was_asked = asked_s(material.header.config) > 0
-    for section in material.doc.sections:
-        if not section.is_curve and (was_asked or not burn_in.is_over_time(section)):
-            yield section
 
 
 # ---------------------------------------------------------------- answer
@@ -77,7 +73,8 @@ def _sections(material: Material) -> Iterator[Section]:
 def _answer(material: Material, width: int) -> Iterator[Text]:
     found = answer(material)
     yield from (Text(line, "bold") for line in _wrapped(found.verdict, width))
-    for label, text in (*found.lines, *_failures(material), *_changes(material)):
+    changes = ((one.label, words.text(one.phrase)) for one in facts.revision_facts(material.records))
+    for label, text in (*found.lines, *_failures(material), *changes):
         first = f"{INDENT}{label:<{LABEL}}"
         for index, line in enumerate(_wrapped(text, width - len(first))):
             yield Text.assemble((first if index == 0 else " " * len(first), "dim"), line)
@@ -98,10 +95,6 @@ def _failures(material: Material) -> Iterator[tuple[str, str]]:
     for cause, points in list(by_cause.items())[:MOST_FAILURES]:
         more = len(points) - MOST_FAILURES
         yield "failed", f"{', '.join(points[:MOST_FAILURES])}{f' and {more} more' if more > 0 else ''}: {cause}"
-
-
-def _changes(material: Material) -> Iterator[tuple[str, str]]:
-    return ((entry.label, words.text(entry.phrase)) for entry in facts.revision_facts(material.records))
 
 
 _GLUE = "\N{NO-BREAK SPACE}"

@@ -20,8 +20,8 @@ from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Column
 from scaling.records.run import Header, PointRecord
 from scaling.report import words
-from scaling.report.document import document
-from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Quantity, Section
+from scaling.report.material import Material
+from scaling.report.parts import Document, Line, Quantity, Section
 from scaling.report.words import Parts
 from scaling.text import printable
 
@@ -32,14 +32,6 @@ WIDTH = 100
 INDENT = "  "
 # Least characters for the names of rows.
 LEAST_NAME = 12
-
-
-class Group(NamedTuple):
-    """Adjacent columns under one heading, from `first` to `last`."""
-
-    heading: str
-    first: int
-    last: int
 
 
 class Layout(NamedTuple):
@@ -121,26 +113,30 @@ def _is_text(mean: str, ends: str) -> bool:
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Layout:
     """Return the widest layout that fits; if none does, the longest names get lines of their own."""
-    layouts = [layout._replace(room=width) for layout in _layouts(columns, rows)]
+    layouts = list(_layouts(columns, rows, width))
     found = next((layout for layout in layouts if layout.end <= width), None)
     return found or (_without_names(layouts, rows) if columns[0].is_text else layouts[-1])
 
 
 def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout | None:
     """Return the widest layout that fits without cutting anything; None if none does."""
-    layouts = (layout._replace(room=width) for layout in _layouts(columns, rows)[:-1])
+    layouts = list(_layouts(columns, rows, width))[:-1]
     return next((layout for layout in layouts if layout.end <= width), None)
 
 
-def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Layout]:
+def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[Layout]:
+    """Yield the layouts with gaps of two spaces; of one inside groups; of one everywhere."""
     widths = [max(map(len, _column_heading(column))) for column in columns]
     for row in rows:
         for index, text in enumerate(row):
             widths[index] = max(widths[index], len(text))
-    for group in _groups(columns):
-        inside = sum(widths[group.first : group.last + 1]) + group.last - group.first
-        widths[group.first] += max(0, len(group.heading) - inside)
-    return [Layout(tuple(columns), tuple(widths), gaps) for gaps in _gaps(columns)]
+    for heading, first, last in _groups(columns):
+        inside = sum(widths[first : last + 1]) + last - first
+        widths[first] += max(0, len(heading) - inside)
+    grouped = [bool(column.group) and column.group == before.group for before, column in pairwise(columns)]
+    for within, between in ((2, 2), (1, 2), (1, 1)):
+        gaps = (0, *(within if is_grouped else between for is_grouped in grouped))
+        yield Layout(tuple(columns), tuple(widths), gaps, width)
 
 
 def _without_names(layouts: Sequence[Layout], rows: Sequence[Sequence[str]]) -> Layout:
@@ -153,22 +149,17 @@ def _without_names(layouts: Sequence[Layout], rows: Sequence[Sequence[str]]) -> 
     return layout._replace(widths=(kept, *layout.widths[1:]))
 
 
-def _gaps(columns: Sequence[Column]) -> Iterable[tuple[int, ...]]:
-    """Return gaps of two spaces; of one inside groups; of one everywhere."""
-    inside = [bool(column.group) and column.group == before.group for before, column in pairwise(columns)]
-    yield (0, *(2 for _ in inside))
-    yield (0, *(1 if is_inside else 2 for is_inside in inside))
-    yield (0, *(1 for _ in inside))
-
-
 # ---------------------------------------------------------------- headings
 
 
 def headings(layout: Layout) -> Iterator[str]:
     """Return the names of groups, then the columns' headings in one or two lines."""
-    groups = list(_groups(layout.columns))
+    groups = ""
+    for heading, first, last in _groups(layout.columns):
+        width = layout.start(last) + layout.widths[last] - layout.start(first)
+        groups = groups.ljust(layout.start(first)) + heading.center(width, "─")
     if groups:
-        yield _grouped(layout, groups)
+        yield groups
     for part in (0, 1):
         texts = (_column_heading(column)[part] for column in layout.columns)
         own = "".join(layout.placed(text, index) for index, text in enumerate(texts))
@@ -176,21 +167,13 @@ def headings(layout: Layout) -> Iterator[str]:
             yield INDENT + own
 
 
-def _grouped(layout: Layout, groups: Iterable[Group]) -> str:
-    text = ""
-    for group in groups:
-        start = layout.start(group.first)
-        width = layout.start(group.last) + layout.widths[group.last] - start
-        text = text.ljust(start) + group.heading.center(width, "─")
-    return text
-
-
-def _groups(columns: Sequence[Column]) -> Iterator[Group]:
+def _groups(columns: Sequence[Column]) -> Iterator[tuple[str, int, int]]:
+    """Yield the heading of adjacent columns, with the first and the last of them."""
     for name, members in groupby(enumerate(columns), key=lambda member: member[1].group):
         if name:
             inside = list(members)
             units = {column.unit for _, column in inside if column.unit}
-            yield Group(f" {', '.join((name, *sorted(units)))} ", inside[0][0], inside[-1][0])
+            yield f" {', '.join((name, *sorted(units)))} ", inside[0][0], inside[-1][0]
 
 
 def _column_heading(column: Column) -> tuple[str, str]:
@@ -223,29 +206,18 @@ def with_bars(
     layout = fitted(columns, cells, width)
     beside = 2 + max((len(stamps_of(line)) for line in lines if not _complains(line)), default=0)
     limit = NARROW if layout.end + beside <= NARROW < width else width
-    has_bars = EFFICIENCY in columns and any(_percent(line) is not None for line in lines)
-    for length in BAR_WIDTHS if has_bars else ():
-        wide_columns, wide = _barred(lines, columns, cells, length)
-        found = fitting(wide_columns, wide, limit - beside)
-        if found is not None:
-            return found._replace(room=width), wide
+    found = [line.cells.get(EFFICIENCY.key) for line in lines]
+    percents = [cell.value if isinstance(cell, Quantity) else None for cell in found]
+    if EFFICIENCY in columns and any(percent is not None for percent in percents):
+        at = list(columns).index(EFFICIENCY) + 1
+        for length in BAR_WIDTHS:
+            bars = (bar(percent or 0.0, length).ljust(length) for percent in percents)
+            rows = zip(cells, bars, strict=True)
+            barred = [row if len(row) < at else (*row[:at], drawn, *row[at:]) for row, drawn in rows]
+            wide = fitting([*columns[:at], BAR, *columns[at:]], barred, limit - beside)
+            if wide is not None:
+                return wide._replace(room=width), barred
     return layout, list(cells)
-
-
-def _barred(
-    lines: Sequence[Line], columns: Sequence[Column], cells: Sequence[tuple[str, ...]], width: int
-) -> tuple[list[Column], list[tuple[str, ...]]]:
-    at = list(columns).index(EFFICIENCY) + 1
-    barred = [
-        row if len(row) < at else (*row[:at], bar(_percent(line) or 0.0, width).ljust(width), *row[at:])
-        for line, row in zip(lines, cells, strict=True)
-    ]
-    return [*columns[:at], BAR, *columns[at:]], barred
-
-
-def _percent(line: Line) -> float | None:
-    cell = line.cells.get(EFFICIENCY.key)
-    return cell.value if isinstance(cell, Quantity) else None
 
 
 def _complains(line: Line) -> bool:
@@ -272,7 +244,7 @@ def render(
 ) -> str:
     """Return the report of a run, with the line for programs at its end. The text depends on the arguments only.
     `joined`: lines about the differences of runs in one table."""
-    return whole(document(header, records, joined, pricing), color=color)
+    return whole(Material(header, records, joined, pricing=pricing).doc, color=color)
 
 
 def whole(doc: Document, *, color: bool) -> str:
@@ -289,11 +261,16 @@ def draw(doc: Document, *, color: bool) -> str:
 
 def styled(lines: Iterable[Text], *, color: bool) -> str:
     """Return lines as text; none is cut or wrapped. Signs that are not printable become spaces."""
-    console = _console(color=color)
+    return _text(_console_of(lines, color=color))
+
+
+def _console_of(lines: Iterable[Text], *, color: bool, width: int = 0) -> Console:
+    console = _console(color=color, records=width > 0)
+    console.width = width or WIDTH
     for line in lines:
         line.plain = printable(line.plain)
         _whole(console, line)
-    return _text(console)
+    return console
 
 
 # Rich's own format loads a font from the network.
@@ -322,11 +299,7 @@ _SVG = """\
 
 def drawn(lines: Sequence[Text], *, title: str, theme: Literal["light", "dark"]) -> str:
     """Return lines as the SVG of a terminal of their width. It loads no font."""
-    console = _console(color=True, records=True)
-    console.width = max(line.cell_len for line in lines)
-    for line in lines:
-        line.plain = printable(line.plain)
-        _whole(console, line)
+    console = _console_of(lines, color=True, width=max(line.cell_len for line in lines))
     looks = DEFAULT_TERMINAL_THEME if theme == "light" else SVG_EXPORT_THEME
     return console.export_svg(title=printable(title), theme=looks, code_format=_SVG, unique_id="screen")
 
@@ -358,11 +331,11 @@ def _print(console: Console, doc: Document) -> None:
     for notice in doc.notices:
         console.print()
         console.print(Text(f"! {notice}", style="yellow"), width=TEXT_WIDTH)
-    for found in doc.tables:
-        if isinstance(found, Section):
-            _section(console, found)
+    for section in doc.tables:
+        if section.is_baselines:
+            _baselines(console, section)
         else:
-            _baselines(console, found)
+            _section(console, section)
     if doc.footnotes:
         _heading(console, "Notes")
         _pairs(console, [(words.mark_text([number]), text) for number, text in enumerate(doc.footnotes, 1)])
@@ -398,16 +371,15 @@ def _grid(
 # ---------------------------------------------------------------- baselines
 
 
-def _baselines(console: Console, table: Baselines) -> None:
-    _heading(console, f"Baselines, {table.rate_unit}")
-    cells = aligned([_baseline(line) for line in table.lines])
-    _grid(console, cells, wrap=(0,), width=WIDTH)
-
-
-def _baseline(line: Baseline) -> Sequence[words.Parts]:
-    *cells, (mean, half) = words.baseline(line)
-    stamps = words.stamped(*line.flags, words.mark_text(line.marks))
-    return (*cells, (mean, words.stamped(half, stamps)) if half else (words.stamped(mean, stamps), half))
+def _baselines(console: Console, section: Section) -> None:
+    """Print lines without headings; what is said of a line follows its last cell."""
+    rows: list[Sequence[Parts]] = []
+    for line in section.lines:
+        *cells, (mean, half) = words.cells(line, section.columns)
+        stamps = words.stamped(*line.flags, words.mark_text(line.marks))
+        rows.append((*cells, (mean, words.stamped(half, stamps)) if half else (words.stamped(mean, stamps), "")))
+    _heading(console, section.title)
+    _grid(console, aligned(rows), wrap=(0,), width=WIDTH)
 
 
 # ---------------------------------------------------------------- a section's table
@@ -427,7 +399,8 @@ def _section(console: Console, section: Section) -> None:
         _whole(console, text)
     if section.details:
         console.print()
-        _pairs(console, [(detail.label, _values(detail)) for detail in section.details])
+        said = ((of.label, map(words.value, of.values)) for of in section.details)
+        _pairs(console, [(label, Columns(list(values), padding=(0, 3))) for label, values in said])
 
 
 def table(layout: Layout, lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> Iterator[Text]:
@@ -444,10 +417,6 @@ def table(layout: Layout, lines: Sequence[Line], cells: Sequence[Sequence[str]])
 def _whole(console: Console, line: Text) -> None:
     """Print a line of a table without cutting it: a missing number is worse than a long line."""
     console.print(line, no_wrap=True, crop=False, overflow="ignore")
-
-
-def _values(detail: Detail) -> Columns:
-    return Columns([words.value(value) for value in detail.values], padding=(0, 3))
 
 
 def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
@@ -467,13 +436,8 @@ def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
     text.append(together if beside else line.says, style="red" if "FAILED" in line.flags else "yellow")
     yield text
     if not beside:
-        yield from _below(stamps, layout)
-
-
-def _below(stamps: str, layout: Layout) -> Iterable[Text]:
-    start = layout.stamps
-    for index, text in enumerate(wrap(stamps, layout.room - start - 2)):
-        yield Text(" " * start + ("└ " if index == 0 else "  ") + text, style="yellow")
+        for index, part in enumerate(wrap(stamps, layout.room - layout.stamps - 2)):
+            yield Text(" " * layout.stamps + ("  " if index else "└ ") + part, style="yellow")
 
 
 def _style(line: Line, key: str) -> str:
@@ -482,5 +446,4 @@ def _style(line: Line, key: str) -> str:
         return ""
     if key not in (EFFICIENCY.key, BAR.key):
         return "dim" if cell.is_noise else ""
-    efficiency = cell
-    return "green" if efficiency.value >= 90 else "yellow" if efficiency.value >= 70 else "red"
+    return "green" if cell.value >= 90 else "yellow" if cell.value >= 70 else "red"

@@ -9,7 +9,7 @@ from statistics import median
 from scaling.analysis.table.catalogue import drawn, serious
 from scaling.analysis.table.rows import Column
 from scaling.report import labels, words
-from scaling.report.figures.parts import Figure, Table, Trend, Trends, Turn
+from scaling.report.figures.parts import Curve, Dot, Figure, Table, Trends
 from scaling.report.formats.html import shell
 from scaling.report.formats.html.page import Shown, shown, toned
 from scaling.report.parts import Line
@@ -38,7 +38,7 @@ def figures(lines: Sequence[RunLine]) -> tuple[list[Figure], str]:
     groups = _groups(lines)
     for key, seen in groups:
         figure = _figure(key, seen)
-        dots += sum(len(trend.turns) for trend in _trends(seen))
+        dots += sum(len(trend.dots) for trend in _trends(seen))
         if found and dots > MOST_DOTS:
             break
         found.append(figure)
@@ -88,29 +88,29 @@ def _figure(key: Key, seen: Seen) -> Figure:
         name="history",
         title=title,
         says=f"{title}: {'; '.join(_said(trend) for trend in trends)}",
-        body=Trends(upright=f"{unit}/s", across="run", trends=tuple(trends)),
+        body=Trends(upright=f"{unit}/s", across="run", curves=tuple(trends)),
         table=_table(trends),
         stamps=serious({flag for by_run in seen.values() for sight in by_run.values() for flag in sight.flags}),
         left_out=" and ".join(left_out),
     )
 
 
-def _trends(seen: Seen) -> list[Trend]:
+def _trends(seen: Seen) -> list[Curve]:
     kept = sorted(seen, key=lambda name: -len(seen[name]))[:MOST_TRENDS]
     return [
-        Trend(label=name, number=number, turns=tuple(_turns(by_run))[-MOST_RUNS:])
+        Curve(name, number, tuple(_dots(by_run))[-MOST_RUNS:])
         for number, (name, by_run) in enumerate(sorted(seen.items()))
         if name in kept
     ]
 
 
-def _turns(by_run: Mapping[int, Sight]) -> Iterator[Turn]:
-    return (Turn(number, sight.units_per_s, drawn(sight.flags)) for number, sight in sorted(by_run.items()))
+def _dots(by_run: Mapping[int, Sight]) -> Iterator[Dot]:
+    return (Dot(number, sight.units_per_s, mark=drawn(sight.flags)) for number, sight in sorted(by_run.items()))
 
 
-def _said(trend: Trend) -> str:
+def _said(trend: Curve) -> str:
     """`fake:a 1174 in run 12, -4.9 % from the median of the 11 before`."""
-    *before, last = trend.turns
+    *before, last = trend.dots
     newest = f"{trend.label} {last.value:.4g} in run {last.at}"
     if not before:
         return newest
@@ -118,17 +118,17 @@ def _said(trend: Trend) -> str:
     return f"{newest}, {fixed(change, 1)} % from the median of the {len(before)} before"
 
 
-def _table(trends: Sequence[Trend]) -> Table:
-    by_run: dict[int, dict[str, Turn]] = {}
+def _table(trends: Sequence[Curve]) -> Table:
+    by_run: dict[int, dict[str, Dot]] = {}
     for trend in trends:
-        for turn in trend.turns:
+        for turn in trend.dots:
             by_run.setdefault(turn.at, {})[trend.label] = turn
     names = [trend.label for trend in trends]
     lines = ((str(at), *map(_text, map(by_run[at].get, names))) for at in sorted(by_run, reverse=True))
     return Table(("run", *names), tuple(lines))
 
 
-def _text(turn: Turn | None) -> str:
+def _text(turn: Dot | None) -> str:
     return words.NONE if turn is None else f"{turn.value:,.4g} {turn.mark}".rstrip()
 
 

@@ -20,9 +20,8 @@ from scaling.records.events import Finished
 from scaling.records.point import Kind
 from scaling.records.run import HelperRecord, PointRecord
 from scaling.records.telemetry import POWER_CAP, CpuTime, Sample, Telemetry, ThreadTime
-from scaling.report import facts
-from scaling.report.document import document
 from scaling.report.formats import terminal
+from scaling.report.material import Material
 from tests.support import planted
 from tests.support.scripted_records import (
     by_one_worker,
@@ -303,8 +302,10 @@ def test_a_report_tells_the_clock_of_the_whole_run_once() -> None:
         device_use.describe(found)
         == "SM clock 1005 MHz, 71 % of the highest, at the power limit in 50 % of readings"
     )
-    assert facts._clocks([made]) == device_use.describe(found)
-    assert facts._clocks([record(point("exchange", 2), 0.1)]) == ""
+    said = {one.label: one.phrase for one in Material(header(), [made]).doc.facts}
+    assert said["clocks"] == (device_use.describe(found),)
+    quiet = Material(header(), [record(point("exchange", 2), 0.1)]).doc
+    assert "clocks" not in {one.label for one in quiet.facts}
 
 
 def test_older_sweeps_warned_of_the_power_limit() -> None:
@@ -516,7 +517,7 @@ def test_a_change_is_the_launchs_own_against_the_other(lost: float, verdict: str
 def test_one_revision_alone_changes_nothing() -> None:
     alone = [one for one in launch(0.05) if OTHER not in one.point.strategy]
     assert changes(alone) == ()
-    assert "against" not in [entry.label for entry in document(header(), alone).facts]
+    assert "against" not in [entry.label for entry in Material(header(), alone).doc.facts]
 
 
 def test_a_cell_that_one_side_lacks_and_one_round_tell_nothing() -> None:
@@ -530,7 +531,7 @@ def test_ranks_that_share_cores_are_compared_with_nothing_and_it_is_said() -> No
     shared = [replace(one, oversubscribed=one.point.world_size > 1) for one in launch(0.5)]
     (found,) = changes(shared)
     assert (found.point.world_size, found.gain) == (2, None)
-    text = " ".join(terminal.draw(document(header(), shared), color=False).split())
+    text = " ".join(terminal.draw(Material(header(), shared).doc, color=False).split())
     assert f"against {OTHER}: workers" in text and "change fake:a batch 32 N=2 cannot tell" in text
 
 
@@ -540,7 +541,7 @@ def test_no_verdict_without_an_interval() -> None:
 
 
 def test_the_report_says_it_and_whose_the_baseline_is() -> None:
-    text = " ".join(terminal.draw(document(header(), list(launch(0.05))), color=False).split())
+    text = " ".join(terminal.draw(Material(header(), list(launch(0.05))).doc, color=False).split())
     assert f"against {OTHER}: workers of that revision of scaling; everything else" in text
     assert "change fake:a batch 32 N=2 -5.0 % ± " in text
     assert text.partition("change fake:a batch 32 N=2 -5.0 % ± ")[2].split()[1] == "slower"

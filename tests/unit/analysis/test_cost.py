@@ -35,8 +35,8 @@ from scaling.records.host import Gpu
 from scaling.records.run import HelperRecord, PointRecord
 from scaling.records.telemetry import MachineEnergy, Telemetry
 from scaling.report import words
-from scaling.report.document import document
 from scaling.report.formats import csv
+from scaling.report.material import Material
 from scaling.tools.compare.found import METRICS
 from scaling.workloads import data
 from tests.support.compared_runs import without_noise
@@ -352,7 +352,7 @@ def test_no_energy_is_claimed_on_a_shared_machine(how: str) -> None:
 
 
 def details(*records: PointRecord) -> dict[str, str]:
-    made = document(header(), [record(point("solo", 1), 0.1), *records])
+    made = Material(header(), [record(point("solo", 1), 0.1), *records]).doc
     of_rows = {one.label: words.value(one.values[0]) for section in made.sections for one in section.details}
     return of_rows | {entry.label: words.text(entry.phrase) for entry in made.how_to_read}
 
@@ -364,7 +364,7 @@ def columns(*records: PointRecord) -> dict[str, str]:
 def test_the_report_says_it() -> None:
     found = details(two_nodes(BOTH))
     assert "RAPL" in found["CPU and DRAM"] and "J, W: -" not in found
-    shown = document(header(), [record(point("solo", 1), 0.1), two_nodes(BOTH)])
+    shown = Material(header(), [record(point("solo", 1), 0.1), two_nodes(BOTH)]).doc
     (said,) = [one for section in shown.sections for one in section.details if one.label == "CPU and DRAM"]
     assert words.value(said.values[0]) == "N=2 300 W, 0.469 J/image, 2.13 images/s/W"
     told = columns(two_nodes(BOTH))
@@ -372,7 +372,7 @@ def test_the_report_says_it() -> None:
 
 
 def test_what_cannot_be_read_is_a_dash_and_its_cure_a_note() -> None:
-    made = document(header(), [record(point("solo", 1), 0.1), two_nodes({**BOTH, "node1": UNREADABLE})])
+    made = Material(header(), [record(point("solo", 1), 0.1), two_nodes({**BOTH, "node1": UNREADABLE})]).doc
     (said,) = [one for section in made.sections for one in section.details if one.label == "CPU and DRAM"]
     assert words.value(said.values[0]) == "N=2 -"
     (cure,) = [words.text(entry.phrase) for entry in made.how_to_read if entry.label == "J, W: -"]

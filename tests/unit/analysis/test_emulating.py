@@ -12,7 +12,7 @@ from scaling.emulated.layers import DEFAULT_BUCKET_MB
 from scaling.records.run import Emulation, PointRecord
 from scaling.records.telemetry import Telemetry
 from scaling.report import words
-from scaling.report.document import document
+from scaling.report.material import Material
 from tests.support.scripted_records import by_size, header, point, record
 
 STEP_S = 0.2
@@ -72,7 +72,7 @@ def test_an_emulators_error_is_reported_with_its_size() -> None:
 def test_every_row_of_several_devices_tells_the_emulators_error() -> None:
     found = [measured(1, Emulation(samples_per_s=180.0)), measured(2, GOOD, ("node1", "node2"))]
     assert by_size(found)[2].emulation == GOOD
-    (section,) = document(header(), found).sections
+    (section,) = Material(header(), found).doc.sections
     (told,) = [detail for detail in section.details if detail.label == "emulator's own error"]
     assert [words.value(value) for value in told.values] == [
         "N=2 up to 0.3 % (last bucket 4.00 ms, on the links 3.40 ms)"
@@ -102,7 +102,7 @@ def test_the_error_is_bounded_for_the_exchange_that_the_model_is_of_alone(
 ) -> None:
     """Also of records that have a bound for all."""
     found = measured(2, replace(GOOD, error_fraction=0.044), BETWEEN, strategy=strategy, options=options)
-    (section,) = document(header(), [found]).sections
+    (section,) = Material(header(), [found]).doc.sections
     (told,) = [detail for detail in section.details if detail.label == "emulator's own error"]
     (value,) = map(words.value, told.values)
     assert value.startswith("N=2 up to 4.4 %") == bounded
@@ -121,7 +121,7 @@ def test_links_left_out_inside_a_node_are_reported_for_known_buckets() -> None:
 def test_a_busy_machine_bounds_nothing() -> None:
     one = measured(2, GOOD, ("node1", "node2"))
     busy = replace(one.ranks[0], telemetry=Telemetry(machine_cpu_percent=97.0))
-    (section,) = document(header(), [replace(one, ranks=(busy, *one.ranks[1:]))]).sections
+    (section,) = Material(header(), [replace(one, ranks=(busy, *one.ranks[1:]))]).doc.sections
     (told,) = [detail for detail in section.details if detail.label == "emulator's own error"]
     assert [words.value(value) for value in told.values] == ["N=2 unknown, the machine was busy"]
 
@@ -129,6 +129,6 @@ def test_a_busy_machine_bounds_nothing() -> None:
 def test_real_devices_and_older_records_say_nothing_of_it() -> None:
     one = record(point("exchange", 2), 0.1)
     assert "emulat" not in notes(one)
-    (section,) = document(header(), [one]).sections
+    (section,) = Material(header(), [one]).doc.sections
     assert "emulator's own error" not in [detail.label for detail in section.details]
     assert "not emulated" not in notes(measured(2, None))

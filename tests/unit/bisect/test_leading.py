@@ -23,7 +23,7 @@ from scaling.records.host import Nic
 from scaling.records.messages import SWEEP_DECODER, Dismiss, ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord
 from scaling.records.task import Run as RunCommand
-from scaling.report.document import document
+from scaling.report.material import Material
 from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view.live import make as make_view
@@ -119,7 +119,7 @@ def test_ctrl_c_keeps_the_measured_points_and_reports_the_progress(
     header, kept = store.load(folder)
     assert {record.point.kind for record in kept} >= {"together", "exchange"}
     assert all(isinstance(record.outcome, Finished) for record in kept)
-    assert document(header, kept).sections
+    assert Material(header, kept).doc.sections
 
 
 SLOW = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0.004"]
@@ -204,7 +204,7 @@ def test_the_report_reads_the_run_and_keeps_groups_out_of_its_tables(tmp_path: P
     found = bisected(tmp_path, option=SLOW)
     rows = analyse(found.records).rows
     assert [row.world_size for row in rows] == [4]
-    notices = document(found.header, found.records).notices
+    notices = Material(found.header, found.records).doc.notices
     assert any("of scaling bisect on some of the nodes: in no table" in line for line in notices)
 
 

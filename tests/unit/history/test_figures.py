@@ -64,9 +64,9 @@ def test_a_series_has_the_rates_of_the_reports_run_after_run() -> None:
         for row in rows(run[1])
         if (row.strategy, row.world_size) == ("fake:a", 4)
     ]
-    (one,) = [trend for trend in found["A, N=4: images/s of each run"].trends if trend.label == "fake:a"]
-    assert [turn.at for turn in one.turns] == [1, 2, 4]
-    assert [turn.value for turn in one.turns] == [close(rate) for rate in of_report]
+    (one,) = [trend for trend in found["A, N=4: images/s of each run"].curves if trend.label == "fake:a"]
+    assert [dot.at for dot in one.dots] == [1, 2, 4]
+    assert [dot.value for dot in one.dots] == [close(rate) for rate in of_report]
 
 
 def test_a_series_of_text_is_of_tokens() -> None:
@@ -75,8 +75,8 @@ def test_a_series_of_text_is_of_tokens() -> None:
     run = header, [replace(one, point=changed(one.point, **text)) for one in records]
     (told,) = [row for row in rows(run[1]) if (row.strategy, row.world_size) == ("fake:a", 4)]
     found = trends(run, run)["A, N=4: tokens/s of each run"]
-    (one,) = [trend for trend in found.trends if trend.label == "fake:a"]
-    assert [turn.value for turn in one.turns] == [close(64 * mean(told.samples_per_s))] * 2
+    (one,) = [trend for trend in found.curves if trend.label == "fake:a"]
+    assert [dot.value for dot in one.dots] == [close(64 * mean(told.samples_per_s))] * 2
     headline = lines(run)[0].headline
     assert headline and (headline.unit, headline.units_per_sample) == ("tokens", 64)
 
@@ -101,7 +101,7 @@ def test_names_say_what_differs() -> None:
     once = seen(sight("a", contender=fp16), sight("a", contender=plain, work="vit, batch 8"))
     found, _ = figures([once, once])
     assert isinstance(found[0].body, Trends)
-    assert [trend.label for trend in found[0].body.trends] == [
+    assert [trend.label for trend in found[0].body.curves] == [
         "a over ib0 (wire=fp16), digits-cnn, batch 32",
         "a over ib0 (wire=fp32), 2 servers shared, vit, batch 8",
     ]
@@ -110,7 +110,7 @@ def test_names_say_what_differs() -> None:
 def test_marks_go_with_their_run_and_are_stamped() -> None:
     found, _ = figures([seen(sight("a")), seen(sight("a", flags=("MISLABELLED",)))])
     assert isinstance(found[0].body, Trends)
-    assert [turn.mark for turn in found[0].body.trends[0].turns] == ["", "MISLABELLED"]
+    assert [dot.mark for dot in found[0].body.curves[0].dots] == ["", "MISLABELLED"]
     assert found[0].stamps == ("MISLABELLED",) and found[0].table.lines[0] == ("2", "100 MISLABELLED")
 
 
@@ -119,7 +119,7 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [seen(*map(sight, names)), seen(*map(sight, names[2:]))]
     found, _ = figures(many)
     assert isinstance(found[0].body, Trends)
-    assert [trend.label for trend in found[0].body.trends] == names[2:]
+    assert [trend.label for trend in found[0].body.curves] == names[2:]
     assert found[0].left_out == "2 exchanges that were measured least"
     monkeypatch.setattr(module, "MOST_RUNS", 2)
     found, _ = figures([seen(sight("a"))] * 3)

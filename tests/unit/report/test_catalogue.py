@@ -48,7 +48,7 @@ FORMATS: dict[str, Callable[[Material], str]] = {
     "latex": lambda of: latex.render(of.doc),
     "page": page.render,
     "csv": lambda of: csv.of_rows(of.rows, of.header),
-    "json": lambda of: json.render(of.header, of.records),
+    "json": lambda of: json.render(Material(of.header, of.records)),
 }
 
 

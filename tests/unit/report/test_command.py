@@ -26,11 +26,10 @@ from scaling.records.store import FILE
 from scaling.report import __main__ as command
 from scaling.report import __main__ as report
 from scaling.report import flags, schema
-from scaling.report.document import document
 from scaling.report.formats import json as json_format
 from scaling.report.formats import latex
 from scaling.report.formats.terminal import WIDTH, fitted
-from scaling.report.parts import Section
+from scaling.report.material import Material
 from scaling.sweep.view.live import LiveView
 from scaling.sweep.view.plain import PlainView
 from scaling.tools.check import __main__ as check_words
@@ -202,7 +201,7 @@ def test_the_command_prints_it_without_a_run(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("name", SCENES)
 def test_what_is_printed_is_of_the_type_and_of_nothing_else(name: str) -> None:
-    text = json_format.render(*SCENES[name]())
+    text = json_format.render(Material(*SCENES[name]()))
     assert told(text) == json.loads(text)
 
 
@@ -236,7 +235,7 @@ def _without_new(found: Any, printed: Any) -> Any:
     ],
 )
 def test_what_is_not_valid_is_found(change: Any, path: str) -> None:
-    report = json.loads(json_format.render(*SCENES["default"]()))
+    report = json.loads(json_format.render(Material(*SCENES["default"]())))
     change(report)
     with pytest.raises(msgspec.ValidationError, match=path):
         told(json.dumps(report))
@@ -273,12 +272,12 @@ def test_names_give_way_to_numbers(within: str) -> None:
 
 @pytest.mark.parametrize("scene", sorted(SCENES))
 def test_tables_have_as_many_cells_as_columns(scene: str) -> None:
-    text = latex.render(document(*SCENES[scene]()))
+    text = latex.render(Material(*SCENES[scene]()).doc)
     for kinds, body in re.findall(r"\\begin{tabular}{(\w+)}\n(.*?)\\end{tabular}", text, flags=re.DOTALL):
         for line in body.splitlines():
             if line.endswith(r"\\") and "multicolumn" not in line:
                 assert len(re.findall(r"(?<!\\)&", line)) == len(kinds) - 1, line
-    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == len(document(*SCENES[scene]()).tables)
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == len(Material(*SCENES[scene]()).doc.tables)
 
 
 def test_signs_of_latex_are_printed_as_they_are() -> None:
@@ -290,25 +289,6 @@ def test_signs_of_latex_are_printed_as_they_are() -> None:
 def test_no_sign_asks_for_another_encoding_of_fonts() -> None:
     """In OT1, which a document has without fontenc, a straight quotation mark is no command."""
     assert latex.escaped('open "libnccl.so" at 80 °') == "open ''libnccl.so'' at 80 $^\\circ$"
-
-
-def test_marks_are_notes_below_their_table() -> None:
-    doc = document(*SCENES["networks"]())
-    text = latex.render(doc)
-    assert r"MISLABELLED\textsuperscript{3,1}" in text
-    assert rf"\textsuperscript{{3}} {latex.escaped(doc.footnotes[2])}" in text
-
-
-def test_a_comparisons_resolution_is_below_it_and_the_details_of_a_curve_are_not() -> None:
-    doc = document(*SCENES["frameworks"]())
-    text = latex.render(doc)
-    compared = [section for section in doc.tables if isinstance(section, Section) and not section.is_curve]
-    told = [detail.label for section in compared for detail in section.details]
-    assert any("rounds detect" in label for label in told)
-    assert all(rf"\par\footnotesize {latex.escaped(label)}: N=" in text for label in told)
-    curves = [section for section in doc.tables if isinstance(section, Section) and section.is_curve]
-    assert curves and curves[0].details
-    assert not any(f"{latex.escaped(detail.label)}: N=" in text for detail in curves[0].details)
 
 
 # No text of a record commands a terminal, turns or hides text, or is markup, whatever prints it.

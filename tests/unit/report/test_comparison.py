@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv as csv_module
-import io
-import json as json_module
 from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.analyse import rows
 from scaling.records.run import PointRecord
-from scaling.report.formats import csv, json, markdown, terminal
+from scaling.report.formats import terminal
 from scaling.report.parts import Against, Cell, Line, Quantity, Section
 from tests.support.documents import of_sections
 from tests.support.points import changed
@@ -56,12 +52,6 @@ def test_an_asynchronous_contender_is_never_ranked_against_synchronous_ones() ->
     (line, *_) = block(text, "N = 2, asynchronous: ranked among themselves")
     assert line.split()[:3] == ["fake:async", "1280", "-"]
     assert "Asynchronous strategies are never ranked against" in " ".join(text.split())
-
-
-def test_asynchronous_contenders_alone_are_said_to_be() -> None:
-    records = [asynchronous(one) for number in range(3) for one in contenders(number, "fake:a", "fake:b", b=0.2)]
-    lines = block(text_of((header(), records)), "N = 2, asynchronous: ranked among themselves")
-    assert [line.split()[2] for line in lines if "└" not in line and "ASYNC" in line] == ["best", "50.0"]
 
 
 def test_sizes_with_one_contender_are_left_out() -> None:
@@ -148,19 +138,6 @@ def test_servers_that_all_share_are_a_fact() -> None:
     assert "\ntorch:ps-sync\n" in text and TITLE not in text
 
 
-def test_numbers_of_servers_are_told_where_they_differ() -> None:
-    text = text_of(with_servers(1, 2))
-    assert "on the training nodes" not in text
-    assert "\ntorch:ps-sync, 1 server\n" in text and "\ntorch:ps-sync, 2 servers\n" in text
-    assert [line.split()[1:3] for line in block(text, "N = 2")] == [["1", "server"], ["2", "servers"]]
-
-
-def test_dedicated_servers_are_always_told() -> None:
-    assert "\ntorch:ps-sync, 1 server dedicated\n" in text_of(with_servers(1, server_hosts="dedicated"))
-    grown = text_of(with_servers(0, nodes=("node1", "node2"), server_hosts="dedicated"))
-    assert "\ntorch:ps-sync, 1-2 servers dedicated\n" in grown
-
-
 @pytest.mark.parametrize(
     ("count", "said"),
     [(1, "N=2 server-0 on node1, 50 % of a core"), (5, "N=2 5 servers on node1, 50 % of a core")],
@@ -170,64 +147,6 @@ def test_details_tell_where_servers_ran_and_what_they_used(count: int, said: str
 
 
 # ---------------------------------------------------------------- the other formats
-
-
-def test_markdown_has_a_row_per_contender_and_a_row_per_rule() -> None:
-    text = markdown.render(*frameworks_run())
-    lines = text.split(f"### {TITLE}\n\n")[1].split("\n\n")[0].splitlines()
-    assert len(lines) == 2 + 3 * (1 + 6 + 1 + 3)
-    assert len({line.count("|") for line in lines}) == 1
-    assert lines[2].startswith("| **N = 1** | ")
-    assert sum("ASYNC staleness" in line for line in lines) == 9
-
-
-def test_csv_tells_asynchronous_rows_and_standings() -> None:
-    _, records = frameworks_run()
-    lines = list(csv_module.DictReader(io.StringIO(csv.of_rows(rows(records)))))
-    found = {(line["strategy"], line["world_size"]): line for line in lines}
-    stale, best, lost = (found[name, "4"] for name in ("mxnet:dist_async", "torch:gloo", "mxnet:horovod"))
-    assert (stale["synchronous"], stale["flags"], stale["staleness"]) == ("False", "ASYNC", "2.82")
-    assert (stale["standing"], best["standing"], lost["standing"]) == ("", "leading", "")
-    assert (stale["framework_standing"], best["framework_standing"]) == ("slower", "best")
-    assert float(stale["against_fastest_framework_fraction"]) == pytest.approx(-0.151, abs=1e-3)
-    assert best["against_best_fraction"] == best["against_fastest_framework_fraction"] == ""
-    assert (stale["framework"], stale["learnt_less"], best["learnt_less"]) == ("mxnet", "True", "False")
-    assert (stale["training_loss_at"], stale["training_loss_at_samples"]) == ("1.2", "3840")
-    assert (stale["servers"], stale["server_hosts"], stale["server_cpu_percent"]) == ("2", "shared", "147.6")
-    close, lost = found["torch:horovod", "4"], found["torch:ps-sync", "4"]
-    assert (close["standing"], lost["standing"], close["framework_standing"]) == ("not separated", "slower", "")
-    assert float(close["against_best_fraction_low"]) < 0 < float(close["against_best_fraction_high"])
-    low, high = (float(best[f"loss_exposed_fraction_{end}"]) for end in ("low", "high"))
-    assert low < float(best["loss_exposed_fraction"]) < high
-
-
-def test_json_tells_asynchronous_rows_and_standings() -> None:
-    found = json_module.loads(json.render(*frameworks_run()))
-    rows = {(row["strategy"], row["world_size"]): row for row in found["rows"]}
-    stale = rows["mxnet:dist_async", 4]
-    assert stale["synchronous"] is False and stale["flags"] == ["ASYNC"]
-    assert stale["standing"] is None and stale["framework_standing"]["verdict"] == "slower"
-    assert stale["framework_standing"]["best"] is False and stale["framework_standing"]["difference"]["n"] == 3
-    assert rows["torch:gloo", 4]["standing"] == {
-        "best": False, "difference": None, "leads": True, "verdict": "leading",
-    }  # fmt: skip
-    assert [one["host"] for one in stale["server_use"]] == ["node1", "node2"]
-    assert {one["synchronous"] for one in found["comparisons"]} == {True, False}
-    kinds = {row["strategy"]: row["synchronous"] for row in found["rows"]}
-    for one in found["comparisons"]:
-        assert kinds[one["best"]["strategy"]] == kinds[one["other"]["strategy"]] == one["synchronous"]
-    pairs = [(one["framework"], one["best"]["strategy"], one["other"]["strategy"]) for one in found["comparisons"]]
-    assert pairs[:4] == [
-        ("torch", "torch:gloo", "torch:horovod"),
-        ("torch", "torch:gloo", "torch:ps-sync"),
-        ("", "torch:gloo", "mxnet:dist_sync"),
-        ("", "torch:gloo", "tensorflow:ring"),
-    ]
-    told = [one for one in found["resolutions"] if one["world_size"] == 4]
-    assert [(one["synchronous"], one["rivals"], one["rounds"], one["more_rounds"]) for one in told] == [
-        (True, 5, 3, 8), (False, 3, 3, 8),
-    ]  # fmt: skip
-    assert all(0 < one["smallest_difference_then"] < one["smallest_difference"] for one in told)
 
 
 def test_text_that_does_not_fit_in_a_row_is_below_it() -> None:

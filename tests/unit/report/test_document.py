@@ -12,30 +12,24 @@ from msgspec.structs import replace
 from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.analyse import analyse
 from scaling.analysis.table.rows import Column
 from scaling.hosts.networks import choose
 from scaling.records.host import HostInfo
 from scaling.report import curves, labels, quantities, words
-from scaling.report.document import document
 from scaling.report.facts import facts
 from scaling.report.formats import markdown, terminal
-from scaling.report.parts import Against, Cell, Document, Line, Quantity, Section
+from scaling.report.material import Material
+from scaling.report.parts import Cell, Document, Line, Quantity, Section
 from tests.support import clouds, predicted_runs
 from tests.support.documents import of_sections, texts
 from tests.support.points import changed
 from tests.support.predicted_runs import prediction
-from tests.support.report_scenes import SCENES, cluster_run, frameworks_run, networks_run, strong_run
+from tests.support.report_scenes import SCENES, networks_run
 from tests.support.scripted_records import failed, header, host, point, record
 
 # A document: it holds numbers, so that a format needs nothing else to draw a run.
 
 CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
-
-
-def interval(cell: Cell) -> tuple[float, float, float]:
-    assert isinstance(cell, Quantity) and cell.low is not None and cell.high is not None
-    return cell.low, cell.value, cell.high
 
 
 def lines(doc: Document) -> Iterator[Line]:
@@ -47,58 +41,19 @@ def lines(doc: Document) -> Iterator[Line]:
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_no_text_has_a_number_with_its_interval_written_out(scene: str) -> None:
-    doc = document(*SCENES[scene]())
+    doc = Material(*SCENES[scene]()).doc
     assert not [text for text in texts((doc.facts, doc.comparisons, doc.sections, doc.baselines)) if "±" in text]
-
-
-def test_a_plot_of_a_run_needs_nothing_but_its_document() -> None:
-    """Speedup and efficiency with their intervals, the node boundary, marks, and what was lost to what."""
-    made, records = cluster_run()
-    doc, rows = document(made, records), analyse(records).rows
-    assert [section.title for section in doc.sections] == [
-        "torch:nccl over eth0", "torch:gloo over ib0", "torch:nccl over ib0",
-    ]  # fmt: skip
-    for line, row in zip((line for section in doc.sections for line in section.lines), rows, strict=True):
-        of = line.cells
-        assert of["world_size"] == Quantity(value=row.world_size, digits=0)
-        assert of["nodes"] == Quantity(value=row.nodes, digits=0)
-        assert line.flags == row.flags and len(line.marks) == len(row.footnotes)
-        begins = [doc.footnotes[mark - 1].partition(":")[0] for mark in line.marks]
-        assert begins == [note.partition(":")[0] for note in row.footnotes]
-        if row.speedup is not None:
-            assert interval(of["speedup"]) == (row.speedup.low, row.speedup.mean, row.speedup.high)
-        if row.efficiency is not None:
-            assert interval(of["efficiency"]) == pytest.approx(
-                [100 * (value or 0) for value in (row.efficiency.low, row.efficiency.mean, row.efficiency.high)]
-            )
-        else:
-            assert "efficiency" not in of and line.says in ("failed: crash(SIGSEGV)", "OVERSUBSCRIBED")
-    assert {section.columns[2].unit for section in doc.sections} == {"images/s"}
-    assert {section.group for section in (*doc.sections, *doc.comparisons)} == {0}
 
 
 def test_predictions_of_an_older_version_are_counted_and_named() -> None:
     """Their exchanges stay measured rows; no table has the predictions."""
     told = [prediction(2, 0.96), prediction(8, 0.75)]
-    doc = document(predicted_runs.HEADER, predicted_runs.run(), predictions=told)
+    doc = Material(predicted_runs.HEADER, predicted_runs.run(), predictions=told).doc
     assert "PREDICTED: 2 points of an older version's predictions; they are in the run's file alone" in doc.notices
     assert "PREDICTED" in [entry.label for entry in doc.how_to_read]
     assert not any(
-        "PREDICTED" in notice for notice in document(predicted_runs.HEADER, predicted_runs.run()).notices
+        "PREDICTED" in notice for notice in Material(predicted_runs.HEADER, predicted_runs.run()).doc.notices
     )
-
-
-def test_causes_have_intervals_though_tables_show_their_means() -> None:
-    doc = document(*cluster_run())
-    line = doc.sections[0].lines[2]
-    low, mean, high = interval(line.cells["exposed"])
-    assert low < mean < high
-    parts = [cell.value for cause in CAUSES if isinstance(cell := line.cells[cause], Quantity)]
-    efficiency = interval(line.cells["efficiency"])[1]
-    assert sum(parts) + efficiency == pytest.approx(100)
-    assert {column.key for column in doc.sections[0].columns if column.group == catalogue.BREAKDOWN} == {
-        "contention", "straggling", "exposed", "unexplained",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -121,59 +76,6 @@ def test_a_part_without_an_interval_is_noise_unless_it_cannot_be_anything_else(
     assert not quantities.fraction(value, alone).is_noise, "an efficiency is no part that may be nothing"
 
 
-def test_causes_of_a_single_round_stand_in_parentheses() -> None:
-    (section,) = document(*SCENES["one_round"]()).sections
-    for line in section.lines:
-        known = [cell for cause in CAUSES if isinstance(cell := line.cells.get(cause), Quantity)]
-        assert known and all(cell.is_noise == (abs(cell.value) > 1e-9) for cell in known)
-        assert isinstance(efficiency := line.cells["efficiency"], Quantity) and not efficiency.is_noise
-
-
-def test_the_speedup_stands_with_its_interval_below_a_table_that_has_no_room_for_it() -> None:
-    (section,) = document(*SCENES["default"]()).sections
-    speedup = next(one for one in section.details if one.label == "speedup")
-    for value, line in zip(speedup.values, section.lines, strict=True):
-        assert interval(value.phrase[0]) == interval(line.cells["speedup"])
-
-
-def test_a_cause_that_nobody_measured_is_none_and_not_zero() -> None:
-    first = next(line for line in lines(document(*frameworks_run())) if "ASYNC" in line.flags)
-    assert first.cells["straggling"] is None
-
-
-def test_differences_keep_their_sign_and_interval_also_where_a_table_has_words_for_them() -> None:
-    exchanges, frameworks = document(*frameworks_run()).comparisons
-    found = [line.cells.get("against_best") for line in exchanges.lines]
-    found += [line.cells.get("against_fastest_framework") for line in frameworks.lines]
-    said = {cell.verdict: cell.difference for cell in found if isinstance(cell, Against)}
-    assert set(said) == {"best", "slower", "leading", "not separated"} and said["best"] is None
-    assert interval(said["slower"])[2] < 0
-    low, _, high = interval(said["not separated"])
-    assert low < 0 < high
-
-
-def test_facts_details_and_remarks_hold_their_numbers() -> None:
-    doc = document(*networks_run())
-    facts = {fact.label: fact.phrase for fact in doc.facts}
-    assert Quantity(value=4, digits=0, unit="hosts") in facts["hosts"]
-    assert Quantity(value=3, digits=0, unit="rounds") in facts["measured"]
-    assert Quantity(value=32, digits=0) in facts["batch"]
-    by_label = {detail.label: detail.values for section in doc.sections for detail in section.details}
-    for label in ("against its own N=1", "training loss", "bytes between nodes", "busiest path"):
-        for value in by_label.get(label, ()):
-            assert any(isinstance(part, Quantity) for part in value.phrase), label
-    assert {"training loss", "bytes between nodes", "busiest path"} <= set(by_label)
-    (remark,) = {line.remark for line in lines(document(*frameworks_run())) if "3,840" in words.text(line.remark)}
-    assert [part.value for part in remark if isinstance(part, Quantity)] == pytest.approx([2.82, 1.2, 3840, 1.0])
-
-
-def test_single_ranks_have_their_efficiency_as_a_number() -> None:
-    (table,) = document(*strong_run()).baselines
-    assert [line.batch_size for line in table.lines] == [16, 64, 128, 256, 256]
-    assert interval(table.lines[-1].efficiency)[1] == pytest.approx(98.8, abs=0.05)
-    assert [line.efficiency for line in table.lines[:-1]] == ["", "", "", "= 100 %"]
-
-
 # ---------------------------------------------------------------- who is compared with whom
 
 
@@ -181,12 +83,10 @@ def test_a_baseline_is_the_whole_of_its_own_work_alone() -> None:
     """A rate at the batch of another model's rows is nobody's 100 %."""
     of_a = [record(point("solo", batch_size=size), 0.1) for size in (32, 64)] + [record(point(), 0.1)]
     of_b = [record(changed(point(kind, batch_size=64), model="other"), 0.1) for kind in ("solo", "exchange")]
-    (table,) = document(header(), [*of_a, *of_b]).baselines
-    plain = {line.name: line.efficiency for line in table.lines if "one device" in line.name and line.efficiency}
-    assert len(plain) == 2
-    assert [line.efficiency for line in table.lines if line.name.startswith("fake:plain, digits-cnn")] == [
-        "= 100 %", "",
-    ]  # fmt: skip
+    (table,) = Material(header(), [*of_a, *of_b]).doc.baselines
+    said = [(str(line.cells["what"]), line.cells["efficiency"]) for line in table.lines]
+    assert sum("one device" in name and share != "" for name, share in said) == 2
+    assert [share for name, share in said if name.startswith("fake:plain, digits-cnn")] == ["= 100 %", ""]
 
 
 # ---------------------------------------------------------------- formats draw it
@@ -243,7 +143,7 @@ def test_markdown_says_the_unit_in_the_heading_or_in_the_cells() -> None:
 
 def test_markdown_links_the_notes_of_baselines() -> None:
     records = [failed(point("solo")), record(point("exchange", 2), 0.1)]
-    text = markdown.render(header(), records)
+    text = markdown.draw(Material(header(), records).doc)
     (line,) = (line for line in text.splitlines() if line.startswith("| fake:plain"))
     assert line.endswith("| OOM | [^2] |") and "\n[^2]: failed: oom" in text
 
@@ -261,58 +161,38 @@ KEPT = "kept by CPU workers (--malloc keep)"
 SYSTEM = "unchanged (--malloc system)"
 
 
-def heap(*hosts: HostInfo, device: str = "cpu", **config: Any) -> list[str]:
-    found = facts(header(hosts, device=device, config=config), (), (), labels.context(()))
-    return [words.text(entry.phrase) for entry in found if entry.label == "heap"]
+SETTINGS = ("MALLOC_TRIM_THRESHOLD_=0", "glibc.malloc.arena_max=1")
+USERS = "with the user's MALLOC_TRIM_THRESHOLD_=0, glibc.malloc.arena_max=1, else"
+MIXED = [host(name, allocator="jemalloc" * (name in ("a", "d"))) for name in "abcd"]
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("hosts", "config", "text"),
     [
-        ({"malloc": "keep"}, [KEPT]),
-        ({"malloc": "system"}, [SYSTEM]),
-        ({"malloc": "keep", "device": "emulated"}, [KEPT]),
-        ({"malloc": "keep", "device": "cuda"}, []),
-        ({"malloc": "keep", "device": "cuda", "baseline_device": "cpu"}, [KEPT]),
-        ({}, []),  # of runs that did not keep it yet
+        ((), {"malloc": "keep"}, [KEPT]),
+        ((), {"malloc": "system"}, [SYSTEM]),
+        ((), {"malloc": "keep", "device": "emulated"}, [KEPT]),
+        ((), {"malloc": "keep", "device": "cuda"}, []),
+        ((), {"malloc": "keep", "device": "cuda", "baseline_device": "cpu"}, [KEPT]),
+        ((), {}, []),  # of runs that did not keep it yet
+        ([host(allocator="jemalloc", allocator_by="LD_PRELOAD")], {"malloc": "keep"}, ["jemalloc, by LD_PRELOAD"]),
+        # Linked to Python, or of an older run, which believed what LD_PRELOAD named.
+        ([host(allocator="jemalloc")], {"malloc": "system"}, ["jemalloc"]),
+        ([host(allocator="jemalloc", heap_settings=SETTINGS)], {"malloc": "keep"}, ["jemalloc"]),
+        ([host(heap_settings=SETTINGS)], {"malloc": "keep"}, [f"{USERS} {KEPT}"]),
+        ([host(heap_settings=SETTINGS)], {"malloc": "system"}, [f"{USERS} {SYSTEM}"]),
+        (
+            [host("a", heap_settings=SETTINGS), host("b")],
+            {"malloc": "keep"},
+            [f"{USERS} {KEPT} on a; {KEPT} on b"],
+        ),
+        (MIXED, {"malloc": "keep"}, [f"jemalloc on a d; {KEPT} on b c"]),
     ],
 )
-def test_whether_the_heap_is_kept_is_said(config: dict[str, Any], said: list[str]) -> None:
-    assert heap(**config) == said
-
-
-@pytest.mark.parametrize("malloc", ["keep", "system"])
-def test_another_allocator_is_told_apart(malloc: str) -> None:
-    named = host(allocator="jemalloc", allocator_by="LD_PRELOAD")
-    assert heap(named, malloc=malloc) == ["jemalloc, by LD_PRELOAD"]
-
-
-def test_what_is_not_known_to_come_by_ld_preload_is_not_said_to() -> None:
-    """It is linked to Python, or the run is an older one, which believed what LD_PRELOAD named."""
-    assert heap(host(allocator="jemalloc"), malloc="keep") == ["jemalloc"]
-
-
-@pytest.mark.parametrize(("malloc", "own"), [("keep", KEPT), ("system", SYSTEM)])
-def test_what_the_user_has_set_of_the_heap_comes_first(malloc: str, own: str) -> None:
-    settings = ("MALLOC_TRIM_THRESHOLD_=0", "glibc.malloc.arena_max=1")
-    said = f"with the user's MALLOC_TRIM_THRESHOLD_=0, glibc.malloc.arena_max=1, else {own}"
-    assert heap(host(heap_settings=settings), malloc=malloc) == [said]
-
-
-def test_what_the_user_has_set_on_one_host_is_said_of_that() -> None:
-    hosts = [host("node1", heap_settings=("MALLOC_TOP_PAD_=1",)), host("node2")]
-    said = f"with the user's MALLOC_TOP_PAD_=1, else {KEPT} on node1; {KEPT} on node2"
-    assert heap(*hosts, malloc="keep") == [said]
-
-
-def test_another_allocator_reads_no_settings_of_glibcs() -> None:
-    assert heap(host(allocator="jemalloc", heap_settings=("MALLOC_TOP_PAD_=1",)), malloc="keep") == ["jemalloc"]
-
-
-def test_hosts_whose_allocators_differ_are_named() -> None:
-    allocators = {"node1": "jemalloc", "node2": "", "node3": "", "node4": "jemalloc"}
-    hosts = [host(name, allocator=allocator) for name, allocator in allocators.items()]
-    assert heap(*hosts, malloc="keep") == [f"jemalloc on node1 node4; {KEPT} on node2 node3"]
+def test_whose_heap_workers_have_is_said_by_host(hosts: list[HostInfo], config: Any, text: list[str]) -> None:
+    device = config.get("device", "cpu")
+    found = facts(header(hosts, device=device, config=config), (), (), labels.context(()))
+    assert [words.text(entry.phrase) for entry in found if entry.label == "heap"] == text
 
 
 # ---------------------------------------------------------------- variables

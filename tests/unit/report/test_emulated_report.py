@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json as json_module
 import os
-from csv import DictReader
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +11,6 @@ from scaling.agent import device_probe
 from scaling.analysis.table import analyse
 from scaling.records.events import Ended
 from scaling.records.telemetry import Telemetry
-from scaling.report.formats import csv, json, markdown, terminal
 from scaling.sweep import outcome
 from scaling.sweep.state import ChildState as RankState
 from scaling.sweep.state import PointState
@@ -41,30 +37,6 @@ def test_records_keep_what_the_clock_showed() -> None:
     _, records = emulated_run(dilate=4.0)
     (solo,) = (one for one in records if one.point.kind == "solo" and one.point.round == 0)
     assert solo.ranks[0].windows[0].seconds / solo.ranks[0].windows[0].steps == close(4 * STEP_S)
-
-
-def test_every_row_of_every_export_is_stamped() -> None:
-    head, records = emulated_run()
-    for row in analyse.rows(records):
-        assert "EMULATED" in row.flags
-        assert not any("control is" in note for note in row.footnotes)
-    text = terminal.render(head, records, color=False)
-    assert "! EMULATED: no device computed anything" in text
-    rows = [line for line in text.splitlines() if line.split()[:1] in (["1"], ["2"]) and "EMULATED" in line]
-    assert len(rows) == 2, text
-    assert "one device" in text
-    for line in text.splitlines():
-        if "one device" in line or "one rank" in line:
-            assert "EMULATED" in line or "against" in line, line
-    assert markdown.render(head, records).count("EMULATED") >= 5
-    lines = list(DictReader(io.StringIO(csv.of_rows(analyse.rows(records)))))
-    assert [(one["flags"], one["profile"], one["shrink"], one["dilate"]) for one in lines] == [
-        ("EMULATED", "p100", "10.0", "4.0")
-    ] * 2
-    found = json_module.loads(json.render(head, records))
-    for entry in (*found["rows"], *found["baselines"]):
-        assert (entry["device"], entry["profile"]) == ("emulated", "p100")
-    assert found["run"]["emulation"] == "Tesla P100, computing nothing"
 
 
 def test_emulated_and_measured_runs_are_joined_only_when_asked() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv as csv_module
 import gzip
-import io
-import json as json_module
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,11 +22,10 @@ from scaling.records.run import Header, PointRecord
 from scaling.records.telemetry import GpuTime
 from scaling.report import __main__ as command
 from scaling.report import devices, words
-from scaling.report.document import document
-from scaling.report.formats import csv, json
+from scaling.report.material import Material
 from tests.support import scripted_records
 from tests.support.golden import check_golden
-from tests.support.gpu_records import ACROSS, GIB, gpus_run
+from tests.support.gpu_records import GIB, gpus_run
 from tests.support.scripted_records import header
 from tests.support.traced_records import gpu, of_two_devices, runs
 
@@ -120,19 +116,6 @@ def test_the_nccl_that_was_loaded_is_the_one_in_its_log() -> None:
         assert devices.libraries([replace(records[2], ranks=(rank,))]) == said_
 
 
-def test_programs_read_the_same() -> None:
-    made, records = gpus_run()
-    last = list(csv_module.DictReader(io.StringIO(csv.of_rows(analyse(records).rows))))[-1]
-    assert (last["world_size"], last["sm_clock_mhz"], last["slowest_sm_clock_mhz"]) == ("4", "1351.875", "1200.0")
-    assert (last["power_w"], last["peak_memory_bytes"], last["samples_per_j"]) == ("412.0", str(31 * GIB), "7.68")
-    assert (last["j_per_sample"], last["energy_is_integral"]) == ("0.1302083333", "False")
-    assert last["nccl"] == "NET/IB on mlx5_0 with GPUDirect, P2P/CUMEM, tree simple"
-    row = json_module.loads(json.render(made, records))["rows"][-1]
-    assert row["device_use"]["utilisation_percent"] == 98
-    # Of four ranks and three rounds.
-    assert row["nccl"]["transports"] == {name: 12 * count for name, count in ACROSS.transports.items()}
-
-
 # Reports on runs that a real GPU recorded; tests/recorded/README.md says which.
 
 TESTS = Path(__file__).parents[2]
@@ -156,15 +139,6 @@ def rows(folder: Path, name: str) -> dict[int, Row]:
 def test_the_tables(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([str(run(tmp_path, name)), "--verbose"]) == 0
     check_golden(f"{name}.txt", capsys.readouterr().out)
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_the_pages_say_the_same_marks(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([str(run(tmp_path, name)), "--format", "html"]) == 0
-    page = capsys.readouterr().out
-    assert "1 x NVIDIA H200" in page
-    assert ("OVERSUBSCRIBED" in page) is (name == "h200-two-ranks-one-gpu")
-    assert ("OOM" in page) is (name == "h200-oom")
 
 
 def test_ranks_of_two_nodes_on_one_gpu_claim_nothing(tmp_path: Path) -> None:
@@ -195,13 +169,6 @@ def test_hosts_whose_gpus_have_other_uuids_or_none_share_none(uuid: str, tmp_pat
     assert not any(record.oversubscribed for record in records)
 
 
-def test_telemetry_is_plausible(tmp_path: Path) -> None:
-    use = rows(tmp_path, "h200-default")[1].device_use
-    assert use is not None and use.sm_clock_mhz == 1980 and use.energy_is_integral is False
-    assert use.power_w == pytest.approx(584, abs=1) and use.utilisation_percent == 100
-    assert use.samples_per_j == pytest.approx(4554 / 584, rel=0.02)
-
-
 def parts(found: GpuTime) -> dict[str, float]:
     names = {f"{one.name} x {one.count}": one.run_s for one in found.kernels}
     return {"span": found.span_s, "computing": found.compute_s, "idle": found.idle_s, **names}
@@ -216,14 +183,6 @@ def test_the_trace_of_a_gpu_says_what_its_worker_said(tmp_path: Path) -> None:
     assert found.collectives == ()
 
 
-def test_a_traced_step_of_a_gpu_falls_into_these_parts(tmp_path: Path) -> None:
-    traced = rows(tmp_path, "h200-default")[1].traced
-    assert traced is not None and traced.gpu is not None
-    gpu = traced.gpu
-    split = (gpu.compute_s, gpu.slowed_s, gpu.other_s, gpu.idle_s, gpu.host_s)
-    assert [round(1e3 * part, 2) for part in split if part is not None] == [53.33, 0.19, 0.45, 1.88, 1.23]
-
-
 # What a report says of profiled steps.
 
 ALONE = [gpu(compute_s=0.1, idle_s=0.004, kernels=[runs("gemm", 1, 0.1)])] * 2
@@ -234,7 +193,7 @@ BESIDE = [
 
 
 def traced_report_said(step_s: float, gpus: Sequence[GpuTime], alone: Sequence[GpuTime]) -> dict[str, str]:
-    made = document(header(), of_two_devices(step_s, gpus, alone))
+    made = Material(header(), of_two_devices(step_s, gpus, alone)).doc
     (section,) = made.sections
     entries = {one.label: words.text(one.phrase) for one in made.how_to_read}
     return {**{f"read {label}": text for label, text in entries.items()}, **{
@@ -267,6 +226,6 @@ def test_a_profiler_that_changed_the_step_leaves_shares(step_s: float) -> None:
 
 
 def test_without_profiled_steps_nothing_is_said() -> None:
-    made = document(header(), [one for one in of_two_devices(0.2, [], []) if one.point.round == 1])
+    made = Material(header(), [one for one in of_two_devices(0.2, [], []) if one.point.round == 1]).doc
     assert "traced" not in {one.label for one in made.how_to_read}
     assert not [one for section in made.sections for one in section.details if one.label.startswith("trace")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import rows
 from scaling.records.run import PointRecord
-from scaling.report import words
-from scaling.report.document import document
-from scaling.report.formats import csv, json, markdown, terminal
-from scaling.report.formats.html import page
+from scaling.report.formats import csv, markdown, terminal
 from scaling.report.material import Material
 from tests.support.inline import Launch
 from tests.support.points import changed
@@ -74,7 +70,7 @@ def test_a_batch_whose_ranks_share_cores_claims_its_rate_alone() -> None:
     ]
     assert "2 x as long" not in text
     assert "[1] OVERSUBSCRIBED: more workers than cores" in " ".join(text.split())
-    (line,) = (one for one in markdown.render(header(), made).splitlines() if "| 450" in one)
+    (line,) = (one for one in markdown.draw(Material(header(), made).doc).splitlines() if "| 450" in one)
     assert line.count("OVERSUBSCRIBED") == 1
 
 
@@ -87,35 +83,16 @@ def test_ranks_that_are_placed_otherwise_are_another_sweep() -> None:
     assert "Minibatches" not in rendered([*records({32: 0.1}), *records({32: 0.1}, placement="spread")])
 
 
-def test_passes_stand_below_each_other_and_are_named_above() -> None:
-    whole = document(
-        header(),
-        [*records({32: 0.1}, pass_="forward"), *records({32: 0.3}, pass_="backward"), *records({32: 0.4})],
-    )
-    (section,) = whole.sections
-    assert section.title == "Minibatches: fake:plain"
-    assert [line.above for line in section.lines] == ["forward pass", "forward and backward pass", "whole step"]
-    assert [words.mean(line.cells["step_ms"]) for line in section.lines] == ["100 ms", "300 ms", "400 ms"]  # type: ignore[arg-type]
-    # One batch has no other to be held against.
-    assert "minibatch_efficiency" not in {column.key for column in section.columns}
-    (model,) = [words.text(fact.phrase) for fact in whole.facts if fact.label == "model"]
-    assert sorted(model.split("; ")) == [
-        "digits-cnn on digits, fp32",
-        "digits-cnn on digits, fp32, forward and backward pass",
-        "digits-cnn on digits, fp32, forward pass",
-    ]
-
-
 def test_frameworks_of_a_pass_are_ranked_without_efficiencies_that_nobody_has() -> None:
     both = [
         *records({32: 0.1, 64: 0.19}, pass_="forward"),
         *records({32: 0.2, 64: 0.39}, pass_="forward", strategy="torch:plain"),
     ]
-    made = document(header(), both)
+    made = Material(header(), both).doc
     assert [section.title for section in made.comparisons] == [
         f"Frameworks at each world size, by their fastest exchange, {size} per device" for size in (32, 64)
     ]
-    assert "Minibatches: torch:plain" in markdown.render(header(), both)
+    assert "Minibatches: torch:plain" in markdown.draw(Material(header(), both).doc)
 
 
 def test_a_swept_run_end_to_end(tmp_path: Path) -> None:
@@ -137,7 +114,7 @@ def test_batches_of_an_exchange_have_their_own_baselines_and_curves(tmp_path: Pa
     assert {(one.point.kind, one.point.workload.batch_size) for one in found.records} == {
         (kind, size) for kind in ("exchange", "solo", "together", "comm") for size in (8, 16)
     }
-    made = document(found.header, found.records)
+    made = Material(found.header, found.records).doc
     assert [section.title for section in made.sections] == [
         "Minibatches: fake:a", "Minibatches: fake:plain, one device alone", "fake:a, 8 per device",
         "fake:a, 16 per device",
@@ -156,19 +133,7 @@ RECORDS = [
 
 
 def drawn(*records: object) -> str:
-    return terminal.draw(document(header(), records), color=False)  # type: ignore[arg-type]
-
-
-def test_a_table_has_rates_epochs_seconds_and_says_where_a_batch_learns_less() -> None:
-    text = drawn(*RECORDS)
-    lines = text.splitlines()
-    one, four, under = (line.split() for line in lines if line.startswith(("  1    32", "  4   128", "    └")))
-    assert one[:8] == ["1", "32", "0.1", "none", "85.0", "98.5", "4.00", "4.00"]
-    assert four[:8] == ["4", "128", "0.4", "linear", "60.0", "71.0", "4.60", "-"]
-    assert "learns less than batch 32" in " ".join(under)
-    assert "seed 0 52.0 %, seed 1 90.0 %" in text
-    assert "95 % was not reached in 2 epochs" in text
-    assert "no exchange of this run" not in text
+    return terminal.draw(Material(header(), records).doc, color=False)  # type: ignore[arg-type]
 
 
 def test_the_last_line_has_the_seeds_that_ended_early_too() -> None:
@@ -176,40 +141,13 @@ def test_the_last_line_has_the_seeds_that_ended_early_too() -> None:
     ranks = tuple(replace(one, windows=one.windows[:2], evaluations=one.evaluations[:2]) for one in whole.ranks)
     early = replace(whole, ranks=ranks)
     late = training_record([0.5, 0.6, 0.7, 0.8], seed=1, target=0.95)
-    assert " top-1 89.5 % epochs 4 " in document(header(), [early, late]).last_line
-
-
-def test_seconds_to_a_target_of_one_seed_say_so() -> None:
-    assert "seconds to 95 % are of one seed" in " ".join(drawn(RECORDS[0]).split())
-
-
-def test_a_training_that_failed_and_one_that_diverged_are_rows() -> None:
-    text = drawn(
-        training_record([0.1], failed="nan-loss"), training_record([0.1], size=2, failed="crash(SIGKILL)")
-    )
-    assert "diverged: the loss is not a number" in text
-    assert "failed: crash(SIGKILL)" in text
+    assert " top-1 89.5 % epochs 4 " in Material(header(), [early, late]).doc.last_line
 
 
 def test_asynchronous_ranks_are_marked_among_synchronous_ones() -> None:
     text = drawn(RECORDS[0], training_record([0.9, 0.9], size=4, synchronous=False, target=0.95))
     assert "ASYNC" in text
     assert "not comparable with synchronous rows" in " ".join(text.split())
-
-
-def test_confusion_has_a_line_for_each_class() -> None:
-    lines = drawn(*RECORDS[:2]).splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith("Confusion"))
-    assert lines[start].endswith("2 seeds in all")
-    assert [line.split() for line in lines[start + 4 : start + 6]] == [["0", "788", "12"], ["1", ".", "."]]
-
-
-def test_the_last_line_and_the_other_formats_have_it() -> None:
-    doc = document(header(), RECORDS)
-    assert doc.last_line == "scaling: fake:a N=4 batch 128 lr 0.4 top-1 71.0 % epochs 2 seconds 4.6 flags -"
-    (one, four) = json_module.loads(json.render(header(), RECORDS))["trainings"]
-    assert (one["seeds"], one["reached"], four["less_than_samples"]) == ([0, 1], 2, 32)
-    assert "Training to an accuracy" in page.render(Material(header(), RECORDS))
 
 
 # What a report says of the size of samples and of what updates: rates of others are no rates of the same work.
@@ -231,7 +169,7 @@ def measured(**work: Any) -> list[PointRecord]:
 
 
 def sample_sizes_drawn(records: Iterable[PointRecord]) -> list[str]:
-    text = terminal.draw(document(header(), list(records)), color=False)
+    text = terminal.draw(Material(header(), list(records)).doc, color=False)
     return [" ".join(line.split()) for line in text.splitlines()]
 
 

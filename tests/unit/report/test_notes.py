@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from scaling.quiet.notes import Load, briefs
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Foreign
-from scaling.report.document import document
+from scaling.report.material import Material
 from scaling.report.notes import MOST, Notes, shortened
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import header, sweep
@@ -91,7 +91,7 @@ def test_long_notes_end_with_a_sentence_or_clause(text: str, note: str) -> None:
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_no_note_of_a_row_is_long(scene: str) -> None:
-    for text in document(*SCENES[scene]()).footnotes:
+    for text in Material(*SCENES[scene]()).doc.footnotes:
         assert len(text.partition(" (rank ")[0]) <= MOST + len("; 10 others like it")
 
 
@@ -122,7 +122,7 @@ def test_foreign_load_on_rows_and_their_controls_is_one_note() -> None:
             size = 0.3 + 0.02 * number
             busy = one.point.kind == "solo" or one.point.cell.startswith("fake:a/exchange/n2")
             records.append(disturbed(one, 0.9, again=2, slower=size) if busy else one)
-    doc = document(header(launch_size=2), records)
+    doc = Material(header(launch_size=2), records).doc
     assert doc.footnotes[0] == "foreign load on node1: cc1plus; 18 of 45 windows repeated, 30 to 34 % slower"
     assert [line.marks for section in doc.sections for line in section.lines] == [(1,), (2, 1)]
 

@@ -16,7 +16,6 @@ from scaling.records.run import Header, ImportedRow, PointRecord
 from scaling.report import __main__ as command
 from scaling.report.formats.openmetrics import Sample, render, text
 from scaling.report.material import Material
-from tests.support.emulated_records import emulated_run
 from tests.support.golden import check_golden
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, default_run
@@ -79,15 +78,6 @@ def test_both_formats_take_every_run(scene: str) -> None:
     )
 
 
-def test_rows_that_claim_nothing_have_a_rate_only() -> None:
-    found = metrics(cluster_run())
-    gloo = 'strategy="torch:gloo",interconnect="ib0",world_size="16"'
-    assert len(of(found, "scaling_samples_per_second", gloo)) == 1
-    assert of(found, "scaling_efficiency_ratio", gloo) == of(found, "scaling_speedup_ratio", gloo) == []
-    assert of(found, "scaling_mark", f"{gloo},") == [1.0] * len(of(found, "scaling_mark", gloo))
-    assert of(found, "scaling_mark", 'mark="OVERSUBSCRIBED"') == [1.0]
-
-
 def test_rows_that_learnt_less_claim_nothing() -> None:
     made = []
     for number in range(3):
@@ -103,32 +93,12 @@ def test_rows_that_learnt_less_claim_nothing() -> None:
     assert len(of(found, "scaling_efficiency_ratio", "fake:a")) == 1
 
 
-def test_failures_are_metrics() -> None:
-    found = metrics(cluster_run())
-    gloo = 'strategy="torch:gloo",interconnect="ib0",world_size="8"'
-    assert of(found, "scaling_point_failed", gloo) == [1.0]
-    assert of(found, "scaling_samples_per_second", gloo) == []
-    assert of(found, "scaling_point_failed", 'strategy="torch:nccl"') == [0.0] * 10
-
-
 def test_a_point_failed_also_if_only_some_of_its_rounds_did() -> None:
     made = [one for n in range(3) for one in sweep(n, 0.1, {2: 0.11})]
     made = [
         failed(one.point, "oom", "") if one.point.kind == "exchange" and one.point.round else one for one in made
     ]
     assert of(metrics((header(), made)), "scaling_point_failed", "") == [1.0]
-
-
-def test_emulated_rows_are_labelled() -> None:
-    found = metrics(emulated_run())
-    assert 'device="emulated:p100",emulated="true"' in "".join(found)
-    assert not [key for key in found if "world_size" in key and 'emulated="true"' not in key]
-    assert 'emulated="false"' in "".join(metrics(default_run()))
-
-
-def test_one_round_has_no_interval() -> None:
-    assert not [key for key in metrics((header(), sweep(0, 0.1, {1: 0.1007, 2: 0.107}))) if "_low_" in key]
-    assert [key for key in metrics(default_run()) if "_low_" in key]
 
 
 def test_no_two_rows_have_the_same_labels() -> None:

@@ -123,18 +123,6 @@ def test_no_line_is_wider_and_none_breaks_a_number(name: str, width: int) -> Non
         assert line == line.rstrip() and not NUMBER.search(line)
 
 
-def test_a_wide_terminal_has_the_causes_as_columns() -> None:
-    assert "largest loss" in drawn(default_run(), 80)
-    wide = drawn(default_run(), 120)
-    assert "largest loss" not in wide and "loss by cause" in wide
-
-
-def test_many_rows_leave_the_largest_world_size() -> None:
-    found = drawn(SCENES["frameworks"]())
-    assert "18 rows of smaller N: --verbose" in found
-    assert not re.search(r"^ +torch:gloo +[12] ", found, re.M)
-
-
 # ---------------------------------------------------------------- try
 
 
@@ -187,12 +175,6 @@ def test_a_note_that_is_not_known_says_so() -> None:
     assert advice.of_note("a planet is in the way") == advice.NOTHING
 
 
-def test_the_machine_is_named_if_it_is_the_cause() -> None:
-    """Not memory bandwidth, and not more rounds alone."""
-    run = crowded()
-    assert answer(Material(*run)).tries[0] == "an idle machine: cc1plus used the cores"
-
-
 def test_the_rounds_that_a_noisy_row_needs_grow_with_the_square_of_its_interval() -> None:
     records = [one for n, s in enumerate((0.12, 0.16, 0.11)) for one in sweep(n, 0.1, {2: s})]
     row = Material(header(), records).rows[-1]
@@ -201,12 +183,6 @@ def test_the_rounds_that_a_noisy_row_needs_grow_with_the_square_of_its_interval(
     wanted = 3 * (rate.half_width / (0.1 * rate.mean)) ** 2
     assert advice.rounds_needed(row) == min(30, max(5, int(wanted) + 1))
     assert any(text.startswith(f"--rounds {advice.rounds_needed(row)} ") for text in tries(records))
-
-
-def test_one_rank_says_what_to_type() -> None:
-    run = one_rank()
-    command = "python -m scaling.run --ranks 2 (one rank was started; this host has 2 cores)"
-    assert command in answer(Material(*run)).tries
 
 
 def test_a_flag_suits_its_row() -> None:
@@ -241,11 +217,6 @@ def test_one_round_proves_nothing() -> None:
     made = [record(point("solo"), 0.1)]
     made += [record(point(world_size=2, strategy=name), s) for name, s in (("fake:a", 0.1), ("fake:b", 0.2))]
     assert answer(Material(header(), made)).faster == ("fake:a is not proven to be faster than fake:b at N=2",)
-
-
-def test_a_mislabelled_row_is_not_compared() -> None:
-    (said,) = answer(Material(*SCENES["networks"]())).faster
-    assert said == "fake:a over eth0 is not compared: MISLABELLED"
 
 
 def test_asynchronous_rows_are_compared_among_themselves() -> None:

@@ -17,9 +17,8 @@ from scaling.analysis.table import catalogue
 from scaling.analysis.table.analyse import rows
 from scaling.records.point import Unit
 from scaling.records.run import PointRecord
-from scaling.report.document import document
 from scaling.report.formats import csv, json, markdown, terminal
-from scaling.report.parts import Baselines
+from scaling.report.material import Material
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, Run, default_run, frameworks_run, rendered
 from tests.support.scripted_records import by_one_worker
@@ -40,25 +39,15 @@ def _of(unit: Unit, one: PointRecord) -> PointRecord:
 @pytest.mark.parametrize("unit", ["tokens", "samples"])
 def test_what_people_read_names_the_unit_and_never_images(scene: str, unit: Unit) -> None:
     made, records = SCENES[scene]()
-    usual = [rendered(scene), markdown.render(made, records)]
+    usual = [rendered(scene), markdown.draw(Material(made, records).doc)]
     made, records = counted_in(unit, (made, records))
     for text, before in zip(
-        (terminal.render(made, records, color=False), markdown.render(made, records)), usual, strict=True
+        (terminal.render(made, records, color=False), markdown.draw(Material(made, records).doc)),
+        usual,
+        strict=True,
     ):
         assert "image" not in text
         assert text.count(f"{unit}/s") == before.count("images/s") > 0
-
-
-def test_the_comparison_the_remarks_and_the_reading_name_tokens() -> None:
-    text = terminal.render(*counted_in("tokens", frameworks_run()), color=False)
-    assert "loss 1.200 after 3,840 tokens (synchronous: 1.000)" in text
-    assert "Baselines, tokens/s\n" in text
-    assert "N=4 1.200 (3,840 tokens)" in text
-    said = " ".join(text.split())
-    assert "best, leading tokens/s against those of the fastest exchange" in said
-    assert "a token trained on old parameters teaches less" in said
-    assert "compare frameworks by tokens/s" in said
-    assert "tokens/s is the sum of the ranks' rates" in said
 
 
 def test_an_audit_names_tokens() -> None:
@@ -71,15 +60,15 @@ def test_an_audit_names_tokens() -> None:
 def test_no_table_mixes_units() -> None:
     made, images = default_run()
     _, tokens = counted_in("tokens", default_run())
-    doc = document(made, [*images, *tokens])
+    doc = Material(made, [*images, *tokens]).doc
     key = catalogue.RATE.key
     rates = [column.title for section in doc.sections for column in section.columns if column.key == key]
     assert sorted(rates) == ["images/s", "tokens/s"]
     assert not doc.comparisons and len({section.group for section in doc.sections}) == 2
-    baselines = [table for table in doc.tables if isinstance(table, Baselines)]
-    assert [(table.rate_unit, len(table.lines)) for table in baselines] == [("images/s", 2), ("tokens/s", 2)]
-    for table in baselines:
-        assert {line.rate.unit for line in table.lines if line.rate} == {table.rate_unit}
+    assert [(table.columns[2].unit, len(table.lines)) for table in doc.baselines] == [
+        ("images/s", 2),
+        ("tokens/s", 2),
+    ]
     text = terminal.render(made, [*images, *tokens], color=False)
     assert "Baselines, images/s\n" in text and "Baselines, tokens/s\n" in text
 
@@ -88,7 +77,7 @@ def test_programs_read_samples_and_find_no_images_per_s_that_are_none() -> None:
     made, records = counted_in("tokens", default_run())
     for line in csv_module.DictReader(io.StringIO(csv.of_rows(rows(records)))):
         assert (line["images_per_s"], line["unit"]) == ("", "tokens") and float(line["samples_per_s"]) > 0
-    found = json_module.loads(json.render(made, records))
+    found = json_module.loads(json.render(Material(made, records)))
     for entry in (*found["rows"], *found["baselines"]):
         assert (entry["images_per_s"], entry["unit"]) == (None, "tokens") and entry["samples_per_s"]["mean"] > 0
 
@@ -108,7 +97,7 @@ def test_no_name_of_the_report_says_images(path: Path) -> None:
 
 
 def test_no_key_of_a_column_or_cell_says_images() -> None:
-    doc = document(*frameworks_run())
+    doc = Material(*frameworks_run()).doc
     keys = {column.key for section in (*doc.comparisons, *doc.sections) for column in section.columns}
     keys |= {key for section in (*doc.comparisons, *doc.sections) for line in section.lines for key in line.cells}
     assert catalogue.RATE.key in keys and not [key for key in keys if "image" in key]

@@ -12,20 +12,17 @@ from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import mark_named
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.point import Record
-from scaling.records.run import FAIL, PASS, Header
-from scaling.report import document, facts, quantities, verdict, words
+from scaling.records.run import FAIL, PASS
+from scaling.report import facts, quantities, verdict, words
 from scaling.report.answer import answer, banners
 from scaling.report.figures import FIGURES
-from scaling.report.figures.parts import Figure
 from scaling.report.formats import csv
 from scaling.report.formats.html import shell
 from scaling.report.formats.html.shell import MOST_BYTES
-from scaling.report.material import Material
-from scaling.report.parts import Baseline, Baselines, Cell, Detail, Document, Line, Quantity, Section
+from scaling.report.material import Material, curved
+from scaling.report.parts import Cell, Document, Line, Quantity, Section
 
-# ---------------------------------------------------------------- tables
-#
-# The tables of a page: all rows in one sortable table, then comparisons and baselines.
+# ---------------------------------------------------------------- all rows
 
 
 class Shown(Record, frozen=True, kw_only=True):
@@ -39,32 +36,9 @@ class Shown(Record, frozen=True, kw_only=True):
     notes: tuple[int, ...] = ()
 
 
-class Ruled(Record, frozen=True, kw_only=True):
-    """A line of a table that is not sortable, and the rule above it."""
-
-    texts: tuple[str, ...]
-    says: str = ""
-    marks: tuple[tuple[str, str], ...] = ()
-    remark: str = ""
-    notes: tuple[int, ...] = ()
-    above: str = ""
-
-
-class Tabulated(Record, frozen=True, kw_only=True):
-    """A table with its heading and the details below it."""
-
-    title: str
-    headings: tuple[str, ...]
-    lines: tuple[Ruled, ...]
-    details: tuple[tuple[str, str], ...] = ()
-
-
-# ---------------------------------------------------------------- all rows
-
-
 def rows(material: Material) -> list[tuple[Shown, ...]]:
     lines = [line for section in material.doc.sections if section.is_curve for line in section.lines]
-    found = zip(document.curved(material.analysis), lines, strict=True)
+    found = zip(curved(material.analysis), lines, strict=True)
     wanted = catalogue.columns("page", material.rows)
     return [tuple(_shown(column, line, row, material) for column in wanted) for row, line in found]
 
@@ -98,65 +72,22 @@ def tone(mark: str) -> str:
 # ---------------------------------------------------------------- comparisons, baselines, details
 
 
-def tabulated(material: Material) -> Iterator[Tabulated]:
+def _tables(doc: Document) -> list[Section]:
     """Return comparisons, baselines and the sections that are no curves."""
-    yield from map(_section, material.doc.comparisons)
-    yield from map(_baselines, material.doc.baselines)
-    yield from (_section(section) for section in material.doc.sections if not section.is_curve)
+    return [*doc.comparisons, *doc.baselines, *(section for section in doc.sections if not section.is_curve)]
 
 
-def curves(material: Material) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-    for section in material.doc.sections:
-        if section.is_curve and section.details:
-            yield section.title, _details(section.details)
-
-
-def _details(details: Sequence[Detail]) -> tuple[tuple[str, str], ...]:
-    return tuple((detail.label, "; ".join(map(words.value, detail.values))) for detail in details)
-
-
-def _section(section: Section) -> Tabulated:
-    return Tabulated(
-        title=section.title,
-        headings=(*(column.heading for column in section.columns), "marks"),
-        lines=tuple(_ruled(line, section.columns) for line in section.lines),
-        details=_details(section.details),
-    )
-
-
-def _ruled(line: Line, shown: Sequence[Column]) -> Ruled:
-    return Ruled(
-        texts=tuple(words.stamped(*cell).strip() for cell in words.cells(_grouped_line(line), shown)),
-        says=line.says,
-        marks=toned(line.stamps),
-        remark=words.text(line.remark),
-        notes=line.marks,
-        above=line.above,
-    )
-
-
-def _grouped_line(line: Line) -> Line:
-    return replace(line, cells={key: _grouped(cell) for key, cell in line.cells.items()})
-
-
-def _grouped_rate(line: Baseline) -> Baseline:
-    return line if line.rate is None else replace(line, rate=quantities.grouped(line.rate))
+def _texts(line: Line, columns: Sequence[Column]) -> list[str]:
+    cells = {key: _grouped(cell) for key, cell in line.cells.items()}
+    return [words.stamped(*cell).strip() for cell in words.cells(replace(line, cells=cells), columns)]
 
 
 def _grouped(cell: Cell) -> Cell:
     return quantities.grouped(cell) if isinstance(cell, Quantity) else cell
 
 
-def _baselines(table: Baselines) -> Tabulated:
-    lines = []
-    for line in table.lines:
-        texts = tuple(words.stamped(*cell).strip() for cell in words.baseline(_grouped_rate(line)))
-        lines.append(Ruled(texts=texts, marks=toned(line.flags), notes=line.marks))
-    return Tabulated(
-        title=f"Baselines, {table.rate_unit}",
-        headings=("what", "batch", table.rate_unit, "efficiency", "marks"),
-        lines=tuple(lines),
-    )
+def _details(section: Section) -> list[tuple[str, str]]:
+    return [(detail.label, "; ".join(map(words.value, detail.values))) for detail in section.details]
 
 
 # A larger CSV is not embedded.
@@ -179,45 +110,59 @@ def render(material: Material, most_bytes: int = MOST_BYTES) -> str:
 
 
 def _page(material: Material, names: Collection[str]) -> str:
-    drawn = list(shell.drawn(_figures(material, names)))
-    doc, found = material.doc, answer(material)
-    heading = facts.heading(material.header, material.rows)
+    figures = (figure for name, of in FIGURES.items() if name not in names for figure in of(material))
+    drawn = list(shell.drawn(figures))
+    doc, header = material.doc, material.header
+    heading = facts.heading(header, material.rows)
     first = [one for one in drawn if one[0].name in FIRST]
     sound = [one for one in drawn if one[0].name in SOUND]
+    text = csv.of_rows(material.rows, header, material.pricing)
+    made_with = (words.text(fact.phrase) for fact in doc.facts if fact.label in ("software", "hosts", "started"))
     values: dict[str, Any] = {
         "heading": heading,
         "title": ": ".join((heading, *filter(None, [" ".join(source.name for source in material.sources)]))),
-        "subject": " · ".join(facts.setting(material.header, material.records)),
+        "subject": " · ".join(facts.setting(header, material.records)),
         "doc": doc,
         "banners": [(one, tone(one.mark)) for one in banners(material)],
-        "answer": found,
-        "stamps": toned(found.stamps),
+        "answer": answer(material),
         "left_out": f"To stay below 2 MB this page leaves out: {', '.join(names)}." if names else "",
         "first": first,
         "sound": sound,
         "others": [one for one in drawn if one not in first and one not in sound],
         "rows": rows(material),
         "columns": catalogue.columns("page", material.rows),
-        "tables": list(tabulated(material)),
-        "curves": list(curves(material)),
+        "tables": _tables(doc),
+        "curves": [section for section in doc.sections if section.is_curve and section.details],
+        **{"texts": _texts, "toned": toned, "text": words.text, "details": _details},
         "certificate": list(_certificate(material)),
         "certified": list(_certified(material)),
         "facts": shell.entries(doc.facts),
         "reading": shell.entries(doc.how_to_read),
-        "csv": _csv(material),
+        "csv": shell.data_link(text) if len(text.encode()) <= MOST_CSV_BYTES else "",
         "sources": material.sources,
-        "is_import": material.header.is_import,
-        "command": _command(material.header),
-        "made_with": _made_with(doc),
-        "parts": list(
-            _parts(
-                material,
-                has_figures=bool(first),
-                is_sound=bool(sound),
-            )
-        ),
+        "is_import": header.is_import,
+        "command": facts.command(header, shlex.join(header.command)) if header.hosts else "",
+        "made_with": "; ".join(made_with),
+        "parts": list(_parts(material, first, sound)),
     }
     return shell.render(shell.asset("page.html.j2"), values)
+
+
+def _parts(material: Material, first: Sequence[Any], sound: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the anchor and the name of each part that this page has."""
+    for anchor, name, is_there in (
+        ("figures", "Figures", first),
+        ("tables", "All rows", True),
+        ("sound", "Is it sound?", sound),
+        ("notes", "Notes", material.doc.footnotes),
+        ("certificate", "Certificate", material.certificate),
+        ("machine", "Machine", True),
+        ("reproduce", "Reproduce", material.header.hosts),
+        ("data", "Data", True),
+        ("reading", "How to read", material.doc.how_to_read),
+    ):
+        if is_there:
+            yield anchor, name
 
 
 def _certificate(material: Material) -> Iterator[tuple[str, str]]:
@@ -239,44 +184,3 @@ def _certified(material: Material) -> Iterator[tuple[str, str, str, str]]:
         yield one.host, f"{one.name}, {place}", one.serial, one.uuid
     if found and not found.devices:
         yield from ((at.hostname, gpu.name, "", gpu.uuid) for at in material.header.hosts for gpu in at.gpus)
-
-
-def _command(header: Header) -> str:
-    """Return the command line of the run; "" for an import."""
-    if not header.hosts:
-        return ""
-    return facts.command(header, shlex.join(header.command))
-
-
-def _made_with(doc: Document) -> str:
-    wanted = ("software", "hosts", "started")
-    return "; ".join(words.text(fact.phrase) for fact in doc.facts if fact.label in wanted)
-
-
-def _figures(material: Material, names: Collection[str]) -> Iterator[Figure]:
-    for name, of in FIGURES.items():
-        yield from of(material) if name not in names else ()
-
-
-def _csv(material: Material) -> str:
-    """Return a data link with the bytes of `--format csv`; "" if too large."""
-    text = csv.of_rows(material.rows, material.header, material.pricing)
-    return shell.data_link(text) if len(text.encode()) <= MOST_CSV_BYTES else ""
-
-
-def _parts(material: Material, *, has_figures: bool, is_sound: bool) -> Iterator[tuple[str, str]]:
-    if has_figures:
-        yield "figures", "Figures"
-    yield "tables", "All rows"
-    if is_sound:
-        yield "sound", "Is it sound?"
-    if material.doc.footnotes:
-        yield "notes", "Notes"
-    if material.certificate:
-        yield "certificate", "Certificate"
-    yield "machine", "Machine"
-    if material.header.hosts:
-        yield "reproduce", "Reproduce"
-    yield "data", "Data"
-    if material.doc.how_to_read:
-        yield "reading", "How to read"

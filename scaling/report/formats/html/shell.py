@@ -32,17 +32,12 @@ PARTS = "parts.html.j2"
 def render(template: str, values: Mapping[str, Any]) -> str:
     """Return the page of a template; it has `values`, style, script, policy, version and macros."""
     style, script = (asset("page.css"), asset("page.js"))
-    given = {
-        "style": Markup(style),
-        "script": Markup(script),
-        "policy": _policy(style, script),
-        "version": scaling.__version__,
-    }
-    return _environment().from_string(template).render({**given, **values})
-
-
-def _environment() -> Environment:
-    return Environment(
+    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (style, script)]
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    made = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,
@@ -50,6 +45,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         loader=DictLoader({PARTS: asset(PARTS)}),
     )
+    given = {"style": Markup(style), "script": Markup(script), "policy": policy, "version": scaling.__version__}
+    return made.from_string(template).render({**given, **values})
 
 
 def _shown(value: object) -> object:
@@ -58,14 +55,6 @@ def _shown(value: object) -> object:
 
 def asset(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (style, script)]
-    return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def drawn(figures: Iterable[Figure]) -> Iterator[tuple[Figure, str, str]]:

@@ -11,12 +11,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from scaling.analysis.table.catalogue import mark_named, unranked_marks
-from scaling.report.figures.parts import Curve, Curves, Dot, Trend, Trends, Turn, shortened
+from scaling.report.figures.parts import Curve, Curves, Dot, Trends, shortened
 from scaling.report.formats.plots.sheet import (
     RED,
     SMALL,
     Format,
     Sheet,
+    Theme,
     apart,
     color,
     edge,
@@ -53,18 +54,22 @@ class End(NamedTuple):
     marker: str = ""
 
 
-def height_in(body: Curves, of: Format) -> float:
-    return 3.0 + _names_in([*_labels(body)], of) if of.is_narrow else HEIGHT_IN
+def height_in(body: Curves | Trends, of: Format) -> float:
+    least, usual = (3.0, HEIGHT_IN) if isinstance(body, Curves) else (2.6, TREND_HEIGHT_IN)
+    return least + _names_in([*_labels(body)], of) if of.is_narrow else usual
 
 
-def trend_height_in(body: Trends, of: Format) -> float:
-    return 2.6 + _names_in([trend.label for trend in body.trends], of) if of.is_narrow else TREND_HEIGHT_IN
-
-
-def _labels(body: Curves) -> Iterator[str]:
+def _labels(body: Curves | Trends) -> Iterator[str]:
     yield from (curve.label for curve in body.curves)
-    if body.ideal is not None:
+    if isinstance(body, Curves) and body.ideal is not None:
         yield "ideal"
+
+
+def _ends(curves: Sequence[Curve], theme: Theme) -> list[End]:
+    return [
+        End(of.label, color(of.number, theme), of.dots[-1].at, of.dots[-1].value, shape(of.number))
+        for of in curves
+    ]
 
 
 def _name_columns(labels: Sequence[str], of: Format) -> int:
@@ -76,15 +81,16 @@ def _names_in(labels: Sequence[str], of: Format) -> float:
     return 0.1 + NAMES_IN * -(-len(labels) // _name_columns(labels, of))
 
 
-def _axes(sheet: Sheet, labels: Sequence[str], left: float, upright: str) -> Axes:
+def _axes(sheet: Sheet, body: Curves | Trends, left: float) -> Axes:
     """Return axes with room for names at the right, on a narrow sheet below, and the text of the upright axis."""
+    labels = [*_labels(body)]
     if sheet.format.is_narrow:
         axes = sheet.axes(left=left - 0.1, bottom=0.52 + _names_in(labels, sheet.format), top=0.5)
-        axes.set_title(upright, fontsize=SMALL, loc="left", pad=5)
+        axes.set_title(body.upright, fontsize=SMALL, loc="left", pad=5)
         return axes
     names = shortened(tuple(labels), LABEL_WIDTH)
     axes = sheet.axes(left=left, right=0.25 + label_width(names, NAME_SIZE), bottom=0.52, top=0.28)
-    axes.set_ylabel(upright)
+    axes.set_ylabel(body.upright)
     return axes
 
 
@@ -167,20 +173,11 @@ def _legend(ends: Sequence[End], sheet: Sheet) -> None:
 
 
 def draw_curves(sheet: Sheet, body: Curves) -> None:
-    axes = _axes(sheet, [*_labels(body)], RATES_IN if body.ideal is None else 0.62, body.upright)
+    axes = _axes(sheet, body, RATES_IN if body.ideal is None else 0.62)
     dots = [dot for curve in body.curves for dot in curve.dots]
-    sizes = sorted({*(dot.world_size for dot in dots), *(cross.world_size for cross in body.crosses)})
+    sizes = sorted({*(dot.at for dot in dots), *(cross.world_size for cross in body.crosses)})
     _scales(axes, body, dots, sizes)
-    last = [
-        End(
-            of.label,
-            color(of.number, sheet.theme),
-            of.dots[-1].world_size,
-            of.dots[-1].value,
-            shape(of.number),
-        )
-        for of in body.curves
-    ]
+    last = _ends(body.curves, sheet.theme)
     if body.ideal is not None:
         values = [body.ideal * (1 if body.is_percent else size) for size in (sizes[0], sizes[-1])]
         axes.plot((sizes[0], sizes[-1]), values, color=sheet.ink, alpha=0.6, linewidth=1.0, linestyle=(0, (5, 3)))
@@ -231,16 +228,16 @@ def _scales(axes: Axes, body: Curves, dots: Sequence[Dot], sizes: Sequence[int])
 def _curve(axes: Axes, curve: Curve, shift: float, middle: float, sheet: Sheet) -> None:
     hue = color(curve.number, sheet.theme)
     for before, after in pairwise(curve.dots):
-        at = before.world_size * shift, after.world_size * shift
+        at = before.at * shift, after.at * shift
         _line(axes, at, (before.value, after.value), (before.mark, after.mark), hue, 1.3)
     for dot in curve.dots:
-        at_, digits = dot.world_size * shift, decimals(dot.value)
+        at_, digits = dot.at * shift, decimals(dot.value)
         if dot.low is not None and dot.high is not None and mark_named(dot.mark).line is not None:
             _whisker(axes, at_, dot.low, dot.high, hue)
         drawn = _dots(axes, [End(curve.label, hue, at_, dot.value)], dot.mark, shape(curve.number), middle)
         ends = plus_minus(dot.value, dot.low, dot.high, digits, grouped=True)
         said = f"{dot.value:,.{digits}f} {ends}".rstrip() if dot.claimed else dot.mark
-        drawn.set_gid(sheet.tooltip(f"{curve.label} N={dot.world_size}: {said}"))
+        drawn.set_gid(sheet.tooltip(f"{curve.label} N={dot.at}: {said}"))
 
 
 def _whisker(axes: Axes, at: float, low: float, high: float, hue: str) -> None:
@@ -257,8 +254,9 @@ def _whisker(axes: Axes, at: float, low: float, high: float, hue: str) -> None:
 
 def draw_trends(sheet: Sheet, body: Trends) -> None:
     """The vertical axis starts near the lowest value, since changes are a few percent."""
-    axes = _axes(sheet, [trend.label for trend in body.trends], RATES_IN, body.upright)
-    places, values, _ = zip(*(turn for trend in body.trends for turn in trend.turns), strict=True)
+    axes = _axes(sheet, body, RATES_IN)
+    dots = [dot for curve in body.curves for dot in curve.dots]
+    places, values = [dot.at for dot in dots], [dot.value for dot in dots]
     first, last, low, high = min(places), max(places), min(values), max(values)
     axes.set_xlim(first - 0.03 * (last - first) - 0.5, last + 0.03 * (last - first) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
@@ -267,25 +265,17 @@ def draw_trends(sheet: Sheet, body: Trends) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.set_xlabel(body.across)
     axes.grid(visible=True, which="major")
-    for trend in body.trends:
-        _trend(axes, trend, color(trend.number, sheet.theme))
-    ends = [
-        End(of.label, color(of.number, sheet.theme), of.turns[-1].at, of.turns[-1].value, shape(of.number))
-        for of in body.trends
-    ]
-    _names(axes, ends, sheet)
+    for curve in body.curves:
+        _trend(axes, curve, color(curve.number, sheet.theme))
+    _names(axes, _ends(body.curves, sheet.theme), sheet)
 
 
-def _trend(axes: Axes, trend: Trend, hue: str) -> None:
+def _trend(axes: Axes, curve: Curve, hue: str) -> None:
     """Draw equal strokes as one path, since there may be hundreds of runs."""
-    for marks, steps in groupby(pairwise(trend.turns), _marks):
+    for marks, steps in groupby(pairwise(curve.dots), lambda step: (step[0].mark, step[1].mark)):
         path = [*(step := list(steps))[0][:1], *(after for _, after in step)]
-        _line(axes, [turn.at for turn in path], [turn.value for turn in path], marks, hue, 1.1)
+        _line(axes, [dot.at for dot in path], [dot.value for dot in path], marks, hue, 1.1)
     middle = sum(axes.get_xlim()) / 2
-    for mark, turns in groupby(trend.turns, lambda turn: turn.mark):
-        dots = [End(trend.label, hue, turn.at, turn.value) for turn in turns]
-        _dots(axes, dots, mark, shape(trend.number), middle)
-
-
-def _marks(step: tuple[Turn, Turn]) -> tuple[str, str]:
-    return step[0].mark, step[1].mark
+    for mark, dots in groupby(curve.dots, lambda dot: dot.mark):
+        ends = [End(curve.label, hue, dot.at, dot.value) for dot in dots]
+        _dots(axes, ends, mark, shape(curve.number), middle)

@@ -174,7 +174,10 @@ def draw_heat(sheet: Sheet, body: Heat) -> None:
     boxes: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for at, line in enumerate(body.cells):
         start = 0
-        for hue, same in groupby(line, _hue):
+        hues = (
+            "" if of is None else next((hue for most, hue in STEPS.items() if of <= most), SLOWEST) for of in line
+        )
+        for hue, same in groupby(hues):
             end = start + len(list(same))
             boxes[hue] += _boxes([(start, end)] if hue else [], at - 0.5, at + 0.5)
             start = end
@@ -186,10 +189,6 @@ def draw_heat(sheet: Sheet, body: Heat) -> None:
         axes.axvline(place, color=sheet.ink, linewidth=0.9)
     axes.set_xlabel("windows, a line between rounds")
     sheet.legend(list(zip(_HEATS, [*STEPS.values(), SLOWEST], strict=True)))
-
-
-def _hue(ratio: float | None) -> str:
-    return "" if ratio is None else next((hue for most, hue in STEPS.items() if ratio <= most), SLOWEST)
 
 
 def draw_strips(sheet: Sheet, body: Strips) -> None:
@@ -253,7 +252,7 @@ DOTS_PER_INCH = 100
 # How each body is drawn, and its height in inches.
 DRAWERS: dict[type, tuple[Callable[[Sheet, Any], None], Callable[[Any, Format], float]]] = {
     Curves: (curves.draw_curves, curves.height_in),
-    Trends: (curves.draw_trends, curves.trend_height_in),
+    Trends: (curves.draw_trends, curves.height_in),
     Bars: (draw_bars, lambda body, of: _lines_height(len(body.bars), of) + _legend_in(body.names, of)),
     Spreads: (draw_spreads, lambda body, of: _lines_height(len(body.spreads), of)),
     Cards: (draw_cards, lambda body, of: _lines_height(len(body.carried), of)),

@@ -86,15 +86,14 @@ def _clean(element: ET.Element, prefix: str, used: Collection[str], titles: Mapp
         element.attrib.pop("id", None)
     keeps = name in ("defs", "clipPath")
     cleaned = [new for child in children for new in _clean(child, prefix, used, titles)]
-    element[:] = [one for one in cleaned if keeps or not _is_undrawn(one)]
+    # A path without filling and line is the paper of figure and axes.
+    path, none = f"{{{SVG}}}path", ("none", "none")
+    element[:] = [
+        one for one in cleaned if keeps or one.tag != path or (one.get("fill"), one.get("stroke", "none")) != none
+    ]
     if gid in titles:
         element.insert(0, _text("title", titles[gid]))
     return list(element) if name == "g" and not element.attrib and gid not in titles else [element]
-
-
-def _is_undrawn(one: ET.Element) -> bool:
-    """A path without filling and line: the paper of figure and axes."""
-    return one.tag == f"{{{SVG}}}path" and one.get("fill") == "none" and one.get("stroke", "none") == "none"
 
 
 def _attributes(element: ET.Element, prefix: str) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from scaling.records.run import RankRecord
 from scaling.report.figures import FIGURES
-from scaling.report.figures.parts import Bars, Cards, Curves, Figure, Heat, Lanes, Spreads, Strips, shortened
+from scaling.report.figures.parts import Bars, Curves, Figure, Heat, shortened
 from scaling.report.flags import FigureName
 from scaling.report.material import Material
 from tests.support.report_scenes import SCENES, cluster_run
@@ -37,32 +37,6 @@ def test_names_of_figures_are_those_of_the_flag() -> None:
 
 
 # ---------------------------------------------------------------- curves
-
-
-def test_a_speedup_is_drawn_with_its_interval_and_its_marks() -> None:
-    body = curves("cluster", "speedup")
-    by_label = {curve.label: curve.dots for curve in body.curves}
-    assert list(by_label) == ["torch:nccl over eth0", "torch:gloo over ib0", "torch:nccl over ib0"]
-    last = by_label["torch:nccl over ib0"][-1]
-    assert (last.world_size, last.mark) == (16, "")
-    assert last.value == pytest.approx(12.31, abs=0.005)
-    assert last.low is not None and last.high is not None and last.low < last.value < last.high
-    assert (body.ideal, body.is_percent) == (1.0, False)
-
-
-def test_the_node_boundary_lies_between_the_last_of_one_node_and_the_first_of_several() -> None:
-    assert curves("cluster", "efficiency").boundary == pytest.approx((4 * 8) ** 0.5)
-    assert curves("default", "efficiency").boundary is None
-
-
-def test_oversubscribed_rows_stand_at_their_rate_and_failed_ones_on_the_axis() -> None:
-    """No speedup is claimed, so the place is samples/s over those of one device: 3578 / 319.9."""
-    body = curves("cluster", "speedup")
-    (marked,) = [dot for curve in body.curves for dot in curve.dots if dot.mark == "OVERSUBSCRIBED"]
-    assert (marked.world_size, marked.low) == (16, None)
-    assert marked.value == pytest.approx(11.18, abs=0.01)
-    assert [(cross.world_size, cross.label) for cross in body.crosses] == [(8, "torch:gloo over ib0")]
-    assert not any(dot.mark for curve in curves("cluster", "efficiency").curves for dot in curve.dots)
 
 
 def test_a_run_whose_every_row_failed_has_no_curves() -> None:
@@ -146,45 +120,6 @@ def test_the_parts_of_a_bar_are_what_its_efficiency_lacks(scene: str) -> None:
                 assert bar.says
 
 
-def test_the_table_of_losses_has_the_parentheses_of_the_table_of_rows() -> None:
-    (figure,) = figures("one_round", "loss")
-    shown = [text for line in figure.table.lines for text in line if text.startswith("(")]
-    assert shown and all(text.endswith(")") for text in shown)
-    (figure,) = figures("networks", "loss")
-    assert not [text for line in figure.table.lines for text in line if text.startswith("(")]
-
-
-def test_a_cause_that_is_not_told_is_absent_and_not_zero() -> None:
-    """An asynchronous row has no straggling."""
-    (figure,) = figures("frameworks", "loss")
-    assert isinstance(figure.body, Bars)
-    at = figure.body.names.index("straggling")
-    told = {bar.label: bar.parts[at] for bar in figure.body.bars if bar.parts}
-    assert told["mxnet:dist_async N=4"] is None and told["mxnet:dist_sync N=4"] is not None
-    says = {bar.label: bar.says for bar in figure.body.bars}
-    assert (says["mxnet:dist_async N=4"], says["mxnet:dist_sync N=4"]) == ("not comparable", "")
-
-
-def test_every_round_is_a_dot() -> None:
-    (figure,) = figures("default", "rounds")
-    assert isinstance(figure.body, Spreads)
-    assert [len(one.values) for one in figure.body.spreads] == [3, 3]
-    assert all(sum(one.values) == pytest.approx(0) for one in figure.body.spreads)
-
-
-def test_cards_show_what_went_astray_and_what_had_to_be_sent() -> None:
-    (figure,) = figures("networks", "cards")
-    assert isinstance(figure.body, Cards)
-    astray = [one for one in figure.body.carried if one.mark == "MISLABELLED"]
-    assert [(one.card, one.wanted, one.sent > 0, one.least is not None) for one in astray] == [
-        ("eth0", True, False, True),
-        ("ib0", False, True, False),
-    ]
-    right = [one for one in figure.body.carried if not one.mark]
-    assert all(one.least and one.sent / one.least == pytest.approx(1.02, abs=0.01) for one in right)
-    assert figures("default", "cards") == []
-
-
 # ---------------------------------------------------------------- ranks, devices, time
 
 
@@ -222,29 +157,6 @@ def test_of_many_ranks_hosts_and_the_slowest_are_shown() -> None:
     assert len(together.body.lines) == 16 + 16 and together.body.lines[16] == "rank 127"
     assert together.body.cells[together.body.lines.index("node15")] == pytest.approx([1.2] * 3)
     assert "of 128 ranks all but the worst of each host" in together.left_out
-
-
-def test_gpus_have_strips_of_what_they_tell() -> None:
-    (figure,) = figures("gpus", "devices")
-    assert isinstance(figure.body, Strips)
-    assert [strip.title for strip in figure.body.strips] == [
-        "power, W", "SM clock, MHz", "temperature, °C", "busy, %",
-    ]  # fmt: skip
-    clock = figure.body.strips[1].readings
-    # One of four GPUs is slow.
-    assert (min(one.low for one in clock), max(one.high for one in clock)) == (990.0, 1410.0)
-    assert [one.mean for one in clock[:1]] == pytest.approx([(3 * 1395 + 990 + 4 * 1410) / 8])
-
-
-def test_the_timeline_has_a_lane_per_round_and_its_failures() -> None:
-    (figure,) = figures("cluster", "run")
-    assert isinstance(figure.body, Lanes)
-    assert [lane.label for lane in figure.body.lanes] == ["round 1", "round 2", "round 3"]
-    assert [len(lane.failures) for lane in figure.body.lanes] == [1, 2, 1]
-    (figure,) = figures("nothing", "run")
-    assert isinstance(figure.body, Lanes)
-    (stretch,) = figure.body.lanes[0].stretches["solo"]
-    assert stretch == pytest.approx((0.0, 3.0))
 
 
 @pytest.mark.parametrize("scene", sorted(SCENES))
