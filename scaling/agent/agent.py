@@ -15,7 +15,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from scaling.agent import environment, strategies
+from scaling.agent import strategies
 from scaling.agent.child import Child, Starter
 from scaling.agent.environment import child_environ, granted
 from scaling.agent.supervisor import ChildLike, Supervisor
@@ -55,8 +55,6 @@ from scaling.records.messages import (
     Tell,
     ToAgent,
     ToSweep,
-    Tried,
-    Try,
 )
 from scaling.records.task import Task
 from scaling.transport.base import Cluster, send_news
@@ -258,7 +256,7 @@ class Agent:
 
     def _obey(self, order: ToAgent) -> None:
         match order:
-            case Ask() | Locate() | Try():
+            case Ask() | Locate():
                 self._say(_answer(order))
             case Admit() | Reach():
                 self._proving.obey(order, self._clock())
@@ -372,9 +370,7 @@ def _limit_hint(error: Exception) -> str:
     return proc.limit_hint("", is_fork=True) if isinstance(error, BlockingIOError) else ""
 
 
-def _answer(order: Ask | Locate | Try) -> Missing | Located | Tried:
-    if isinstance(order, Try):
-        return environment.revision_tried(order)
+def _answer(order: Ask | Locate) -> Missing | Located:
     if isinstance(order, Locate):
         return data_located(order)
     lacking = strategies.lacking(order.strategies)

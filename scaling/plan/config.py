@@ -32,10 +32,10 @@ from scaling.records.task import Malloc
 KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "train")
 
 WHAT, HOW, TRAINING = "What to measure", "How to measure", "Training to an accuracy"
-LIMITS, OUT, RUNS = "Time limits", "Output", "Runs"
+LIMITS, OUT = "Time limits", "Output"
 _what, _how = partial(Flag, panel=WHAT), partial(Flag, panel=HOW)
 _train = partial(Flag, panel=TRAINING, of="training")
-_limit, _out, _runs = partial(Flag, panel=LIMITS), partial(Flag, panel=OUT), partial(Flag, panel=RUNS)
+_limit, _out = partial(Flag, panel=LIMITS), partial(Flag, panel=OUT)
 # The help of --fabric, also of scaling check.
 FABRIC_FILE = "TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml)."
 _OF_DATA = ("feed", "feed_workers", "drop_caches", "train_samples", "test_samples")
@@ -530,15 +530,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
             "Start each worker fresh, not as a fork of a process that has imported its framework.",
         ),
     ] = False
-    against: Annotated[
-        str | None,
-        _runs(
-            "RUN: start a new run as --like does, then compare both. REV, a git revision of this package: measure "
-            "each strategy a second time, with its workers.",
-            usual=True,
-            metavar="RUN|REV",
-        ),
-    ] = None
     startup_timeout_s: Annotated[
         float | None,
         _limit(

@@ -23,7 +23,7 @@ from scaling.plan.groups import Group, apart, short_of_memory, together
 from scaling.plan.placement import Slot, most_of_a_host, place_ranks
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
-from scaling.records.point import Device, Hardware, Point, Record, revision_of
+from scaling.records.point import Device, Hardware, Point, Record
 from scaling.records.run import Emulation
 from scaling.records.task import BatchFit
 from scaling.text import duration
@@ -72,7 +72,6 @@ class Plan(Record, frozen=True, kw_only=True):
     `groups`: the points of one round, not shuffled.
     `cores`: those of the smallest host. `gpu_memory_bytes`: of the smallest GPU; 0 if unknown.
     `host_memory_bytes`: by host.
-    `other_code`: the folder of the revision of `--against`.
     """
 
     config: SweepConfig
@@ -87,7 +86,6 @@ class Plan(Record, frozen=True, kw_only=True):
     cores: int = 1
     gpu_memory_bytes: int = 0
     host_memory_bytes: dict[str, int] = {}
-    other_code: str = ""
 
     @property
     def cells(self) -> tuple[Point, ...]:
@@ -107,10 +105,6 @@ class Plan(Record, frozen=True, kw_only=True):
         ]
         random.Random(f"{self.config.seed}/{number}").shuffle(groups)
         return tuple(groups)
-
-    def code(self, point: Point) -> str:
-        """Return the folder of the revision that a point's workers run; "" for the launch's own."""
-        return self.other_code if revision_of(point.strategy) else ""
 
     def network(self, point: Point) -> Network:
         """Return the network of a point; the first one for points without exchange."""

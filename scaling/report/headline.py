@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy
 from scaling.analysis.table.rows import Row, Training
-from scaling.records.point import revision_of
 from scaling.records.run import Certificate
 from scaling.text import decimals
 
@@ -21,8 +20,7 @@ def headline(rows: Iterable[Row]) -> Row | None:
     2. whole steps before passes
     3. a result
     4. an efficiency that `claims`
-    5. the launch's own code before another revision
-    6. the highest rate
+    5. the highest rate
     """
     return max(rows, key=_rank, default=None)
 
@@ -32,9 +30,9 @@ def mean_rate(row: Row) -> float:
     return row.samples_per_s.mean if row.samples_per_s else 0.0
 
 
-def _rank(row: Row) -> tuple[int, bool, bool, bool, bool, float]:
+def _rank(row: Row) -> tuple[int, bool, bool, bool, float]:
     rate = mean_rate(row)
-    return row.world_size, row.workload.trains, rate > 0, claims(row), not revision_of(row.strategy), rate
+    return row.world_size, row.workload.trains, rate > 0, claims(row), rate
 
 
 def claims(row: Row) -> bool:

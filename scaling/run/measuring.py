@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from scaling.analysis.table.analyse import changes, kept
+from scaling.analysis.table.analyse import kept
 from scaling.analysis.table.rows import Row
 from scaling.command import complain, deliver, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
@@ -56,8 +56,6 @@ def write_page(folder: Path, look: Callable[[], None] = lambda: None, *, anonymo
 
 # ---------------------------------------------------------------- measuring
 
-# The exit code if nothing could be compared, as in scaling compare.
-NOTHING_COMPARED = 2
 Certify = Callable[[Sweep, View], Certificate]
 
 
@@ -121,7 +119,8 @@ def measure(
         raise
     finally:
         code = _end(opened, header, sweep.records, screen, ending)
-    return _code(sweep, require_proof=require_proof) or code
+    failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
+    return 1 if failed or (sweep.burn_in and sweep.burn_in.failures) else code
 
 
 def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], screen: View, ending: Ending) -> int:
@@ -134,18 +133,6 @@ def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], sc
     output = ending.hidden.stream(output) if ending.hidden else output
     conclude = partial(_conclude, opened, header, records, output, ending)
     return beyond_the_launcher(conclude) if past_mpirun else conclude()
-
-
-def _code(sweep: Sweep, *, require_proof: bool) -> int:
-    """Return the exit code of failed points and of compared revisions; 0 if both are as wished."""
-    changed = changes(sweep.records)
-    failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
-    failed = failed or bool(sweep.burn_in and sweep.burn_in.failures)
-    if failed or any(change.verdict == "slower" for change in changed):
-        return 1
-    if changed and all(change.gain is None for change in changed):
-        return NOTHING_COMPARED
-    return programs.UNTOLD if require_proof and any(change.verdict == "cannot tell" for change in changed) else 0
 
 
 def _view(kind: ViewKind, hidden: Disguise | None) -> View:

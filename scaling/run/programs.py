@@ -112,7 +112,7 @@ def batch_tried(made: Plan, look: Callable[[], None]) -> BatchFit | str:
     )  # fmt: skip
     python = environment.python_of(frameworks.running(baseline).name, os.environ)
     environ = child_environ(os.environ, task, strategies.environ(task))
-    command = environment.module_command(python, "scaling.worker.batch_fit", "")
+    command = [python, "-m", "scaling.worker.batch_fit"]
     given = msgspec.json.encode(BatchTrial(task=task, memory_bytes=made.gpu_memory_bytes)).decode()
     try:
         done = awaited(command, environ, look, given=given, within_s=TRIAL_S)
@@ -126,6 +126,7 @@ def batch_tried(made: Plan, look: Callable[[], None]) -> BatchFit | str:
 # ---------------------------------------------------------------- comparison with an older run (--against RUN)
 
 COMPARE = "compare"
+REVISIONS = "a revision is measured in a git worktree of its own; then: python -m scaling compare BASE NEW"
 # Exit codes of scaling compare with a verdict: nothing slower, something slower, a cell undecided.
 FINE, SLOWER, UNTOLD = 0, 1, 3
 
@@ -144,8 +145,7 @@ def comparable_header(run: Path) -> Header:
     try:
         header, records = store.load_measured(run)
     except UsageError as error:
-        no_run = not run.is_absolute() and not (store.folder_of(run) / store.FILE).exists()
-        mend = f"; for the revision of this name write --against {run}^0" if no_run else ""
+        mend = "" if os.access(run, os.F_OK) else f"; {REVISIONS}"
         raise UsageError(f"--against {error}{mend}") from None
     if store.is_being_written(run):
         raise UsageError(f"--against {run}: is still being written; wait until its sweep has ended")

@@ -34,7 +34,7 @@ from scaling.records.messages import (
     ToAgent,
     ToSweep,
 )
-from scaling.records.point import Point, of_revision, revision_of
+from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from scaling.records.store import Line, Store, done_keys, joined, settled
 from scaling.records.task import Clocks, Task
@@ -124,8 +124,7 @@ def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> 
     cells = [cell for cell in plan.cells if cell.strategy not in plan.missing]
     widest: dict[str, Point] = {}
     for cell in cells:
-        baseline = frameworks.load(cell.strategy).baseline
-        name = of_revision(baseline, revision_of(cell.strategy))
+        name = frameworks.load(cell.strategy).baseline
         if frameworks.named(name).preload and (name not in widest or cell.world_size > widest[name].world_size):
             widest[name] = replace(cell, strategy=name, kind="solo", options={})
     wanted: dict[int, list[Task]] = defaultdict(list)
@@ -133,7 +132,7 @@ def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> 
         tasks = rank_tasks(
             point, slots_of(point, plan.slots), (), plan.network(point).places,
             attempt=0, retry=0, seed=plan.config.seed, clocks=Clocks(), logs="",
-            malloc=plan.config.malloc, fresh=plan.config.fresh_workers, code=plan.code(point),
+            malloc=plan.config.malloc, fresh=plan.config.fresh_workers,
         )  # fmt: skip
         for task in tasks:
             wanted[task.launch_rank].append(task)

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkouts import measure
-
 PACKAGE = Path(__file__).resolve().parents[2] / "scaling"
+QUICK = (
+    "--kinds", "solo,exchange", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--soak-s", "0",
+    "--no-page", "--world-sizes", "1", "--option", "step_s=0.002",
+)  # fmt: skip
 DECLARED = """
 from scaling.frameworks.base import Framework
 
@@ -51,6 +53,15 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "__init__.py").write_text(DECLARED)
     (folder / "ring.py").write_text(RING)
     return root
+
+
+def measure(path: str, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A quick run of one rank with this PYTHONPATH, as a user starts it."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("SCALING_", "GIT_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "scaling.run", "--ranks", "1", *QUICK, *argv], cwd=cwd,
+        env={**environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 def run(root: Path, *argv: str) -> str:

@@ -17,7 +17,7 @@ from scaling.analysis.table.footnotes import describe
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.burn_in import asked_s
 from scaling.records.events import Failed
-from scaling.report import burn_in, facts, quantities, words
+from scaling.report import burn_in, facts, quantities
 from scaling.report.answer import answer, largest_loss
 from scaling.report.formats import terminal
 from scaling.report.headline import mean_rate
@@ -77,7 +77,7 @@ def _sections(material: Material) -> Iterator[Section]:
 def _answer(material: Material, width: int) -> Iterator[Text]:
     found = answer(material)
     yield from (Text(line, "bold") for line in _wrapped(found.verdict, width))
-    for label, text in (*found.lines, *_failures(material), *_changes(material)):
+    for label, text in (*found.lines, *_failures(material)):
         first = f"{INDENT}{label:<{LABEL}}"
         for index, line in enumerate(_wrapped(text, width - len(first))):
             yield Text.assemble((first if index == 0 else " " * len(first), "dim"), line)
@@ -98,10 +98,6 @@ def _failures(material: Material) -> Iterator[tuple[str, str]]:
     for cause, points in list(by_cause.items())[:MOST_FAILURES]:
         more = len(points) - MOST_FAILURES
         yield "failed", f"{', '.join(points[:MOST_FAILURES])}{f' and {more} more' if more > 0 else ''}: {cause}"
-
-
-def _changes(material: Material) -> Iterator[tuple[str, str]]:
-    return ((entry.label, words.text(entry.phrase)) for entry in facts.revision_facts(material.records))
 
 
 _GLUE = "\N{NO-BREAK SPACE}"
