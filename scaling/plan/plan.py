@@ -19,7 +19,7 @@ from scaling.hosts.networks import Entry, choose
 from scaling.plan import defaults, matrix, rules, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of, flag
-from scaling.plan.groups import Group, apart, short_of_memory, together
+from scaling.plan.groups import Group, apart, gpus_hold, short_of_memory, together
 from scaling.plan.placement import Slot, most_of_a_host, place_ranks
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
@@ -144,7 +144,7 @@ class Plan(Record, frozen=True, kw_only=True):
     def estimate_s(self) -> float:
         """Estimated seconds of the planned rounds: start-up, warm-up, windows, soak. 0 if unknown (--epochs). A
         burn-in takes the time of --for at least."""
-        if any(cell.regime for cell in self.cells):
+        if self.config.epochs:
             return 0.0
         trace_s = defaults.TRACE_S * len(self.cells) if self.config.trace else 0.0
         return max(self._rounds_s + trace_s + sum(map(self.soak_of_s, self.groups)), self.burn_in_s)
@@ -174,10 +174,25 @@ class Plan(Record, frozen=True, kw_only=True):
         assert self.config.rounds is not None
         return self.config.rounds
 
-    def seconds(self, group: Group, step_s: float | None = None) -> float:
-        """Estimate the seconds of a group in one round. `step_s`: of a measured step; else by the model."""
-        longest_s = self._step_s if step_s is None else step_s
-        return defaults.group_s(group, self.config, longest_s, most_of_a_host(group.points, self.slots))
+    def seconds(
+        self,
+        group: Group,
+        step_s: float | None = None,
+        *,
+        fits: int | None = None,
+        seats_apart: bool = False,
+    ) -> float:
+        """Estimate the seconds of a group in one round. `step_s`: of a measured step; else by the model. `fits`:
+        how many of its points GPUs hold at the same time; else by a guess. `seats_apart`: seats of GPUs run one
+        after the other."""
+        return defaults.group_s(
+            group,
+            self.config,
+            self._step_s if step_s is None else step_s,
+            processes=most_of_a_host(group.points, self.slots),
+            fits=gpus_hold(group.points, self.gpu_memory_bytes) if fits is None else fits,
+            seats_apart=seats_apart,
+        )
 
     @property
     def _step_s(self) -> float:

@@ -204,6 +204,8 @@ class Sweep:
         self._earlier = self._total = 0  # points of earlier rounds whose keys are forgotten; all that are planned
         self._before = self._base = self._count  # points before this run, and before the running epoch
         self._step_s: float | None = None  # of the longest step so far
+        self._each_s = 0.0  # estimate of a point, by:
+        self._basis: tuple[float | None, dict[frozenset[str], Sharing]] | None = None
         self._begun_s = self._told_s = clock()
         self._soak_s = self._soaked_s = 0.0  # planned soak of the group; soaks of epochs that are over
         self._epoch: Epoch | None = None
@@ -308,9 +310,17 @@ class Sweep:
         for attempt in self._epoch.attempts if self._epoch else ():
             for warm in (rank.warmup[SINGLE_STEPS - 1 : SINGLE_STEPS] for rank in attempt.state.ranks):
                 self._step_s = max((self._step_s or 0.0, *(window.seconds / window.steps for window in warm)))
-        plan = self.plan
-        seconds = sum(plan.seconds(group, self._step_s or None) for group in plan.groups)
-        return seconds / len(plan.cells) if plan.estimate_s else 0.0
+        basis = self._step_s, dict(self._gpus)
+        if self._basis != basis:
+            self._basis, self._each_s = basis, self._estimated_s()
+        return self._each_s
+
+    def _estimated_s(self) -> float:
+        plan, seconds = self.plan, 0.0
+        for group in () if plan.config.epochs else plan.groups:
+            shared = self._gpus.get(group.cells, Sharing())
+            seconds += plan.seconds(group, self._step_s or None, fits=shared.fits, seats_apart=shared.seats_apart)
+        return seconds / len(plan.cells)
 
     def _tell(self) -> None:
         now_s = self._clock()
