@@ -67,8 +67,8 @@ def check(hosts: tuple[Host, ...], wanted: Format, file: str) -> None:
     for host in hosts:
         if host.format not in (None, wanted):
             raise UsageError(
-                f"{file}:{host.line}: '{host.written(host.format)}' is for {READERS[host.format]}, but mpirun here "
-                f"is of {READERS[wanted]}: write '{host.written(wanted)}'"
+                f"{file}:{host.line}: '{host.written(host.format)}' is for {READERS[host.format]}, but mpirun "
+                f"here is of {READERS[wanted]}: write '{host.written(wanted)}'"
             )
 
 
