@@ -135,21 +135,7 @@ class Lead:
         """Measure the plan as a new run, print and write what `asked` wants; return the exit code."""
         header = self.header(made)
         with self.create(made, header) as opened:
-            return measuring.measure(
-                made,
-                self.mailbox,
-                opened,
-                header,
-                (),
-                asked.view,
-                page=asked.page,
-                verbose=asked.verbose,
-                metrics=asked.metrics,
-                base=asked.against,
-                require_proof=asked.require_proof,
-                more=more,
-                certify=certify,
-            )
+            return measuring.measure(made, self.mailbox, opened, header, asked, more=more, certify=certify)
 
     def _resume(self, asked: Invocation, run: Path) -> int:
         header, _ = store.load_measured(run)
@@ -161,16 +147,7 @@ class Lead:
         with store.Store.resume(run) as opened:
             found, self.has_run = store.read(run), True
             return measuring.measure(
-                self.proved(made),
-                self.mailbox,
-                opened,
-                header,
-                found.records,
-                asked.view,
-                page=asked.page,
-                verbose=asked.verbose,
-                metrics=asked.metrics,
-                summaries=found.summaries,
+                self.proved(made), self.mailbox, opened, header, asked, found.records, summaries=found.summaries
             )
 
     def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False, tries: bool = False) -> plan.Plan:

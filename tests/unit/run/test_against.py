@@ -215,7 +215,6 @@ def measured(
     act: Callable[[Path], None],
     notes: list[str] | None = None,
     metrics: Path | None = None,
-    require_proof: bool = False,
 ) -> tuple[int, Path]:
     """Exit code and folder of a run of two points. `act` is done to its folder after each; `notes` are kept."""
     launch, noted = Launch(2), [] if notes is None else notes
@@ -228,9 +227,8 @@ def measured(
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
     with store.Store.create(folder, "test", datetime.fromtimestamp(0, timezone.utc), header) as opened:
         monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder), noted))
-        code = measuring.measure(
-            made, mailbox, opened, header, (), "plain", page=False, metrics=metrics, require_proof=require_proof
-        )
+        asked = Invocation(given={}, base={}, view="plain", page=False, metrics=metrics)
+        code = measuring.measure(made, mailbox, opened, header, asked)
         launch.turn()  # the last release
         return code, opened.folder
 
