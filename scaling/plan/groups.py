@@ -128,6 +128,11 @@ def held_bytes(point: Point) -> int:
     return CONTEXT_BYTES + exchange_bytes + COPIES * FLOAT32_BYTES * models.of(point.workload).parameters
 
 
+def memory_order(point: Point) -> tuple[int, bool, int]:
+    """Return a sort key: points that use more memory are larger."""
+    return point.workload.batch_size, point.kind == "exchange", point.world_size
+
+
 def gpus_hold(points: Sequence[Point], memory_bytes: int) -> int:
     """Guess how many of these points GPUs of this memory hold at the same time while one of them computes."""
     if not memory_bytes:

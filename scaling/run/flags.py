@@ -130,54 +130,31 @@ def _version(wanted: bool) -> None:
 
 
 _out, _runs = partial(typer.Option, rich_help_panel=OUT), partial(typer.Option, rich_help_panel="Runs")
-KvStore = Annotated[
-    str | None,
-    typer.Option(
-        help="kvstores as MXNet names them: dist_sync,device is --strategy mxnet:dist_sync,mxnet:device.",
-        metavar="MODE,...",
-        rich_help_panel=WHAT,
-    ),
-]
-View = Annotated[
-    str,
-    _out(
-        help="live draws a screen, plain prints lines, none nothing; auto is live on a terminal, else plain.",
-        metavar="HOW",
-        envvar="SCALING_VIEW",
-    ),
-]
-Page = Annotated[
-    bool,
-    _out("--page/--no-page", help="Write page.html next to run.jsonl when the run ends.", envvar="SCALING_PAGE"),
-]
+# fmt: off
+KvStore = Annotated[str | None, typer.Option(
+    help="kvstores as MXNet names them: dist_sync,device is --strategy mxnet:dist_sync,mxnet:device.",
+    metavar="MODE,...", rich_help_panel=WHAT)]
+View = Annotated[str, _out(
+    help="live draws a screen, plain prints lines, none nothing; auto is live on a terminal, else plain.",
+    metavar="HOW", envvar="SCALING_VIEW")]
+Page = Annotated[bool, _out(
+    "--page/--no-page", help="Write page.html next to run.jsonl when the run ends.", envvar="SCALING_PAGE")]
 Verbose = Annotated[bool, _out("--verbose", help="End with all tables, notes and how to read them.")]
-Metrics = Annotated[
-    Path | None,
-    _out(
-        help="Write metrics for Prometheus when the run ends, for node_exporter's textfile collector (*.prom).",
-        metavar="FILE",
-    ),
-]
-Config = Annotated[
-    Path | None,
-    _runs(
-        help="TOML file with these flags (world_sizes = [1, 2]); the command line wins.",
-        metavar="FILE",
-    ),
-]
+Metrics = Annotated[Path | None, _out(
+    help="Write metrics for Prometheus when the run ends, for node_exporter's textfile collector (*.prom).",
+    metavar="FILE")]
+Config = Annotated[Path | None, _runs(
+    help="TOML file with these flags (world_sizes = [1, 2]); the command line wins.", metavar="FILE")]
 Resume = Annotated[Path | None, _runs(help="Measure the points that a run still lacks.", metavar="RUN")]
 Against = Annotated[Path | None, _runs(help="Start a new run as --like does, then compare both.", metavar="RUN")]
-Like = Annotated[
-    Path | None,
-    _runs(help="Start a new run with the settings of an older one; flags win.", metavar="RUN"),
-]
-RequireProof = Annotated[
-    bool,
-    _runs("--require-proof", help="With --against: exit with 3 if nothing is slower but a cell is undecided."),
-]
+Like = Annotated[Path | None, _runs(
+    help="Start a new run with the settings of an older one; flags win.", metavar="RUN")]
+RequireProof = Annotated[bool, _runs(
+    "--require-proof", help="With --against: exit with 3 if nothing is slower but a cell is undecided.")]
 DryRun = Annotated[bool, _runs("--dry-run", help="Print the plan and what is missing; measure nothing.")]
 ListAll = Annotated[bool, _runs("--list", help="Print strategies, models, data and what each lacks.")]
 Version = Annotated[bool, _runs("--version", help="Print the version.", callback=_version, is_eager=True)]
+# fmt: on
 
 
 def checked_view(view: str) -> ViewKind:

@@ -43,11 +43,6 @@ class Sharing(Record, frozen=True, kw_only=True):
         return self.slowed is not None and self.slowed > ALIKE
 
 
-def memory_order(point: Point) -> tuple[int, bool, int]:
-    """Return a sort key: points that use more memory are larger."""
-    return point.workload.batch_size, point.kind == "exchange", point.world_size
-
-
 def startable(points: Sequence[Point], memory_bytes: int) -> int:
     """Return how many of these points to start before any has computed: they may hold half of a GPU's memory."""
     if not memory_bytes:
