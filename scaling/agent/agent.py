@@ -25,7 +25,7 @@ from scaling.hosts import proc
 from scaling.hosts.connections import Attempts, Door
 from scaling.quiet import agent as quiet
 from scaling.records.events import Ended, Event, Exit, Failed, Measured
-from scaling.records.host import HostInfo
+from scaling.records.host import HostInfo, Installed
 from scaling.records.messages import (
     AGENT_DECODER,
     INTERRUPT_GRACE_S,
@@ -152,14 +152,14 @@ class Agent:
         self._idle = IdleTraffic()
         self._proving = Proving()
 
-    def enrol(self, host: HostInfo, *, version: str, code: str, lacking: strategies.Lacking) -> None:
+    def enrol(self, host: HostInfo, *, version: str, code: str, lacking: Installed) -> None:
         """Register this rank at rank 0: its host, its version and what its strategies lack."""
         told = Enrol(
             host=host,
             version=version,
             code=code,
-            missing=lacking.anywhere,
-            missing_on_cuda=lacking.on_cuda,
+            missing=lacking.missing,
+            missing_on_cuda=lacking.missing_on_cuda,
             name_addresses=lacking.name_addresses,
         )
         send_news(self.cluster, told)
@@ -374,4 +374,4 @@ def _answer(order: Ask | Locate) -> Missing | Located:
     if isinstance(order, Locate):
         return data_located(order)
     lacking = strategies.lacking(order.strategies)
-    return Missing(missing=lacking.anywhere, missing_on_cuda=lacking.on_cuda)
+    return Missing(missing=lacking.missing, missing_on_cuda=lacking.missing_on_cuda)

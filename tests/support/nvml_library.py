@@ -96,7 +96,7 @@ def _report() -> dict[str, Any]:
             "reachable": host.reachable_gpus,
             "health": gpus.gather_health().gpus,
             "telemetry": telemetry,
-            "missing": lacking.on_cuda,
+            "missing": lacking.missing_on_cuda,
         }
     )
     return found
