@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,27 +64,19 @@ def awaited(
         env=environ,
         start_new_session=True,
     ) as process:
+        end_s = time.monotonic() + within_s
         try:
-            return _awaited(process, look, given, within_s)
+            while True:
+                look()
+                with suppress(subprocess.TimeoutExpired):
+                    out, err = process.communicate(given, timeout=LOOK_S)
+                    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+                given = ""  # communicate takes the input once
+                if time.monotonic() > end_s:
+                    raise subprocess.TimeoutExpired(process.args, within_s)
         except BaseException:
             process.kill()
             raise
-
-
-def _awaited(
-    process: subprocess.Popen[str], look: Callable[[], None], given: str, within_s: float
-) -> subprocess.CompletedProcess[str]:
-    end_s = time.monotonic() + within_s
-    while True:
-        look()
-        try:
-            out, err = process.communicate(given, timeout=LOOK_S)
-        except subprocess.TimeoutExpired:
-            given = ""  # communicate takes the input once
-            if time.monotonic() > end_s:
-                raise subprocess.TimeoutExpired(process.args, within_s) from None
-        else:
-            return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def complaint(done: subprocess.CompletedProcess[str], command: str) -> str:
