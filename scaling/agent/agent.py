@@ -15,7 +15,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from scaling.agent import environment, strategies
+from scaling.agent import strategies
 from scaling.agent.child import Child, Starter
 from scaling.agent.environment import child_environ, granted
 from scaling.agent.supervisor import ChildLike, Supervisor
@@ -25,7 +25,7 @@ from scaling.hosts import proc
 from scaling.hosts.connections import Attempts, Door
 from scaling.quiet import agent as quiet
 from scaling.records.events import Ended, Event, Exit, Failed, Measured
-from scaling.records.host import HostInfo
+from scaling.records.host import HostInfo, Installed
 from scaling.records.messages import (
     AGENT_DECODER,
     INTERRUPT_GRACE_S,
@@ -55,8 +55,6 @@ from scaling.records.messages import (
     Tell,
     ToAgent,
     ToSweep,
-    Tried,
-    Try,
 )
 from scaling.records.task import Task
 from scaling.transport.base import Cluster, send_news
@@ -154,14 +152,14 @@ class Agent:
         self._idle = IdleTraffic()
         self._proving = Proving()
 
-    def enrol(self, host: HostInfo, *, version: str, code: str, lacking: strategies.Lacking) -> None:
+    def enrol(self, host: HostInfo, *, version: str, code: str, lacking: Installed) -> None:
         """Register this rank at rank 0: its host, its version and what its strategies lack."""
         told = Enrol(
             host=host,
             version=version,
             code=code,
-            missing=lacking.anywhere,
-            missing_on_cuda=lacking.on_cuda,
+            missing=lacking.missing,
+            missing_on_cuda=lacking.missing_on_cuda,
             name_addresses=lacking.name_addresses,
         )
         send_news(self.cluster, told)
@@ -258,7 +256,7 @@ class Agent:
 
     def _obey(self, order: ToAgent) -> None:
         match order:
-            case Ask() | Locate() | Try():
+            case Ask() | Locate():
                 self._say(_answer(order))
             case Admit() | Reach():
                 self._proving.obey(order, self._clock())
@@ -372,10 +370,8 @@ def _limit_hint(error: Exception) -> str:
     return proc.limit_hint("", is_fork=True) if isinstance(error, BlockingIOError) else ""
 
 
-def _answer(order: Ask | Locate | Try) -> Missing | Located | Tried:
-    if isinstance(order, Try):
-        return environment.revision_tried(order)
+def _answer(order: Ask | Locate) -> Missing | Located:
     if isinstance(order, Locate):
         return data_located(order)
     lacking = strategies.lacking(order.strategies)
-    return Missing(missing=lacking.anywhere, missing_on_cuda=lacking.on_cuda)
+    return Missing(missing=lacking.missing, missing_on_cuda=lacking.missing_on_cuda)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.agent import environment, strategies
@@ -29,7 +28,6 @@ from scaling.agent.environment import child_environ
 from scaling.errors import ScalingError
 from scaling.hosts import proc
 from scaling.records.events import Event, Exit
-from scaling.records.point import own_name
 from scaling.records.store import unlinked
 from scaling.records.task import (
     CHILD_MARK,
@@ -70,10 +68,10 @@ class Fds(NamedTuple):
     log: int
 
 
-def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable, code: str = "") -> Started:
-    """Start a fresh child in a session of its own; `code` as in its task. Raises OSError."""
+def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable) -> Started:
+    """Start a fresh child in a session of its own. Raises OSError."""
     process = subprocess.Popen(
-        environment.module_command(python, "scaling.worker", code),
+        [python, "-m", "scaling.worker"],
         stdin=fds.commands,
         stdout=fds.log,
         stderr=subprocess.STDOUT,
@@ -88,14 +86,14 @@ class ForkServer:
     """A process that has imported a framework. `ready` is None until it reports, and False if it has failed;
     `is_touched` if the import has initialised CUDA."""
 
-    def __init__(self, python: str, modules: Collection[str], environ: Mapping[str, str], code: str = "") -> None:
+    def __init__(self, python: str, modules: Collection[str], environ: Mapping[str, str]) -> None:
         """Start the server. Raises OSError."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ready: bool | None = None
         self.is_touched = False
         with theirs:
             self._process = subprocess.Popen(
-                [*environment.module_command(python, "scaling.worker.fork_server", code), *modules],
+                [python, "-m", "scaling.worker.fork_server", *modules],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -126,7 +124,7 @@ class ForkServer:
         return Started(pid, partial(self._reaped, pid))
 
     def _reaped(self, pid: int) -> int:
-        """The exit code of a fork. This process adopts forks of an ended server or of another revision."""
+        """The exit code of a fork. This process adopts forks of an ended server."""
         try:
             status = os.waitpid(pid, 0)[1]
         except ChildProcessError:
@@ -170,7 +168,6 @@ class Key(NamedTuple):
     on_gpus: bool
     threads: int
     malloc: str
-    code: str
 
 
 class Starter:
@@ -188,7 +185,7 @@ class Starter:
         with suppress(OSError, ScalingError):  # children then start fresh
             environ = child_environ(self._base, task, strategies.environ(task)) | framework.preload_environ
             wanted = (*framework.preload, *_optional(task, names))
-            self._servers[key] = ForkServer(self._python(task), wanted, environ, task.code)
+            self._servers[key] = ForkServer(self._python(task), wanted, environ)
 
     def fds(self) -> list[int]:
         return [server.fd for server in self._servers.values() if server.ready is None]
@@ -208,7 +205,7 @@ class Starter:
         if server is not None and server.ready:
             with suppress(OSError):
                 return server.fork({**environ, **frameworks.named(_baseline(task)).preload_environ}, fds)
-        return fresh(environ, fds, self._python(task), task.code)
+        return fresh(environ, fds, self._python(task))
 
     def close(self) -> None:
         for server in self._servers.values():
@@ -220,7 +217,7 @@ class Starter:
 
     def _key(self, task: Task) -> Key:
         name, device = frameworks.named(_baseline(task)).name, task.point.hardware.device
-        return Key(name, device == "cuda", task.threads, task.malloc, task.code)
+        return Key(name, device == "cuda", task.threads, task.malloc)
 
 
 def _is_forked(task: Task) -> bool:
@@ -232,8 +229,8 @@ def _baseline(task: Task) -> str:
 
 
 def _optional(task: Task, names: Collection[str]) -> tuple[str, ...]:
-    """Extra modules of strategies of the task's framework; none for another revision, which may lack them."""
-    loaded = [] if task.code else [frameworks.load(name) for name in names]
+    """Extra modules of strategies of the task's framework."""
+    loaded = [frameworks.load(name) for name in names]
     wanted = [getattr(one, "preload", ()) for one in loaded if one.baseline == _baseline(task)]
     found = dict.fromkeys(module for modules in wanted for module in modules)
     return (OPTIONAL_MODULES, *found) if found else ()
@@ -271,7 +268,7 @@ class Child:
         self._exit = select.poll()
         if self.exit_fd >= 0:
             self._exit.register(self.exit_fd, select.POLLIN)
-        self._send(msgspec.json.encode(without_revision(task)))
+        self._send(msgspec.json.encode(task))
 
     def _start(self, environ: Mapping[str, str], start: Start) -> Started:
         self.events_fd, events_fd = os.pipe()
@@ -392,13 +389,6 @@ class Child:
             limit=proc.limit_hint(tail),
             log_tail=tail,
         )
-
-
-def without_revision(task: Task) -> Task:
-    """Return the task as its worker gets it: without the revision."""
-    if not task.code:
-        return task
-    return replace(task, code="", point=replace(task.point, strategy=own_name(task.point.strategy)))
 
 
 def _pidfd(pid: int) -> int:

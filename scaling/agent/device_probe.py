@@ -30,44 +30,30 @@ THROTTLE = {
 
 
 class DeviceProbe:
-    """The readings of the devices of one task: `open`, `start`, `sample` about once a second, `pause`, perhaps
+    """The readings of the devices of one task: `start`, `sample` about once a second, `pause`, perhaps
     `start` again, `stop`. Without `start`, `stop` reports only the load of the host."""
 
     interval_s: ClassVar[float] = 1.0
 
-    def __init__(
-        self,
-        gpus: Sequence[GpuMeter],
-        process: ProcessMeter,
-        *,
-        machine: MachineMeter | None = None,
-        task_gpus: int = 0,
-    ) -> None:
-        """Use `open`. `task_gpus` is the number of the task's GPUs; `gpus` are those that NVML reaches."""
-        self._gpus = gpus
-        self._process = process
-        self._machine = machine
-        self._task_gpus = task_gpus
-
-    @classmethod
-    def open(cls, device: Device, device_indices: Sequence[int], pid: int, *, shown_gpu: str = "") -> DeviceProbe:
+    def __init__(self, device: Device, device_indices: Sequence[int], pid: int, *, shown_gpu: str = "") -> None:
         """Open the readings of process `pid`, of its GPUs, and of the whole machine if the device is emulated.
         `shown_gpu` is the UUID of the only GPU that the process sees, if it sees only one."""
         indices = device_indices if device == "cuda" else ()
-        gpus = [gpu for index in indices if (gpu := GpuMeter.open(index, shown_gpu)) is not None]
-        machine = MachineMeter() if device == "emulated" else None
-        return cls(gpus, ProcessMeter(pid), machine=machine, task_gpus=len(indices))
+        self._task_gpus = len(indices)
+        self._gpus = [gpu for index in indices if (gpu := GpuMeter.open(index, shown_gpu)) is not None]
+        self._process = ProcessMeter(pid)
+        self._machine = MachineMeter() if device == "emulated" else None
+        self._meters: Sequence[ProcessMeter | MachineMeter | GpuMeter] = (
+            self._process, *([self._machine] if self._machine else ()), *self._gpus,
+        )  # fmt: skip
 
     def now(self) -> tuple[Sample, ...]:
         """Read the GPUs once, outside measured windows."""
         return tuple(found for gpu in self._gpus if (found := gpu.now()) is not None)
 
     def start(self) -> None:
-        self._process.start()
-        if self._machine is not None:
-            self._machine.start()
-        for gpu in self._gpus:
-            gpu.start()
+        for meter in self._meters:
+            meter.start()
 
     def sample(self) -> None:
         self._process.read()
@@ -75,34 +61,26 @@ class DeviceProbe:
             gpu.read()
 
     def pause(self) -> None:
-        self._process.pause()
-        if self._machine is not None:
-            self._machine.pause()
-        for gpu in self._gpus:
-            gpu.pause()
+        for meter in self._meters:
+            meter.pause()
 
     def stop(self) -> Telemetry:
         self.pause()
-        energy_j = self._stop_gpus()
+        known_j = [energy_j for gpu in self._gpus if (energy_j := gpu.stop()) is not None]
+        # The energy is unknown if that of any GPU is: a part would pass for the whole.
+        energy_j = sum(known_j) if known_j and len(known_j) == self._task_gpus else None
+        clocks_mhz = [gpu.max_sm_clock_mhz for gpu in self._gpus if gpu.max_sm_clock_mhz is not None]
         return Telemetry(
             samples=tuple(chain.from_iterable(gpu.samples for gpu in self._gpus)),
             energy_j=energy_j,
             energy_is_integral=energy_j is not None and any(gpu.energy_is_integral for gpu in self._gpus),
-            max_sm_clock_mhz=min(self._max_clocks_mhz(), default=None),
+            max_sm_clock_mhz=min(clocks_mhz, default=None),
             load_1m=os.getloadavg()[0],
             affinity_cpus=self._process.affinity_cpus,
             masks=tuple(sorted(self._process.masks)),
             cpu_percent=self._process.cpu_percent,
             machine_cpu_percent=self._machine.busy_percent if self._machine is not None else None,
         )
-
-    def _max_clocks_mhz(self) -> list[float]:
-        return [gpu.max_sm_clock_mhz for gpu in self._gpus if gpu.max_sm_clock_mhz is not None]
-
-    def _stop_gpus(self) -> float | None:
-        """Energy in J; None if that of any GPU is unknown, because a part would pass for the whole."""
-        known_j = [energy_j for gpu in self._gpus if (energy_j := gpu.stop()) is not None]
-        return sum(known_j) if known_j and len(known_j) == self._task_gpus else None
 
 
 class ProcessMeter:

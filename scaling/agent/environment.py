@@ -1,4 +1,4 @@
-"""What a child runs in: its environment variables, its Python, and the code of another revision.
+"""What a child runs in: its environment variables and its Python.
 
 The variables are the agent's without the launcher's, plus ours and the strategy's.
 """
@@ -20,9 +20,7 @@ from scaling.frameworks import variables
 from scaling.hosts import info
 from scaling.hosts.proc import text
 from scaling.records.host import HostInfo, Installed, Interpreter
-from scaling.records.messages import Tried, Try
 from scaling.records.network import AUTO
-from scaling.records.point import Record
 from scaling.records.task import Task
 
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
@@ -45,7 +43,7 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     return {
         **_heap(task),
         **_kernel_cache(task),
-        **variables.for_children(outside_of_mpi(base, task.code)),
+        **variables.for_children(outside_of_mpi(base)),
         **_past_proxies(base, task),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
@@ -58,10 +56,10 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     }
 
 
-def outside_of_mpi(base: Mapping[str, str], code: str = "") -> dict[str, str]:
-    """Return an environment without the launcher's variables; Python finds `code` first, then this package."""
+def outside_of_mpi(base: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the launcher's variables; Python finds this package first."""
     parent = str(Path(__file__).resolve().parents[2])
-    paths = [*filter(None, [code]), parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
     kept = {key: value for key, value in base.items() if not key.startswith(SCRUBBED)}
     return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
@@ -242,77 +240,3 @@ def with_interpreters(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
     compiling = (one for one in found if frameworks.named(one.framework).compiler)
     lacks = next((one.compile_lacks for one in compiling), host.compile_lacks)
     return replace(host, versions=versions, interpreters=tuple(found), compile_lacks=lacks)
-
-
-# ---------------------------------------------------------------- another revision
-
-PACKAGE = Path(__file__).resolve().parents[1]
-# The working directory precedes PYTHONPATH and may hold this revision.
-_START = """
-import runpy, sys
-if sys.path[0] == "":
-    sys.path.append(sys.path.pop(0))
-runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
-"""
-
-
-class RevisionProtocol(Record, frozen=True, kw_only=True):
-    """The output of protocol.py."""
-
-    package: str
-    version: str
-    protocol: str
-    lacking: dict[str, str]
-    files: dict[str, str] = {}
-
-
-def module_command(python: str, module: str, code: str) -> list[str]:
-    """Return the command that starts a module of the revision in `code`, or of this revision if it is ""."""
-    return [python, "-c", _START, module] if code else [python, "-m", module]
-
-
-def revision_tried(order: Try) -> Tried:
-    """Check that workers of a revision start on this host and understand this revision's messages."""
-    try:
-        other = _protocol_of(order.code, order.strategies)
-        ours = _protocol_of("", ())
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
-        said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
-        why = (str(said).strip().splitlines() or ["no output"])[-1][:200]
-        return Tried(error=f"its workers do not start: {why}")
-    if why := _misplaced(order, other):
-        return Tried(error=why)
-    if other.protocol != ours.protocol:
-        return Tried(
-            error=f"its workers use another protocol (scaling {other.version}, protocol {other.protocol}; "
-            f"this is {ours.version}, protocol {ours.protocol}); compare two runs: --against RUN"
-        )
-    lacking = "; ".join(other.lacking.values())
-    return Tried(error=lacking and f"this revision lacks what is measured: {lacking}")
-
-
-def _misplaced(order: Try, other: RevisionProtocol) -> str:
-    """Why Python would load other code than that in the folder; "" if it would not."""
-    inside = [name for name in order.strategies if not frameworks.is_outside(name)]
-    place = Path(order.code, PACKAGE.name)
-    if not Path(order.code).is_dir():
-        return f"{order.code} is not visible here: give --results on a file system that all hosts share"
-    if inside and Path(other.package).resolve() != place.resolve():
-        return f"this revision lacks what is measured: {', '.join(inside)}: no folder {PACKAGE.name}"
-    strays = [name for name, file in other.files.items() if not _lies_in(file, order.code)]
-    found = "; ".join(f"{name}: {other.files[name]} would be taken" for name in strays)
-    return found and f"this revision lacks what is measured: {found}"
-
-
-def _lies_in(file: str, folder: str) -> bool:
-    return Path(file).resolve().is_relative_to(Path(folder).resolve())
-
-
-def _protocol_of(code: str, strategies: tuple[str, ...]) -> RevisionProtocol:
-    """Raises OSError, subprocess.SubprocessError, or msgspec.DecodeError for any other output."""
-    done = subprocess.run(
-        [sys.executable, str(PACKAGE / "agent/protocol.py"), *strategies],
-        env=outside_of_mpi(os.environ, code), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=ANSWER_S, check=True,
-    )  # fmt: skip
-    return msgspec.json.decode(done.stdout, type=RevisionProtocol)

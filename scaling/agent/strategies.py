@@ -10,9 +10,9 @@ import platform
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.agent import environment
@@ -23,21 +23,12 @@ from scaling.records.point import Device
 from scaling.records.task import Task
 
 
-class Lacking(NamedTuple):
-    """Reasons why strategies cannot run on this host at all, or on its GPUs. `name_addresses`: strategies that
-    listen at the address of the host's name, whatever network is chosen."""
-
-    anywhere: dict[str, str]
-    on_cuda: dict[str, str]
-    name_addresses: dict[str, str]
-
-
-def lacking(names: Iterable[str]) -> Lacking:
+def lacking(names: Iterable[str]) -> Installed:
     """Return what strategies lack here, each in its children's interpreter; on GPUs only if there are any."""
     return examine(names)[0]
 
 
-def examine(names: Iterable[str]) -> tuple[Lacking, tuple[Interpreter, ...]]:
+def examine(names: Iterable[str]) -> tuple[Installed, tuple[Interpreter, ...]]:
     """Return what strategies lack on this host, and the other interpreters that were asked."""
     names = tuple(names)
     questions = environment.ask_interpreters(names)
@@ -45,19 +36,19 @@ def examine(names: Iterable[str]) -> tuple[Lacking, tuple[Interpreter, ...]]:
     found = lacking_here(name for name in names if name not in elsewhere)
     for question in questions:
         answer = question.answer()
-        found.anywhere.update(answer.missing)
-        found.on_cuda.update(answer.missing_on_cuda)
+        found.missing.update(answer.missing)
+        found.missing_on_cuda.update(answer.missing_on_cuda)
         found.name_addresses.update(answer.name_addresses)
     return found, tuple(question.interpreter() for question in questions)
 
 
-def lacking_here(names: Iterable[str]) -> Lacking:
+def lacking_here(names: Iterable[str]) -> Installed:
     """Return what strategies lack in this interpreter; on GPUs only if there are any."""
     names = tuple(names)
     has_gpus = bool(gpus.gather_gpus().gpus)
-    return Lacking(
-        anywhere=_told((name, _first_device(name)) for name in names),
-        on_cuda=_told((name, "cuda") for name in names if has_gpus and "cuda" in _devices(name)),
+    return Installed(
+        missing=_told((name, _first_device(name)) for name in names),
+        missing_on_cuda=_told((name, "cuda") for name in names if has_gpus and "cuda" in _devices(name)),
         name_addresses={name: address for name in names if (address := _name_address(name)) is not None},
     )
 
@@ -112,13 +103,10 @@ def main(arguments: Sequence[str]) -> int:
     if absent := [name for name in NEEDED if find_spec(name) is None]:
         sys.stderr.write(f"No module named {absent[0]!r}\n")
         return 1
-    lacking = lacking_here(names)
-    answer = Installed(
+    answer = replace(
+        lacking_here(names),
         python=platform.python_version(),
         versions=info.versions(framework.distributions),
-        missing=lacking.anywhere,
-        missing_on_cuda=lacking.on_cuda,
-        name_addresses=lacking.name_addresses,
         cuda=framework.built_for_cuda(),
         compile_lacks=framework.compiler_lacks(os.environ),
     )

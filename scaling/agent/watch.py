@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from operator import add, sub
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -39,43 +40,24 @@ class EnergyCounter(NamedTuple):
     path: Path
     range_uj: int
 
+    def read(self) -> int:
+        """Raises OSError with the path, also for wrong content."""
+        text = self.path.read_text().strip()
+        if not text.isdecimal():
+            raise OSError(os.EX_DATAERR, f"no number: {text[:20]!r}", str(self.path))
+        return int(text)
+
 
 def energy_counters(root: Path | None = None) -> list[EnergyCounter]:
     """Return the counters of packages and DRAM; none on most virtual machines."""
-    return list(_energy_counters(root or POWERCAP))
-
-
-def _energy_counters(root: Path) -> Iterator[EnergyCounter]:
-    for folder in sorted(root.glob("intel-rapl:*")):
-        try:
+    found = []
+    for folder in sorted((root or POWERCAP).glob("intel-rapl:*")):
+        with suppress(OSError, ValueError):
             name = (folder / "name").read_text().strip()
             range_uj = int((folder / "max_energy_range_uj").read_text())
-        except (OSError, ValueError):
-            continue
-        if name == "dram" or name.startswith("package-"):
-            yield EnergyCounter(folder / "energy_uj", range_uj)
-
-
-def read_energy(found: list[EnergyCounter]) -> list[int]:
-    """Return the microjoules of each counter. Raises OSError."""
-    return [_read_counter(counter.path) for counter in found]
-
-
-def _read_counter(path: Path) -> int:
-    # The error needs the path, also for wrong content.
-    text = path.read_text().strip()
-    if not text.isdecimal():
-        raise OSError(os.EX_DATAERR, f"no number: {text[:20]!r}", str(path))
-    return int(text)
-
-
-def joules(found: list[EnergyCounter], before: list[int], after: list[int]) -> float:
-    """Return the joules between two readings; each counter may have wrapped once."""
-    used = (
-        end - start + (counter.range_uj if end < start else 0)
-        for counter, start, end in zip(found, before, after, strict=True)
-    )
-    return sum(used) / UJ_PER_J
+            if name == "dram" or name.startswith("package-"):
+                found.append(EnergyCounter(folder / "energy_uj", range_uj))
+    return found
 
 
 # ---------------------------------------------------------------- idle traffic
@@ -138,9 +120,11 @@ class EnergyMeter:
     """Energy of this machine's processors and memory (/sys/class/powercap): `start`, `sample`, `pause`, again;
     `total`. A counter wraps after minutes to hours, so it is read every 10 s. An unreadable one is reported."""
 
-    def __init__(self, root: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, root: Path | None = None, clock: Callable[[], float] = time.monotonic, *, counts: bool = True
+    ) -> None:
         self._clock = clock
-        self._counters = energy_counters(root)
+        self._counters = energy_counters(root) if counts else []
         self._last: list[int] | None = None
         self._last_s = 0.0
         self._joules = self._seconds = 0.0
@@ -168,14 +152,17 @@ class EnergyMeter:
         before, before_s = self._last, self._last_s
         self.start()
         if before is not None and self._last is not None:
-            self._joules += joules(self._counters, before, self._last)
+            self._joules += sum(
+                end - start + (counter.range_uj if end < start else 0)  # it may have wrapped once
+                for counter, start, end in zip(self._counters, before, self._last, strict=True)
+            ) / UJ_PER_J  # fmt: skip
             self._seconds += self._last_s - before_s
 
     def _read(self) -> list[int] | None:
         if not self._counters or self._unreadable:
             return None
         try:
-            return read_energy(self._counters)
+            return [counter.read() for counter in self._counters]
         except OSError as error:
             self._unreadable = f"{error.filename}: {error.strerror}"
             return None
@@ -192,21 +179,26 @@ TELLS_S = 0.1
 BUSY, STOLEN = (1, 2, 3, 6, 7), 8
 
 
-class _Reading(NamedTuple):
-    """Cumulative counters of a process (with ended threads and children in `ran_s`), its CPUs and its cgroups.
+class _Sums(NamedTuple):
+    """Cumulative counters of a process, with ended threads and children in `ran_s`, and of its CPUs.
 
-    `threads`: ns run and ns queued, by thread.
     `busy_s`, `stolen_s`: time since boot that its CPUs ran anything, and that the hypervisor took from them.
     """
 
-    at_s: float
+    wall_s: float = 0.0
+    minor_faults: int = 0
+    major_faults: int = 0
+    kernel_s: float = 0.0
+    ran_s: float = 0.0
+    busy_s: float = 0.0
+    stolen_s: float = 0.0
+
+
+class _Reading(NamedTuple):
+    """Cumulative counters of a process, of its threads (ns run and ns queued), and of its cgroups."""
+
+    sums: _Sums
     threads: dict[int, tuple[int, int]]
-    minor_faults: int
-    major_faults: int
-    kernel_s: float
-    ran_s: float
-    busy_s: float
-    stolen_s: float
     throttling: dict[Path, proc.Throttling]
 
 
@@ -230,8 +222,7 @@ class CpuMeter:
         self._begun: _Reading | None = None
         self.others = 0.0
         self._used: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-        self._steps = self._minor_faults = self._major_faults = 0
-        self._wall_s = self._kernel_s = self._ran_s = self._busy_s = self._stolen_s = 0.0
+        self._steps, self._sums = 0, _Sums()
 
     def start(self) -> None:
         self._begun = self._read(begins=True)
@@ -242,16 +233,11 @@ class CpuMeter:
         if before is None or now is None:
             return
         threads_s = self._add_threads(before.threads, now.threads)
-        wall_s, ran_s, busy_s = now.at_s - before.at_s, now.ran_s - before.ran_s, now.busy_s - before.busy_s
-        self.others = max(0.0, busy_s - max(ran_s, threads_s)) / wall_s if wall_s >= TELLS_S else 0.0
+        new = _Sums._make(map(sub, now.sums, before.sums))
+        others_s = max(0.0, new.busy_s - max(new.ran_s, threads_s))
+        self.others = others_s / new.wall_s if new.wall_s >= TELLS_S else 0.0
         self._steps += steps
-        self._wall_s += wall_s
-        self._minor_faults += now.minor_faults - before.minor_faults
-        self._major_faults += now.major_faults - before.major_faults
-        self._kernel_s += now.kernel_s - before.kernel_s
-        self._ran_s += ran_s
-        self._busy_s += busy_s
-        self._stolen_s += now.stolen_s - before.stolen_s
+        self._sums = _Sums._make(map(add, self._sums, new))
         self._add_throttling(before.throttling, now.throttling)
 
     def _add_throttling(self, before: dict[Path, proc.Throttling], now: dict[Path, proc.Throttling]) -> None:
@@ -269,7 +255,7 @@ class CpuMeter:
         return ran_ns / NS
 
     def total(self) -> CpuTime | None:
-        if not self._wall_s:
+        if not self._sums.wall_s:
             return None
         by_name: defaultdict[str, list[list[int]]] = defaultdict(list)
         for thread, used in self._used.items():
@@ -277,12 +263,12 @@ class CpuMeter:
         worst = max(self._throttling.values(), key=lambda one: one.throttled, default=proc.Throttling())
         return CpuTime(
             steps=self._steps,
-            wall_s=self._wall_s,
-            kernel_s=self._kernel_s,
-            minor_faults=self._minor_faults,
-            major_faults=self._major_faults,
+            wall_s=self._sums.wall_s,
+            kernel_s=self._sums.kernel_s,
+            minor_faults=self._sums.minor_faults,
+            major_faults=self._sums.major_faults,
             threads=tuple(_of_name(name, by_name[name]) for name in sorted(by_name)),
-            stolen_s=self._stolen_s,
+            stolen_s=self._sums.stolen_s,
             others_s=self._others_s() if self._cpus else None,
             periods=worst.periods,
             throttled_periods=worst.throttled,
@@ -292,7 +278,7 @@ class CpuMeter:
     def _others_s(self) -> float:
         """Seconds of other programs. Only the process's ticks include threads that ended within a stretch."""
         threads_s = sum(run_ns for run_ns, _ in self._used.values()) / NS
-        return max(0.0, self._busy_s - max(self._ran_s, threads_s))
+        return max(0.0, self._sums.busy_s - max(self._sums.ran_s, threads_s))
 
     def _read(self, *, begins: bool) -> _Reading | None:
         """Read the CPUs last at the start and first at the end of a stretch: reading is then no load within it."""
@@ -303,17 +289,16 @@ class CpuMeter:
             stat = (folder / "stat").read_text().rpartition(")")[2].split()
             at_s, threads = time.monotonic(), self._threads(folder)
             busy_s, stolen_s = at_end or _of_cpus(self._root, self._cpus)
-            return _Reading(
-                at_s=at_s,
-                threads=threads,
+            sums = _Sums(
+                wall_s=at_s,
                 minor_faults=int(stat[7]),
                 major_faults=int(stat[9]),
                 kernel_s=int(stat[12]) / TICKS_PER_S,
                 ran_s=sum(map(int, stat[11:15])) / TICKS_PER_S,
                 busy_s=busy_s,
                 stolen_s=stolen_s,
-                throttling=proc.throttling(self._cgroups),
             )
+            return _Reading(sums, threads, proc.throttling(self._cgroups))
         return None
 
     def _threads(self, folder: Path) -> dict[int, tuple[int, int]]:
@@ -375,9 +360,9 @@ class Watch:
         if task.counts_traffic:
             connections.read()
         device = task.point.hardware.device if computes else "cpu"
-        self._devices = DeviceProbe.open(device, task.device_indices, pid, shown_gpu=task.shown_gpu)
+        self._devices = DeviceProbe(device, task.device_indices, pid, shown_gpu=task.shown_gpu)
         self._cpu = CpuMeter(pid, task.cpus)
-        self._energy = EnergyMeter() if task.counts_energy else None
+        self._energy = EnergyMeter(counts=task.counts_energy)
         self._steps = 0
         self._counters: interfaces.Reading | None = None
         self._connections: connections.Reading = {}
@@ -395,8 +380,7 @@ class Watch:
             self._counting_s = time.monotonic()
         self._steps = steps
         self._devices.start()
-        if self._energy is not None:
-            self._energy.start()
+        self._energy.start()
         self._cpu.start()
         self.measuring, self._sampled_s, self._looked_s = True, now_s, now_s
         self._asleep_before_s = proc.asleep_s()
@@ -411,8 +395,7 @@ class Watch:
         if self.measuring and now_s - self._sampled_s >= self._devices.interval_s:
             self._sampled_s = now_s
             self._devices.sample()
-        if self._energy is not None:
-            self._energy.sample()
+        self._energy.sample()
 
     def done(self) -> None:
         """End the stretch for this child. Connections are read too: a peer may leave before all ranks are done."""
@@ -421,8 +404,7 @@ class Watch:
         self.measuring = False
         self._suspended_s += max(0.0, proc.asleep_s() - self._asleep_before_s)
         self._cpu.end(self._steps)
-        if self._energy is not None:
-            self._energy.pause()
+        self._energy.pause()
         self._quiet.after(self._cpu.others)
         self._devices.pause()
         if self._counts_traffic:
@@ -451,7 +433,7 @@ class Watch:
             idle_traffic=self._idle.over(self._counted_s) if self._carried else (),
             flows=self._flows,
             foreign=self._quiet.foreign(),
-            machine_energy=self._energy.total() if self._energy is not None else None,
+            machine_energy=self._energy.total(),
             still_s=self._still_s if self._still_s > STILL_S else 0.0,
             suspended_s=round(self._suspended_s, 1),
         )

@@ -264,13 +264,12 @@ def _address(pci: Any) -> PciAddress | None:
 def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
     me = nodes[index]
     memory = ask(nvml, "nvmlDeviceGetMemoryInfo", me.handle)
-    limit_mw = ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", me.handle)
     return Gpu(
         index=index,
         name=nvml_text(ask(nvml, "nvmlDeviceGetName", me.handle)),
         uuid=nvml_text(ask(nvml, "nvmlDeviceGetUUID", me.handle)),
         memory_bytes=memory.total if memory else 0,
-        power_limit_w=None if limit_mw is None else limit_mw / 1000,
+        power_limit_w=_watts(ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", me.handle)),
         max_sm_clock_mhz=ask(nvml, "nvmlDeviceGetMaxClockInfo", me.handle, nvml.NVML_CLOCK_SM),
         links=tuple("self" if other is me else _link(nvml, me, other) for other in nodes),
         p2p=tuple(other is me or _peers(nvml, me, other, P2P_READ) for other in nodes),
@@ -412,16 +411,12 @@ def gather_health(root: Path = proc.ROOT) -> GpuHost:
     wholes = {nvml_text(ask(nvml, "nvmlDeviceGetUUID", one.whole)): one.whole for one in visible(nvml)}
     return GpuHost(
         gpus=tuple(_health(nvml, handle, root) for handle in wholes.values()),
-        cuda=_release(ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")),
+        cuda=".".join(map(str, _cuda(nvml) or ())),
         reachable=len(reachable(nvml)),
         lost=lost(nvml),
         peer_memory=next((name for name, file in PEER_MEMORY.items() if (root / file).exists()), ""),
         is_open=_is_open(root),
     )
-
-
-def _release(number: int | None) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
 
 def _is_open(root: Path) -> bool | None:

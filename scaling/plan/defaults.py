@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 
 from msgspec.structs import replace
 
@@ -176,12 +177,23 @@ def step_s(work: Workload, device: Device, threads: int) -> float:
     return flop / (max(1, threads) * THREAD_FLOP_S)
 
 
-def group_s(group: Group, config: SweepConfig, step_s: float = 0.0, processes: int = 1) -> float:
+def group_s(
+    group: Group,
+    config: SweepConfig,
+    step_s: float = 0.0,
+    *,
+    processes: int = 1,
+    fits: int = 1,
+    seats_apart: bool = False,
+) -> float:
     """Estimate the seconds of a group in one round, by the seconds of its longest step. `processes`: the most that
-    one host starts."""
+    one host starts. GPUs hold `fits` points at the same time: the others follow in further epochs. `seats_apart`:
+    seats of GPUs run one after the other."""
     longest_s = max(window_s(config, group.points), step_s)
     if group.points[0].hardware.device == "cuda":
-        return _on_gpus_s(group, config, longest_s) + FURTHER_PROCESS_S * (processes - 1)
+        epochs = ceil(len(group.points) / fits)
+        further_s = FURTHER_PROCESS_S * max(0, processes - epochs)
+        return _on_gpus_s(group, config, longest_s, epochs, seats_apart=seats_apart) + further_s
     turn_s = longest_s + max(UNCOUNTED_S, step_s)
     windows = config.windows or turns_in_round(turn_s)
     if group.side_by_side:
@@ -194,7 +206,7 @@ def group_s(group: Group, config: SweepConfig, step_s: float = 0.0, processes: i
     return frameworks.startup_s(point.strategy) + compile_s + seats_in_turn * windows * longest_s + warm_up_s
 
 
-def _on_gpus_s(group: Group, config: SweepConfig, window_s: float) -> float:
+def _on_gpus_s(group: Group, config: SweepConfig, window_s: float, epochs: int, *, seats_apart: bool) -> float:
     windows = config.windows or turns_in_round(window_s + UNCOUNTED_ON_GPU_S)
     start_s = ON_GPU_S + max(_import_s(point, config) for point in group.points)
     first_s = sum(_first_step_s(point) for point in group.points)
@@ -203,11 +215,21 @@ def _on_gpus_s(group: Group, config: SweepConfig, window_s: float) -> float:
         again_s = (WARM_UP_WINDOWS + 2) * window_s
         warm_up_s = again_s + max(0.0, warm_up_s - again_s) / config.rounds
     turns_s = sum(
-        (windows + 1) * (part_of_window(point) * window_s + UNCOUNTED_ON_GPU_S) if group.side_by_side
-        else windows * window_s
+        (_turns_on_gpus(point, windows, config, seats_apart=seats_apart) + 1)
+        * (part_of_window(point) * window_s + UNCOUNTED_ON_GPU_S)
+        if group.side_by_side
+        else windows * window_s * (point.world_size if point.kind == "each" else 1)
         for point in group.points
-    )  # fmt: skip
-    return start_s + first_s + warm_up_s + turns_s + LEAVE_GPU_S
+    )
+    return epochs * (start_s + warm_up_s + LEAVE_GPU_S) + first_s + turns_s
+
+
+def _turns_on_gpus(point: Point, windows: int, config: SweepConfig, *, seats_apart: bool) -> float:
+    """Turns of a point in a round. Seats run at the same time, but one after the other in the first block of the
+    run (sweep/gpu_sharing.py)."""
+    if point.kind != "each" or seats_apart:
+        return turns_of(point, windows)
+    return windows + (len(seats(point.world_size, 0, windows)) - 1) / (config.rounds or 1)
 
 
 def _estimated_warm_up_s(config: SweepConfig, point: Point, window_s: float) -> float:

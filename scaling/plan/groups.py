@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scaling import frameworks
 from scaling.plan.placement import Slot, slots_of
-from scaling.records.point import Point, Record
+from scaling.records.point import EXCHANGING, Point, Record
 from scaling.workloads import models
 
 # The part of a host's memory that workers may use. Cached files need the rest, and the needs are estimates.
@@ -23,6 +23,11 @@ FLOAT32_BYTES = 4
 # Host memory of a worker on a GPU, a guess: CUDA's libraries and pinned buffers. The GPU's memory is measured once
 # workers run (sweep/gpu_sharing.py).
 ON_GPU_BYTES = 3 * 10**9
+# The part of a GPU's memory that workers may use: allocators round up, and points differ a little.
+GPU_PART = 0.92
+# A CUDA context with cuDNN's handles, and the buffers of an NCCL communicator (up to 1.6 GB, NVIDIA/nccl issue
+# 864): guesses, until GPUs are read.
+CONTEXT_BYTES, COMMUNICATOR_BYTES = 1_000_000_000, 1_600_000_000
 
 
 class Group(Record, frozen=True, kw_only=True):
@@ -115,6 +120,25 @@ def training_bytes(point: Point) -> int:
         return int(weights / point.hardware.shrink)
     values = 0 if point.kind == "comm" else sum(math.prod(each.output) for each in spec.placed)
     return weights + values * work.batch_size * (FLOAT32_BYTES if work.precision == "fp32" else FLOAT32_BYTES // 2)
+
+
+def held_bytes(point: Point) -> int:
+    """Guess the GPU memory that a worker of a point holds while others have their turns."""
+    exchange_bytes = COMMUNICATOR_BYTES if point.kind in EXCHANGING and point.world_size > 1 else 0
+    return CONTEXT_BYTES + exchange_bytes + COPIES * FLOAT32_BYTES * models.of(point.workload).parameters
+
+
+def memory_order(point: Point) -> tuple[int, bool, int]:
+    """Return a sort key: points that use more memory are larger."""
+    return point.workload.batch_size, point.kind == "exchange", point.world_size
+
+
+def gpus_hold(points: Sequence[Point], memory_bytes: int) -> int:
+    """Guess how many of these points GPUs of this memory hold at the same time while one of them computes."""
+    if not memory_bytes:
+        return len(points)
+    spare_bytes = GPU_PART * memory_bytes - max(map(training_bytes, points))
+    return min(len(points), 1 + max(0, int(spare_bytes // max(map(held_bytes, points)))))
 
 
 def short_of_memory(

@@ -19,7 +19,7 @@ from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, first_slots, slots_of, whole_cpu
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
-from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Placement, Point, Workload, own_name
+from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Placement, Point, Workload
 from scaling.workloads import data, models
 from scaling.workloads.specs import Images, ModelSpec, Tokens
 
@@ -383,13 +383,13 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
     for text in config.option:
         whole, equals, value = text.partition("=")
         target, _, key = whole.rpartition(".")
-        target, whose = frameworks.ALIASES.get(target, target), own_name(name)
+        target = frameworks.ALIASES.get(target, target)
         if not equals or not key:
             raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
         if target and target not in (*(config.strategy or ()), strategy.baseline):
             raise UsageError(f"--option {text}: {target} is not measured; {near(target, config.strategy or ())}")
         is_known = any(key in frameworks.load(one).options for one in config.strategy or ())
-        if target == whose if target else key in strategy.options or not is_known:
+        if target == name if target else key in strategy.options or not is_known:
             own[key] = value
     try:
         read_options(strategy.options, own)
@@ -514,10 +514,9 @@ def name_refusal(
     network = next((one for one in networks if one.word == point.interconnect), None)
     if network is None or point.kind not in EXCHANGING:
         return None
-    strategy = own_name(point.strategy)
-    told = {one.host.hostname: one.name_addresses.get(strategy) for one in enrolled}
+    told = {one.host.hostname: one.name_addresses.get(point.strategy) for one in enrolled}
     hosts = dict.fromkeys(slot.host for slot in slots_of(point, slots))
-    obeying = frameworks.load(strategy).obeying
+    obeying = frameworks.load(point.strategy).obeying
     return name_fault({host: told[host] for host in hosts}, network, point.hardware.device, obeying)
 
 

@@ -19,11 +19,11 @@ from scaling.hosts.networks import Entry, choose
 from scaling.plan import defaults, matrix, rules, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import fields_of, flag
-from scaling.plan.groups import Group, apart, short_of_memory, together
+from scaling.plan.groups import Group, apart, gpus_hold, short_of_memory, together
 from scaling.plan.placement import Slot, most_of_a_host, place_ranks
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
-from scaling.records.point import Device, Hardware, Point, Record, revision_of
+from scaling.records.point import Device, Hardware, Point, Record
 from scaling.records.run import Emulation
 from scaling.records.task import BatchFit
 from scaling.text import duration
@@ -72,7 +72,6 @@ class Plan(Record, frozen=True, kw_only=True):
     `groups`: the points of one round, not shuffled.
     `cores`: those of the smallest host. `gpu_memory_bytes`: of the smallest GPU; 0 if unknown.
     `host_memory_bytes`: by host.
-    `other_code`: the folder of the revision of `--against`.
     """
 
     config: SweepConfig
@@ -87,7 +86,6 @@ class Plan(Record, frozen=True, kw_only=True):
     cores: int = 1
     gpu_memory_bytes: int = 0
     host_memory_bytes: dict[str, int] = {}
-    other_code: str = ""
 
     @property
     def cells(self) -> tuple[Point, ...]:
@@ -107,10 +105,6 @@ class Plan(Record, frozen=True, kw_only=True):
         ]
         random.Random(f"{self.config.seed}/{number}").shuffle(groups)
         return tuple(groups)
-
-    def code(self, point: Point) -> str:
-        """Return the folder of the revision that a point's workers run; "" for the launch's own."""
-        return self.other_code if revision_of(point.strategy) else ""
 
     def network(self, point: Point) -> Network:
         """Return the network of a point; the first one for points without exchange."""
@@ -150,7 +144,7 @@ class Plan(Record, frozen=True, kw_only=True):
     def estimate_s(self) -> float:
         """Estimated seconds of the planned rounds: start-up, warm-up, windows, soak. 0 if unknown (--epochs). A
         burn-in takes the time of --for at least."""
-        if any(cell.regime for cell in self.cells):
+        if self.config.epochs:
             return 0.0
         trace_s = defaults.TRACE_S * len(self.cells) if self.config.trace else 0.0
         return max(self._rounds_s + trace_s + sum(map(self.soak_of_s, self.groups)), self.burn_in_s)
@@ -180,10 +174,25 @@ class Plan(Record, frozen=True, kw_only=True):
         assert self.config.rounds is not None
         return self.config.rounds
 
-    def seconds(self, group: Group, step_s: float | None = None) -> float:
-        """Estimate the seconds of a group in one round. `step_s`: of a measured step; else by the model."""
-        longest_s = self._step_s if step_s is None else step_s
-        return defaults.group_s(group, self.config, longest_s, most_of_a_host(group.points, self.slots))
+    def seconds(
+        self,
+        group: Group,
+        step_s: float | None = None,
+        *,
+        fits: int | None = None,
+        seats_apart: bool = False,
+    ) -> float:
+        """Estimate the seconds of a group in one round. `step_s`: of a measured step; else by the model. `fits`:
+        how many of its points GPUs hold at the same time; else by a guess. `seats_apart`: seats of GPUs run one
+        after the other."""
+        return defaults.group_s(
+            group,
+            self.config,
+            self._step_s if step_s is None else step_s,
+            processes=most_of_a_host(group.points, self.slots),
+            fits=gpus_hold(group.points, self.gpu_memory_bytes) if fits is None else fits,
+            seats_apart=seats_apart,
+        )
 
     @property
     def _step_s(self) -> float:

@@ -25,7 +25,7 @@ from scaling.plan.fields import fields_of
 from scaling.plan.placement import Slot, first_slots, slots_of
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
-from scaling.records.point import Device, MemoryFormat, Point, Precision, Workload, of_revision, own_name
+from scaling.records.point import Device, MemoryFormat, Point, Precision, Workload
 from scaling.records.run import Emulation
 from scaling.records.task import BatchFit
 from scaling.text import counted, several
@@ -133,12 +133,7 @@ def strategy(draft: Draft, launch: Launch) -> Draft:
 def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
     """Return the strategies by their own names, without duplicates."""
     default = frameworks.BASELINES[0] if config.has_passes else frameworks.default(device)
-    given = tuple(dict.fromkeys(own_name(name) for name in config.strategy or (default,)))
-    if config.against is None and given != tuple(dict.fromkeys(config.strategy or given)):
-        raise UsageError("--strategy: names a revision (@); give that with --against REV")
-    own = tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
-    others = (of_revision(name, config.against) for name in own if config.against)
-    return (*own, *others)
+    return tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in config.strategy or (default,)))
 
 
 def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why: str) -> dict[str, str]:
@@ -154,7 +149,7 @@ def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why
             hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else hint
             raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({why}){hint}")
         for enrol in enrolled:
-            if reason := enrol.lacks(own_name(name), device) or enrol.lacks(strategy.baseline, device):
+            if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
                 reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
     if reasons and all(name in reasons for name in names):
         cpus = any("cpu" in frameworks.load(name).devices(name) for name in names)

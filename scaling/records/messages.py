@@ -85,12 +85,6 @@ class Located(Record, frozen=True, kw_only=True, tag="located"):
     error: str = ""
 
 
-class Tried(Record, frozen=True, kw_only=True, tag="tried"):
-    """The answer to Try; `error` is "" if the host can start such workers."""
-
-    error: str = ""
-
-
 class Listened(Record, frozen=True, kw_only=True, tag="listened"):
     """The answer to Listen."""
 
@@ -125,7 +119,7 @@ class Reached(Record, frozen=True, kw_only=True, tag="reached"):
 
 
 Heard = Report | Reserved | Paused
-Answer = Enrol | Missing | Located | Tried | Admitting | Reached | Listened | Preloaded
+Answer = Enrol | Missing | Located | Admitting | Reached | Listened | Preloaded
 ToSweep = Answer | Heard | Alive | Signalled
 
 
@@ -140,13 +134,6 @@ class Locate(Record, frozen=True, kw_only=True, tag="locate"):
 
     data: str
     data_dir: str
-
-
-class Try(Record, frozen=True, kw_only=True, tag="try"):
-    """Ask whether workers of these strategies start from the revision in folder `code`; the answer is Tried."""
-
-    code: str
-    strategies: tuple[str, ...]
 
 
 class Admit(Record, frozen=True, kw_only=True, tag="admit"):
@@ -226,7 +213,7 @@ class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     exit_code: int = 0
 
 
-Answered = Ask | Locate | Try | Admit | Reach | Reserve | Listen | Preload
+Answered = Ask | Locate | Admit | Reach | Reserve | Listen | Preload
 ToAgent = Answered | Assign | Tell | Account | Pause | Release | Dismiss
 
 ENCODER = msgspec.msgpack.Encoder()

@@ -291,29 +291,9 @@ def _words(of: Workload | Hardware | Regime) -> list[str]:
 
 
 # ---------------------------------------------------------------- names of strategies
-# Workers of `torch:gloo@1a2b3c4d5e` run another revision.
-
-REVISION_SIGN = "@"
-# Digits of the commit in a strategy's name.
-COMMIT_DIGITS = 10
-
-
-def own_name(strategy: str) -> str:
-    """Return a strategy's name without its revision."""
-    return strategy.partition(REVISION_SIGN)[0]
-
-
-def revision_of(strategy: str) -> str:
-    """Return the revision of a strategy's workers; "" for the launch's."""
-    return strategy.partition(REVISION_SIGN)[2]
 
 
 def shown_name(strategy: str) -> str:
     """Return the name that tables show: a script's own label, other strategies unchanged."""
     framework, _, label = strategy.partition(":")
     return label.replace("plain", "one copy alone") if framework == "script" else strategy
-
-
-def of_revision(strategy: str, commit: str) -> str:
-    """Return the name of a strategy whose workers run this commit; "" is the launch's."""
-    return f"{own_name(strategy)}{REVISION_SIGN}{commit[:COMMIT_DIGITS]}" if commit else own_name(strategy)

@@ -30,7 +30,6 @@ from scaling.records.point import (
     Seconds,
     Size,
     UnixSeconds,
-    own_name,
 )
 from scaling.records.task import DeviceRates
 from scaling.records.telemetry import GpuTime, Telemetry
@@ -160,7 +159,7 @@ class Emulation(Record, frozen=True, kw_only=True):
     def of(self, point: Point) -> Emulation:
         """Return it without the bound if the model is of another exchange than the point's."""
         buckets_mb = point.options.get("bucket_cap_mb", _DEFAULT_BUCKETS_MB[0])
-        is_modelled = own_name(point.strategy) == _MODELLED and buckets_mb in _DEFAULT_BUCKETS_MB
+        is_modelled = point.strategy == _MODELLED and buckets_mb in _DEFAULT_BUCKETS_MB
         if is_modelled or point.kind != "exchange" or point.world_size == 1:
             return self
         return replace(self, error_fraction=None)

@@ -147,9 +147,12 @@ def read(run: Path) -> Whole:
 
 def _meant(run: Path) -> str:
     """Return the run that a path may mean which is none itself; "" without one."""
-    if newest := max(run.glob(f"*/{FILE}"), default=None):
-        return f"its newest one is {newest.parent}; python -m scaling history {run} lists all"
-    return f"give its folder: {run.parent}" if (run.parent / FILE).is_file() else ""
+    with suppress(OSError):  # a name that is too long, a folder of another user
+        if newest := max(run.glob(f"*/{FILE}"), default=None):
+            return f"its newest one is {newest.parent}; python -m scaling history {run} lists all"
+        if (run.parent / FILE).is_file():
+            return f"give its folder: {run.parent}"
+    return ""
 
 
 def _whole(path: Path, lines: Iterator[bytes]) -> Whole:

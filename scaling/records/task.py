@@ -55,7 +55,6 @@ class Task(Record, frozen=True, kw_only=True):
     `times_steps`: time each step, if the framework can; `together`, `held` and `feed` always do.
     `keeps_log`: keep the log also if the child ends well.
     `data_dir`: the folder of the data, "" for data in the package or made.
-    `code`: the folder of the revision that the child runs, "" for its agent's.
     `save_weights`: the file to which rank 0 writes the weights, "" for none.
     """
 
@@ -90,7 +89,6 @@ class Task(Record, frozen=True, kw_only=True):
     malloc: Malloc = "keep"
     fresh: bool = False
     data_dir: str = ""
-    code: str = ""
     save_weights: str = ""
 
     @property

@@ -10,7 +10,6 @@ from itertools import chain
 
 from scaling.analysis.measured import device_use
 from scaling.analysis.table import accuracy
-from scaling.analysis.table.analyse import Change, changes
 from scaling.analysis.table.rows import Row
 from scaling.quiet import canary
 from scaling.records import network
@@ -22,32 +21,6 @@ from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
 from scaling.text import counted, date, day, duration, plural, several
-
-# ---------------------------------------------------------------- revisions
-
-
-def revision_facts(records: Sequence[PointRecord]) -> Iterator[Entry]:
-    """Return the revision behind `@`, and the change from it, by cell; nothing without a second revision."""
-    found = changes(records)
-    for revision in dict.fromkeys(change.revision for change in found):
-        of = [change for change in found if change.revision == revision]
-        is_outside = any("." in change.point.strategy.partition(":")[0] for change in of)
-        workers = "with that revision of the strategy's own code" if is_outside else "of that revision of scaling"
-        said = f"@{revision}: workers {workers}; everything else, with all baselines, is from the launch"
-        yield Entry(label="against", phrase=(said,))
-        yield Entry(label="change", phrase=quantities.distinct([_change(change) for change in of]))
-
-
-def _change(change: Change) -> Phrase:
-    point = change.point
-    options = ",".join(f"{key}={value}" for key, value in point.sorted_options)
-    where = "" if point.interconnect == "auto" else f" over {point.interconnect}"
-    parts = (point.strategy + where, options, f"batch {point.workload.batch_size}", f"N={point.world_size}")
-    name = " ".join(filter(None, parts))
-    if change.gain is None:
-        return (f"{name} {change.verdict}",)
-    return f"{name} ", quantities.fraction(change.gain.mean, change.gain), f" {change.verdict}"
-
 
 # ---------------------------------------------------------------- facts
 
@@ -92,7 +65,7 @@ def facts(
     )
     shown = [one for one in said if one[1] and (header.hosts or one[0] not in _MEASURED)]
     entries = (Entry(label=label, phrase=(says,) if isinstance(says, str) else says) for label, says in shown)
-    return (*imported.facts(header), *entries, *revision_facts(records))
+    return (*imported.facts(header), *entries)
 
 
 # ---------------------------------------------------------------- one line

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import accuracy
 from scaling.analysis.table.rows import Row, Training
-from scaling.records.point import revision_of
 from scaling.records.run import Certificate
 from scaling.text import decimals
 
@@ -21,13 +20,12 @@ def headline(rows: Iterable[Row]) -> Row | None:
     2. whole steps before passes
     3. a result
     4. an efficiency that `claims`
-    5. the launch's own code before another revision
-    6. the highest rate
+    5. the highest rate
     """
 
     def rank(row: Row) -> tuple[object, ...]:
         rate = mean_rate(row)
-        return row.world_size, row.workload.trains, rate > 0, claims(row), not revision_of(row.strategy), rate
+        return row.world_size, row.workload.trains, rate > 0, claims(row), rate
 
     return max(rows, key=rank, default=None)
 

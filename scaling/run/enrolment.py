@@ -329,7 +329,10 @@ def make_header(
         estimate_s=made.estimate_s,
         networks=made.networks,
         emulation=emulation(
-            made.hardware, config.model or "", _batch_sizes(made), image_size=made.cells[0].workload.image_size
+            made.hardware,
+            config.model or "",
+            sorted({point.workload.batch_size for point in made.cells}, reverse=True),
+            image_size=made.cells[0].workload.image_size,
         ),
     )
 
@@ -340,10 +343,6 @@ def by_name(enrolled: Sequence[Enrol]) -> dict[str, HostInfo]:
     for one in enrolled:
         ranks.setdefault(one.host.hostname, []).append(one.host)
     return {name: joined(hosts) for name, hosts in ranks.items()}
-
-
-def _batch_sizes(made: Plan) -> list[int]:
-    return sorted({point.workload.batch_size for point in made.cells}, reverse=True)
 
 
 def emulation(

@@ -16,7 +16,7 @@ from scaling import __version__, files
 from scaling.command import check_output, command
 from scaling.errors import UsageError, near
 from scaling.plan import config as configuration
-from scaling.plan.config import OUT, RUNS, WHAT, SweepConfig
+from scaling.plan.config import OUT, WHAT, SweepConfig
 from scaling.plan.fields import Field, fields_of
 from scaling.run.invocation import Invocation, fields
 from scaling.transport import start
@@ -28,11 +28,11 @@ EPILOG = (
     "129 SIGHUP."
 )
 # Flag -> the flag that it follows in --help, if not in the order of the fields.
-PLACES = {"kv_store": "strategy", "against": "resume", "require_proof": "against"}
+PLACES = {"kv_store": "strategy"}
 # Flags of the short help, by their names in Python.
 USUAL = (
     *(one.name for one in fields_of(SweepConfig).values() if one.flag.usual),
-    "view", "page", "resume", "dry_run", "list_all",
+    "view", "page", "resume", "against", "dry_run", "list_all",
 )  # fmt: skip
 
 app = typer.Typer(add_completion=False)
@@ -129,54 +129,32 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-_out, _runs = partial(typer.Option, rich_help_panel=OUT), partial(typer.Option, rich_help_panel=RUNS)
-KvStore = Annotated[
-    str | None,
-    typer.Option(
-        help="kvstores as MXNet names them: dist_sync,device is --strategy mxnet:dist_sync,mxnet:device.",
-        metavar="MODE,...",
-        rich_help_panel=WHAT,
-    ),
-]
-View = Annotated[
-    str,
-    _out(
-        help="live draws a screen, plain prints lines, none nothing; auto is live on a terminal, else plain.",
-        metavar="HOW",
-        envvar="SCALING_VIEW",
-    ),
-]
-Page = Annotated[
-    bool,
-    _out("--page/--no-page", help="Write page.html next to run.jsonl when the run ends.", envvar="SCALING_PAGE"),
-]
+_out, _runs = partial(typer.Option, rich_help_panel=OUT), partial(typer.Option, rich_help_panel="Runs")
+# fmt: off
+KvStore = Annotated[str | None, typer.Option(
+    help="kvstores as MXNet names them: dist_sync,device is --strategy mxnet:dist_sync,mxnet:device.",
+    metavar="MODE,...", rich_help_panel=WHAT)]
+View = Annotated[str, _out(
+    help="live draws a screen, plain prints lines, none nothing; auto is live on a terminal, else plain.",
+    metavar="HOW", envvar="SCALING_VIEW")]
+Page = Annotated[bool, _out(
+    "--page/--no-page", help="Write page.html next to run.jsonl when the run ends.", envvar="SCALING_PAGE")]
 Verbose = Annotated[bool, _out("--verbose", help="End with all tables, notes and how to read them.")]
-Metrics = Annotated[
-    Path | None,
-    _out(
-        help="Write metrics for Prometheus when the run ends, for node_exporter's textfile collector (*.prom).",
-        metavar="FILE",
-    ),
-]
-Config = Annotated[
-    Path | None,
-    _runs(
-        help="TOML file with these flags (world_sizes = [1, 2]); the command line wins.",
-        metavar="FILE",
-    ),
-]
+Metrics = Annotated[Path | None, _out(
+    help="Write metrics for Prometheus when the run ends, for node_exporter's textfile collector (*.prom).",
+    metavar="FILE")]
+Config = Annotated[Path | None, _runs(
+    help="TOML file with these flags (world_sizes = [1, 2]); the command line wins.", metavar="FILE")]
 Resume = Annotated[Path | None, _runs(help="Measure the points that a run still lacks.", metavar="RUN")]
-Like = Annotated[
-    Path | None,
-    _runs(help="Start a new run with the settings of an older one; flags win.", metavar="RUN"),
-]
-RequireProof = Annotated[
-    bool,
-    _runs("--require-proof", help="With --against: exit with 3 if nothing is slower but a cell is undecided."),
-]
+Against = Annotated[Path | None, _runs(help="Start a new run as --like does, then compare both.", metavar="RUN")]
+Like = Annotated[Path | None, _runs(
+    help="Start a new run with the settings of an older one; flags win.", metavar="RUN")]
+RequireProof = Annotated[bool, _runs(
+    "--require-proof", help="With --against: exit with 3 if nothing is slower but a cell is undecided.")]
 DryRun = Annotated[bool, _runs("--dry-run", help="Print the plan and what is missing; measure nothing.")]
 ListAll = Annotated[bool, _runs("--list", help="Print strategies, models, data and what each lacks.")]
 Version = Annotated[bool, _runs("--version", help="Print the version.", callback=_version, is_eager=True)]
+# fmt: on
 
 
 def checked_view(view: str) -> ViewKind:
@@ -200,8 +178,9 @@ def sweep(
     metrics: Metrics = None,
     config: Config = None,
     resume: Resume = None,
-    like: Like = None,
+    against: Against = None,
     require_proof: RequireProof = False,
+    like: Like = None,
     dry_run: DryRun = False,
     list_all: ListAll = False,
     version: Version = False,
@@ -221,16 +200,15 @@ def sweep(
         check_output(metrics, "--metrics")
     told = fields(given(context), kv_store)
     file = read_file(config) if config is not None else {}
-    base = _older_run(told, file)
-    _check_runs(resume, {**told, "config": config, "like": like}, base)
-    if require_proof and base is None and {**file, **told}.get("against") is None:
-        raise UsageError("--require-proof: only with --against RUN or REV: without it nothing is compared")
+    _check_runs(resume, {**told, "config": config, "like": like}, against)
+    if require_proof and against is None:
+        raise UsageError("--require-proof: only with --against RUN: without it nothing is compared")
     return Invocation(
         given=told,
         base=file,
         resume=resume,
         like=like,
-        against=base,
+        against=against,
         dry_run=dry_run,
         list_all=list_all,
         view=viewed,
@@ -257,23 +235,6 @@ def read_file(path: Path, of: type[SweepConfig] = SweepConfig) -> dict[str, Any]
             raise UsageError(f"--config {path}: unknown key {key!r}; {near(key, known)}")
     configuration.build(data, source=f"--config {path}", of=of)
     return data
-
-
-def _older_run(given: dict[str, Any], file: dict[str, Any]) -> Path | None:
-    """Return the run of `against`, by flag or file, and remove it from both; None for a revision or nothing."""
-    asked = given.get("against", file.get("against"))
-    if asked is None:
-        return None
-    try:
-        Path(asked).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"--against {asked}: {why}; give the folder of a run, or a revision") from None
-    for fields_ in (given, file):
-        fields_.pop("against", None)
-    return Path(asked)
 
 
 def _check_runs(resume: Path | None, others: Mapping[str, Any], base: Path | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from scaling.plan import config, validation
 from scaling.plan.config import SweepConfig
 from scaling.plan.fields import COMMAND_LINE, fields_of, words
-from scaling.records.point import Record, own_name
+from scaling.records.point import Record
 from scaling.transport.terminal import ViewKind
 
 
@@ -50,14 +50,6 @@ def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> Sweep
 def inherited(older: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an older run for a new one, without its file of weights."""
     return {field: value for field, value in older.items() if field != "save_weights"}
-
-
-def alike(older: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an older run for `--like`, without revisions."""
-    kept = {field: value for field, value in inherited(older).items() if field != "against"}
-    if kept.get("strategy"):
-        kept["strategy"] = list(dict.fromkeys(map(own_name, kept["strategy"])))
-    return kept
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

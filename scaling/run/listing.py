@@ -16,7 +16,7 @@ from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
-from scaling.records.point import EXCHANGING, Device, Point, own_name
+from scaling.records.point import EXCHANGING, Device, Point
 from scaling.run.enrolment import by_name
 from scaling.text import counted, duration, percent, printable, ranges
 from scaling.workloads import data, models, walk
@@ -198,7 +198,7 @@ def _filled(one: rules.Filled) -> str:
 
 def open_servers(cells: Iterable[Point]) -> list[str]:
     """Return a line on strategies whose servers listen without authentication; none if no exchange uses them."""
-    names = dict.fromkeys(own_name(point.strategy) for point in cells if point.kind in EXCHANGING)
+    names = dict.fromkeys(point.strategy for point in cells if point.kind in EXCHANGING)
     found = [name for name in names if frameworks.load(name).traits(name).is_open]
     text = "listens on all addresses of each host without authentication; use a network that you trust"
     return [f"{', '.join(found)} {text}"] if found else []

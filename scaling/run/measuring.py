@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from scaling.analysis.table.analyse import changes, kept
+from scaling.analysis.table.analyse import kept
 from scaling.analysis.table.rows import Row
 from scaling.command import complain, deliver, terminal_width
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
@@ -24,6 +24,7 @@ from scaling.report.anonymous import Disguise, disguise
 from scaling.report.formats import openmetrics
 from scaling.report.material import PAGE_FILE, Material, Place
 from scaling.run import NAME, listing, programs
+from scaling.run.invocation import Invocation
 from scaling.sweep.sweep import More, Sweep
 from scaling.sweep.view import live
 from scaling.sweep.view.plain import PlainView, Stream, View
@@ -56,27 +57,21 @@ def write_page(folder: Path, look: Callable[[], None] = lambda: None, *, anonymo
 
 # ---------------------------------------------------------------- measuring
 
-# The exit code if nothing could be compared, as in scaling compare.
-NOTHING_COMPARED = 2
 Certify = Callable[[Sweep, View], Certificate]
 
 
 class Ending(NamedTuple):
-    """The steps after the last point: the screen (`verbose`: all tables), the page, the file of `metrics`, a
-    comparison with `base`. `look` raises Interrupted on a signal; `hidden`: the names that `--anonymous` leaves
-    out; `event`: how the run ended, if early; `by_launcher`: mpirun may be ending too."""
+    """The steps after the last point that `asked` wants: screen, page, file of metrics, comparison.
+    `look` raises Interrupted on a signal; `hidden`: the names that `--anonymous` leaves out; `event`: how the run
+    ended, if early; `by_launcher`: mpirun may be ending too."""
 
-    verbose: bool
-    page: bool
-    base: Path | None
+    asked: Invocation
     look: Callable[[], None]
     hidden: Disguise | None = None
     event: str = ""
-    metrics: Path | None = None
     by_launcher: bool = False
     color: bool = False
     width: int = 80
-    require_proof: bool = False
 
     def complain(self, error: ScalingError) -> None:
         complain(self.hidden.text(str(error)) if self.hidden else error, NAME)
@@ -87,24 +82,19 @@ def measure(
     mailbox: Mailbox[ToAgent, ToSweep],
     opened: store.Store,
     header: Header,
-    records: Sequence[PointRecord],
-    kind: ViewKind,
+    asked: Invocation,
+    records: Sequence[PointRecord] = (),
     *,
-    page: bool,
-    verbose: bool = False,
-    base: Path | None = None,
-    require_proof: bool = False,
     more: More | None = None,
     certify: Certify | None = None,
-    metrics: Path | None = None,
     summaries: Sequence[PointSummary] = (),
 ) -> int:
-    """Measure the points that `records` lack, then compare with the run `base`; return the exit code.
+    """Measure the points that `records` lack, then print and write what `asked` wants; return the exit code.
     An interrupted run is not compared, and gets no verdict of `certify`."""
     _prepare()
     hidden = disguise(header, records) if made.config.anonymous else None
-    ending = Ending(verbose, page, base, mailbox.look, hidden, metrics=metrics, require_proof=require_proof)
-    screen = _view(kind, hidden)
+    ending = Ending(asked, mailbox.look, hidden)
+    screen = _view(asked.view, hidden)
     sweep = Sweep(made, mailbox, opened, screen, records=records, summaries=summaries, more=more)
     try:
         screen.opened(header, len(made.cells) * made.rounds)
@@ -117,11 +107,12 @@ def measure(
                 opened.append(certify(sweep, screen))
     except (Interrupted, SilentRanks) as stop:
         by_launcher = isinstance(stop, Interrupted) and stop.by_launcher
-        ending = ending._replace(base=None, event=_event(stop, sweep, made), by_launcher=by_launcher)
+        ending = ending._replace(event=_event(stop, sweep, made), by_launcher=by_launcher)
         raise
     finally:
         code = _end(opened, header, sweep.records, screen, ending)
-    return _code(sweep, require_proof=require_proof) or code
+    failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
+    return 1 if failed or (sweep.burn_in and sweep.burn_in.failures) else code
 
 
 def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], screen: View, ending: Ending) -> int:
@@ -134,18 +125,6 @@ def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], sc
     output = ending.hidden.stream(output) if ending.hidden else output
     conclude = partial(_conclude, opened, header, records, output, ending)
     return beyond_the_launcher(conclude) if past_mpirun else conclude()
-
-
-def _code(sweep: Sweep, *, require_proof: bool) -> int:
-    """Return the exit code of failed points and of compared revisions; 0 if both are as wished."""
-    changed = changes(sweep.records)
-    failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
-    failed = failed or bool(sweep.burn_in and sweep.burn_in.failures)
-    if failed or any(change.verdict == "slower" for change in changed):
-        return 1
-    if changed and all(change.gain is None for change in changed):
-        return NOTHING_COMPARED
-    return programs.UNTOLD if require_proof and any(change.verdict == "cannot tell" for change in changed) else 0
 
 
 def _view(kind: ViewKind, hidden: Disguise | None) -> View:
@@ -199,7 +178,7 @@ def _conclude(
         return StoreError.exit_code
     opened.close()
     early = bool(ending.event)
-    page = str(opened.folder / PAGE_FILE) if ending.page else ""
+    page = str(opened.folder / PAGE_FILE) if ending.asked.page else ""
     stopped: Interrupted | None = None
     try:
         if page and not early:
@@ -208,7 +187,8 @@ def _conclude(
         stopped, page = stop, ""
     _give(material, Place(str(opened.folder), page, material.lacks or early, ending.event), stream, ending)
     try:
-        code = 0 if ending.base is None or stopped else _compare(ending.base, opened.folder, stream, ending)
+        base = None if early or stopped else ending.asked.against
+        code = _compare(base, opened.folder, stream, ending) if base else 0
     finally:
         stream.write(f"{material.doc.last_line}\n")
         stream.flush()
@@ -247,15 +227,18 @@ def _give(material: Material, place: Place, stream: Stream, ending: Ending) -> N
     if ending.hidden:
         material, place = ending.hidden.material(material), ending.hidden.place(place)
     _print(material, place, stream, ending)
-    if ending.metrics:
-        _write_metrics(material, ending.metrics, ending)
+    if ending.asked.metrics:
+        try:
+            deliver(openmetrics.render(material), ending.asked.metrics, "--metrics")
+        except UsageError as error:
+            ending.complain(error)
 
 
 def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> None:
     """Print the last screen, or all tables and the run's place, without the line for programs."""
     from scaling.report.formats import screen, terminal
 
-    if ending.verbose:
+    if ending.asked.verbose:
         text = f"{terminal.draw(material.doc, color=ending.color)}\n" + "".join(
             f"{line}\n" for line in filter(None, (ending.event, *screen.footer(material, place)))
         )
@@ -265,17 +248,10 @@ def _print(material: Material, place: Place, stream: Stream, ending: Ending) -> 
     stream.flush()
 
 
-def _write_metrics(material: Material, file: Path, ending: Ending) -> None:
-    try:
-        deliver(openmetrics.render(material), file, "--metrics")
-    except UsageError as error:
-        ending.complain(error)
-
-
 def _compare(base: Path, new: Path, stream: Stream, ending: Ending) -> int:
     """Return the exit code; it is never 0 without a verdict."""
     try:
-        found = programs.compared(base, new, ending.look, require_proof=ending.require_proof)
+        found = programs.compared(base, new, ending.look, require_proof=ending.asked.require_proof)
     except ScalingError as error:
         ending.complain(error)
         return error.exit_code

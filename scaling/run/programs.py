@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,27 +64,19 @@ def awaited(
         env=environ,
         start_new_session=True,
     ) as process:
+        end_s = time.monotonic() + within_s
         try:
-            return _awaited(process, look, given, within_s)
+            while True:
+                look()
+                with suppress(subprocess.TimeoutExpired):
+                    out, err = process.communicate(given, timeout=LOOK_S)
+                    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+                given = ""  # communicate takes the input once
+                if time.monotonic() > end_s:
+                    raise subprocess.TimeoutExpired(process.args, within_s)
         except BaseException:
             process.kill()
             raise
-
-
-def _awaited(
-    process: subprocess.Popen[str], look: Callable[[], None], given: str, within_s: float
-) -> subprocess.CompletedProcess[str]:
-    end_s = time.monotonic() + within_s
-    while True:
-        look()
-        try:
-            out, err = process.communicate(given, timeout=LOOK_S)
-        except subprocess.TimeoutExpired:
-            given = ""  # communicate takes the input once
-            if time.monotonic() > end_s:
-                raise subprocess.TimeoutExpired(process.args, within_s) from None
-        else:
-            return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def complaint(done: subprocess.CompletedProcess[str], command: str) -> str:
@@ -112,7 +105,7 @@ def batch_tried(made: Plan, look: Callable[[], None]) -> BatchFit | str:
     )  # fmt: skip
     python = environment.python_of(frameworks.running(baseline).name, os.environ)
     environ = child_environ(os.environ, task, strategies.environ(task))
-    command = environment.module_command(python, "scaling.worker.batch_fit", "")
+    command = [python, "-m", "scaling.worker.batch_fit"]
     given = msgspec.json.encode(BatchTrial(task=task, memory_bytes=made.gpu_memory_bytes)).decode()
     try:
         done = awaited(command, environ, look, given=given, within_s=TRIAL_S)
@@ -126,6 +119,7 @@ def batch_tried(made: Plan, look: Callable[[], None]) -> BatchFit | str:
 # ---------------------------------------------------------------- comparison with an older run (--against RUN)
 
 COMPARE = "compare"
+REVISIONS = "a revision is measured in a git worktree of its own; then: python -m scaling compare BASE NEW"
 # Exit codes of scaling compare with a verdict: nothing slower, something slower, a cell undecided.
 FINE, SLOWER, UNTOLD = 0, 1, 3
 
@@ -144,8 +138,7 @@ def comparable_header(run: Path) -> Header:
     try:
         header, records = store.load_measured(run)
     except UsageError as error:
-        no_run = not run.is_absolute() and not (store.folder_of(run) / store.FILE).exists()
-        mend = f"; for the revision of this name write --against {run}^0" if no_run else ""
+        mend = "" if os.access(run, os.F_OK) else f"; {REVISIONS}"
         raise UsageError(f"--against {error}{mend}") from None
     if store.is_being_written(run):
         raise UsageError(f"--against {run}: is still being written; wait until its sweep has ended")

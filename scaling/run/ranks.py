@@ -20,9 +20,9 @@ from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
 from scaling.records.run import Header
 from scaling.report.anonymous import Disguise
-from scaling.run import NAME, enrolment, listing, measuring, programs, revisions
+from scaling.run import NAME, enrolment, listing, measuring, programs
 from scaling.run.enrolment import make_header
-from scaling.run.invocation import Invocation, alike, inherited, resolve
+from scaling.run.invocation import Invocation, inherited, resolve
 from scaling.sweep.sweep import More
 from scaling.text import signal_name
 from scaling.tools.lab import slowdown
@@ -122,8 +122,7 @@ class Lead:
         plan.check_given(made, asked.given)
         if asked.dry_run:
             return self.show(made)
-        with revisions.checked_out(made, self.mailbox, self.enrolled) as whole:
-            return self.measure(self.proved(whole), asked)
+        return self.measure(self.proved(made), asked)
 
     def measure(
         self,
@@ -136,21 +135,7 @@ class Lead:
         """Measure the plan as a new run, print and write what `asked` wants; return the exit code."""
         header = self.header(made)
         with self.create(made, header) as opened:
-            return measuring.measure(
-                made,
-                self.mailbox,
-                opened,
-                header,
-                (),
-                asked.view,
-                page=asked.page,
-                verbose=asked.verbose,
-                metrics=asked.metrics,
-                base=asked.against,
-                require_proof=asked.require_proof,
-                more=more,
-                certify=certify,
-            )
+            return measuring.measure(made, self.mailbox, opened, header, asked, more=more, certify=certify)
 
     def _resume(self, asked: Invocation, run: Path) -> int:
         header, _ = store.load_measured(run)
@@ -159,29 +144,16 @@ class Lead:
         made = self.planned(wanted, goes_on=True)
         if asked.dry_run:
             return self.show(made)
-        with (
-            revisions.checked_out(made, self.mailbox, self.enrolled) as whole,
-            store.Store.resume(run) as opened,
-        ):
+        with store.Store.resume(run) as opened:
             found, self.has_run = store.read(run), True
             return measuring.measure(
-                self.proved(whole),
-                self.mailbox,
-                opened,
-                header,
-                found.records,
-                asked.view,
-                page=asked.page,
-                verbose=asked.verbose,
-                metrics=asked.metrics,
-                summaries=found.summaries,
+                self.proved(made), self.mailbox, opened, header, asked, found.records, summaries=found.summaries
             )
 
     def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False, tries: bool = False) -> plan.Plan:
         """Make the plan on the hosts of this launch, for a new run or one that `goes_on`. Raises UsageError.
         `tries`: a GPU may try how large a batch fits."""
         self._hides = wanted.anonymous
-        wanted = revisions.settled(wanted)
         self.enrolled = enrolment.ask_of_outside(self.mailbox, self.enrolled, wanted.strategy or ())
         named = networks.read_fabric(wanted.fabric or os.environ.get(networks.VARIABLE))
         make = partial(plan.make, wanted, self.enrolled, named, lab_bits_per_s=slowdown.declared())
@@ -218,7 +190,7 @@ class Lead:
 def _settings(asked: Invocation) -> dict[str, Any] | None:
     if asked.against is not None:
         return inherited(_known(programs.comparable_header(asked.against), f"--against {asked.against}"))
-    return alike(_known(store.load_measured(asked.like)[0], f"--like {asked.like}")) if asked.like else None
+    return inherited(_known(store.load_measured(asked.like)[0], f"--like {asked.like}")) if asked.like else None
 
 
 def _known(older: Header, given: str) -> dict[str, Any]:

@@ -185,7 +185,6 @@ class Attempt:
             malloc=config.malloc,
             fresh=config.fresh_workers,
             data_dir=config.data_dir or "",
-            code=plan.code(point),
             is_traced=is_traced,
             save_weights=config.save_weights or "" if point.regime else "",
             times_steps=bool(plan.burn_in_s),

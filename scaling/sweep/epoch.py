@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.errors import SilentRanks
 from scaling.plan import defaults
-from scaling.plan.groups import Group, seats
+from scaling.plan.groups import Group, memory_order, seats
 from scaling.plan.placement import most_of_a_host
 from scaling.records.events import Window
 from scaling.records.messages import Heard
@@ -39,7 +39,6 @@ from scaling.sweep.gpu_sharing import (
     Sharing,
     Stood,
     fitting,
-    memory_order,
     slowed,
     startable,
 )

@@ -6,18 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import median
 
-from scaling.plan.groups import COPIES, FLOAT32_BYTES
+from scaling.plan.groups import GPU_PART, held_bytes
 from scaling.records.messages import Paused
-from scaling.records.point import EXCHANGING, Point, Record
+from scaling.records.point import Point, Record
 from scaling.records.telemetry import Sample
 from scaling.sweep.state import ChildState, PointState
-from scaling.workloads import models
 
-# The part of a GPU's memory that workers may use: allocators round up, and points differ a little.
-PART = 0.92
-# A CUDA context with cuDNN's handles, and the buffers of an NCCL communicator (up to 1.6 GB, NVIDIA/nccl issue
-# 864): guesses, until GPUs are read.
-CONTEXT_BYTES, COMMUNICATOR_BYTES = 1_000_000_000, 1_600_000_000
 # Seats share something, as power or PCIe, if their steps are slower than this at the same time.
 ALIKE = 0.005
 # Processes that a host starts at the same time: the driver makes contexts one after another (dmlc/xgboost issue
@@ -49,21 +43,11 @@ class Sharing(Record, frozen=True, kw_only=True):
         return self.slowed is not None and self.slowed > ALIKE
 
 
-def memory_order(point: Point) -> tuple[int, bool, int]:
-    """Return a sort key: points that use more memory are larger."""
-    return point.workload.batch_size, point.kind == "exchange", point.world_size
-
-
 def startable(points: Sequence[Point], memory_bytes: int) -> int:
     """Return how many of these points to start before any has computed: they may hold half of a GPU's memory."""
     if not memory_bytes:
         return len(points)
-    return max(1, int(memory_bytes / 2 // max(map(_guessed_bytes, points))))
-
-
-def _guessed_bytes(point: Point) -> int:
-    exchange_bytes = COMMUNICATOR_BYTES if point.kind in EXCHANGING and point.world_size > 1 else 0
-    return CONTEXT_BYTES + exchange_bytes + COPIES * FLOAT32_BYTES * models.of(point.workload).parameters
+    return max(1, int(memory_bytes / 2 // max(map(held_bytes, points))))
 
 
 Stood = Mapping[int, Paused]
@@ -86,7 +70,7 @@ def fitting(state: PointState, cold: Iterable[Stood], stood: Stood, started: int
     computing_bytes = most(one for rank in state.ranks for window in rank.warmup for one in window.gpus)
     if not held_bytes or not memory_bytes:
         return None
-    spare_bytes = PART * memory_bytes - max(0, computing_bytes - held_bytes)
+    spare_bytes = GPU_PART * memory_bytes - max(0, computing_bytes - held_bytes)
     cold_bytes = min(cold_bytes or held_bytes, held_bytes)
     each_bytes = cold_bytes / started + held_bytes - cold_bytes
     return max(1, int(spare_bytes // each_bytes))

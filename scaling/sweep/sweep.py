@@ -34,7 +34,7 @@ from scaling.records.messages import (
     ToAgent,
     ToSweep,
 )
-from scaling.records.point import Point, of_revision, revision_of
+from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from scaling.records.store import Line, Store, done_keys, joined, settled
 from scaling.records.task import Clocks, Task
@@ -124,8 +124,7 @@ def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> 
     cells = [cell for cell in plan.cells if cell.strategy not in plan.missing]
     widest: dict[str, Point] = {}
     for cell in cells:
-        baseline = frameworks.load(cell.strategy).baseline
-        name = of_revision(baseline, revision_of(cell.strategy))
+        name = frameworks.load(cell.strategy).baseline
         if frameworks.named(name).preload and (name not in widest or cell.world_size > widest[name].world_size):
             widest[name] = replace(cell, strategy=name, kind="solo", options={})
     wanted: dict[int, list[Task]] = defaultdict(list)
@@ -133,7 +132,7 @@ def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> 
         tasks = rank_tasks(
             point, slots_of(point, plan.slots), (), plan.network(point).places,
             attempt=0, retry=0, seed=plan.config.seed, clocks=Clocks(), logs="",
-            malloc=plan.config.malloc, fresh=plan.config.fresh_workers, code=plan.code(point),
+            malloc=plan.config.malloc, fresh=plan.config.fresh_workers,
         )  # fmt: skip
         for task in tasks:
             wanted[task.launch_rank].append(task)
@@ -205,6 +204,8 @@ class Sweep:
         self._earlier = self._total = 0  # points of earlier rounds whose keys are forgotten; all that are planned
         self._before = self._base = self._count  # points before this run, and before the running epoch
         self._step_s: float | None = None  # of the longest step so far
+        self._each_s = 0.0  # estimate of a point, by:
+        self._basis: tuple[float | None, dict[frozenset[str], Sharing]] | None = None
         self._begun_s = self._told_s = clock()
         self._soak_s = self._soaked_s = 0.0  # planned soak of the group; soaks of epochs that are over
         self._epoch: Epoch | None = None
@@ -309,9 +310,17 @@ class Sweep:
         for attempt in self._epoch.attempts if self._epoch else ():
             for warm in (rank.warmup[SINGLE_STEPS - 1 : SINGLE_STEPS] for rank in attempt.state.ranks):
                 self._step_s = max((self._step_s or 0.0, *(window.seconds / window.steps for window in warm)))
-        plan = self.plan
-        seconds = sum(plan.seconds(group, self._step_s or None) for group in plan.groups)
-        return seconds / len(plan.cells) if plan.estimate_s else 0.0
+        basis = self._step_s, dict(self._gpus)
+        if self._basis != basis:
+            self._basis, self._each_s = basis, self._estimated_s()
+        return self._each_s
+
+    def _estimated_s(self) -> float:
+        plan, seconds = self.plan, 0.0
+        for group in () if plan.config.epochs else plan.groups:
+            shared = self._gpus.get(group.cells, Sharing())
+            seconds += plan.seconds(group, self._step_s or None, fits=shared.fits, seats_apart=shared.seats_apart)
+        return seconds / len(plan.cells)
 
     def _tell(self) -> None:
         now_s = self._clock()

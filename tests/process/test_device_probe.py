@@ -52,7 +52,7 @@ def measured(process: subprocess.Popen[str], clock: Clock) -> DeviceProbe:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    probe = DeviceProbe.open("cpu", (), process.pid)
+    probe = DeviceProbe("cpu", (), process.pid)
     probe.start()
     process.stdin.write("go\n")
     process.stdin.flush()
@@ -87,7 +87,7 @@ def test_a_worker_that_is_gone_leaves_what_is_known(burner: subprocess.Popen[str
 def test_a_worker_that_was_gone_before(burner: subprocess.Popen[str]) -> None:
     burner.kill()
     burner.wait()
-    probe = DeviceProbe.open("cpu", (), burner.pid)
+    probe = DeviceProbe("cpu", (), burner.pid)
     probe.start()
     probe.sample()
     telemetry = probe.stop()
@@ -112,12 +112,12 @@ threading.Thread(target=free).start()
     ) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
-        probe, found = DeviceProbe.open("cpu", (), worker.pid), []
+        probe, found = DeviceProbe("cpu", (), worker.pid), []
         for word in ("pinned\n", "free\n"):
             assert worker.stdout.readline() == word
             probe.start()
             found.append(probe.stop().affinity_cpus)
-            probe = DeviceProbe.open("cpu", (), worker.pid)
+            probe = DeviceProbe("cpu", (), worker.pid)
             worker.stdin.write("on\n")
             worker.stdin.flush()
     assert found == [1, len(os.sched_getaffinity(0))]
@@ -126,7 +126,7 @@ threading.Thread(target=free).start()
 def test_cpus_that_are_taken_within_a_stretch_are_seen_at_its_end(burner: subprocess.Popen[str]) -> None:
     """As `taskset -p` does it."""
     every = os.sched_getaffinity(0)
-    probe = DeviceProbe.open("cpu", (), burner.pid)
+    probe = DeviceProbe("cpu", (), burner.pid)
     probe.start()
     os.sched_setaffinity(burner.pid, {max(every)})
     probe.pause()

@@ -39,7 +39,6 @@ SUBSTITUTES = {
     "--prices FILE": "--prices prices.toml",
     "--tool NAME": "--tool horovod",
     "LOG:8 --rate": "RATES:8 --rate",
-    "--against REV": "--against HEAD",
     "scaling.run --against BASE": "scaling.run --against RUN",
     "--data fashion-mnist": "--data fashion-mnist --data-dir fashion-mnist",
     "WHEEL": "some.whl",

@@ -86,7 +86,7 @@ def _report() -> dict[str, Any]:
     telemetry = []
     for index, gpu in enumerate(host.gpus):
         shown = gpu.uuid if gpu.parent else ""
-        probe = DeviceProbe.open("cuda", (0 if shown else index,), os.getpid(), shown_gpu=shown)
+        probe = DeviceProbe("cuda", (0 if shown else index,), os.getpid(), shown_gpu=shown)
         probe.start()
         telemetry.append(probe.stop())
     found: dict[str, Any] = msgspec.to_builtins(
@@ -96,7 +96,7 @@ def _report() -> dict[str, Any]:
             "reachable": host.reachable_gpus,
             "health": gpus.gather_health().gpus,
             "telemetry": telemetry,
-            "missing": lacking.on_cuda,
+            "missing": lacking.missing_on_cuda,
         }
     )
     return found

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from scaling.records.events import Finished
-from scaling.records.point import SERVER, Record, own_name
+from scaling.records.point import SERVER, Record
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import CpuTime, Telemetry
 from scaling.text import percent
@@ -286,7 +286,7 @@ def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
         )
     large = [one for one in told if one.kernel > LARGE and not one.is_faulting]
     point = records[0].point
-    if large and point.hardware.device == "cpu" and own_name(point.strategy).endswith(":plain"):
+    if large and point.hardware.device == "cpu" and point.strategy.endswith(":plain"):
         one, whose = _worst(large, told)
         yield (
             f"kernel: {whose}{percent(one.kernel, 1)} {one.of_step} is kernel time; {one.faults / one.steps:,.0f} "

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import exp, log
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -26,13 +26,8 @@ from scaling.analysis.table.accuracy import trainings
 from scaling.analysis.table.catalogue import competes, unranked_marks
 from scaling.analysis.table.cell_rows import Analyser, baseline
 from scaling.analysis.table.comparisons import (
-    Contest,
     comparisons,
     contender,
-    contests,
-    difference,
-    exchanges,
-    groups,
     resolutions,
 )
 from scaling.analysis.table.rows import (
@@ -44,7 +39,7 @@ from scaling.analysis.table.rows import (
     Row,
 )
 from scaling.records.host import joined_variables
-from scaling.records.point import Pass, Point, Workload, own_name, revision_of
+from scaling.records.point import Pass, Point, Workload
 from scaling.records.run import Header, PointRecord
 
 # ---------------------------------------------------------------- joining runs
@@ -301,59 +296,3 @@ def kept(records: Iterable[PointRecord]) -> list[PointRecord]:
     """Return the last record of each key, sorted by round and key."""
     latest = {record.point.key: record for record in records}
     return [latest[key] for key in sorted(latest, key=lambda key: (latest[key].point.round, key))]
-
-
-# ---------------------------------------------------------------- revisions
-#
-# Two revisions of this package in one launch (`--against REV`). Their cells are rivals in one contest, so
-# differences are paired by round, and intervals hold for all of them at once.
-
-# Loss of rate that counts as slower; the default of scaling compare.
-LOSS = 0.02
-
-
-class Change(NamedTuple):
-    """A cell's samples/s with the launch's own revision over another one's, - 1; None without a shared round."""
-
-    point: Point
-    revision: str
-    gain: Estimate | None
-
-    @property
-    def verdict(self) -> str:
-        """`slower`, `faster`, `same` or `cannot tell`, as in scaling compare."""
-        if self.gain is None or self.gain.low is None or self.gain.high is None:
-            return "cannot tell"
-        most = 1 / (1 - LOSS) - 1
-        if self.gain.high < 0 and self.gain.mean < -LOSS:
-            return "slower"
-        if self.gain.low > 0 and self.gain.mean > most:
-            return "faster"
-        return "same" if self.gain.low >= -LOSS and self.gain.high <= most else "cannot tell"
-
-
-def changes(records: Iterable[PointRecord]) -> tuple[Change, ...]:
-    """Return the change of each cell measured with both revisions; empty with one revision."""
-    latest = kept(records)
-    if not any(revision_of(record.point.strategy) for record in latest):
-        return ()
-    measured = exchanges(latest)
-    plain_of = Controls(latest).plain
-    found = [contest for group in groups(measured) for contest in contests(group, plain_of)]
-    table = Table([contest.layout for contest in found])
-    told = [change for contest in found for change in _of(contest, table)]
-    compared = {(change.point.cell, change.revision) for change in told}
-    for point in (cell.point for cell in measured):
-        own, revision = replace(point, strategy=own_name(point.strategy)), revision_of(point.strategy)
-        if revision and (own.cell, revision) not in compared:
-            told.append(Change(own, revision, None))
-    return tuple(told)
-
-
-def _of(contest: Contest, table: Table) -> Iterator[Change]:
-    place = {rival.point.cell: at for at, rival in enumerate(contest.rivals)}
-    for at, rival in enumerate(contest.rivals):
-        revision = revision_of(rival.point.strategy)
-        own = replace(rival.point, strategy=own_name(rival.point.strategy))
-        if revision and own.cell in place:
-            yield Change(own, revision, difference(table, contest, at, place[own.cell]))

@@ -17,7 +17,7 @@ from scaling.analysis.table.footnotes import describe
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.burn_in import asked_s
 from scaling.records.events import Failed
-from scaling.report import burn_in, facts, quantities, words
+from scaling.report import burn_in, facts, quantities
 from scaling.report.answer import answer, largest_loss
 from scaling.report.formats import terminal
 from scaling.report.headline import mean_rate
@@ -73,8 +73,7 @@ def _screen(material: Material, place: Place, width: int) -> list[Text]:
 def _answer(material: Material, width: int) -> Iterator[Text]:
     found = answer(material)
     yield from (Text(line, "bold") for line in _wrapped(found.verdict, width))
-    changes = ((one.label, words.text(one.phrase)) for one in facts.revision_facts(material.records))
-    for label, text in (*found.lines, *_failures(material), *changes):
+    for label, text in (*found.lines, *_failures(material)):
         first = f"{INDENT}{label:<{LABEL}}"
         for index, line in enumerate(_wrapped(text, width - len(first))):
             yield Text.assemble((first if index == 0 else " " * len(first), "dim"), line)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.rows import Row
@@ -169,16 +169,16 @@ class Note(NamedTuple):
 class Scene(NamedTuple):
     """The content of a frame. `ahead` is None once the sweep is over."""
 
-    title: str
-    done: int
-    total: int
-    elapsed_s: float
-    ahead: Ahead | None
-    running: PointState | None
-    number: int
-    running_s: float
-    rows: Sequence[Row]
-    notes: Sequence[Note]
+    title: str = ""
+    done: int = 0
+    total: int = 0
+    elapsed_s: float = 0.0
+    ahead: Ahead | None = None
+    running: PointState | None = None
+    number: int = 0
+    running_s: float = 0.0
+    rows: Sequence[Row] = ()
+    notes: Sequence[Note] = ()
 
 
 def frame(scene: Scene, *, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -398,45 +398,34 @@ class LiveView:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._title = ""
-        self._done = self._total = self._number = 0
         self._opened_s = self._due_s = clock()
-        self._ahead: Ahead | None = None
-        self._state: PointState | None = None
-        self._rows: Sequence[Row] = ()
-        self._notes: list[Note] = []
+        self._scene = Scene()
 
     def opened(self, header: Header, total: int) -> None:
-        self._title, self._total = one_line(headline(header)), total
         self._opened_s = self._clock()
-        self._ahead = Ahead(0.0, header.estimate_s or None)
         self._live.start()
-        self._look()
+        ahead = Ahead(0.0, header.estimate_s or None)
+        self._look(title=one_line(headline(header)), total=total, ahead=ahead)
 
     def began(self, state: PointState, number: int) -> None:
         # A resumed run starts with points that are done.
-        self._number, self._done = number, number - 1
-        self.progress(state)
+        self._look(number=number, done=number - 1, running=state)
 
     def progress(self, state: PointState) -> None:
-        self._state = state
-        self._look()
+        self._look(running=state)
 
     def advanced(self, ahead: Ahead) -> None:
-        self._ahead = ahead
+        self._scene = self._scene._replace(ahead=ahead)
 
     def finished(self, record: PointRecord, rows: Sequence[Row], number: int, total: int) -> None:
-        self._done, self._total, self._rows = number, total, rows
-        self._state = None
         label = record.point.label
         if isinstance(record.outcome, Failed):
             self._noted(Note(one_line(f"{label}: {failure(record.outcome)}"), is_failure=True))
         self._noted(*(Note(one_line(f"{label}: {warning.text}")) for warning in record.warnings))
-        self._look()
+        self._look(done=number, total=total, rows=rows, running=None)
 
     def extended(self, total: int) -> None:
-        self._total = total
-        self._look()
+        self._look(total=total)
 
     def note(self, text: str) -> None:
         self._noted(Note(one_line(text)))
@@ -446,7 +435,7 @@ class LiveView:
         """Leave progress and notes on the screen; the whole table is printed after them."""
         if stream is not None:
             self._stream.redirect(stream)
-        self._state, self._rows, self._ahead = None, (), None
+        self._scene = self._scene._replace(running=None, rows=(), ahead=None)
         self._live.update(self._draw())
         self._live.stop()
 
@@ -456,9 +445,10 @@ class LiveView:
         return terminal.size(self._shown_on).columns
 
     def _noted(self, *notes: Note) -> None:
-        self._notes = [*self._notes, *notes][-NOTES:]
+        self._scene = self._scene._replace(notes=[*self._scene.notes, *notes][-NOTES:])
 
-    def _look(self) -> None:
+    def _look(self, **changed: Any) -> None:
+        self._scene = self._scene._replace(**changed)
         now_s = self._clock()
         if now_s >= self._due_s and self._live.is_started:
             self._due_s = now_s + REFRESH_S
@@ -471,7 +461,7 @@ class LiveView:
         self._console.size = (columns, rows)
         # One line and one column stay free, or the terminal would scroll or wrap. The frame ends its last line:
         # mpirun (Open MPI 5) forwards whole lines only.
-        lines = frame(self._scene(), width=columns - 1, height=rows - 1, glyphs=self._glyphs)
+        lines = frame(self._timed(), width=columns - 1, height=rows - 1, glyphs=self._glyphs)
         text = Text(no_wrap=True, overflow="crop", end="")
         for line in lines:
             for words, style in line:
@@ -480,19 +470,10 @@ class LiveView:
         text.append("\n")
         return text
 
-    def _scene(self) -> Scene:
-        now_s = self._clock()
-        return Scene(
-            title=self._title,
-            done=self._done,
-            total=self._total,
-            elapsed_s=now_s - self._opened_s,
-            ahead=self._ahead,
-            running=self._state,
-            number=self._number,
-            running_s=now_s - self._state.started_s if self._state else 0.0,
-            rows=self._rows,
-            notes=self._notes,
+    def _timed(self) -> Scene:
+        now_s, running = self._clock(), self._scene.running
+        return self._scene._replace(
+            elapsed_s=now_s - self._opened_s, running_s=now_s - running.started_s if running else 0.0
         )
 
 

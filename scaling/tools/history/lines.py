@@ -24,7 +24,7 @@ from scaling.analysis.table.imported import Imported, cells
 from scaling.analysis.table.rows import Contender, Found
 from scaling.errors import UsageError
 from scaling.records.events import Failed
-from scaling.records.point import Point, Record, Workload, revision_of
+from scaling.records.point import Point, Record, Workload
 from scaling.records.run import Header, ImportedUnit, PointRecord
 from scaling.records.store import FILE, is_being_written, load
 from scaling.text import readable, several
@@ -252,10 +252,10 @@ def _sight(cell: Cell) -> Sight:
     )
 
 
-def _rank(one: Headline) -> tuple[bool, bool, float]:
+def _rank(one: Headline) -> tuple[bool, float]:
     """Order as in report/headline.py."""
     claims = one.efficiency is not None and not {"ASYNC", "MISLABELLED"} & set(one.flags)
-    return claims, not revision_of(one.strategy), one.samples_per_s
+    return claims, one.samples_per_s
 
 
 def _said(cell: Cell, controls: Controls) -> Headline:

@@ -267,7 +267,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def cuda(index: int = 0) -> DeviceProbe:
-    return DeviceProbe.open("cuda", (index,), os.getpid())
+    return DeviceProbe("cuda", (index,), os.getpid())
 
 
 def test_samples_and_the_energy_counter(install: Install, clock: Clock) -> None:
@@ -400,7 +400,7 @@ def test_a_stop_without_a_start(install: Install) -> None:
 
 def test_cpu_tasks_do_not_touch_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace())
-    probe = DeviceProbe.open("cpu", (), os.getpid())
+    probe = DeviceProbe("cpu", (), os.getpid())
     probe.start()
     assert probe.stop().samples == ()
 

@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent import watch as watch_module
-from scaling.agent.device_probe import DeviceProbe
 from scaling.agent.supervisor import KEPT_BYTES, LIMIT_BYTES, LogBound, Supervisor
 from scaling.agent.watch import STRETCHES, IdleTraffic, Watch
 from scaling.frameworks.base import Helper, Traits
@@ -92,7 +91,7 @@ class Probe:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World()
-    monkeypatch.setattr(DeviceProbe, "open", lambda *_, **__: Probe(world))
+    monkeypatch.setattr(watch_module, "DeviceProbe", lambda *_, **__: Probe(world))
     monkeypatch.setattr(watch_module, "CpuMeter", lambda *_: Meter(world))
     monkeypatch.setattr(interfaces, "read", lambda: world.sent_bytes)
     monkeypatch.setattr(interfaces, "since", _carried)

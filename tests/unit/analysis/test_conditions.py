@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
-from math import exp, log
+from collections.abc import Collection
+from math import log
 from typing import Any
 
 import msgspec
@@ -12,21 +12,19 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.measured import cell, device_use
-from scaling.analysis.statistics.intervals import Estimate, Layout
-from scaling.analysis.table.analyse import Change, analyse, changes
+from scaling.analysis.statistics.intervals import Layout
+from scaling.analysis.table.analyse import analyse
 from scaling.analysis.table.footnotes import odd
 from scaling.analysis.table.rows import Row
 from scaling.records.events import Finished
 from scaling.records.point import Kind
 from scaling.records.run import HelperRecord, PointRecord
 from scaling.records.telemetry import POWER_CAP, CpuTime, Sample, Telemetry, ThreadTime
-from scaling.report.formats import terminal
 from scaling.report.material import Material
 from tests.support import planted
 from tests.support.scripted_records import (
     by_one_worker,
     by_size,
-    close,
     header,
     point,
     record,
@@ -485,63 +483,3 @@ def test_ranks_that_slow_more_when_all_run_are_one_note() -> None:
         "rank 14 on node1 (CPU 14) 15.0 %, rank 13 on node1 (CPU 13) 14.0 %, rank 12 on node1 (CPU 12) 13.0 %, "
         "and 3 others, by 10 to 12 %"
     )
-
-
-# What another revision changed, planted: paired by round, whatever else was measured beside.
-
-OTHER = "@1a2b3c4d5e"
-# Every round is slower than the one before, for all alike: only pairs by round can tell 5 %.
-DRIFTS = (1.0, 1.21, 1.4, 1.63)
-
-
-def launch(lost: float, *, rival: str = "fake:b") -> Iterator[PointRecord]:
-    """Both revisions of fake:a on 2 devices, and another strategy that is faster than either."""
-    for number, drift in enumerate(DRIFTS):
-        wobble = exp(0.001 * (-1) ** number)
-        yield record(point("solo", 1, number), 0.1 * drift)
-        yield record(point(world_size=2, number=number, strategy="fake:a"), 0.11 * drift * wobble / (1 - lost))
-        yield record(point(world_size=2, number=number, strategy=f"fake:a{OTHER}"), 0.11 * drift)
-        yield record(point(world_size=2, number=number, strategy=rival), 0.105 * drift)
-
-
-@pytest.mark.parametrize(
-    ("lost", "verdict"), [(0.05, "slower"), (-0.05, "faster"), (0.0, "same"), (0.019, "cannot tell")]
-)
-def test_a_change_is_the_launchs_own_against_the_other(lost: float, verdict: str) -> None:
-    (found,) = changes(launch(lost))
-    assert (found.point.strategy, found.point.world_size, found.revision) == ("fake:a", 2, OTHER[1:])
-    assert found.gain is not None and found.gain.mean == close(-lost)
-    assert found.verdict == verdict
-
-
-def test_one_revision_alone_changes_nothing() -> None:
-    alone = [one for one in launch(0.05) if OTHER not in one.point.strategy]
-    assert changes(alone) == ()
-    assert "against" not in [entry.label for entry in Material(header(), alone).doc.facts]
-
-
-def test_a_cell_that_one_side_lacks_and_one_round_tell_nothing() -> None:
-    (lone,) = changes(one for one in launch(0.05) if one.point.strategy != "fake:a")
-    assert (lone.point.strategy, lone.gain, lone.verdict) == ("fake:a", None, "cannot tell")
-    (found,) = changes(one for one in launch(0.05) if one.point.round == 0)
-    assert found.verdict == "cannot tell"
-
-
-def test_ranks_that_share_cores_are_compared_with_nothing_and_it_is_said() -> None:
-    shared = [replace(one, oversubscribed=one.point.world_size > 1) for one in launch(0.5)]
-    (found,) = changes(shared)
-    assert (found.point.world_size, found.gain) == (2, None)
-    text = " ".join(terminal.draw(Material(header(), shared).doc, color=False).split())
-    assert f"against {OTHER}: workers" in text and "change fake:a batch 32 N=2 cannot tell" in text
-
-
-def test_no_verdict_without_an_interval() -> None:
-    for gain in (None, Estimate(mean=-0.5, low=None, high=None, n=1)):
-        assert Change(point(), OTHER, gain).verdict == "cannot tell"
-
-
-def test_the_report_says_it_and_whose_the_baseline_is() -> None:
-    text = " ".join(terminal.draw(Material(header(), list(launch(0.05))).doc, color=False).split())
-    assert f"against {OTHER}: workers of that revision of scaling; everything else" in text
-    assert "change fake:a batch 32 N=2 -5.0 % ± " in text
-    assert text.partition("change fake:a batch 32 N=2 -5.0 % ± ")[2].split()[1] == "slower"

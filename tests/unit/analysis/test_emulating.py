@@ -89,7 +89,6 @@ CAP = "bucket_cap_mb"
         ("torch:gloo", {}, True),
         ("torch:gloo", {CAP: str(DEFAULT_BUCKET_MB)}, True),
         ("torch:gloo", {CAP: f"{DEFAULT_BUCKET_MB:.0f}"}, True),
-        ("torch:gloo@1a2b3c4d5e", {"static_graph": "true"}, True),
         ("torch:gloo", {CAP: "5"}, False),
         ("torch:horovod", {}, False),
         ("torch:ps-sync", {}, False),

@@ -15,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import rows
-from scaling.records.run import PointRecord
 from scaling.report.headline import headline as of_report
 from scaling.tools.history import __main__ as command
 from scaling.tools.history.__main__ import letter
@@ -23,7 +22,7 @@ from scaling.tools.history.lines import Headline, line, read
 from tests.support.compared_runs import Run, changed, without_noise
 from tests.support.golden import check_golden
 from tests.support.report_scenes import SCENES
-from tests.support.scripted_records import UNIX_S, close, failed, host, mean, record, written
+from tests.support.scripted_records import UNIX_S, close, failed, host, mean, written
 
 DAY_S = 86400.0
 
@@ -70,16 +69,6 @@ def test_the_headline_is_the_reports(name: str) -> None:
 def test_a_mislabelled_exchange_is_the_last_choice_for_the_headline() -> None:
     """Of the scene, 4 ranks over eth0 are faster, but their bytes went over ib0."""
     assert headline(SCENES["networks"]()).interconnect == "ib0"
-
-
-def test_another_revision_that_was_faster_is_no_headline() -> None:
-    """Of `--against REV`: the launch is that of its own code."""
-
-    def faster(one: PointRecord) -> PointRecord:
-        other = one.point.strategy == "fake:b"
-        return record(replace(one.point, strategy="fake:a@c0de"), 0.05) if other else one
-
-    assert headline(changed(without_noise(), faster)).strategy == "fake:a"
 
 
 def test_a_line_costs_little_for_each_point() -> None:

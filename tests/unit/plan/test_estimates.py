@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.plan import config, defaults, placement, plan
+from scaling.plan.groups import Group
 from scaling.records.host import Nic
 from scaling.run import listing
 from tests.support.inline import enrol, host
-from tests.support.plans import gpu, made
+from tests.support.plans import GB, gpu, made
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 # How the runs in `recorded` were made: each worker was fresh, warm-up had 16 windows.
@@ -154,3 +156,35 @@ def test_a_foreseen_lack_of_memory_is_in_the_plan(
     text = listing.dry_run(found, ranks)
     assert ("out of memory: " in text) == bool(where)
     assert where in " ".join(found.memory_doubts)
+
+
+def group_of(found: plan.Plan, kind: str) -> Group:
+    return next(one for one in found.groups if any(point.kind == kind for point in one.points))
+
+
+def test_seats_of_gpus_that_take_one_process_are_measured_one_after_another() -> None:
+    """Then no points take turns, and each of four seats has windows of its own."""
+    single = replace(gpu(), compute_mode="Exclusive_Process")
+    found = made(
+        *(replace(single, index=n, uuid=f"GPU-{n}") for n in range(4)), kinds=["exchange", "each", "solo"]
+    )
+    each, other = found.seconds(group_of(found, "each")), found.seconds(group_of(found, "exchange"))
+    assert found.config.windows is not None and found.config.window_s is not None and not found.side_by_side
+    assert each - other >= 2.9 * found.config.windows * found.config.window_s
+
+
+def test_seats_that_share_something_are_estimated_one_after_another() -> None:
+    """The first block of a run has them so in any case, each of them once."""
+    few, many = (made(*GPUS[:size], world_sizes=[size], kinds=["exchange", "each"], rounds=1) for size in (2, 8))
+    group = group_of(many, "each")
+    assert many.seconds(group, seats_apart=True) > many.seconds(group) + 2
+    assert many.seconds(group) - few.seconds(group_of(few, "each")) > 12 * defaults.FURTHER_PROCESS_S + 1
+
+
+def test_points_that_do_not_fit_beside_each_other_start_in_epochs() -> None:
+    """By the plan's guess of what they hold, or by what the GPUs held until memory ran out."""
+    large, small = (made(*(gpu(memory_bytes=gb * GB, index=n) for n in (0, 1)), batch_size=128) for gb in (80, 9))
+    (group,) = large.groups
+    assert large.seconds(group, fits=1) > large.seconds(group, fits=3) > large.seconds(group)
+    assert large.seconds(group, fits=99) == large.seconds(group)
+    assert small.estimate_s > large.estimate_s + defaults.ON_GPU_S

@@ -15,18 +15,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.agent.child import without_revision
 from scaling.command import deliver
 from scaling.errors import StoreError, UsageError
-from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.network import Place
-from scaling.records.point import EXCHANGING, Hardware, Record, of_revision, own_name, revision_of
+from scaling.records.point import Hardware, Record
 from scaling.records.run import SCHEMA, PointRecord
 from scaling.records.store import FILE, Store, unlinked, upgraded
-from scaling.run import flags, revisions
-from tests.support.forked import task_of
-from tests.support.inline import Launch, Run, enrol, host
+from tests.support.inline import Launch, Run
 from tests.support.report_scenes import default_run
 from tests.support.scripted_records import written
 
@@ -286,53 +282,3 @@ def test_a_run_s_own_file_is_no_link(tmp_path: Path) -> None:
     (run / FILE).symlink_to(other / FILE)
     with pytest.raises(UsageError, match=r"run\.jsonl: cannot be written: is a symbolic link"):
         Store.resume(run)
-
-
-# Strategies of another revision: their names, what is asked of them, and what their workers are told.
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-def test_names() -> None:
-    name = of_revision("torch:gloo", COMMIT)
-    assert name == "torch:gloo@0123456789"
-    assert (own_name(name), revision_of(name)) == ("torch:gloo", "0123456789")
-    assert of_revision("torch:gloo", "") == "torch:gloo"
-    assert (own_name("torch:gloo"), revision_of("torch:gloo")) == ("torch:gloo", "")
-
-
-def test_a_worker_is_told_of_no_revision(tmp_path: Path) -> None:
-    own = task_of(tmp_path)
-    other = replace(own, code="/there", point=replace(own.point, strategy="fake:a@0123456789"))
-    assert without_revision(other) == own
-    assert without_revision(own) is own
-
-
-def test_each_exchange_is_planned_twice_and_plain_loops_once() -> None:
-    wanted = config.build({"strategy": ["fake:a"], "device": "cpu", "against": COMMIT}, source="test")
-    made = plan.make(wanted, [enrol(host())] * 2)
-    names = {cell.strategy for cell in made.cells if cell.kind in EXCHANGING}
-    assert names == {"fake:a", "fake:a@0123456789"}
-    assert {cell.strategy for cell in made.cells if cell.kind not in EXCHANGING} == {"fake:plain"}
-    again = plan.make(made.config, [enrol(host())] * 2)
-    assert [cell.cell for cell in again.cells] == [cell.cell for cell in made.cells]
-    with_code = replace(made, other_code="/there")
-    assert {cell.strategy: with_code.code(cell) for cell in made.cells} == {
-        "fake:plain": "", "fake:a": "", "fake:a@0123456789": "/there",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"), [({"epochs": 2}, "leave out --epochs"), ({"pass": ["forward"]}, "leave out --pass")]
-)
-def test_what_is_no_exchange_is_not_measured_against_a_revision(fields: dict[str, object], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        revisions.settled(config.build({"against": "HEAD", **fields}, source="test"))
-
-
-def test_a_revision_is_named_by_its_flag_alone() -> None:
-    wanted = config.build({"strategy": ["fake:a@0123456789"], "device": "cpu"}, source="test")
-    with pytest.raises(UsageError, match="--against REV"):
-        plan.make(wanted, [enrol(host())])
-    asked = flags.parse(("--against", "no-such-folder"))
-    assert (asked.given, asked.against) == ({"against": "no-such-folder"}, None)

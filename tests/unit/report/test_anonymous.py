@@ -177,6 +177,9 @@ def launched() -> Launch:
     return Launch(2, [machine(name, cores=1, nics=(nics[name],)) for name in HOSTS])
 
 
+ASKED = Invocation(given={}, base={})
+
+
 def test_a_run_prints_no_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     launch = launched()
     given = {"strategy": ["fake:a"], "device": "cpu", "rounds": 1, "kinds": ["exchange"], "anonymous": True}
@@ -185,7 +188,7 @@ def test_a_run_prints_no_names(tmp_path: Path, capsys: pytest.CaptureFixture[str
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
     began, head = datetime.fromtimestamp(0, timezone.utc), launch.header(made, wanted)
     with store.Store.create(tmp_path / "alice-laptop", "test", began, head) as opened:
-        measuring.measure(made, mailbox, opened, head, (), "live", page=False)
+        measuring.measure(made, mailbox, opened, head, replace(ASKED, view="live", page=False))
         launch.turn()  # the last release
     out, err = capsys.readouterr()
     assert "2 hosts (node1, node2)" in out and "hosts node1 node2" in out
@@ -212,7 +215,7 @@ def test_the_page_of_a_run_has_no_names(tmp_path: Path, monkeypatch: pytest.Monk
         return subprocess.CompletedProcess([], 0, "", "")
 
     monkeypatch.setattr("scaling.run.programs.output", output)
-    ending = measuring.Ending(False, True, None, lambda: None, disguise(*run()) if hidden else None)
+    ending = measuring.Ending(ASKED, lambda: None, disguise(*run()) if hidden else None)
     assert measuring._write_page(tmp_path, ending) == str(tmp_path / "page.html")
     assert ("--anonymous" in given) == hidden
 
@@ -220,7 +223,7 @@ def test_the_page_of_a_run_has_no_names(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_page_that_is_not_written_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = subprocess.CompletedProcess[str]([], 1, "", "[Errno 28] No space left on device\n")
     monkeypatch.setattr("scaling.run.programs.output", lambda *_: full)
-    assert measuring._write_page(tmp_path, measuring.Ending(False, True, None, lambda: None)) == ""
+    assert measuring._write_page(tmp_path, measuring.Ending(ASKED, lambda: None)) == ""
 
 
 @pytest.mark.parametrize("hidden", [False, True])

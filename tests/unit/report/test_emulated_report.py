@@ -81,11 +81,11 @@ class Times(NamedTuple):
 def test_the_machine_is_watched_where_devices_are_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([Times(100.0, 50.0, 1.0, guest=10.0), Times(106.0, 57.0, 2.0, guest=14.0)])
     monkeypatch.setattr("psutil.cpu_times", lambda: next(readings))
-    probe = device_probe.DeviceProbe.open("emulated", (), os.getpid())
+    probe = device_probe.DeviceProbe("emulated", (), os.getpid())
     probe.start()
     # Of 14 s, 6 busy; a guest's are in the user's already.
     assert probe.stop().machine_cpu_percent == pytest.approx(100 * 6 / 14)
-    assert device_probe.DeviceProbe.open("cpu", (), os.getpid()).stop().machine_cpu_percent is None
+    assert device_probe.DeviceProbe("cpu", (), os.getpid()).stop().machine_cpu_percent is None
 
 
 def test_the_view_tells_the_devices() -> None:

@@ -1,26 +1,19 @@
-"""Other runs: `--against RUN` and REV, `--like`, and how a run ends."""
+"""Other runs: `--against RUN`, `--like`, and how a run ends."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import io
-import os
 import shutil
 import signal
 import subprocess
-import tarfile
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.analyse import Change
 from scaling.errors import Interrupted, StoreError, UsageError
 from scaling.plan import config, plan
 from scaling.plan.config import SweepConfig
@@ -29,7 +22,7 @@ from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
 from scaling.report.formats import openmetrics, screen
 from scaling.report.material import Material, Place
-from scaling.run import flags, invocation, measuring, programs, ranks, revisions
+from scaling.run import flags, invocation, measuring, programs, ranks
 from scaling.run.invocation import Invocation
 from scaling.transport.base import Mailbox
 from tests.support.compared_runs import on_disk, without_noise
@@ -59,17 +52,16 @@ def test_the_settings_are_those_of_the_run(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_named_with_its_flag(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "nowhere").startswith(f"--against {tmp_path}/nowhere: not a run: ")
+    assert refusal(tmp_path).startswith(f"--against {tmp_path}: not a run: ")
 
 
-def test_a_folder_with_the_name_of_a_branch_is_distinguished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "main").mkdir()
-    assert refusal(Path("main")).endswith("; for the revision of this name write --against main^0")
-    assert flags.parse(("--against", "main")).against == Path("main")
-    assert flags.parse(("--against", "main^0")).given == {"against": "main^0"}
+@pytest.mark.parametrize("name", ["HEAD~1", "main", "v1.2", "a" * 300])
+def test_a_revision_is_measured_in_a_run_of_its_own(name: str) -> None:
+    said = refusal(flags.parse(("--against", name)).against or Path())
+    assert said.startswith(f"--against {name}: ")
+    assert said.endswith(
+        "; a revision is measured in a git worktree of its own; then: python -m scaling compare BASE NEW"
+    )
 
 
 def test_a_run_still_being_written_is_refused(tmp_path: Path) -> None:
@@ -99,47 +91,6 @@ def test_one_older_run_at_a_time(tmp_path: Path, argv: tuple[str, ...], words: s
     assert words.format(tmp_path) in str(error.value)
 
 
-def test_a_word_that_is_no_path_is_a_revision() -> None:
-    assert flags.parse(("--like", "A", "--against", "HEAD~1")).given == {"against": "HEAD~1"}
-    with pytest.raises(
-        UsageError, match="--resume: it continues with the settings of that run; leave out --against"
-    ):
-        flags.parse(("--resume", "A", "--against", "HEAD~1"))
-
-
-@pytest.mark.parametrize(("name", "why"), [("locked/run", "Permission denied"), ("a" * 300, "File name too long")])
-def test_a_path_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch, name: str, why: str) -> None:
-    real = Path.stat
-
-    def stat(path: Path, **how: Any) -> os.stat_result:
-        # As below a folder of another user's; root may look anywhere.
-        if path == Path("locked/run"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return real(path, **how)
-
-    monkeypatch.setattr(Path, "stat", stat)
-    with pytest.raises(UsageError) as error:
-        flags.parse(("--against", name))
-    assert str(error.value) == f"--against {name}: {why}; give the folder of a run, or a revision"
-
-
-def test_a_file_names_a_run_or_a_revision_as_the_flag_does(tmp_path: Path) -> None:
-    file, run = tmp_path / "a.toml", tmp_path / "run"
-    run.mkdir()
-    file.write_text(f'against = "{run}"\nrounds = 2\n')
-    found = flags.parse(("--config", str(file)))
-    assert (found.against, found.base, found.given) == (run, {"rounds": 2}, {})
-    with pytest.raises(UsageError, match="--like, --against: both give the settings of a run"):
-        flags.parse(("--config", str(file), "--like", "A"))
-    # The flag wins.
-    found = flags.parse(("--config", str(file), "--against", "HEAD"))
-    assert (found.against, invocation.resolve(found).against) == (None, "HEAD")
-    file.write_text('against = "HEAD~1"')
-    assert invocation.resolve(flags.parse(("--config", str(file)))).against == "HEAD~1"
-    found = flags.parse(("--config", str(file), "--against", str(run)))
-    assert (found.against, invocation.resolve(found).against) == (run, None)
-
-
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_verdict_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(programs, "output", answer(code, "the table\n"))
@@ -161,10 +112,9 @@ def test_an_undecided_cell_is_an_exit_code_if_proof_is_required(monkeypatch: pyt
     assert found.code == 3 and "again: python -m scaling compare base new --require-proof" in found.text
 
 
-@pytest.mark.parametrize("argv", [("--against", "HEAD~1"), ("--against", ".")])
-def test_proof_is_required_of_comparisons_alone(argv: tuple[str, ...]) -> None:
-    assert flags.parse((*argv, "--require-proof")).require_proof
-    with pytest.raises(UsageError, match="--require-proof: only with --against RUN or REV"):
+def test_proof_is_required_of_comparisons_alone() -> None:
+    assert flags.parse(("--against", ".", "--require-proof")).require_proof
+    with pytest.raises(UsageError, match="--require-proof: only with --against RUN: "):
         flags.parse(("--require-proof",))
 
 
@@ -194,43 +144,6 @@ def test_one_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
         programs.compared(BASE, NEW)
 
 
-# `--against REV`: what is left of the other revision's folder.
-
-
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    packed = io.BytesIO()
-    tarfile.open(fileobj=packed, mode="w").close()
-    monkeypatch.setattr(revisions, "archived", lambda *_: packed.getvalue())
-    monkeypatch.setattr(revisions, "_try_on_hosts", lambda *_: None)
-    monkeypatch.setattr(revisions, "replace", lambda plan, **_: plan)
-    fields = {"against": "c0de", "results": str(tmp_path / "results")}
-    return SimpleNamespace(config=config.build(fields, source="test"))
-
-
-def checked_out(made: Any) -> Any:
-    mailbox: Any = None
-    return revisions.checked_out(made, mailbox, ())
-
-
-def test_an_empty_folder_of_results_that_it_made_goes(made: Any, tmp_path: Path) -> None:
-    with checked_out(made):
-        assert len(list((tmp_path / "results").iterdir())) == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_results_stay(made: Any, tmp_path: Path) -> None:
-    with checked_out(made):
-        (tmp_path / "results/run").mkdir()
-    assert [one.name for one in (tmp_path / "results").iterdir()] == ["run"]
-
-
-def test_a_folder_of_results_that_is_gone_meanwhile_is_no_error(made: Any, tmp_path: Path) -> None:
-    with checked_out(made):
-        shutil.rmtree(tmp_path / "results")
-    assert not list(tmp_path.iterdir())
-
-
 # What a new run takes over from an older one, and what flags displace of it.
 
 NATIVE = {"data": "folders", "feed": "native", "feed_workers": 4, "drop_caches": True}
@@ -240,21 +153,14 @@ def resolved(older: dict[str, Any], *argv: str) -> SweepConfig:
     return invocation.resolve(flags.parse(argv), older)
 
 
-def test_weights_and_the_other_revision_stay_those_of_the_older_run() -> None:
-    older = {"save_weights": "/old.npz", "against": "c0de", "strategy": ["fake:a", "fake:a@c0de"], "rounds": 2}
-    assert invocation.alike(older) == {"strategy": ["fake:a"], "rounds": 2}
-    assert invocation.inherited(older) == {name: older[name] for name in older if name != "save_weights"}
-    assert invocation.alike({"rounds": 2}) == {"rounds": 2}
-
-
-def test_older_runs_are_read_so(tmp_path: Path) -> None:
-    fields = {"save_weights": "/old.npz", "against": "c0de", "strategy": ["fake:a", "fake:a@c0de"]}
+def test_the_weights_file_of_an_older_run_stays_its_own(tmp_path: Path) -> None:
+    fields = {"save_weights": "/old.npz", "strategy": ["fake:a"], "rounds": 2}
     first, records = without_noise()
     run = Path(on_disk(tmp_path / "older", (replace(first, config=fields), records)))
     plain = Invocation(given={}, base={})
     assert ranks._settings(plain) is None
-    assert ranks._settings(replace(plain, like=run)) == invocation.alike(fields)
-    assert ranks._settings(replace(plain, against=run)) == invocation.inherited(fields)
+    for asked in (replace(plain, like=run), replace(plain, against=run)):
+        assert ranks._settings(asked) == {"strategy": ["fake:a"], "rounds": 2}
 
 
 def test_settings_of_a_newer_version_are_named_with_the_flag_and_the_run(tmp_path: Path) -> None:
@@ -309,7 +215,6 @@ def measured(
     act: Callable[[Path], None],
     notes: list[str] | None = None,
     metrics: Path | None = None,
-    require_proof: bool = False,
 ) -> tuple[int, Path]:
     """Exit code and folder of a run of two points. `act` is done to its folder after each; `notes` are kept."""
     launch, noted = Launch(2), [] if notes is None else notes
@@ -322,9 +227,8 @@ def measured(
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
     with store.Store.create(folder, "test", datetime.fromtimestamp(0, timezone.utc), header) as opened:
         monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder), noted))
-        code = measuring.measure(
-            made, mailbox, opened, header, (), "plain", page=False, metrics=metrics, require_proof=require_proof
-        )
+        asked = Invocation(given={}, base={}, view="plain", page=False, metrics=metrics)
+        code = measuring.measure(made, mailbox, opened, header, asked)
         launch.turn()  # the last release
         return code, opened.folder
 
@@ -421,23 +325,6 @@ def test_a_run_that_cannot_be_written_anew_ends_in_its_table_and_says_so(
     assert {"1", "2"} <= set(rows), out
     (line,) = err.splitlines()
     assert line.startswith(f"scaling: error: {folder}: lost during the run (was removed or moved and cannot ")
-
-
-def test_a_cell_that_became_slower_than_with_another_revision_is_exit_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gain = Estimate(mean=-0.05, low=-0.06, high=-0.04, n=3)
-    monkeypatch.setattr(measuring, "changes", lambda _: (Change(point(), "1a2b3c4d5e", gain),))
-    assert measured(tmp_path, monkeypatch, lambda _: None)[0] == 1
-
-
-@pytest.mark.parametrize(("require_proof", "code"), [(False, 0), (True, 3)])
-def test_an_undecided_change_of_a_revision_is_exit_3_if_proof_is_required(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, require_proof: bool, code: int
-) -> None:
-    gain = Estimate(mean=-0.19, low=-0.45, high=0.2, n=3)
-    monkeypatch.setattr(measuring, "changes", lambda _: (Change(point(), "1a2b3c4d5e", gain),))
-    assert measured(tmp_path, monkeypatch, lambda _: None, require_proof=require_proof)[0] == code
 
 
 BURN_IN: dict[str, Any] = {"for": "2h", "rounds": 2}

@@ -338,7 +338,7 @@ def test_the_flags_are_the_fields() -> None:
     names = {param.name for param in typer.main.get_command(app).params}
     others = {
         "config", "resume", "like", "dry_run", "list_all", "view", "page", "verbose", "metrics", "version",
-        "kv_store", "require_proof",
+        "kv_store", "against", "require_proof",
     }  # fmt: skip
     assert {str(name).rstrip("_") for name in names} - {"help"} == {*config.FIELDS, *others}
 
@@ -348,7 +348,7 @@ def test_every_field_is_in_the_help(shown: str) -> None:
         assert flag(field) in shown.replace("[no-]", "")
     *controls, last = (kind for kind in config.KINDS if kind != "exchange")
     assert f"{', '.join(controls)} and {last}" in shown
-    for panel in (config.WHAT, config.HOW, config.TRAINING, config.LIMITS, config.OUT, config.RUNS):
+    for panel in (config.WHAT, config.HOW, config.TRAINING, config.LIMITS, config.OUT, "Runs"):
         assert panel in shown
 
 

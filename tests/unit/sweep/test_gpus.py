@@ -10,6 +10,7 @@ import pytest
 
 from scaling.agent.supervisor import Supervisor
 from scaling.plan.placement import most_of_a_host
+from scaling.plan.plan import Plan
 from scaling.records.events import Failed, Finished
 from scaling.records.host import Gpu
 from scaling.records.task import Command, Finish, Rest
@@ -132,6 +133,24 @@ def test_unknown_memory_is_no_limit_until_a_point_runs_out_of_it(cards: Any) -> 
     assert all(isinstance(record.outcome, Finished) for record in found.records)
     assert len(epochs(found, 0)) > 1
     assert any(note.startswith("memory ran out on GPUs that held 2 points") for note in notes.said)
+
+
+def test_estimates_follow_what_gpus_hold_and_are_made_only_when_that_changes(
+    cards: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress lines made 8 of 41 s of a run: each estimated the whole plan twice."""
+    found: list[tuple[int | None, float | None]] = []
+    estimate = Plan.seconds
+
+    def noting(made: Plan, group: Any, step_s: float | None = None, **how: Any) -> float:
+        if how:
+            found.append((how["fits"], step_s))
+        return estimate(made, group, step_s, **how)
+
+    monkeypatch.setattr(Plan, "seconds", noting)
+    cards(14.5, reads=False)
+    assert {fits for fits, _ in found} >= {None, 1}
+    assert len(found) <= 4
 
 
 def test_processes_of_a_host_start_in_groups(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
