@@ -266,19 +266,22 @@ def _refuse(router: Any, identities: Sequence[bytes], why: str) -> None:
 def _follow(zmq: Any, context: Any, start: Start, secret: Secret, early: Early) -> ZmqCluster:
     """Connect to rank 0, at each address of its name in turn. A secret of an earlier launch may lie in the file,
     and a pod's name may come late: both are read again for each try."""
-    wait = _Search(start, early)
-    number = 0
+    wait, number, host = _Search(start, early), 0, socket.gethostname()
+    hello = Hello(rank=start.rank, ranks=start.ranks, version=__version__, host=host, command=start.command)
     while wait.goes_on():
         addresses, key = _addresses(start.host), secret.read()
         if not addresses or key is None:
-            wait.tell(secret.missing if addresses else _unresolved(start))
+            own = f"{host} cannot resolve {start.host}; give its address: --coordinator ADDRESS:PORT"
+            wait.tell(secret.missing if addresses else own)
             time.sleep(POLL_MS / 1e3)
             continue
-        dealer = _dealer(zmq, context, key)
+        dealer = _opened(zmq, context, zmq.DEALER)
+        dealer.curve_serverkey = keys(key)[0]
+        dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
         watch = dealer.get_monitor_socket(zmq.EVENT_ALL)
         address = addresses[number % len(addresses)]
         dealer.connect(f"tcp://{f'[{address}]' if ':' in address else address}:{start.port}")
-        dealer.send_multipart([HELLO, msgspec.msgpack.encode(_hello(start))])
+        dealer.send_multipart([HELLO, msgspec.msgpack.encode(hello)])
         answer, why = _answered(zmq, dealer, watch, wait)
         if answer == WELCOME:
             return ZmqCluster(zmq, context, dealer, start, {}, watch)
@@ -327,23 +330,6 @@ class _Search:
             )
             return Interrupted(self.signal)
         return LaunchError(f"{rank} found no rank 0 at {place} within {JOIN_S:g} s: {self._why}")
-
-
-def _unresolved(start: Start) -> str:
-    return f"{socket.gethostname()} cannot resolve {start.host}; give its address: --coordinator ADDRESS:PORT"
-
-
-def _hello(start: Start) -> Hello:
-    return Hello(
-        rank=start.rank, ranks=start.ranks, version=__version__, host=socket.gethostname(), command=start.command
-    )
-
-
-def _dealer(zmq: Any, context: Any, key: bytes) -> Any:
-    dealer = _opened(zmq, context, zmq.DEALER)
-    dealer.curve_serverkey = keys(key)[0]
-    dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
-    return dealer
 
 
 def _answered(zmq: Any, dealer: Any, watch: Any, wait: _Search) -> tuple[bytes, str]:
@@ -448,22 +434,18 @@ class ZmqCluster:
             self._queues[BOX[kind]].append((rank, body))
         elif kind == BYE:
             self._left.add(rank)
-        elif kind == ABORT:
-            self._aborted(rank, int(body))
-
-    def _aborted(self, rank: int, code: int) -> None:
-        """Rank 0 ends as by a launcher's SIGTERM, with its answer so far; others end at once."""
-        self._left.add(rank)
-        if self.rank == 0:
+        elif kind == ABORT:  # rank 0 ends as by a launcher's SIGTERM, with its answer so far; others at once
+            self._left.add(rank)
+            if self.rank:
+                os._exit(int(body))
             os.kill(os.getpid(), signal.SIGTERM)
-        else:
-            os._exit(code)
 
     def _look(self) -> None:
         """Raise SilentRanks on rank 0 if a rank has gone; end this rank if rank 0 has."""
         if self._watch is not None:
-            if any(event == self._zmq.EVENT_DISCONNECTED for event in _events(self._zmq, self._watch)):
-                self._end_without_rank_0()
+            if self._zmq.EVENT_DISCONNECTED in list(_events(self._zmq, self._watch)) and not self._left:
+                complain(f"rank {self.rank}: rank 0 at {self._coordinator} has ended", "scaling")
+                os._exit(1)
             return
         now_s = time.monotonic()
         if now_s - self._ping_s < PING_S:
@@ -474,11 +456,6 @@ class ZmqCluster:
         if gone:
             named = ", ".join(f"rank {rank}" for rank in gone)
             raise SilentRanks(f"{named} ended, or its node or network is lost", gone, "lost")
-
-    def _end_without_rank_0(self) -> None:
-        if not self._left:
-            complain(f"rank {self.rank}: rank 0 at {self._coordinator} has ended", "scaling")
-            os._exit(1)
 
     def close(self) -> None:
         others = set(self._peers) if self.rank == 0 else {0}
