@@ -5,7 +5,7 @@ Windows of one point are not independent, so no interval is formed from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import exp, fsum, log, sqrt
 from statistics import fmean
@@ -86,6 +86,12 @@ def variance(values: Sequence[float]) -> float:
     """Return the sample variance (over n - 1)."""
     mean = fmean(values)
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def known_mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def student(mean: float, variance_of_mean: float, n: int, df: int, confidence: float = 0.95) -> Estimate:

@@ -494,13 +494,6 @@ def known(column: Column, rows: Sequence[Row]) -> bool:
     return column.value is not None and any(column.value(row) is not None for row in rows)
 
 
-EVERYWHERE: Mapping[Table, Callable[[Column, Sequence[Row]], bool]] = {
-    "curve": known,
-    "comparison": known,
-    "page": known,
-}
-
-
 def four_digits(value: float) -> int:
     """Return the decimals for about four digits in all."""
     return 2 if value < 10 else 1 if value < 1000 else 0
