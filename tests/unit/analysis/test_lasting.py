@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from scaling.analysis.measured.pools import LATE, drifts, lasting
 from scaling.analysis.measured.step_time import Blocks, step_time, truncation
+from scaling.analysis.statistics.intervals import Lasting
 from scaling.analysis.table.analyse import rows
-from scaling.analysis.table.rows import Lasting, Row
+from scaling.analysis.table.rows import Row
 from scaling.plan import defaults
 from scaling.records.events import Window
 from scaling.records.point import Kind
