@@ -324,41 +324,29 @@ def test_energy_of_a_sample_is_power_over_rate() -> None:
 # ---------------------------------------------------------------- in the report
 
 
-def details(*records: PointRecord) -> dict[str, str]:
-    made = document(header(), [record(point("solo", 1), 0.1), *records])
-    of_rows = {one.label: words.value(one.values[0]) for section in made.sections for one in section.details}
-    return of_rows | {entry.label: words.text(entry.phrase) for entry in made.how_to_read}
-
-
-def columns(*records: PointRecord) -> dict[str, str]:
-    return next(csv_module.DictReader(io.StringIO(csv.of_rows(rows([record(point("solo", 1), 0.1), *records])))))
-
-
-def test_the_report_says_it() -> None:
-    found = details(two_nodes(BOTH))
-    assert "RAPL" in found["CPU and DRAM"] and "J, W: -" not in found
-    shown = document(header(), [record(point("solo", 1), 0.1), two_nodes(BOTH)])
-    (said,) = [one for section in shown.sections for one in section.details if one.label == "CPU and DRAM"]
-    assert words.value(said.values[0]) == "N=2 300 W, 0.469 J/image, 2.13 images/s/W"
-    told = columns(two_nodes(BOTH))
-    assert (told["machine_power_w"], told["machine_j_per_sample"]) == ("300.0", "0.46875")
-
-
-def test_what_cannot_be_read_is_a_dash_and_its_cure_a_note() -> None:
-    made = document(header(), [record(point("solo", 1), 0.1), two_nodes({**BOTH, "node1": UNREADABLE})])
-    (said,) = [one for section in made.sections for one in section.details if one.label == "CPU and DRAM"]
-    assert words.value(said.values[0]) == "N=2 -"
-    (cure,) = [words.text(entry.phrase) for entry in made.how_to_read if entry.label == "J, W: -"]
-    assert cure.startswith(f"{FIRST}: cannot be read") and "udev rule" in cure
-    told = columns(two_nodes({**BOTH, "node1": UNREADABLE}))
-    assert (told["machine_power_w"], told["machine_unreadable"]) == ("", FIRST)
-
-
-def test_without_counters_there_is_no_line_and_no_column() -> None:
-    assert not {"CPU and DRAM", "J, W: -"} & details(two_nodes({})).keys()
-    assert not [
-        name for name in columns(two_nodes({})) if name.startswith("machine_") and name != "machine_cpu_percent"
-    ]
+@pytest.mark.parametrize(
+    ("by_host", "said", "power_w", "unreadable"),
+    [
+        (BOTH, "N=2 300 W, 0.469 J/image, 2.13 images/s/W", "300.0", ""),
+        ({**BOTH, "node1": UNREADABLE}, "N=2 -", "", FIRST),
+        ({}, None, None, None),
+    ],
+)
+def test_the_report_says_it(
+    by_host: Mapping[str, MachineEnergy], said: str | None, power_w: str | None, unreadable: str | None
+) -> None:
+    """A counter that cannot be read is a dash, and its cure a note; without counters there is no line and no
+    column."""
+    records = [record(point("solo", 1), 0.1), two_nodes(by_host)]
+    made = document(header(), records)
+    told = {one.label: words.value(one.values[0]) for section in made.sections for one in section.details}
+    assert told.get("CPU and DRAM") == said
+    read = {entry.label: words.text(entry.phrase) for entry in made.how_to_read}
+    assert ("RAPL" in read.get("CPU and DRAM", "")) == (said is not None)
+    cure = read.get("J, W: -", "")
+    assert (cure.startswith(f"{FIRST}: cannot be read") and "udev rule" in cure) if unreadable else not cure
+    columns = next(csv_module.DictReader(io.StringIO(csv.of_rows(rows(records)))))
+    assert (columns.get("machine_power_w"), columns.get("machine_unreadable")) == (power_w, unreadable)
 
 
 # How GPUs ran: means over devices, and the energy of all of them or none.
