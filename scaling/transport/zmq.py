@@ -171,14 +171,24 @@ def _accept_no_more(listener: socket.socket) -> None:
 
 
 def _enrolled(router: Any, start: Start, early: Early) -> dict[int, bytes]:
-    """Wait for the first message of each other rank; return the identities by rank."""
+    """Wait for the first message of each other rank, and name the missing ranks once; return the identities by
+    rank. Raises LaunchError after JOIN_S."""
     peers: dict[int, bytes] = {}
     hosts: dict[int, str] = {}
-    waiting = _Waiting(start)
+    begun_s, is_told = time.monotonic(), False
     while len(peers) < start.ranks - 1:
         if number := early():
             _end_early(router, start, peers, number)
-        waiting.look(peers)
+        passed_s = time.monotonic() - begun_s
+        if passed_s > JOIN_S:
+            raise LaunchError(
+                f"ranks {_missing(start, peers)} of {start.ranks} did not come to {start.coordinator} within "
+                f"{JOIN_S:g} s; start each with the same --ranks, --coordinator and secret"
+            )
+        if passed_s >= QUIET_S and not is_told:
+            where = f"waiting at {start.coordinator} for ranks {_missing(start, peers)}"
+            sys.stderr.write(f"scaling: {where}, up to {JOIN_S:g} s\n")
+            is_told = True
         if not router.poll(POLL_MS):
             continue
         identity, kind, *body = router.recv_multipart()
@@ -210,27 +220,6 @@ def _end_early(router: Any, start: Start, peers: dict[int, bytes], number: int) 
 
 def _missing(start: Start, peers: Container[int]) -> str:
     return ranges([rank for rank in range(1, start.ranks) if rank not in peers])
-
-
-class _Waiting:
-    """Rank 0's wait for the others: it names the missing ranks once, and fails after JOIN_S."""
-
-    def __init__(self, start: Start) -> None:
-        self._start, self._begun_s, self._is_told = start, time.monotonic(), False
-
-    def look(self, peers: Container[int]) -> None:
-        """Raise LaunchError after JOIN_S."""
-        passed_s, start = time.monotonic() - self._begun_s, self._start
-        if passed_s < QUIET_S or (self._is_told and passed_s < JOIN_S):
-            return
-        missing = _missing(start, peers)
-        if passed_s > JOIN_S:
-            raise LaunchError(
-                f"ranks {missing} of {start.ranks} did not come to {start.coordinator} within {JOIN_S:g} s; "
-                "start each with the same --ranks, --coordinator and secret"
-            )
-        sys.stderr.write(f"scaling: waiting at {start.coordinator} for ranks {missing}, up to {JOIN_S:g} s\n")
-        self._is_told = True
 
 
 def _unlike(said: bytes, start: Start, hosts: dict[int, str]) -> str:

@@ -60,15 +60,13 @@ def trace_path(log: str) -> Path:
 
 def inspected(worker: Worker, inspect: Inspect, path: Path | None) -> Inspected:
     unsynced = tuple(_unsynced(worker, inspect.windows, inspect.steps))
-    beside = _beside(worker, inspect.beside_windows, inspect.steps)
+    found = Inspected(unsynced=unsynced, beside=_beside(worker, inspect.beside_windows, inspect.steps))
     if not inspect.traced_steps or path is None:
-        return Inspected(unsynced=unsynced, beside=beside)
+        return found
     tracing = Tracing(worker.trainer, path)
-    traced = tracing.run(worker, inspect.traced_steps)
-    return Inspected(
-        unsynced=unsynced,
-        beside=beside,
-        traced=traced,
+    return replace(
+        found,
+        traced=tracing.run(worker, inspect.traced_steps),
         traces=tuple(f"{FOLDER}/{file.name}" for file in tracing.files),
         gpu=tracing.gpu,
         notes=tuple(tracing.notes),
