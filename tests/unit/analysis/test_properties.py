@@ -48,11 +48,11 @@ def figures(row: Row) -> dict[str, Any]:
 
 def same(one: Records, other: Sequence[PointRecord]) -> None:
     first, second = by_size(one)[2], by_size(other)[2]
-    assert figures(first) == pytest.approx(figures(second), abs=1e-9)
+    assert figures(first) == pytest.approx(figures(second), rel=1e-8, abs=1e-9)
     assert first.flags == second.flags
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(sweeps())
 def test_causes_and_efficiency_add_up_to_1(records: Records) -> None:
     row = by_size(records)[2]
@@ -61,7 +61,7 @@ def test_causes_and_efficiency_add_up_to_1(records: Records) -> None:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(sweeps(), st.randoms(use_true_random=False))
 def test_the_order_of_records_and_rounds_does_not_matter(records: Records, dice: Any) -> None:
     numbers = list(range(4))
@@ -71,7 +71,7 @@ def test_the_order_of_records_and_rounds_does_not_matter(records: Records, dice:
     same(records, moved)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(sweeps())
 def test_the_order_of_ranks_does_not_matter(records: Records) -> None:
     """`solo` is of one seat, so that the seats of all points change places."""
@@ -84,7 +84,7 @@ def test_the_order_of_ranks_does_not_matter(records: Records) -> None:
     same(without_each, [turned(one) for one in without_each])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(sweeps(), st.floats(0.1, 10))
 def test_the_unit_of_time_does_not_matter(records: Records, factor: float) -> None:
     def scaled(window: Window) -> Window:
